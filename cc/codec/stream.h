@@ -1,0 +1,52 @@
+// The 64-byte header every stream of codecs A (plane) and B (rans) starts
+// with. docs/codec-format.md is the specification.
+#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_H_
+#define TF_COMPTRAIN_CC_CODEC_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace comptrain {
+
+enum class DType : uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
+
+inline size_t ItemBytes(DType t) { return t == DType::kF32 ? 4 : 2; }
+
+enum class CodecId : uint8_t { kPlane = 1, kRans = 2, kZvc = 3 };
+
+enum StreamFlags : uint8_t {
+  kMidRise = 1,  // zero code only for exact zeros: the stream carries the mask
+  kDither = 2,   // subtractive dither: error independent of the data
+  kFlat = 4,     // channels % 32 != 0: the tensor is viewed as [., 32]
+};
+
+constexpr uint32_t kStreamMagic = 0x31525443;  // "CTR1", little-endian
+constexpr uint8_t kStreamVersion = 1;
+
+struct StreamHeader {
+  uint32_t magic;
+  uint8_t version;
+  uint8_t codec;   // CodecId
+  uint8_t dtype;   // DType
+  uint8_t flags;   // StreamFlags
+  uint64_t n;      // elements
+  uint32_t channels;
+  uint32_t log2_pixels;  // log2 of pixels in a tile or chunk
+  float step;            // 2 eb (1 - 2^-13)
+  float inv;             // 1 / step
+  uint64_t total_bytes;  // of the whole stream, header included
+  uint32_t n_chunks;
+  uint32_t directory_offset;  // bytes from the start of the stream
+  uint32_t table_offset;
+  uint32_t payload_offset;
+  uint8_t padding[8];  // zero
+};
+static_assert(sizeof(StreamHeader) == 64, "the stream header is 64 bytes");
+static_assert(offsetof(StreamHeader, n) == 8, "packed layout");
+static_assert(offsetof(StreamHeader, step) == 24, "packed layout");
+static_assert(offsetof(StreamHeader, total_bytes) == 32, "packed layout");
+static_assert(offsetof(StreamHeader, payload_offset) == 52, "packed layout");
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_H_
