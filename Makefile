@@ -1,0 +1,78 @@
+# make demo         sets up, builds, trains a small network plain and compressed, writes a report
+# make test         sets up, builds, runs the C++ and the Python tests
+# make build        compiles the op library for the TensorFlow in .venv
+# make test-cc      only the C++ tests;       TESTS="plane pool" picks some
+# make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
+# make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.9-3.11)
+# make lint         ruff, mypy, and clang-format where there is one
+# make clean        removes what was built; the virtual environments stay
+#
+# Needs a Python that TensorFlow supports (PYTHON=... to choose it), g++ and make.
+
+VENV ?= .venv
+LEGACY_VENV ?= .venv-legacy
+VENV_PYTHON := $(VENV)/bin/python
+LEGACY_PYTHON := $(LEGACY_VENV)/bin/python
+PYTEST_ARGS ?=
+TESTS ?=
+
+# The first Python whose version is between $(1) and $(2) and which can make an environment.
+pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.13 python3.10 python3.9 python; do \
+  if $$p -c 'import ensurepip, sys; sys.exit(not $(1) <= sys.version_info[:2] <= $(2))' >/dev/null 2>&1; \
+  then echo $$p; break; fi; done)
+
+# tensorflow[and-cuda] where the driver answers, tensorflow-cpu elsewhere.
+TENSORFLOW = $(shell if nvidia-smi -L >/dev/null 2>&1; then echo 'tensorflow[and-cuda]==2.21.*'; else echo 'tensorflow-cpu==2.21.*'; fi)
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: demo test build venv test-cc test-py test-legacy lint clean
+
+demo: build
+	$(VENV_PYTHON) examples/demo.py $(DEMO_ARGS)
+
+test: test-cc test-py
+
+venv: $(VENV)/.stamp
+
+$(VENV)/.stamp: pyproject.toml
+	@python="$(call pick_python,(3$(comma)10),(3$(comma)13))"; \
+	if [ -z "$$python" ]; then echo "No Python 3.10-3.13 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
+	test -x $(VENV_PYTHON) || { echo "Making $(VENV) with $$python"; $$python -m venv $(VENV); }
+	$(VENV_PYTHON) -m pip install --quiet setuptools wheel '$(TENSORFLOW)'
+	$(VENV_PYTHON) -m pip install --quiet --no-build-isolation -e '.[test,lint,plots]'
+	touch $@
+
+comma := ,
+
+build: $(VENV)/.stamp
+	$(VENV_PYTHON) tools/build_native.py ops
+
+test-cc: $(VENV)/.stamp
+	$(VENV_PYTHON) tools/build_native.py test $(TESTS)
+
+test-py: build
+	$(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
+
+$(LEGACY_VENV)/.stamp: pyproject.toml
+	@python="$(call pick_python,(3$(comma)9),(3$(comma)11))"; \
+	if [ -z "$$python" ]; then echo "No Python 3.9-3.11 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
+	test -x $(LEGACY_PYTHON) || { echo "Making $(LEGACY_VENV) with $$python"; $$python -m venv $(LEGACY_VENV); }
+	$(LEGACY_PYTHON) -m pip install --quiet 'setuptools<81' wheel tensorflow-cpu==2.15.1 tensorflow-addons==0.23.0 pytest
+	$(LEGACY_PYTHON) -m pip install --quiet --no-build-isolation -e .
+	touch $@
+
+test-legacy: $(LEGACY_VENV)/.stamp
+	$(LEGACY_PYTHON) tools/build_native.py ops
+	$(LEGACY_PYTHON) -m pytest tests/legacy $(PYTEST_ARGS)
+
+lint: $(VENV)/.stamp
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m mypy
+	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $$(git ls-files 'cc/*.h' 'cc/*.cc' 'cc/*.cu'); \
+	else echo "clang-format is not installed: C++ formatting not checked"; fi
+
+clean:
+	rm -rf build dist *.egg-info tf_comptrain/*.so .pytest_cache .mypy_cache .ruff_cache
+	find tf_comptrain tests examples benchmarks tools -name __pycache__ -prune -exec rm -rf {} +

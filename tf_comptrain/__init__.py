@@ -1,0 +1,1 @@
+"""Trains TensorFlow/Keras models with their saved activations stored compressed."""

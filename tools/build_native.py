@@ -1,0 +1,300 @@
+"""Compiles the C++ (and CUDA) sources: the op library and the codec tests.
+
+Used by setup.py, the Makefile and .ci/run, so that every flag is written once.
+Needs only the standard library, a C++17 compiler and, for the op library, an
+installed TensorFlow, whose version ends up in the library's name: a C++ op
+library is valid for one TensorFlow minor version only.
+
+    python tools/build_native.py ops            # tf_comptrain/_comptrain_ops_tf<M>_<m>.so
+    python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc
+
+Environment: CXX, CXXFLAGS and LDFLAGS (appended), CUDA_HOME, TF_COMPTRAIN_CUDA (0 = never, 1 = fail
+without nvcc, unset = use nvcc when it is found).
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "native"
+
+# No contraction: streams are byte-identical on every instruction set.
+CODEC_FLAGS = "-std=c++17 -O3 -ffp-contract=off -fPIC -Wall -Wextra".split()
+KERNEL_FLAGS = "-std=c++17 -O2 -fPIC -Wall".split()
+NVCC_FLAGS = "-std=c++17 -O3 -fmad=false -Xcompiler -fPIC,-ffp-contract=off".split()
+# Instruction sets are chosen at run time, so they belong to single files.
+ISA_FLAGS = {
+    "_avx2.cc": "-mavx2 -mbmi -mbmi2 -mf16c".split(),
+    "_avx512.cc": (
+        "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mbmi -mbmi2 -mf16c"
+    ).split(),
+}
+
+
+class BuildError(RuntimeError):
+    """The build cannot go on; the message says what to do."""
+
+
+class TensorFlow(NamedTuple):
+    """What the installed TensorFlow asks of code that is loaded into it."""
+
+    version: str
+    compile_flags: list[str]
+    link_flags: list[str]
+
+    @property
+    def tag(self) -> str:
+        return "tf" + "_".join(self.version.split(".")[:2])
+
+
+class Cuda(NamedTuple):
+    """A CUDA toolkit."""
+
+    nvcc: str
+    home: Path
+
+
+# --- What is installed ------------------------------------------------------
+
+
+def find_tensorflow() -> TensorFlow:
+    """Asks the TensorFlow of the running Python; imports it in a child process."""
+    code = (
+        "import json, tensorflow as tf; print(json.dumps("
+        "[tf.__version__, tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()]))"
+    )
+    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    if run.returncode != 0:
+        reason = run.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise BuildError(
+            f"tf_comptrain compiles its ops against the installed TensorFlow, and {sys.executable} "
+            f"cannot import one ({reason[0]}). Install it first (pip install tensorflow-cpu, or "
+            "'tensorflow[and-cuda]' for a GPU), then run: pip install --no-build-isolation ."
+        )
+    version, compile_flags, link_flags = json.loads(run.stdout.strip().splitlines()[-1])
+    # TensorFlow's headers are system headers: their warnings are not ours.
+    compile_flags = ["-isystem" + f[2:] if f.startswith("-I") else f for f in compile_flags]
+    return TensorFlow(version, compile_flags, link_flags)
+
+
+def find_cuda() -> Cuda | None:
+    """The CUDA toolkit of CUDA_HOME or of the nvcc on PATH; None builds for the CPU only."""
+    wish = os.environ.get("TF_COMPTRAIN_CUDA", "")
+    if wish not in ("", "0", "1"):
+        raise BuildError(f"TF_COMPTRAIN_CUDA must be 0, 1 or unset, not {wish!r}.")
+    if wish == "0":
+        return None
+    home = os.environ.get("CUDA_HOME")
+    nvcc = shutil.which("nvcc", path=os.path.join(home, "bin") if home else None)
+    if nvcc:
+        return Cuda(nvcc, Path(home) if home else Path(nvcc).resolve().parent.parent)
+    if wish == "1":
+        raise BuildError(
+            "TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no nvcc in "
+            f"{home + '/bin (CUDA_HOME)' if home else 'PATH'}. Set CUDA_HOME to a CUDA toolkit, or "
+            "TF_COMPTRAIN_CUDA=0 to build for the CPU only."
+        )
+    return None
+
+
+# --- Compiling --------------------------------------------------------------
+
+
+class Unit(NamedTuple):
+    """One source file and the command, up to the output, that compiles it."""
+
+    source: Path
+    object: Path
+    command: list[str]
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def cxx() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def extra_flags(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
+
+
+def codec_unit(source: Path) -> Unit:
+    """A file of cc/codec: plain C++, no TensorFlow."""
+    flags = CODEC_FLAGS + [f"-I{ROOT}"]
+    if platform.machine() in ("x86_64", "AMD64"):
+        for ending, isa in ISA_FLAGS.items():
+            if source.name.endswith(ending):
+                flags = flags + isa
+    return Unit(source, BUILD / "codec" / (source.name + ".o"), [cxx(), *flags, *extra_flags("CXXFLAGS")])
+
+
+def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
+    """A file of cc/ops or cc/kernels: compiled as TensorFlow was, for any x86-64."""
+    flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
+    folder = BUILD / tf.tag / source.parent.name
+    if cuda:
+        flags += ["-DTF_COMPTRAIN_CUDA=1", f"-isystem{cuda.home / 'include'}"]
+        folder = BUILD / (tf.tag + "_cuda") / source.parent.name
+    return Unit(source, folder / (source.name + ".o"), [cxx(), *flags, *extra_flags("CXXFLAGS")])
+
+
+def cuda_unit(source: Path, cuda: Cuda) -> Unit:
+    """A CUDA kernel with its launcher; no TensorFlow header in it."""
+    arch = os.environ.get("TF_COMPTRAIN_CUDA_ARCH", "all-major")
+    command = [cuda.nvcc, "-ccbin", cxx(), *NVCC_FLAGS, f"-arch={arch}", f"-I{ROOT}"]
+    return Unit(source, BUILD / "cuda" / (source.name + ".o"), command)
+
+
+def codec_sources() -> list[Path]:
+    return sorted(p for p in (ROOT / "cc/codec").glob("*.cc") if not p.stem.endswith("_test"))
+
+
+def kernel_sources(cuda: Cuda | None) -> list[Path]:
+    files = [*(ROOT / "cc/ops").glob("*.cc"), *(ROOT / "cc/kernels").glob("*.cc")]
+    return sorted(p for p in files if cuda or not p.stem.endswith("_gpu"))
+
+
+def is_fresh(target: Path, command: list[str], inputs: list[Path]) -> bool:
+    """True when target was made by this very command after the last change of its inputs."""
+    note = target.with_name(target.name + ".cmd")
+    if not target.exists() or not note.exists() or note.read_text() != shlex.join(command):
+        return False
+    made = target.stat().st_mtime
+    return all(p.exists() and p.stat().st_mtime <= made for p in inputs)
+
+
+def headers_of(object_file: Path) -> list[Path]:
+    """The headers that the compiler noted when it made the object (-MMD)."""
+    deps = object_file.with_suffix(".d")
+    if not deps.exists():
+        return [deps]  # never there: not fresh
+    words = deps.read_text().replace("\\\n", " ").split()
+    return [Path(w) for w in words[1:] if not w.endswith(":")]
+
+
+def run_command(command: list[str], target: Path, label: str) -> None:
+    """Runs a command that writes target, and notes it beside the target."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    run = subprocess.run(command, capture_output=True, text=True)
+    print(f"  {label}", flush=True)
+    if run.stderr.strip():
+        print(run.stderr.rstrip(), file=sys.stderr, flush=True)
+    if run.returncode != 0:
+        raise BuildError(f"{label} failed. The command was: {shlex.join(command)}")
+    target.with_name(target.name + ".cmd").write_text(shlex.join(command))
+
+
+def compile_unit(unit: Unit) -> Path:
+    deps = unit.object.with_suffix(".d")
+    command = [*unit.command, "-MMD", "-MF", str(deps), "-c", str(unit.source), "-o", str(unit.object)]
+    if not is_fresh(unit.object, command, headers_of(unit.object)):
+        run_command(command, unit.object, f"compile {unit.source.relative_to(ROOT)}")
+    return unit.object
+
+
+def compile_all(units: list[Unit], jobs: int) -> list[Path]:
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(compile_unit, units))
+
+
+def link(command: list[str], objects: list[Path], flags: list[str], target: Path) -> None:
+    """Links into a temporary name first: a loaded library is never overwritten in place."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    full = [*command, *map(str, objects), *flags, *extra_flags("LDFLAGS"), "-o"]
+    note = [*full, str(target)]
+    if is_fresh(target, note, objects):
+        return
+    run_command([*full, str(temporary)], temporary, f"link {target.name}")
+    temporary.with_name(temporary.name + ".cmd").unlink()
+    os.replace(temporary, target)
+    target.with_name(target.name + ".cmd").write_text(shlex.join(note))
+
+
+# --- What is built ----------------------------------------------------------
+
+
+def library_name(tf: TensorFlow) -> str:
+    return f"_comptrain_ops_{tf.tag}.so"
+
+
+def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
+    """Compiles and links the op library for one TensorFlow and copies it to target."""
+    cuda_sources = sorted((ROOT / "cc/codec").glob("*.cu"))
+    cuda = find_cuda() if cuda_sources else None
+    print(f"TensorFlow {tf.version}, " + (f"CUDA from {cuda.home}" if cuda else "CPU only"), flush=True)
+    units = [kernel_unit(p, tf, cuda) for p in kernel_sources(cuda)]
+    units += [codec_unit(p) for p in codec_sources()]
+    flags = list(tf.link_flags)
+    if cuda:
+        units += [cuda_unit(p, cuda) for p in cuda_sources]
+        # Before TensorFlow's flags: its framework exports CUDA stubs that would bind first.
+        lib = [f"-L{p}" for p in (cuda.home / "lib64", cuda.home / "lib") if p.is_dir()]
+        flags = [*lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread", *flags]
+    built = BUILD / (tf.tag + ("_cuda" if cuda else "")) / library_name(tf)
+    link([cxx(), "-shared"], compile_all(units, jobs), flags, built)
+    if not target.exists() or target.stat().st_mtime < built.stat().st_mtime:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        shutil.copyfile(built, temporary)
+        os.replace(temporary, target)
+    return target
+
+
+def run_tests(names: list[str], jobs: int) -> int:
+    """Builds and runs the codec's C++ tests: stand-alone programs. Returns how many failed."""
+    tests = sorted((ROOT / "cc/codec").glob("*_test.cc"))
+    if names:
+        tests = [t for t in tests if t.stem in names or t.stem[: -len("_test")] in names]
+        if not tests:
+            raise BuildError(f"no test in cc/codec is named {' or '.join(names)}.")
+    units = [codec_unit(p) for p in [*tests, *codec_sources()]]
+    objects = compile_all(units, jobs)
+    failed = []
+    for i, test in enumerate(tests):
+        program = BUILD / "codec" / test.stem
+        link([cxx()], [objects[i], *objects[len(tests) :]], ["-lpthread"], program)
+        started = time.monotonic()
+        run = subprocess.run([str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+        print(f"{test.stem}: {last} ({time.monotonic() - started:.1f} s)", flush=True)
+        if run.returncode != 0:
+            failed.append(test.stem)
+            print(run.stdout, f"{test.stem}: exit status {run.returncode}", flush=True)
+    print(f"C++ tests: {len(tests) - len(failed)} programs passed, {len(failed)} failed")
+    return len(failed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("ops", "test"))
+    parser.add_argument("names", nargs="*", help="tests to run (all of them by default)")
+    parser.add_argument("--jobs", type=int, default=cores())
+    args = parser.parse_args()
+    try:
+        if args.what == "test":
+            return 1 if run_tests(args.names, args.jobs) else 0
+        tf = find_tensorflow()
+        print(build_library(tf, ROOT / "tf_comptrain" / library_name(tf), args.jobs).relative_to(ROOT))
+        return 0
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
