@@ -16,9 +16,9 @@ LEGACY_PYTHON := $(LEGACY_VENV)/bin/python
 PYTEST_ARGS ?=
 TESTS ?=
 
-# The first Python whose version is between $(1) and $(2) and which can make an environment.
+# The first Python between 3.$(1) and 3.$(2) that can make a virtual environment.
 pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.13 python3.10 python3.9 python; do \
-  if $$p -c 'import ensurepip, sys; sys.exit(not $(1) <= sys.version_info[:2] <= $(2))' >/dev/null 2>&1; \
+  if $$p -c 'import ensurepip, sys; sys.exit(not (3, $(1)) <= sys.version_info[:2] <= (3, $(2)))' >/dev/null 2>&1; \
   then echo $$p; break; fi; done)
 
 # tensorflow[and-cuda] where the driver answers, tensorflow-cpu elsewhere.
@@ -36,14 +36,12 @@ test: test-cc test-py
 venv: $(VENV)/.stamp
 
 $(VENV)/.stamp: pyproject.toml
-	@python="$(call pick_python,(3$(comma)10),(3$(comma)13))"; \
+	@python="$(call pick_python,10,13)"; \
 	if [ -z "$$python" ]; then echo "No Python 3.10-3.13 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
 	test -x $(VENV_PYTHON) || { echo "Making $(VENV) with $$python"; $$python -m venv $(VENV); }
 	$(VENV_PYTHON) -m pip install --quiet setuptools wheel '$(TENSORFLOW)'
 	$(VENV_PYTHON) -m pip install --quiet --no-build-isolation -e '.[test,lint,plots]'
 	touch $@
-
-comma := ,
 
 build: $(VENV)/.stamp
 	$(VENV_PYTHON) tools/build_native.py ops
@@ -55,7 +53,7 @@ test-py: build
 	$(VENV_PYTHON) -m pytest $(PYTEST_ARGS)
 
 $(LEGACY_VENV)/.stamp: pyproject.toml
-	@python="$(call pick_python,(3$(comma)9),(3$(comma)11))"; \
+	@python="$(call pick_python,9,11)"; \
 	if [ -z "$$python" ]; then echo "No Python 3.9-3.11 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
 	test -x $(LEGACY_PYTHON) || { echo "Making $(LEGACY_VENV) with $$python"; $$python -m venv $(LEGACY_VENV); }
 	$(LEGACY_PYTHON) -m pip install --quiet 'setuptools<81' wheel tensorflow-cpu==2.15.1 tensorflow-addons==0.23.0 pytest

@@ -31,15 +31,23 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "native"
 
 # No contraction: streams are byte-identical on every instruction set.
-CODEC_FLAGS = "-std=c++17 -O3 -ffp-contract=off -fPIC -Wall -Wextra".split()
-KERNEL_FLAGS = "-std=c++17 -O2 -fPIC -Wall".split()
-NVCC_FLAGS = "-std=c++17 -O3 -fmad=false -Xcompiler -fPIC,-ffp-contract=off".split()
+CODEC_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra"]
+KERNEL_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall"]
+NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-Xcompiler", "-fPIC,-ffp-contract=off"]
 # Instruction sets are chosen at run time, so they belong to single files.
 ISA_FLAGS = {
-    "_avx2.cc": "-mavx2 -mbmi -mbmi2 -mf16c".split(),
-    "_avx512.cc": (
-        "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vbmi -mavx512vbmi2 -mbmi -mbmi2 -mf16c"
-    ).split(),
+    "_avx2.cc": ["-mavx2", "-mbmi", "-mbmi2", "-mf16c"],
+    "_avx512.cc": [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mavx512vbmi",
+        "-mavx512vbmi2",
+        "-mbmi",
+        "-mbmi2",
+        "-mf16c",
+    ],
 }
 
 
