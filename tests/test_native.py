@@ -1,0 +1,86 @@
+"""The op library: found, loaded on first use, and explained when it cannot be."""
+
+import concurrent.futures
+import shutil
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tf_comptrain import native
+
+THIS = "_".join(tf.__version__.split(".")[:2])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder in place of the package's, and nothing loaded."""
+    monkeypatch.setattr(native, "_FOLDER", tmp_path)
+    monkeypatch.setattr(native, "_ops", None)
+    return tmp_path
+
+
+def test_import_loads_no_library():
+    code = (
+        "import tf_comptrain; from tf_comptrain import native\n"
+        "maps = lambda: '_comptrain_ops' in open('/proc/self/maps').read()\n"
+        "assert not native.is_loaded() and not maps()\n"
+        "native.ops()\n"
+        "assert native.is_loaded() and maps() and native.problem() is None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_all_threads_get_the_same_module():
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        modules = list(pool.map(lambda _: native.ops(), range(32)))
+    assert all(m is modules[0] for m in modules)
+
+
+def test_not_built(folder):
+    with pytest.raises(native.LibraryError, match="is not built.*_comptrain_ops_tf.*pip install"):
+        native.ops()
+    assert "is not built" in native.problem()
+    assert not native.is_loaded()
+
+
+def test_not_built_in_a_checkout_names_make(folder, monkeypatch):
+    package = folder / "tf_comptrain"
+    package.mkdir()
+    (folder / "setup.py").touch()
+    monkeypatch.setattr(native, "_FOLDER", package)
+    with pytest.raises(native.LibraryError, match="make build"):
+        native.ops()
+
+
+def test_built_for_another_tensorflow(folder):
+    (folder / "_comptrain_ops_tf1_99.so").touch()
+    with pytest.raises(native.LibraryError) as caught:
+        native.ops()
+    assert "built for TensorFlow 1.99" in str(caught.value)
+    assert f"this is TensorFlow {tf.__version__}" in str(caught.value)
+
+
+def test_damaged_library(folder):
+    (folder / f"_comptrain_ops_tf{THIS}.so").write_bytes(b"not a library")
+    with pytest.raises(native.LibraryError, match="does not load"):
+        native.ops()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a library with g++")
+def test_library_renamed_by_hand(folder):
+    source = folder / "other.cc"
+    source.write_text(
+        "void symbol_of_another_tensorflow();\nvoid (*keep)() = symbol_of_another_tensorflow;\n"
+    )
+    library = folder / f"_comptrain_ops_tf{THIS}.so"
+    subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    with pytest.raises(native.LibraryError, match="undefined symbol.*another TensorFlow"):
+        native.ops()
+
+
+def test_loads_after_a_failure(folder, monkeypatch):
+    assert native.problem() is not None
+    monkeypatch.undo()
+    assert native.problem() is None
