@@ -1,0 +1,98 @@
+// CPU kernels of GradientStats and MemoryLimit.
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "cc/codec/gradient_stats.h"
+#include "cc/kernels/util.h"
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/register_types.h"
+
+namespace comptrain {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+class GradientStatsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& dy = ctx->input(0);
+    const Tensor& previous = ctx->input(2);
+    OP_REQUIRES(ctx, previous.NumElements() == 3,
+                absl::InvalidArgumentError(
+                    absl::StrCat("previous must have 3 elements, got ",
+                                 previous.NumElements())));
+    if (!ctx->input(1).scalar<bool>()() || dy.NumElements() == 0) {
+      ctx->set_output(0, previous);
+      return;
+    }
+    const GradientStats s =
+        MeasureGradient(Data(dy), ToDType(dy.dtype()), dy.NumElements(),
+                        Channels(dy.shape()), WorkerThreads(ctx));
+    Tensor* stats_tensor = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({3}), &stats_tensor));
+    auto stats = stats_tensor->vec<float>();
+    stats(0) = s.mean_channel_sum_sq;
+    stats(1) = s.mean_abs;
+    stats(2) = s.nonfinite;
+  }
+};
+
+// Set by a failure, cleared by the first check that finds memory back under the
+// limit: until then the allocator's peak belongs to the failed step.
+std::atomic<bool> peak_is_history{false};
+
+class MemoryLimitOp : public OpKernel {
+ public:
+  explicit MemoryLimitOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("where", &where_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const int64_t limit = ctx->input(1).scalar<int64_t>()();
+    tensorflow::Allocator* allocator = ctx->device()->GetAllocator({});
+    const auto stats = allocator->GetStats();
+    if (limit > 0 && stats) {
+      int64_t peak = stats->peak_bytes_in_use;
+      if (peak > limit && peak_is_history && stats->bytes_in_use <= limit) {
+        allocator->ClearStats();
+        peak_is_history = false;
+        peak = stats->bytes_in_use;
+      }
+      if (peak > limit) peak_is_history = true;
+      OP_REQUIRES(ctx, peak <= limit,
+                  absl::ResourceExhaustedError(absl::StrCat(
+                      "memory limit of ", limit, " bytes exceeded at ",
+                      where_.empty() ? name() : where_, ": the peak is ", peak,
+                      " bytes, ", stats->bytes_in_use,
+                      " bytes are in use. Lower the batch size, compress more "
+                      "layers, or raise tf_comptrain.memory.limit.")));
+    }
+    ctx->set_output(0, ctx->input(0));
+  }
+
+ private:
+  std::string where_;
+};
+
+#define REGISTER(T)                                                    \
+  REGISTER_KERNEL_BUILDER(Name("Comptrain>GradientStats")              \
+                              .Device(tensorflow::DEVICE_CPU)          \
+                              .TypeConstraint<T>("T"),                 \
+                          GradientStatsOp);
+REGISTER(float)
+REGISTER(Eigen::bfloat16)
+REGISTER(Eigen::half)
+#undef REGISTER
+
+REGISTER_KERNEL_BUILDER(
+    Name("Comptrain>MemoryLimit").Device(tensorflow::DEVICE_CPU),
+    MemoryLimitOp);
+
+}  // namespace
+}  // namespace comptrain

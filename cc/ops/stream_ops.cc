@@ -1,0 +1,91 @@
+// Ops that hold an activation as an error-bounded stream between the forward
+// and the backward pass.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tensorflow {
+
+using shape_inference::InferenceContext;
+using shape_inference::ShapeHandle;
+
+REGISTER_OP("Comptrain>Compress")
+    .Input("x: T")
+    .Input("state: float")
+    .Output("output: T")
+    .Output("stream: uint8")
+    .Output("new_state: float")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("codec: {'plane'} = 'plane'")
+    .Attr("relative_bound: float = 0.1")
+    .Attr("decay: float = 0.9")
+    .Attr("mid_rise: bool = false")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle state;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &state));
+      c->set_output(0, c->input(0));
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(2, state);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Encodes x with an error bound and passes x through.
+
+Consumers of x read `output` (the same buffer), so that the forward pass cannot
+run ahead of compression.
+
+x: activation, channels last.
+state: [6]: bound set by the user (absolute; 0: relative to sigma), bound used,
+  running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream bytes.
+output: x.
+stream: encoded bytes; their number is known only after encoding.
+new_state: state after this tensor.
+codec: name of the stream format.
+relative_bound: bound = relative_bound * running sigma where none is set.
+decay: of the running sigma, per step.
+mid_rise: keep the zero mask of x exactly, so that the stream also serves the
+  gradient of the ReLU that made x.
+)doc");
+
+REGISTER_OP("Comptrain>Decompress")
+    .Input("stream: uint8")
+    .Input("shape: Tshape")
+    .Input("gate: G")
+    .Output("x_hat: T")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("G: type")
+    .Attr("Tshape: {int32, int64} = DT_INT32")
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused, out;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
+      TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(1, &out));
+      c->set_output(0, out);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Decodes a stream of Comptrain>Compress.
+
+gate is not read: as an input it makes the op wait for the incoming gradient, so
+that nothing is decompressed before the backward pass needs it.
+
+stream: bytes of Comptrain>Compress.
+shape: of the result; its element count must be the stream's.
+gate: the incoming gradient.
+x_hat: |x - x_hat| <= bound for every finite element.
+)doc");
+
+REGISTER_OP("Comptrain>StreamMaskGrad")
+    .Input("stream: uint8")
+    .Input("dy: T")
+    .Output("dx: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(1));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Gradient of ReLU from the mid-rise stream of its output: dy where the stored
+value is not zero, else 0.
+)doc");
+
+}  // namespace tensorflow
