@@ -108,7 +108,10 @@ def find_cuda() -> Cuda | None:
     home = os.environ.get("CUDA_HOME")
     nvcc = shutil.which("nvcc", path=os.path.join(home, "bin") if home else None)
     if nvcc:
-        return Cuda(nvcc, Path(home) if home else Path(nvcc).resolve().parent.parent)
+        # nvcc may be a wrapper elsewhere; it knows its own toolkit.
+        told = subprocess.run([nvcc, "--dryrun", "-x", "cu", os.devnull], capture_output=True, text=True)
+        top = [line[len("#$ TOP=") :] for line in told.stderr.splitlines() if line.startswith("#$ TOP=")]
+        return Cuda(nvcc, Path(os.path.realpath(top[0].strip() if top else home or Path(nvcc).parent.parent)))
     if wish == "1":
         raise BuildError(
             "TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no nvcc in "
