@@ -26,7 +26,7 @@ TENSORFLOW = $(shell if nvidia-smi -L >/dev/null 2>&1; then echo 'tensorflow[and
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test build venv test-cc test-py test-legacy lint clean
+.PHONY: demo test build venv test-cc test-py legacy-python test-legacy lint clean
 
 demo: build
 	$(VENV_PYTHON) examples/demo.py $(DEMO_ARGS)
@@ -59,6 +59,10 @@ $(LEGACY_VENV)/.stamp: pyproject.toml
 	$(LEGACY_PYTHON) -m pip install --quiet 'setuptools<81' wheel tensorflow-cpu==2.15.1 tensorflow-addons==0.23.0 pytest
 	$(LEGACY_PYTHON) -m pip install --quiet --no-build-isolation -e .
 	touch $@
+
+# Prints nothing where no Python is old enough.
+legacy-python:
+	@echo $(call pick_python,9,11)
 
 test-legacy: $(LEGACY_VENV)/.stamp
 	$(LEGACY_PYTHON) tools/build_native.py ops
