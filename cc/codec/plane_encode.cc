@@ -1,0 +1,320 @@
+// Codec A, encoder: cuts the tensor into ranges of tiles, encodes them in
+// parallel into slices of scratch, and lays the stream out.
+#include <climits>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cc/codec/plane.h"
+#include "cc/codec/plane_layout.h"
+#include "cc/codec/plane_tile.h"
+
+namespace comptrain {
+
+using plane::Geometry;
+using plane::kMaxTileWords;
+using plane::kRangeTiles;
+using plane::kSlackWords;
+using plane::kTileValues;
+
+namespace {
+
+constexpr int64_t kEncodeCyclesPerRange = 64 * 1200;
+constexpr uint32_t kTileRoom = kMaxTileWords + kSlackWords;
+// Bits per value that PlaneScratchBytes allows for.
+constexpr int kScratchBits = 6;
+
+struct Range {
+  uint64_t words = 0;
+  bool in_scratch = true;
+  PlaneStats stats;
+};
+
+}  // namespace
+
+struct PlaneEncoder::Impl {
+  PlaneParams params;
+  Geometry geometry;
+  plane::Quantizer quantizer;
+  plane::TileKernels kernels;
+  Status checked;
+
+  const uint8_t* x = nullptr;
+  uint32_t* scratch = nullptr;
+  uint64_t slice_words = 0;  // a range
+  std::vector<uint16_t> entries;
+  std::vector<Range> ranges;
+  size_t total_bytes = 0;
+  PlaneStats stats;
+  bool encoded = false;
+
+  void EncodeRange(int64_t range, uint32_t* out, uint64_t room, Range* result);
+  uint16_t EncodeOne(int64_t tile, uint32_t* out, plane::TileSums* sums) const;
+  void FillHeader(uint8_t* stream) const;
+};
+
+namespace {
+
+Status CheckParams(const PlaneParams& p, Isa isa) {
+  const std::string where = "codec A: ";
+  if (p.n < 0) {
+    return Status::Invalid(where + "n must be at least 0, got " +
+                           std::to_string(p.n));
+  }
+  if (p.channels <= 0 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
+    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
+                           "of n = " + std::to_string(p.n) + ", got " +
+                           std::to_string(p.channels) +
+                           "; pass the size of the last dimension");
+  }
+  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
+    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
+                           "float16, got " +
+                           std::to_string(static_cast<int>(p.dtype)));
+  }
+  if (!plane::BoundSupported(p.eb)) {
+    return Status::Invalid(where + "eb must lie between about 1.2e-38 and "
+                           "4.2e37, got " + std::to_string(p.eb) +
+                           "; set a positive finite error bound, or keep the "
+                           "tensor uncompressed");
+  }
+  if (p.dither) {
+    return Status::Invalid(where +
+                           "dither is not implemented; set dither = false");
+  }
+  if (!IsaAvailable(isa)) {
+    return Status::Invalid(where + "this machine lacks the instruction set "
+                           "asked for, got isa " +
+                           std::to_string(static_cast<int>(isa)) +
+                           "; use Isa::kBest");
+  }
+  const Geometry g(p.n, p.channels);
+  if (g.tiles > UINT32_MAX || plane::Sections(g).payload > UINT32_MAX) {
+    return Status::Invalid(where + "n is too large for one stream, got " +
+                           std::to_string(p.n) + "; split the tensor");
+  }
+  return {};
+}
+
+Status OutOfMemory(const std::exception& e) {
+  return Status::Invalid(std::string("codec A: encoding failed, ") + e.what() +
+                         "; free host memory or lower the batch size");
+}
+
+}  // namespace
+
+PlaneEncoder::PlaneEncoder(const PlaneParams& params, Isa isa)
+    : impl_(new Impl) {
+  impl_->params = params;
+  impl_->checked = CheckParams(params, isa);
+  if (!impl_->checked.ok()) return;
+  impl_->geometry = Geometry(params.n, params.channels);
+  impl_->quantizer =
+      plane::MakeQuantizer(params.dtype, params.mid_rise, params.eb);
+  impl_->kernels = plane::SelectKernels(isa, params.dtype, params.mid_rise);
+}
+
+PlaneEncoder::~PlaneEncoder() = default;
+
+// A tile that reaches over the tensor's end is encoded from a copy padded with
+// zeros; a raw one holds the valid values only.
+uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
+                                       plane::TileSums* sums) const {
+  const plane::TilePlace place = geometry.Place(tile);
+  const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
+  const uint8_t* from = x + place.offset * item;
+  int64_t row_bytes = geometry.row * item;
+  alignas(64) uint8_t padded[kTileValues * 4];
+  if (place.valid < kTileValues) {
+    std::memset(padded, 0, sizeof padded);
+    const int64_t tile_row = plane::kLanes * item;
+    for (int64_t at = 0; at < place.valid * item; at += tile_row) {
+      std::memcpy(padded + at, from + at / tile_row * row_bytes,
+                  std::min(tile_row, place.valid * item - at));
+    }
+    from = padded;
+    row_bytes = tile_row;
+  }
+  const uint16_t entry =
+      kernels.encode(quantizer, from, row_bytes, out, sums);
+  const uint32_t raw_words = plane::RawWords(place.valid, params.dtype);
+  if (!(entry & plane::kRaw) && plane::EntryWords(entry) < raw_words) {
+    return entry;
+  }
+  out[raw_words - 1] = 0;
+  uint8_t* to = reinterpret_cast<uint8_t*>(out);
+  const int64_t tile_row = plane::kLanes * item;
+  for (int64_t at = 0; at < place.valid * item; at += tile_row) {
+    std::memcpy(to + at, from + at / tile_row * row_bytes,
+                std::min(tile_row, place.valid * item - at));
+  }
+  return static_cast<uint16_t>(plane::kRaw | raw_words);
+}
+
+// Encodes as many words as `room` holds, and counts the rest.
+void PlaneEncoder::Impl::EncodeRange(int64_t range, uint32_t* out,
+                                     uint64_t room, Range* result) {
+  alignas(64) uint32_t spare[kTileRoom];
+  const int64_t first = range * kRangeTiles;
+  const int64_t last = std::min(geometry.tiles, first + kRangeTiles);
+  Range r;
+  uint64_t at = 0;
+  for (int64_t tile = first; tile < last; ++tile) {
+    plane::TileSums sums;
+    const bool direct = r.in_scratch && room - at >= kTileRoom;
+    uint32_t* to = direct ? out + at : spare;
+    const uint16_t entry = EncodeOne(tile, to, &sums);
+    const uint32_t words = plane::EntryWords(entry);
+    entries[tile] = entry;
+    r.in_scratch = r.in_scratch && words <= room - at;
+    if (!direct && r.in_scratch && words > 0) {
+      std::memcpy(out + at, spare, 4 * words);
+    }
+    at += words;
+    r.stats.nonzero += sums.nonzero;
+    r.stats.sum += sums.sum;
+    r.stats.sum_sq += sums.sum_sq;
+  }
+  r.words = at;
+  *result = r;
+}
+
+Status PlaneEncoder::Encode(const void* x, uint8_t* scratch,
+                            size_t scratch_bytes, const ParallelFor& parallel) {
+  Impl& m = *impl_;
+  m.encoded = false;
+  if (!m.checked.ok()) return m.checked;
+  if (x == nullptr && m.params.n > 0) {
+    return Status::Invalid("codec A: x must not be null when n > 0");
+  }
+  const int64_t n_ranges = m.geometry.ranges();
+  try {
+    m.entries.resize(m.geometry.tiles);
+    m.ranges.resize(n_ranges);
+    m.x = static_cast<const uint8_t*>(x);
+    // Whole words, aligned as u32 whatever the caller passed.
+    const size_t skew = -reinterpret_cast<uintptr_t>(scratch) & 3;
+    const bool usable = scratch != nullptr && scratch_bytes > skew;
+    m.scratch = usable ? reinterpret_cast<uint32_t*>(scratch + skew) : nullptr;
+    m.slice_words =
+        usable && n_ranges > 0 ? (scratch_bytes - skew) / 4 / n_ranges : 0;
+    parallel(n_ranges, kEncodeCyclesPerRange, [&m](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        uint32_t* slice =
+            m.scratch == nullptr ? nullptr : m.scratch + r * m.slice_words;
+        m.EncodeRange(r, slice, m.slice_words, &m.ranges[r]);
+      }
+    });
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
+  uint64_t words = 0;
+  m.stats = PlaneStats();
+  for (const Range& r : m.ranges) {
+    words += r.words;
+    m.stats.nonzero += r.stats.nonzero;
+    m.stats.sum += r.stats.sum;
+    m.stats.sum_sq += r.stats.sum_sq;
+  }
+  if (words > UINT32_MAX) {
+    return Status::Invalid(
+        "codec A: a stream holds at most 2^32 - 1 words, got " +
+        std::to_string(words) + "; split the tensor");
+  }
+  m.total_bytes = plane::Sections(m.geometry).payload + 4 * words;
+  m.encoded = true;
+  return {};
+}
+
+size_t PlaneEncoder::total_bytes() const { return impl_->total_bytes; }
+
+const PlaneStats& PlaneEncoder::stats() const { return impl_->stats; }
+
+// Header, directory and table, with their padding.
+void PlaneEncoder::Impl::FillHeader(uint8_t* stream) const {
+  const plane::Sections at(geometry);
+  std::memset(stream, 0, at.payload);
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(CodecId::kPlane);
+  h.dtype = static_cast<uint8_t>(params.dtype);
+  h.flags = static_cast<uint8_t>((params.mid_rise ? kMidRise : 0) |
+                                 (geometry.flat ? kFlat : 0));
+  h.n = static_cast<uint64_t>(params.n);
+  h.channels = static_cast<uint32_t>(params.channels);
+  h.log2_pixels = plane::kLog2Pixels;
+  h.step = quantizer.step;
+  h.inv = quantizer.inv;
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(geometry.tiles);
+  h.directory_offset = static_cast<uint32_t>(at.directory);
+  h.table_offset = static_cast<uint32_t>(at.table);
+  h.payload_offset = static_cast<uint32_t>(at.payload);
+  std::memcpy(stream, &h, sizeof h);
+  if (geometry.tiles == 0) return;
+  std::memcpy(stream + at.directory, entries.data(), 2 * entries.size());
+  uint32_t start = 0;
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    std::memcpy(stream + at.table + 4 * r, &start, sizeof start);
+    start += static_cast<uint32_t>(ranges[r].words);
+  }
+}
+
+Status PlaneEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
+  Impl& m = *impl_;
+  if (!m.encoded) {
+    return Status::Invalid("codec A: Write needs an Encode that succeeded");
+  }
+  if (stream == nullptr) {
+    return Status::Invalid("codec A: stream must not be null");
+  }
+  try {
+    m.FillHeader(stream);
+    const plane::Sections at(m.geometry);
+    const uint8_t* starts = stream + at.table;
+    uint8_t* payload = stream + at.payload;
+    parallel(m.geometry.ranges(), kEncodeCyclesPerRange / 8,
+             [&](int64_t begin, int64_t end) {
+      std::vector<uint32_t> again;
+      for (int64_t r = begin; r < end; ++r) {
+        uint32_t start;
+        std::memcpy(&start, starts + 4 * r, sizeof start);
+        const Range range = m.ranges[r];
+        if (range.words == 0) continue;
+        const uint32_t* from = m.scratch + r * m.slice_words;
+        if (!range.in_scratch) {
+          Range same;
+          again.resize(range.words);
+          m.EncodeRange(r, again.data(), range.words, &same);
+          from = again.data();
+        }
+        std::memcpy(payload + 4 * static_cast<uint64_t>(start), from,
+                    4 * range.words);
+      }
+    });
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
+  return {};
+}
+
+size_t PlaneScratchBytes(int64_t n, int64_t channels, DType dtype) {
+  if (n <= 0 || channels <= 0) return 0;
+  const Geometry g(n, channels);
+  const uint64_t tile_words = std::min<uint64_t>(
+      kTileValues * kScratchBits / 32, plane::RawWords(kTileValues, dtype));
+  const uint64_t in_range = std::min<uint64_t>(g.tiles, kRangeTiles);
+  return g.ranges() * 4 * (in_range * tile_words + kTileRoom);
+}
+
+size_t PlaneMaxBytes(int64_t n, int64_t channels, DType dtype) {
+  if (n <= 0 || channels <= 0) return sizeof(StreamHeader);
+  const Geometry g(n, channels);
+  // Every tile raw; only the flat view's last tile can end inside a word.
+  return plane::Sections(g).payload +
+         4 * static_cast<size_t>(plane::CeilDiv(n * ItemBytes(dtype), 4));
+}
+
+}  // namespace comptrain

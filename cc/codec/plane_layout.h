@@ -1,0 +1,142 @@
+// Where everything lies in a codec A stream: geometry of tiles, directory
+// entries, section offsets. Shared by encoder, decoder and tests.
+#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
+#define TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "cc/codec/plane.h"
+#include "cc/codec/status.h"
+#include "cc/codec/stream.h"
+
+namespace comptrain {
+namespace plane {
+
+constexpr int kLanes = 32;         // channels in a tile
+constexpr int kPixels = 32;        // pixels in a tile
+constexpr int kLog2Pixels = 5;
+constexpr int kTileValues = kLanes * kPixels;
+constexpr int kRangeTiles = 64;    // tiles a table entry, and a unit of work
+constexpr int kMaxTileWords = 1024;
+// A kernel may store this many words past the ones it reports, and may read
+// this many past a tile's payload.
+constexpr int kSlackWords = 32;
+
+// A directory entry: payload words in bits 0-10, then these.
+constexpr uint16_t kWordsMask = 0x7ff;
+constexpr uint16_t kDelta = 1 << 11;
+constexpr uint16_t kZigzag = 1 << 12;
+constexpr uint16_t kWide = 1 << 13;
+constexpr uint16_t kRaw = 1 << 14;
+
+inline uint32_t EntryWords(uint16_t entry) { return entry & kWordsMask; }
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// One tile's place in the tensor, in elements.
+struct TilePlace {
+  int64_t offset;  // of its first value
+  int valid;       // values inside the tensor, row-major in the tile; 1..1024
+};
+
+// The tensor as rows of `row` values cut into tiles of 32 x 32: tile index =
+// (row block) * groups + group.
+struct Geometry {
+  int64_t n = 0;
+  int64_t row = kLanes;  // channels, or 32 for the flat view
+  int64_t groups = 1;
+  int64_t tiles = 0;
+  bool flat = false;
+
+  Geometry() = default;
+  Geometry(int64_t n_values, int64_t channels) : n(n_values) {
+    flat = channels % kLanes != 0;
+    row = flat ? kLanes : channels;
+    groups = row / kLanes;
+    tiles = CeilDiv(CeilDiv(n, row), kPixels) * groups;
+  }
+
+  int64_t ranges() const { return CeilDiv(tiles, kRangeTiles); }
+
+  TilePlace Place(int64_t tile) const {
+    const int64_t first_row = tile / groups * kPixels;
+    TilePlace p;
+    p.offset = first_row * row + tile % groups * kLanes;
+    if (flat) {
+      p.valid = static_cast<int>(std::min<int64_t>(kTileValues, n - p.offset));
+    } else {
+      const int64_t rows = n / row - first_row;
+      p.valid = static_cast<int>(std::min<int64_t>(kPixels, rows)) * kLanes;
+    }
+    return p;
+  }
+};
+
+// Byte offsets of the sections, each a multiple of 16.
+struct Sections {
+  uint64_t directory, table, payload;
+
+  explicit Sections(const Geometry& g) {
+    directory = sizeof(StreamHeader);
+    table = directory + Align(2 * static_cast<uint64_t>(g.tiles));
+    payload = table + Align(4 * static_cast<uint64_t>(g.ranges()));
+  }
+  static uint64_t Align(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
+};
+
+// Words a raw tile takes.
+inline uint32_t RawWords(int valid, DType dtype) {
+  return static_cast<uint32_t>(CeilDiv(valid * ItemBytes(dtype), 4));
+}
+
+// The arithmetic of a stream.
+struct Quantizer {
+  DType dtype = DType::kF32;
+  bool mid_rise = false;
+  float step = 0;
+  float inv = 0;
+  float eb = 0;
+  // Largest |x_hat| that is finite after rounding to dtype is below this.
+  float limit = 0;
+  // Check the bound of every value, not only in tiles with a large code:
+  // set where even a small code may decode beyond the type's range.
+  bool verify_all = false;
+};
+
+// The arithmetic holds where step / 2 and 1 / step are normal numbers.
+bool BoundSupported(float eb);
+Quantizer MakeQuantizer(DType dtype, bool mid_rise, float eb);
+
+// A checked stream.
+struct StreamView {
+  Geometry geometry;
+  Quantizer quantizer;
+  const uint8_t* stream = nullptr;
+  Sections sections{Geometry()};
+  uint64_t payload_words = 0;
+
+  uint16_t Entry(int64_t tile) const {
+    uint16_t e;
+    std::memcpy(&e, stream + sections.directory + 2 * tile, sizeof e);
+    return e;
+  }
+  uint32_t RangeStart(int64_t range) const {
+    uint32_t w;
+    std::memcpy(&w, stream + sections.table + 4 * range, sizeof w);
+    return w;
+  }
+};
+
+// Checks every header field and the padding between sections; directory and
+// payload are left to the decoder.
+Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
+                  StreamView* view);
+
+const char* DTypeName(DType dtype);
+
+}  // namespace plane
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_

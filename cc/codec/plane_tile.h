@@ -1,0 +1,76 @@
+// The inner loops of codec A: one 32 x 32 tile at a time, once per
+// instruction set. All of them write the same bytes.
+#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
+#define TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
+
+#include <cstdint>
+
+#include "cc/codec/plane.h"
+#include "cc/codec/plane_layout.h"
+
+namespace comptrain {
+namespace plane {
+
+// Sums over the finite values of one tile: f32 per lane, folded by halves; in
+// double, value by value, where f32 overflows or a value is not finite.
+struct TileSums {
+  int32_t nonzero;
+  double sum;
+  double sum_sq;
+};
+
+// Encodes a whole tile; x: its first value, rows row_bytes apart. Returns the
+// directory entry, and writes its words to out, which has room for
+// kMaxTileWords + kSlackWords. Returns kRaw alone, out unspecified, when a
+// value cannot be represented within the bound.
+using EncodeTileFn = uint16_t (*)(const Quantizer& q, const void* x,
+                                  int64_t row_bytes, uint32_t* out,
+                                  TileSums* sums);
+
+// Decodes a whole tile that is not raw; words may be read up to kSlackWords
+// past EntryWords(entry). False if the words do not add up: out unspecified.
+using DecodeTileFn = bool (*)(const Quantizer& q, uint16_t entry,
+                              const uint32_t* words, void* out,
+                              int64_t row_bytes);
+
+// rows[t] bit l = code of pixel t, lane l is not zero. As DecodeTileFn.
+using MaskTileFn = bool (*)(uint16_t entry, const uint32_t* words,
+                            uint32_t rows[kPixels]);
+
+// dx = dy where the bit is set, else 0; item is 2 or 4 bytes.
+using ApplyMaskFn = void (*)(const uint32_t rows[kPixels], int item,
+                             const uint8_t* dy, uint8_t* dx,
+                             int64_t row_bytes);
+
+struct TileKernels {
+  EncodeTileFn encode;
+  DecodeTileFn decode;
+  MaskTileFn mask;
+  ApplyMaskFn apply;
+};
+
+// The kernels for one kind of stream. isa must be available.
+TileKernels ScalarKernels(DType dtype, bool mid_rise);
+TileKernels Avx2Kernels(DType dtype, bool mid_rise);
+TileKernels Avx512Kernels(DType dtype, bool mid_rise);
+TileKernels SelectKernels(Isa isa, DType dtype, bool mid_rise);
+
+// What the vector kernels leave to plain code: sums that are not finite in
+// f32, and the packing of wide codes. codes: [pixel][lane].
+TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes);
+uint32_t NarrowWords(const uint16_t codes[kTileValues]);
+uint32_t WideWords(const uint16_t codes[kTileValues]);
+void PackNarrow(const uint16_t codes[kTileValues], uint32_t* out);
+void PackWide(const uint16_t codes[kTileValues], uint32_t* out);
+bool UnpackNarrow(const uint32_t* words, uint32_t n_words,
+                  uint16_t codes[kTileValues]);
+bool UnpackWide(const uint32_t* words, uint32_t n_words,
+                uint16_t codes[kTileValues]);
+
+// Delta coding is tried in tiles with more non-zero codes than this.
+constexpr int kDeltaMinNonzero = kTileValues * 3 / 4;
+
+}  // namespace plane
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
