@@ -1,48 +1,61 @@
-// The little a codec test needs: CHECK counts and reports, Finish() closes the
-// run with a line "N passed, N failed" and gives main() its exit status.
+// The smallest test harness that works: counted checks and a last line
+// `N passed, N failed`. A test program ends with `return FinishTests();`.
 #ifndef TF_COMPTRAIN_CC_CODEC_TESTING_H_
 #define TF_COMPTRAIN_CC_CODEC_TESTING_H_
 
-#include <cstdint>
 #include <cstdio>
+#include <sstream>
 #include <string>
 
 namespace comptrain {
-namespace testing {
 
-struct Counts {
-  int64_t passed = 0;
-  int64_t failed = 0;
+struct TestCounts {
+  long passed = 0;
+  long failed = 0;
 };
 
-inline Counts& Total() {
-  static Counts counts;
+inline TestCounts& Counts() {
+  static TestCounts counts;
   return counts;
 }
 
-// Returns ok, so that a test can stop early. what: printed when it fails.
-inline bool Check(bool ok, const char* file, int line, const char* expression,
-                  const std::string& what) {
-  ++(ok ? Total().passed : Total().failed);
-  if (!ok && Total().failed <= 50) {
-    std::fprintf(stderr, "%s:%d: %s is false %s\n", file, line, expression,
-                 what.c_str());
+// Counts a check; prints the first failures, with what the caller adds.
+inline bool CountCheck(bool ok, const char* file, int line, const char* what,
+                       const std::string& detail = "") {
+  if (ok) {
+    ++Counts().passed;
+  } else if (++Counts().failed <= 50) {
+    std::printf("%s:%d: %s %s\n", file, line, what, detail.c_str());
   }
   return ok;
 }
 
-inline int Finish() {
-  std::printf("%lld passed, %lld failed\n",
-              static_cast<long long>(Total().passed),
-              static_cast<long long>(Total().failed));
-  return Total().failed == 0 && Total().passed > 0 ? 0 : 1;
+// Prints the totals and returns the exit status of the program. A program
+// that checked nothing has failed.
+inline int FinishTests() {
+  const TestCounts& c = Counts();
+  std::printf("%ld passed, %ld failed\n", c.passed, c.failed);
+  return c.failed == 0 && c.passed > 0 ? 0 : 1;
 }
 
-}  // namespace testing
+template <class A, class B>
+bool CountEqual(const A& a, const B& b, const char* file, int line,
+                const char* what) {
+  if (a == b) return CountCheck(true, file, line, what);
+  std::ostringstream detail;
+  detail << "(" << a << " != " << b << ")";
+  return CountCheck(false, file, line, what, detail.str());
+}
+
 }  // namespace comptrain
 
-#define CHECK(ok) CHECK_MSG(ok, "")
-#define CHECK_MSG(ok, what) \
-  ::comptrain::testing::Check((ok), __FILE__, __LINE__, #ok, (what))
+// All evaluate to whether the check held.
+#define CHECK(condition) \
+  ::comptrain::CountCheck((condition), __FILE__, __LINE__, #condition)
+// message: a std::string that says which case it was.
+#define CHECK_MSG(condition, message) \
+  ::comptrain::CountCheck((condition), __FILE__, __LINE__, #condition, message)
+#define CHECK_EQ(a, b) \
+  ::comptrain::CountEqual((a), (b), __FILE__, __LINE__, #a " == " #b)
 
 #endif  // TF_COMPTRAIN_CC_CODEC_TESTING_H_
