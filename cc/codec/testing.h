@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <sstream>
-#include <sstream>
 #include <string>
 
 namespace comptrain {
@@ -58,7 +57,5 @@ bool CountEqual(const A& a, const B& b, const char* file, int line,
   ::comptrain::CountCheck((condition), __FILE__, __LINE__, #condition, message)
 #define CHECK_EQ(a, b) \
   ::comptrain::CountEqual((a), (b), __FILE__, __LINE__, #a " == " #b)
-#define CHECK_EQ(a, b) \
-  ::comptrain::testing::CheckEqual((a), (b), __FILE__, __LINE__, #a " == " #b)
 
 #endif  // TF_COMPTRAIN_CC_CODEC_TESTING_H_
