@@ -1,10 +1,10 @@
 #include "cc/codec/gradient_stats.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "cc/codec/half.h"
+#include "cc/codec/gradient_stats_kernels.h"
+#include "cc/codec/plane.h"
 
 namespace comptrain {
 namespace {
@@ -12,56 +12,82 @@ namespace {
 // Elements in a block. Blocks are summed apart and added in order, whatever
 // the number of threads.
 constexpr int64_t kBlock = 16384;
+static_assert(kBlock % kStatsLanes == 0, "blocks start at lane 0");
 
-struct BlockSums {
+struct Sums {
   double sq = 0;
   double abs = 0;
   int64_t nonfinite = 0;
 };
 
-template <class T>
-BlockSums SumBlock(const T* x, int64_t n) {
-  BlockSums s;
-  for (int64_t i = 0; i < n; ++i) {
-    const double v = ToFloat(x[i]);
-    if (!std::isfinite(v)) {
-      ++s.nonfinite;
-      continue;
-    }
-    s.sq += v * v;
-    s.abs += std::fabs(v);
+Sums AddLanes(const StatsLanes& lanes) {
+  Sums sums;
+  for (int i = 0; i < kStatsLanes; ++i) {
+    sums.sq += lanes.sum_sq[i];
+    sums.abs += lanes.sum_abs[i];
   }
-  return s;
+  sums.nonfinite = lanes.nonfinite;
+  return sums;
+}
+
+const StatsKernels& BestKernels() {
+  static const StatsKernels* const best = [] {
+    const StatsKernels* k = nullptr;
+    if (IsaAvailable(Isa::kAvx512)) k = StatsKernelsAvx512();
+    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = StatsKernelsAvx2();
+    return k != nullptr ? k : StatsKernelsScalar();
+  }();
+  return *best;
+}
+
+template <class T>
+void AddScalar(const void* x, int64_t n, StatsLanes* lanes) {
+  AddStatsTail(static_cast<const T*>(x), 0, n, lanes);
 }
 
 }  // namespace
 
-GradientStats MeasureGradient(const void* dy, DType dtype, int64_t n,
-                              int64_t channels, const ParallelFor& parallel) {
+const StatsKernels* StatsKernelsScalar() {
+  static const StatsKernels kernels = {
+      {AddScalar<float>, AddScalar<BF16>, AddScalar<F16>}};
+  return &kernels;
+}
+
+GradientStats MeasureGradientWith(const StatsKernels& kernels, const void* dy,
+                                  DType dtype, int64_t n, int64_t channels,
+                                  const ParallelFor& parallel) {
   GradientStats stats;
   if (n <= 0) return stats;
-  std::vector<BlockSums> blocks((n + kBlock - 1) / kBlock);
-  WithStorageType(dtype, [&](auto type) {
-    const auto* x = static_cast<const decltype(type)*>(dy);
-    parallel(blocks.size(), kBlock / 2, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const int64_t first = b * kBlock;
-        blocks[b] = SumBlock(x + first, std::min(kBlock, n - first));
-      }
-    });
+  const auto add = kernels.add[static_cast<int>(dtype)];
+  const auto* x = static_cast<const uint8_t*>(dy);
+  const int64_t item_bytes = ItemBytes(dtype);
+  std::vector<Sums> blocks((n + kBlock - 1) / kBlock);
+  parallel(blocks.size(), kBlock / 2, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const int64_t first = b * kBlock;
+      StatsLanes lanes;
+      add(x + first * item_bytes, std::min(kBlock, n - first), &lanes);
+      blocks[b] = AddLanes(lanes);
+    }
   });
-  BlockSums total;
-  for (const BlockSums& s : blocks) {
+  Sums total;
+  for (const Sums& s : blocks) {
     total.sq += s.sq;
     total.abs += s.abs;
     total.nonfinite += s.nonfinite;
   }
+  const int64_t finite = n - total.nonfinite;
   stats.nonfinite = total.nonfinite;
   stats.mean_channel_sum_sq =
       total.sq / static_cast<double>(std::max<int64_t>(1, channels));
-  const int64_t finite = n - total.nonfinite;
+  // The mean of the elements that were summed.
   if (finite > 0) stats.mean_abs = total.abs / static_cast<double>(finite);
   return stats;
+}
+
+GradientStats MeasureGradient(const void* dy, DType dtype, int64_t n,
+                              int64_t channels, const ParallelFor& parallel) {
+  return MeasureGradientWith(BestKernels(), dy, dtype, n, channels, parallel);
 }
 
 }  // namespace comptrain
