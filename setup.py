@@ -14,23 +14,16 @@ import build_native  # noqa: E402
 class BuildOps(build_ext):
     """Compiles with tools/build_native.py; the library is no Python extension module."""
 
-    def finalize_options(self):
-        super().finalize_options()
-        self._tensorflow = None
-
-    @property
-    def tensorflow(self):
-        # Asked late: metadata and source distributions need no TensorFlow.
-        if self._tensorflow is None:
-            self._tensorflow = build_native.find_tensorflow()
-        return self._tensorflow
+    tensorflow = None
 
     def get_ext_filename(self, fullname):
-        package = fullname.rpartition(".")[0].replace(".", "/")
-        return f"{package}/{build_native.library_name(self.tensorflow)}"
+        # Also asked for metadata and source distributions, which need no TensorFlow.
+        name = build_native.library_name(self.tensorflow) if self.tensorflow else "_comptrain_ops.so"
+        return str(Path(*fullname.split(".")[:-1], name))
 
     def run(self):
         try:
+            self.tensorflow = build_native.find_tensorflow()
             super().run()
         except build_native.BuildError as error:
             sys.exit(f"error: {error}")
@@ -44,4 +37,8 @@ class BuildOps(build_ext):
         build_native.build_library(self.tensorflow, target, self.parallel or build_native.cores())
 
 
-setup(ext_modules=[Extension("tf_comptrain._comptrain_ops", sources=[])], cmdclass={"build_ext": BuildOps})
+setup(
+    license="Apache-2.0",
+    ext_modules=[Extension("tf_comptrain._comptrain_ops", sources=[])],
+    cmdclass={"build_ext": BuildOps},
+)

@@ -1,0 +1,79 @@
+"""The build: its error messages, its two sets of flags, and the wheel it makes."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOL = ROOT / "tools" / "build_native.py"
+LIBRARY = f"_comptrain_ops_tf{'_'.join(tf.__version__.split('.')[:2])}.so"
+
+sys.path.insert(0, str(TOOL.parent))
+import build_native  # noqa: E402
+
+
+def test_without_tensorflow(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('No module named tensorflow')\n")
+    env = dict(os.environ, PYTHONPATH=str(tmp_path))
+    run = subprocess.run([sys.executable, str(TOOL), "ops"], env=env, capture_output=True, text=True)
+    assert run.returncode == 1
+    assert "cannot import one" in run.stderr and "--no-build-isolation" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_cuda_switch_takes_0_or_1(monkeypatch):
+    monkeypatch.setenv("TF_COMPTRAIN_CUDA", "yes")
+    with pytest.raises(build_native.BuildError, match="must be 0, 1 or unset, not 'yes'"):
+        build_native.find_cuda()
+
+
+def test_cuda_wanted_but_not_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("TF_COMPTRAIN_CUDA", "1")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(build_native.BuildError, match="no nvcc.*CUDA_HOME"):
+        build_native.find_cuda()
+    monkeypatch.setenv("TF_COMPTRAIN_CUDA", "0")
+    assert build_native.find_cuda() is None
+
+
+def test_bazel_uses_the_same_flags():
+    text = (ROOT / "bazel" / "flags.bzl").read_text()
+
+    def flags(name):
+        return re.findall(r'"(-[^"]*)"', re.search(rf"^{name} = (.*?)^$", text + "\n", re.M | re.S)[1])
+
+    # -fPIC is Bazel's own business.
+    assert flags("CODEC_COPTS") == [f for f in build_native.CODEC_FLAGS if f != "-fPIC"]
+    assert flags("KERNEL_COPTS") == [f for f in build_native.KERNEL_FLAGS if f != "-fPIC"]
+    assert flags("AVX2_COPTS") == build_native.ISA_FLAGS["_avx2.cc"]
+    assert flags("AVX512_COPTS") == build_native.ISA_FLAGS["_avx512.cc"]
+    assert flags("NVCC_FLAGS")[0].startswith(" ".join(build_native.NVCC_FLAGS))
+
+
+def test_wheel_works_outside_the_sources(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--quiet", "--no-cache-dir"]
+    offline = ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "wheel", *offline, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    (wheel,) = tmp_path.glob("tf_comptrain-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [n for n in names if n.endswith(".so")] == [f"tf_comptrain/{LIBRARY}"]
+    top = {n.split("/")[0] for n in names}
+    assert {t for t in top if not t.endswith(".dist-info")} == {"tf_comptrain"}
+
+    site = tmp_path / "site"
+    subprocess.run([*pip, "install", *offline, "--target", str(site), str(wheel)], check=True)
+    code = (
+        "import tf_comptrain; from tf_comptrain import native; native.ops(); print(tf_comptrain.__file__)\n"
+        "from importlib.metadata import version; print(version('tf_comptrain'))"
+    )
+    env = dict(os.environ, PYTHONPATH=str(site))
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert run.stdout.split() == [str(site / "tf_comptrain" / "__init__.py"), "0.1.0"]
