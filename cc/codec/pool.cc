@@ -5,24 +5,45 @@
 #include <numeric>
 #include <vector>
 
-#include "cc/codec/half.h"
+#include "cc/codec/plane.h"
+#include "cc/codec/pool_kernels.h"
 
 namespace comptrain {
 namespace {
 
+// Output elements in a unit of parallel work, and input pixels likewise, are
+// chosen so that its position bytes take about this much: they stay in L1.
+constexpr int64_t kPositionBytes = 16384;
+
+const PoolKernels& BestKernels() {
+  static const PoolKernels* const best = [] {
+    const PoolKernels* k = nullptr;
+    if (IsaAvailable(Isa::kAvx512)) k = PoolKernelsAvx512();
+    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = PoolKernelsAvx2();
+    return k != nullptr ? k : PoolKernelsScalar();
+  }();
+  return *best;
+}
+
 // [begin, end) along one dimension.
 struct Span {
   int64_t begin, end;
+  int64_t count() const { return std::max<int64_t>(0, end - begin); }
 };
 
-// Window offsets of output o that fall on the input, along dimension d.
-Span ValidOffsets(const PoolShape& s, int d, int64_t o) {
-  const int64_t first = o * s.stride[d] - s.pad_before[d];
-  return {std::max<int64_t>(0, -first),
-          std::min(s.window[d], s.in_size[d] - first)};
+// The input under the first offset of output o's window; may be negative.
+int64_t WindowStart(const PoolShape& s, int d, int64_t o) {
+  return o * s.stride[d] - s.pad_before[d];
 }
 
-// Outputs whose window covers input i, along dimension d.
+// Window offsets of output o that fall on the input.
+Span ValidOffsets(const PoolShape& s, int d, int64_t o) {
+  const int64_t start = WindowStart(s, d, o);
+  return {std::max<int64_t>(0, -start),
+          std::min(s.window[d], s.in_size[d] - start)};
+}
+
+// Outputs whose window covers input i.
 Span CoveringOutputs(const PoolShape& s, int d, int64_t i) {
   const int64_t p = i + s.pad_before[d];
   const int64_t past = p - s.window[d] + 1;
@@ -30,20 +51,29 @@ Span CoveringOutputs(const PoolShape& s, int d, int64_t i) {
   return {lo, std::min(s.out_size[d], p / s.stride[d] + 1)};
 }
 
-int64_t OutPixels(const PoolShape& s) {
-  return s.batch * s.out_size[0] * s.out_size[1] * s.out_size[2];
+// Bytes of a position outside the packed index.
+int64_t PositionBytes(int bits) { return bits == 16 ? 2 : 1; }
+
+// The table for a shape: only the scalar one has two-byte positions.
+const PoolKernels& Kernels(const PoolKernels& narrow, const PoolShape& s) {
+  return PoolIndexBits(s) == 16 ? *PoolKernelsWide() : narrow;
 }
 
-int64_t InPixels(const PoolShape& s) {
-  return s.batch * s.in_size[0] * s.in_size[1] * s.in_size[2];
+int64_t Pixels(const PoolShape& s, const int64_t size[3]) {
+  return s.batch * size[0] * size[1] * size[2];
 }
 
-// Splits a row-major pixel number into [batch, d0, d1, d2].
-struct Position {
+int64_t Ravel(int64_t batch, int64_t a, int64_t b, int64_t c,
+              const int64_t size[3]) {
+  return ((batch * size[0] + a) * size[1] + b) * size[2] + c;
+}
+
+// A row-major pixel number as [batch, d0, d1, d2].
+struct Pixel {
   int64_t batch, at[3];
 };
-Position Unravel(int64_t pixel, const int64_t size[3]) {
-  Position p;
+Pixel Unravel(int64_t pixel, const int64_t size[3]) {
+  Pixel p;
   for (int d = 2; d >= 0; --d) {
     p.at[d] = pixel % size[d];
     pixel /= size[d];
@@ -52,92 +82,209 @@ Position Unravel(int64_t pixel, const int64_t size[3]) {
   return p;
 }
 
-int64_t Ravel(int64_t batch, int64_t a, int64_t b, int64_t c,
-              const int64_t size[3]) {
-  return ((batch * size[0] + a) * size[1] + b) * size[2] + c;
-}
+// --- Forward -----------------------------------------------------------------
 
-unsigned ReadIndex(const uint8_t* index, int bits, int64_t element) {
-  if (bits == 16) return index[2 * element] | index[2 * element + 1] << 8;
-  const int64_t bit = element * bits;
-  return (index[bit / 8] >> (bit % 8)) & ((1u << bits) - 1);
-}
-
-// The caller has zeroed the bytes.
-void OrIndex(uint8_t* index, int bits, int64_t element, unsigned value) {
-  if (bits == 16) {
-    index[2 * element] = static_cast<uint8_t>(value);
-    index[2 * element + 1] = static_cast<uint8_t>(value >> 8);
-    return;
+// Where the window of an output pixel meets the input. False when it lies in
+// the padding entirely.
+bool MakeWindow(const PoolShape& s, const Pixel& out, PoolWindow* w,
+                int64_t* first_element) {
+  int64_t in[3], offset[3];
+  for (int d = 0; d < 3; ++d) {
+    const Span valid = ValidOffsets(s, d, out.at[d]);
+    if (valid.count() == 0) return false;
+    offset[d] = valid.begin;
+    in[d] = WindowStart(s, d, out.at[d]) + valid.begin;
+    w->count[d] = valid.count();
   }
-  const int64_t bit = element * bits;
-  index[bit / 8] |= static_cast<uint8_t>(value << (bit % 8));
+  w->element_step[1] = s.in_size[2] * s.channels;
+  w->element_step[0] = s.in_size[1] * w->element_step[1];
+  w->position_step[1] = static_cast<unsigned>(s.window[2]);
+  w->position_step[0] = static_cast<unsigned>(s.window[1] * s.window[2]);
+  w->first_position = static_cast<unsigned>(
+      offset[0] * w->position_step[0] + offset[1] * w->position_step[1] +
+      offset[2]);
+  *first_element = Ravel(out.batch, in[0], in[1], in[2], s.in_size) * s.channels;
+  return true;
 }
 
-// Output pixels in a group that ends on a byte boundary of the index.
-int64_t GroupPixels(const PoolShape& s, int bits) {
-  const int64_t per_byte = std::max(1, 8 / bits);
-  return per_byte / std::gcd(per_byte, std::max<int64_t>(1, s.channels));
+// A window with nothing in it: the lowest value, position 0 (which the
+// gradient drops).
+void FillEmpty(DType dtype, int64_t channels, void* y) {
+  if (y == nullptr) return;
+  WithStorageType(dtype, [&](auto lowest) {
+    FromFloat(-std::numeric_limits<float>::infinity(), &lowest);
+    std::fill_n(static_cast<decltype(lowest)*>(y), channels, lowest);
+  });
 }
 
-template <class T>
-void IndexPixel(const T* x, const PoolShape& s, int bits, int64_t pixel, T* y,
-                uint8_t* index) {
-  const Position p = Unravel(pixel, s.out_size);
-  Span v[3];
-  for (int d = 0; d < 3; ++d) v[d] = ValidOffsets(s, d, p.at[d]);
-  for (int64_t c = 0; c < s.channels; ++c) {
-    bool found = false;
-    T best;
-    FromFloat(-std::numeric_limits<float>::infinity(), &best);
-    unsigned where = 0;
-    for (int64_t i = v[0].begin; i < v[0].end; ++i)
-      for (int64_t j = v[1].begin; j < v[1].end; ++j)
-        for (int64_t k = v[2].begin; k < v[2].end; ++k) {
-          const int64_t in = Ravel(
-              p.batch, p.at[0] * s.stride[0] - s.pad_before[0] + i,
-              p.at[1] * s.stride[1] - s.pad_before[1] + j,
-              p.at[2] * s.stride[2] - s.pad_before[2] + k, s.in_size);
-          const T candidate = x[in * s.channels + c];
-          const float a = ToFloat(candidate), b = ToFloat(best);
-          if (!found || (!(a <= b) && b == b)) {
-            found = true;
-            best = candidate;
-            where = static_cast<unsigned>((i * s.window[1] + j) * s.window[2] + k);
-          }
-        }
-    if (y != nullptr) y[pixel * s.channels + c] = best;
-    OrIndex(index, bits, pixel * s.channels + c, where);
-  }
+// Byte addresses of a tensor that may be absent.
+uint8_t* At(void* base, int64_t element, int64_t item_bytes) {
+  return base == nullptr ? nullptr
+                         : static_cast<uint8_t*>(base) + element * item_bytes;
+}
+const uint8_t* At(const void* base, int64_t element, int64_t item_bytes) {
+  return static_cast<const uint8_t*>(base) + element * item_bytes;
 }
 
-template <class T>
-void GradientPixel(const uint8_t* index, const PoolShape& s, int bits,
-                   int64_t pixel, const T* dy, T* dx) {
-  const Position p = Unravel(pixel, s.in_size);
-  Span o[3];
-  for (int d = 0; d < 3; ++d) o[d] = CoveringOutputs(s, d, p.at[d]);
-  for (int64_t c = 0; c < s.channels; ++c) {
-    float sum = 0;
-    for (int64_t i = o[0].begin; i < o[0].end; ++i)
-      for (int64_t j = o[1].begin; j < o[1].end; ++j)
-        for (int64_t k = o[2].begin; k < o[2].end; ++k) {
-          const int64_t w0 = p.at[0] + s.pad_before[0] - i * s.stride[0];
-          const int64_t w1 = p.at[1] + s.pad_before[1] - j * s.stride[1];
-          const int64_t w2 = p.at[2] + s.pad_before[2] - k * s.stride[2];
-          const int64_t e =
-              Ravel(p.batch, i, j, k, s.out_size) * s.channels + c;
-          if (ReadIndex(index, bits, e) ==
-              (w0 * s.window[1] + w1) * s.window[2] + w2) {
-            sum += ToFloat(dy[e]);
-          }
-        }
-    FromFloat(sum, &dx[pixel * s.channels + c]);
+// Positions and maxima of output pixels [range).
+void IndexPixels(const PoolKernels& kernels, const void* x, DType dtype,
+                 const PoolShape& s, Span range, void* y, uint8_t* positions) {
+  const auto kernel = Kernels(kernels, s).index[static_cast<int>(dtype)];
+  const int64_t item_bytes = ItemBytes(dtype);
+  const int64_t pixel_bytes = s.channels * PositionBytes(PoolIndexBits(s));
+  Pixel out = Unravel(range.begin, s.out_size);
+  for (int64_t p = range.begin; p < range.end; ++p, positions += pixel_bytes) {
+    PoolWindow window;
+    int64_t first;
+    uint8_t* maxima = At(y, p * s.channels, item_bytes);
+    if (MakeWindow(s, out, &window, &first)) {
+      kernel(At(x, first, item_bytes), window, s.channels, maxima, positions);
+    } else {
+      FillEmpty(dtype, s.channels, maxima);
+      std::fill_n(positions, pixel_bytes, uint8_t{0});
+    }
+    if (++out.at[2] == s.out_size[2]) out = Unravel(p + 1, s.out_size);
   }
 }
+
+// Output pixels in a unit of parallel work: units end on byte boundaries of
+// the index, so that no two threads share a byte.
+int64_t UnitPixels(const PoolShape& s, int bits) {
+  const int64_t per_byte = 8 / std::min(8, bits);
+  const int64_t group = per_byte / std::gcd(per_byte, s.channels);
+  return group * std::max<int64_t>(1, kPositionBytes / (group * s.channels));
+}
+
+// --- Backward ----------------------------------------------------------------
+
+// Output rows that cover an input row, and where in their windows it lies.
+struct CoverRow {
+  int64_t first_pixel;  // number of the row's output pixel 0
+  unsigned position;    // of window offset 0 along the row
+};
+
+std::vector<CoverRow> CoveringRows(const PoolShape& s, const Pixel& in) {
+  std::vector<CoverRow> rows;
+  const Span d0 = CoveringOutputs(s, 0, in.at[0]);
+  const Span d1 = CoveringOutputs(s, 1, in.at[1]);
+  for (int64_t i = d0.begin; i < d0.end; ++i) {
+    const int64_t plane = (in.at[0] - WindowStart(s, 0, i)) * s.window[1];
+    for (int64_t j = d1.begin; j < d1.end; ++j) {
+      const int64_t row = plane + in.at[1] - WindowStart(s, 1, j);
+      rows.push_back({Ravel(in.batch, i, j, 0, s.out_size),
+                      static_cast<unsigned>(row * s.window[2])});
+    }
+  }
+  return rows;
+}
+
+// The positions of the outputs over one stretch of an input row, unpacked.
+class Positions {
+ public:
+  Positions(const PoolKernels& kernels, const uint8_t* index, int bits,
+            int64_t channels)
+      : kernels_(kernels),
+        index_(index),
+        bits_(bits),
+        channels_(channels),
+        pixel_bytes_(channels * PositionBytes(bits)) {}
+
+  // Output pixels `columns` of every row.
+  void Load(const std::vector<CoverRow>& rows, Span columns) {
+    columns_ = columns;
+    start_.clear();
+    if (bits_ >= 8) return StartInIndex(rows);
+    const int64_t per_byte = 8 / bits_;
+    const int64_t room = columns.count() * channels_ + per_byte;
+    if (static_cast<int64_t>(bytes_.size()) < room * int64_t(rows.size())) {
+      bytes_.resize(room * rows.size());
+    }
+    uint8_t* out = bytes_.data();
+    for (const CoverRow& row : rows) {
+      const int64_t element = (row.first_pixel + columns.begin) * channels_;
+      const int64_t lead = element % per_byte;  // neighbours in its byte
+      kernels_.unpack(index_ + element / per_byte,
+                      lead + columns.count() * channels_, bits_, out);
+      start_.push_back(out + lead);
+      out += room;
+    }
+  }
+
+  const uint8_t* Row(size_t row, int64_t column) const {
+    return start_[row] + (column - columns_.begin) * pixel_bytes_;
+  }
+
+ private:
+  void StartInIndex(const std::vector<CoverRow>& rows) {
+    for (const CoverRow& row : rows) {
+      start_.push_back(index_ +
+                       (row.first_pixel + columns_.begin) * pixel_bytes_);
+    }
+  }
+
+  const PoolKernels& kernels_;
+  const uint8_t* index_;
+  int bits_;
+  int64_t channels_;
+  int64_t pixel_bytes_;
+  Span columns_ = {0, 0};
+  std::vector<uint8_t> bytes_;
+  std::vector<const uint8_t*> start_;
+};
+
+// Gradient of input pixels [range) of one row.
+class RowGradient {
+ public:
+  RowGradient(const PoolKernels& kernels, const uint8_t* index, DType dtype,
+              const PoolShape& shape, const void* dy, void* dx)
+      : kernel_(Kernels(kernels, shape).gradient[static_cast<int>(dtype)]),
+        item_bytes_(ItemBytes(dtype)),
+        s_(shape),
+        dy_(dy),
+        dx_(dx),
+        positions_(kernels, index, PoolIndexBits(shape), shape.channels) {}
+
+  void Run(int64_t row_number, Span range) {
+    const int64_t first_pixel = row_number * s_.in_size[2];
+    const std::vector<CoverRow> rows =
+        CoveringRows(s_, Unravel(first_pixel, s_.in_size));
+    positions_.Load(rows, {CoveringOutputs(s_, 2, range.begin).begin,
+                           CoveringOutputs(s_, 2, range.end - 1).end});
+    for (int64_t k = range.begin; k < range.end; ++k) {
+      FindCovers(rows, k);
+      kernel_(covers_.data(), static_cast<int64_t>(covers_.size()),
+              s_.channels,
+              At(dx_, (first_pixel + k) * s_.channels, item_bytes_));
+    }
+  }
+
+ private:
+  void FindCovers(const std::vector<CoverRow>& rows, int64_t k) {
+    covers_.clear();
+    const Span columns = CoveringOutputs(s_, 2, k);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (int64_t o = columns.begin; o < columns.end; ++o) {
+        const int64_t element = (rows[r].first_pixel + o) * s_.channels;
+        const auto offset = static_cast<unsigned>(k - WindowStart(s_, 2, o));
+        covers_.push_back({positions_.Row(r, o),
+                           At(dy_, element, item_bytes_),
+                           rows[r].position + offset});
+      }
+    }
+  }
+
+  void (*kernel_)(const PoolCover*, int64_t, int64_t, void*);
+  int64_t item_bytes_;
+  const PoolShape& s_;
+  const void* dy_;
+  void* dx_;
+  Positions positions_;
+  std::vector<PoolCover> covers_;
+};
 
 }  // namespace
 
+// Windows of more than 65536 positions have no index: callers refuse them.
 int PoolIndexBits(const PoolShape& shape) {
   const int64_t positions =
       shape.window[0] * shape.window[1] * shape.window[2];
@@ -148,46 +295,60 @@ int PoolIndexBits(const PoolShape& shape) {
 }
 
 int64_t PoolIndexBytes(const PoolShape& shape) {
-  return (OutPixels(shape) * shape.channels * PoolIndexBits(shape) + 7) / 8;
+  const int64_t elements = Pixels(shape, shape.out_size) * shape.channels;
+  return (elements * PoolIndexBits(shape) + 7) / 8;
+}
+
+void MaxPoolIndexWith(const PoolKernels& kernels, const void* x, DType dtype,
+                      const PoolShape& shape, void* y, uint8_t* index,
+                      const ParallelFor& parallel) {
+  const int64_t pixels = Pixels(shape, shape.out_size);
+  if (pixels <= 0 || shape.channels <= 0) return;
+  const int bits = PoolIndexBits(shape);
+  const int64_t unit = UnitPixels(shape, bits);
+  const int64_t cost = unit * shape.channels * shape.window[0] *
+                       shape.window[1] * shape.window[2] / 2;
+  const auto body = [&](int64_t begin, int64_t end) {
+    std::vector<uint8_t> positions(bits < 8 ? unit * shape.channels : 0);
+    for (int64_t u = begin; u < end; ++u) {
+      const Span range = {u * unit, std::min(pixels, (u + 1) * unit)};
+      uint8_t* packed = index + range.begin * shape.channels * bits / 8;
+      uint8_t* bytes = bits < 8 ? positions.data() : packed;
+      IndexPixels(kernels, x, dtype, shape, range, y, bytes);
+      if (bits == 8 || bits == 16) continue;
+      kernels.pack(bytes, range.count() * shape.channels, bits, packed);
+    }
+  };
+  parallel((pixels + unit - 1) / unit, cost, body);
+}
+
+void MaxPoolGradientWith(const PoolKernels& kernels, const uint8_t* index,
+                         DType dtype, const PoolShape& shape, const void* dy,
+                         void* dx, const ParallelFor& parallel) {
+  const int64_t pixels = Pixels(shape, shape.in_size);
+  if (pixels <= 0 || shape.channels <= 0) return;
+  const int64_t width = shape.in_size[2];
+  const int64_t stretch =
+      std::min(width, std::max<int64_t>(1, kPositionBytes / shape.channels));
+  const int64_t per_row = (width + stretch - 1) / stretch;
+  const auto body = [&](int64_t begin, int64_t end) {
+    RowGradient gradient(kernels, index, dtype, shape, dy, dx);
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t first = u % per_row * stretch;
+      gradient.Run(u / per_row, {first, std::min(width, first + stretch)});
+    }
+  };
+  parallel(pixels / width * per_row, stretch * shape.channels * 2, body);
 }
 
 void MaxPoolIndex(const void* x, DType dtype, const PoolShape& shape, void* y,
                   uint8_t* index, const ParallelFor& parallel) {
-  const int bits = PoolIndexBits(shape);
-  const int64_t pixels = OutPixels(shape);
-  if (pixels <= 0 || shape.channels <= 0) return;
-  const int64_t group = GroupPixels(shape, bits);
-  WithStorageType(dtype, [&](auto type) {
-    using T = decltype(type);
-    parallel((pixels + group - 1) / group, group * shape.channels * 8,
-             [&](int64_t begin, int64_t end) {
-               const int64_t first = begin * group;
-               const int64_t last = std::min(pixels, end * group);
-               const int64_t row_bits = shape.channels * bits;
-               std::fill(index + first * row_bits / 8,
-                         index + (last * row_bits + 7) / 8, uint8_t{0});
-               for (int64_t p = first; p < last; ++p) {
-                 IndexPixel(static_cast<const T*>(x), shape, bits, p,
-                            static_cast<T*>(y), index);
-               }
-             });
-  });
+  MaxPoolIndexWith(BestKernels(), x, dtype, shape, y, index, parallel);
 }
 
 void MaxPoolGradient(const uint8_t* index, DType dtype, const PoolShape& shape,
                      const void* dy, void* dx, const ParallelFor& parallel) {
-  const int bits = PoolIndexBits(shape);
-  const int64_t pixels = InPixels(shape);
-  if (pixels <= 0 || shape.channels <= 0) return;
-  WithStorageType(dtype, [&](auto type) {
-    using T = decltype(type);
-    parallel(pixels, shape.channels * 8, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        GradientPixel(index, shape, bits, p, static_cast<const T*>(dy),
-                      static_cast<T*>(dx));
-      }
-    });
-  });
+  MaxPoolGradientWith(BestKernels(), index, dtype, shape, dy, dx, parallel);
 }
 
 }  // namespace comptrain

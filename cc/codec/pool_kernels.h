@@ -1,0 +1,148 @@
+// Internal: the inner loops of pool.h over the channels of one pixel, one
+// table for each instruction set. All tables give the same result.
+#ifndef TF_COMPTRAIN_CC_CODEC_POOL_KERNELS_H_
+#define TF_COMPTRAIN_CC_CODEC_POOL_KERNELS_H_
+
+#include <cstdint>
+
+#include "cc/codec/half.h"
+#include "cc/codec/pool.h"
+
+namespace comptrain {
+
+// The part of a window that falls on the input. Positions count the whole
+// window, row-major. Every count is at least 1.
+struct PoolWindow {
+  int64_t count[3];            // offsets along each dimension
+  int64_t element_step[2];     // elements from one plane, one row to the next
+  unsigned position_step[2];   // positions likewise
+  unsigned first_position;     // of the first offset
+};
+
+// An output pixel whose window covers the input pixel at `position`.
+struct PoolCover {
+  const uint8_t* positions;  // where its maxima were, one a channel
+  const void* dy;
+  unsigned position;
+};
+
+// The first two are indexed by DType. Positions are bytes, or two bytes each
+// in the table for windows of more than 256 positions.
+struct PoolKernels {
+  // x: channels of the first offset. y (may be null), positions: channels.
+  void (*index[3])(const void* x, const PoolWindow& window, int64_t channels,
+                   void* y, uint8_t* positions);
+  // dx[c] = sum of dy[c] over the covers whose maximum was here, in order.
+  void (*gradient[3])(const PoolCover* covers, int64_t n_covers,
+                      int64_t channels, void* dx);
+  // n positions of 1, 2 or 4 bits to and from bytes; spare bits are zero.
+  void (*pack)(const uint8_t* positions, int64_t n, int bits, uint8_t* packed);
+  void (*unpack)(const uint8_t* packed, int64_t n, int bits,
+                 uint8_t* positions);
+};
+
+const PoolKernels* PoolKernelsScalar();
+const PoolKernels* PoolKernelsWide();  // two-byte positions; nothing to pack
+// Null when not compiled for that set; says nothing about this machine.
+const PoolKernels* PoolKernelsAvx2();
+const PoolKernels* PoolKernelsAvx512();
+
+// MaxPoolIndex and MaxPoolGradient with a given table.
+void MaxPoolIndexWith(const PoolKernels& kernels, const void* x, DType dtype,
+                      const PoolShape& shape, void* y, uint8_t* index,
+                      const ParallelFor& parallel);
+void MaxPoolGradientWith(const PoolKernels& kernels, const uint8_t* index,
+                         DType dtype, const PoolShape& shape, const void* dy,
+                         void* dx, const ParallelFor& parallel);
+
+// True when `v`, seen after `best`, is the new maximum: the first of equals
+// and the first NaN stay.
+static inline bool PoolBeats(float v, float best) {
+  return !(v <= best) && best == best;
+}
+
+// Position number c of an array of bytes or, unaligned, of byte pairs.
+template <class P>
+static inline unsigned LoadPosition(const uint8_t* positions, int64_t c) {
+  P value;
+  std::memcpy(&value, positions + c * sizeof(P), sizeof(P));
+  return value;
+}
+template <class P>
+static inline void StorePosition(unsigned position, uint8_t* positions,
+                                 int64_t c) {
+  const P value = static_cast<P>(position);
+  std::memcpy(positions + c * sizeof(P), &value, sizeof(P));
+}
+
+// Channels [begin, channels) of PoolKernels::index.
+template <class P, class T>
+static inline void PoolIndexTail(const T* x, const PoolWindow& w,
+                                 int64_t begin, int64_t channels, T* y,
+                                 uint8_t* positions) {
+  for (int64_t c = begin; c < channels; ++c) {
+    T best = x[c];
+    unsigned where = w.first_position;
+    for (int64_t i = 0; i < w.count[0]; ++i) {
+      for (int64_t j = 0; j < w.count[1]; ++j) {
+        const T* row = x + c + i * w.element_step[0] + j * w.element_step[1];
+        const unsigned position = w.first_position +
+                                  static_cast<unsigned>(i) * w.position_step[0] +
+                                  static_cast<unsigned>(j) * w.position_step[1];
+        for (int64_t k = 0; k < w.count[2]; ++k) {
+          const T v = row[k * channels];
+          if (!PoolBeats(ToFloat(v), ToFloat(best))) continue;
+          best = v;
+          where = position + static_cast<unsigned>(k);
+        }
+      }
+    }
+    if (y != nullptr) y[c] = best;
+    StorePosition<P>(where, positions, c);
+  }
+}
+
+// Channels [begin, channels) of PoolKernels::gradient. Under a single cover
+// dy is copied, bit for bit.
+template <class P, class T>
+static inline void PoolGradientTail(const PoolCover* covers, int64_t n_covers,
+                                    int64_t begin, int64_t channels, T* dx) {
+  for (int64_t c = begin; c < channels; ++c) {
+    T single = {};
+    float sum = 0;
+    for (int64_t i = 0; i < n_covers; ++i) {
+      const PoolCover& cover = covers[i];
+      if (LoadPosition<P>(cover.positions, c) != cover.position) continue;
+      single = static_cast<const T*>(cover.dy)[c];
+      sum += ToFloat(single);
+    }
+    if (n_covers > 1) FromFloat(sum, &single);
+    dx[c] = single;
+  }
+}
+
+static inline void PoolPackTail(const uint8_t* positions, int64_t n, int bits,
+                                uint8_t* packed) {
+  const int per_byte = 8 / bits;
+  for (int64_t i = 0; i < n; i += per_byte) {
+    unsigned byte = 0;
+    for (int j = 0; j < per_byte && i + j < n; ++j) {
+      byte |= static_cast<unsigned>(positions[i + j]) << (j * bits);
+    }
+    *packed++ = static_cast<uint8_t>(byte);
+  }
+}
+
+static inline void PoolUnpackTail(const uint8_t* packed, int64_t n, int bits,
+                                  uint8_t* positions) {
+  const int per_byte = 8 / bits;
+  const unsigned mask = (1u << bits) - 1;
+  for (int64_t i = 0; i < n; ++i) {
+    const unsigned shift = static_cast<unsigned>(i % per_byte * bits);
+    positions[i] = static_cast<uint8_t>((packed[i / per_byte] >> shift) & mask);
+  }
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_POOL_KERNELS_H_
