@@ -1,1 +1,30 @@
-"""Trains TensorFlow/Keras models with their saved activations stored compressed."""
+"""Train TensorFlow/Keras networks in a fraction of their memory.
+
+    import tf_comptrain as ct
+
+    ct.compress_model(model)
+    model.fit(...)
+
+docs/design.md says how it works, docs/limitations.md what it does not do.
+"""
+
+from tf_comptrain import memory
+from tf_comptrain._keras import training_scope
+from tf_comptrain.codecs import ErrorBound
+from tf_comptrain.model import compress_model, restore_model
+from tf_comptrain.native import LibraryError
+from tf_comptrain.report import Report
+from tf_comptrain.version import __version__
+from tf_comptrain.wrapper import Compress
+
+__all__ = [
+    "Compress",
+    "ErrorBound",
+    "LibraryError",
+    "Report",
+    "__version__",
+    "compress_model",
+    "memory",
+    "restore_model",
+    "training_scope",
+]

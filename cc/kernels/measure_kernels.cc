@@ -60,9 +60,8 @@ class MemoryLimitOp : public OpKernel {
     if (limit > 0 && stats) {
       int64_t peak = stats->peak_bytes_in_use;
       if (peak > limit && peak_is_history && stats->bytes_in_use <= limit) {
-        allocator->ClearStats();
+        if (allocator->ClearStats()) peak = stats->bytes_in_use;
         peak_is_history = false;
-        peak = stats->bytes_in_use;
       }
       if (peak > limit) peak_is_history = true;
       OP_REQUIRES(ctx, peak <= limit,
@@ -93,6 +92,11 @@ REGISTER(Eigen::half)
 REGISTER_KERNEL_BUILDER(
     Name("Comptrain>MemoryLimit").Device(tensorflow::DEVICE_CPU),
     MemoryLimitOp);
+// It reads only the device's allocator, so it needs no GPU code.
+REGISTER_KERNEL_BUILDER(Name("Comptrain>MemoryLimit")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("limit_bytes"),
+                        MemoryLimitOp);
 
 }  // namespace
 }  // namespace comptrain

@@ -1,0 +1,268 @@
+"""Every use of Keras' and TensorFlow's internals, for Keras 3 and the legacy lane's Keras 2.
+
+Nothing here decides anything: it answers questions (is this call a training call? which layers
+has this model?) and performs the few acts that need private attributes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.python.eager import record
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
+
+KERAS_3 = int(keras.__version__.split(".")[0]) >= 3
+
+if KERAS_3:
+    from keras.src import backend as _backend
+    from keras.src import ops as _keras_ops
+    from keras.src.backend.common import global_state as _global_state
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope as _in_symbolic_scope
+    from keras.src.ops import numpy as _numpy_ops
+else:
+    from keras.src.engine import base_layer_utils as _base_layer_utils
+    from keras.src.mixed_precision import autocast_variable as _autocast_variable
+
+_scopes = threading.local()
+
+
+@contextlib.contextmanager
+def training_scope(training: bool = True) -> Iterator[None]:
+    """Says that the calls inside belong to a training step.
+
+    For hand-written loops that call the model without `training=`: Keras then tells layers
+    nothing, and instrumented layers run as plain ones. An explicit `training=` wins.
+
+    Example:
+      >>> with ct.training_scope(), tf.GradientTape() as tape:
+      ...     loss = loss_fn(y, model(x))
+    """
+    previous = getattr(_scopes, "training", None)
+    _scopes.training = training
+    try:
+        yield
+    finally:
+        _scopes.training = previous
+
+
+@contextlib.contextmanager
+def plain_scope() -> Iterator[None]:
+    """Instrumented layers run as plain Keras inside: the yardstick for measurements."""
+    previous = getattr(_scopes, "plain", False)
+    _scopes.plain = True
+    try:
+        yield
+    finally:
+        _scopes.plain = previous
+
+
+def why_plain() -> str | None:
+    """Why an instrumented layer called now has to run as plain Keras; None when it need not."""
+    if getattr(_scopes, "plain", False):
+        return "measured as plain Keras"
+    if KERAS_3 and _in_symbolic_scope():
+        return "shape inference"
+    if not _training():
+        return "not a training call"
+    return device_obstacle()
+
+
+def device_obstacle() -> str | None:
+    """What about the device or the compilation keeps the codec ops from running; None if nothing."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
+        return "compiled with XLA (jit_compile=True), for which the codec ops have no lowering"
+    if tf.config.list_logical_devices("GPU"):
+        return "on a GPU, for which the codec ops have no kernel"
+    return None
+
+
+def _training() -> bool:
+    if KERAS_3:
+        context = _global_state.get_global_attribute("current_call_ctx")
+        training = getattr(context, "training", None)
+    else:
+        context = _base_layer_utils.call_context()
+        training = context.training if context.in_call else None
+    if training is None:
+        training = getattr(_scopes, "training", None)
+    return bool(training)
+
+
+def quiet_tape() -> contextlib.AbstractContextManager:
+    """Keeps the eager tape from holding what runs inside; a graph's tape holds no memory."""
+    return record.stop_recording() if tf.executing_eagerly() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def layer_scope(layer: keras.layers.Layer) -> Iterator[None]:
+    """The dtype scope in which Keras runs `layer.call`; the backward pass runs outside of it."""
+    if layer.compute_dtype == layer.dtype:
+        yield
+    elif KERAS_3:
+        with _backend.AutocastScope(layer.compute_dtype):
+            yield
+    else:
+        with _autocast_variable.enable_auto_cast_variables(layer._compute_dtype_object):
+            yield
+
+
+def class_call(layer: keras.layers.Layer) -> Callable:
+    """The `call` of the layer's class, which instrumentation does not touch."""
+    return type(layer).call
+
+
+def set_call(layer: keras.layers.Layer, call: Callable) -> None:
+    """Overrides `call` for one layer instance, past Keras' attribute tracking."""
+    layer.__dict__["call"] = call
+
+
+def reset_call(layer: keras.layers.Layer) -> None:
+    layer.__dict__.pop("call", None)
+
+
+def has_own_call(layer: keras.layers.Layer) -> bool:
+    return "call" in layer.__dict__
+
+
+def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """All layers inside, each once, in the order of creation."""
+    return list(layer._flatten_layers(include_self=False))
+
+
+def direct_sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def forget_traces(model: keras.Model) -> None:
+    """Drops the compiled train, test and predict functions: they hold the layers as they were."""
+    model.train_function = None
+    model.test_function = None
+    model.predict_function = None
+
+
+def jit_compile(model: keras.Model) -> bool:
+    """Whether `model.compile` settled on XLA; False for a model that is not compiled."""
+    if KERAS_3:
+        return bool(getattr(model, "compiled", False) and model.jit_compile)
+    return bool(getattr(model, "_jit_compile", False))
+
+
+def strategy_scope(model: keras.layers.Layer) -> contextlib.AbstractContextManager:
+    """The tf.distribute scope in which the model's variables were made."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    return strategy.scope() if strategy is not None else contextlib.nullcontext()
+
+
+def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
+    """(operation, input tensors, output tensors) of each call in a functional model's graph.
+
+    Empty for subclassed models, which have no graph before they run.
+    """
+    for nodes in getattr(model, "_nodes_by_depth", {}).values():
+        for node in nodes:
+            operation = node.operation if KERAS_3 else node.layer
+            if KERAS_3:
+                yield operation, list(node.input_tensors), list(node.outputs)
+            else:
+                yield operation, tf.nest.flatten(node.keras_inputs), tf.nest.flatten(node.outputs)
+
+
+def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
+    """The functional model inside a Sequential one; the model itself otherwise."""
+    return getattr(model, "_functional", None) or model
+
+
+def passive_operations() -> tuple[type, ...]:
+    """Functional-graph operations (`x + y`, `ops.reshape`) whose gradient reads no tensor's values."""
+    if not KERAS_3:
+        return ()
+    names = (
+        "Add", "Subtract", "Negative", "Concatenate", "Stack", "Reshape", "Transpose", "Ravel",
+        "Squeeze", "ExpandDims", "Pad", "Mean", "Sum", "GetItem", "Split", "Moveaxis", "Swapaxes",
+    )  # fmt: skip
+    return tuple(getattr(_numpy_ops, name) for name in names if hasattr(_numpy_ops, name)) + (
+        _keras_ops.core.Cast,
+    )
+
+
+def batch_norm_extras(layer: keras.layers.Layer) -> str | None:
+    """What a BatchNormalization layer does beyond the plain form; None if nothing."""
+    if getattr(layer, "synchronized", False):
+        return "synchronized batch statistics"
+    if getattr(layer, "renorm", False):
+        return "batch renormalization"
+    if getattr(layer, "virtual_batch_size", None) or getattr(layer, "adjustment", None):
+        return "virtual batches"
+    return None
+
+
+def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
+    """A function that runs the model's compiled train step on one batch of tensors."""
+    model.make_train_function()
+    if KERAS_3:
+        return lambda: model.train_function(iter([(x, y)] * model.steps_per_execution))
+    batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
+    return lambda: model.train_function(batches)
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Makes the optimizer's slots now, so that they exist before a step is measured."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def all_variables(model: keras.Model) -> list:
+    """Weights, optimizer slots, metrics and seeds."""
+    optimizer = model.optimizer.variables
+    variables = [*model.variables, *(optimizer if KERAS_3 else optimizer())]
+    for metric in model.metrics:
+        variables += metric.variables
+    return list({id(v): v for v in variables}.values())
+
+
+def trainable_variables(model: keras.Model) -> list:
+    """As tf.Variables: what a GradientTape takes in both Keras versions."""
+    return [v.value if KERAS_3 else v for v in model.trainable_variables]
+
+
+def compute_loss(model: keras.Model, x: Any, y: Any) -> tf.Tensor:
+    """The training loss of one batch, scaled as the optimizer scales it."""
+    prediction = model(x, training=True)
+    loss = model.compute_loss(x=x, y=y, y_pred=prediction)
+    return model.optimizer.scale_loss(loss) if KERAS_3 else loss
+
+
+@contextlib.contextmanager
+def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Inside, `hook(layer, output)` replaces the output of every layer called on tensors.
+
+    Train functions are traced anew, with the hook. Those traced inside keep it.
+    """
+    original_call = keras.layers.Layer.__call__
+    original_make = keras.Model.make_train_function
+    fresh: set[int] = set()
+
+    def call(layer, *args, **kwargs):
+        output = original_call(layer, *args, **kwargs)
+        if KERAS_3 and _in_symbolic_scope() or not any(map(tf.is_tensor, tf.nest.flatten(output))):
+            return output
+        return hook(layer, output)
+
+    def make_train_function(model, force=False):
+        force = force or id(model) not in fresh
+        fresh.add(id(model))
+        return original_make(model, force=force)
+
+    keras.layers.Layer.__call__ = call
+    keras.Model.make_train_function = make_train_function
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = original_call
+        keras.Model.make_train_function = original_make

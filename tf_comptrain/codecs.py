@@ -1,0 +1,192 @@
+"""Codecs: how a tensor becomes a stream of bytes and comes back.
+
+A codec object wraps the ops of one stream format. It knows nothing of layers or gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import native
+
+SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
+DEFAULT_DECAY = 0.9
+
+_SMALLEST_NORMAL = 2.0**-126
+_LARGEST_BOUND = 2.0**120  # twice the bound must stay finite in float32
+
+
+class State(NamedTuple):
+    """What a compress op reads and writes at each step, as the elements of a float32 vector.
+
+    Attributes:
+      bound_set: Absolute error bound chosen by the user or a callback; 0: relative to sigma.
+      bound_used: Absolute bound of the last stream.
+      running_sigma: Exponential average of `sigma` over steps; 0 before the first.
+      nonzero_ratio: Non-zero elements / elements of the last tensor.
+      sigma: Standard deviation of the last tensor, zeros included.
+      stream_bytes: Size of the last stream.
+    """
+
+    bound_set: float = 0.0
+    bound_used: float = 0.0
+    running_sigma: float = 0.0
+    nonzero_ratio: float = 0.0
+    sigma: float = 0.0
+    stream_bytes: float = 0.0
+
+
+class ErrorBound(NamedTuple):
+    """How far a restored value may be from the stored one: |x - x_hat| <= bound.
+
+    Attributes:
+      value: The bound itself, in units of x; or, if relative, its ratio to the running standard
+        deviation sigma of the tensor: bound_t = value * sigma_t with
+        sigma_t = 0.9 sigma_(t-1) + 0.1 std(x_(t-1)). At the first step sigma is measured on the
+        tensor itself (a fixed sample of it) before encoding.
+      relative: See `value`.
+    """
+
+    value: float
+    relative: bool = True
+
+    @staticmethod
+    def parse(bound: float | ErrorBound, argument: str = "error_bound") -> ErrorBound:
+        """A number is an absolute bound.
+
+        Raises:
+          TypeError: Neither a number nor an ErrorBound.
+          ValueError: Not a positive, normal float32 number.
+        """
+        if not isinstance(bound, ErrorBound):
+            if isinstance(bound, bool) or not isinstance(bound, (int, float)):
+                raise TypeError(
+                    f"`{argument}` must be a positive number (absolute bound), a "
+                    f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
+                )
+            bound = ErrorBound(float(bound), relative=False)
+        if not (math.isfinite(bound.value) and _SMALLEST_NORMAL <= bound.value <= _LARGEST_BOUND):
+            raise ValueError(
+                f"`{argument}` must be a positive normal float32 number between {_SMALLEST_NORMAL:.3g} and "
+                f"{_LARGEST_BOUND:.3g}. Received: {bound.value!r}. For lossless storage use storage='keep'."
+            )
+        return bound
+
+    def __str__(self) -> str:
+        return f"{self.value:g} sigma" if self.relative else f"{self.value:g}"
+
+
+class PlaneCodec:
+    """Codec A: error-bounded bit planes of 32 x 32 tiles, near memory speed.
+
+    See docs/codec-format.md. Bits per value at a bound of 0.1 sigma, used for predictions:
+    2.4 on ReLU outputs, 3.9 on dense ones (measured, docs/benchmarks.md).
+    """
+
+    name = "plane"
+    carries_mask = True
+    predicted_bits = {"sparse": 2.4, "dense": 3.9}
+
+    def compress(
+        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Encodes x.
+
+        Args:
+          x: float32, bfloat16 or float16 tensor of any shape, channels last.
+          state: float32 [len(State)], in the order of `State`.
+          relative_bound: Bound / running sigma, where the state sets no absolute bound.
+          mid_rise: Keep the mask x != 0 exactly, for `mask_gradient`.
+
+        Returns:
+          x (to be read by its consumers), the stream (uint8 [bytes]) and the new state.
+        """
+        return native.ops().comptrain_compress(
+            x, state, codec=self.name, relative_bound=relative_bound, decay=DEFAULT_DECAY, mid_rise=mid_rise
+        )
+
+    def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
+        """Decodes a stream once `gate`, the incoming gradient, is there; gate is not read."""
+        return native.ops().comptrain_decompress(stream, shape, gate, T=dtype)
+
+    def mask_gradient(self, stream: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+        """dy where the stored value is not zero, else 0; the stream must be mid-rise."""
+        return native.ops().comptrain_stream_mask_grad(stream, dy)
+
+
+CODECS = {codec.name: codec for codec in (PlaneCodec(),)}
+Codec = PlaneCodec
+
+
+def get(codec: str | Codec) -> Codec:
+    """The codec of a name.
+
+    Raises:
+      ValueError: No such codec.
+    """
+    if isinstance(codec, Codec):
+        return codec
+    if codec in CODECS:
+        return CODECS[codec]
+    raise ValueError(
+        f"`codec` must be one of {', '.join(map(repr, CODECS))} or a Codec. Received: {codec!r}."
+    )
+
+
+def _no_second_gradient(what: str):
+    def gradient(op, *unused):
+        raise LookupError(
+            f"The gradient of a gradient was asked for through {what} ({op.name}): tf_comptrain holds "
+            "activations compressed and computes first-order gradients only. Use "
+            "tf_comptrain.restore_model(model) or storage='keep' for second-order gradients."
+        )
+
+    return gradient
+
+
+@tf.RegisterGradient("Comptrain>Compress")
+def _compress_gradient(op, dy, unused_dstream, unused_dstate):
+    return dy, None
+
+
+@tf.RegisterGradient("Comptrain>StreamMaskGrad")
+def _stream_mask_second_gradient(op, ddx):
+    return None, native.ops().comptrain_stream_mask_grad(op.inputs[0], ddx)
+
+
+@tf.RegisterGradient("Comptrain>Bitmask")
+def _bitmask_gradient(op, dy, unused_dbits):
+    return dy
+
+
+@tf.RegisterGradient("Comptrain>BitmaskGrad")
+def _bitmask_second_gradient(op, ddx):
+    return None, native.ops().comptrain_bitmask_grad(
+        op.inputs[0], ddx, on=op.get_attr("on"), off=op.get_attr("off")
+    )
+
+
+@tf.RegisterGradient("Comptrain>MaxPool")
+def _max_pool_gradient(op, dy, unused_dindex):
+    return native.ops().comptrain_max_pool_grad(
+        op.outputs[1],
+        dy,
+        tf.shape(op.inputs[0]),
+        ksize=op.get_attr("ksize"),
+        strides=op.get_attr("strides"),
+        padding=op.get_attr("padding"),
+    )
+
+
+@tf.RegisterGradient("Comptrain>MemoryLimit")
+def _memory_limit_gradient(op, dy):
+    where = op.get_attr("where").decode()
+    return native.ops().comptrain_memory_limit(dy, op.inputs[1], where=f"{where} (backward)"), None
+
+
+tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
+tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
+tf.no_gradient("Comptrain>GradientStats")

@@ -1,0 +1,224 @@
+"""Measured memory of a training step, and a memory limit that raises instead of crashing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, native
+
+# Ops whose first output is their first input's buffer.
+_ALIASES = frozenset(
+    ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot",
+     "Comptrain>Compress", "Comptrain>Bitmask", "Comptrain>MemoryLimit")
+)  # fmt: skip
+_SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
+# Not activations: weights, constants, and the batch, which the caller holds.
+_NOT_SAVED = frozenset(("ReadVariableOp", "Const", "Placeholder", "VarHandleOp"))
+
+
+class StepMemory(NamedTuple):
+    """What a training step takes.
+
+    Attributes:
+      peak_bytes: Peak of the device allocator during a step, over the resting level; 0 where this
+        TensorFlow build does not count.
+      resting_bytes: Allocator bytes between steps: weights, optimizer slots, the batch.
+      step_s: Median seconds a step.
+      saved_bytes: What is held between forward and backward pass, as the model is now.
+      saved_plain_bytes: What plain Keras would hold there.
+    """
+
+    peak_bytes: int
+    resting_bytes: int
+    step_s: float
+    saved_bytes: int
+    saved_plain_bytes: int
+
+
+def device() -> str:
+    """The device whose allocator counts: the first GPU, else the CPU."""
+    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+
+
+def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
+    """Measures real training steps of a compiled model after a warm-up; the model is left as it was.
+
+    Args:
+      model: A compiled Keras model, compressed or not.
+      x: One batch of inputs (arrays or tensors, [batch, ...], or a structure of them).
+      y: Its targets.
+      steps: Steps measured, after two of warm-up.
+
+    Returns:
+      A `StepMemory`. Peak and saved bytes are the largest of the measured steps.
+
+    Raises:
+      ValueError: The model is not compiled.
+
+    Example:
+      >>> ct.memory.measure_step(model, images[:64], labels[:64]).peak_bytes
+    """
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
+    step = _keras.train_step_runner(model, x, y)
+    with _state_restored(model):
+        for _ in range(2):
+            step()
+        peaks, seconds = [], []
+        for _ in range(steps):
+            peak, resting, elapsed = _measured(step)
+            peaks.append(peak)
+            seconds.append(elapsed)
+        saved = saved_bytes(model, x, y)
+        with _keras.plain_scope():
+            saved_plain = saved_bytes(model, x, y)
+    return StepMemory(max(peaks), resting, statistics.median(seconds), saved, saved_plain)
+
+
+def _measured(step) -> tuple[int, int, float]:
+    """(peak over resting, resting, seconds) of one call of step."""
+    gc.collect()
+    name = device()
+    tf.config.experimental.reset_memory_stats(name)
+    resting = tf.config.experimental.get_memory_info(name)["current"]
+    start = time.perf_counter()
+    step()
+    elapsed = time.perf_counter() - start
+    peak = tf.config.experimental.get_memory_info(name)["peak"]
+    return max(peak - resting, 0), resting, elapsed
+
+
+@contextlib.contextmanager
+def _state_restored(model: keras.Model) -> Iterator[None]:
+    """Puts weights, optimizer slots and metrics back, from a copy in host memory."""
+    _keras.build_optimizer(model)
+    variables = _keras.all_variables(model)
+    values = [v.numpy() for v in variables]
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+
+
+def saved_bytes(model: keras.Model, x, y) -> int:
+    """Bytes that cross from the forward to the backward pass, by a walk of the traced step.
+
+    Runs one forward pass, since the size of a stream is known only then. A tensor and its aliases
+    count once; weights, constants, the batch itself and consumers of a shape only do not count.
+
+    Args:
+      model: A compiled model.
+      x: One batch of inputs, tensors.
+      y: Its targets.
+    """
+
+    @tf.function
+    def count(x, y):
+        with tf.GradientTape() as tape:
+            loss = _keras.compute_loss(model, x, y)
+        forward = {op.name for op in _operations()}
+        gradients = tape.gradient(loss, _keras.trainable_variables(model))
+        crossing = _crossing(forward, [g for g in gradients if g is not None])
+        sizes = [tf.size(t, out_type=tf.int64) * t.dtype.size for t in crossing]
+        return tf.add_n(sizes) if sizes else tf.constant(0, tf.int64)
+
+    return int(count(x, y))
+
+
+def _operations() -> list:
+    return tf.compat.v1.get_default_graph().get_operations()
+
+
+def _crossing(forward: set[str], results: list) -> list[tf.Tensor]:
+    """Outputs of forward ops that the backward ops leading to `results` read."""
+    found: dict = {}
+    seen: set[str] = set()
+    waiting = [(t.values if isinstance(t, tf.IndexedSlices) else t).op for t in results]
+    while waiting:
+        op = waiting.pop()
+        if op.name in seen or op.name in forward:
+            continue
+        seen.add(op.name)
+        waiting.extend(t.op for t in op.inputs)
+        waiting.extend(op.control_inputs)
+        if op.type in _SHAPE_ONLY:
+            continue
+        for tensor in op.inputs:
+            if tensor.op.name in forward:
+                base = _base(tensor)
+                if base.op.type not in _NOT_SAVED and base.dtype not in (tf.resource, tf.variant):
+                    found[base.ref()] = base
+    return list(found.values())
+
+
+def _base(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type in _ALIASES and not (tensor.op.type != "IdentityN" and tensor.value_index > 0):
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+_limit_bytes: tf.Variable | None = None
+
+
+@contextlib.contextmanager
+def limit(limit_bytes: int) -> Iterator[None]:
+    """Inside, a training step whose allocator peak passes `limit_bytes` raises ResourceExhaustedError.
+
+    Holds for plain and compressed models alike. Checked where tensors pass from layer to layer,
+    forward and backward, against the allocator's peak since the last check; training can go on
+    afterwards with a smaller batch, but the failed step may have updated some of the variables.
+    (The allocator's own cap makes oneDNN convolutions crash instead of raising.)
+
+    Args:
+      limit_bytes: Bytes of the device allocator in all, weights and batch included.
+
+    Raises:
+      ValueError: Not above what is in use already, or a limit is set already.
+      tf.errors.ResourceExhaustedError: From the training step.
+
+    Example:
+      >>> with ct.memory.limit(2_000_000_000):
+      ...     model.fit(images, labels, batch_size=256)
+    """
+    global _limit_bytes
+    in_use = tf.config.experimental.get_memory_info(device())["current"]
+    if not limit_bytes > in_use:
+        raise ValueError(
+            f"`limit_bytes` must be above the {in_use} bytes that are in use already. Received: {limit_bytes}."
+        )
+    if _limit_bytes is None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            _limit_bytes = tf.Variable(0, dtype=tf.int64, trainable=False, name="comptrain_memory_limit")
+    if int(_limit_bytes) != 0:
+        raise ValueError(f"A limit of {int(_limit_bytes)} bytes is set already; limits do not nest.")
+    native.ops()
+    tf.config.experimental.reset_memory_stats(device())
+    _limit_bytes.assign(int(limit_bytes))
+    try:
+        with _keras.layer_output_hook(_checked):
+            yield
+    finally:
+        _limit_bytes.assign(0)
+
+
+def _checked(layer: keras.layers.Layer, output):
+    def check(tensor):
+        if not tf.is_tensor(tensor) or not tensor.dtype.is_floating:
+            return tensor
+        passed = native.ops().comptrain_memory_limit(tensor, _limit_bytes, where=layer.name)
+        for name in ("_comptrain_slot", "_keras_mask"):
+            if hasattr(tensor, name):
+                setattr(passed, name, getattr(tensor, name))
+        return passed
+
+    return tf.nest.map_structure(check, output)

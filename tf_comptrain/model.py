@@ -1,0 +1,411 @@
+"""Instruments the layers of a model so that their saved activations are held compressed."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Union
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, codecs, native
+from tf_comptrain.codecs import Codec, ErrorBound
+from tf_comptrain.report import Report, Row
+from tf_comptrain.rules import Context, Rule, find_rule
+from tf_comptrain.storage import (
+    BITMASK,
+    COMPRESS,
+    DEFAULT_BOUNDS,
+    FUSED,
+    KEEP,
+    NOTHING,
+    GradientStatistics,
+    Site,
+)
+
+StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
+_CHOICES = (COMPRESS, BITMASK, FUSED, KEEP)
+# These call their inner layers in loops of their own, where a tensor has one handle for many steps.
+_OPAQUE = tuple(
+    getattr(keras.layers, name)
+    for name in ("RNN", "Bidirectional", "TimeDistributed", "StackedRNNCells")
+    if hasattr(keras.layers, name)
+)
+
+
+class Plan(NamedTuple):
+    """What will happen to one layer: a storage and, unless KEEP, the rule; the reason where kept."""
+
+    layer: keras.layers.Layer
+    path: str
+    storage: str
+    rule: Rule | None
+    reason: str = ""
+
+
+class Instrument:
+    """A layer's override of `call`: the rule in a training step, plain Keras everywhere else."""
+
+    def __init__(self, plan: Plan, codec: Codec, bound: ErrorBound | None):
+        assert plan.rule is not None
+        self.path = plan.path
+        self.rule = plan.rule
+        sites = {
+            save.role: Site(f"{plan.path}/{save.role}", codec, bound, save.kind)
+            for save in plan.rule.saves(plan.layer, plan.storage)
+            if save.storage == COMPRESS
+        }
+        self.context = Context(plan.layer, plan.storage, sites)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _keras.why_plain() is not None:
+            return self.context.original(*args, **kwargs)
+        return self.rule.call(self.context, *args, **kwargs)
+
+
+class Instrumentation:
+    """Everything `compress_model` set up for a model: the handle that callbacks work with.
+
+    Attributes:
+      instruments: By layer.
+      report: What was done.
+      collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
+        `collect_statistics` is called.
+    """
+
+    def __init__(self, instruments: dict[keras.layers.Layer, Instrument], report: Report):
+        self.instruments = instruments
+        self.report = report
+        self.collecting: tf.Variable | None = None
+
+    def sites(self) -> dict[str, Site]:
+        """Places where tensors are held compressed, by "layer/role"."""
+        return {
+            site.name: site
+            for instrument in self.instruments.values()
+            for site in instrument.context.sites.values()
+        }
+
+    def collect_statistics(self, model: keras.Model) -> None:
+        """Builds the gradient statistics into the train step (once; drops the compiled functions)."""
+        if self.collecting is not None:
+            return
+        with _keras.strategy_scope(model):
+            self.collecting = tf.Variable(False, trainable=False, name="comptrain_collecting")
+            for site in self.sites().values():
+                if site.kind == "linear":
+                    site.statistics = GradientStatistics(site.name, self.collecting)
+        _keras.forget_traces(model)
+
+
+_instrumented: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> Instrumentation
+
+
+def instrumentation(model: keras.Model) -> Instrumentation:
+    """The handle of a compressed model.
+
+    Raises:
+      ValueError: The model is not compressed.
+    """
+    if model not in _instrumented:
+        raise ValueError(
+            f"Model {model.name!r} is not compressed: call tf_comptrain.compress_model(model) first."
+        )
+    return _instrumented[model]
+
+
+def is_compressed(model: keras.Model) -> bool:
+    return model in _instrumented
+
+
+def compress_model(
+    model: keras.Model,
+    codec: str | Codec = "plane",
+    error_bound: float | ErrorBound | None = None,
+    storage: StorageChoice = None,
+) -> Report:
+    """Makes a model train with its saved activations held compressed, in place.
+
+    Weights, names, configuration and files of the model stay as they are; inference, evaluation and
+    export run plain Keras. Each supported layer instance is instrumented; every other one is kept
+    as it is and named in the report.
+
+    Args:
+      model: Functional, Sequential, nested or subclassed; built or not, compiled or not.
+      codec: Stream format: "plane".
+      error_bound: None: relative to each tensor's running standard deviation, 0.1 sigma for inputs
+        of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
+        reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
+        in units of the activations. An `ErrorBound`: as it says.
+      storage: How saved tensors are held. None: each layer's best ("compress", or "bitmask" where a
+        bit per element is enough). A string: for all layers that can. A mapping from layer name,
+        path or class to a string, or a function from layer to string or None: for those; None
+        and layers not named get the default. Strings: "compress", "bitmask", "keep" (plain Keras,
+        bit-equal) and, for BatchNormalization, "fused" (kept, but computed by the fused kernel).
+
+    Returns:
+      What is held how, what was skipped and why, and predicted bytes; prints as a table.
+
+    Raises:
+      TypeError: An argument of the wrong type.
+      ValueError: A bound that is not a positive normal number, an unknown codec, storage or layer
+        name, a model or layer that is compressed already. Nothing has been changed then.
+      LibraryError: The op library is missing or was built for another TensorFlow.
+
+    Example:
+      >>> report = ct.compress_model(model)
+      >>> model.fit(images, labels)
+
+    Reference:
+      COMET (Jin et al., VLDB 2022); Gist (Jain et al., ISCA 2018) for the bit masks.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"`model` must be a keras.Model. Received: {model!r}. For one layer use tf_comptrain.Compress."
+        )
+    chosen_codec = codecs.get(codec)
+    bound = None if error_bound is None else ErrorBound.parse(error_bound)
+    plans = _plan(model, storage)
+    obstacle = "compiled with jit_compile=True" if _keras.jit_compile(model) else _keras.device_obstacle()
+    native.ops()
+
+    instruments: dict[keras.layers.Layer, Instrument] = {}
+    with _keras.strategy_scope(model):
+        for plan in plans:
+            if plan.rule is not None:
+                instruments[plan.layer] = Instrument(plan, chosen_codec, bound)
+    report = Report(model.name, tuple(_rows(model, plans, instruments)), obstacle)
+    for layer, instrument in instruments.items():
+        _keras.set_call(layer, instrument)
+    _instrumented[model] = Instrumentation(instruments, report)
+    _keras.forget_traces(model)
+    return report
+
+
+def restore_model(model: keras.Model) -> None:
+    """Undoes `compress_model`; weights keep what they learned.
+
+    Raises:
+      ValueError: The model is not compressed.
+    """
+    for layer in instrumentation(model).instruments:
+        _keras.reset_call(layer)
+    del _instrumented[model]
+    _keras.forget_traces(model)
+
+
+def _plan(model: keras.Model, storage: StorageChoice) -> list[Plan]:
+    if is_compressed(model):
+        raise ValueError(
+            f"Model {model.name!r} is compressed already: call tf_comptrain.restore_model(model) first."
+        )
+    leaves = list(_leaves(model, ""))
+    choose = _chooser(storage, leaves)
+    plans = []
+    for path, layer, opaque in leaves:
+        if _keras.has_own_call(layer):
+            raise ValueError(
+                f"Layer {path!r} has an overridden `call`: it is instrumented already, by another "
+                "compress_model or by hand. Restore that first (tf_comptrain.restore_model)."
+            )
+        plans.append(_plan_layer(path, layer, opaque, choose(path, layer)))
+    return _drop_tensors_kept_anyway(model, plans)
+
+
+def _leaves(layer: keras.layers.Layer, prefix: str):
+    """(path, layer, why it is opaque) of the innermost layers that rules may apply to, each once."""
+    seen = set()
+    for child in _keras.direct_sublayers(layer):
+        path = f"{prefix}{child.name}"
+        inner = _keras.direct_sublayers(child)
+        opaque = ""
+        if isinstance(child, _OPAQUE):
+            opaque = "it runs its inner layers in a loop of its own"
+        elif getattr(child, "handles_storage", False):
+            opaque = "wrapped in tf_comptrain.Compress"
+        if inner and not opaque and find_rule(child) is None:
+            found = _leaves(child, f"{path}/")
+        else:
+            found = [(path, child, opaque)]
+        for item in found:
+            if id(item[1]) not in seen:
+                seen.add(id(item[1]))
+                yield item
+
+
+def _chooser(storage: StorageChoice, leaves: list):
+    """(path, layer) -> the user's storage for it, or None."""
+    if storage is None:
+        return lambda path, layer: None
+    if isinstance(storage, str):
+        _check_choice(storage)
+        return lambda path, layer: storage
+    if isinstance(storage, Mapping):
+        known = {name for path, layer, _ in leaves for name in (path, layer.name, type(layer))}
+        for key, value in storage.items():
+            _check_choice(value)
+            if key not in known and not (isinstance(key, type) and any(isinstance(k, type) for k in known)):
+                raise ValueError(
+                    f"`storage` names a layer that the model does not have. Received: {key!r}. "
+                    "Keys are layer names, paths as the report shows them, or layer classes."
+                )
+        choices = dict(storage)
+
+        def from_mapping(path, layer):
+            for key in (path, layer.name, type(layer)):
+                if key in choices:
+                    return choices[key]
+            return None
+
+        return from_mapping
+    if callable(storage):
+
+        def from_function(path, layer):
+            choice = storage(layer)
+            if choice is not None:
+                _check_choice(choice)
+            return choice
+
+        return from_function
+    raise TypeError(
+        "`storage` must be None, a string, a mapping from layers to strings or a function from a layer to "
+        f"a string. Received: {storage!r} (of type {type(storage).__name__})."
+    )
+
+
+def _check_choice(choice: Any) -> None:
+    if choice not in _CHOICES:
+        raise ValueError(f"`storage` must be one of {', '.join(map(repr, _CHOICES))}. Received: {choice!r}.")
+
+
+def _plan_layer(path: str, layer: keras.layers.Layer, opaque: str, choice: str | None) -> Plan:
+    rule = None if opaque else find_rule(layer)
+    if rule is None:
+        known = f"no rule for {type(layer).__name__}"
+        return Plan(layer, path, KEEP, None, opaque or f"{known}; tf_comptrain.Compress(layer) opts in")
+    if choice == KEEP:
+        return Plan(layer, path, KEEP, None, "storage='keep'")
+    obstacle = rule.obstacle(layer)
+    if obstacle:
+        return Plan(layer, path, KEEP, None, obstacle)
+    return Plan(layer, path, choice if choice in rule.storages else rule.storages[0], rule)
+
+
+def _drop_tensors_kept_anyway(model: keras.Model, plans: list[Plan]) -> list[Plan]:
+    """A tensor that some consumer keeps as it is gains nothing from being compressed as well."""
+    by_layer = {id(plan.layer): plan for plan in plans}
+    consumers: dict[int, list] = {}
+    for operation, inputs, _ in _calls(model):
+        for x in inputs:
+            consumers.setdefault(id(x), []).append(operation)
+
+    def keeps_input(operation: Any) -> bool:
+        plan = by_layer.get(id(operation))
+        if plan is None:
+            return not isinstance(operation, (keras.Model, *_keras.passive_operations()))
+        return plan.rule is None and _saves_input(plan)
+
+    dropped: dict[int, Plan] = {}
+    for operations in consumers.values():
+        keeper = next((op for op in operations if keeps_input(op)), None)
+        for operation in operations:
+            plan = by_layer.get(id(operation))
+            if keeper is None or plan is None or plan.rule is None:
+                continue
+            saves = plan.rule.saves(plan.layer, plan.storage)
+            if any(save.of == "input" and save.storage == COMPRESS for save in saves):
+                reason = f"{keeper.name} keeps the same tensor"
+                dropped[id(plan.layer)] = Plan(plan.layer, plan.path, KEEP, None, reason)
+    return [dropped.get(id(plan.layer), plan) for plan in plans]
+
+
+def _saves_input(plan: Plan) -> bool:
+    """Whether a kept layer's plain gradient reads its input; unknown code is taken to do so."""
+    rule = find_rule(plan.layer)
+    if rule is None:
+        return not isinstance(plan.layer, keras.layers.InputLayer)
+    if rule.obstacle(plan.layer) and not getattr(plan.layer, "trainable", True):
+        return False
+    return any(save.of == "input" for save in rule.saves(plan.layer, rule.storages[0]))
+
+
+def _calls(model: keras.layers.Layer):
+    """The calls in the graphs of a functional model and of those nested in it."""
+    yield from _keras.graph_calls(_keras.functional_of(model))
+    for child in _keras.sublayers(model):
+        if child is not _keras.functional_of(model):
+            yield from _keras.graph_calls(child)
+
+
+def _rows(model: keras.Model, plans: list[Plan], instruments: dict) -> list[Row]:
+    tensors: dict[int, tuple] = {}  # layer -> (inputs, outputs) of its first call
+    for operation, inputs, outputs in _calls(model):
+        tensors.setdefault(id(operation), (inputs, outputs))
+    streams = _streams_by_tensor(plans, tensors)
+    counted: set[int] = set()
+    rows = []
+    for plan in plans:
+        inputs, outputs = tensors.get(id(plan.layer), ((), ()))
+        saves = plan.rule.saves(plan.layer, plan.storage) if plan.rule else ()
+        if not saves:
+            storage = KEEP if plan.rule is None else NOTHING
+            if not isinstance(plan.layer, keras.layers.InputLayer):
+                rows.append(Row(plan.path, type(plan.layer).__name__, "", storage, note=plan.reason))
+        for save in saves:
+            of = inputs if save.of == "input" else outputs
+            rows.append(_row(plan, save, of[0] if of else None, instruments, streams, counted))
+    return rows
+
+
+def _streams_by_tensor(plans: list[Plan], tensors: dict) -> dict[int, str]:
+    """tensor -> the layer that holds it compressed as its input."""
+    found: dict[int, str] = {}
+    for plan in plans:
+        inputs, _ = tensors.get(id(plan.layer), ((), ()))
+        if plan.rule is not None and inputs:
+            for save in plan.rule.saves(plan.layer, plan.storage):
+                if save.of == "input" and save.storage == COMPRESS:
+                    found.setdefault(id(inputs[0]), plan.path)
+    return found
+
+
+def _row(plan: Plan, save, tensor, instruments: dict, streams: dict, counted: set) -> Row:
+    row = Row(plan.path, type(plan.layer).__name__, save.role, save.storage)
+    if save.storage == COMPRESS:
+        site = instruments[plan.layer].context.sites[save.role]
+        row = row._replace(bound=str(site.bound))
+    if tensor is None:
+        return row._replace(note="shape not known before the model runs")
+    shape = tuple(tensor.shape)[1:]
+    holder = streams.get(id(tensor))
+    shared = (save.storage == COMPRESS and save.of == "input" and holder != plan.path) or (
+        save.from_stream and holder is not None
+    )
+    row = row._replace(shape=shape, note=f"in the stream of {holder}" if shared else "")
+    if any(size is None for size in shape):
+        return row
+    elements = math.prod(shape)
+    itemsize = tf.as_dtype(tensor.dtype).size
+    plain_bytes = 0 if id(tensor) in counted else elements * itemsize
+    counted.add(id(tensor))
+    return row._replace(
+        plain_bytes=plain_bytes,
+        predicted_bytes=0
+        if shared
+        else round(elements * _predicted_bits(plan, save, itemsize, instruments) / 8),
+    )
+
+
+def _predicted_bits(plan: Plan, save, itemsize: int, instruments: dict) -> float:
+    if save.storage == BITMASK:
+        return save.bits
+    if save.storage == FUSED:
+        return 8 * itemsize
+    site = instruments[plan.layer].context.sites[save.role]
+    sparse = save.kind == "linear"  # inputs of convolutions are mostly ReLU outputs
+    bits = site.codec.predicted_bits["sparse" if sparse else "dense"]
+    if site.bound.relative:  # each halving of the bound costs a bit
+        bits += math.log2(DEFAULT_BOUNDS["linear"].value / site.bound.value)
+    return max(bits, 0.5)

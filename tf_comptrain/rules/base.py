@@ -1,0 +1,108 @@
+"""What a rule is: which tensors a layer's gradient needs, and how the layer runs when only those are held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.storage import BITMASK, COMPRESS, FUSED, KEEP, NOTHING, Site, fenced
+
+
+class Save(NamedTuple):
+    """One tensor that a layer's gradient needs.
+
+    Attributes:
+      role: What it is to the layer: "input", "output", "mask", "index", "pre-activation".
+      of: Which tensor of the graph it is or is derived from: "input" or "output".
+      storage: How it is held: COMPRESS, BITMASK or FUSED.
+      kind: For COMPRESS: "linear", "norm" or "nonlinear", see storage.DEFAULT_BOUNDS.
+      bits: For BITMASK: bits per element of `of`.
+      from_stream: The bits come free from a stream of the output, where a consumer makes one.
+    """
+
+    role: str
+    of: str
+    storage: str = COMPRESS
+    kind: str = "linear"
+    bits: float = 1.0
+    from_stream: bool = False
+
+
+class Context:
+    """What a rule's `call` gets: the layer, its original call and the places it may hold tensors in."""
+
+    def __init__(self, layer: keras.layers.Layer, storage: str, sites: dict[str, Site]):
+        self.layer = layer
+        self.storage = storage
+        self.sites = sites
+
+    def original(self, *args: Any, **kwargs: Any) -> Any:
+        return _keras.class_call(self.layer)(self.layer, *args, **kwargs)
+
+
+class Rule:
+    """How one kind of layer trains with its saved tensors held in another form.
+
+    Subclasses define `saves` and `call`; both follow from the same attributes of the layer, so that
+    the report, the prediction and the run agree.
+    """
+
+    # Storages a user may ask for, the first is the default.
+    storages: tuple[str, ...] = (COMPRESS, KEEP)
+
+    def obstacle(self, layer: keras.layers.Layer) -> str | None:
+        """Why this layer, as configured, has to stay plain; None when it need not."""
+        return None
+
+    def saves(self, layer: keras.layers.Layer, storage: str) -> tuple[Save, ...]:
+        """The tensors held for the layer's gradient."""
+        raise NotImplementedError
+
+    def call(self, context: Context, *args: Any, **kwargs: Any) -> Any:
+        """Computes the layer in training, holding what `saves` names."""
+        raise NotImplementedError
+
+
+class Passive(Rule):
+    """The gradient needs no tensor's values: shapes at most. Only the fence is added."""
+
+    storages = (NOTHING, KEEP)
+
+    def saves(self, layer, storage):
+        return ()
+
+    def call(self, context, *args, **kwargs):
+        args, kwargs = tf.nest.map_structure(lambda t: fenced(t) if tf.is_tensor(t) else t, (args, kwargs))
+        return context.original(*args, **kwargs)
+
+
+_RULES: dict[type, Rule] = {}
+
+
+def register_rule(*layer_classes: type) -> Callable[[Rule], Rule]:
+    """Registers a rule for layer classes, and for those of their subclasses that inherit `call`."""
+
+    def register(rule: Rule) -> Rule:
+        for layer_class in layer_classes:
+            _RULES[layer_class] = rule
+        return rule
+
+    return register
+
+
+def find_rule(layer: keras.layers.Layer) -> Rule | None:
+    """The rule of the nearest registered class; None if the layer overrides that class's `call`."""
+    for layer_class in type(layer).__mro__:
+        if layer_class in _RULES:
+            return _RULES[layer_class] if type(layer).call is layer_class.call else None
+    return None
+
+
+__all__ = [
+    "BITMASK", "COMPRESS", "FUSED", "KEEP", "NOTHING",
+    "Context", "Passive", "Rule", "Save", "find_rule", "register_rule",
+]  # fmt: skip

@@ -1,0 +1,118 @@
+"""Gradients from held tensors: the custom_gradient cores that the layer rules are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, native
+from tf_comptrain.storage import Held, Site, Slot, after, attach, fenced, hold
+
+Function = Callable[[tf.Tensor], tf.Tensor]
+
+
+def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer) -> tf.Tensor:
+    """y = fn(x), with the gradient computed by fn itself on the restored x.
+
+    In a graph the forward part of that second fn is dead code where the gradient does not use it
+    (convolution, matmul) and is pruned, so no gradient is written by hand.
+
+    Args:
+      fn: A differentiable function of x; may read the layer's variables.
+      x: Tensor to hold compressed.
+      site: Where x is held.
+      layer: Whose dtype policy fn runs under.
+
+    Returns:
+      fn(x).
+    """
+
+    @tf.custom_gradient
+    def apply(x):
+        with _keras.quiet_tape():
+            through, held = hold(x, site)
+            y = fn(through)
+
+        def gradient(dy, variables=None):
+            variables = list(variables or ())
+            x_hat = held.restore(gate=dy)
+            with _keras.layer_scope(layer), tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([x_hat, *variables])
+                y_hat = fn(x_hat)
+            dx, *dws = tape.gradient(y_hat, [x_hat, *variables], output_gradients=dy)
+            _collect(site, dy, dws)
+            dx = after(dx, dws)
+            return (dx, dws) if variables else dx
+
+        return y, gradient
+
+    return apply(x)
+
+
+def _collect(site: Site, dy: tf.Tensor, dws: list) -> None:
+    if site.statistics is not None:
+        kernels = [dw for dw in dws if isinstance(dw, tf.Tensor) and dw.shape.rank and dw.shape.rank > 1]
+        site.statistics.collect(dy, kernels[0] if kernels else None)
+
+
+def from_output(
+    fn: Function, derivative: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, site: Site
+) -> tf.Tensor:
+    """y = fn(x), where the gradient is a function of y: dx = derivative(dy, y).
+
+    The stream of y also serves the next layer, if that holds its input.
+    """
+    slot = Slot()
+
+    @tf.custom_gradient
+    def apply(x):
+        with _keras.quiet_tape():
+            y = fn(x)
+            attach(y, slot)
+            through, held = hold(y, site)
+
+        def gradient(dy):
+            return derivative(dy, held.restore(gate=dy))
+
+        return through, gradient
+
+    y = apply(fenced(x))
+    attach(y, slot)
+    return y
+
+
+def from_mask(
+    fn: Function,
+    x: tf.Tensor,
+    lower: float = 0.0,
+    upper: float = float("inf"),
+    off: float = 0.0,
+) -> tf.Tensor:
+    """y = fn(x) for an elementwise fn of slope 1 where lower < x < upper and slope `off` elsewhere.
+
+    One exact bit per element is held. For plain ReLU, where a consumer holds y as a stream that
+    carries its zero mask, that stream serves and the bits are dropped at once.
+    """
+    is_relu = lower == 0.0 and upper == float("inf") and off == 0.0
+    slot = Slot(wants_mask=is_relu)
+
+    @tf.custom_gradient
+    def apply(x):
+        ops = native.ops()
+        with _keras.quiet_tape():
+            through, bits = ops.comptrain_bitmask(x, lower=lower, upper=upper)
+            y = fn(through)
+
+        def gradient(dy):
+            stream: Held | None = slot.mask()
+            if stream is not None:
+                return stream.mask_gradient(dy)
+            return ops.comptrain_bitmask_grad(bits, dy, on=1.0, off=off)
+
+        return y, gradient
+
+    y = apply(fenced(x))
+    attach(y, slot)
+    return y

@@ -1,0 +1,108 @@
+"""Batch normalization from its compressed input and the batch statistics."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.rules.base import COMPRESS, FUSED, KEEP, Context, Rule, Save, register_rule
+from tf_comptrain.storage import Site, fenced, hold, worth_holding
+
+
+class _BatchNormalization(Rule):
+    """Computed by TensorFlow's fused kernel, whose gradient reads the input and two vectors.
+
+    The fused kernel's variance is Bessel-corrected and Keras' is not: it is multiplied by
+    (n - 1) / n before it enters the moving variance.
+    """
+
+    storages = (COMPRESS, FUSED, KEEP)
+
+    def obstacle(self, layer):
+        axis = layer.axis[0] if isinstance(layer.axis, (list, tuple)) else layer.axis
+        rank = layer.input_spec.ndim if layer.input_spec is not None else None
+        if axis != -1 and (rank is None or axis != rank - 1):
+            return f"axis={axis}: the fused kernel normalizes the last one"
+        if not layer.trainable:
+            return "frozen: its gradient needs no activation"
+        return _keras.batch_norm_extras(layer)
+
+    def saves(self, layer, storage):
+        return (Save("input", "input", storage, kind="norm"),)
+
+    def call(self, context: Context, x, training=None, mask=None, **kwargs):
+        layer = context.layer
+        if training is None:
+            training = True  # `why_plain` has asked Keras' call context
+        if not (training and layer.trainable) or mask is not None or x.shape.rank not in (2, 3, 4, 5):
+            return context.original(x, training=training, mask=mask, **kwargs)
+        if context.storage == COMPRESS and not worth_holding(x):
+            return context.original(x, training=training, mask=mask, **kwargs)
+        site = context.sites.get("input")
+        channels = x.shape[-1]
+        gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
+        beta = tf.convert_to_tensor(layer.beta) if layer.center else tf.zeros([channels])
+        y, mean, variance = _normalize(x, gamma, beta, layer.epsilon, site)
+        _update_moving_statistics(layer, x, mean, variance)
+        return y
+
+
+def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, site: Site | None):
+    @tf.custom_gradient
+    def apply(x, gamma, beta):
+        with _keras.quiet_tape():
+            if site is None:
+                through = kept = fenced(x)
+            else:
+                through, held = hold(x, site)
+            y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
+                x=_as_rank_4(through), scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon
+            )
+            y = _restore_shape(y, x)
+
+        def gradient(dy, unused_dmean, unused_dvariance):
+            x_hat = kept if site is None else held.restore(gate=dy)
+            dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
+                y_backprop=_as_rank_4(dy),
+                x=_as_rank_4(x_hat),
+                scale=gamma,
+                reserve_space_1=reserved[0],
+                reserve_space_2=reserved[1],
+                reserve_space_3=reserved[2],
+                epsilon=epsilon,
+            )
+            return _restore_shape(dx, dy), dgamma, dbeta
+
+        return (y, mean, variance), gradient
+
+    y, mean, variance = apply(x, gamma, beta)
+    return y, tf.stop_gradient(mean), tf.stop_gradient(variance)
+
+
+def _as_rank_4(x: tf.Tensor) -> tf.Tensor:
+    """[batch, 1.., channels]: the statistics run over all but the last dimension, in any split."""
+    if x.shape.rank == 4:
+        return x
+    channels = x.shape[-1]
+    if x.shape.rank == 2:
+        return tf.reshape(x, [-1, 1, 1, channels])
+    return tf.reshape(x, [tf.shape(x)[0], 1, -1, channels])
+
+
+def _restore_shape(y: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    if like.shape.rank == 4:
+        return y
+    y = tf.reshape(y, tf.shape(like))
+    y.set_shape(like.shape)
+    return y
+
+
+def _update_moving_statistics(layer, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
+    values = tf.cast(tf.size(x), tf.float32) / x.shape[-1]
+    variance = variance * ((values - 1) / values)
+    for moving, now in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        moving.assign(moving * layer.momentum + tf.cast(now, moving.dtype) * (1.0 - layer.momentum))
+
+
+register_rule(keras.layers.BatchNormalization)(_BatchNormalization())

@@ -1,0 +1,215 @@
+"""How a tensor is held between the forward and the backward pass.
+
+`hold` stores a tensor compressed and returns it passed through, with a handle that gives it back
+when gated by the incoming gradient. One tensor is stored once: the handle hangs on the tensor
+(its `Slot`), where later consumers, and the ReLU that made it, find it.
+
+Three fences keep memory low on TensorFlow's executor, which runs whatever has its inputs:
+the gate (decompression waits for dy), the pass-through (consumers read compress's output) and
+`after` (an input gradient waits for the weight gradient). See docs/design.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_comptrain import native
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+
+KEEP = "keep"  # as it is, by plain Keras
+COMPRESS = "compress"  # error-bounded stream
+BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
+FUSED = "fused"  # BatchNormalization only: kept as it is, computed by the fused kernel
+NOTHING = "nothing"  # the gradient needs no tensor
+
+# A stream's header and directory outweigh what a smaller tensor could save.
+MIN_ELEMENTS_PER_SAMPLE = 64
+
+# Bound / sigma by what reads the stored tensor. A weight gradient averages the error out, and the
+# error stays in that layer. Through a nonlinear function it travels upstream: tighter.
+DEFAULT_BOUNDS = {
+    "linear": ErrorBound(0.1),
+    "norm": ErrorBound(0.1),
+    "nonlinear": ErrorBound(0.02),
+}
+_TIGHTNESS = {"linear": 0, "norm": 1, "nonlinear": 2}
+
+
+class Site:
+    """One place in a model where a tensor is held, with its bound and statistics.
+
+    Args:
+      name: "layer/role", for reports.
+      codec: How tensors are encoded here.
+      bound: Error bound; None for the default of `kind`.
+      kind: What reads the tensor: "linear", "norm" or "nonlinear".
+    """
+
+    def __init__(self, name: str, codec: Codec, bound: ErrorBound | None, kind: str):
+        self.name = name
+        self.codec = codec
+        self.bound = bound or DEFAULT_BOUNDS[kind]
+        self.kind = kind
+        start = State(bound_set=0.0 if self.bound.relative else self.bound.value)
+        self.state = _variable(start, f"{name}/codec_state")
+        # Written on collecting steps by layers that a callback watches.
+        self.statistics: GradientStatistics | None = None
+
+    @property
+    def relative_bound(self) -> float:
+        return self.bound.value if self.bound.relative else DEFAULT_BOUNDS[self.kind].value
+
+    def read_state(self) -> State:
+        """The state after the last step, as numbers."""
+        return State(*(float(v) for v in self.state.numpy()))
+
+    def set_bound(self, bound: float) -> None:
+        """Sets the absolute bound from the next step on; 0 returns to the relative one. No retracing."""
+        if bound:
+            bound = ErrorBound.parse(bound, "bound").value
+        values = self.state.numpy()
+        values[0] = bound
+        self.state.assign(values)
+
+
+class GradientStatistics:
+    """What the error-bound law needs of a layer's gradients, collected inside the train step.
+
+    Args:
+      name: Of the site.
+      enabled: Scalar bool variable, shared by all sites: True on collecting steps.
+    """
+
+    def __init__(self, name: str, enabled: tf.Variable):
+        self.enabled = enabled
+        self.output = _variable((0.0, 0.0, 0.0), f"{name}/output_gradient")
+        self.weight = _variable((0.0, 0.0, 0.0), f"{name}/weight_gradient")
+
+    def collect(self, dy: tf.Tensor, dw: tf.Tensor | None) -> None:
+        """Adds the reductions to the step: [mean_k sum dy_k^2, mean |dy|, non-finite elements]."""
+        stats = native.ops().comptrain_gradient_stats
+        self.output.assign(stats(dy, self.enabled, self.output))
+        if dw is not None:
+            self.weight.assign(stats(dw, self.enabled, self.weight))
+
+
+def _variable(values: Sequence[float], name: str) -> tf.Variable:
+    # ON_READ: each replica writes its own copy inside the step; reading outside averages them.
+    return tf.Variable(
+        values,
+        dtype=tf.float32,
+        trainable=False,
+        name=name.replace(" ", "_"),
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.MEAN,
+    )
+
+
+class Held:
+    """A tensor held as a stream."""
+
+    def __init__(self, site: Site, stream: tf.Tensor, x: tf.Tensor, mid_rise: bool):
+        self.site = site
+        self.stream = stream
+        self.mid_rise = mid_rise
+        self._static_shape = x.shape
+        self._shape = tf.shape(x)
+        self._dtype = x.dtype
+
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        """x_hat, decoded once `gate` (the incoming gradient) is there."""
+        x_hat = self.site.codec.decompress(self.stream, self._shape, self._dtype, gate)
+        x_hat.set_shape(self._static_shape)
+        return x_hat
+
+    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
+        """dy where x != 0, else 0."""
+        return self.site.codec.mask_gradient(self.stream, dy)
+
+
+class Slot:
+    """What is known of one tensor: the streams it is held in, and whether its zero mask is wanted.
+
+    The producer of a tensor keeps the slot, not the tensor, so nothing stays alive through it.
+    """
+
+    def __init__(self, wants_mask: bool = False):
+        self.wants_mask = wants_mask
+        self.held: list[Held] = []
+
+    def find(self, site: Site) -> Held | None:
+        """A stream that is tight enough for what `site` feeds."""
+        for held in self.held:
+            if _TIGHTNESS[held.site.kind] >= _TIGHTNESS[site.kind]:
+                return held
+        return None
+
+    def mask(self) -> Held | None:
+        """A stream that carries the exact zero mask."""
+        return next((held for held in self.held if held.mid_rise), None)
+
+
+def slot_of(x: tf.Tensor) -> Slot:
+    """The tensor's slot, made at first use. It lives as long as the tensor object."""
+    slot = getattr(x, "_comptrain_slot", None)
+    if slot is None:
+        slot = Slot()
+        attach(x, slot)
+    return slot
+
+
+def attach(x: tf.Tensor, slot: Slot) -> None:
+    x._comptrain_slot = slot
+
+
+def fenced(x: tf.Tensor) -> tf.Tensor:
+    """x as it leaves the compress op, where x was stored: what every consumer should read."""
+    return getattr(x, "_comptrain_through", x)
+
+
+def worth_holding(x: tf.Tensor) -> bool:
+    """Whether a tensor can be compressed at all and is large enough to gain from it."""
+    if x.dtype not in SUPPORTED_DTYPES or x.shape.rank is None or x.shape.rank < 2:
+        return False
+    per_sample = 1
+    for size in x.shape[1:]:
+        per_sample *= size if size is not None else MIN_ELEMENTS_PER_SAMPLE
+    return per_sample >= MIN_ELEMENTS_PER_SAMPLE
+
+
+def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
+    """Stores x compressed, unless it is already.
+
+    Args:
+      x: The tensor; see `worth_holding`.
+      site: Where it is held.
+
+    Returns:
+      x passed through (read this one), and the handle that restores it.
+    """
+    slot = slot_of(x)
+    held = slot.find(site)
+    if held is None:
+        mid_rise = slot.wants_mask and site.codec.carries_mask
+        through, stream, state = site.codec.compress(x, site.state, site.relative_bound, mid_rise)
+        site.state.assign(state)
+        held = Held(site, stream, x, mid_rise)
+        slot.held.append(held)
+        if not tf.executing_eagerly():  # eager execution runs in order by itself
+            x._comptrain_through = through
+    return fenced(x), held
+
+
+def after(dx: tf.Tensor, others: Sequence[tf.Tensor | None]) -> tf.Tensor:
+    """dx, once `others` (the weight gradients) are computed.
+
+    Otherwise the chain of input gradients runs ahead, and decompressed tensors pile up behind the
+    weight gradients.
+    """
+    waits = [t for t in others if isinstance(t, tf.Tensor)]
+    if not waits or tf.executing_eagerly():
+        return dx
+    with tf.control_dependencies(waits):
+        return tf.identity(dx)

@@ -1,0 +1,106 @@
+"""The layer wrapper, for models built by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, codecs
+from tf_comptrain.codecs import ErrorBound
+from tf_comptrain.model import Instrument, Plan
+from tf_comptrain.rules import Context, Rule, Save, find_rule
+from tf_comptrain.rules.differentiate import from_input
+from tf_comptrain.storage import COMPRESS, worth_holding
+
+
+class _Recompute(Rule):
+    """Any layer of one tensor: its input is held compressed and the layer runs again for its gradient."""
+
+    def saves(self, layer, storage):
+        return (Save("input", "input", COMPRESS, kind="nonlinear"),)
+
+    def call(self, context: Context, x, **kwargs):
+        if not tf.is_tensor(x) or any(tf.is_tensor(v) for v in tf.nest.flatten(kwargs)):
+            raise ValueError(
+                f"tf_comptrain.Compress holds the one input tensor of a layer it has no rule for; layer "
+                f"{context.layer.name!r} ({type(context.layer).__name__}) was called with more than one."
+            )
+        if not worth_holding(x):
+            return context.original(x, **kwargs)
+        return from_input(lambda t: context.original(t, **kwargs), x, context.sites["input"], context.layer)
+
+
+@keras.utils.register_keras_serializable(package="tf_comptrain")
+class Compress(keras.layers.Wrapper):
+    """Holds the saved activations of one layer compressed while it trains.
+
+    The explicit form of what `compress_model` does to every layer it knows. A layer without a rule
+    of its own is held by its input and run again in the backward pass: fit for layers that are pure
+    functions of one tensor (no statistics updated in `call`, no random numbers).
+
+    Args:
+      layer: The layer to wrap.
+      codec: Stream format: "plane".
+      error_bound: None: relative to the running standard deviation, as in `compress_model`. A
+        number: absolute. An `ErrorBound`: as it says.
+      **kwargs: Of keras.layers.Layer.
+
+    Call arguments:
+      Those of the wrapped layer. Outside training it runs as plain Keras.
+
+    Raises:
+      TypeError: `layer` is not a layer.
+      ValueError: `layer` is wrapped or instrumented already, or a bad codec or bound.
+
+    Example:
+      >>> model = keras.Sequential([ct.Compress(keras.layers.Conv2D(64, 3, activation="relu"))])
+    """
+
+    handles_storage = True  # compress_model leaves such layers alone
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        codec: str = "plane",
+        error_bound: float | ErrorBound | None = None,
+        **kwargs: Any,
+    ):
+        if not isinstance(layer, keras.layers.Layer):
+            raise TypeError(f"`layer` must be a keras.layers.Layer. Received: {layer!r}.")
+        if isinstance(layer, Compress):
+            raise ValueError(f"`layer` is a Compress wrapper already. Received: {layer.name!r}.")
+        if _keras.has_own_call(layer):
+            raise ValueError(
+                f"Layer {layer.name!r} is instrumented already: it was passed to Compress or to "
+                "compress_model before. Wrap each layer once."
+            )
+        self._codec_name = codecs.get(codec).name
+        self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
+        super().__init__(layer, **kwargs)
+        rule = find_rule(layer) or _Recompute()
+        if rule.obstacle(layer) is None:
+            plan = Plan(layer, layer.name, rule.storages[0], rule)
+            _keras.set_call(layer, Instrument(plan, codecs.get(codec), self._bound))
+
+    def call(self, inputs, *args, **kwargs):
+        return self.layer(inputs, *args, **kwargs)
+
+    def compute_output_shape(self, input_shape):
+        return self.layer.compute_output_shape(input_shape)
+
+    def get_config(self):
+        config = super().get_config()
+        config["codec"] = self._codec_name
+        config["error_bound"] = None if self._bound is None else [self._bound.value, self._bound.relative]
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        bound = config.get("error_bound")
+        if isinstance(bound, (list, tuple)):
+            config["error_bound"] = ErrorBound(*bound)
+        layer = keras.layers.deserialize(config.pop("layer"), custom_objects=custom_objects)
+        return cls(layer, **config)
