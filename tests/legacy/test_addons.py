@@ -1,0 +1,82 @@
+"""The legacy lane: TensorFlow 2.15, Keras 2 and TensorFlow Addons. Run by `make test-legacy`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+tfa = pytest.importorskip("tensorflow_addons", reason="the legacy lane needs TensorFlow Addons")
+
+import tf_comptrain as ct  # noqa: E402
+from tf_comptrain import native  # noqa: E402
+
+
+@pytest.fixture
+def data():
+    random = np.random.default_rng(1)
+    x = random.normal(size=(256, 16, 16, 3)).astype("float32")
+    return x, (x.mean(axis=(1, 2, 3)) > 0).astype("int32")
+
+
+def three_layer_model():
+    """Three layers with weights, one of Addons' activations and one of its optimizers."""
+    tf.keras.utils.set_random_seed(1)
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Input((16, 16, 3)),
+            tf.keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
+            tf.keras.layers.Conv2D(16, 3, padding="same", activation=tfa.activations.mish),
+            tf.keras.layers.GlobalAveragePooling2D(),
+            tf.keras.layers.Dense(2),
+        ]
+    )
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return model, tfa.optimizers.LAMB(0.02), loss
+
+
+def test_this_is_the_legacy_lane():
+    assert tf.__version__.startswith("2.15.")
+    assert keras.__version__.startswith("2.")
+    assert native.library_path().name == "_comptrain_ops_tf2_15.so"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_ops_hold_the_bound(dtype):
+    x = tf.cast(tf.nn.relu(tf.random.stateless_normal([4, 8, 8, 32], seed=(1, 2))), dtype)
+    bound = 0.125
+    state = tf.constant([bound, 0, 0, 0, 0, 0], tf.float32)
+    y, stream, _ = native.ops().comptrain_compress(x, state, mid_rise=True)
+    x_hat = native.ops().comptrain_decompress(stream, tf.shape(x), x, T=x.dtype)
+    assert np.array_equal(tf.cast(y, "float32"), tf.cast(x, "float32"))
+    assert tf.size(stream) < tf.size(x) * x.dtype.size
+    half_ulp = 0 if dtype == "float32" else 4 * {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    error = tf.abs(tf.cast(x_hat, "float64") - tf.cast(x, "float64"))
+    assert tf.reduce_max(error) <= bound + half_ulp
+    assert np.array_equal(x_hat == 0, x == 0)
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_three_layers_train_as_plain_ones_do(data, run_eagerly):
+    losses = {}
+    for kind in ("plain", "compressed"):
+        model, optimizer, loss = three_layer_model()
+        if kind == "compressed":
+            report = ct.compress_model(model)
+            assert "conv2d" in str(report)
+        model.compile(optimizer, loss, run_eagerly=run_eagerly)
+        history = model.fit(*data, batch_size=32, epochs=4, verbose=0, shuffle=False)
+        losses[kind] = history.history["loss"]
+    assert losses["compressed"][-1] < losses["compressed"][0]
+    assert losses["compressed"] != losses["plain"], "nothing was compressed"
+    np.testing.assert_allclose(losses["compressed"], losses["plain"], rtol=0.02)
+
+
+def test_saved_model_is_a_plain_one(data, tmp_path):
+    model, optimizer, loss = three_layer_model()
+    ct.compress_model(model)
+    model.compile(optimizer, loss)
+    model.fit(*data, batch_size=32, epochs=1, verbose=0)
+    model.save_weights(tmp_path / "weights.h5")
+    plain, _, _ = three_layer_model()
+    plain.load_weights(tmp_path / "weights.h5")
+    np.testing.assert_array_equal(plain.predict(data[0], verbose=0), model.predict(data[0], verbose=0))
