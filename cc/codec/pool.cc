@@ -84,28 +84,56 @@ Pixel Unravel(int64_t pixel, const int64_t size[3]) {
 
 // --- Forward -----------------------------------------------------------------
 
-// Where the window of an output pixel meets the input. False when it lies in
-// the padding entirely.
-bool MakeWindow(const PoolShape& s, const Pixel& out, PoolWindow* w,
-                int64_t* first_element) {
-  int64_t in[3], offset[3];
-  for (int d = 0; d < 3; ++d) {
-    const Span valid = ValidOffsets(s, d, out.at[d]);
-    if (valid.count() == 0) return false;
-    offset[d] = valid.begin;
-    in[d] = WindowStart(s, d, out.at[d]) + valid.begin;
-    w->count[d] = valid.count();
+// Where the window of an output pixel meets the input. Most windows of a
+// tensor meet it alike, so the last list of offsets is kept.
+class Window {
+ public:
+  explicit Window(const PoolShape& shape) : s_(shape) {}
+
+  // False when the window lies in the padding entirely.
+  bool MoveTo(const Pixel& out) {
+    bool moved = offsets_.empty();
+    int64_t first[3];
+    for (int d = 0; d < 3; ++d) {
+      const Span valid = ValidOffsets(s_, d, out.at[d]);
+      if (valid.count() == 0) return false;
+      moved = moved || valid.begin != valid_[d].begin ||
+              valid.end != valid_[d].end;
+      valid_[d] = valid;
+      first[d] = WindowStart(s_, d, out.at[d]) + valid.begin;
+    }
+    first_element_ =
+        Ravel(out.batch, first[0], first[1], first[2], s_.in_size) *
+        s_.channels;
+    if (moved) ListOffsets();
+    return true;
   }
-  w->element_step[1] = s.in_size[2] * s.channels;
-  w->element_step[0] = s.in_size[1] * w->element_step[1];
-  w->position_step[1] = static_cast<unsigned>(s.window[2]);
-  w->position_step[0] = static_cast<unsigned>(s.window[1] * s.window[2]);
-  w->first_position = static_cast<unsigned>(
-      offset[0] * w->position_step[0] + offset[1] * w->position_step[1] +
-      offset[2]);
-  *first_element = Ravel(out.batch, in[0], in[1], in[2], s.in_size) * s.channels;
-  return true;
-}
+
+  int64_t first_element() const { return first_element_; }
+  const std::vector<PoolOffset>& offsets() const { return offsets_; }
+
+ private:
+  void ListOffsets() {
+    offsets_.clear();
+    for (int64_t i = valid_[0].begin; i < valid_[0].end; ++i) {
+      for (int64_t j = valid_[1].begin; j < valid_[1].end; ++j) {
+        const int64_t row = (i - valid_[0].begin) * s_.in_size[1] +
+                            (j - valid_[1].begin);
+        for (int64_t k = valid_[2].begin; k < valid_[2].end; ++k) {
+          const int64_t pixel = row * s_.in_size[2] + k - valid_[2].begin;
+          const int64_t position = (i * s_.window[1] + j) * s_.window[2] + k;
+          offsets_.push_back(
+              {pixel * s_.channels, static_cast<uint32_t>(position)});
+        }
+      }
+    }
+  }
+
+  const PoolShape& s_;
+  Span valid_[3] = {};
+  int64_t first_element_ = 0;
+  std::vector<PoolOffset> offsets_;
+};
 
 // A window with nothing in it: the lowest value, position 0 (which the
 // gradient drops).
@@ -132,13 +160,15 @@ void IndexPixels(const PoolKernels& kernels, const void* x, DType dtype,
   const auto kernel = Kernels(kernels, s).index[static_cast<int>(dtype)];
   const int64_t item_bytes = ItemBytes(dtype);
   const int64_t pixel_bytes = s.channels * PositionBytes(PoolIndexBits(s));
+  Window window(s);
   Pixel out = Unravel(range.begin, s.out_size);
   for (int64_t p = range.begin; p < range.end; ++p, positions += pixel_bytes) {
-    PoolWindow window;
-    int64_t first;
     uint8_t* maxima = At(y, p * s.channels, item_bytes);
-    if (MakeWindow(s, out, &window, &first)) {
-      kernel(At(x, first, item_bytes), window, s.channels, maxima, positions);
+    if (window.MoveTo(out)) {
+      kernel(At(x, window.first_element(), item_bytes),
+             window.offsets().data(),
+             static_cast<int64_t>(window.offsets().size()), s.channels, maxima,
+             positions);
     } else {
       FillEmpty(dtype, s.channels, maxima);
       std::fill_n(positions, pixel_bytes, uint8_t{0});

@@ -10,31 +10,37 @@ inline __m256i Load256(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
 
-// The running maximum of 16 floats and its position.
+// The running maximum of 16 floats and its position. A NaN is not looked for
+// at every step: the sum of all values shows that there may have been one.
 struct Best32 {
   using T = float;
 
-  __m256 value[2];
+  __m256 value[2], sum[2];
   __m256i position[2];
 
-  Best32(const T* x, unsigned first) {
+  Best32(const T* x, uint32_t first) {
     for (int h = 0; h < 2; ++h) {
-      value[h] = _mm256_loadu_ps(x + 8 * h);
+      value[h] = sum[h] = _mm256_loadu_ps(x + 8 * h);
       position[h] = _mm256_set1_epi32(static_cast<int>(first));
     }
   }
 
-  void Add(const T* x, unsigned at) {
+  void Add(const T* x, uint32_t at) {
     const __m256i here = _mm256_set1_epi32(static_cast<int>(at));
     for (int h = 0; h < 2; ++h) {
       const __m256 v = _mm256_loadu_ps(x + 8 * h);
-      const __m256 wins =
-          _mm256_and_ps(_mm256_cmp_ps(value[h], value[h], _CMP_ORD_Q),
-                        _mm256_cmp_ps(v, value[h], _CMP_NLE_UQ));
-      value[h] = _mm256_blendv_ps(value[h], v, wins);
+      const __m256 wins = _mm256_cmp_ps(v, value[h], _CMP_GT_OQ);
+      value[h] = _mm256_max_ps(v, value[h]);  // of equals, the earlier
+      sum[h] = _mm256_add_ps(sum[h], v);
       position[h] = _mm256_blendv_epi8(position[h], here,
                                        _mm256_castps_si256(wins));
     }
+  }
+
+  // False when the result may be wrong, and is to be found one by one.
+  bool Sound() const {
+    return _mm256_movemask_ps(
+               _mm256_cmp_ps(sum[0], sum[1], _CMP_UNORD_Q)) == 0;
   }
 
   void Store(T* y, uint8_t* positions) const {
@@ -66,12 +72,12 @@ struct Best16 {
     return _mm256_blendv_epi8(_mm256_sign_epi16(magnitude, v), top, nan);
   }
 
-  Best16(const T* x, unsigned first)
+  Best16(const T* x, uint32_t first)
       : value(Load256(x)),
         key(Key(value)),
         position(_mm256_set1_epi16(static_cast<int16_t>(first))) {}
 
-  void Add(const T* x, unsigned at) {
+  void Add(const T* x, uint32_t at) {
     const __m256i v = Load256(x);
     const __m256i k = Key(v);
     const __m256i wins = _mm256_cmpgt_epi16(k, key);
@@ -80,6 +86,8 @@ struct Best16 {
     position = _mm256_blendv_epi8(
         position, _mm256_set1_epi16(static_cast<int16_t>(at)), wins);
   }
+
+  bool Sound() const { return true; }
 
   void Store(T* y, uint8_t* positions) const {
     if (y != nullptr) {
@@ -91,40 +99,33 @@ struct Best16 {
   }
 };
 
-// Sixteen channels.
+// Channels [c, c + 16).
 template <class Best>
-inline void IndexBlock(const typename Best::T* x, const PoolWindow& w,
-                       int64_t channels, typename Best::T* y,
+inline void IndexBlock(const typename Best::T* x, const PoolOffset* offsets,
+                       int64_t n_offsets, int64_t c, typename Best::T* y,
                        uint8_t* positions) {
-  Best best(x, w.first_position);
-  unsigned plane_position = w.first_position;
-  for (int64_t i = 0; i < w.count[0]; ++i) {
-    const auto* row = x + i * w.element_step[0];
-    unsigned position = plane_position;
-    for (int64_t j = 0; j < w.count[1]; ++j) {
-      for (int64_t k = 0; k < w.count[2]; ++k) {
-        best.Add(row + k * channels, position + static_cast<unsigned>(k));
-      }
-      row += w.element_step[1];
-      position += w.position_step[1];
-    }
-    plane_position += w.position_step[0];
+  Best best(x + c, offsets[0].position);
+  for (int64_t i = 1; i < n_offsets; ++i) {
+    best.Add(x + c + offsets[i].element, offsets[i].position);
   }
-  best.Store(y, positions);
+  if (best.Sound()) {
+    best.Store(y == nullptr ? nullptr : y + c, positions + c);
+  } else {
+    PoolIndexTail<uint8_t>(x, offsets, n_offsets, c, c + 16, y, positions);
+  }
 }
 
 template <class Best>
-void Index(const void* x, const PoolWindow& window, int64_t channels, void* y,
-           uint8_t* positions) {
+void Index(const void* x, const PoolOffset* offsets, int64_t n_offsets,
+           int64_t channels, void* y, uint8_t* positions) {
   using T = typename Best::T;
   const T* in = static_cast<const T*>(x);
   T* out = static_cast<T*>(y);
   int64_t c = 0;
   for (; c + 16 <= channels; c += 16) {
-    IndexBlock<Best>(in + c, window, channels,
-                     out == nullptr ? nullptr : out + c, positions + c);
+    IndexBlock<Best>(in, offsets, n_offsets, c, out, positions);
   }
-  PoolIndexTail<uint8_t>(in, window, c, channels, out, positions);
+  PoolIndexTail<uint8_t>(in, offsets, n_offsets, c, channels, out, positions);
 }
 
 // Ones in the 32-bit lanes of 8 channels whose maximum was here.

@@ -6,26 +6,32 @@
 namespace comptrain {
 namespace {
 
-// The running maximum of 16 floats and its position.
+// The running maximum of 16 floats and its position. A NaN is not looked for
+// at every step: the sum of all values shows that there may have been one.
 struct Best32 {
   using T = float;
   static constexpr int64_t kLanes = 16;
 
-  __m512 value;
+  __m512 value, sum;
   __m512i position;
 
-  Best32(const T* x, int64_t n, unsigned first)
-      : value(_mm512_maskz_loadu_ps(Lanes16(n), x)),
-        position(_mm512_set1_epi32(static_cast<int>(first))) {}
+  void Start(const T* x, int64_t n, uint32_t first) {
+    value = sum = _mm512_maskz_loadu_ps(Lanes16(n), x);
+    position = _mm512_set1_epi32(static_cast<int>(first));
+  }
 
-  void Add(const T* x, int64_t n, unsigned at) {
+  void Add(const T* x, int64_t n, uint32_t at) {
     const __m512 v = _mm512_maskz_loadu_ps(Lanes16(n), x);
-    const __mmask16 live = _mm512_cmp_ps_mask(value, value, _CMP_ORD_Q);
-    const __mmask16 wins =
-        _mm512_mask_cmp_ps_mask(live, v, value, _CMP_NLE_UQ);
-    value = _mm512_mask_mov_ps(value, wins, v);
+    const __mmask16 wins = _mm512_cmp_ps_mask(v, value, _CMP_GT_OQ);
+    value = _mm512_max_ps(v, value);  // of equals, the second: the earlier
+    sum = _mm512_add_ps(sum, v);
     position = _mm512_mask_mov_epi32(position, wins,
                                      _mm512_set1_epi32(static_cast<int>(at)));
+  }
+
+  // False when the result may be wrong, and is to be found one by one.
+  bool Sound() const {
+    return _mm512_cmp_ps_mask(sum, sum, _CMP_UNORD_Q) == 0;
   }
 
   void Store(T* y, uint8_t* positions, int64_t n) const {
@@ -54,12 +60,13 @@ struct Best16 {
     return _mm512_mask_mov_epi16(key, nan, _mm512_set1_epi16(0x7fff));
   }
 
-  Best16(const T* x, int64_t n, unsigned first)
-      : value(_mm512_maskz_loadu_epi16(Lanes32(n), x)),
-        key(Key(value)),
-        position(_mm512_set1_epi16(static_cast<int16_t>(first))) {}
+  void Start(const T* x, int64_t n, uint32_t first) {
+    value = _mm512_maskz_loadu_epi16(Lanes32(n), x);
+    key = Key(value);
+    position = _mm512_set1_epi16(static_cast<int16_t>(first));
+  }
 
-  void Add(const T* x, int64_t n, unsigned at) {
+  void Add(const T* x, int64_t n, uint32_t at) {
     const __m512i v = _mm512_maskz_loadu_epi16(Lanes32(n), x);
     const __m512i k = Key(v);
     const __mmask32 wins = _mm512_cmpgt_epi16_mask(k, key);
@@ -69,6 +76,8 @@ struct Best16 {
         position, wins, _mm512_set1_epi16(static_cast<int16_t>(at)));
   }
 
+  bool Sound() const { return true; }
+
   void Store(T* y, uint8_t* positions, int64_t n) const {
     if (y != nullptr) _mm512_mask_storeu_epi16(y, Lanes32(n), value);
     _mm256_mask_storeu_epi8(positions, Lanes32(n),
@@ -76,44 +85,60 @@ struct Best16 {
   }
 };
 
-template <class Best>
-inline void IndexBlock(const typename Best::T* x, const PoolWindow& w,
-                       int64_t channels, int64_t lanes, typename Best::T* y,
-                       uint8_t* positions) {
-  Best best(x, lanes, w.first_position);
-  unsigned plane_position = w.first_position;
-  for (int64_t i = 0; i < w.count[0]; ++i) {
-    const auto* row = x + i * w.element_step[0];
-    unsigned position = plane_position;
-    for (int64_t j = 0; j < w.count[1]; ++j) {
-      for (int64_t k = 0; k < w.count[2]; ++k) {
-        best.Add(row + k * channels, lanes,
-                 position + static_cast<unsigned>(k));
-      }
-      row += w.element_step[1];
-      position += w.position_step[1];
-    }
-    plane_position += w.position_step[0];
+// kVectors vectors of channels from c on, `lanes` in each. Several at a time
+// share the walk over the window and hide each other's latency. All loops
+// over them are unrolled, or they would live in memory.
+template <class Best, int kVectors>
+inline void IndexBlock(const typename Best::T* x, const PoolOffset* offsets,
+                       int64_t n_offsets, int64_t c, int64_t lanes,
+                       typename Best::T* y, uint8_t* positions) {
+  Best best[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    best[v].Start(x + c + v * Best::kLanes, lanes, offsets[0].position);
   }
-  best.Store(y, positions, lanes);
+  for (int64_t i = 1; i < n_offsets; ++i) {
+    const auto* at = x + c + offsets[i].element;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      best[v].Add(at + v * Best::kLanes, lanes, offsets[i].position);
+    }
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t first = c + v * Best::kLanes;
+    if (best[v].Sound()) {
+      best[v].Store(y == nullptr ? nullptr : y + first, positions + first,
+                    lanes);
+    } else {
+      PoolIndexTail<uint8_t>(x, offsets, n_offsets, first, first + lanes,
+                             y, positions);
+    }
+  }
 }
 
 template <class Best>
-void Index(const void* x, const PoolWindow& window, int64_t channels, void* y,
-           uint8_t* positions) {
+void Index(const void* x, const PoolOffset* offsets, int64_t n_offsets,
+           int64_t channels, void* y, uint8_t* positions) {
   using T = typename Best::T;
+  constexpr int64_t kLanes = Best::kLanes;
   const T* in = static_cast<const T*>(x);
   T* out = static_cast<T*>(y);
-  const auto block = [&](int64_t c, int64_t lanes) {
-    IndexBlock<Best>(in + c, window, channels, lanes,
-                     out == nullptr ? nullptr : out + c, positions + c);
-  };
   int64_t c = 0;
   // A literal count lets the compiler drop the masks of whole vectors.
-  for (; c + Best::kLanes <= channels; c += Best::kLanes) {
-    block(c, Best::kLanes);
+  for (; c + 4 * kLanes <= channels; c += 4 * kLanes) {
+    IndexBlock<Best, 4>(in, offsets, n_offsets, c, kLanes, out, positions);
   }
-  if (c < channels) block(c, channels - c);
+  for (; c + 2 * kLanes <= channels; c += 2 * kLanes) {
+    IndexBlock<Best, 2>(in, offsets, n_offsets, c, kLanes, out, positions);
+  }
+  for (; c + kLanes <= channels; c += kLanes) {
+    IndexBlock<Best, 1>(in, offsets, n_offsets, c, kLanes, out, positions);
+  }
+  if (c < channels) {
+    IndexBlock<Best, 1>(in, offsets, n_offsets, c, channels - c, out,
+                        positions);
+  }
 }
 
 inline void CopyCover(const PoolCover& cover, int64_t channels, float* dx) {

@@ -4,9 +4,9 @@ namespace comptrain {
 namespace {
 
 template <class P, class T>
-void Index(const void* x, const PoolWindow& window, int64_t channels, void* y,
-           uint8_t* positions) {
-  PoolIndexTail<P>(static_cast<const T*>(x), window, 0, channels,
+void Index(const void* x, const PoolOffset* offsets, int64_t n_offsets,
+           int64_t channels, void* y, uint8_t* positions) {
+  PoolIndexTail<P>(static_cast<const T*>(x), offsets, n_offsets, 0, channels,
                    static_cast<T*>(y), positions);
 }
 

@@ -10,13 +10,10 @@
 
 namespace comptrain {
 
-// The part of a window that falls on the input. Positions count the whole
-// window, row-major. Every count is at least 1.
-struct PoolWindow {
-  int64_t count[3];            // offsets along each dimension
-  int64_t element_step[2];     // elements from one plane, one row to the next
-  unsigned position_step[2];   // positions likewise
-  unsigned first_position;     // of the first offset
+// One place of a window that falls on the input.
+struct PoolOffset {
+  int64_t element;    // elements after the first place
+  uint32_t position;  // in the whole window, row-major
 };
 
 // An output pixel whose window covers the input pixel at `position`.
@@ -29,9 +26,10 @@ struct PoolCover {
 // The first two are indexed by DType. Positions are bytes, or two bytes each
 // in the table for windows of more than 256 positions.
 struct PoolKernels {
-  // x: channels of the first offset. y (may be null), positions: channels.
-  void (*index[3])(const void* x, const PoolWindow& window, int64_t channels,
-                   void* y, uint8_t* positions);
+  // x: channels of the first place; offsets: all places (at least one), in
+  // order. y (may be null), positions: channels.
+  void (*index[3])(const void* x, const PoolOffset* offsets, int64_t n_offsets,
+                   int64_t channels, void* y, uint8_t* positions);
   // dx[c] = sum of dy[c] over the covers whose maximum was here, in order.
   void (*gradient[3])(const PoolCover* covers, int64_t n_covers,
                       int64_t channels, void* dx);
@@ -77,25 +75,17 @@ static inline void StorePosition(unsigned position, uint8_t* positions,
 
 // Channels [begin, channels) of PoolKernels::index.
 template <class P, class T>
-static inline void PoolIndexTail(const T* x, const PoolWindow& w,
-                                 int64_t begin, int64_t channels, T* y,
-                                 uint8_t* positions) {
+static inline void PoolIndexTail(const T* x, const PoolOffset* offsets,
+                                 int64_t n_offsets, int64_t begin,
+                                 int64_t channels, T* y, uint8_t* positions) {
   for (int64_t c = begin; c < channels; ++c) {
     T best = x[c];
-    unsigned where = w.first_position;
-    for (int64_t i = 0; i < w.count[0]; ++i) {
-      for (int64_t j = 0; j < w.count[1]; ++j) {
-        const T* row = x + c + i * w.element_step[0] + j * w.element_step[1];
-        const unsigned position = w.first_position +
-                                  static_cast<unsigned>(i) * w.position_step[0] +
-                                  static_cast<unsigned>(j) * w.position_step[1];
-        for (int64_t k = 0; k < w.count[2]; ++k) {
-          const T v = row[k * channels];
-          if (!PoolBeats(ToFloat(v), ToFloat(best))) continue;
-          best = v;
-          where = position + static_cast<unsigned>(k);
-        }
-      }
+    unsigned where = offsets[0].position;
+    for (int64_t i = 1; i < n_offsets; ++i) {
+      const T v = x[offsets[i].element + c];
+      if (!PoolBeats(ToFloat(v), ToFloat(best))) continue;
+      best = v;
+      where = offsets[i].position;
     }
     if (y != nullptr) y[c] = best;
     StorePosition<P>(where, positions, c);
