@@ -258,10 +258,11 @@ def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
         flags = [*lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread", *flags]
     built = BUILD / (tf.tag + ("_cuda" if cuda else "")) / library_name(tf)
     link([cxx(), "-shared"], compile_all(units, jobs), flags, built)
-    if not target.exists() or target.stat().st_mtime < built.stat().st_mtime:
+    # The time tells the CPU build from the GPU one, so it is copied along and compared.
+    if not target.exists() or target.stat().st_mtime_ns != built.stat().st_mtime_ns:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.copyfile(built, temporary)
+        shutil.copy2(built, temporary)
         os.replace(temporary, target)
     return target
 
