@@ -3,22 +3,63 @@
 #include "cc/codec/plane_tile.h"
 
 namespace comptrain {
+namespace {
+
+// What the files *_avx2.cc and *_avx512.cc are compiled with.
+bool MachineHasAvx2() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();  // callers may be static initialisers
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+#else
+  return false;
+#endif
+}
+
+bool MachineHasAvx512() {
+#if defined(__x86_64__)
+  return MachineHasAvx2() && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vbmi") &&
+         __builtin_cpu_supports("avx512vbmi2");
+#else
+  return false;
+#endif
+}
+
+}  // namespace
 
 bool IsaAvailable(Isa isa) {
+  static const bool avx2 =
+      MachineHasAvx2() &&
+      plane::Avx2Kernels(DType::kF32, false).encode != nullptr;
+  static const bool avx512 =
+      MachineHasAvx512() &&
+      plane::Avx512Kernels(DType::kF32, false).encode != nullptr;
   switch (isa) {
     case Isa::kScalar:
     case Isa::kBest:
       return true;
     case Isa::kAvx2:
+      return avx2;
     case Isa::kAvx512:
-      return false;
+      return avx512;
   }
   return false;
 }
 
 namespace plane {
 
-TileKernels SelectKernels(Isa /*isa*/, DType dtype, bool mid_rise) {
+TileKernels SelectKernels(Isa isa, DType dtype, bool mid_rise) {
+  const bool best = isa == Isa::kBest;
+  if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512)) {
+    return Avx512Kernels(dtype, mid_rise);
+  }
+  if ((best || isa == Isa::kAvx2) && IsaAvailable(Isa::kAvx2)) {
+    return Avx2Kernels(dtype, mid_rise);
+  }
   return ScalarKernels(dtype, mid_rise);
 }
 

@@ -1,5 +1,5 @@
 // Where everything lies in a codec A stream: geometry of tiles, directory
-// entries, section offsets. Shared by encoder, decoder and tests.
+// entries, section offsets.
 #ifndef TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
 #define TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
 
@@ -8,28 +8,14 @@
 #include <cstring>
 
 #include "cc/codec/plane.h"
+#include "cc/codec/plane_tile.h"
 #include "cc/codec/status.h"
 #include "cc/codec/stream.h"
 
 namespace comptrain {
 namespace plane {
 
-constexpr int kLanes = 32;         // channels in a tile
-constexpr int kPixels = 32;        // pixels in a tile
-constexpr int kLog2Pixels = 5;
-constexpr int kTileValues = kLanes * kPixels;
-constexpr int kRangeTiles = 64;    // tiles a table entry, and a unit of work
-constexpr int kMaxTileWords = 1024;
-// A kernel may store this many words past the ones it reports, and may read
-// this many past a tile's payload.
-constexpr int kSlackWords = 32;
-
-// A directory entry: payload words in bits 0-10, then these.
-constexpr uint16_t kWordsMask = 0x7ff;
-constexpr uint16_t kDelta = 1 << 11;
-constexpr uint16_t kZigzag = 1 << 12;
-constexpr uint16_t kWide = 1 << 13;
-constexpr uint16_t kRaw = 1 << 14;
+constexpr int kRangeTiles = 64;  // tiles a table entry, and a unit of work
 
 inline uint32_t EntryWords(uint16_t entry) { return entry & kWordsMask; }
 
@@ -90,20 +76,6 @@ struct Sections {
 inline uint32_t RawWords(int valid, DType dtype) {
   return static_cast<uint32_t>(CeilDiv(valid * ItemBytes(dtype), 4));
 }
-
-// The arithmetic of a stream.
-struct Quantizer {
-  DType dtype = DType::kF32;
-  bool mid_rise = false;
-  float step = 0;
-  float inv = 0;
-  float eb = 0;
-  // Largest |x_hat| that is finite after rounding to dtype is below this.
-  float limit = 0;
-  // Check the bound of every value, not only in tiles with a large code:
-  // set where even a small code may decode beyond the type's range.
-  bool verify_all = false;
-};
 
 // The arithmetic holds where step / 2 and 1 / step are normal numbers.
 bool BoundSupported(float eb);

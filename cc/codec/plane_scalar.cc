@@ -158,7 +158,7 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, int64_t row_bytes,
 
 bool DecodeCodes(uint16_t entry, const uint32_t* words, int16_t* q) {
   uint16_t codes[kTileValues];
-  const uint32_t n_words = EntryWords(entry);
+  const uint32_t n_words = (entry & kWordsMask);
   if (!((entry & kWide) ? UnpackWide(words, n_words, codes)
                         : UnpackNarrow(words, n_words, codes))) {
     return false;

@@ -1,15 +1,48 @@
 // The inner loops of codec A: one 32 x 32 tile at a time, once per
 // instruction set. All of them write the same bytes.
+//
+// No inline function here: sources for wider instruction sets include this,
+// and the linker must not give their copies to others.
 #ifndef TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
 #define TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
 
 #include <cstdint>
 
 #include "cc/codec/plane.h"
-#include "cc/codec/plane_layout.h"
+#include "cc/codec/stream.h"
 
 namespace comptrain {
 namespace plane {
+
+constexpr int kLanes = 32;         // channels in a tile
+constexpr int kPixels = 32;        // pixels in a tile
+constexpr int kLog2Pixels = 5;
+constexpr int kTileValues = kLanes * kPixels;
+constexpr int kMaxTileWords = 1024;
+// A kernel may store this many words past the ones it reports, and may read
+// this many past a tile's payload.
+constexpr int kSlackWords = 32;
+
+// A directory entry: payload words in bits 0-10, then these.
+constexpr uint16_t kWordsMask = 0x7ff;
+constexpr uint16_t kDelta = 1 << 11;
+constexpr uint16_t kZigzag = 1 << 12;
+constexpr uint16_t kWide = 1 << 13;
+constexpr uint16_t kRaw = 1 << 14;
+
+// The arithmetic of a stream.
+struct Quantizer {
+  DType dtype = DType::kF32;
+  bool mid_rise = false;
+  float step = 0;
+  float inv = 0;
+  float eb = 0;
+  // Largest |x_hat| that is finite after rounding to dtype is below this.
+  float limit = 0;
+  // Check the bound of every value, not only in tiles with a large code:
+  // set where even a small code may decode beyond the type's range.
+  bool verify_all = false;
+};
 
 // Sums over the finite values of one tile: f32 per lane, folded by halves; in
 // double, value by value, where f32 overflows or a value is not finite.
@@ -51,6 +84,7 @@ struct TileKernels {
 
 // The kernels for one kind of stream. isa must be available.
 TileKernels ScalarKernels(DType dtype, bool mid_rise);
+// All null where the machine this is built for has no such set.
 TileKernels Avx2Kernels(DType dtype, bool mid_rise);
 TileKernels Avx512Kernels(DType dtype, bool mid_rise);
 TileKernels SelectKernels(Isa isa, DType dtype, bool mid_rise);

@@ -1,0 +1,196 @@
+// Ratio and speed of codec A on one core.
+//
+//   codec_bench [--eb-sigma 0.1] [--no-mid-rise] [--dtype f32|bf16|f16]
+//               [--repeats 9] [file.bin ...]
+//
+// Each file is what dump_activations.py writes: a line with the shape, then
+// float32 values. Without files, half-normal data with half of it zero is
+// used. GB/s are bytes of the uncompressed tensor over the median time.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cc/codec/half.h"
+#include "cc/codec/plane.h"
+
+namespace {
+
+using comptrain::DType;
+using comptrain::Isa;
+using comptrain::SerialFor;
+
+struct Options {
+  double eb_sigma = 0.1;
+  bool mid_rise = true;
+  DType dtype = DType::kF32;
+  int repeats = 9;
+  std::vector<std::string> files;
+};
+
+struct Tensor {
+  std::string name;
+  int64_t channels = 1;
+  std::vector<float> values;
+};
+
+Tensor ReadTensor(const std::string& path) {
+  Tensor t;
+  t.name = path.substr(path.find_last_of('/') + 1);
+  std::ifstream in(path, std::ios::binary);
+  std::string shape;
+  std::getline(in, shape);
+  std::istringstream sizes(shape);
+  int64_t n = 1;
+  while (sizes >> t.channels) n *= t.channels;
+  if (!in || n <= 0) {
+    std::fprintf(stderr, "%s: the first line must be a shape\n", path.c_str());
+    std::exit(2);
+  }
+  t.values.resize(n);
+  in.read(reinterpret_cast<char*>(t.values.data()), n * 4);
+  if (in.gcount() != n * 4) {
+    std::fprintf(stderr, "%s: %lld values expected, file is shorter\n",
+                 path.c_str(), static_cast<long long>(n));
+    std::exit(2);
+  }
+  return t;
+}
+
+Tensor GenerateTensor(int64_t pixels, int64_t channels) {
+  Tensor t;
+  t.name = "relu(N(0,1)) [" + std::to_string(pixels) + "," +
+           std::to_string(channels) + "]";
+  t.channels = channels;
+  t.values.resize(pixels * channels);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (float& v : t.values) v = std::max(0.0f, normal(random));
+  return t;
+}
+
+template <class F>
+double MedianSeconds(int repeats, const F& f) {
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    seconds.push_back(std::chrono::duration<double>(
+                          std::chrono::steady_clock::now() - start)
+                          .count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2,
+                   seconds.end());
+  return seconds[repeats / 2];
+}
+
+void Require(const comptrain::Status& s) {
+  if (s.ok()) return;
+  std::fprintf(stderr, "%s\n", s.message.c_str());
+  std::exit(1);
+}
+
+void Measure(const Tensor& t, const Options& o) {
+  const int64_t n = static_cast<int64_t>(t.values.size());
+  const size_t bytes = n * comptrain::ItemBytes(o.dtype);
+  std::vector<uint8_t> x(bytes), y(bytes), dx(bytes);
+  for (int64_t i = 0; i < n; ++i) {
+    comptrain::StoreFloat(t.values[i], o.dtype, x.data(), i);
+  }
+  const double sigma = comptrain::SampleSigma(x.data(), o.dtype, n);
+  comptrain::PlaneParams params;
+  params.dtype = o.dtype;
+  params.n = n;
+  params.channels = t.channels;
+  params.eb = static_cast<float>(o.eb_sigma * sigma);
+  params.mid_rise = o.mid_rise;
+  std::vector<uint8_t> scratch(
+      comptrain::PlaneScratchBytes(n, t.channels, o.dtype));
+  std::vector<uint8_t> stream(
+      comptrain::PlaneMaxBytes(n, t.channels, o.dtype));
+  const double copy = MedianSeconds(
+      o.repeats, [&] { std::memcpy(y.data(), x.data(), bytes); });
+  const double gb = bytes / 1e9;
+  const struct {
+    Isa isa;
+    const char* name;
+  } sets[] = {{Isa::kScalar, "scalar"},
+              {Isa::kAvx2, "AVX2"},
+              {Isa::kAvx512, "AVX-512"}};
+  for (const auto& set : sets) {
+    if (!comptrain::IsaAvailable(set.isa)) continue;
+    size_t total = 0;
+    const double compress = MedianSeconds(o.repeats, [&] {
+      comptrain::PlaneEncoder encoder(params, set.isa);
+      Require(encoder.Encode(x.data(), scratch.data(), scratch.size(),
+                             SerialFor));
+      total = encoder.total_bytes();
+      Require(encoder.Write(stream.data(), SerialFor));
+    });
+    const double decompress = MedianSeconds(o.repeats, [&] {
+      Require(comptrain::PlaneDecode(stream.data(), total, o.dtype, n,
+                                     y.data(), SerialFor, set.isa));
+    });
+    const double mask = !o.mid_rise ? 0 : MedianSeconds(o.repeats, [&] {
+      Require(comptrain::PlaneMaskGradient(stream.data(), total, o.dtype, n,
+                                           y.data(), dx.data(), SerialFor,
+                                           set.isa));
+    });
+    std::printf("%-28s %7.1f  %-7s %6.2f %6.2f %8.2f %10.2f %8.2f %7.2f\n",
+                t.name.c_str(), bytes / 1e6, set.name,
+                static_cast<double>(bytes) / total, 8.0 * total / n,
+                gb / compress, gb / decompress, mask > 0 ? gb / mask : 0.0,
+                gb / copy);
+  }
+}
+
+Options Parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; ++i) {
+    const std::string a = argv[i];
+    const std::string value = i + 1 < argc ? argv[i + 1] : "";
+    if (a == "--eb-sigma") {
+      o.eb_sigma = std::atof(value.c_str());
+      ++i;
+    } else if (a == "--repeats") {
+      o.repeats = std::max(1, std::atoi(value.c_str()));
+      ++i;
+    } else if (a == "--dtype") {
+      o.dtype = value == "bf16" ? DType::kBF16
+                : value == "f16" ? DType::kF16
+                                 : DType::kF32;
+      ++i;
+    } else if (a == "--no-mid-rise") {
+      o.mid_rise = false;
+    } else if (a[0] == '-') {
+      std::fprintf(stderr, "unknown option %s; see the top of this source\n",
+                   a.c_str());
+      std::exit(2);
+    } else {
+      o.files.push_back(a);
+    }
+  }
+  return o;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options o = Parse(argc, argv);
+  std::printf("%-28s %7s  %-7s %6s %6s %8s %10s %8s %7s\n", "data", "MB",
+              "ISA", "ratio", "bits", "compress", "decompress", "mask",
+              "memcpy");
+  if (o.files.empty()) {
+    Measure(GenerateTensor(8 * 56 * 56, 256), o);
+    Measure(GenerateTensor(8 * 112 * 112, 64), o);
+    Measure(GenerateTensor(1000, 40), o);
+  }
+  for (const std::string& file : o.files) Measure(ReadTensor(file), o);
+}

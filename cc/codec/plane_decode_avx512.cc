@@ -1,0 +1,245 @@
+// Codec A's tile decoder and ReLU mask with AVX-512 and BMI2.
+#include "cc/codec/plane_tile.h"
+
+#if defined(__AVX512VBMI__) && defined(__AVX512BW__) && defined(__BMI2__) && \
+    defined(__x86_64__)
+
+// GCC 12 takes the undefined vectors inside its own AVX-512 intrinsics for
+// uninitialised variables.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include "cc/codec/half_avx512.h"
+#include "cc/codec/plane_lanes_bmi2.h"
+#include "cc/codec/plane_mask_bmi2.h"
+
+namespace comptrain {
+namespace plane {
+namespace {
+
+// Where UnpackLanes puts 16 pixels of a lane: a vector then holds lanes i,
+// 4 + i, 8 + i, 12 + i of a half tile, ready for 4 x 4 transposes.
+struct Tables {
+  uint8_t chunk[kLanes][2];
+};
+
+constexpr Tables MakeTables() {
+  Tables t = {};
+  for (int l = 0; l < kLanes; ++l) {
+    for (int h = 0; h < 2; ++h) {
+      t.chunk[l][h] = static_cast<uint8_t>((l / 16 * 2 + h) * 16 + l % 4 * 4 +
+                                           l % 16 / 4);
+    }
+  }
+  return t;
+}
+
+constexpr Tables kTables = MakeTables();
+
+// Which bits of every code of lane l are stored: four u64 at 4 l.
+inline void MakeMasks(const LaneFormats& f, const uint32_t* maps,
+                      uint64_t* masks) {
+  alignas(32) uint8_t width_masks[kLanes];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(width_masks),
+                     WidthMask(f.width));
+  for (int l = 0; l < kLanes; ++l) {
+    const uint32_t map = f.dense >> l & 1 ? ~0u : maps[l];
+    _mm256_store_si256(
+        reinterpret_cast<__m256i*>(masks + 4 * l),
+        _mm256_maskz_set1_epi8(map, static_cast<char>(width_masks[l])));
+  }
+}
+
+// 4 pixels of 16 lanes a vector: blocks[k] holds pixels 4 k .. 4 k + 3.
+inline void Transpose(const uint64_t* values, __m512i blocks[8]) {
+  for (int h = 0; h < 2; ++h) {
+    const __m512i* in = reinterpret_cast<const __m512i*>(values) + 4 * h;
+    const __m512i v0 = _mm512_load_si512(in), v1 = _mm512_load_si512(in + 1);
+    const __m512i v2 = _mm512_load_si512(in + 2),
+                  v3 = _mm512_load_si512(in + 3);
+    const __m512i a = _mm512_unpacklo_epi32(v0, v1);
+    const __m512i b = _mm512_unpackhi_epi32(v0, v1);
+    const __m512i c = _mm512_unpacklo_epi32(v2, v3);
+    const __m512i d = _mm512_unpackhi_epi32(v2, v3);
+    blocks[4 * h] = _mm512_unpacklo_epi64(a, c);
+    blocks[4 * h + 1] = _mm512_unpackhi_epi64(a, c);
+    blocks[4 * h + 2] = _mm512_unpacklo_epi64(b, d);
+    blocks[4 * h + 3] = _mm512_unpackhi_epi64(b, d);
+  }
+}
+
+inline __m512i Unzigzag(__m512i u) {
+  const __m512i odd = _mm512_and_si512(u, _mm512_set1_epi32(1));
+  return _mm512_xor_si512(_mm512_srli_epi32(u, 1),
+                          _mm512_sub_epi32(_mm512_setzero_si512(), odd));
+}
+
+template <bool kMidRiseCodes>
+inline __m512 Dequantize(__m512i q, __m512 step) {
+  __m512 level = _mm512_cvtepi32_ps(q);
+  if (kMidRiseCodes) {
+    const __m512i sign = _mm512_and_si512(q, _mm512_set1_epi32(INT32_MIN));
+    const __m512i half =
+        _mm512_or_si512(sign, _mm512_castps_si512(_mm512_set1_ps(0.5f)));
+    level = _mm512_mask_sub_ps(level, _mm512_test_epi32_mask(q, q), level,
+                               _mm512_castsi512_ps(half));
+  }
+  return _mm512_mul_ps(level, step);
+}
+
+// Calls value(codes) for the rows of 16 lanes in order, and stores its result.
+template <class T, class Value>
+inline void EmitRows(const __m512i blocks[8], T* out, int64_t row_bytes,
+                     const Value& value) {
+  uint8_t* to = reinterpret_cast<uint8_t*>(out);
+  for (int k = 0; k < 8; ++k) {
+    const __m512i v = blocks[k];
+    const __m512i rows[4] = {v, _mm512_srli_epi32(v, 8),
+                             _mm512_srli_epi32(v, 16),
+                             _mm512_srli_epi32(v, 24)};
+    for (int i = 0; i < 4; ++i, to += row_bytes) {
+      Store16(value(rows[i]), reinterpret_cast<T*>(to), kAll16);
+    }
+  }
+}
+
+// The 32 values codes below 32 stand for.
+template <bool kMidRiseCodes>
+inline void MakeValues(const Quantizer& quant, bool zigzag, __m512 table[2]) {
+  const __m512 step = _mm512_set1_ps(quant.step);
+  __m512i code = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+                                   13, 14, 15);
+  for (int i = 0; i < 2; ++i) {
+    table[i] =
+        Dequantize<kMidRiseCodes>(zigzag ? Unzigzag(code) : code, step);
+    code = _mm512_add_epi32(code, _mm512_set1_epi32(16));
+  }
+}
+
+// True when every code is below 32.
+inline bool AllSmall(const LaneFormats& f) {
+  const __m256i most =
+      _mm256_add_epi8(_mm256_set1_epi8(5), f.is_sparse);
+  return _mm256_movemask_epi8(_mm256_cmpgt_epi8(f.width, most)) == 0;
+}
+
+template <class T, bool kMidRiseCodes>
+inline void EmitHalf(const Quantizer& quant, uint16_t entry, bool small,
+                     const __m512i blocks[8], T* out, int64_t row_bytes) {
+  const __m512 step = _mm512_set1_ps(quant.step);
+  const __m512i byte = _mm512_set1_epi32(255);
+  if (entry & kDelta) {
+    __m512i q = _mm512_setzero_si512();
+    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+      q = _mm512_add_epi32(q, Unzigzag(_mm512_and_si512(v, byte)));
+      return Dequantize<kMidRiseCodes>(q, step);
+    });
+  } else if (small) {
+    __m512 table[2];
+    MakeValues<kMidRiseCodes>(quant, (entry & kZigzag) != 0, table);
+    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+      return _mm512_permutex2var_ps(table[0], v, table[1]);
+    });
+  } else if (entry & kZigzag) {
+    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+      return Dequantize<kMidRiseCodes>(Unzigzag(_mm512_and_si512(v, byte)),
+                                       step);
+    });
+  } else {
+    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+      return Dequantize<kMidRiseCodes>(_mm512_and_si512(v, byte), step);
+    });
+  }
+}
+
+template <class T>
+void FillZeros(uint8_t* out, int64_t row_bytes) {
+  for (int t = 0; t < kPixels; ++t, out += row_bytes) {
+    std::memset(out, 0, kLanes * sizeof(T));
+  }
+}
+
+template <class T, bool kMidRiseCodes>
+bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
+                void* out, int64_t row_bytes) {
+  const uint32_t n_words = entry & kWordsMask;
+  uint8_t* to = static_cast<uint8_t*>(out);
+  if (n_words == 0) {
+    FillZeros<T>(to, row_bytes);
+    return true;
+  }
+  if (entry & kWide) {
+    return ScalarKernels(quant.dtype, kMidRiseCodes)
+        .decode(quant, entry, words, out, row_bytes);
+  }
+  LaneFormats formats;
+  alignas(64) uint32_t maps[kLanes];
+  if (!ReadFormats(words, n_words, &formats, maps)) return false;
+  alignas(64) uint64_t values[kLanes * 4], masks[kLanes * 4];
+  if ((formats.dense | formats.sparse) != ~0u) {
+    std::memset(values, 0, sizeof values);
+  }
+  MakeMasks(formats, maps, masks);
+  UnpackLanes(formats, words, masks, kTables.chunk, values);
+  const bool small = AllSmall(formats);
+  for (int half = 0; half < 2; ++half) {
+    __m512i blocks[8];
+    Transpose(values + 64 * half, blocks);
+    EmitHalf<T, kMidRiseCodes>(quant, entry, small, blocks,
+                               reinterpret_cast<T*>(to) + 16 * half,
+                               row_bytes);
+  }
+  return true;
+}
+
+void ApplyMask(const uint32_t rows[kPixels], int item, const uint8_t* dy,
+               uint8_t* dx, int64_t row_bytes) {
+  for (int t = 0; t < kPixels; ++t, dy += row_bytes, dx += row_bytes) {
+    if (item == 2) {
+      _mm512_storeu_si512(
+          dx, _mm512_maskz_mov_epi16(rows[t], _mm512_loadu_si512(dy)));
+      continue;
+    }
+    const __m512i a = _mm512_loadu_si512(dy);
+    const __m512i b = _mm512_loadu_si512(dy + 64);
+    _mm512_storeu_si512(
+        dx, _mm512_maskz_mov_epi32(static_cast<__mmask16>(rows[t]), a));
+    _mm512_storeu_si512(
+        dx + 64,
+        _mm512_maskz_mov_epi32(static_cast<__mmask16>(rows[t] >> 16), b));
+  }
+}
+
+template <class T>
+DecodeTileFn Select(bool mid_rise) {
+  return mid_rise ? DecodeTile<T, true> : DecodeTile<T, false>;
+}
+
+}  // namespace
+
+// plane_encode_avx512.cc
+EncodeTileFn Avx512Encoder(DType dtype, bool mid_rise);
+
+TileKernels Avx512Kernels(DType dtype, bool mid_rise) {
+  TileKernels k = {};
+  k.encode = Avx512Encoder(dtype, mid_rise);
+  k.decode = dtype == DType::kF32    ? Select<float>(mid_rise)
+             : dtype == DType::kBF16 ? Select<BF16>(mid_rise)
+                                     : Select<F16>(mid_rise);
+  k.mask = MaskTileBmi2;
+  k.apply = ApplyMask;
+  return k;
+}
+
+}  // namespace plane
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+namespace plane {
+TileKernels Avx512Kernels(DType, bool) { return {}; }
+}  // namespace plane
+}  // namespace comptrain
+
+#endif
