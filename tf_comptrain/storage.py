@@ -56,6 +56,8 @@ class Site:
         self.state = _variable(start, f"{name}/codec_state")
         # Written on collecting steps by layers that a callback watches.
         self.statistics: GradientStatistics | None = None
+        # Whose stream serves here, when the model was last traced; another site's for a shared tensor.
+        self.holder = self
 
     @property
     def relative_bound(self) -> float:
@@ -199,6 +201,7 @@ def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
         slot.held.append(held)
         if not tf.executing_eagerly():  # eager execution runs in order by itself
             x._comptrain_through = through
+    site.holder = held.site
     return fenced(x), held
 
 
