@@ -9,13 +9,15 @@ library is valid for one TensorFlow minor version only.
     python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc
 
 Environment: CXX, CXXFLAGS and LDFLAGS (appended), CUDA_HOME, TF_COMPTRAIN_CUDA (0 = never, 1 = fail
-without nvcc, unset = use nvcc when it is found).
+without nvcc, unset = use nvcc when it is found), TF_COMPTRAIN_CUDA_ARCH (nvcc's -arch; all-major).
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -24,6 +26,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,6 +221,15 @@ def compile_unit(unit: Unit) -> Path:
     return unit.object
 
 
+@contextlib.contextmanager
+def one_build_at_a_time() -> Iterator[None]:
+    """Waits while another process builds in the same folder."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with open(BUILD / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def compile_all(units: list[Unit], jobs: int) -> list[Path]:
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(compile_unit, units))
@@ -246,6 +258,8 @@ def library_name(tf: TensorFlow) -> str:
 def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
     """Compiles and links the op library for one TensorFlow and copies it to target."""
     cuda_sources = sorted((ROOT / "cc/codec").glob("*.cu"))
+    if not cuda_sources and os.environ.get("TF_COMPTRAIN_CUDA") == "1":
+        raise BuildError("TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no cc/codec/*.cu.")
     cuda = find_cuda() if cuda_sources else None
     print(f"TensorFlow {tf.version}, " + (f"CUDA from {cuda.home}" if cuda else "CPU only"), flush=True)
     units = [kernel_unit(p, tf, cuda) for p in kernel_sources(cuda)]
@@ -257,13 +271,14 @@ def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
         lib = [f"-L{p}" for p in (cuda.home / "lib64", cuda.home / "lib") if p.is_dir()]
         flags = [*lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread", *flags]
     built = BUILD / (tf.tag + ("_cuda" if cuda else "")) / library_name(tf)
-    link([cxx(), "-shared"], compile_all(units, jobs), flags, built)
-    # The time tells the CPU build from the GPU one, so it is copied along and compared.
-    if not target.exists() or target.stat().st_mtime_ns != built.stat().st_mtime_ns:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.copy2(built, temporary)
-        os.replace(temporary, target)
+    with one_build_at_a_time():
+        link([cxx(), "-shared"], compile_all(units, jobs), flags, built)
+        # The time tells the CPU build from the GPU one, so it is copied along and compared.
+        if not target.exists() or target.stat().st_mtime_ns != built.stat().st_mtime_ns:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.with_name(f".{target.name}.{os.getpid()}")
+            shutil.copy2(built, temporary)
+            os.replace(temporary, target)
     return target
 
 
@@ -274,19 +289,21 @@ def run_tests(names: list[str], jobs: int) -> int:
         tests = [t for t in tests if t.stem in names or t.stem[: -len("_test")] in names]
         if not tests:
             raise BuildError(f"no test in cc/codec is named {' or '.join(names)}.")
-    units = [codec_unit(p) for p in [*tests, *codec_sources()]]
-    objects = compile_all(units, jobs)
+    programs = [BUILD / "codec" / test.stem for test in tests]
+    with one_build_at_a_time():
+        objects = compile_all([codec_unit(p) for p in [*tests, *codec_sources()]], jobs)
+        codec = objects[len(tests) :]
+        for program, test_object in zip(programs, objects):
+            link([cxx()], [test_object, *codec], ["-lpthread"], program)
     failed = []
-    for i, test in enumerate(tests):
-        program = BUILD / "codec" / test.stem
-        link([cxx()], [objects[i], *objects[len(tests) :]], ["-lpthread"], program)
+    for program in programs:
         started = time.monotonic()
         run = subprocess.run([str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         last = (run.stdout.strip().splitlines() or ["no output"])[-1]
-        print(f"{test.stem}: {last} ({time.monotonic() - started:.1f} s)", flush=True)
+        print(f"{program.name}: {last} ({time.monotonic() - started:.1f} s)", flush=True)
         if run.returncode != 0:
-            failed.append(test.stem)
-            print(run.stdout, f"{test.stem}: exit status {run.returncode}", flush=True)
+            failed.append(program.name)
+            print(run.stdout, f"{program.name}: exit status {run.returncode}", flush=True)
     print(f"C++ tests: {len(tests) - len(failed)} programs passed, {len(failed)} failed")
     return len(failed)
 
