@@ -84,8 +84,9 @@ Pixel Unravel(int64_t pixel, const int64_t size[3]) {
 
 // --- Forward -----------------------------------------------------------------
 
-// Where the window of an output pixel meets the input. Most windows of a
-// tensor meet it alike, so the last list of offsets is kept.
+// Where the window of an output pixel meets the input, and how many pixels of
+// its row in turn meet it alike. Most windows of a tensor do, so the last list
+// of offsets is kept.
 class Window {
  public:
   explicit Window(const PoolShape& shape) : s_(shape) {}
@@ -110,7 +111,19 @@ class Window {
   }
 
   int64_t first_element() const { return first_element_; }
-  const std::vector<PoolOffset>& offsets() const { return offsets_; }
+
+  // The run of at most `limit` pixels from `out` on, where the window is.
+  PoolRun Run(const Pixel& out, int64_t limit) const {
+    int64_t pixels = 1;
+    if (valid_[2].count() == s_.window[2]) {
+      const int64_t last_start = s_.in_size[2] - s_.window[2];
+      const int64_t start = WindowStart(s_, 2, out.at[2]);
+      pixels += (last_start - start) / s_.stride[2];
+    }
+    pixels = std::min({pixels, limit, s_.out_size[2] - out.at[2]});
+    return {offsets_.data(), static_cast<int64_t>(offsets_.size()),
+            s_.channels, pixels, s_.stride[2] * s_.channels};
+  }
 
  private:
   void ListOffsets() {
@@ -162,18 +175,21 @@ void IndexPixels(const PoolKernels& kernels, const void* x, DType dtype,
   const int64_t pixel_bytes = s.channels * PositionBytes(PoolIndexBits(s));
   Window window(s);
   Pixel out = Unravel(range.begin, s.out_size);
-  for (int64_t p = range.begin; p < range.end; ++p, positions += pixel_bytes) {
+  for (int64_t p = range.begin; p < range.end;) {
     uint8_t* maxima = At(y, p * s.channels, item_bytes);
+    int64_t done = 1;
     if (window.MoveTo(out)) {
-      kernel(At(x, window.first_element(), item_bytes),
-             window.offsets().data(),
-             static_cast<int64_t>(window.offsets().size()), s.channels, maxima,
-             positions);
+      const PoolRun run = window.Run(out, range.end - p);
+      kernel(At(x, window.first_element(), item_bytes), run, maxima, positions);
+      done = run.pixels;
     } else {
       FillEmpty(dtype, s.channels, maxima);
       std::fill_n(positions, pixel_bytes, uint8_t{0});
     }
-    if (++out.at[2] == s.out_size[2]) out = Unravel(p + 1, s.out_size);
+    p += done;
+    positions += done * pixel_bytes;
+    out.at[2] += done;
+    if (out.at[2] == s.out_size[2]) out = Unravel(p, s.out_size);
   }
 }
 

@@ -101,31 +101,31 @@ struct Best16 {
 
 // Channels [c, c + 16).
 template <class Best>
-inline void IndexBlock(const typename Best::T* x, const PoolOffset* offsets,
-                       int64_t n_offsets, int64_t c, typename Best::T* y,
-                       uint8_t* positions) {
+inline void IndexBlock(const typename Best::T* x, const PoolRun& run,
+                       int64_t c, typename Best::T* y, uint8_t* positions) {
+  const PoolOffset* const offsets = run.offsets;
   Best best(x + c, offsets[0].position);
-  for (int64_t i = 1; i < n_offsets; ++i) {
+  for (int64_t i = 1; i < run.n_offsets; ++i) {
     best.Add(x + c + offsets[i].element, offsets[i].position);
   }
   if (best.Sound()) {
     best.Store(y == nullptr ? nullptr : y + c, positions + c);
   } else {
-    PoolIndexTail<uint8_t>(x, offsets, n_offsets, c, c + 16, y, positions);
+    PoolIndexTail<uint8_t>(x, run, c, c + 16, y, positions);
   }
 }
 
 template <class Best>
-void Index(const void* x, const PoolOffset* offsets, int64_t n_offsets,
-           int64_t channels, void* y, uint8_t* positions) {
+void Index(const void* x, const PoolRun& run, void* y, uint8_t* positions) {
   using T = typename Best::T;
-  const T* in = static_cast<const T*>(x);
-  T* out = static_cast<T*>(y);
-  int64_t c = 0;
-  for (; c + 16 <= channels; c += 16) {
-    IndexBlock<Best>(in, offsets, n_offsets, c, out, positions);
-  }
-  PoolIndexTail<uint8_t>(in, offsets, n_offsets, c, channels, out, positions);
+  const auto pixel = [&run](const T* in, T* out, uint8_t* to) {
+    int64_t c = 0;
+    for (; c + 16 <= run.channels; c += 16) {
+      IndexBlock<Best>(in, run, c, out, to);
+    }
+    PoolIndexTail<uint8_t>(in, run, c, run.channels, out, to);
+  };
+  PoolForPixels<uint8_t, T>(x, run, y, positions, pixel);
 }
 
 // Ones in the 32-bit lanes of 8 channels whose maximum was here.

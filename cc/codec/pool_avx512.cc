@@ -89,15 +89,16 @@ struct Best16 {
 // share the walk over the window and hide each other's latency. All loops
 // over them are unrolled, or they would live in memory.
 template <class Best, int kVectors>
-inline void IndexBlock(const typename Best::T* x, const PoolOffset* offsets,
-                       int64_t n_offsets, int64_t c, int64_t lanes,
-                       typename Best::T* y, uint8_t* positions) {
+inline void IndexBlock(const typename Best::T* x, const PoolRun& run,
+                       int64_t c, int64_t lanes, typename Best::T* y,
+                       uint8_t* positions) {
+  const PoolOffset* const offsets = run.offsets;
   Best best[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
     best[v].Start(x + c + v * Best::kLanes, lanes, offsets[0].position);
   }
-  for (int64_t i = 1; i < n_offsets; ++i) {
+  for (int64_t i = 1; i < run.n_offsets; ++i) {
     const auto* at = x + c + offsets[i].element;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -111,34 +112,37 @@ inline void IndexBlock(const typename Best::T* x, const PoolOffset* offsets,
       best[v].Store(y == nullptr ? nullptr : y + first, positions + first,
                     lanes);
     } else {
-      PoolIndexTail<uint8_t>(x, offsets, n_offsets, first, first + lanes,
-                             y, positions);
+      PoolIndexTail<uint8_t>(x, run, first, first + lanes, y, positions);
     }
   }
 }
 
 template <class Best>
-void Index(const void* x, const PoolOffset* offsets, int64_t n_offsets,
-           int64_t channels, void* y, uint8_t* positions) {
-  using T = typename Best::T;
+inline void IndexPixel(const typename Best::T* x, const PoolRun& run,
+                       typename Best::T* y, uint8_t* positions) {
   constexpr int64_t kLanes = Best::kLanes;
-  const T* in = static_cast<const T*>(x);
-  T* out = static_cast<T*>(y);
+  const int64_t channels = run.channels;
   int64_t c = 0;
   // A literal count lets the compiler drop the masks of whole vectors.
   for (; c + 4 * kLanes <= channels; c += 4 * kLanes) {
-    IndexBlock<Best, 4>(in, offsets, n_offsets, c, kLanes, out, positions);
+    IndexBlock<Best, 4>(x, run, c, kLanes, y, positions);
   }
   for (; c + 2 * kLanes <= channels; c += 2 * kLanes) {
-    IndexBlock<Best, 2>(in, offsets, n_offsets, c, kLanes, out, positions);
+    IndexBlock<Best, 2>(x, run, c, kLanes, y, positions);
   }
   for (; c + kLanes <= channels; c += kLanes) {
-    IndexBlock<Best, 1>(in, offsets, n_offsets, c, kLanes, out, positions);
+    IndexBlock<Best, 1>(x, run, c, kLanes, y, positions);
   }
-  if (c < channels) {
-    IndexBlock<Best, 1>(in, offsets, n_offsets, c, channels - c, out,
-                        positions);
-  }
+  if (c < channels) IndexBlock<Best, 1>(x, run, c, channels - c, y, positions);
+}
+
+template <class Best>
+void Index(const void* x, const PoolRun& run, void* y, uint8_t* positions) {
+  using T = typename Best::T;
+  PoolForPixels<uint8_t, T>(x, run, y, positions,
+                            [&run](const T* in, T* out, uint8_t* to) {
+                              IndexPixel<Best>(in, run, out, to);
+                            });
 }
 
 inline void CopyCover(const PoolCover& cover, int64_t channels, float* dx) {

@@ -4,10 +4,11 @@ namespace comptrain {
 namespace {
 
 template <class P, class T>
-void Index(const void* x, const PoolOffset* offsets, int64_t n_offsets,
-           int64_t channels, void* y, uint8_t* positions) {
-  PoolIndexTail<P>(static_cast<const T*>(x), offsets, n_offsets, 0, channels,
-                   static_cast<T*>(y), positions);
+void Index(const void* x, const PoolRun& run, void* y, uint8_t* positions) {
+  PoolForPixels<P, T>(x, run, y, positions,
+                      [&run](const T* in, T* out, uint8_t* to) {
+                        PoolIndexTail<P>(in, run, 0, run.channels, out, to);
+                      });
 }
 
 template <class P, class T>

@@ -16,6 +16,15 @@ struct PoolOffset {
   uint32_t position;  // in the whole window, row-major
 };
 
+// Output pixels of one row whose windows meet the input alike.
+struct PoolRun {
+  const PoolOffset* offsets;  // all places, in order; at least one
+  int64_t n_offsets;
+  int64_t channels;
+  int64_t pixels;
+  int64_t step;  // elements of the input from one window to the next
+};
+
 // An output pixel whose window covers the input pixel at `position`.
 struct PoolCover {
   const uint8_t* positions;  // where its maxima were, one a channel
@@ -26,10 +35,10 @@ struct PoolCover {
 // The first two are indexed by DType. Positions are bytes, or two bytes each
 // in the table for windows of more than 256 positions.
 struct PoolKernels {
-  // x: channels of the first place; offsets: all places (at least one), in
-  // order. y (may be null), positions: channels.
-  void (*index[3])(const void* x, const PoolOffset* offsets, int64_t n_offsets,
-                   int64_t channels, void* y, uint8_t* positions);
+  // x: the first place of the first window. y (may be null), positions:
+  // pixels * channels.
+  void (*index[3])(const void* x, const PoolRun& run, void* y,
+                   uint8_t* positions);
   // dx[c] = sum of dy[c] over the covers whose maximum was here, in order.
   void (*gradient[3])(const PoolCover* covers, int64_t n_covers,
                       int64_t channels, void* dx);
@@ -73,22 +82,35 @@ static inline void StorePosition(unsigned position, uint8_t* positions,
   std::memcpy(positions + c * sizeof(P), &value, sizeof(P));
 }
 
-// Channels [begin, channels) of PoolKernels::index.
+// Channels [begin, end) of PoolKernels::index for one pixel.
 template <class P, class T>
-static inline void PoolIndexTail(const T* x, const PoolOffset* offsets,
-                                 int64_t n_offsets, int64_t begin,
-                                 int64_t channels, T* y, uint8_t* positions) {
-  for (int64_t c = begin; c < channels; ++c) {
+static inline void PoolIndexTail(const T* x, const PoolRun& run, int64_t begin,
+                                 int64_t end, T* y, uint8_t* positions) {
+  for (int64_t c = begin; c < end; ++c) {
     T best = x[c];
-    unsigned where = offsets[0].position;
-    for (int64_t i = 1; i < n_offsets; ++i) {
-      const T v = x[offsets[i].element + c];
+    unsigned where = run.offsets[0].position;
+    for (int64_t i = 1; i < run.n_offsets; ++i) {
+      const T v = x[run.offsets[i].element + c];
       if (!PoolBeats(ToFloat(v), ToFloat(best))) continue;
       best = v;
-      where = offsets[i].position;
+      where = run.offsets[i].position;
     }
     if (y != nullptr) y[c] = best;
     StorePosition<P>(where, positions, c);
+  }
+}
+
+// Calls pixel(x, y, positions) for the pixels of a run. P: type of a position.
+template <class P, class T, class F>
+static inline void PoolForPixels(const void* x, const PoolRun& run, void* y,
+                                 uint8_t* positions, const F& pixel) {
+  const T* in = static_cast<const T*>(x);
+  T* out = static_cast<T*>(y);
+  for (int64_t p = 0; p < run.pixels; ++p) {
+    pixel(in, out, positions);
+    in += run.step;
+    if (out != nullptr) out += run.channels;
+    positions += run.channels * sizeof(P);
   }
 }
 
