@@ -16,8 +16,8 @@ from tf_comptrain import _keras, native
 
 # Ops whose first output is their first input's buffer.
 _ALIASES = frozenset(
-    ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "Snapshot",
-     "Comptrain>Compress", "Comptrain>Bitmask", "Comptrain>MemoryLimit")
+    ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
+     "Snapshot", "Comptrain>Compress", "Comptrain>Bitmask", "Comptrain>MemoryLimit")
 )  # fmt: skip
 _SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # Not activations: weights, constants, and the batch, which the caller holds.
@@ -194,7 +194,8 @@ def limit(limit_bytes: int) -> Iterator[None]:
     in_use = tf.config.experimental.get_memory_info(device())["current"]
     if not limit_bytes > in_use:
         raise ValueError(
-            f"`limit_bytes` must be above the {in_use} bytes that are in use already. Received: {limit_bytes}."
+            f"`limit_bytes` must be above the {in_use} bytes that are in use already. "
+            f"Received: {limit_bytes}."
         )
     if _limit_bytes is None:
         with tf.init_scope(), tf.device("CPU:0"):

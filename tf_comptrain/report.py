@@ -97,7 +97,8 @@ class Report(NamedTuple):
             console.print(
                 f"Held per sample: {format_bytes(self.predicted_bytes)} predicted, of "
                 f"{format_bytes(self.plain_bytes)} as plain values "
-                f"({self.plain_bytes / self.predicted_bytes:.1f}x). Measure with tf_comptrain.memory.measure_step.",
+                f"({self.plain_bytes / self.predicted_bytes:.1f}x). "
+                "Measure with tf_comptrain.memory.measure_step.",
                 markup=False,
             )
         return out.getvalue()

@@ -6,7 +6,7 @@ when gated by the incoming gradient. One tensor is stored once: the handle hangs
 
 Three fences keep memory low on TensorFlow's executor, which runs whatever has its inputs:
 the gate (decompression waits for dy), the pass-through (consumers read compress's output) and
-`after` (an input gradient waits for the weight gradient). See docs/design.md.
+`after` (an input gradient waits for the weight gradients). See docs/design.md.
 """
 
 from __future__ import annotations
@@ -205,14 +205,14 @@ def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
     return fenced(x), held
 
 
-def after(dx: tf.Tensor, others: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """dx, once `others` (the weight gradients) are computed.
+def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:
+    """dy for the input gradient, once the weight gradients `dws` are computed.
 
-    Otherwise the chain of input gradients runs ahead, and decompressed tensors pile up behind the
-    weight gradients.
+    The restored input is freed then, before the input gradient is allocated. Without this the chain
+    of input gradients runs ahead, and restored tensors pile up behind the weight gradients.
     """
-    waits = [t for t in others if isinstance(t, tf.Tensor)]
+    waits = [dw for dw in dws if isinstance(dw, tf.Tensor)]
     if not waits or tf.executing_eagerly():
-        return dx
+        return dy
     with tf.control_dependencies(waits):
-        return tf.identity(dx)
+        return tf.identity(dy)

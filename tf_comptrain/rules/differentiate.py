@@ -38,12 +38,13 @@ def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer
         def gradient(dy, variables=None):
             variables = list(variables or ())
             x_hat = held.restore(gate=dy)
-            with _keras.layer_scope(layer), tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
+            with _keras.layer_scope(layer), tape:
                 tape.watch([x_hat, *variables])
                 y_hat = fn(x_hat)
-            dx, *dws = tape.gradient(y_hat, [x_hat, *variables], output_gradients=dy)
+            dws = tape.gradient(y_hat, variables, output_gradients=dy)
             _collect(site, dy, dws)
-            dx = after(dx, dws)
+            dx = tape.gradient(y_hat, x_hat, output_gradients=after(dy, dws))
             return (dx, dws) if variables else dx
 
         return y, gradient
