@@ -5,9 +5,11 @@ The error of a stored input therefore stays in this layer's weight gradient (the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
@@ -32,6 +34,11 @@ class _WithoutActivation:
         return getattr(self._layer, name)
 
 
+def linear_part(layer: keras.layers.Layer, **kwargs: Any) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The layer's own call without its activation, as a function of its input."""
+    return partial(_keras.class_call(layer), _WithoutActivation(layer), **kwargs)
+
+
 class _Linear(Rule):
     def obstacle(self, layer):
         if not layer.trainable:
@@ -47,8 +54,7 @@ class _Linear(Rule):
         layer = context.layer
         if not layer.trainable or not worth_holding(x):
             return context.original(x, **kwargs)
-        linear_part = partial(_keras.class_call(layer), _WithoutActivation(layer), **kwargs)
-        y = from_input(linear_part, x, context.sites["input"], layer)
+        y = from_input(linear_part(layer, **kwargs), x, context.sites["input"], layer)
         return activation.apply(layer.activation, y, layer, _activation_site(context))
 
 
