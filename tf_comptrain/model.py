@@ -73,12 +73,15 @@ class Instrumentation:
       report: What was done.
       collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
         `collect_statistics` is called.
+      bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
+        ones.
     """
 
     def __init__(self, instruments: dict[keras.layers.Layer, Instrument], report: Report):
         self.instruments = instruments
         self.report = report
         self.collecting: tf.Variable | None = None
+        self.bound_scale = 1.0
 
     def sites(self) -> dict[str, Site]:
         """Places where tensors are held compressed, by "layer/role"."""
