@@ -238,6 +238,57 @@ def compute_loss(model: keras.Model, x: Any, y: Any) -> tf.Tensor:
     return model.optimizer.scale_loss(loss) if KERAS_3 else loss
 
 
+def loss_scale(optimizer: Any) -> float:
+    """The factor that mixed precision puts on the loss, and so on every gradient of the backward pass."""
+    scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3's LossScaleOptimizer
+    if scale is None:
+        scale = getattr(optimizer, "loss_scale" if not KERAS_3 else "loss_scale_factor", None)
+    return 1.0 if scale is None else float(tf.convert_to_tensor(scale))
+
+
+def accumulated_gradient(optimizer: Any, variable: Any) -> tuple[Any, float] | None:
+    """The optimizer's momentum slot of a trainable variable, and the factor that makes it
+
+        M_t = g_t + mu M_(t-1):
+
+    SGD keeps -learning_rate * M (Keras 2's SGD too), the Adam family (1 - beta_1) * M. None for
+    optimizers that keep no such slot, have none yet, or do not train the variable.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(optimizer, keras.optimizers.SGD):
+        slots = getattr(optimizer, "momentums", None)
+        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
+        factor = 1.0 / rate if rate > 0 else 0.0
+    elif isinstance(optimizer, _adam_family()):
+        slots = getattr(optimizer, "_momentums", None) or getattr(optimizer, "_m", None)
+        factor = 1.0 / (1.0 - float(optimizer.beta_1))
+    else:
+        return None
+    if not slots or not factor:
+        return None
+    try:
+        index = (
+            optimizer._get_variable_index(variable)
+            if KERAS_3
+            else optimizer._index_dict[optimizer._var_key(variable)]
+        )
+    except KeyError:
+        return None
+    return slots[index], factor
+
+
+def _adam_family() -> tuple[type, ...]:
+    names = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
+    return tuple(getattr(keras.optimizers, name) for name in names if hasattr(keras.optimizers, name))
+
+
+def has_schedule(optimizer: Any) -> bool:
+    """Whether the learning rate follows a schedule, and so cannot be set."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(optimizer, "_learning_rate", None)
+    return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
 @contextlib.contextmanager
 def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
     """Inside, `hook(layer, output)` replaces the output of every layer called on tensors.
