@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,6 +30,19 @@ constexpr int kRepeats = 15;
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 const char* const kNames[] = {"f32", "bf16", "f16"};
 
+// Memory aligned as TensorFlow aligns its tensors, touched.
+class Tensor {
+ public:
+  explicit Tensor(int64_t bytes)
+      : data_(std::aligned_alloc(64, (bytes + 63) / 64 * 64), std::free) {
+    std::memset(data_.get(), 0, bytes);
+  }
+  void* data() const { return data_.get(); }
+
+ private:
+  std::unique_ptr<void, void (*)(void*)> data_;
+};
+
 double Seconds(const std::function<void()>& run) {
   const auto start = std::chrono::steady_clock::now();
   run();
@@ -43,7 +58,7 @@ double Median(std::vector<double> v) {
 
 void Measure(const std::string& name, int64_t bytes,
              const std::function<void()>& run) {
-  std::vector<uint8_t> from(bytes / 2, 1), to(bytes / 2, 2);
+  const Tensor from(bytes / 2), to(bytes / 2);
   run();
   std::vector<double> taken, copy;
   for (int i = 0; i < kRepeats; ++i) {
@@ -56,9 +71,9 @@ void Measure(const std::string& name, int64_t bytes,
               bytes / median_s / 1e9, bytes / Median(copy) / 1e9);
 }
 
-// Normal values, half of them negative, in a vector of whole cache lines.
-std::vector<uint64_t> RandomTensor(DType dtype, int64_t n) {
-  std::vector<uint64_t> data(n * ItemBytes(dtype) / 8 + 1);
+// Normal values, half of them negative.
+Tensor RandomTensor(DType dtype, int64_t n) {
+  Tensor data(n * ItemBytes(dtype));
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < n; ++i) {
@@ -72,8 +87,7 @@ void BenchElementwise(DType dtype, int64_t n) {
       std::string(" ") + kNames[static_cast<int>(dtype)] + " " +
       std::to_string(n);
   const int64_t bytes = n * ItemBytes(dtype);
-  const std::vector<uint64_t> x = RandomTensor(dtype, n);
-  std::vector<uint64_t> dx(x.size());
+  const Tensor x = RandomTensor(dtype, n), dx(bytes);
   std::vector<uint8_t> bits(BitmaskBytes(n));
   Measure("bitmask pack" + suffix, bytes + bits.size(), [&] {
     BitmaskPack(x.data(), dtype, n, 0, 6, bits.data(), SerialFor);
@@ -118,9 +132,8 @@ void BenchPool(DType dtype, const PoolCase& c) {
   const PoolShape s = Shape(c);
   const int64_t inputs = c.batch * c.size * c.size * c.channels;
   const int64_t item = ItemBytes(dtype);
-  const std::vector<uint64_t> x = RandomTensor(dtype, inputs);
-  const std::vector<uint64_t> dy = RandomTensor(dtype, inputs / 4);
-  std::vector<uint64_t> y(dy.size()), dx(x.size());
+  const Tensor x = RandomTensor(dtype, inputs), dx(inputs * item);
+  const Tensor dy = RandomTensor(dtype, inputs / 4), y(inputs / 4 * item);
   std::vector<uint8_t> index(PoolIndexBytes(s));
   char shape[64];
   std::snprintf(shape, sizeof shape, " %s [%d,%d,%d,%d] %dx%d/2",

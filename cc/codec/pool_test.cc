@@ -167,7 +167,7 @@ void TestForward(const PoolShape& s, DType dtype, int special) {
   MaxPoolIndex(x.data(), dtype, s, first_y.data(), first.data(), SerialFor);
   CheckForward(x, dtype, s, first_y, first, which);
   for (const Table& table : Tables()) {
-    Buffer y(first_y.bytes(), 2), index(first.bytes(), 1);
+    Buffer y(first_y.bytes(), 4), index(first.bytes(), 1);
     MaxPoolIndexWith(*table.kernels, x.data(), dtype, s, y.data(),
                      index.data(), SerialFor);
     CHECK_MSG(y == first_y && index == first, which + " " + table.name);
