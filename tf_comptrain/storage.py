@@ -75,6 +75,10 @@ class Site:
         values[0] = bound
         self.state.assign(values)
 
+    def reset_bound(self) -> None:
+        """Returns to the bound that the site was made with."""
+        self.set_bound(0.0 if self.bound.relative else self.bound.value)
+
 
 class GradientStatistics:
     """What the error-bound law needs of a layer's gradients, collected inside the train step.
