@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.eager import record
+from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
@@ -80,6 +81,11 @@ def device_obstacle() -> str | None:
     if tf.config.list_logical_devices("GPU"):
         return "on a GPU, for which the codec ops have no kernel"
     return None
+
+
+def kernel_devices(op: str) -> list[str]:
+    """Device types that have a kernel for an op, such as "CPU", "GPU" or "XLA_CPU_JIT"."""
+    return sorted({kernel.device_type for kernel in tf_kernels.get_registered_kernels_for_op(op).kernel})
 
 
 def _training() -> bool:

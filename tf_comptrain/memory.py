@@ -75,7 +75,7 @@ def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
             step()
         peaks, seconds = [], []
         for _ in range(steps):
-            peak, resting, elapsed = _measured(step)
+            peak, resting, elapsed = measure_call(step)
             peaks.append(peak)
             seconds.append(elapsed)
         saved = saved_bytes(model, x, y)
@@ -84,8 +84,8 @@ def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
     return StepMemory(max(peaks), resting, statistics.median(seconds), saved, saved_plain)
 
 
-def _measured(step) -> tuple[int, int, float]:
-    """(peak over resting, resting, seconds) of one call of step."""
+def measure_call(step) -> tuple[int, int, float]:
+    """(peak over resting, resting, seconds) of one call of `step`; no warm-up."""
     gc.collect()
     name = device()
     tf.config.experimental.reset_memory_stats(name)
