@@ -10,7 +10,9 @@ docs/design.md says how it works, docs/limitations.md what it does not do.
 
 from tf_comptrain import memory
 from tf_comptrain._keras import training_scope
+from tf_comptrain.callbacks import AdaptiveErrorBound
 from tf_comptrain.codecs import ErrorBound
+from tf_comptrain.error_law import LawCheck, check_error_law
 from tf_comptrain.model import compress_model, restore_model
 from tf_comptrain.native import LibraryError
 from tf_comptrain.report import Report
@@ -18,11 +20,14 @@ from tf_comptrain.version import __version__
 from tf_comptrain.wrapper import Compress
 
 __all__ = [
+    "AdaptiveErrorBound",
     "Compress",
     "ErrorBound",
+    "LawCheck",
     "LibraryError",
     "Report",
     "__version__",
+    "check_error_law",
     "compress_model",
     "memory",
     "restore_model",

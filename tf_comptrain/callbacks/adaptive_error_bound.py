@@ -1,0 +1,292 @@
+"""Error bounds that follow the gradients while a model trains."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+from absl import logging
+from tensorflow import keras
+
+from tf_comptrain import _keras, theory
+from tf_comptrain.error_law import LawSite, law_sites
+from tf_comptrain.model import Instrumentation, instrumentation
+from tf_comptrain.storage import Site
+
+_TOLERANCES = {"momentum": 0.01, "gradient": 0.1}
+# What stands in for a momentum that is not there: the one that this gradient alone would build up.
+_USUAL_MOMENTUM = 0.9
+
+
+class Statistics(NamedTuple):
+    """What one collecting step tells of a layer, free of the loss scale and for all replicas.
+
+    Attributes:
+      nonzero_ratio: R of the stored input.
+      sigma: Running standard deviation of the input.
+      sum_sq: Sum of dy^2 behind one weight gradient.
+      gradient_rms: Root mean square of the weight gradient.
+      gradient_mean_abs: Mean magnitude of the weight gradient.
+      momentum: Mean |M|, M the accumulated gradient; 0 where the optimizer keeps none.
+    """
+
+    nonzero_ratio: float
+    sigma: float
+    sum_sq: float
+    gradient_rms: float
+    gradient_mean_abs: float
+    momentum: float
+
+
+class BoundUpdate(NamedTuple):
+    """One layer's bound after one collecting step: an element of `AdaptiveErrorBound.updates`.
+
+    Attributes:
+      step: Training steps before it took effect.
+      layer: Path of the layer.
+      bound: Error bound of the layer's input, in units of x.
+      bound_over_sigma: The same over the running standard deviation of x.
+      target_sigma: Standard deviation that the weight-gradient error was meant to have.
+      predicted_sigma: The one it has with `bound`: smoothing and limits included.
+      source: What set the target: "momentum" or "gradient".
+    """
+
+    step: int
+    layer: str
+    bound: float
+    bound_over_sigma: float
+    target_sigma: float
+    predicted_sigma: float
+    source: str
+
+
+def target_of(statistics: Statistics, target: str, tolerance: float) -> tuple[float, str]:
+    """(sigma, source) the weight-gradient error should have."""
+    if target == "gradient":
+        return tolerance * statistics.gradient_rms, "gradient"
+    if statistics.momentum > 0:
+        return theory.momentum_target(statistics.momentum, tolerance), "momentum"
+    stand_in = statistics.gradient_mean_abs / (1.0 - _USUAL_MOMENTUM)
+    return theory.momentum_target(stand_in, tolerance), "gradient"
+
+
+class AdaptiveErrorBound(keras.callbacks.Callback):
+    """Sets each layer's error bound so that compression stays a small part of its weight gradient.
+
+    At the end of every collecting step, for each convolution and dense layer whose input is held
+    compressed,
+
+        eb = sqrt(3) * sigma / sqrt(R * S),    S = mean over output channels k of sum dy_k^2,
+
+    where R is the non-zero ratio of the input and sigma the error that the weight gradient may
+    have. By target:
+
+        "momentum":  sigma = tolerance * mean |M|,  M_t = g_t + mu M_(t-1)     (COMET)
+        "gradient":  sigma = tolerance * root mean square of the weight gradient  (AC-GC)
+
+    M is read from the optimizer: SGD's momentum, or Adam's first moment, brought to this scale.
+    Where there is none (plain SGD, the first step) mean |g| / (1 - 0.9) stands in.
+
+    Bounds are variables: changing them retraces nothing. The train function is traced once more when
+    training begins with this callback for the first time. Gradients are reduced on collecting steps
+    only. Batch normalization and nonlinear layers keep the bounds of `compress_model`, as do layers
+    that share a tensor with one of those, unless this layer needs a tighter one. A bound given to
+    `compress_model` holds until the first collecting step.
+
+    Args:
+      interval: Steps from one collecting step to the next.
+      target: "momentum" or "gradient".
+      tolerance: Error / momentum, or error / gradient. Default: 0.01 for "momentum", 0.1 for
+        "gradient".
+      warmup: Steps before the first collecting step, with the bounds of `compress_model`.
+      smoothing: Weight of the past in [0, 1): bounds are averaged geometrically over updates.
+      limits: Smallest and largest bound / running standard deviation of the input. Above about 0.5
+        the error follows the data, and the law predicts too little.
+      verbose: 1: prints a line for each update.
+
+    Attributes:
+      updates: Every `BoundUpdate` of the last training, in order.
+
+    Raises:
+      ValueError: A bad argument. In `fit`: the model is not compressed.
+
+    Example:
+      >>> ct.compress_model(model)
+      >>> model.compile("adam", "sparse_categorical_crossentropy")
+      >>> model.fit(dataset, callbacks=[ct.AdaptiveErrorBound()])
+
+    Reference:
+      COMET (Jin et al., VLDB 2022); AC-GC (Evans and Aamodt, NeurIPS 2021). Known weakness: see
+      `tf_comptrain.theory`; a layer called several times in a step is judged by its last call.
+    """
+
+    def __init__(
+        self,
+        interval: int = 200,
+        target: str = "momentum",
+        tolerance: float | None = None,
+        warmup: int = 20,
+        smoothing: float = 0.5,
+        limits: tuple[float, float] = (0.01, 0.5),
+        verbose: int = 0,
+    ):
+        super().__init__()
+        if target not in _TOLERANCES:
+            raise ValueError(f"`target` must be 'momentum' or 'gradient'. Received: {target!r}.")
+        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+            raise ValueError(f"`interval` must be a positive number of steps. Received: {interval!r}.")
+        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+            raise ValueError(f"`warmup` must be a number of steps, 0 or more. Received: {warmup!r}.")
+        if tolerance is not None and not (math.isfinite(tolerance) and tolerance > 0):
+            raise ValueError(f"`tolerance` must be a positive number or None. Received: {tolerance!r}.")
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"`smoothing` must be in [0, 1). Received: {smoothing!r}.")
+        if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
+            raise ValueError(
+                "`limits` must be (smallest, largest) bound over standard deviation, "
+                f"0 < smallest <= largest. Received: {limits!r}."
+            )
+        self.interval = interval
+        self.target = target
+        self.tolerance = _TOLERANCES[target] if tolerance is None else float(tolerance)
+        self.warmup = warmup
+        self.smoothing = float(smoothing)
+        self.limits = (float(limits[0]), float(limits[1]))
+        self.verbose = verbose
+        self.updates: list[BoundUpdate] = []
+        self._steps = 0
+        self._next = warmup
+        self._collecting = False
+        self._loss_scale = 1.0
+        self._wanted: dict[str, float] = {}  # layer -> the bound it wants for itself
+
+    def on_train_begin(self, logs=None):
+        handle = instrumentation(self.model)
+        self._handle: Instrumentation = handle
+        handle.collect_statistics(self.model)
+        if self.model.train_function is None:  # `fit` made it before callbacks begin
+            self.model.make_train_function()
+        handle.collecting.assign(False)
+        self._laws = law_sites(handle)
+        self._steps, self._next, self._collecting = 0, self.warmup, False
+        self._wanted = {}
+        self.updates = []
+        for law in self._laws:
+            law.site.reset_bound()
+        if handle.report.obstacle:
+            logging.warning(
+                "AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).",
+                handle.report.obstacle,
+            )
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._first = batch
+        if self._steps >= self._next:
+            self._collecting = True
+            self._next = self._steps + self.interval
+            self._loss_scale = _keras.loss_scale(self.model.optimizer)
+            self._handle.collecting.assign(True)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps += batch - self._first + 1  # several with steps_per_execution
+        if self._collecting:
+            self._collecting = False
+            self._handle.collecting.assign(False)
+            self._update()
+
+    def on_epoch_end(self, epoch, logs=None):
+        latest = {update.layer: update.bound_over_sigma for update in self.updates}
+        if logs is not None and latest:
+            logs["bound_over_sigma"] = math.exp(sum(map(math.log, latest.values())) / len(latest))
+
+    def _update(self) -> None:
+        found = {}
+        for law in self._laws:
+            statistics = self._read(law)
+            if statistics is not None:
+                target_sigma, source = target_of(statistics, self.target, self.tolerance)
+                if target_sigma > 0:
+                    found[law.name] = (law, statistics, target_sigma, source)
+                    self._wanted[law.name] = self._bound(law.name, statistics, target_sigma)
+        bounds = self._set_bounds()
+        for name, (law, statistics, target_sigma, source) in found.items():
+            bound = bounds[id(law.site.holder)]
+            predicted = theory.weight_gradient_sigma(bound, statistics.nonzero_ratio, statistics.sum_sq)
+            self.updates.append(
+                BoundUpdate(
+                    self._steps, name, bound, bound / statistics.sigma, target_sigma, float(predicted), source
+                )
+            )
+        if self.verbose and found:
+            bounds_text = ", ".join(
+                f"{u.layer} {u.bound_over_sigma:.3f}" for u in self.updates[-len(found) :]
+            )
+            print(f"\nAdaptiveErrorBound, step {self._steps}: bound / sigma {bounds_text}")
+
+    def _bound(self, name: str, statistics: Statistics, target_sigma: float) -> float:
+        """This layer's own bound: from the law, smoothed, within the limits."""
+        smallest, largest = (limit * statistics.sigma for limit in self.limits)
+        new = float(theory.bound_for_sigma(target_sigma, statistics.nonzero_ratio, statistics.sum_sq))
+        new = min(max(new, smallest), largest)
+        smooth = theory.smoothed(self._wanted.get(name, 0.0), new, self.smoothing)
+        return min(max(smooth, smallest), largest)
+
+    def _set_bounds(self) -> dict[int, float]:
+        """Sets each stream's bound to the tightest that its readers want; by id of its site."""
+        wanted: dict[int, tuple[Site, float]] = {}
+        for law in self._laws:
+            if law.name in self._wanted:
+                holder = law.site.holder
+                _, tightest = wanted.get(id(holder), (holder, _own_bound(holder)))
+                wanted[id(holder)] = (holder, min(tightest, self._wanted[law.name]))
+        bounds = {}
+        for key, (holder, bound) in wanted.items():
+            bounds[key] = bound * self._handle.bound_scale
+            holder.set_bound(bounds[key])
+        return bounds
+
+    def _read(self, law: LawSite) -> Statistics | None:
+        """The layer's statistics; None where it did not run, or a gradient overflowed or vanished."""
+        holder = law.site.holder.read_state()
+        assert law.site.statistics is not None
+        sums, _, bad_dy = _values(law.site.statistics.output)
+        weight_sums, weight_mean, bad_dw = _values(law.site.statistics.weight)
+        if bad_dy or bad_dw or not (sums > 0 and holder.nonzero_ratio > 0 and holder.running_sigma > 0):
+            return None
+        # Each replica's statistics are of its part of the batch, and reading averages them: errors
+        # and gradients add up over replicas, gradients at least as errors do.
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        kernel = next(w for w in law.layer.trainable_weights if len(w.shape) > 1)
+        channels = kernel.shape[-1]
+        return Statistics(
+            nonzero_ratio=holder.nonzero_ratio,
+            sigma=holder.running_sigma,
+            sum_sq=replicas * law.share * sums / self._loss_scale**2,
+            gradient_rms=math.sqrt(replicas * weight_sums * channels / math.prod(kernel.shape))
+            / self._loss_scale,
+            gradient_mean_abs=math.sqrt(replicas) * weight_mean / self._loss_scale,
+            momentum=self._momentum(kernel),
+        )
+
+    def _momentum(self, kernel: tf.Variable) -> float:
+        found = None
+        if self.target == "momentum":
+            found = _keras.accumulated_gradient(self.model.optimizer, kernel)
+        if found is None:
+            return 0.0
+        slot, factor = found
+        return factor * float(tf.reduce_mean(tf.abs(tf.cast(tf.convert_to_tensor(slot), tf.float32))))
+
+
+def _own_bound(holder: Site) -> float:
+    """The bound that a stream needs for its own layer's sake, where the law does not rule that."""
+    if holder.kind == "linear":
+        return math.inf
+    if not holder.bound.relative:
+        return holder.bound.value
+    return holder.relative_bound * holder.read_state().running_sigma
+
+
+def _values(variable: tf.Variable) -> list[float]:
+    return [float(v) for v in variable.numpy()]
