@@ -1,0 +1,215 @@
+"""`tf-comptrain bench step`: peak memory, time and saved bytes of a training step in three variants.
+
+Each variant lives in a child process, with an allocator of its own, and waits there to be asked for
+a step. The steps are asked for in turn, so that a ratio compares neighbouring moments of a machine
+whose speed drifts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from tensorflow import keras
+
+from tf_comptrain.cli import bench_worker
+from tf_comptrain.report import format_bytes
+
+_LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
+
+
+class Measured(NamedTuple):
+    """What one variant took.
+
+    Attributes:
+      peak_bytes: Allocator peak over the resting level, the largest of the steps.
+      steps_s: Seconds of each step, in the order of the rounds.
+      saved_bytes: Held between forward and backward pass.
+    """
+
+    peak_bytes: int
+    steps_s: list[float]
+    saved_bytes: int
+
+    def summary(self) -> dict:
+        return {
+            "peak_bytes": self.peak_bytes,
+            "step_s": statistics.median(self.steps_s),
+            "saved_bytes": self.saved_bytes,
+        }
+
+
+class WorkerError(RuntimeError):
+    """A child process ended before it answered."""
+
+
+class Worker:
+    """A child process that holds one variant and measures a step when asked."""
+
+    def __init__(self, variant: str, args: argparse.Namespace):
+        start = f"from {bench_worker.__name__} import main; main()"
+        command = [sys.executable, "-c", start, "--variant", variant, "--model", args.model]
+        command += ["--image", str(args.image), "--batch", str(args.batch)]
+        environment = dict(os.environ)
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        package_parent = str(Path(__file__).resolve().parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [package_parent, environment.get("PYTHONPATH")])
+        )
+        self.variant = variant
+        self._messages = tempfile.TemporaryFile("w+")  # shown only if the process fails
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            text=True,
+            env=environment,
+        )
+        self._saved_bytes = 0
+        self._peaks: list[int] = []
+        self._steps_s: list[float] = []
+
+    def wait_until_ready(self) -> None:
+        self._saved_bytes = self._reply()["saved_bytes"]
+
+    def step(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write("step\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the reply, which will not come, says why
+        reply = self._reply()
+        self._peaks.append(reply["peak_bytes"])
+        self._steps_s.append(reply["step_s"])
+
+    def measured(self) -> Measured:
+        return Measured(max(self._peaks), self._steps_s, self._saved_bytes)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+        self._messages.close()
+
+    def _reply(self) -> dict:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            self._messages.seek(0)
+            raise WorkerError(f"{self._messages.read()}{_LABELS[self.variant]}: {_ending(status)}")
+        return json.loads(line)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measures and prints; returns 1 when a variant failed, 2 for a model that Keras does not have."""
+    if not _is_model(args.model):
+        names = sorted(name for name in dir(keras.applications) if _is_model(name))
+        print(
+            f"--model must be one of {', '.join(names)} (keras.applications). Received: {args.model!r}.",
+            file=sys.stderr,
+        )
+        return 2
+    results = measure(args, Console(stderr=True))
+    if args.json:
+        print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))
+    else:
+        Console().print(_table(args, results))
+    return 1 if None in results.values() else 0
+
+
+def measure(args: argparse.Namespace, console: Console) -> dict[str, Measured | None]:
+    """Runs all variants, round by round; None for one that failed, whose reason goes to the console."""
+    alive: dict[str, Worker] = {}
+    try:
+        with Progress(console=console) as progress:
+            rounds = args.steps + 1  # the first one counts the preparation
+            task = progress.add_task("preparing", total=rounds * len(bench_worker.VARIANTS))
+            for number in range(rounds):
+                for variant in bench_worker.VARIANTS:
+                    label = (
+                        f"preparing {_LABELS[variant]}"
+                        if number == 0
+                        else f"{_LABELS[variant]}, step {number}"
+                    )
+                    progress.update(task, description=label)
+                    try:
+                        if number == 0:
+                            alive[variant] = Worker(variant, args)
+                            alive[variant].wait_until_ready()
+                        elif variant in alive:
+                            alive[variant].step()
+                    except WorkerError as error:
+                        alive.pop(variant).close()
+                        progress.console.print(str(error), style="red", markup=False)
+                    progress.advance(task)
+        return {name: alive[name].measured() if name in alive else None for name in bench_worker.VARIANTS}
+    finally:
+        for worker in alive.values():
+            worker.close()
+
+
+def paired_ratio(over: Measured, under: Measured) -> float:
+    """Median over rounds of one variant's step time by the other's of the same round."""
+    return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
+
+
+def _is_model(name: str) -> bool:
+    """keras.applications has modules beside its model functions."""
+    return name[:1].isupper() and callable(getattr(keras.applications, name, None))
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"the process ended with status {status} (its messages are above)"
+    name = signal.Signals(-status).name
+    hint = ", which may mean out of memory" if name in ("SIGKILL", "SIGSEGV", "SIGABRT") else ""
+    return f"the process was ended by {name}{hint}"
+
+
+def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Table:
+    table = Table(
+        title=f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step",
+        caption=_ratios(results),
+        caption_style="",
+    )
+    for heading in ("", "peak memory", "s/step", "saved activations"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, found in results.items():
+        if found is None:
+            table.add_row(_LABELS[name], "failed", "", "")
+        else:
+            row = found.summary()
+            table.add_row(
+                _LABELS[name],
+                format_bytes(row["peak_bytes"]) if row["peak_bytes"] else "not counted",
+                f"{row['step_s']:.3f}",
+                format_bytes(row["saved_bytes"]),
+            )
+    return table
+
+
+def _ratios(results: dict[str, Measured | None]) -> str:
+    plain, fused, compressed = (results[name] for name in bench_worker.VARIANTS)
+    lines = []
+    if plain and compressed:
+        if compressed.peak_bytes:
+            lines.append(f"peak plain / compressed: {plain.peak_bytes / compressed.peak_bytes:.2f}")
+        lines.append(f"saved plain / compressed: {plain.saved_bytes / compressed.saved_bytes:.2f}")
+        lines.append(f"step time compressed / plain: {paired_ratio(compressed, plain):.2f}")
+    if fused and compressed:
+        lines.append(f"step time compressed / plain + fused BN: {paired_ratio(compressed, fused):.2f}")
+    return "\n".join(lines)

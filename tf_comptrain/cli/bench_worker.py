@@ -1,0 +1,72 @@
+"""One variant of `bench step`, in a process of its own: answers each line of stdin with one measured step.
+
+Replies are JSON objects, a line each: {"saved_bytes": ...} when ready, then {"peak_bytes": ...,
+"step_s": ...} per line received.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, memory, model
+
+CLASSES = 1000
+VARIANTS = ("plain", "fused_bn", "compressed")
+_WARM_UP_STEPS = 2
+
+
+def fused_batch_norm(layer: keras.layers.Layer) -> str:
+    """Storage of the "fused_bn" variant: plain Keras, but with TensorFlow's fused batch normalization."""
+    return "fused" if isinstance(layer, keras.layers.BatchNormalization) else "keep"
+
+
+def build(name: str, image: int, variant: str) -> keras.Model:
+    """A keras.applications model with random weights, compiled, in one of the VARIANTS."""
+    keras.utils.set_random_seed(0)
+    built = getattr(keras.applications, name)(weights=None, input_shape=(image, image, 3), classes=CLASSES)
+    if variant == "fused_bn":
+        model.compress_model(built, storage=fused_batch_norm)
+    elif variant == "compressed":
+        model.compress_model(built)
+    softmax = getattr(built.layers[-1], "activation", None) is keras.activations.softmax
+    built.compile(
+        optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=not softmax),
+    )
+    return built
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--image", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--variant", choices=VARIANTS, required=True)
+    args = parser.parse_args()
+
+    # Replies go to the real stdout; whatever else prints goes to stderr.
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    built = build(args.model, args.image, args.variant)
+    random = np.random.default_rng(0)
+    x = tf.constant(random.uniform(size=(args.batch, args.image, args.image, 3)).astype("float32"))
+    y = tf.constant(random.integers(CLASSES, size=args.batch).astype("int32"))
+    step = _keras.train_step_runner(built, x, y)
+    for _ in range(_WARM_UP_STEPS):
+        step()
+    print(json.dumps({"saved_bytes": memory.saved_bytes(built, x, y)}), file=replies)
+    for _ in sys.stdin:
+        peak_bytes, _, step_s = memory.measure_call(step)
+        print(json.dumps({"peak_bytes": peak_bytes, "step_s": step_s}), file=replies)
+
+
+if __name__ == "__main__":
+    main()

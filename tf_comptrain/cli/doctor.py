@@ -1,0 +1,148 @@
+"""`tf-comptrain doctor`: what is installed, what works here, what does not and why."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from tensorflow import keras
+
+from tf_comptrain import _keras, codecs, native
+from tf_comptrain.version import __version__
+
+_COMPRESS_OP = "Comptrain>Compress"
+# What the codec's kernels ask of the processor (cc/codec/plane_dispatch.cc).
+_AVX2 = {"avx2", "bmi1", "bmi2", "f16c"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vbmi", "avx512_vbmi2"}
+
+
+class Finding(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+      about: What was looked at.
+      found: What was found.
+      ok: True: works; False: broken; None: neither, a fact or something that is not active.
+    """
+
+    about: str
+    found: str
+    ok: bool | None = None
+
+
+def examine() -> list[Finding]:
+    """Looks at everything; loads the op library."""
+    return [*_versions(), *_library(), *_devices(), *_active()]
+
+
+def main() -> int:
+    """Prints the findings; returns 1 when the op library cannot be used."""
+    findings = examine()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    marks = {True: "[green]ok[/]", False: "[red]broken[/]", None: ""}
+    for finding in findings:
+        table.add_row(marks[finding.ok], finding.about, escape(finding.found))
+    # A long path or reason is folded, not cut, also where the output is a file.
+    Console(width=None if os.isatty(1) else 160).print(table)
+    return 1 if any(finding.ok is False for finding in findings) else 0
+
+
+def _versions() -> list[Finding]:
+    return [
+        Finding("tf_comptrain", __version__),
+        Finding("Python", f"{platform.python_version()} on {platform.platform()}"),
+        Finding("TensorFlow", tf.__version__),
+        Finding("Keras", keras.__version__),
+        Finding("NumPy", np.__version__),
+    ]
+
+
+def _library() -> list[Finding]:
+    problem = native.problem()
+    if problem is not None:
+        return [Finding("op library", problem, ok=False)]
+    return [Finding("op library", str(native.library_path()), ok=True), _round_trip()]
+
+
+def _round_trip() -> Finding:
+    """Encodes and decodes a small tensor, and compares the error with the bound."""
+    x = tf.nn.relu(tf.random.stateless_normal((8, 16, 16, 32), seed=(1, 2)))
+    try:
+        codec = codecs.get("plane")
+        state = tf.constant(codecs.State(), tf.float32)
+        _, stream, state = codec.compress(x, state, 0.1, mid_rise=True)
+        x_hat = codec.decompress(stream, tf.shape(x), x.dtype, gate=x)
+    except tf.errors.OpError as error:
+        return Finding("codec round trip", error.message, ok=False)
+    bound = codecs.State(*state.numpy().tolist()).bound_used
+    largest = float(tf.reduce_max(tf.abs(x - x_hat)))
+    ratio = x.shape.num_elements() * 4 / int(tf.size(stream))
+    found = f"largest error {largest:.4f}, bound {bound:.4f}, {ratio:.1f}x smaller"
+    return Finding("codec round trip", found, ok=largest <= bound)
+
+
+def _devices() -> list[Finding]:
+    gpus = [
+        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
+        for gpu in tf.config.list_physical_devices("GPU")
+    ]
+    counted = tf.config.experimental.get_memory_info("CPU:0")["peak"] > 0
+    return [
+        Finding("processor", f"{len(os.sched_getaffinity(0))} cores, {_instruction_set()}"),
+        Finding("GPUs", ", ".join(gpus) or "none"),
+        Finding(
+            "memory accounting",
+            "this TensorFlow counts the bytes of its CPU allocator"
+            if counted
+            else "this TensorFlow build does not count: peaks read 0, memory.limit never stops a step",
+        ),
+    ]
+
+
+def _instruction_set() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
+        return f"{platform.machine()}: portable kernels"
+    lines = cpuinfo.read_text().splitlines()
+    flags = set(next((line for line in lines if line.startswith("flags")), "").split())
+    if flags >= _AVX512:
+        return "AVX-512 with VBMI2"
+    return "AVX2" if flags >= _AVX2 else "neither AVX2 nor AVX-512: portable kernels"
+
+
+def _active() -> list[Finding]:
+    if not native.is_loaded():
+        return [Finding("compression", "not active: the op library does not load")]
+    kernels = _keras.kernel_devices(_COMPRESS_OP)
+    obstacle = _keras.device_obstacle()
+    return [
+        _feature(
+            "compression",
+            obstacle is None,
+            "active in training steps of compressed models",
+            f"not active, models train as plain Keras: {obstacle}",
+        ),
+        _feature(
+            "GPU kernels",
+            "GPU" in kernels,
+            "built in",
+            "not active: this library has kernels for the CPU only",
+        ),
+        _feature(
+            "XLA lowering",
+            any(name.startswith("XLA") for name in kernels),
+            "built in",
+            "not active: this library has none, models compiled with jit_compile=True train as plain Keras",
+        ),
+    ]
+
+
+def _feature(about: str, active: bool, if_active: str, if_not: str) -> Finding:
+    return Finding(about, if_active, ok=True) if active else Finding(about, if_not)
