@@ -1,0 +1,103 @@
+"""The three fences, asserted on the graph that runs: after Grappler's optimization."""
+
+import numpy as np
+import pytest
+from models import chain
+from tensorflow.python.eager import context
+
+import tf_comptrain as ct
+from tf_comptrain import storage
+from tf_comptrain.rules import differentiate
+
+
+def optimized_graph(model, x, y):
+    """name -> node of the train step as executed."""
+    context.enable_run_metadata()
+    try:
+        model.train_on_batch(x, y)
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    graphs = [g.post_optimization_graph for g in metadata.function_graphs]
+    return {node.name: node for node in max(graphs, key=lambda graph: len(graph.node)).node}
+
+
+def source(name):
+    """Node name of an input like '^node' or 'node:1'."""
+    return name.lstrip("^").split(":")[0]
+
+
+def ancestors(graph, name):
+    found, waiting = set(), [name]
+    while waiting:
+        for parent in map(source, graph[waiting.pop()].input):
+            if parent in graph and parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found
+
+
+def of_type(graph, *kinds):
+    return [node for node in graph.values() if node.op in kinds]
+
+
+def train_graph(depth=4, activation="relu"):
+    model = chain(depth, activation, size=8)
+    ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
+    return optimized_graph(model, x, np.zeros((2, 32), "float32"))
+
+
+def unordered(graph):
+    """What is out of order in the graph, as text; empty when all three fences hold."""
+    found = []
+    compress = {node.name: node for node in of_type(graph, "Comptrain>Compress")}
+    stored = {source(node.input[0]): node.name for node in compress.values()}
+    for node in graph.values():
+        for name in node.input:
+            if source(name) in stored and node.name not in compress and not name.startswith("^"):
+                found.append(f"{node.name} ({node.op}) reads {name}, not what compress passes through")
+    backward_convs = of_type(graph, "Conv2DBackpropInput", "Conv2DBackpropFilter")
+    forward = {n for node in compress.values() for n in ancestors(graph, node.name)} | set(compress)
+    for node in of_type(graph, "Comptrain>Decompress"):
+        if source(node.input[2]) in forward:
+            found.append(f"{node.name} is gated by {node.input[2]}, which the forward pass computes")
+    for weight in backward_convs:
+        if weight.op != "Conv2DBackpropFilter":
+            continue
+        dy = weight.input[2]
+        for node in backward_convs:
+            if node.op == "Conv2DBackpropInput" and source(node.input[2]) == source(dy):
+                if weight.name not in ancestors(graph, node.name):
+                    found.append(f"{node.name} does not wait for {weight.name}")
+    return found
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_the_executed_graph_is_in_order(activation):
+    graph = train_graph(activation=activation)
+    assert len(of_type(graph, "Comptrain>Compress")) >= 4
+    assert len(of_type(graph, "Comptrain>Decompress")) >= 4
+    assert len(of_type(graph, "Conv2DBackpropInput")) == 3
+    assert unordered(graph) == []
+
+
+def test_without_the_gate_the_graph_is_out_of_order(monkeypatch):
+    restore = storage.Held.restore
+    monkeypatch.setattr(storage.Held, "restore", lambda self, gate: restore(self, self.stream))
+    assert any("is gated by" in line for line in unordered(train_graph()))
+
+
+def test_without_the_pass_through_the_graph_is_out_of_order(monkeypatch):
+    hold = storage.hold
+
+    def hold_beside(x, site):
+        return x, hold(x, site)[1]
+
+    monkeypatch.setattr(differentiate, "hold", hold_beside)
+    assert any("not what compress passes through" in line for line in unordered(train_graph()))
+
+
+def test_without_the_weight_gradient_first_the_graph_is_out_of_order(monkeypatch):
+    monkeypatch.setattr(differentiate, "after", lambda dy, dws: dy)
+    assert any("does not wait for" in line for line in unordered(train_graph()))

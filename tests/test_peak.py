@@ -1,0 +1,58 @@
+"""The peak of a chain grows by what each layer holds, and by nothing else."""
+
+import numpy as np
+import pytest
+from models import chain
+
+import tf_comptrain as ct
+from tf_comptrain import storage
+from tf_comptrain.rules import differentiate
+
+SIZE, FILTERS, BATCH = 64, 32, 16
+TENSOR_BYTES = BATCH * SIZE * SIZE * FILTERS * 4
+# x_hat, dy and dx of one convolution: the most that one layer's backward pass needs at a time.
+WORKING_SET_BYTES = 3 * TENSOR_BYTES
+
+
+def measure(depth, activation="relu", compress=True, steps=5):
+    model = chain(depth, activation, SIZE, FILTERS)
+    if compress:
+        ct.compress_model(model)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(BATCH, SIZE, SIZE, FILTERS)).astype("float32")
+    return ct.memory.measure_step(model, x, np.zeros((BATCH, FILTERS), "float32"), steps=steps)
+
+
+def excess(step, depth, base):
+    """Bytes over a + b * depth with a = depth-1 peak + working set, b = 1.1 x what a layer holds."""
+    return step.peak_bytes - (base.peak_bytes + WORKING_SET_BYTES + 1.1 * step.saved_bytes)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_peak_of_a_chain(activation):
+    base = measure(1, activation)
+    steps = {depth: measure(depth, activation) for depth in (12, 24, 48)}
+    for depth, step in steps.items():
+        print(f"{activation} depth {depth}: peak {step.peak_bytes / 1e6:.1f} MB, held {step.saved_bytes / 1e6:.1f} MB")
+        assert excess(step, depth, base) <= 0
+        assert step.saved_plain_bytes > 4 * step.saved_bytes
+
+
+def test_plain_training_would_not_pass():
+    base = measure(1)
+    plain = measure(12, compress=False, steps=1)
+    compressed = measure(12, steps=1)
+    assert excess(plain._replace(saved_bytes=compressed.saved_bytes), 12, base) > 0
+
+
+def test_without_the_gate_the_peak_is_too_high(monkeypatch):
+    base = measure(1)
+    restore = storage.Held.restore
+    monkeypatch.setattr(storage.Held, "restore", lambda self, gate: restore(self, self.stream))
+    assert excess(measure(12, steps=1), 12, base) > 0
+
+
+def test_without_the_weight_gradient_first_the_working_set_grows(monkeypatch):
+    fenced = measure(12)
+    monkeypatch.setattr(differentiate, "after", lambda dy, dws: dy)
+    assert measure(12).peak_bytes >= fenced.peak_bytes + TENSOR_BYTES // 2
