@@ -68,7 +68,7 @@ class Worker:
             filter(None, [package_parent, environment.get("PYTHONPATH")])
         )
         self.variant = variant
-        self._messages = tempfile.TemporaryFile("w+")  # shown only if the process fails
+        self._messages = tempfile.TemporaryFile("w+")  # noqa: SIM115  # shown only on failure
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
