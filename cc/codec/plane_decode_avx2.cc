@@ -94,41 +94,43 @@ inline __m256 Dequantize(__m256i q, __m256 step) {
 }
 
 
-// Calls value(codes) for the rows of 8 lanes in order, and stores its result.
+// Calls value(codes, quarter) for the four quarters of each row, in order, and
+// stores the results: whole rows at a time, which memory likes best.
 template <class T, class Value>
-inline void EmitRows(const __m256i blocks[8], uint8_t* to, int64_t row_bytes,
-                     const Value& value) {
+inline void EmitRows(const __m256i blocks[4][8], uint8_t* to,
+                     int64_t row_bytes, const Value& value) {
   const __m256i byte = _mm256_set1_epi32(255);
   for (int k = 0; k < 8; ++k) {
-    const __m256i v = blocks[k];
-    const __m256i rows[4] = {
-        _mm256_and_si256(v, byte),
-        _mm256_and_si256(_mm256_srli_epi32(v, 8), byte),
-        _mm256_and_si256(_mm256_srli_epi32(v, 16), byte),
-        _mm256_srli_epi32(v, 24)};
+    __m256i v[4] = {blocks[0][k], blocks[1][k], blocks[2][k], blocks[3][k]};
     for (int i = 0; i < 4; ++i, to += row_bytes) {
-      Store8(value(rows[i]), reinterpret_cast<T*>(to));
+      T* row = reinterpret_cast<T*>(to);
+      for (int quarter = 0; quarter < 4; ++quarter) {
+        Store8(value(_mm256_and_si256(v[quarter], byte), quarter),
+               row + 8 * quarter);
+        v[quarter] = _mm256_srli_epi32(v[quarter], 8);
+      }
     }
   }
 }
 
 template <class T, bool kMidRiseCodes>
-inline void EmitQuarter(const Quantizer& quant, uint16_t entry,
-                        const __m256i blocks[8], uint8_t* out,
-                        int64_t row_bytes) {
+inline void EmitTile(const Quantizer& quant, uint16_t entry,
+                     const __m256i blocks[4][8], uint8_t* out,
+                     int64_t row_bytes) {
   const __m256 step = _mm256_set1_ps(quant.step);
   if (entry & kDelta) {
-    __m256i q = _mm256_setzero_si256();
-    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u) {
-      q = _mm256_add_epi32(q, Unzigzag(u));
-      return Dequantize<kMidRiseCodes, true>(q, step);
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i q[4] = {zero, zero, zero, zero};
+    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int quarter) {
+      q[quarter] = _mm256_add_epi32(q[quarter], Unzigzag(u));
+      return Dequantize<kMidRiseCodes, true>(q[quarter], step);
     });
   } else if (entry & kZigzag) {
-    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int) {
       return Dequantize<kMidRiseCodes, true>(Unzigzag(u), step);
     });
   } else {
-    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int) {
       return Dequantize<kMidRiseCodes, false>(u, step);
     });
   }
@@ -158,12 +160,11 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
   }
   MakeMasks(formats, maps, masks);
   UnpackLanes(formats, words, masks, kTables.chunk, values);
+  __m256i blocks[4][8];
   for (int quarter = 0; quarter < 4; ++quarter) {
-    __m256i blocks[8];
-    Transpose(values + 32 * quarter, blocks);
-    EmitQuarter<T, kMidRiseCodes>(quant, entry, blocks,
-                                  to + 8 * quarter * sizeof(T), row_bytes);
+    Transpose(values + 32 * quarter, blocks[quarter]);
   }
+  EmitTile<T, kMidRiseCodes>(quant, entry, blocks, to, row_bytes);
   return true;
 }
 

@@ -87,18 +87,22 @@ inline __m512 Dequantize(__m512i q, __m512 step) {
   return _mm512_mul_ps(level, step);
 }
 
-// Calls value(codes) for the rows of 16 lanes in order, and stores its result.
+// Calls value(codes, h) for both halves of each row, in order, and stores the
+// results: whole rows at a time, which memory likes best.
 template <class T, class Value>
-inline void EmitRows(const __m512i blocks[8], T* out, int64_t row_bytes,
-                     const Value& value) {
-  uint8_t* to = reinterpret_cast<uint8_t*>(out);
+inline void EmitRows(const __m512i blocks[2][8], uint8_t* to,
+                     int64_t row_bytes, const Value& value) {
   for (int k = 0; k < 8; ++k) {
-    const __m512i v = blocks[k];
-    const __m512i rows[4] = {v, _mm512_srli_epi32(v, 8),
-                             _mm512_srli_epi32(v, 16),
-                             _mm512_srli_epi32(v, 24)};
+    const __m512i a = blocks[0][k], b = blocks[1][k];
+    const __m512i rows[4][2] = {
+        {a, b},
+        {_mm512_srli_epi32(a, 8), _mm512_srli_epi32(b, 8)},
+        {_mm512_srli_epi32(a, 16), _mm512_srli_epi32(b, 16)},
+        {_mm512_srli_epi32(a, 24), _mm512_srli_epi32(b, 24)}};
     for (int i = 0; i < 4; ++i, to += row_bytes) {
-      Store16(value(rows[i]), reinterpret_cast<T*>(to), kAll16);
+      T* row = reinterpret_cast<T*>(to);
+      Store16(value(rows[i][0], 0), row, kAll16);
+      Store16(value(rows[i][1], 1), row + 16, kAll16);
     }
   }
 }
@@ -124,29 +128,30 @@ inline bool AllSmall(const LaneFormats& f) {
 }
 
 template <class T, bool kMidRiseCodes>
-inline void EmitHalf(const Quantizer& quant, uint16_t entry, bool small,
-                     const __m512i blocks[8], T* out, int64_t row_bytes) {
+inline void EmitTile(const Quantizer& quant, uint16_t entry, bool small,
+                     const __m512i blocks[2][8], uint8_t* out,
+                     int64_t row_bytes) {
   const __m512 step = _mm512_set1_ps(quant.step);
   const __m512i byte = _mm512_set1_epi32(255);
   if (entry & kDelta) {
-    __m512i q = _mm512_setzero_si512();
-    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
-      q = _mm512_add_epi32(q, Unzigzag(_mm512_and_si512(v, byte)));
-      return Dequantize<kMidRiseCodes>(q, step);
+    __m512i q[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int h) {
+      q[h] = _mm512_add_epi32(q[h], Unzigzag(_mm512_and_si512(v, byte)));
+      return Dequantize<kMidRiseCodes>(q[h], step);
     });
   } else if (small) {
     __m512 table[2];
     MakeValues<kMidRiseCodes>(quant, (entry & kZigzag) != 0, table);
-    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int) {
       return _mm512_permutex2var_ps(table[0], v, table[1]);
     });
   } else if (entry & kZigzag) {
-    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int) {
       return Dequantize<kMidRiseCodes>(Unzigzag(_mm512_and_si512(v, byte)),
                                        step);
     });
   } else {
-    EmitRows(blocks, out, row_bytes, [&](__m512i v) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int) {
       return Dequantize<kMidRiseCodes>(_mm512_and_si512(v, byte), step);
     });
   }
@@ -181,14 +186,11 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
   }
   MakeMasks(formats, maps, masks);
   UnpackLanes(formats, words, masks, kTables.chunk, values);
-  const bool small = AllSmall(formats);
-  for (int half = 0; half < 2; ++half) {
-    __m512i blocks[8];
-    Transpose(values + 64 * half, blocks);
-    EmitHalf<T, kMidRiseCodes>(quant, entry, small, blocks,
-                               reinterpret_cast<T*>(to) + 16 * half,
-                               row_bytes);
-  }
+  __m512i blocks[2][8];
+  Transpose(values, blocks[0]);
+  Transpose(values + 64, blocks[1]);
+  EmitTile<T, kMidRiseCodes>(quant, entry, AllSmall(formats), blocks, to,
+                             row_bytes);
   return true;
 }
 

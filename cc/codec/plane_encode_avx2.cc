@@ -76,8 +76,8 @@ struct Tile {
 
 template <class T, bool kMidRiseCodes>
 inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
-                         int64_t row_bytes, Rows* rows, Tile* tile,
-                         TileSums* sums) {
+                         const uint8_t* next, int64_t row_bytes, Rows* rows,
+                         Tile* tile, TileSums* sums) {
   const __m256 inv = _mm256_set1_ps(quant.inv);
   const __m256i zero = _mm256_setzero_si256();
   const __m256i exponent = _mm256_set1_epi32(0x7f800000);
@@ -85,8 +85,9 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
   __m256i smallest = zero;
   Extent e = {{zero, zero}, {zero, zero}};
   int32_t zeros = 0;
-  for (int t = 0; t < kPixels; ++t, x += row_bytes) {
+  for (int t = 0; t < kPixels; ++t, x += row_bytes, next += row_bytes) {
     const T* row = reinterpret_cast<const T*>(x);
+    PrefetchRow<T>(next);
     for (int h = 0; h < 2; ++h) {
       const __m256 a = Load8(row + 16 * h), b = Load8(row + 16 * h + 8);
       const __m256i q = _mm256_packs_epi32(Quantize<kMidRiseCodes>(a, inv),
@@ -321,12 +322,14 @@ inline Candidate Measure(const Rows& codes, const Extent& e) {
 }
 
 template <class T, bool kMidRiseCodes>
-uint16_t EncodeTile(const Quantizer& quant, const void* x, int64_t row_bytes,
-                    uint32_t* out, TileSums* sums) {
+uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
+                    int64_t row_bytes, uint32_t* out, TileSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   Rows rows, delta;
   Tile tile;
-  QuantizeTile<T, kMidRiseCodes>(quant, from, row_bytes, &rows, &tile, sums);
+  QuantizeTile<T, kMidRiseCodes>(quant, from,
+                                 static_cast<const uint8_t*>(next), row_bytes,
+                                 &rows, &tile, sums);
   if (!(sums->sum_sq <= __FLT_MAX__) ||
       !(__builtin_fabs(sums->sum) <= __FLT_MAX__)) {
     *sums = PlainSums(quant.dtype, x, row_bytes);

@@ -72,16 +72,17 @@ struct Tile {
 
 template <class T, bool kMidRiseCodes>
 inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
-                         int64_t row_bytes, Rows* rows, Tile* tile,
-                         TileSums* sums) {
+                         const uint8_t* next, int64_t row_bytes, Rows* rows,
+                         Tile* tile, TileSums* sums) {
   const __m512 inv = _mm512_set1_ps(quant.inv);
   const __m512i exponent = _mm512_set1_epi32(0x7f800000);
   __m512 sum_a = _mm512_setzero_ps(), sum_b = sum_a, sq_a = sum_a, sq_b = sum_a;
   __m512i smallest = _mm512_setzero_si512();
   __m512i largest = smallest, nonzero = smallest;
   int32_t count = 0;
-  for (int t = 0; t < kPixels; ++t, x += row_bytes) {
+  for (int t = 0; t < kPixels; ++t, x += row_bytes, next += row_bytes) {
     const T* row = reinterpret_cast<const T*>(x);
+    PrefetchRow<T>(next);
     const __m512 a = Load16(row, kAll16), b = Load16(row + 16, kAll16);
     const __m512i q = _mm512_packs_epi32(Quantize<kMidRiseCodes>(a, inv),
                                          Quantize<kMidRiseCodes>(b, inv));
@@ -170,8 +171,8 @@ inline LaneFormats Formats(const Extent& e) {
 constexpr int LaneAt(int c, int j) { return j < 4 ? 4 * c + j : 12 + 4 * c + j; }
 
 struct Tables {
-  uint8_t chunk[kLanes];       // lane -> 16-byte piece of the transposed tile
-  uint8_t lane_of[8][64];      // piece vector j -> lane, for every byte
+  uint8_t lane_of[8][64];  // piece vector j -> lane, for every byte; aligned
+  uint8_t chunk[kLanes];   // lane -> 16-byte piece of the transposed tile
 };
 
 constexpr Tables MakeTables() {
@@ -286,12 +287,14 @@ inline Candidate Measure(const Rows& codes, const Extent& extent) {
 }
 
 template <class T, bool kMidRiseCodes>
-uint16_t EncodeTile(const Quantizer& quant, const void* x, int64_t row_bytes,
-                    uint32_t* out, TileSums* sums) {
+uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
+                    int64_t row_bytes, uint32_t* out, TileSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   Rows rows, delta;
   Tile tile;
-  QuantizeTile<T, kMidRiseCodes>(quant, from, row_bytes, &rows, &tile, sums);
+  QuantizeTile<T, kMidRiseCodes>(quant, from,
+                                 static_cast<const uint8_t*>(next), row_bytes,
+                                 &rows, &tile, sums);
   if (!(sums->sum_sq <= __FLT_MAX__) ||
       !(__builtin_fabs(sums->sum) <= __FLT_MAX__)) {
     *sums = PlainSums(quant.dtype, x, row_bytes);

@@ -35,6 +35,15 @@ static inline void Store64(uint8_t* p, uint64_t v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// Rows of a tile lie far apart: without this their lines come one by one.
+template <class T>
+static inline void PrefetchRow(const uint8_t* row) {
+  _mm_prefetch(reinterpret_cast<const char*>(row), _MM_HINT_T0);
+  if (sizeof(T) == 4) {
+    _mm_prefetch(reinterpret_cast<const char*>(row) + 64, _MM_HINT_T0);
+  }
+}
+
 static inline __m256i Repeat16(int64_t low, int64_t high) {
   return _mm256_broadcastsi128_si256(_mm_set_epi64x(high, low));
 }

@@ -126,8 +126,9 @@ bool WithinBound(const Quantizer& quant, const void* x, int64_t row_bytes,
 }
 
 template <bool kMidRiseCodes>
-uint16_t EncodeTile(const Quantizer& quant, const void* x, int64_t row_bytes,
-                    uint32_t* out, TileSums* sums) {
+uint16_t EncodeTile(const Quantizer& quant, const void* x,
+                    const void* /*next*/, int64_t row_bytes, uint32_t* out,
+                    TileSums* sums) {
   int16_t q[kTileValues];
   float sum[kLanes] = {}, sum_sq[kLanes] = {};
   int32_t nonzero = 0;

@@ -52,13 +52,13 @@ struct TileSums {
   double sum_sq;
 };
 
-// Encodes a whole tile; x: its first value, rows row_bytes apart. Returns the
-// directory entry, and writes its words to out, which has room for
+// Encodes a whole tile; x: its first value, rows row_bytes apart; next: the
+// same of the tile to come, fetched ahead, or x. Returns the directory entry, and writes its words to out, which has room for
 // kMaxTileWords + kSlackWords. Returns kRaw alone, out unspecified, when a
 // value cannot be represented within the bound.
 using EncodeTileFn = uint16_t (*)(const Quantizer& q, const void* x,
-                                  int64_t row_bytes, uint32_t* out,
-                                  TileSums* sums);
+                                  const void* next, int64_t row_bytes,
+                                  uint32_t* out, TileSums* sums);
 
 // Decodes a whole tile that is not raw; words may be read up to kSlackWords
 // past EntryWords(entry). False if the words do not add up: out unspecified.
