@@ -69,11 +69,13 @@ test-legacy: $(LEGACY_VENV)/.stamp
 	$(LEGACY_PYTHON) -m pytest tests/legacy $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp
-	$(VENV_PYTHON) -m ruff check .
-	$(VENV_PYTHON) -m ruff format --check .
-	$(VENV_PYTHON) -m mypy
-	@if command -v clang-format >/dev/null; then clang-format --dry-run --Werror $$(git ls-files 'cc/*.h' 'cc/*.cc' 'cc/*.cu'); \
-	else echo "clang-format is not installed: C++ formatting not checked"; fi
+	@failed=0; \
+	$(VENV_PYTHON) -m ruff check . || failed=1; \
+	$(VENV_PYTHON) -m ruff format --check . || failed=1; \
+	$(VENV_PYTHON) -m mypy || failed=1; \
+	if command -v clang-format >/dev/null; then clang-format --dry-run --Werror cc/*/*.h cc/*/*.cc || failed=1; \
+	else echo "clang-format is not installed: C++ formatting not checked"; fi; \
+	exit $$failed
 
 clean:
 	rm -rf build dist *.egg-info tf_comptrain/*.so .pytest_cache .mypy_cache .ruff_cache
