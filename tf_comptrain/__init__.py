@@ -10,7 +10,7 @@ docs/design.md says how it works, docs/limitations.md what it does not do.
 
 from tf_comptrain import memory
 from tf_comptrain._keras import training_scope
-from tf_comptrain.callbacks import AdaptiveErrorBound
+from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.error_law import LawCheck, check_error_law
 from tf_comptrain.model import compress_model, restore_model
@@ -20,15 +20,18 @@ from tf_comptrain.version import __version__
 from tf_comptrain.wrapper import Compress
 
 __all__ = [
+    "AdaptiveBatchSize",
     "AdaptiveErrorBound",
     "Compress",
     "ErrorBound",
     "LawCheck",
     "LibraryError",
+    "MemoryLogger",
     "Report",
     "__version__",
     "check_error_law",
     "compress_model",
+    "elastic_batch",
     "memory",
     "restore_model",
     "training_scope",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,7 +26,10 @@ if KERAS_3:
     from keras.src import ops as _keras_ops
     from keras.src.backend.common import global_state as _global_state
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope as _in_symbolic_scope
+    from keras.src.backend.tensorflow import trainer as _trainer
+    from keras.src.callbacks import callback_list as _callback_list
     from keras.src.ops import numpy as _numpy_ops
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter as _DatasetAdapter
 else:
     from keras.src.engine import base_layer_utils as _base_layer_utils
     from keras.src.mixed_precision import autocast_variable as _autocast_variable
@@ -283,7 +287,7 @@ def accumulated_gradient(optimizer: Any, variable: Any) -> tuple[Any, float] | N
     return slots[index], factor
 
 
-def _adam_family() -> tuple[type, ...]:
+def _adam_family() -> Any:
     names = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
     return tuple(getattr(keras.optimizers, name) for name in names if hasattr(keras.optimizers, name))
 
@@ -293,6 +297,67 @@ def has_schedule(optimizer: Any) -> bool:
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = getattr(optimizer, "_learning_rate", None)
     return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
+def batching_of(dataset: tf.data.Dataset) -> str | None:
+    """The transformation that made batches of a dataset's elements; None if none did."""
+    while True:
+        name = type(dataset).__name__.lstrip("_")
+        if "Batch" in name and "Unbatch" not in name:
+            return name
+        inputs = dataset._inputs()
+        if len(inputs) != 1 or "Unbatch" in name or "FlatMap" in name:
+            return None
+        dataset = inputs[0]
+
+
+def follow_cardinality() -> None:
+    """From now on `fit` asks a dataset for its number of batches at each epoch, not only at the first.
+
+    An epoch of exactly that many steps ends without a step on no data, which would advance
+    `optimizer.iterations`. The progress bar follows too.
+    """
+    if not KERAS_3:
+        raise NotImplementedError("Batch sizes that change from epoch to epoch need Keras 3.")
+    if _trainer.TFEpochIterator.__name__ == "_FollowingIterator":
+        return
+
+    class _FollowingIterator(_trainer.TFEpochIterator):
+        _num_batches: Any
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            _scopes.epochs = weakref.ref(self)
+
+        def refresh(self) -> int | None:
+            if isinstance(self.data_adapter, _DatasetAdapter):
+                self._num_batches = self.data_adapter.num_batches or self._num_batches
+            return self.num_batches
+
+        def _enumerate_iterator(self):
+            self.refresh()
+            yield from super()._enumerate_iterator()
+
+    class _FollowingProgbar(keras.callbacks.ProgbarLogger):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs = _current_epochs()
+            if epochs is not None:
+                self.target = epochs.refresh()
+            super().on_epoch_begin(epoch, logs)
+
+    _trainer.TFEpochIterator = _FollowingIterator
+    _callback_list.ProgbarLogger = _FollowingProgbar
+
+
+def _current_epochs() -> Any:
+    found = getattr(_scopes, "epochs", None)
+    return found() if found is not None else None
+
+
+def fitted_dataset() -> tf.data.Dataset | None:
+    """In `on_train_begin`: the dataset that `fit` was called with, after `follow_cardinality`."""
+    adapter = getattr(_current_epochs(), "data_adapter", None)
+    return adapter._dataset if isinstance(adapter, _DatasetAdapter) else None
 
 
 @contextlib.contextmanager

@@ -91,6 +91,12 @@ class Instrumentation:
             for site in instrument.context.sites.values()
         }
 
+    def reset_bounds(self) -> None:
+        """Returns every site to the bound that `compress_model` gave it."""
+        self.bound_scale = 1.0
+        for site in self.sites().values():
+            site.reset_bound()
+
     def collect_statistics(self, model: keras.Model) -> None:
         """Builds the gradient statistics into the train step (once; drops the compiled functions)."""
         if self.collecting is not None:

@@ -162,43 +162,45 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._wanted: dict[str, float] = {}  # layer -> the bound it wants for itself
 
     def on_train_begin(self, logs=None):
-        handle = instrumentation(self.model)
-        self._handle: Instrumentation = handle
-        handle.collect_statistics(self.model)
+        self._handle: Instrumentation = instrumentation(self.model)
+        self._handle.collect_statistics(self.model)
         if self.model.train_function is None:  # `fit` made it before callbacks begin
             self.model.make_train_function()
-        handle.collecting.assign(False)
-        self._laws = law_sites(handle)
-        self._steps, self._next, self._collecting = 0, self.warmup, False
+        self._handle.reset_bounds()
+        self._collect(False)
+        self._laws = law_sites(self._handle)
+        self._steps, self._next = 0, self.warmup
         self._wanted = {}
         self.updates = []
-        for law in self._laws:
-            law.site.reset_bound()
-        if handle.report.obstacle:
+        obstacle = self._handle.report.obstacle
+        if obstacle:
             logging.warning(
                 "AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).",
-                handle.report.obstacle,
+                obstacle,
             )
 
     def on_train_batch_begin(self, batch, logs=None):
         self._first = batch
         if self._steps >= self._next:
-            self._collecting = True
             self._next = self._steps + self.interval
             self._loss_scale = _keras.loss_scale(self.model.optimizer)
-            self._handle.collecting.assign(True)
+            self._collect(True)
 
     def on_train_batch_end(self, batch, logs=None):
         self._steps += batch - self._first + 1  # several with steps_per_execution
         if self._collecting:
-            self._collecting = False
-            self._handle.collecting.assign(False)
+            self._collect(False)
             self._update()
 
     def on_epoch_end(self, epoch, logs=None):
         latest = {update.layer: update.bound_over_sigma for update in self.updates}
         if logs is not None and latest:
             logs["bound_over_sigma"] = math.exp(sum(map(math.log, latest.values())) / len(latest))
+
+    def _collect(self, on: bool) -> None:
+        assert self._handle.collecting is not None  # made by collect_statistics
+        self._collecting = on
+        self._handle.collecting.assign(on)
 
     def _update(self) -> None:
         found = {}

@@ -1,0 +1,264 @@
+"""A batch size that grows into the memory that compression freed."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from absl import logging
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use
+from tf_comptrain.callbacks._tuner import Policy, TunerState, decide
+from tf_comptrain.callbacks.elastic_batch import ElasticBatch
+from tf_comptrain.model import Instrumentation, instrumentation
+
+_LR_POWER = {"linear": 1.0, "sqrt": 0.5, None: 0.0}
+
+
+class Decision(NamedTuple):
+    """What was decided before an epoch: an element of `AdaptiveBatchSize.decisions`.
+
+    Attributes:
+      epoch: The epoch that it holds for, from 0.
+      action: "grow", "lower", "tighten" or "keep".
+      batch: Batch size in this epoch.
+      learning_rate: Of this epoch.
+      bound_scale: Factor on all error bounds.
+      loss: Of the epoch before.
+      peak_bytes: Of the epoch before.
+      reason: In words.
+    """
+
+    epoch: int
+    action: str
+    batch: int
+    learning_rate: float
+    bound_scale: float
+    loss: float
+    peak_bytes: int
+    reason: str
+
+
+class AdaptiveBatchSize(keras.callbacks.Callback):
+    """Steers the batch size from epoch to epoch, by memory headroom and loss trend.
+
+    Before each epoch but the first:
+
+    - the loss improves: the batch grows, at most by `growth`, into the headroom: limit minus
+      measured peak, over bytes per sample as measured;
+    - it stalls (no new best for `patience` epochs) or rises: all error bounds are halved, down to
+      `min_bound_scale`; after that the batch is lowered and does not grow past that size again;
+    - the peak passed the limit: the batch is lowered.
+
+    The learning rate follows the batch: "linear" multiplies it by new / old (Goyal et al.), "sqrt"
+    by the square root (usual with Adam), None leaves it. Nothing is retraced. At the end of
+    training batch and learning rate stay as they are, and another `fit` goes on from there.
+
+    `fit` must be given the dataset of `elastic_batch`. Works with or without `AdaptiveErrorBound`.
+
+    Args:
+      memory_limit: Bytes of the device allocator in all, weights included.
+      max_batch: Largest batch. Default: limited by memory and the dataset only.
+      min_batch: Smallest batch. Default: an eighth of the size that training begins with.
+      lr_scaling: "linear", "sqrt" or None.
+      growth: Largest new batch / old batch, and the divisor when lowering.
+      margin: Part of the limit that stays free.
+      patience: Epochs without a new best loss that count as a stall.
+      min_delta: Relative change of the loss that counts.
+      min_bound_scale: Smallest factor on the error bounds.
+      verbose: 1: prints a line for each decision. 0: they go to absl's log.
+
+    Attributes:
+      decisions: Every `Decision` of the last training.
+
+    Raises:
+      ValueError: A bad argument. In `fit`, before the first step: the model is not compressed, the
+        dataset is not elastic, the limit is below what is in use already, `max_batch` is below the
+        batch that training begins with, a learning-rate schedule cannot be scaled, or this
+        TensorFlow build does not count allocated bytes.
+
+    Example:
+      >>> data = ct.elastic_batch(samples, batch_size=64)
+      >>> tuner = ct.AdaptiveBatchSize(memory_limit=2_000_000_000, max_batch=1024)
+      >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
+
+    Known weakness: a step that runs out of memory ends the training; the loss of one epoch is a
+    noisy measure of its trend.
+    """
+
+    def __init__(
+        self,
+        memory_limit: int,
+        max_batch: int | None = None,
+        min_batch: int | None = None,
+        lr_scaling: str | None = "linear",
+        growth: float = 2.0,
+        margin: float = 0.05,
+        patience: int = 2,
+        min_delta: float = 0.01,
+        min_bound_scale: float = 0.25,
+        verbose: int = 1,
+    ):
+        super().__init__()
+        if isinstance(memory_limit, bool) or not memory_limit > 0:
+            raise ValueError(
+                f"`memory_limit` must be a positive number of bytes. Received: {memory_limit!r}."
+            )
+        for name, value in (("max_batch", max_batch), ("min_batch", min_batch)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"`{name}` must be a positive integer or None. Received: {value!r}.")
+        if max_batch is not None and min_batch is not None and max_batch < min_batch:
+            raise ValueError(
+                f"`max_batch` must be at least `min_batch`. Received: max_batch={max_batch}, "
+                f"min_batch={min_batch}."
+            )
+        if lr_scaling not in _LR_POWER:
+            raise ValueError(f"`lr_scaling` must be 'linear', 'sqrt' or None. Received: {lr_scaling!r}.")
+        if not growth > 1:
+            raise ValueError(f"`growth` must be above 1. Received: {growth!r}.")
+        if not 0 <= margin < 1:
+            raise ValueError(f"`margin` must be in [0, 1). Received: {margin!r}.")
+        if patience < 1:
+            raise ValueError(f"`patience` must be at least 1 epoch. Received: {patience!r}.")
+        if not min_delta >= 0:
+            raise ValueError(f"`min_delta` must be 0 or more. Received: {min_delta!r}.")
+        if not 0 < min_bound_scale <= 1:
+            raise ValueError(f"`min_bound_scale` must be in (0, 1]. Received: {min_bound_scale!r}.")
+        self.memory_limit = int(memory_limit)
+        self.max_batch = max_batch
+        self.min_batch = min_batch
+        self.lr_scaling = lr_scaling
+        self.verbose = verbose
+        self.decisions: list[Decision] = []
+        self._policy = Policy(
+            memory_limit=self.memory_limit,
+            max_batch=max_batch or 0,
+            min_batch=min_batch or 0,
+            growth=float(growth),
+            margin=float(margin),
+            patience=patience,
+            min_delta=float(min_delta),
+            min_bound_scale=float(min_bound_scale),
+        )
+        self._peak = TrainingPeak()
+
+    def on_train_begin(self, logs=None):
+        self._handle: Instrumentation = instrumentation(self.model)
+        self._elastic = self._checked_dataset()
+        self._resting_bytes = self._checked_resting_bytes()
+        start = self._elastic.size
+        self._policy = self._policy._replace(
+            max_batch=min(self.max_batch or self._elastic.samples, self._elastic.samples),
+            min_batch=self.min_batch or max(start // 8, 1),
+            multiple=8 * self.model.distribute_strategy.num_replicas_in_sync,
+        )
+        self._check_start(start)
+        self._handle.reset_bounds()
+        self._state = TunerState(start, ceiling=self._policy.max_batch)
+        self._outcome: tuple[float, int] | None = None
+        self._anchored: dict[str, float] = {}
+        self.decisions = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self._outcome is not None:
+            self._decide(epoch, *self._outcome)
+        self._peak.start()
+
+    def on_test_begin(self, logs=None):
+        self._peak.stop()
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = {} if logs is None else logs
+        self._outcome = (float(logs.get("loss", math.nan)), self._peak.stop())
+        logs["batch_size"] = self._state.batch
+
+    def _decide(self, epoch: int, loss: float, peak_bytes: int) -> None:
+        before = self._state
+        self._state, action, reason = decide(before, self._policy, loss, peak_bytes, self._resting_bytes)
+        after, optimizer = self._state, self.model.optimizer
+        rate = before_rate = float(optimizer.learning_rate)
+        if after.batch != before.batch:
+            self._elastic.resize(after.batch)
+            rate = before_rate * (after.batch / before.batch) ** _LR_POWER[self.lr_scaling]
+            if self.lr_scaling:
+                optimizer.learning_rate = rate
+        self._scale_bounds(after.bound_scale)
+        self.decisions.append(
+            Decision(epoch, action, after.batch, rate, after.bound_scale, loss, peak_bytes, reason)
+        )
+        line = f"AdaptiveBatchSize, epoch {epoch + 1}: {action}"
+        if action in ("grow", "lower"):
+            line += f", batch {before.batch} -> {after.batch}, learning rate {before_rate:.4g} -> {rate:.4g}"
+        elif action == "tighten":
+            line += f", error bounds x {after.bound_scale:g}"
+        if self.verbose:
+            print(f"{line}: {reason}")
+        else:
+            logging.info("%s: %s", line, reason)
+
+    def _scale_bounds(self, scale: float) -> None:
+        """Applies the factor to every bound; relative ones go on following their sigma."""
+        change, self._handle.bound_scale = scale / self._handle.bound_scale, scale
+        if scale == 1.0:
+            return
+        for site in self._handle.sites().values():
+            state = site.read_state()
+            if not state.bound_used or not state.running_sigma:
+                continue
+            ours = np.float32(self._anchored.get(site.name, 0.0)) == np.float32(state.bound_set)
+            if site.bound.relative and (state.bound_set == 0.0 or ours):
+                self._anchored[site.name] = scale * site.relative_bound * state.running_sigma
+                site.set_bound(self._anchored[site.name])
+            elif change != 1.0:
+                site.set_bound(state.bound_set * change)
+
+    def _checked_dataset(self) -> ElasticBatch:
+        elastic = getattr(_keras.fitted_dataset(), "elastic", None)
+        if not isinstance(elastic, ElasticBatch):
+            raise ValueError(
+                "AdaptiveBatchSize needs `fit` to be given the dataset that tf_comptrain.elastic_batch"
+                "(dataset, batch_size) returned, as it is: without a further map, batch or prefetch, and "
+                "without class_weight. Received another kind of data."
+            )
+        steps = self.params.get("steps")
+        if steps is not None and steps != elastic.steps:
+            raise ValueError(
+                f"`steps_per_epoch` must be left out with AdaptiveBatchSize: an epoch is one pass over the "
+                f"data, {elastic.steps} steps at batch size {elastic.size}. Received: {steps}."
+            )
+        return elastic
+
+    def _checked_resting_bytes(self) -> int:
+        _keras.build_optimizer(self.model)
+        resting = bytes_in_use()
+        if not resting:
+            raise ValueError(
+                "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow build does not count "
+                "allocated bytes on the CPU (get_memory_info answers 0). Choose the batch size by hand."
+            )
+        if self.memory_limit <= resting:
+            raise ValueError(
+                f"`memory_limit` must be above the {resting} bytes that are in use before the first step "
+                f"(weights, optimizer, data). Received: {self.memory_limit}."
+            )
+        return resting
+
+    def _check_start(self, start: int) -> None:
+        if self.max_batch is not None and self.max_batch < start:
+            raise ValueError(
+                f"`max_batch` must be at least the batch size that training begins with, {start}. "
+                f"Received: {self.max_batch}. Lower the batch_size of elastic_batch, or raise max_batch."
+            )
+        if self._policy.min_batch > start:
+            raise ValueError(
+                f"`min_batch` must be at most the batch size that training begins with, {start}. "
+                f"Received: {self.min_batch}."
+            )
+        if self.lr_scaling and _keras.has_schedule(self.model.optimizer):
+            raise ValueError(
+                f"`lr_scaling` must be None with a learning-rate schedule, which cannot be scaled. "
+                f"Received: {self.lr_scaling!r}."
+            )

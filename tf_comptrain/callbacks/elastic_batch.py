@@ -1,0 +1,109 @@
+"""Datasets whose batch size can change from epoch to epoch, without retracing."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+
+
+class ElasticBatch:
+    """The batch size of a dataset made by `elastic_batch`, as its attribute `elastic`.
+
+    Args:
+      size: Samples per batch.
+      samples: Samples in the dataset.
+      drop_remainder: Whether an incomplete last batch is left out.
+    """
+
+    def __init__(self, size: int, samples: int, drop_remainder: bool):
+        self.samples = samples
+        self.drop_remainder = drop_remainder
+        with tf.init_scope(), tf.device("CPU:0"):
+            self.variable = tf.Variable(size, dtype=tf.int64, trainable=False, name="comptrain_batch_size")
+
+    @property
+    def size(self) -> int:
+        """Samples per batch, over all replicas."""
+        return int(self.variable.numpy())
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch of this size."""
+        return self.samples // self.size if self.drop_remainder else -(-self.samples // self.size)
+
+    def resize(self, size: int) -> None:
+        """Sets the batch size from the next epoch on.
+
+        Raises:
+          ValueError: Not a positive integer, or no batch at all would be left.
+        """
+        self.variable.assign(_checked_size(size, self.samples, self.drop_remainder))
+
+
+def elastic_batch(dataset: tf.data.Dataset, batch_size: int, drop_remainder: bool = False) -> tf.data.Dataset:
+    """Batches a dataset so that `AdaptiveBatchSize` can change the batch size between epochs.
+
+    A change takes effect with the next epoch and retraces nothing. The result knows its number of
+    batches at every size, so that `fit` takes exactly that many steps. It is prefetched already:
+    pass it to `fit` as it is, since a further `map` or `prefetch` makes a dataset that does not know
+    its length. Shuffle and map before batching.
+
+    Args:
+      dataset: Single samples, in the structure that `fit` takes, (x, y) mostly; of known length.
+      batch_size: Samples per batch to begin with, over all replicas.
+      drop_remainder: Whether an incomplete last batch is left out.
+
+    Returns:
+      A tf.data.Dataset with the attribute `elastic`, an `ElasticBatch`.
+
+    Raises:
+      TypeError: Not a tf.data.Dataset.
+      ValueError: A dataset that is batched already, infinite or of unknown length, or a bad size.
+
+    Example:
+      >>> samples = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(10_000)
+      >>> data = ct.elastic_batch(samples, batch_size=64)
+      >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveBatchSize(memory_limit=2_000_000_000)])
+    """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise TypeError(
+            f"`dataset` must be a tf.data.Dataset of single samples. Received: {type(dataset).__name__}. "
+            "For arrays: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))."
+        )
+    batching = _keras.batching_of(dataset)
+    if batching is not None:
+        raise ValueError(
+            f"`dataset` must hold single samples: elastic_batch makes the batches. Received a dataset that "
+            f"is batched already ({batching}). Leave out its .batch(...), or put .unbatch() behind it."
+        )
+    samples = int(dataset.cardinality())
+    if samples < 0:
+        length = "infinite" if samples == tf.data.INFINITE_CARDINALITY else "unknown"
+        raise ValueError(
+            f"`dataset` must have a known, finite length, for the steps of an epoch follow from it. "
+            f"Received a dataset of {length} length. State it with "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), and leave out .repeat()."
+        )
+    elastic = ElasticBatch(_checked_size(batch_size, samples, drop_remainder), samples, drop_remainder)
+
+    def batches(_):
+        return dataset.batch(elastic.variable, drop_remainder=drop_remainder)
+
+    _keras.follow_cardinality()
+    batched = tf.data.Dataset.range(1).flat_map(batches).prefetch(tf.data.AUTOTUNE)
+    batched.elastic = elastic
+    # tf.data cannot know it: the size is a variable.
+    batched.cardinality = lambda: tf.constant(elastic.steps, tf.int64)
+    return batched
+
+
+def _checked_size(size: int, samples: int, drop_remainder: bool) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"`batch_size` must be a positive integer. Received: {size!r}.")
+    if drop_remainder and size > samples:
+        raise ValueError(
+            f"`batch_size` must be at most the dataset's {samples} samples with drop_remainder=True: no "
+            f"batch would be left. Received: {size}."
+        )
+    return size
