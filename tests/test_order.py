@@ -67,9 +67,9 @@ def unordered(graph):
             continue
         dy = weight.input[2]
         for node in backward_convs:
-            if node.op == "Conv2DBackpropInput" and source(node.input[2]) == source(dy):
-                if weight.name not in ancestors(graph, node.name):
-                    found.append(f"{node.name} does not wait for {weight.name}")
+            sibling = node.op == "Conv2DBackpropInput" and source(node.input[2]) == source(dy)
+            if sibling and weight.name not in ancestors(graph, node.name):
+                found.append(f"{node.name} does not wait for {weight.name}")
     return found
 
 

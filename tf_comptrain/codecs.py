@@ -139,7 +139,7 @@ def get(codec: str | Codec) -> Codec:
 def _no_second_gradient(what: str):
     def gradient(op, *unused):
         raise LookupError(
-            f"The gradient of a gradient was asked for through {what} ({op.name}): tf_comptrain holds "
+            f"The gradient of a gradient was asked for through {what} ({op.type}): tf_comptrain holds "
             "activations compressed and computes first-order gradients only. Use "
             "tf_comptrain.restore_model(model) or storage='keep' for second-order gradients."
         )

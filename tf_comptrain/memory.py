@@ -122,7 +122,7 @@ def saved_bytes(model: keras.Model, x, y) -> int:
       y: Its targets.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def count(x, y):
         with tf.GradientTape() as tape:
             loss = _keras.compute_loss(model, x, y)

@@ -1,0 +1,164 @@
+"""One contract for every layer rule: with a tight bound, the training step of plain Keras."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import layers
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.model import instrumentation
+
+# name: (layers, input shape of one sample, tensors held compressed)
+CASES = {
+    "conv2d": ([lambda: layers.Conv2D(8, 3)], (9, 9, 5), 1),
+    "conv2d_strided_same": ([lambda: layers.Conv2D(8, 3, strides=2, padding="same")], (9, 9, 5), 1),
+    "conv2d_dilated_grouped": ([lambda: layers.Conv2D(8, 3, dilation_rate=2, groups=1)], (9, 9, 5), 1),
+    "conv2d_relu": ([lambda: layers.Conv2D(8, 3, activation="relu")], (9, 9, 5), 1),
+    "conv2d_gelu": ([lambda: layers.Conv2D(8, 3, activation="gelu")], (9, 9, 5), 2),
+    "tanh_chain": ([lambda: layers.Conv2D(8, 3, activation="tanh"), lambda: layers.Conv2D(8, 3)], (9, 9, 5), 2),
+    "conv1d_causal": ([lambda: layers.Conv1D(8, 3, padding="causal")], (30, 5), 1),
+    "conv3d": ([lambda: layers.Conv3D(4, 3)], (6, 6, 6, 3), 1),
+    "conv2d_transpose": ([lambda: layers.Conv2DTranspose(8, 3, strides=2)], (9, 9, 5), 1),
+    "depthwise": ([lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)], (9, 9, 5), 1),
+    "separable": ([lambda: layers.SeparableConv2D(8, 3, activation="relu")], (9, 9, 5), 1),
+    "dense": ([lambda: layers.Dense(7)], (100,), 1),
+    "dense_sigmoid": ([lambda: layers.Dense(70, activation="sigmoid")], (100,), 2),
+    "dense_rank3": ([lambda: layers.Dense(7)], (10, 20), 1),
+    "einsum_dense": ([lambda: layers.EinsumDense("abc,cd->abd", output_shape=(10, 7))], (10, 20), 1),
+    "batch_norm": ([lambda: layers.BatchNormalization()], (9, 9, 5), 1),
+    "batch_norm_rank2": ([lambda: layers.BatchNormalization(scale=False)], (100,), 1),
+    "batch_norm_rank3": ([lambda: layers.BatchNormalization(center=False)], (20, 7), 1),
+    "batch_norm_rank5": ([lambda: layers.BatchNormalization()], (4, 4, 4, 5), 1),
+    "conv_bn_relu_conv": (
+        [
+            lambda: layers.Conv2D(32, 3, use_bias=False),
+            lambda: layers.BatchNormalization(),
+            lambda: layers.ReLU(),
+            lambda: layers.Conv2D(8, 3),
+        ],
+        (9, 9, 5),
+        3,
+    ),
+    "relu": ([lambda: layers.ReLU()], (9, 9, 5), 0),
+    "relu6": ([lambda: layers.ReLU(max_value=6.0)], (9, 9, 5), 0),
+    "relu_threshold": ([lambda: layers.ReLU(threshold=0.5)], (9, 9, 5), 0),
+    "leaky_relu": ([lambda: layers.LeakyReLU(negative_slope=0.1)], (9, 9, 5), 0),
+    "activation_relu6": ([lambda: layers.Activation("relu6")], (9, 9, 5), 0),
+    "activation_leaky": ([lambda: layers.Activation("leaky_relu")], (9, 9, 5), 0),
+    "activation_tanh": ([lambda: layers.Activation("tanh")], (9, 9, 5), 1),
+    "activation_swish": ([lambda: layers.Activation("swish")], (9, 9, 5), 1),
+    "elu": ([lambda: layers.ELU()], (9, 9, 5), 1),
+    "max_pool": ([lambda: layers.MaxPooling2D(3, strides=2, padding="same")], (9, 9, 5), 0),
+    "max_pool_1d": ([lambda: layers.MaxPooling1D(2)], (9, 5), 0),
+    "max_pool_3d": ([lambda: layers.MaxPooling3D(2)], (6, 6, 6, 3), 0),
+    "average_pool": ([lambda: layers.AveragePooling2D(2)], (9, 9, 5), 0),
+    "global_average": ([lambda: layers.GlobalAveragePooling2D()], (9, 9, 5), 0),
+    "padding": ([lambda: layers.ZeroPadding2D(1), lambda: layers.Conv2D(8, 3)], (9, 9, 5), 1),
+    "reshape": ([lambda: layers.Reshape((27, 15)), lambda: layers.Permute((2, 1))], (9, 9, 5), 0),
+    "dropout": ([lambda: layers.Dropout(0.4, seed=7)], (9, 9, 5), 0),
+    "spatial_dropout": ([lambda: layers.SpatialDropout2D(0.4, seed=7)], (9, 9, 5), 0),
+    "upsampling": ([lambda: layers.UpSampling2D(2)], (5, 5, 3), 0),
+}  # fmt: skip
+
+
+def build(case):
+    makers, shape, _ = CASES[case]
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input(shape), *(make() for make in makers)])
+    return model, np.random.default_rng(0).normal(size=(6, *shape)).astype("float32")
+
+
+def step(model, x, graph):
+    weights = tf.constant(
+        np.random.default_rng(1).normal(size=model.compute_output_shape(x.shape)), tf.float32
+    )
+
+    def compute(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x, training=True)
+            loss = tf.reduce_sum(y * weights)
+        return y, tape.gradient(loss, [x, *[v.value for v in model.trainable_variables]])
+
+    y, grads = (tf.function(compute) if graph else compute)(tf.constant(x))
+    return y.numpy(), [g.numpy() for g in grads], [v.numpy() for v in model.non_trainable_variables]
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_tight_bound_gives_plain_training(case, graph):
+    model, x = build(case)
+    y, grads, state = step(model, x, graph)
+    model, x = build(case)
+    report = ct.compress_model(model, error_bound=1e-5)
+    assert not report.skipped
+    ours_y, ours_grads, ours_state = step(model, x, graph)
+    np.testing.assert_allclose(ours_y, y, rtol=1e-4, atol=1e-5)
+    for ours, plain in zip(ours_grads, grads):
+        np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-3 * max(1.0, np.abs(plain).max()))
+    for ours, plain in zip(ours_state, state):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
+    used = [site.read_state().stream_bytes > 0 for site in instrumentation(model).sites().values()]
+    assert sum(used) == CASES[case][2]
+
+
+@pytest.mark.parametrize("case", ["max_pool", "relu", "dropout", "leaky_relu", "relu6", "max_pool_1d"])
+def test_exact_storages_give_exact_gradients(case):
+    model, x = build(case)
+    _, grads, _ = step(model, x, graph=True)
+    model, x = build(case)
+    ct.compress_model(model)
+    _, ours, _ = step(model, x, graph=True)
+    for a, b in zip(ours, grads):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_subclass_with_a_call_of_its_own_is_kept():
+    class Scaled(layers.Conv2D):
+        def call(self, x):
+            return 2 * super().call(x)
+
+    model = keras.Sequential([keras.Input((9, 9, 5)), Scaled(4, 3, name="scaled")])
+    (row,) = ct.compress_model(model).skipped
+    assert row.layer == "scaled" and "Scaled" in row.note
+
+
+def test_a_subclass_that_inherits_call_has_its_rule():
+    class Standardized(layers.Conv2D):
+        def convolution_op(self, inputs, kernel):
+            return super().convolution_op(inputs, kernel - tf.reduce_mean(kernel))
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((9, 9, 8)), Standardized(4, 3)])
+    x = np.random.default_rng(0).normal(size=(2, 9, 9, 8)).astype("float32")
+    _, plain, _ = step(model, x, graph=True)
+    assert not ct.compress_model(model, error_bound=1e-5).skipped
+    _, ours, _ = step(model, x, graph=True)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_trains(policy):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 8)),
+            layers.Conv2D(32, 3, activation="relu", dtype=policy),
+            layers.BatchNormalization(dtype=policy),
+            layers.ReLU(dtype=policy),
+            layers.Conv2D(16, 3, activation="gelu", dtype=policy),
+            layers.MaxPooling2D(dtype=policy),
+            layers.Flatten(dtype=policy),
+            layers.Dense(10, dtype="float32"),
+        ]
+    )
+    x = np.random.default_rng(0).normal(size=(4, 8, 8, 8)).astype("float32")
+    _, plain, _ = step(model, x, graph=True)
+    ct.compress_model(model)
+    _, ours, _ = step(model, x, graph=True)
+    for a, b in zip(ours, plain):
+        assert a.dtype == b.dtype
+        assert np.linalg.norm((a - b).astype("float64")) <= 0.25 * np.linalg.norm(b.astype("float64")) + 1e-3
+    assert all(s.read_state().stream_bytes > 0 for s in instrumentation(model).sites().values())

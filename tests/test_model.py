@@ -1,0 +1,303 @@
+"""compress_model: off means off, on means the same training within the bound, and nothing is left behind."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, gradients, images, layers, small_cnn
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.model import instrumentation, is_compressed
+
+X, Y = images(32)
+TIGHT = 1e-5
+
+
+def train(model, steps=20, batch=8):
+    history = []
+    for k in range(steps):
+        part = slice(k % 4 * batch, (k % 4 + 1) * batch)
+        history.append(float(model.train_on_batch(X[part], Y[part])))
+    return history, [v.numpy() for v in model.variables]
+
+
+def test_keep_everywhere_is_bit_equal_to_plain_keras():
+    plain_losses, plain_weights = train(compiled(small_cnn()))
+    model = compiled(small_cnn())
+    report = ct.compress_model(model, storage="keep")
+    losses, weights = train(model)
+    assert losses == plain_losses
+    assert all(np.array_equal(a, b) for a, b in zip(weights, plain_weights))
+    assert {row.storage for row in report.rows} == {"keep"}
+
+
+def test_compressed_training_follows_plain_training():
+    plain_losses, plain_weights = train(compiled(small_cnn()))
+    model = compiled(small_cnn())
+    ct.compress_model(model, error_bound=TIGHT)
+    losses, weights = train(model)
+    np.testing.assert_allclose(losses, plain_losses, rtol=2e-3)
+    moving = [(a, b) for a, b, v in zip(weights, plain_weights, model.variables) if "moving" in v.path]
+    assert moving
+    for ours, plain in moving:
+        np.testing.assert_allclose(ours, plain, rtol=1e-3, atol=1e-5)
+
+
+def test_restore_gives_plain_keras_back():
+    model = compiled(small_cnn())
+    ct.compress_model(model)
+    ct.restore_model(model)
+    assert not is_compressed(model)
+    plain_losses, _ = train(compiled(small_cnn()))
+    assert train(model)[0] == plain_losses
+
+
+def test_a_patch_after_fit_takes_effect():
+    model = compiled(small_cnn())
+    model.fit(X, Y, batch_size=8, verbose=0)
+    ct.compress_model(model)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert all(site.read_state().stream_bytes > 0 for site in instrumentation(model).sites().values())
+
+
+def test_inference_is_plain_keras():
+    model = compiled(small_cnn())
+    before = model.predict(X, verbose=0)
+    names = [v.path for v in model.variables]
+    config = json.dumps(model.get_config(), default=str)
+    ct.compress_model(model)
+    assert np.array_equal(model.predict(X, verbose=0), before)
+    assert [v.path for v in model.variables] == names
+    assert json.dumps(model.get_config(), default=str) == config
+    assert all(site.read_state().stream_bytes == 0 for site in instrumentation(model).sites().values())
+
+
+def test_report_names_every_layer_and_prints_as_a_table():
+    model = small_cnn()
+    report = ct.compress_model(model)
+    named = {row.layer for row in report.rows}
+    assert named == {layer.name for layer in model.layers} - {model.layers[0].name}
+    by_tensor = {(row.layer, row.role): row for row in report.rows}
+    assert by_tensor["relu1", "mask"].predicted_bytes == 0  # conv2's stream carries it
+    assert "conv2" in by_tensor["relu1", "mask"].note
+    assert by_tensor["conv2", "mask"].predicted_bytes == 16 * 16 * 32 / 8
+    assert report.plain_bytes > 5 * report.predicted_bytes
+    text = str(report)
+    assert "bn1" in text and "0.1 sigma" in text
+    assert json.loads(report.to_json())["rows"][0]["layer"] == "conv1"
+
+
+def test_one_stored_copy_serves_all_consumers():
+    inputs = keras.Input((8, 8, 32))
+    x = layers.ReLU(name="relu")(inputs)
+    a = layers.Conv2D(32, 3, padding="same", name="a")(x)
+    b = layers.Conv2D(32, 1, name="b")(x)
+    outputs = layers.GlobalAveragePooling2D()(layers.Add()([a, b, x]))
+    model = compiled(keras.Model(inputs, outputs))
+    ct.compress_model(model)
+    model.train_on_batch(np.random.default_rng(0).normal(size=(4, 8, 8, 32)).astype("float32"), Y[:4])
+    states = {name: site.read_state() for name, site in instrumentation(model).sites().items()}
+    assert states["a/input"].stream_bytes > 0
+    assert states["b/input"].stream_bytes == 0
+
+
+def test_a_tensor_that_a_consumer_keeps_is_not_compressed_as_well():
+    inputs = keras.Input((8, 8, 32))
+    x = layers.Conv2D(32, 1, name="first")(inputs)
+    kept = layers.GroupNormalization(8, name="kept")(x)
+    other = layers.Conv2D(32, 3, padding="same", name="other")(x)
+    model = keras.Model(inputs, layers.Add()([kept, other]))
+    rows = {row.layer: row for row in ct.compress_model(model).rows}
+    assert rows["first"].storage == "compress"
+    assert rows["other"].storage == "keep" and "kept" in rows["other"].note
+
+
+def test_choosing_storage_by_name_class_and_function():
+    by_name = ct.compress_model(small_cnn(), storage={"conv1": "keep", layers.Dense: "keep"})
+    assert {row.layer for row in by_name.skipped} == {"conv1", "dense1", "dense2"}
+    by_function = ct.compress_model(
+        small_cnn(), storage=lambda layer: "fused" if isinstance(layer, layers.BatchNormalization) else "keep"
+    )
+    assert {row.storage for row in by_function.rows} == {"fused", "keep"}
+
+
+def test_fused_batch_normalization_trains_like_plain():
+    model = compiled(small_cnn())
+    ct.compress_model(
+        model, storage=lambda layer: "fused" if isinstance(layer, layers.BatchNormalization) else "keep"
+    )
+    loss, ours = gradients(model, X, Y)
+    reference = compiled(small_cnn())
+    loss_plain, plain = gradients(reference, X, Y)
+    assert loss == pytest.approx(loss_plain, rel=1e-5)
+    for path, value in plain.items():
+        np.testing.assert_allclose(ours[path], value, rtol=1e-3, atol=1e-5)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.conv = layers.Conv2D(32, 3, activation="relu", name="conv")
+        self.pool = layers.GlobalAveragePooling2D()
+        self.head = keras.Sequential([layers.Dense(64, activation="tanh"), layers.Dense(10)], name="head")
+
+    def call(self, x, training=None):
+        return self.head(self.pool(self.conv(x)), training=training)
+
+
+def test_subclassed_and_nested_models():
+    keras.utils.set_random_seed(0)
+    model = compiled(Subclassed())
+    report = ct.compress_model(model)
+    assert "head/" in str(report)
+    model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
+    assert any(site.read_state().stream_bytes for site in instrumentation(model).sites().values())
+    ct.restore_model(model)
+    model.fit(X, Y, batch_size=8, verbose=0)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_custom_loops(graph):
+    model = compiled(small_cnn())
+    plain_loss, plain = gradients(model, X, Y, graph)
+    ct.compress_model(model, error_bound=TIGHT)
+    loss, ours = gradients(model, X, Y, graph)
+    assert any(site.read_state().stream_bytes for site in instrumentation(model).sites().values())
+    assert set(ours) == set(plain)
+
+
+def test_training_scope_for_loops_that_pass_no_training():
+    model = compiled(keras.Sequential([keras.Input((8, 8, 32)), layers.Conv2D(32, 3), layers.Flatten()]))
+    ct.compress_model(model)
+    site = next(iter(instrumentation(model).sites().values()))
+    x = tf.ones((2, 8, 8, 32))
+    model(x)
+    assert site.read_state().stream_bytes == 0
+    with ct.training_scope():
+        model(x, training=False)
+        assert site.read_state().stream_bytes == 0
+        model(x)
+    assert site.read_state().stream_bytes > 0
+
+
+def test_eager_fit_and_partial_batches():
+    model = small_cnn()
+    compiled(model, run_eagerly=True)
+    ct.compress_model(model)
+    model.fit(X[:20], Y[:20], batch_size=8, verbose=0)
+    assert all(site.read_state().stream_bytes > 0 for site in instrumentation(model).sites().values())
+
+
+def test_empty_batch():
+    # Without convolutions: TensorFlow's own oneDNN kernels fail on empty batches.
+    hidden = [layers.Dense(64, activation="relu"), layers.Dropout(0.5), layers.Dense(64, activation="tanh")]
+    model = compiled(keras.Sequential([keras.Input((96,)), *hidden, layers.Dense(10)]))
+    ct.compress_model(model)
+    for graph in (True, False):
+        _, grads = gradients(model, np.zeros((0, 96), "float32"), Y[:0], graph)
+        assert all(np.all(value == 0) for value in grads.values())
+
+
+def test_bounds_change_without_retracing():
+    model = small_cnn()
+    traces = []
+
+    class Counter(layers.Layer):
+        def call(self, x):
+            traces.append(1)
+            return x
+
+    model = compiled(keras.Sequential([Counter(), model]))
+    model.build((None, 16, 16, 3))
+    ct.compress_model(model)
+    model.train_on_batch(X[:8], Y[:8])
+    seen = len(traces)
+    for site in instrumentation(model).sites().values():
+        site.set_bound(0.5)
+    model.train_on_batch(X[:8], Y[:8])
+    assert len(traces) == seen
+    assert all(s.read_state().bound_used == 0.5 for s in instrumentation(model).sites().values())
+
+
+def test_running_sigma_and_the_first_step():
+    model = compiled(keras.Sequential([keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()]))
+    ct.compress_model(model)
+    site = next(iter(instrumentation(model).sites().values()))
+    rng = np.random.default_rng(0)
+    first, second = (rng.normal(scale=s, size=(4, 8, 8, 32)).astype("float32") for s in (1.0, 3.0))
+    model.train_on_batch(first, Y[:4])
+    state = site.read_state()
+    assert state.bound_used == pytest.approx(0.1 * first.std(), rel=0.05)
+    assert state.running_sigma == pytest.approx(first.std(), rel=1e-4)
+    model.train_on_batch(second, Y[:4])
+    state = site.read_state()
+    assert state.bound_used == pytest.approx(0.1 * first.std(), rel=1e-4)
+    assert state.running_sigma == pytest.approx(0.9 * first.std() + 0.1 * second.std(), rel=1e-4)
+
+
+def test_second_order_gradients_raise():
+    model = compiled(small_cnn())
+    ct.compress_model(model)
+    x = tf.constant(X[:4])
+    with pytest.raises(LookupError, match="second-order"), tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = tf.reduce_sum(model(x, training=True) ** 2)
+        penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
+        outer.gradient(penalty, x)
+
+
+def test_frozen_layers_hold_nothing():
+    model = small_cnn()
+    model.get_layer("conv2").trainable = False
+    compiled(model)
+    rows = {row.layer: row for row in ct.compress_model(model).rows if row.layer == "conv2"}
+    assert rows["conv2"].storage == "keep" and "frozen" in rows["conv2"].note
+    model.train_on_batch(X[:8], Y[:8])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"error_bound": 0.0}, ValueError, "positive normal"),
+        ({"error_bound": -1.0}, ValueError, "-1.0"),
+        ({"error_bound": float("nan")}, ValueError, "nan"),
+        ({"error_bound": 1e-40}, ValueError, "1e-40"),
+        ({"error_bound": "small"}, TypeError, "'small'"),
+        ({"codec": "zip"}, ValueError, "'zip'"),
+        ({"storage": "disk"}, ValueError, "'disk'"),
+        ({"storage": {"conv9": "keep"}}, ValueError, "'conv9'"),
+        ({"storage": 3}, TypeError, "3"),
+    ],
+)
+def test_bad_arguments_change_nothing(arguments, error, message):
+    model = compiled(small_cnn())
+    with pytest.raises(error, match=message):
+        ct.compress_model(model, **arguments)
+    assert not is_compressed(model)
+    assert not any("call" in vars(layer) for layer in model.layers)
+
+
+def test_a_model_or_layer_is_compressed_once():
+    model = small_cnn()
+    ct.compress_model(model)
+    with pytest.raises(ValueError, match="compressed already"):
+        ct.compress_model(model)
+    shared = keras.Model(model.inputs, model.get_layer("pool").output, name="trunk")
+    with pytest.raises(ValueError, match="instrumented already"):
+        ct.compress_model(shared)
+    with pytest.raises(TypeError, match="keras.Model"):
+        ct.compress_model(model.layers[1])
+    with pytest.raises(ValueError, match="not compressed"):
+        ct.restore_model(shared)
+
+
+def test_jit_compiled_models_stay_plain_and_say_so():
+    model = compiled(small_cnn(), jit_compile=True)
+    report = ct.compress_model(model)
+    assert "jit_compile" in report.obstacle and "jit_compile" in str(report)
+    plain_losses, _ = train(compiled(small_cnn(), jit_compile=True), steps=2)
+    assert train(model, steps=2)[0] == plain_losses
