@@ -137,6 +137,25 @@ inline void EmitTile(const Quantizer& quant, uint16_t entry,
 }
 
 template <class T, bool kMidRiseCodes>
+bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
+                uint8_t* out, int64_t row_bytes) {
+  int16_t q[kTileValues];
+  if (!DecodeCodes(entry, words, q)) return false;
+  const __m256 step = _mm256_set1_ps(quant.step);
+  for (int t = 0; t < kPixels; ++t, out += row_bytes) {
+    T* row = reinterpret_cast<T*>(out);
+    for (int l = 0; l < kLanes; l += 8) {
+      const __m128i codes = _mm_loadu_si128(
+          reinterpret_cast<const __m128i*>(q + t * kLanes + l));
+      Store8(Dequantize<kMidRiseCodes, true>(_mm256_cvtepi16_epi32(codes),
+                                             step),
+             row + l);
+    }
+  }
+  return true;
+}
+
+template <class T, bool kMidRiseCodes>
 bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 void* out, int64_t row_bytes) {
   const uint32_t n_words = entry & kWordsMask;
@@ -148,8 +167,7 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & kWide) {
-    return ScalarKernels(quant.dtype, kMidRiseCodes)
-        .decode(quant, entry, words, out, row_bytes);
+    return DecodeWide<T, kMidRiseCodes>(quant, entry, words, to, row_bytes);
   }
   LaneFormats formats;
   alignas(32) uint32_t maps[kLanes];

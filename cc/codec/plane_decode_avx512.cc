@@ -165,6 +165,25 @@ void FillZeros(uint8_t* out, int64_t row_bytes) {
 }
 
 template <class T, bool kMidRiseCodes>
+bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
+                uint8_t* out, int64_t row_bytes) {
+  int16_t q[kTileValues];
+  if (!DecodeCodes(entry, words, q)) return false;
+  const __m512 step = _mm512_set1_ps(quant.step);
+  for (int t = 0; t < kPixels; ++t, out += row_bytes) {
+    T* row = reinterpret_cast<T*>(out);
+    for (int l = 0; l < kLanes; l += 16) {
+      const __m256i codes = _mm256_loadu_si256(
+          reinterpret_cast<const __m256i*>(q + t * kLanes + l));
+      Store16(
+          Dequantize<kMidRiseCodes>(_mm512_cvtepi16_epi32(codes), step),
+          row + l, kAll16);
+    }
+  }
+  return true;
+}
+
+template <class T, bool kMidRiseCodes>
 bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 void* out, int64_t row_bytes) {
   const uint32_t n_words = entry & kWordsMask;
@@ -174,8 +193,7 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & kWide) {
-    return ScalarKernels(quant.dtype, kMidRiseCodes)
-        .decode(quant, entry, words, out, row_bytes);
+    return DecodeWide<T, kMidRiseCodes>(quant, entry, words, to, row_bytes);
   }
   LaneFormats formats;
   alignas(64) uint32_t maps[kLanes];

@@ -26,23 +26,34 @@ struct LaneFormat {
   }
 };
 
-LaneFormat ChooseFormat(const uint16_t* codes, int lane, int max_sparse) {
+LaneFormat ChooseFormat(uint32_t largest, uint32_t map, int max_sparse) {
   LaneFormat f;
-  uint32_t largest = 0;
-  for (int t = 0; t < kPixels; ++t) {
-    const uint32_t u = codes[t * kLanes + lane];
-    if (u > largest) largest = u;
-    f.map |= static_cast<uint32_t>(u != 0) << t;
-  }
+  f.map = map;
   f.width = BitLength(largest);
   if (largest == 0) return f;
   const int sparse_width = BitLength(largest - 1);
-  const int sparse_bits = kPixels + sparse_width * __builtin_popcount(f.map);
+  const int sparse_bits = kPixels + sparse_width * __builtin_popcount(map);
   if (sparse_width <= max_sparse && sparse_bits < f.width * kPixels) {
     f.width = sparse_width;
     f.sparse = true;
   }
   return f;
+}
+
+void ChooseFormats(const uint16_t* codes, int max_sparse,
+                   LaneFormat formats[kLanes]) {
+  uint16_t largest[kLanes] = {};
+  uint32_t maps[kLanes] = {};
+  for (int t = 0; t < kPixels; ++t) {
+    for (int l = 0; l < kLanes; ++l) {
+      const uint16_t u = codes[t * kLanes + l];
+      largest[l] = u > largest[l] ? u : largest[l];
+      maps[l] |= static_cast<uint32_t>(u != 0) << t;
+    }
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    formats[l] = ChooseFormat(largest[l], maps[l], max_sparse);
+  }
 }
 
 // Narrow tiles: a nibble a lane, 0-8 a dense width, 9-15 a sparse width of
@@ -90,22 +101,19 @@ uint32_t CountWords(const LaneFormat formats[kLanes]) {
                                (sparse + 31) / 32);
 }
 
-// Bits, lowest first, into words.
+// Bits, lowest first, into words; writes up to a word past the last one.
 class BitWriter {
  public:
   explicit BitWriter(uint32_t* out) : out_(out) {}
   void Put(uint32_t value, int bits) {
     buffer_ |= static_cast<uint64_t>(value) << filled_;
     filled_ += bits;
-    if (filled_ >= 32) {
-      *out_++ = static_cast<uint32_t>(buffer_);
-      buffer_ >>= 32;
-      filled_ -= 32;
-    }
+    *out_ = static_cast<uint32_t>(buffer_);
+    out_ += filled_ >> 5;
+    buffer_ >>= filled_ & 32;
+    filled_ &= 31;
   }
-  void Finish() {
-    if (filled_ > 0) *out_ = static_cast<uint32_t>(buffer_);
-  }
+  void Finish() { *out_ = static_cast<uint32_t>(buffer_); }
 
  private:
   uint32_t* out_;
@@ -113,50 +121,43 @@ class BitWriter {
   int filled_ = 0;
 };
 
+// Reads up to a word past the last one.
 class BitReader {
  public:
   explicit BitReader(const uint32_t* in) : in_(in) {}
   uint32_t Get(int bits) {
-    if (filled_ < bits) {
-      uint32_t word;
-      std::memcpy(&word, in_++, sizeof word);
-      buffer_ |= static_cast<uint64_t>(word) << filled_;
-      filled_ += 32;
-    }
-    const uint32_t value = static_cast<uint32_t>(buffer_) & ((1u << bits) - 1);
-    buffer_ >>= bits;
-    filled_ -= bits;
-    return value;
+    uint64_t two_words;
+    std::memcpy(&two_words, in_ + (at_ >> 5), sizeof two_words);
+    const uint64_t value = two_words >> (at_ & 31);
+    at_ += bits;
+    return static_cast<uint32_t>(value) & ((1u << bits) - 1);
   }
 
  private:
   const uint32_t* in_;
-  uint64_t buffer_ = 0;
-  int filled_ = 0;
+  int at_ = 0;
 };
 
 template <typename Kind>
 uint32_t Words(const uint16_t* codes) {
   LaneFormat formats[kLanes];
-  for (int l = 0; l < kLanes; ++l) {
-    formats[l] = ChooseFormat(codes, l, Kind::kMaxSparse);
-  }
+  ChooseFormats(codes, Kind::kMaxSparse, formats);
   return CountWords<Kind>(formats);
 }
 
 template <typename Kind>
 void Pack(const uint16_t* codes, uint32_t* out) {
   LaneFormat formats[kLanes];
+  ChooseFormats(codes, Kind::kMaxSparse, formats);
   uint8_t header[4 * Kind::kHeaderWords] = {};
   uint32_t* at = out + Kind::kHeaderWords;
   for (int l = 0; l < kLanes; ++l) {
-    formats[l] = ChooseFormat(codes, l, Kind::kMaxSparse);
     Kind::Put(header, l, formats[l]);
     if (formats[l].sparse) *at++ = formats[l].map;
   }
   std::memcpy(out, header, sizeof header);
   for (int l = 0; l < kLanes; ++l) {
-    if (formats[l].sparse) continue;
+    if (formats[l].sparse || formats[l].width == 0) continue;
     BitWriter bits(at);
     for (int t = 0; t < kPixels; ++t) {
       bits.Put(codes[t * kLanes + l], formats[l].width);
@@ -166,9 +167,8 @@ void Pack(const uint16_t* codes, uint32_t* out) {
   BitWriter bits(at);
   for (int l = 0; l < kLanes; ++l) {
     if (!formats[l].sparse) continue;
-    for (int t = 0; t < kPixels; ++t) {
-      const uint32_t u = codes[t * kLanes + l];
-      if (u != 0) bits.Put(u - 1, formats[l].width);
+    for (uint32_t map = formats[l].map; map != 0; map &= map - 1) {
+      bits.Put(codes[__builtin_ctz(map) * kLanes + l] - 1u, formats[l].width);
     }
   }
   bits.Finish();
@@ -194,7 +194,7 @@ bool Unpack(const uint32_t* words, uint32_t n_words, uint16_t* codes) {
   }
   if (CountWords<Kind>(formats) != n_words) return false;
   for (int l = 0; l < kLanes; ++l) {
-    if (formats[l].sparse) continue;
+    if (formats[l].sparse || formats[l].width == 0) continue;
     BitReader bits(at);
     for (int t = 0; t < kPixels; ++t) {
       codes[t * kLanes + l] = static_cast<uint16_t>(bits.Get(formats[l].width));

@@ -157,23 +157,6 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x,
   return PackTile(q, out);
 }
 
-bool DecodeCodes(uint16_t entry, const uint32_t* words, int16_t* q) {
-  uint16_t codes[kTileValues];
-  const uint32_t n_words = (entry & kWordsMask);
-  if (!((entry & kWide) ? UnpackWide(words, n_words, codes)
-                        : UnpackNarrow(words, n_words, codes))) {
-    return false;
-  }
-  for (int i = 0; i < kTileValues; ++i) {
-    q[i] = (entry & kZigzag) ? Unzigzag(codes[i])
-                             : static_cast<int16_t>(codes[i]);
-    if ((entry & kDelta) && i >= kLanes) {
-      q[i] = static_cast<int16_t>(q[i] + q[i - kLanes]);
-    }
-  }
-  return true;
-}
-
 template <bool kMidRiseCodes>
 bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 void* out, int64_t row_bytes) {
@@ -216,6 +199,26 @@ void ApplyMask(const uint32_t rows[kPixels], int item, const uint8_t* dy,
 }
 
 }  // namespace
+
+bool DecodeCodes(uint16_t entry, const uint32_t* words,
+                 int16_t q[kTileValues]) {
+  uint16_t codes[kTileValues];
+  const uint32_t n_words = entry & kWordsMask;
+  if (!((entry & kWide) ? UnpackWide(words, n_words, codes)
+                        : UnpackNarrow(words, n_words, codes))) {
+    return false;
+  }
+  for (int i = 0; i < kTileValues; ++i) {
+    q[i] = (entry & kZigzag) ? Unzigzag(codes[i])
+                             : static_cast<int16_t>(codes[i]);
+  }
+  if (entry & kDelta) {
+    for (int i = kLanes; i < kTileValues; ++i) {
+      q[i] = static_cast<int16_t>(q[i] + q[i - kLanes]);
+    }
+  }
+  return true;
+}
 
 TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes) {
   TileSums sums = {0, 0, 0};

@@ -5,6 +5,10 @@
 
 #include "cc/codec/plane_test_util.h"
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 namespace comptrain {
 namespace {
 
@@ -135,6 +139,36 @@ void TestSpecialValues() {
       }
     }
   }
+}
+
+// TensorFlow's threads flush subnormals to zero: same bytes, same values.
+void TestFlushToZero() {
+#if defined(__x86_64__)
+  std::mt19937 random(10);
+  std::vector<float> v(4096);
+  for (float& f : v) {
+    f = BitsFloat(static_cast<uint32_t>(random()) & 0x80ffffff);  // near FLT_MIN
+    if (random() % 4 == 0) f = 1.5f * FLT_MIN;
+  }
+  for (DType dtype : kDTypes) {
+    for (bool mid_rise : {false, true}) {
+      for (float eb : {2.4e-38f, 1e-37f, 1e-7f}) {
+        const PlaneParams p = Params(dtype, 4096, 32, eb, mid_rise);
+        const Bytes x = ToTensor(v, dtype);
+        for (Isa isa : AvailableIsas()) {
+          const Bytes stream = EncodePlane(x, p, isa).stream;
+          const Bytes y = DecodePlane(stream, p, isa);
+          const unsigned csr = _mm_getcsr();
+          _mm_setcsr(csr | 0x8040);  // FTZ and DAZ
+          const bool same_stream = EncodePlane(x, p, isa).stream == stream;
+          const bool same_values = DecodePlane(stream, p, isa) == y;
+          _mm_setcsr(csr);
+          CHECK_MSG(same_stream && same_values, Case(p, "flush to zero"));
+        }
+      }
+    }
+  }
+#endif
 }
 
 // -0 decodes as +0; an all-zero tensor is directory only.
@@ -351,6 +385,7 @@ int main() {
   comptrain::TestBounds();
   comptrain::TestCodeLimits();
   comptrain::TestSpecialValues();
+  comptrain::TestFlushToZero();
   comptrain::TestZeros();
   comptrain::TestThreadsAndScratch();
   comptrain::TestStats();

@@ -101,6 +101,9 @@ bool UnpackNarrow(const uint32_t* words, uint32_t n_words,
 bool UnpackWide(const uint32_t* words, uint32_t n_words,
                 uint16_t codes[kTileValues]);
 
+// The codes q of any tile that is not raw; false as DecodeTileFn.
+bool DecodeCodes(uint16_t entry, const uint32_t* words, int16_t q[kTileValues]);
+
 // Delta coding is tried in tiles with more non-zero codes than this.
 constexpr int kDeltaMinNonzero = kTileValues * 3 / 4;
 
