@@ -57,4 +57,4 @@ def gradients(model, x, y, graph=True):
         return loss, tape.gradient(loss, model.trainable_variables)
 
     loss, values = (tf.function(compute) if graph else compute)(tf.constant(x), tf.constant(y))
-    return float(loss), {v.path: g.numpy() for v, g in zip(model.trainable_variables, values)}
+    return float(np.sum(loss)), {v.path: g.numpy() for v, g in zip(model.trainable_variables, values)}
