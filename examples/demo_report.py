@@ -1,0 +1,171 @@
+"""The demo's table, plot and HTML page."""
+
+from __future__ import annotations
+
+import base64
+import html
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from rich.table import Table
+
+from tf_comptrain.memory import StepMemory
+from tf_comptrain.report import Report, format_bytes
+
+_COLOURS = {"plain": "#8a8f98", "compressed": "#0b6e4f"}
+
+
+class Run(NamedTuple):
+    """One training: a value per epoch, the time of every step, and what a step takes."""
+
+    losses: list
+    accuracies: list
+    steps_s: list
+    step_s: float = 0.0
+    memory: StepMemory = StepMemory(0, 0, 0.0, 0, 0)
+
+
+def rows(runs: dict, batch: int, measure_batch: int) -> list[tuple[str, str, str, str]]:
+    """(what, plain, compressed, plain / compressed) as text."""
+    plain, compressed = runs["plain"], runs["compressed"]
+    gap = 100 * (compressed.accuracies[-1] - plain.accuracies[-1])
+    found = [
+        (
+            "test accuracy",
+            f"{plain.accuracies[-1]:.2%}",
+            f"{compressed.accuracies[-1]:.2%}",
+            f"{gap:+.2f} points",
+        )
+    ]
+    for label, values in (
+        ("saved activations", (plain.memory.saved_bytes, compressed.memory.saved_bytes)),
+        ("peak memory", (plain.memory.peak_bytes, compressed.memory.peak_bytes)),
+    ):
+        ratio = f"{values[0] / values[1]:.1f}x" if values[1] else ""
+        found.append((f"{label}, batch {measure_batch}", *map(format_bytes, values), ratio))
+    found.append(
+        (
+            f"time a step, batch {batch}",
+            f"{plain.step_s:.3f} s",
+            f"{compressed.step_s:.3f} s",
+            f"{plain.step_s / compressed.step_s:.2f}x",
+        )
+    )
+    return found
+
+
+def table(runs: dict, batch: int, measure_batch: int) -> Table:
+    made = Table()
+    for heading in ("", "plain Keras", "compressed", "plain / compressed"):
+        made.add_column(heading, justify="right" if heading else "left")
+    for row in rows(runs, batch, measure_batch):
+        made.add_row(*row)
+    return made
+
+
+def write(
+    folder: Path, runs: dict, limited, report: Report, batch: int, measure_batch: int, source: str
+) -> Path:
+    """Writes demo.png and report.html, which holds the picture itself; returns the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = folder / "demo.png"
+    plot(picture, runs, limited, measure_batch)
+    page = folder / "report.html"
+    page.write_text(_page(picture.read_bytes(), runs, limited, report, batch, measure_batch, source))
+    return page
+
+
+def plot(path: Path, runs: dict, limited, measure_batch: int) -> None:
+    pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = pyplot.subplots(1, 5, figsize=(12, 2.9), width_ratios=(1.5, 1.5, 1, 1, 1))
+    for label, run in runs.items():
+        epochs = range(1, len(run.losses) + 1)
+        style = {"color": _COLOURS[label], "marker": "o", "markersize": 4, "label": label}
+        style |= {"linestyle": "--", "zorder": 3} if label == "compressed" else {"linewidth": 3}
+        axes[0].plot(epochs, run.losses, **style)
+        axes[1].plot(epochs, [100 * a for a in run.accuracies], **style)
+    for axis, title in ((axes[0], "training loss"), (axes[1], "test accuracy, %")):
+        axis.set_title(title, loc="left", fontweight="bold")
+        axis.set_xlabel("epoch")
+        axis.set_xticks(range(1, len(runs["plain"].losses) + 1))
+        axis.legend(frameon=False)
+    megabytes = {
+        f"saved activations, MB\n(batch {measure_batch})": [
+            run.memory.saved_bytes / 1e6 for run in runs.values()
+        ],
+        f"peak memory, MB\n(batch {measure_batch})": [run.memory.peak_bytes / 1e6 for run in runs.values()],
+    }
+    for axis, (title, values) in zip(axes[2:], megabytes.items()):
+        _bars(axis, title, values, "{:.0f}", values[0] / values[1] if values[1] else None)
+    batches = [limited.largest[label] for label in runs]
+    limit = f"largest batch\nin {limited.limit_bytes / 1e6:.0f} MB"
+    _bars(axes[4], limit, batches, "{:.0f}", batches[1] / batches[0])
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _bars(axis: Axes, title: str, values: list, text: str, ratio: float | None) -> None:
+    bars = axis.bar(("plain", "compressed"), values, color=list(_COLOURS.values()), width=0.6)
+    axis.bar_label(bars, [text.format(value) for value in values], padding=2)
+    axis.set_title(title + (f": {ratio:.1f}x" if ratio else ""), loc="left", fontweight="bold", fontsize=9)
+    axis.set_yticks([])
+    axis.spines["left"].set_visible(False)
+    axis.margins(y=0.15)
+
+
+def _page(
+    picture: bytes, runs: dict, limited, report: Report, batch: int, measure_batch: int, source: str
+) -> str:
+    cells = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows(runs, batch, measure_batch)
+    )
+    held = "".join(
+        "<tr>"
+        + "".join(
+            f"<td>{html.escape(cell)}</td>"
+            for cell in (row.layer, row.role, row.storage, row.bound, format_bytes(row.plain_bytes),
+                         format_bytes(row.predicted_bytes), row.note)
+        )
+        + "</tr>"
+        for row in report.rows
+    )  # fmt: skip
+    largest = limited.largest
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>ResNet-20, plain and compressed</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
+img {{ width: 100% }} h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.1rem; margin-top: 2rem }}
+table {{ border-collapse: collapse }} td, th {{ padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #ddd }}
+td:not(:first-child), th:not(:first-child) {{ text-align: right }} th {{ text-align: left }}
+.held td, .held th {{ text-align: left; font-size: .85rem }}
+code {{ background: #f3f3f3; padding: .1rem .3rem }}
+</style>
+<h1>ResNet-20 on Fashion-MNIST, plain and with its activations held compressed</h1>
+<p>Both trainings start from the same weights and see the same batches ({html.escape(source)},
+{len(runs["plain"].losses)} epochs, batch {batch}). The second one differs by one line:
+<code>ct.compress_model(model, error_bound=...)</code>.</p>
+<table><tr><th></th><th>plain Keras</th><th>compressed</th><th>plain / compressed</th></tr>{cells}</table>
+<p><img alt="Losses, accuracies, memory and largest batch of both trainings"
+src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>
+<h2>Under one memory limit</h2>
+<p>With {limited.limit_bytes / 1e6:.0f} MB, plain training gets to a batch of {largest["plain"]}, compressed
+training to {largest["compressed"]}: {largest["compressed"] / largest["plain"]:.1f} times as many images. A batch of
+{limited.batch} ends plain training with</p>
+<p><code>{html.escape(limited.plain_error)}</code></p>
+<p>and trains compressed (loss {limited.compressed_loss:.3f}).</p>
+<h2>How each tensor is held</h2>
+<details><summary>{len(report.rows)} rows, bytes for one image, predicted</summary>
+<table class="held"><tr><th>layer</th><th>tensor</th><th>storage</th><th>bound</th><th>plain</th><th>held</th>
+<th>note</th></tr>{held}</table></details>
+<p>Peaks are bytes of TensorFlow's allocator over the resting level; saved activations are what crosses from the
+forward to the backward pass. Measured by <code>tf_comptrain.memory.measure_step</code> on this machine.</p>
+</html>
+"""
