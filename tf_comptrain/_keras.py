@@ -250,10 +250,9 @@ def compute_loss(model: keras.Model, x: Any, y: Any) -> tf.Tensor:
 
 def loss_scale(optimizer: Any) -> float:
     """The factor that mixed precision puts on the loss, and so on every gradient of the backward pass."""
-    scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3's LossScaleOptimizer
-    if scale is None:
-        scale = getattr(optimizer, "loss_scale" if not KERAS_3 else "loss_scale_factor", None)
-    return 1.0 if scale is None else float(tf.convert_to_tensor(scale))
+    if KERAS_3:
+        return float(optimizer.scale_loss(tf.constant(1.0)))
+    return float(getattr(optimizer, "loss_scale", 1.0))
 
 
 def accumulated_gradient(optimizer: Any, variable: Any) -> tuple[Any, float] | None:

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
@@ -179,7 +180,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         before = self._state
         self._state, action, reason = decide(before, self._policy, loss, peak_bytes, self._resting_bytes)
         after, optimizer = self._state, self.model.optimizer
-        rate = before_rate = float(optimizer.learning_rate)
+        rate = before_rate = float(tf.convert_to_tensor(optimizer.learning_rate))
         if after.batch != before.batch:
             self._elastic.resize(after.batch)
             rate = before_rate * (after.batch / before.batch) ** _LR_POWER[self.lr_scaling]

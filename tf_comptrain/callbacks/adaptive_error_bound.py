@@ -254,7 +254,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         assert law.site.statistics is not None
         sums, _, bad_dy = _values(law.site.statistics.output)
         weight_sums, weight_mean, bad_dw = _values(law.site.statistics.weight)
-        if bad_dy or bad_dw or not (sums > 0 and holder.nonzero_ratio > 0 and holder.running_sigma > 0):
+        if bad_dy or bad_dw or not (math.isfinite(sums) and math.isfinite(weight_sums)):
+            return None
+        if not (sums > 0 and holder.nonzero_ratio > 0 and holder.running_sigma > 0):
             return None
         # Each replica's statistics are of its part of the batch, and reading averages them: errors
         # and gradients add up over replicas, gradients at least as errors do.
