@@ -110,7 +110,7 @@ class Worker:
         if not line:
             status = self._process.wait()
             self._messages.seek(0)
-            raise WorkerError(f"{self._messages.read()}{_LABELS[self.variant]}: {_ending(status)}")
+            raise WorkerError(f"{self._messages.read()}{_LABELS[self.variant]}: {ending(status)}")
         return json.loads(line)
 
 
@@ -172,7 +172,8 @@ def _is_model(name: str) -> bool:
     return name[:1].isupper() and callable(getattr(keras.applications, name, None))
 
 
-def _ending(status: int) -> str:
+def ending(status: int) -> str:
+    """How a process with this exit status ended, in words."""
     if status >= 0:
         return f"the process ended with status {status} (its messages are above)"
     name = signal.Signals(-status).name

@@ -1,0 +1,57 @@
+"""Every example runs, in a process of its own, with settings that make it fast."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run(script: str, *arguments: str) -> str:
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), COLUMNS="160")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_callback_and_wrapper():
+    out = run("callback_and_wrapper.py", "--images", "400", "--epochs", "2")
+    assert "AdaptiveBatchSize, epoch 2" in out
+    assert "of the input's sigma" in out
+    assert "MB wrapped" in out
+
+
+def test_savedmodel_export(tmp_path):
+    out = run("savedmodel_export.py", "--images", "200", "--out", str(tmp_path))
+    assert out.count("largest difference") == 2
+
+
+def test_demo(tmp_path):
+    pytest.importorskip("matplotlib", reason="the demo draws: pip install tf_comptrain[plots]")
+    fast = "--offline --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
+    out = run("demo.py", *fast.split(), "--out", str(tmp_path))
+    assert "plain / compressed" in out
+    assert "ResourceExhaustedError: memory limit of 30000000 bytes exceeded" in out
+    page = (tmp_path / "report.html").read_text()
+    assert "data:image/png;base64," in page and "ResourceExhaustedError" in page
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_shipped_images():
+    path = EXAMPLES / "data" / "fashion_mnist.npz"
+    assert path.stat().st_size < 5_500_000
+    with np.load(path, allow_pickle=False) as file:
+        assert file["x_train"].shape == (8000, 28, 28) and file["x_test"].shape == (4000, 28, 28)
+        assert set(file["y_train"]) == set(range(10)) == set(file["y_test"])
+    assert "MIT License" in (path.parent / "LICENSE-fashion-mnist").read_text()
