@@ -1,13 +1,12 @@
 // Codec A, decoder and ReLU mask: checks the stream, then works range by range.
-#include <atomic>
+#include <algorithm>
 #include <cstring>
-#include <exception>
-#include <limits>
 #include <string>
 
 #include "cc/codec/half.h"
 #include "cc/codec/plane.h"
 #include "cc/codec/plane_layout.h"
+#include "cc/codec/plane_ranges.h"
 #include "cc/codec/plane_tile.h"
 
 namespace comptrain {
@@ -15,35 +14,9 @@ namespace {
 
 using plane::kLanes;
 using plane::kPixels;
-using plane::kRangeTiles;
-using plane::kSlackWords;
 using plane::kTileValues;
 using plane::StreamView;
 using plane::TilePlace;
-
-constexpr int64_t kDecodeCyclesPerRange = 64 * 1000;
-constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-
-// The first damaged tile, whichever thread meets it.
-class FirstFailure {
- public:
-  void Report(int64_t tile) {
-    int64_t seen = tile_.load();
-    while (tile < seen && !tile_.compare_exchange_weak(seen, tile)) {
-    }
-  }
-  Status ToStatus() const {
-    const int64_t tile = tile_.load();
-    if (tile == kNone) return {};
-    return Status::Damaged(
-        "codec A stream: the payload of tile " + std::to_string(tile) +
-        " must match its directory entry, its lane formats and the offset "
-        "table, got other sizes; the stream is damaged: encode it again");
-  }
-
- private:
-  std::atomic<int64_t> tile_{kNone};
-};
 
 // Rows of a tile between a tensor and a compact [32][32] copy; `valid` values.
 void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
@@ -53,90 +26,6 @@ void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
     from += from_row;
     to += to_row;
   }
-}
-
-bool EntryIsValid(uint16_t entry, uint32_t raw_words) {
-  if (entry & 0x8000) return false;
-  const uint32_t words = plane::EntryWords(entry);
-  if (entry & plane::kRaw) return entry == (plane::kRaw | raw_words);
-  if ((entry & plane::kDelta) && !(entry & plane::kZigzag)) return false;
-  if (words == 0) return entry == 0;
-  return words < raw_words;
-}
-
-// Calls body(tile, place, entry, words) for the tiles of ranges [begin, end),
-// with kSlackWords readable after the words. Stops a range at damage.
-template <typename Body>
-void ForTiles(const StreamView& v, int64_t begin, int64_t end,
-              FirstFailure* failure, const Body& body) {
-  const uint8_t* payload = v.stream + v.sections.payload;
-  alignas(64) uint32_t copy[plane::kMaxTileWords + kSlackWords];
-  for (int64_t range = begin; range < end; ++range) {
-    const int64_t first = range * kRangeTiles;
-    const int64_t last = std::min(v.geometry.tiles, first + kRangeTiles);
-    uint64_t at = v.RangeStart(range);
-    const uint64_t stop = range + 1 < v.geometry.ranges()
-                              ? v.RangeStart(range + 1)
-                              : v.payload_words;
-    if (at > stop || stop > v.payload_words || (range == 0 && at != 0)) {
-      failure->Report(first);
-      continue;
-    }
-    int64_t tile = first;
-    for (; tile < last; ++tile) {
-      const uint16_t entry = v.Entry(tile);
-      const TilePlace place = v.geometry.Place(tile);
-      const uint32_t words = plane::EntryWords(entry);
-      if (!EntryIsValid(entry,
-                        plane::RawWords(place.valid, v.quantizer.dtype)) ||
-          words > stop - at) {
-        break;
-      }
-      const uint8_t* from = payload + 4 * at;
-      const bool inside = v.payload_words - at >= words + kSlackWords;
-      if (!inside || reinterpret_cast<uintptr_t>(from) % 4 != 0) {
-        std::memcpy(copy, from, 4 * words);
-        std::memset(copy + words, 0, 4 * kSlackWords);
-        from = reinterpret_cast<const uint8_t*>(copy);
-      }
-      if (!body(place, entry, reinterpret_cast<const uint32_t*>(from))) break;
-      at += words;
-    }
-    if (tile < last) {
-      failure->Report(tile);
-    } else if (at != stop) {
-      failure->Report(last - 1);
-    }
-  }
-}
-
-// Runs the ranges and turns damage and exceptions into a status.
-template <typename Body>
-Status RunRanges(const StreamView& v, const ParallelFor& parallel,
-                 const Body& body) {
-  FirstFailure failure;
-  if (v.geometry.tiles == 0 && v.payload_words != 0) {
-    return Status::Damaged(
-        "codec A stream: an empty tensor must have no payload, got " +
-        std::to_string(v.payload_words) + " words");
-  }
-  try {
-    parallel(v.geometry.ranges(), kDecodeCyclesPerRange,
-             [&](int64_t begin, int64_t end) {
-               ForTiles(v, begin, end, &failure, body);
-             });
-  } catch (const std::exception& e) {
-    return Status::Invalid(std::string("codec A: decoding failed, ") +
-                           e.what());
-  }
-  return failure.ToStatus();
-}
-
-Status CheckIsa(Isa isa) {
-  if (IsaAvailable(isa)) return {};
-  return Status::Invalid(
-      "codec A: this machine lacks the instruction set asked for, got isa " +
-      std::to_string(static_cast<int>(isa)) + "; use Isa::kBest");
 }
 
 // The non-zero values of a raw tile.
@@ -154,19 +43,11 @@ void RawMask(const uint32_t* words, DType dtype, int valid,
 
 Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                    int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa(isa);
+  Status s = plane::CheckIsa(isa);
   if (!s.ok()) return s;
   StreamView v;
-  s = plane::OpenStream(stream, stream_bytes, n, &v);
+  s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
   if (!s.ok()) return s;
-  if (v.quantizer.dtype != dtype) {
-    return Status::Damaged(
-        std::string("codec A stream: header field dtype must be the type "
-                    "asked for, ") +
-        plane::DTypeName(dtype) + ", got " +
-        plane::DTypeName(v.quantizer.dtype) +
-        "; decode with the type it was encoded from");
-  }
   if (out == nullptr && n > 0) {
     return Status::Invalid("codec A: out must not be null when n > 0");
   }
@@ -174,7 +55,7 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
       plane::SelectKernels(isa, dtype, v.quantizer.mid_rise);
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
-  return RunRanges(v, parallel, [&](const TilePlace& place, uint16_t entry,
+  return plane::RunRanges(v, parallel, [&](const TilePlace& place, uint16_t entry,
                                     const uint32_t* words) {
     uint8_t* to = static_cast<uint8_t*>(out) + place.offset * item;
     const int64_t valid_bytes = place.valid * item;
@@ -198,7 +79,7 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
 Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, const void* dy, void* dx,
                          const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa(isa);
+  Status s = plane::CheckIsa(isa);
   if (!s.ok()) return s;
   StreamView v;
   s = plane::OpenStream(stream, stream_bytes, n, &v);
@@ -215,7 +96,7 @@ Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
   const plane::TileKernels kernels = plane::SelectKernels(isa, dtype, true);
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
-  return RunRanges(v, parallel, [&](const TilePlace& place, uint16_t entry,
+  return plane::RunRanges(v, parallel, [&](const TilePlace& place, uint16_t entry,
                                     const uint32_t* words) {
     uint32_t rows[kPixels];
     if (entry & plane::kRaw) {
