@@ -89,10 +89,7 @@ def test_the_bound_in_use_is_the_one_that_was_set():
     [
         (keras.optimizers.SGD, "gradient"),
         (lambda rate: keras.optimizers.SGD(rate, momentum=0.9), "momentum"),
-        (lambda rate: keras.optimizers.SGD(rate, momentum=0.9, nesterov=True), "momentum"),
         (keras.optimizers.Adam, "momentum"),
-        (keras.optimizers.AdamW, "momentum"),
-        (keras.optimizers.RMSprop, "gradient"),
     ],
 )
 def test_momentum_where_there_is_one(optimizer, source):
@@ -106,6 +103,7 @@ def test_momentum_where_there_is_one(optimizer, source):
     "optimizer",
     [
         lambda: keras.optimizers.SGD(0.3, momentum=0.8),
+        lambda: keras.optimizers.SGD(0.3, momentum=0.8, nesterov=True),
         lambda: keras.optimizers.Adam(0.3, beta_1=0.8),
         lambda: keras.optimizers.Nadam(0.3, beta_1=0.8),
         lambda: keras.optimizers.Adamax(0.3, beta_1=0.8),
@@ -123,6 +121,18 @@ def test_every_momentum_is_brought_to_the_same_scale(optimizer):
     slot, factor = _keras.accumulated_gradient(optimizer, variable)
     expected = gradients[2] + 0.8 * gradients[1] + 0.64 * gradients[0]
     np.testing.assert_allclose(np.abs(factor * slot.numpy()), np.abs(expected), rtol=1e-4)
+
+
+def test_other_optimizers_have_none():
+    """RMSprop's momentum is one of scaled gradients."""
+    variable = keras.Variable(np.zeros((2, 3)))
+    for optimizer in (keras.optimizers.SGD(0.1), keras.optimizers.RMSprop(0.1, momentum=0.9)):
+        optimizer.build([variable])
+        assert _keras.accumulated_gradient(optimizer, variable) is None
+    optimizer = keras.optimizers.Adam()
+    assert _keras.accumulated_gradient(optimizer, variable) is None  # not built
+    optimizer.build([variable])
+    assert _keras.accumulated_gradient(optimizer, keras.Variable(np.zeros(2))) is None  # not its variable
 
 
 def test_gradient_target_is_a_fraction_of_the_weight_gradient():

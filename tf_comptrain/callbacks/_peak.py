@@ -8,11 +8,25 @@ import tensorflow as tf
 
 from tf_comptrain import memory
 
+_PROBE_BYTES = 1 << 22
+
 
 def bytes_in_use() -> int:
-    """Bytes of the device allocator now, garbage of Python's collected; 0 where it does not count."""
+    """Bytes of the device allocator now, garbage of Python's collected; 0 where it does not count.
+
+    Some allocators count large tensors only (256 kB and more).
+    """
     gc.collect()
     return int(tf.config.experimental.get_memory_info(memory.device())["current"])
+
+
+def counts_bytes() -> bool:
+    """Whether this TensorFlow build counts what it allocates on the device."""
+    with tf.device(memory.device()):
+        probe = tf.random.uniform([_PROBE_BYTES // 4])
+    counted = bytes_in_use()
+    del probe
+    return counted >= _PROBE_BYTES
 
 
 class TrainingPeak:

@@ -59,7 +59,9 @@ def fitting_batch(peaks: tuple[tuple[int, int], ...], room_bytes: float) -> int:
     slope = (high - low) / (large - small) if large > small else 0.0
     if slope <= 0:
         small, low, slope = 0, 0, high / large
-    return max(int(small + (room_bytes - low) / slope), 0) if slope > 0 else large
+    if slope <= 0:  # too small to be counted
+        return 2 * large
+    return max(int(small + (room_bytes - low) / slope), 0)
 
 
 def decide(

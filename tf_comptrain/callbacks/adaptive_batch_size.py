@@ -11,7 +11,7 @@ from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use
+from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
 from tf_comptrain.callbacks._tuner import Policy, TunerState, decide
 from tf_comptrain.callbacks.elastic_batch import ElasticBatch
 from tf_comptrain.model import Instrumentation, instrumentation
@@ -234,12 +234,12 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     def _checked_resting_bytes(self) -> int:
         _keras.build_optimizer(self.model)
-        resting = bytes_in_use()
-        if not resting:
+        if not counts_bytes():
             raise ValueError(
                 "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow build does not count "
                 "allocated bytes on the CPU (get_memory_info answers 0). Choose the batch size by hand."
             )
+        resting = bytes_in_use()
         if self.memory_limit <= resting:
             raise ValueError(
                 f"`memory_limit` must be above the {resting} bytes that are in use before the first step "

@@ -1,0 +1,193 @@
+"""AdaptiveBatchSize in `fit`: growth into the headroom, learning rate, bounds, errors before the first step."""
+
+import keras
+import pytest
+import tensorflow as tf
+from models import compiled, images
+
+import tf_comptrain as ct
+from tf_comptrain.model import instrumentation
+
+layers = keras.layers
+SAMPLES = 96
+HUGE = 1 << 40
+
+
+def network(optimizer=None):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            layers.Conv2D(16, 3, strides=2, activation="tanh", name="conv"),
+            layers.Flatten(),
+            layers.Dense(10, name="dense"),
+        ]
+    )
+    return compiled(model, optimizer or keras.optimizers.SGD(0.001))
+
+
+def compressed(optimizer=None):
+    model = network(optimizer)
+    ct.compress_model(model)
+    return model
+
+
+def data(batch_size=8):
+    return ct.elastic_batch(tf.data.Dataset.from_tensor_slices(images(SAMPLES, size=32)), batch_size)
+
+
+class Loss(keras.callbacks.Callback):
+    """Reports the losses it is given; stands before the tuner."""
+
+    def __init__(self, *losses):
+        super().__init__()
+        self.losses = losses
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["loss"] = self.losses[epoch]
+
+
+def fit(model, dataset, tuner, losses, more=()):
+    callbacks = [Loss(*losses), *more, tuner]
+    return model.fit(dataset, epochs=len(losses), verbose=0, callbacks=callbacks)
+
+
+def test_grows_while_the_loss_improves():
+    dataset, model = data(), compressed()
+    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, max_batch=40, verbose=0)
+    history = fit(model, dataset, tuner, [4.0, 3.0, 2.0, 1.0])
+    assert history.history["batch_size"] == [8, 16, 32, 40]
+    assert [d.action for d in tuner.decisions] == ["grow"] * 3
+    assert [d.epoch for d in tuner.decisions] == [1, 2, 3]
+    assert int(model.optimizer.iterations) == 12 + 6 + 3 + 3
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.001 * 40 / 8)
+    assert tuner.decisions[-1].peak_bytes > 0
+
+
+@pytest.mark.parametrize("scaling, factor", [("sqrt", 2**0.5), (None, 1.0)])
+def test_learning_rate_rules(scaling, factor):
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.001))
+    model = compressed(optimizer)
+    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, lr_scaling=scaling, verbose=0)
+    fit(model, data(), tuner, [4.0, 3.0])
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.001 * factor)
+
+
+def test_the_limit_holds_the_batch():
+    """A limit a little above the peak of the first size leaves no room to double."""
+    dataset, model, log = data(32), compressed(), ct.MemoryLogger()
+    model.fit(dataset, epochs=2, verbose=0, callbacks=[log])
+    limit = int(log.records[-1].peak_bytes * 1.02)
+    tuner = ct.AdaptiveBatchSize(memory_limit=limit, margin=0.0, verbose=0)
+    history = fit(model, dataset, tuner, [4.0, 3.0, 2.0])
+    assert history.history["batch_size"][0] == 32
+    assert max(history.history["batch_size"]) < 64
+    assert all("room for" in d.reason or "over the limit" in d.reason for d in tuner.decisions)
+
+
+def test_one_clear_line_for_each_decision(capsys):
+    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE)
+    fit(compressed(), data(), tuner, [4.0, 3.0])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("AdaptiveBatchSize")]
+    assert len(lines) == 1
+    assert lines[0].startswith(
+        "AdaptiveBatchSize, epoch 2: grow, batch 8 -> 16, learning rate 0.001 -> 0.002: loss 4 improves, peak"
+    )
+
+
+def test_tightening_halves_every_bound_and_follows_sigma():
+    dataset, model = data(), compressed()
+    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    fit(model, dataset, tuner, [1.0, 2.0, 1.99, 1.98])
+    assert [d.action for d in tuner.decisions] == ["grow", "tighten", "keep"]
+    sites = instrumentation(model).sites()
+    assert sites["conv/output"].relative_bound == 0.02
+    for site in sites.values():
+        state = site.read_state()
+        assert state.bound_set == pytest.approx(site.relative_bound * state.running_sigma / 2, rel=0.05)
+
+
+def test_adaptive_bounds_stay_scaled():
+    updates = []
+    for losses in ([1.0, 1.0, 1.0], [1.0, 2.0, 1.0]):
+        model = compressed()
+        bounds = ct.AdaptiveErrorBound(interval=100, warmup=18, limits=(1e-6, 1e6))
+        tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, lr_scaling=None, patience=9, verbose=0)
+        fit(model, data(), tuner, losses, more=[bounds])  # 12 + 6 + 6 steps
+        updates.append([u.bound for u in bounds.updates])
+        assert instrumentation(model).bound_scale == tuner.decisions[-1].bound_scale
+    assert [d.action for d in tuner.decisions] == ["grow", "tighten"]
+    assert len(updates[0]) == 2
+    assert updates[1] == pytest.approx([bound / 2 for bound in updates[0]], rel=0.05)
+
+
+def test_training_begins_anew_each_time():
+    dataset, model = data(), compressed()
+    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    fit(model, dataset, tuner, [1.0, 2.0, 3.0])
+    assert instrumentation(model).bound_scale < 1
+    fit(model, dataset, tuner, [1.0])
+    assert tuner.decisions == []
+    assert instrumentation(model).bound_scale == 1.0
+    assert all(site.read_state().bound_set == 0.0 for site in instrumentation(model).sites().values())
+
+
+def schedule():
+    return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9))
+
+
+def resized(dataset, size):
+    dataset.elastic.resize(size)
+    return dataset
+
+
+@pytest.mark.parametrize(
+    "model, dataset, options, message",
+    [
+        (network, data, {}, "compress_model"),
+        (compressed, lambda: data().prefetch(1), {}, "elastic_batch"),
+        (
+            compressed,
+            lambda: tf.data.Dataset.from_tensor_slices(images(16, size=32)).batch(8),
+            {},
+            "elastic_batch",
+        ),
+        (compressed, data, {"memory_limit": 1000}, "`memory_limit` must be above the .* Received: 1000"),
+        (compressed, data, {"max_batch": 4}, "`max_batch` must be at least .* 8. Received: 4"),
+        (compressed, data, {"min_batch": 9}, "`min_batch` must be at most .* 8. Received: 9"),
+        (lambda: compressed(schedule()), data, {}, "`lr_scaling` must be None with a learning-rate schedule"),
+    ],
+)
+def test_errors_before_the_first_step(model, dataset, options, message):
+    model = model()
+    before = [w.copy() for w in model.get_weights()]
+    with pytest.raises(ValueError, match=message):
+        model.fit(dataset(), verbose=0, callbacks=[ct.AdaptiveBatchSize(**{"memory_limit": HUGE, **options})])
+    assert all((now == then).all() for now, then in zip(model.get_weights(), before))
+
+
+def test_an_epoch_is_one_pass():
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be left out"):
+        compressed().fit(
+            data(), steps_per_epoch=3, verbose=0, callbacks=[ct.AdaptiveBatchSize(memory_limit=HUGE)]
+        )
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"memory_limit": 0}, "memory_limit"),
+        ({"max_batch": 0}, "max_batch"),
+        ({"min_batch": 1.5}, "min_batch"),
+        ({"max_batch": 4, "min_batch": 8}, "max_batch"),
+        ({"lr_scaling": "cubic"}, "lr_scaling"),
+        ({"growth": 1.0}, "growth"),
+        ({"margin": 1.0}, "margin"),
+        ({"patience": 0}, "patience"),
+        ({"min_delta": -1}, "min_delta"),
+        ({"min_bound_scale": 0}, "min_bound_scale"),
+    ],
+)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=f"`{message}`.*Received"):
+        ct.AdaptiveBatchSize(**{"memory_limit": HUGE, **options})

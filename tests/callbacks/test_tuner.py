@@ -1,0 +1,105 @@
+"""The decisions of AdaptiveBatchSize, as pure steps."""
+
+import math
+
+import pytest
+
+from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, fitting_batch
+
+POLICY = Policy(memory_limit=1000, max_batch=512, min_batch=8, margin=0.0)
+RESTING = 200
+
+
+def run(state, loss, peak, policy=POLICY):
+    return decide(state, policy, loss, peak, RESTING)
+
+
+def test_one_peak_gives_bytes_per_sample():
+    assert fitting_batch(((10, 100),), 1000) == 100
+
+
+def test_two_peaks_give_the_fixed_part_too():
+    """100 bytes fixed and 5 a sample."""
+    assert fitting_batch(((10, 150), (20, 200)), 600) == 100
+
+
+def test_peaks_that_fall_with_the_batch_are_not_extrapolated():
+    assert fitting_batch(((10, 200), (20, 200)), 1000) == 100
+
+
+def test_a_need_too_small_to_be_counted_is_no_obstacle():
+    assert fitting_batch(((10, 0),), 1000) == 20
+
+
+def test_the_first_epoch_is_an_improvement():
+    state, action, reason = run(TunerState(32, ceiling=512), 2.0, 300)
+    assert (state.batch, action) == (64, "grow")
+    assert "improves" in reason and "300 B of 1 kB" in reason
+
+
+def test_grows_no_further_than_the_headroom_in_multiples_of_8():
+    state, action, _ = run(TunerState(100, ceiling=512), 2.0, 200 + 600)  # 6 bytes a sample, room 800
+    assert (state.batch, action) == (128, "grow")
+
+
+def test_grows_no_further_than_max_batch():
+    policy = POLICY._replace(max_batch=50)
+    state, action, _ = run(TunerState(32, ceiling=50), 2.0, 210, policy)
+    assert (state.batch, action) == (50, "grow")
+    state, action, reason = run(state, 1.0, 215, policy)
+    assert (state.batch, action) == (50, "keep")
+    assert "max_batch" in reason
+
+
+def test_a_gain_of_less_than_a_tenth_is_left():
+    state, action, reason = run(TunerState(200, ceiling=512), 2.0, 200 + 760)
+    assert (state.batch, action) == (200, "keep")
+    assert "room for 210 only" in reason
+
+
+def test_rising_loss_tightens_first_and_then_lowers_the_batch():
+    state = TunerState(64, ceiling=512, best=1.0, last=1.0, peaks=((64, 100),))
+    seen = []
+    for loss in (1.1, 1.2, 1.3):
+        state, action, _ = run(state, loss, 300)
+        seen.append((action, state.bound_scale, state.batch))
+    assert seen == [("tighten", 0.5, 64), ("tighten", 0.25, 64), ("lower", 0.25, 32)]
+
+
+def test_a_stall_counts_after_patience():
+    state = TunerState(64, ceiling=512, best=1.0, last=1.0)
+    state, action, _ = run(state, 1.0, 300)
+    assert action == "keep"
+    state, action, reason = run(state, 0.995, 300)  # better, but by less than 1%
+    assert action == "tighten" and "stalls" in reason
+
+
+def test_does_not_grow_back_to_where_the_loss_got_stuck():
+    state = TunerState(64, ceiling=512, best=1.0, last=1.0, bound_scale=0.25)
+    state, action, _ = run(state, 1.5, 300)
+    assert (state.batch, action) == (32, "lower")
+    state, action, reason = run(state, 0.5, 250)
+    assert (state.batch, action) == (32, "keep")
+    assert "given up" in reason
+
+
+def test_a_loss_that_is_not_a_number_is_a_rising_one():
+    state, action, _ = run(TunerState(64, ceiling=512, best=1.0, last=1.0), math.nan, 300)
+    assert action == "tighten"
+    assert (state.best, state.last) == (1.0, 1.0)
+    assert run(TunerState(64, ceiling=512), math.nan, 300)[1] == "tighten"
+
+
+def test_over_the_limit_the_batch_is_lowered_whatever_the_loss():
+    state, action, reason = run(TunerState(100, ceiling=512), 0.1, 1200)
+    assert (state.batch, action) == (80, "lower")
+    assert "over the limit" in reason
+    state, action, reason = run(TunerState(8, ceiling=512), 0.1, 1200)
+    assert (state.batch, action) == (8, "keep") and "`min_batch`" in reason
+
+
+@pytest.mark.parametrize("loss", [0.0, -3.0])
+def test_losses_may_be_zero_or_negative(loss):
+    state, _, _ = run(TunerState(32, ceiling=512), loss, 300)
+    assert run(state, loss - 1.0, 300)[1] == "grow"
+    assert run(state, loss + 1.0, 300)[1] == "tighten"
