@@ -172,6 +172,16 @@ def test_an_overflow_is_no_statistics():
     assert callback.updates == []
 
 
+def test_a_layer_frozen_later_is_left_alone():
+    model = network(keras.optimizers.Adam())
+    callback = ct.AdaptiveErrorBound(interval=1, warmup=0)
+    fit(model, callback, steps=1)
+    model.get_layer("conv").trainable = False
+    compiled(model, keras.optimizers.Adam())
+    fit(model, callback, steps=1)
+    assert [update.layer for update in callback.updates] == ["dense"]
+
+
 def test_limits_hold():
     for target_tolerance, expected in ((1e-9, 0.03), (1e9, 0.2)):
         callback = ct.AdaptiveErrorBound(interval=2, warmup=0, tolerance=target_tolerance, limits=(0.03, 0.2))

@@ -249,11 +249,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         return bounds
 
     def _read(self, law: LawSite) -> Statistics | None:
-        """The layer's statistics; None where it did not run, or a gradient overflowed or vanished."""
+        """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
         holder = law.site.holder.read_state()
         assert law.site.statistics is not None
         sums, _, bad_dy = _values(law.site.statistics.output)
         weight_sums, weight_mean, bad_dw = _values(law.site.statistics.weight)
+        kernel = next((w for w in law.layer.trainable_weights if len(w.shape) > 1), None)
+        if kernel is None:  # frozen since
+            return None
         if bad_dy or bad_dw or not (math.isfinite(sums) and math.isfinite(weight_sums)):
             return None
         if not (sums > 0 and holder.nonzero_ratio > 0 and holder.running_sigma > 0):
@@ -261,7 +264,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         # Each replica's statistics are of its part of the batch, and reading averages them: errors
         # and gradients add up over replicas, gradients at least as errors do.
         replicas = self.model.distribute_strategy.num_replicas_in_sync
-        kernel = next(w for w in law.layer.trainable_weights if len(w.shape) > 1)
         channels = kernel.shape[-1]
         return Statistics(
             nonzero_ratio=holder.nonzero_ratio,
