@@ -116,6 +116,26 @@ class PlaneCodec:
         """dy where the stored value is not zero, else 0; the stream must be mid-rise."""
         return native.ops().comptrain_stream_mask_grad(stream, dy)
 
+    def batch_norm_gradient(
+        self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Gradient of batch normalization from the stream of its input, which is never decoded as a whole.
+
+        With x_norm = (x_hat - mean) * inv_std and m elements a channel: dbeta = sum dy,
+        dgamma = sum dy * x_norm, dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
+
+        Args:
+          stream: Of the input; made by `compress`.
+          dy: Incoming gradient, in the input's shape and dtype, channels last.
+          gamma: float32 [channels].
+          mean: float32 [channels], of the batch.
+          inv_std: float32 [channels], 1 / sqrt(population variance + epsilon).
+
+        Returns:
+          dx (in the memory of dy where nothing else reads it), dgamma and dbeta.
+        """
+        return native.ops().comptrain_batch_norm_grad(stream, dy, gamma, mean, inv_std)
+
 
 CODECS = {codec.name: codec for codec in (PlaneCodec(),)}
 Codec = PlaneCodec
@@ -188,5 +208,6 @@ def _memory_limit_gradient(op, dy):
 
 
 tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
+tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
 tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
 tf.no_gradient("Comptrain>GradientStats")

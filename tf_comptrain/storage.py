@@ -134,6 +134,12 @@ class Held:
         """dy where x != 0, else 0."""
         return self.site.codec.mask_gradient(self.stream, dy)
 
+    def batch_norm_gradient(
+        self, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """dx, dgamma and dbeta where x is normalized; x_hat is never a tensor. dy is the gate."""
+        return self.site.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
+
 
 class Slot:
     """What is known of one tensor: the streams it is held in, and whether its zero mask is wanted.

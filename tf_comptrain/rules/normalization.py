@@ -60,12 +60,14 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, 
                 x=_as_rank_4(through), scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon
             )
             y = _restore_shape(y, x)
+            inv_std = tf.math.rsqrt(_population_variance(variance, x) + epsilon)
 
         def gradient(dy, unused_dmean, unused_dvariance):
-            x_hat = kept if site is None else held.restore(gate=dy)
+            if site is not None:
+                return held.batch_norm_gradient(dy, gamma, mean, inv_std)
             dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
                 y_backprop=_as_rank_4(dy),
-                x=_as_rank_4(x_hat),
+                x=_as_rank_4(kept),
                 scale=gamma,
                 reserve_space_1=reserved[0],
                 reserve_space_2=reserved[1],
@@ -98,9 +100,14 @@ def _restore_shape(y: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return y
 
 
-def _update_moving_statistics(layer, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
+def _population_variance(variance: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Undoes the fused kernel's Bessel correction, whose divisor is max(n - 1, 1)."""
     values = tf.cast(tf.size(x), tf.float32) / x.shape[-1]
-    variance = variance * ((values - 1) / values)
+    return variance * (tf.maximum(values - 1, 1) / values)
+
+
+def _update_moving_statistics(layer, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
+    variance = _population_variance(variance, x)
     for moving, now in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
         moving.assign(moving * layer.momentum + tf.cast(now, moving.dtype) * (1.0 - layer.momentum))
 

@@ -1,0 +1,40 @@
+// The gradient of batch normalization straight from the codec A stream of its
+// input: tiles are decoded in cache, the decoded input is never a tensor.
+#ifndef TF_COMPTRAIN_CC_CODEC_BATCH_NORM_H_
+#define TF_COMPTRAIN_CC_CODEC_BATCH_NORM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/codec/parallel.h"
+#include "cc/codec/plane.h"
+#include "cc/codec/status.h"
+#include "cc/codec/stream.h"
+
+namespace comptrain {
+
+// What the forward pass knows of each channel: `channels` floats each, host.
+struct BatchNormChannels {
+  int64_t channels = 1;  // size of the last dimension
+  const float* gamma = nullptr;
+  const float* mean = nullptr;
+  const float* inv_std = nullptr;  // 1 / sqrt(population variance + epsilon)
+};
+
+// With x_norm = (x_hat - mean) * inv_std and m = n / channels:
+//
+//   dbeta = sum dy, dgamma = sum dy * x_norm        (over each channel)
+//   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m)
+//
+// stream: of n elements of dtype, checked as PlaneDecode checks it. dy, dx: n
+// elements of dtype, host, may be the same buffer. dgamma, dbeta: `channels`
+// floats. All unspecified unless ok. The same bits for any number of threads.
+Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
+                         DType dtype, int64_t n, const void* dy,
+                         const BatchNormChannels& of, void* dx, float* dgamma,
+                         float* dbeta, const ParallelFor& parallel,
+                         Isa isa = Isa::kBest);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_BATCH_NORM_H_

@@ -1,0 +1,36 @@
+#include "cc/codec/batch_norm_kernels.h"
+
+#if defined(__AVX2__)
+#include "cc/codec/half_avx2.h"
+
+namespace comptrain {
+namespace {
+
+struct Vector8 {
+  static constexpr int kWidth = 8;
+  using Floats = __m256;
+  template <class T>
+  static Floats Load(const T* p) {
+    return Load8(p);
+  }
+  template <class T>
+  static void Store(Floats v, T* p) {
+    Store8(v, p);
+  }
+};
+
+}  // namespace
+
+const BatchNormKernels* BatchNormKernelsAvx2() {
+  return MakeBatchNormKernels<Vector8>();
+}
+
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+const BatchNormKernels* BatchNormKernelsAvx2() { return nullptr; }
+}  // namespace comptrain
+
+#endif

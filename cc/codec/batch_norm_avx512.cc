@@ -1,0 +1,36 @@
+#include "cc/codec/batch_norm_kernels.h"
+
+#if defined(__AVX512VBMI2__)
+#include "cc/codec/half_avx512.h"
+
+namespace comptrain {
+namespace {
+
+struct Vector16 {
+  static constexpr int kWidth = 16;
+  using Floats = __m512;
+  template <class T>
+  static Floats Load(const T* p) {
+    return Load16(p, kAll16);
+  }
+  template <class T>
+  static void Store(Floats v, T* p) {
+    Store16(v, p, kAll16);
+  }
+};
+
+}  // namespace
+
+const BatchNormKernels* BatchNormKernelsAvx512() {
+  return MakeBatchNormKernels<Vector16>();
+}
+
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+const BatchNormKernels* BatchNormKernelsAvx512() { return nullptr; }
+}  // namespace comptrain
+
+#endif
