@@ -7,6 +7,7 @@ has this model?) and performs the few acts that need private attributes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -219,6 +220,44 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
         return lambda: model.train_function(iter([(x, y)] * model.steps_per_execution))
     batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
     return lambda: model.train_function(batches)
+
+
+def fence_optimizer(model: keras.Model) -> None:
+    """Makes the model's train step compute each variable's update after that variable's gradient.
+
+    Parts of an update that read no gradient (momentum * m) otherwise run at the start of the step,
+    and take the size of the weights until its end.
+    """
+    reference = weakref.ref(model)
+
+    def train_step(*args, **kwargs):
+        model = reference()
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        if optimizer is not None:
+            optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
+        try:
+            return type(model).train_step(model, *args, **kwargs)
+        finally:
+            if optimizer is not None:
+                optimizer.__dict__.pop("update_step", None)
+
+    model.__dict__["train_step"] = train_step
+
+
+def unfence_optimizer(model: keras.Model) -> None:
+    model.__dict__.pop("train_step", None)
+
+
+def _fenced_update_step(optimizer, gradient, *args, **kwargs):
+    optimizer = optimizer()
+    wait = getattr(gradient, "values", gradient)
+    if not tf.executing_eagerly():
+        # Keras joins all gradients in one IdentityN, which the optimized graph drops unless something
+        # waits for it; what must be waited for is its input.
+        while wait.op.type in ("Identity", "IdentityN"):
+            wait = wait.op.inputs[wait.value_index]
+    with tf.control_dependencies([wait]):
+        return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
 
 
 def build_optimizer(model: keras.Model) -> None:

@@ -188,6 +188,8 @@ def compress_model(
     report = Report(model.name, tuple(_rows(model, plans, instruments)), obstacle)
     for layer, instrument in instruments.items():
         _keras.set_call(layer, instrument)
+    if instruments:
+        _keras.fence_optimizer(model)
     _instrumented[model] = Instrumentation(instruments, report)
     _keras.forget_traces(model)
     return report
@@ -201,6 +203,7 @@ def restore_model(model: keras.Model) -> None:
     """
     for layer in instrumentation(model).instruments:
         _keras.reset_call(layer)
+    _keras.unfence_optimizer(model)
     del _instrumented[model]
     _keras.forget_traces(model)
 
