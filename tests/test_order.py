@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from models import chain
+from tensorflow import keras
 from tensorflow.python.eager import context
 
 import tf_comptrain as ct
@@ -101,3 +102,21 @@ def test_without_the_pass_through_the_graph_is_out_of_order(monkeypatch):
 def test_without_the_weight_gradient_first_the_graph_is_out_of_order(monkeypatch):
     monkeypatch.setattr(differentiate, "after", lambda dy, dws: dy)
     assert any("does not wait for" in line for line in unordered(train_graph()))
+
+
+def test_each_weight_is_updated_after_its_own_gradient_only():
+    model = chain(4, size=8)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
+    graph = optimized_graph(model, x, np.zeros((2, 32), "float32"))
+    gradients = {node.name for node in of_type(graph, "Conv2DBackpropFilter", "BiasAddGrad")}
+    products = [  # momentum * m and learning rate * gradient
+        node
+        for node in of_type(graph, "Mul")
+        if "sgd" in node.name and any(graph[source(i)].op == "ReadVariableOp" for i in node.input)
+    ]
+    waits = [len(ancestors(graph, node.name) & gradients) for node in products]
+    assert len(gradients) == 8 and len(waits) == 16
+    assert min(waits) >= 1  # not at the start of the step
+    assert len(set(waits)) >= 4  # nor all at its end
