@@ -137,6 +137,7 @@ def _page(
         for row in report.rows
     )  # fmt: skip
     largest = limited.largest
+    bound = next(row.bound for row in report.rows if row.bound).split()[0]
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>ResNet-20, plain and compressed</title>
@@ -151,7 +152,8 @@ code {{ background: #f3f3f3; padding: .1rem .3rem }}
 <h1>ResNet-20 on Fashion-MNIST, plain and with its activations held compressed</h1>
 <p>Both trainings start from the same weights and see the same batches ({html.escape(source)},
 {len(runs["plain"].losses)} epochs, batch {batch}). The second one differs by one line:
-<code>ct.compress_model(model, error_bound=...)</code>.</p>
+<code>ct.compress_model(model, error_bound=ct.ErrorBound({bound}))</code>, which allows errors of {bound} standard
+deviations of each stored tensor.</p>
 <table><tr><th></th><th>plain Keras</th><th>compressed</th><th>plain / compressed</th></tr>{cells}</table>
 <p><img alt="Losses, accuracies, memory and largest batch of both trainings"
 src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>
