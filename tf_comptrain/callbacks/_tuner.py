@@ -98,7 +98,7 @@ def decide(
     if peak_bytes > policy.memory_limit:
         lower = _rounded(min(fits, state.batch - 1), policy)
         if lower < state.batch:
-            return state._replace(batch=lower, ceiling=lower), "lower", f"over the limit: {peak}"
+            return state._replace(batch=lower), "lower", f"over the limit: {peak}"
         return state, "keep", f"over the limit ({peak}), and `min_batch` is reached"
     if improved:
         return _grow(state, policy, fits, f"loss {loss:.4g} improves", peak)
