@@ -244,7 +244,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--error-bound",
         type=float,
-        default=0.2,
+        default=0.25,
         help="largest error / standard deviation of each stored tensor (%(default)s)",
     )
     parser.add_argument(
