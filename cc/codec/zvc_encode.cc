@@ -1,0 +1,248 @@
+// Codec C, encoder: counts the non-zeros of every chunk, then writes each chunk
+// to where the counts say.
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cc/codec/zvc.h"
+#include "cc/codec/zvc_layout.h"
+#include "cc/codec/zvc_select.h"
+
+namespace comptrain {
+
+using zvc::kChunkValues;
+using zvc::kMaskWords;
+using zvc::kRangeChunks;
+using zvc::Layout;
+
+namespace {
+
+constexpr int64_t kCountCyclesPerRange = 16 * 1000;
+constexpr int64_t kWriteCyclesPerRange = 16 * 2500;
+
+struct Range {
+  uint64_t words = 0;
+  int64_t nonzero = 0;
+};
+
+Status CheckParams(const ZvcParams& p, Isa isa) {
+  const std::string where = "codec C: ";
+  if (p.n < 0) {
+    return Status::Invalid(where + "n must not be negative, got " +
+                           std::to_string(p.n) + "; pass the element count");
+  }
+  if (p.channels < 1 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
+    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
+                           "of n = " + std::to_string(p.n) + ", got " +
+                           std::to_string(p.channels) +
+                           "; pass the size of the last dimension");
+  }
+  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
+    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
+                           "float16, got " +
+                           std::to_string(static_cast<int>(p.dtype)));
+  }
+  if (!IsaAvailable(isa)) return zvc::IsaMissing(isa);
+  const Layout layout(p.n, p.dtype);
+  if (layout.chunks > UINT32_MAX || layout.payload > UINT32_MAX) {
+    return Status::Invalid(where + "n is too large for one stream, got " +
+                           std::to_string(p.n) + "; split the tensor");
+  }
+  return {};
+}
+
+Status OutOfMemory(const std::exception& e) {
+  return Status::Invalid(std::string("codec C: encoding failed, ") + e.what() +
+                         "; free host memory or lower the batch size");
+}
+
+}  // namespace
+
+struct ZvcEncoder::Impl {
+  ZvcParams params;
+  Layout layout;
+  const zvc::ChunkKernels* kernels = nullptr;
+  Status checked;
+
+  const uint8_t* x = nullptr;
+  std::vector<uint16_t> words;  // of each chunk
+  std::vector<Range> ranges;
+  size_t total_bytes = 0;
+  int64_t nonzero = 0;
+  bool encoded = false;
+
+  int width() const { return layout.item == 4; }
+  const uint8_t* WholeChunk(int64_t chunk, uint8_t* padded) const;
+  void CountRange(int64_t range);
+  void WriteRange(int64_t range, uint8_t* to) const;
+  void FillHeader(uint8_t* stream) const;
+};
+
+ZvcEncoder::ZvcEncoder(const ZvcParams& params, Isa isa) : impl_(new Impl) {
+  impl_->params = params;
+  impl_->checked = CheckParams(params, isa);
+  if (!impl_->checked.ok()) return;
+  impl_->layout = Layout(params.n, params.dtype);
+  impl_->kernels = zvc::SelectKernels(isa);
+}
+
+ZvcEncoder::~ZvcEncoder() = default;
+
+// The chunk in the tensor or, where the tensor ends in it, a copy with zeros
+// behind.
+const uint8_t* ZvcEncoder::Impl::WholeChunk(int64_t chunk,
+                                            uint8_t* padded) const {
+  const uint8_t* from = x + chunk * kChunkValues * layout.item;
+  const int valid = layout.Valid(chunk);
+  if (valid == kChunkValues) return from;
+  std::memset(padded, 0, kChunkValues * layout.item);
+  std::memcpy(padded, from, valid * layout.item);
+  return padded;
+}
+
+void ZvcEncoder::Impl::CountRange(int64_t range) {
+  alignas(64) uint8_t padded[kChunkValues * 4];
+  const int64_t first = range * kRangeChunks;
+  const int64_t last = std::min(layout.chunks, first + kRangeChunks);
+  Range r;
+  for (int64_t chunk = first; chunk < last; ++chunk) {
+    const int count = kernels->count[width()](WholeChunk(chunk, padded));
+    const uint32_t w = layout.Words(layout.Valid(chunk), count);
+    words[chunk] = static_cast<uint16_t>(w);
+    r.words += w;
+    r.nonzero += count;
+  }
+  ranges[range] = r;
+}
+
+Status ZvcEncoder::Encode(const void* x, const ParallelFor& parallel) {
+  Impl& m = *impl_;
+  m.encoded = false;
+  if (!m.checked.ok()) return m.checked;
+  if (x == nullptr && m.params.n > 0) {
+    return Status::Invalid("codec C: x must not be null when n > 0");
+  }
+  try {
+    m.words.resize(m.layout.chunks);
+    m.ranges.resize(m.layout.ranges);
+    m.x = static_cast<const uint8_t*>(x);
+    parallel(m.layout.ranges, kCountCyclesPerRange,
+             [&m](int64_t begin, int64_t end) {
+               for (int64_t r = begin; r < end; ++r) m.CountRange(r);
+             });
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
+  uint64_t words = 0;
+  m.nonzero = 0;
+  for (const Range& r : m.ranges) {
+    words += r.words;
+    m.nonzero += r.nonzero;
+  }
+  if (words > UINT32_MAX) {
+    return Status::Invalid(
+        "codec C: a stream holds at most 2^32 - 1 words, got " +
+        std::to_string(words) + "; split the tensor");
+  }
+  m.total_bytes = m.layout.payload + 4 * words;
+  m.encoded = true;
+  return {};
+}
+
+size_t ZvcEncoder::total_bytes() const { return impl_->total_bytes; }
+
+int64_t ZvcEncoder::nonzero() const { return impl_->nonzero; }
+
+// Header, directory and table, with their padding.
+void ZvcEncoder::Impl::FillHeader(uint8_t* stream) const {
+  std::memset(stream, 0, layout.payload);
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(CodecId::kZvc);
+  h.dtype = static_cast<uint8_t>(params.dtype);
+  h.n = static_cast<uint64_t>(params.n);
+  h.channels = static_cast<uint32_t>(params.channels);
+  h.log2_pixels = zvc::kLog2ChunkValues;
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(layout.chunks);
+  h.directory_offset = static_cast<uint32_t>(layout.directory);
+  h.table_offset = static_cast<uint32_t>(layout.table);
+  h.payload_offset = static_cast<uint32_t>(layout.payload);
+  std::memcpy(stream, &h, sizeof h);
+  if (layout.chunks == 0) return;
+  std::memcpy(stream + layout.directory, words.data(), 2 * words.size());
+  uint32_t start = 0;
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    std::memcpy(stream + layout.table + 4 * r, &start, sizeof start);
+    start += static_cast<uint32_t>(ranges[r].words);
+  }
+}
+
+// Chunks are packed beside the stream: packing writes over its end, where
+// another thread may have written its first chunk.
+void ZvcEncoder::Impl::WriteRange(int64_t range, uint8_t* to) const {
+  alignas(64) uint8_t padded[kChunkValues * 4];
+  alignas(64) uint8_t values[kChunkValues * 4 + zvc::kSlackBytes];
+  alignas(64) uint32_t mask[kMaskWords];
+  const int64_t first = range * kRangeChunks;
+  const int64_t last = std::min(layout.chunks, first + kRangeChunks);
+  for (int64_t chunk = first; chunk < last; ++chunk) {
+    const uint32_t w = words[chunk];
+    if (w == 0) continue;
+    const int valid = layout.Valid(chunk);
+    const uint8_t* from = WholeChunk(chunk, padded);
+    if (w == layout.RawWords(valid)) {
+      const size_t bytes = valid * layout.item;
+      std::memset(to + 4 * w - 2, 0, 2);  // an odd 16-bit value leaves a gap
+      std::memcpy(to, from, bytes);
+    } else {
+      const size_t mask_bytes = 4 * zvc::CeilDiv(valid, 32);
+      const size_t bytes = 4 * w - mask_bytes;
+      kernels->pack[width()](from, mask, values);
+      if (layout.item == 2) {
+        const int count = kernels->ones(mask);
+        std::memset(values + 2 * count, 0, 2);
+      }
+      std::memcpy(to, mask, mask_bytes);
+      std::memcpy(to + mask_bytes, values, bytes);
+    }
+    to += 4 * w;
+  }
+}
+
+Status ZvcEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
+  Impl& m = *impl_;
+  if (!m.encoded) {
+    return Status::Invalid("codec C: Write needs an Encode that succeeded");
+  }
+  if (stream == nullptr) {
+    return Status::Invalid("codec C: stream must not be null");
+  }
+  try {
+    m.FillHeader(stream);
+    parallel(m.layout.ranges, kWriteCyclesPerRange,
+             [&](int64_t begin, int64_t end) {
+               for (int64_t r = begin; r < end; ++r) {
+                 uint32_t start;
+                 std::memcpy(&start, stream + m.layout.table + 4 * r,
+                             sizeof start);
+                 m.WriteRange(r, stream + m.layout.payload +
+                                     4 * static_cast<uint64_t>(start));
+               }
+             });
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
+  return {};
+}
+
+size_t ZvcMaxBytes(int64_t n, DType dtype) {
+  const Layout layout(std::max<int64_t>(n, 0), dtype);
+  // Every chunk raw; only the last one can end inside a word.
+  return layout.payload +
+         4 * static_cast<size_t>(zvc::CeilDiv(layout.n * layout.item, 4));
+}
+
+}  // namespace comptrain
