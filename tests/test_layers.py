@@ -23,7 +23,8 @@ CASES = {
     "depthwise": ([lambda: layers.DepthwiseConv2D(3, depth_multiplier=2)], (9, 9, 5), 1),
     "separable": ([lambda: layers.SeparableConv2D(8, 3, activation="relu")], (9, 9, 5), 1),
     "dense": ([lambda: layers.Dense(7)], (100,), 1),
-    "dense_sigmoid": ([lambda: layers.Dense(70, activation="sigmoid")], (100,), 2),
+    "dense_sigmoid": ([lambda: layers.Dense(70, activation="sigmoid"), lambda: layers.Dense(7)], (100,), 2),
+    "softmax_inside": ([lambda: layers.Dense(70, activation="softmax"), lambda: layers.Dense(7)], (100,), 2),
     "dense_rank3": ([lambda: layers.Dense(7)], (10, 20), 1),
     "einsum_dense": ([lambda: layers.EinsumDense("abc,cd->abd", output_shape=(10, 7))], (10, 20), 1),
     "batch_norm": ([lambda: layers.BatchNormalization()], (9, 9, 5), 1),
@@ -49,6 +50,10 @@ CASES = {
     "activation_tanh": ([lambda: layers.Activation("tanh")], (9, 9, 5), 1),
     "activation_swish": ([lambda: layers.Activation("swish")], (9, 9, 5), 1),
     "elu": ([lambda: layers.ELU()], (9, 9, 5), 1),
+    "prelu": ([lambda: layers.PReLU(alpha_initializer="ones")], (9, 9, 5), 1),
+    "layer_norm": ([lambda: layers.LayerNormalization()], (9, 70), 1),
+    "group_norm": ([lambda: layers.GroupNormalization(4)], (9, 9, 8), 1),
+    "rms_norm": ([lambda: layers.RMSNormalization()], (9, 70), 1),
     "max_pool": ([lambda: layers.MaxPooling2D(3, strides=2, padding="same")], (9, 9, 5), 0),
     "max_pool_1d": ([lambda: layers.MaxPooling1D(2)], (9, 5), 0),
     "max_pool_3d": ([lambda: layers.MaxPooling3D(2)], (6, 6, 6, 3), 0),
@@ -162,3 +167,55 @@ def test_mixed_precision_trains(policy):
         assert a.dtype == b.dtype
         assert np.linalg.norm((a - b).astype("float64")) <= 0.25 * np.linalg.norm(b.astype("float64")) + 1e-3
     assert all(s.read_state().stream_bytes > 0 for s in instrumentation(model).sites().values())
+
+
+def attention_model(dropout=0.0, size=24, width=32):
+    """A transformer block: attention with a causal mask, layer norms, GELU."""
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((size, width))
+    x = layers.LayerNormalization()(inputs)
+    x = layers.MultiHeadAttention(4, 8, dropout=dropout, seed=3)(x, x, use_causal_mask=True)
+    x = y = layers.Add()([inputs, x])
+    x = layers.LayerNormalization()(x)
+    x = layers.Dense(64, activation="gelu")(x)
+    outputs = layers.Add()([y, layers.Dense(width)(x)])
+    return keras.Model(inputs, outputs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_attention_holds_no_probabilities(dropout, graph):
+    x = np.random.default_rng(0).normal(size=(3, 24, 32)).astype("float32")
+    _, plain, plain_state = step(attention_model(dropout), x, graph)
+    model = attention_model(dropout)
+    assert not ct.compress_model(model, error_bound=1e-5).skipped
+    _, ours, ours_state = step(model, x, graph)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * max(1.0, np.abs(b).max()))
+    for a, b in zip(ours_state, plain_state):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("factor", [(9, 9, 8), (1, 1, 8)])
+def test_products_hold_their_factors(factor):
+    def build():
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((9, 9, 8))
+        gate = layers.Conv2D(8, 3, padding="same", activation="sigmoid")(inputs)
+        if factor == (1, 1, 8):
+            gate = layers.GlobalAveragePooling2D(keepdims=True)(gate)
+        return keras.Model(inputs, layers.Multiply()([inputs, gate]))
+
+    x = np.random.default_rng(0).normal(size=(3, 9, 9, 8)).astype("float32")
+    _, plain, _ = step(build(), x, graph=True)
+    model = build()
+    assert not ct.compress_model(model, error_bound=1e-5).skipped
+    _, ours, _ = step(model, x, graph=True)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_the_last_softmax_stays_plain_for_the_loss():
+    model = keras.Sequential([keras.Input((100,)), layers.Dense(100, activation="softmax", name="head")])
+    roles = {row.role for row in ct.compress_model(model).rows}
+    assert roles == {"input"}

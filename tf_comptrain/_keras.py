@@ -11,6 +11,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
@@ -20,11 +21,12 @@ from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
-KERAS_3 = int(keras.__version__.split(".")[0]) >= 3
+KERAS_3 = int(version("keras").split(".")[0]) >= 3
 
 if KERAS_3:
     from keras.src import backend as _backend
     from keras.src import ops as _keras_ops
+    from keras.src.applications import convnext, inception_resnet_v2
     from keras.src.backend.common import global_state as _global_state
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope as _in_symbolic_scope
     from keras.src.backend.tensorflow import trainer as _trainer
@@ -123,22 +125,39 @@ def layer_scope(layer: keras.layers.Layer) -> Iterator[None]:
             yield
 
 
-def class_call(layer: keras.layers.Layer) -> Callable:
-    """The `call` of the layer's class, which instrumentation does not touch."""
-    return type(layer).call
+def random_states(layer: keras.layers.Layer) -> list[tuple[Any, tf.Tensor]] | None:
+    """(seed variable, its value now) of every random number generator inside a layer."""
+    if not KERAS_3:
+        return None
+    generators = [
+        generator
+        for part in layer._flatten_layers(include_self=True)
+        for generator in getattr(part, "_seed_generators", ())
+    ]
+    return [(generator.state, tf.identity(generator.state.value)) for generator in generators]
 
 
-def set_call(layer: keras.layers.Layer, call: Callable) -> None:
-    """Overrides `call` for one layer instance, past Keras' attribute tracking."""
-    layer.__dict__["call"] = call
+def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> contextlib.AbstractContextManager:
+    """Inside, layers draw the random numbers they drew from `states` on, and update no variable."""
+    return contextlib.nullcontext() if states is None else keras.StatelessScope(state_mapping=states)
 
 
-def reset_call(layer: keras.layers.Layer) -> None:
-    layer.__dict__.pop("call", None)
+def class_call(layer: keras.layers.Layer, method: str = "call") -> Callable:
+    """A method of the layer's class, which instrumentation does not touch."""
+    return getattr(type(layer), method)
 
 
-def has_own_call(layer: keras.layers.Layer) -> bool:
-    return "call" in layer.__dict__
+def set_call(layer: keras.layers.Layer, call: Callable, method: str = "call") -> None:
+    """Overrides a method for one layer instance, past Keras' attribute tracking."""
+    layer.__dict__[method] = call
+
+
+def reset_call(layer: keras.layers.Layer, method: str = "call") -> None:
+    layer.__dict__.pop(method, None)
+
+
+def has_own_call(layer: keras.layers.Layer, method: str = "call") -> bool:
+    return method in layer.__dict__
 
 
 def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -202,6 +221,25 @@ def passive_operations() -> tuple[type, ...]:
     )
 
 
+def input_count(layer: keras.layers.Layer) -> int | None:
+    """How many tensors a layer takes in the functional graph it is part of; None outside of one."""
+    nodes = layer._inbound_nodes
+    if not nodes:
+        return None
+    return len(nodes[0].input_tensors if KERAS_3 else tf.nest.flatten(nodes[0].keras_inputs))
+
+
+def feeds_a_layer(layer: keras.layers.Layer) -> bool:
+    """Whether another layer of a functional model reads the layer's output."""
+    return bool(layer._outbound_nodes)
+
+
+def application_layers(*names: str) -> list[type]:
+    """Layer classes of those names that keras.applications defines for its own models."""
+    modules = (convnext, inception_resnet_v2) if KERAS_3 else ()
+    return [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+
+
 def batch_norm_extras(layer: keras.layers.Layer) -> str | None:
     """What a BatchNormalization layer does beyond the plain form; None if nothing."""
     if getattr(layer, "synchronized", False):
@@ -231,7 +269,7 @@ def fence_optimizer(model: keras.Model) -> None:
     reference = weakref.ref(model)
 
     def train_step(*args, **kwargs):
-        model = reference()
+        model: Any = reference()
         optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         if optimizer is not None:
             optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))

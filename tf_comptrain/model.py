@@ -13,7 +13,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.report import Report, Row
-from tf_comptrain.rules import Context, Rule, find_rule
+from tf_comptrain.rules import METHODS, Context, Rule, find_rule
 from tf_comptrain.storage import (
     BITMASK,
     COMPRESS,
@@ -57,7 +57,7 @@ class Instrument:
             for save in plan.rule.saves(plan.layer, plan.storage)
             if save.storage == COMPRESS
         }
-        self.context = Context(plan.layer, plan.storage, sites)
+        self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if _keras.why_plain() is not None:
@@ -187,7 +187,7 @@ def compress_model(
                 instruments[plan.layer] = Instrument(plan, chosen_codec, bound)
     report = Report(model.name, tuple(_rows(model, plans, instruments)), obstacle)
     for layer, instrument in instruments.items():
-        _keras.set_call(layer, instrument)
+        _keras.set_call(layer, instrument, instrument.rule.method)
     if instruments:
         _keras.fence_optimizer(model)
     _instrumented[model] = Instrumentation(instruments, report)
@@ -201,8 +201,8 @@ def restore_model(model: keras.Model) -> None:
     Raises:
       ValueError: The model is not compressed.
     """
-    for layer in instrumentation(model).instruments:
-        _keras.reset_call(layer)
+    for layer, instrument in instrumentation(model).instruments.items():
+        _keras.reset_call(layer, instrument.rule.method)
     _keras.unfence_optimizer(model)
     del _instrumented[model]
     _keras.forget_traces(model)
@@ -217,7 +217,7 @@ def _plan(model: keras.Model, storage: StorageChoice) -> list[Plan]:
     choose = _chooser(storage, leaves)
     plans = []
     for path, layer, opaque in leaves:
-        if _keras.has_own_call(layer):
+        if any(_keras.has_own_call(layer, method) for method in METHODS):
             raise ValueError(
                 f"Layer {path!r} has an overridden `call`: it is instrumented already, by another "
                 "compress_model or by hand. Restore that first (tf_comptrain.restore_model)."
@@ -237,14 +237,20 @@ def _leaves(layer: keras.layers.Layer, prefix: str):
             opaque = "it runs its inner layers in a loop of its own"
         elif getattr(child, "handles_storage", False):
             opaque = "wrapped in tf_comptrain.Compress"
-        if inner and not opaque and find_rule(child) is None:
-            found = _leaves(child, f"{path}/")
-        else:
-            found = [(path, child, opaque)]
+        rule = find_rule(child)
+        found = list(_leaves(child, f"{path}/")) if inner and not opaque and not _is_leaf(rule) else []
+        if rule is not None:
+            found = [item for item in found if not isinstance(item[1], rule.covers)]
+        if not found or rule is not None:
+            found.append((path, child, opaque))
         for item in found:
             if id(item[1]) not in seen:
                 seen.add(id(item[1]))
                 yield item
+
+
+def _is_leaf(rule: Rule | None) -> bool:
+    return rule is not None and rule.method == "call"
 
 
 def _chooser(storage: StorageChoice, leaves: list):
@@ -366,8 +372,9 @@ def _rows(model: keras.Model, plans: list[Plan], instruments: dict) -> list[Row]
             if not isinstance(plan.layer, keras.layers.InputLayer):
                 rows.append(Row(plan.path, type(plan.layer).__name__, "", storage, note=plan.reason))
         for save in saves:
-            of = inputs if save.of == "input" else outputs
-            rows.append(_row(plan, save, of[0] if of else None, instruments, streams, counted))
+            of = {"input": inputs, "output": outputs}.get(save.of, ())
+            tensor = of[save.number] if save.number < len(of) else None
+            rows.append(_row(plan, save, tensor, instruments, streams, counted))
     return rows
 
 
@@ -378,8 +385,8 @@ def _streams_by_tensor(plans: list[Plan], tensors: dict) -> dict[int, str]:
         inputs, _ = tensors.get(id(plan.layer), ((), ()))
         if plan.rule is not None and inputs:
             for save in plan.rule.saves(plan.layer, plan.storage):
-                if save.of == "input" and save.storage == COMPRESS:
-                    found.setdefault(id(inputs[0]), plan.path)
+                if save.of == "input" and save.storage == COMPRESS and save.number < len(inputs):
+                    found.setdefault(id(inputs[save.number]), plan.path)
     return found
 
 

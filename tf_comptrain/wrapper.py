@@ -82,7 +82,7 @@ class Compress(keras.layers.Wrapper):
         rule = find_rule(layer) or _Recompute()
         if rule.obstacle(layer) is None:
             plan = Plan(layer, layer.name, rule.storages[0], rule)
-            _keras.set_call(layer, Instrument(plan, codecs.get(codec), self._bound))
+            _keras.set_call(layer, Instrument(plan, codecs.get(codec), self._bound), rule.method)
 
     def call(self, inputs, *args, **kwargs):
         return self.layer(inputs, *args, **kwargs)

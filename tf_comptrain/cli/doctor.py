@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,6 @@ import tensorflow as tf
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.version import __version__
@@ -59,7 +59,7 @@ def _versions() -> list[Finding]:
         Finding("tf_comptrain", __version__),
         Finding("Python", f"{platform.python_version()} on {platform.platform()}"),
         Finding("TensorFlow", tf.__version__),
-        Finding("Keras", keras.__version__),
+        Finding("Keras", version("keras")),
         Finding("NumPy", np.__version__),
     ]
 

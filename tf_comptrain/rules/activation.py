@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import _keras
+from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.base import BITMASK, COMPRESS, KEEP, Context, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_input, from_mask, from_output
-from tf_comptrain.storage import Site, worth_holding
+from tf_comptrain.storage import worth_holding
 
 _RELU = Save("mask", "output", BITMASK, from_stream=True)
 _BITS = Save("mask", "output", BITMASK)
@@ -21,76 +24,84 @@ _activations = keras.activations
 _FROM_OUTPUT = {
     _activations.tanh: lambda dy, y: dy * (1 - y * y),
     _activations.sigmoid: lambda dy, y: dy * y * (1 - y),
+    _activations.softmax: lambda dy, y: y * (dy - tf.reduce_sum(dy * y, axis=-1, keepdims=True)),
 }
 _FROM_INPUT = tuple(
     getattr(_activations, name)
-    for name in ("gelu", "silu", "swish", "elu", "selu", "softplus", "softsign", "mish", "exponential")
+    for name in (
+        "celu", "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh",
+        "log_sigmoid", "mish", "selu", "silu", "softplus", "softsign", "squareplus", "swish", "tanh_shrink",
+    )
     if hasattr(_activations, name)
-)
+)  # fmt: skip
+
+# function: (upper end of the slope-1 range, slope outside)
+_BIT_SLOPES = {
+    getattr(_activations, name): slopes
+    for name, slopes in {"relu6": (6.0, 0.0), "leaky_relu": (float("inf"), 0.2)}.items()
+    if hasattr(_activations, name)
+}
+_LOSS_READS_LOGITS = (_activations.softmax, _activations.sigmoid)
 
 
 def is_linear(fn: Callable | None) -> bool:
     return fn is None or fn is _activations.linear
 
 
-def saves_of(fn: Callable | None) -> tuple[Save, ...]:
-    """What the gradient of an activation function needs; empty also where it stays plain."""
+def saves_of(layer: keras.layers.Layer) -> tuple[Save, ...]:
+    """What the gradient of a layer's activation function needs; empty also where it stays plain."""
+    fn = layer.activation
     if fn is _activations.relu:
         return (_RELU,)
-    if fn is getattr(_activations, "relu6", object) or fn is getattr(_activations, "leaky_relu", object):
+    if fn in _BIT_SLOPES:
         return (_BITS,)
-    if fn in _FROM_OUTPUT:
-        return (_OUTPUT,)
-    if fn in _FROM_INPUT:
-        return (_INPUT,)
-    return ()
+    if is_linear(fn) or _why_plain(layer) is not None:
+        return ()
+    return (_OUTPUT,) if fn in _FROM_OUTPUT else (_INPUT,)
 
 
-def known(fn: Callable | None) -> bool:
-    return is_linear(fn) or bool(saves_of(fn))
+def _why_plain(layer: keras.layers.Layer) -> str | None:
+    fn = layer.activation
+    if is_linear(fn) or fn is _activations.relu or fn in _BIT_SLOPES or fn in _FROM_INPUT:
+        return None
+    if fn not in _FROM_OUTPUT:
+        return f"the gradient of activation {getattr(fn, '__name__', type(fn).__name__)} is not known"
+    if fn in _LOSS_READS_LOGITS and not _keras.feeds_a_layer(layer):
+        return "Keras' losses look for the logits behind the last activation"
+    return None
 
 
-def apply(fn: Callable | None, x: tf.Tensor, layer: keras.layers.Layer, site: Site | None) -> tf.Tensor:
-    """fn(x), holding what its gradient needs; plain where that is not known."""
+def apply(context: Context, x: tf.Tensor) -> tf.Tensor:
+    """The layer's activation of x, holding what its gradient needs; plain where that is not known."""
+    fn = context.layer.activation
     if is_linear(fn):
         return x
+    if x.dtype not in SUPPORTED_DTYPES:
+        return fn(x)
     if fn is _activations.relu:
         return from_mask(fn, x)
-    if fn is getattr(_activations, "relu6", object):
-        return from_mask(fn, x, upper=6.0)
-    if fn is getattr(_activations, "leaky_relu", object):
-        return from_mask(fn, x, off=0.2)
+    if fn in _BIT_SLOPES:
+        upper, off = _BIT_SLOPES[fn]
+        return from_mask(fn, x, upper=upper, off=off)
+    site = next((site for role, site in context.sites.items() if role != "input"), None)
     if site is None or not worth_holding(x):
         return fn(x)
     if fn in _FROM_OUTPUT:
         return from_output(fn, _FROM_OUTPUT[fn], x, site)
-    if fn in _FROM_INPUT:
-        return from_input(fn, x, site, layer)
-    return fn(x)
+    return from_input(fn, x, site, context.layer)
 
 
 class _Activation(Rule):
     """keras.layers.Activation: whatever its function needs."""
 
     def obstacle(self, layer):
-        if not known(layer.activation):
-            return f"the gradient of activation {_name(layer.activation)} is not known"
-        return None
+        return _why_plain(layer)
 
     def saves(self, layer, storage):
-        return saves_of(layer.activation)
+        return saves_of(layer)
 
     def call(self, context: Context, x, **kwargs):
-        sites = list(context.sites.values())
-        return apply(layer_activation(context), x, context.layer, sites[0] if sites else None)
-
-
-def layer_activation(context: Context) -> Callable:
-    return context.layer.activation
-
-
-def _name(fn: Callable) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
+        return apply(context, x)
 
 
 class _MaskLayer(Rule):
@@ -99,45 +110,35 @@ class _MaskLayer(Rule):
     storages = (BITMASK, KEEP)
 
     def obstacle(self, layer):
-        if _slopes(layer) is None:
+        if getattr(layer, "max_value", None) is not None and _slopes(layer).off != 0.0:
             return "negative_slope together with max_value needs two bits per element"
         return None
 
     def saves(self, layer, storage):
-        lower, upper, off = _slopes(layer)
-        return (_RELU if (lower, upper, off) == (0.0, float("inf"), 0.0) else _BITS,)
+        return (_RELU if _slopes(layer) == _Slopes() else _BITS,)
 
     def call(self, context: Context, x, **kwargs):
-        if not x.dtype.is_floating or x.dtype == tf.float64:
+        if x.dtype not in SUPPORTED_DTYPES:
             return context.original(x, **kwargs)
-        lower, upper, off = _slopes(context.layer)
-        return from_mask(partial(context.original, **kwargs), x, lower, upper, off)
+        return from_mask(partial(context.original, **kwargs), x, *_slopes(context.layer))
 
 
-def _slopes(layer: keras.layers.Layer) -> tuple[float, float, float] | None:
-    """(lower, upper, slope outside) of a ReLU-like layer; None where one bit does not tell."""
+class _Slopes(NamedTuple):
+    """Slope 1 where lower < x < upper, slope `off` elsewhere."""
+
+    lower: float = 0.0
+    upper: float = float("inf")
+    off: float = 0.0
+
+
+def _slopes(layer: keras.layers.Layer) -> _Slopes:
     off = getattr(layer, "negative_slope", None)
     if off is None:
         off = layer.alpha  # Keras 2's LeakyReLU
     upper = getattr(layer, "max_value", None)
     lower = getattr(layer, "threshold", 0.0)
-    if float(off) != 0.0 and upper is not None:
-        return None
-    return float(lower), float("inf") if upper is None else float(upper), float(off)
-
-
-class _InputLayer(Rule):
-    """Elementwise layers whose gradient is recomputed from the compressed input."""
-
-    def saves(self, layer, storage):
-        return (Save("input", "input", COMPRESS, kind="nonlinear"),)
-
-    def call(self, context: Context, x, **kwargs):
-        if not worth_holding(x):
-            return context.original(x, **kwargs)
-        return from_input(partial(context.original, **kwargs), x, context.sites["input"], context.layer)
+    return _Slopes(float(lower), float("inf") if upper is None else float(upper), float(off))
 
 
 register_rule(keras.layers.Activation)(_Activation())
 register_rule(keras.layers.ReLU, keras.layers.LeakyReLU)(_MaskLayer())
-register_rule(keras.layers.ELU)(_InputLayer())

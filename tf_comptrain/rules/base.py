@@ -17,11 +17,13 @@ class Save(NamedTuple):
 
     Attributes:
       role: What it is to the layer: "input", "output", "mask", "index", "pre-activation".
-      of: Which tensor of the graph it is or is derived from: "input" or "output".
+      of: Which tensor it is or is derived from: an "input" or the "output" of the layer, or one
+        "inside" it.
       storage: How it is held: COMPRESS, BITMASK or FUSED.
       kind: For COMPRESS: "linear", "norm" or "nonlinear", see storage.DEFAULT_BOUNDS.
       bits: For BITMASK: bits per element of `of`.
       from_stream: The bits come free from a stream of the output, where a consumer makes one.
+      number: Which of several inputs.
     """
 
     role: str
@@ -30,18 +32,21 @@ class Save(NamedTuple):
     kind: str = "linear"
     bits: float = 1.0
     from_stream: bool = False
+    number: int = 0
 
 
 class Context:
     """What a rule's `call` gets: the layer, its original call and the places it may hold tensors in."""
 
-    def __init__(self, layer: keras.layers.Layer, storage: str, sites: dict[str, Site]):
+    def __init__(self, layer: keras.layers.Layer, storage: str, sites: dict[str, Site], method: str = "call"):
         self.layer = layer
         self.storage = storage
         self.sites = sites
+        self.method = method
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
-        return _keras.class_call(self.layer)(self.layer, *args, **kwargs)
+        """The layer's own code."""
+        return _keras.class_call(self.layer, self.method)(self.layer, *args, **kwargs)
 
 
 class Rule:
@@ -53,6 +58,10 @@ class Rule:
 
     # Storages a user may ask for, the first is the default.
     storages: tuple[str, ...] = (COMPRESS, KEEP)
+    # What is overridden; where it is not `call`, the layer's inner layers have rules of their own.
+    method = "call"
+    # Inner layers that run inside what is overridden.
+    covers: tuple[type, ...] = ()
 
     def obstacle(self, layer: keras.layers.Layer) -> str | None:
         """Why this layer, as configured, has to stay plain; None when it need not."""
@@ -81,6 +90,7 @@ class Passive(Rule):
 
 
 _RULES: dict[type, Rule] = {}
+METHODS = ("call", "_compute_attention")  # what rules override
 
 
 def register_rule(*layer_classes: type) -> Callable[[Rule], Rule]:
@@ -95,14 +105,16 @@ def register_rule(*layer_classes: type) -> Callable[[Rule], Rule]:
 
 
 def find_rule(layer: keras.layers.Layer) -> Rule | None:
-    """The rule of the nearest registered class; None if the layer overrides that class's `call`."""
+    """The rule of the nearest registered class; None if the layer overrides what that instruments."""
     for layer_class in type(layer).__mro__:
         if layer_class in _RULES:
-            return _RULES[layer_class] if type(layer).call is layer_class.call else None
+            rule = _RULES[layer_class]
+            inherited = getattr(type(layer), rule.method) is getattr(layer_class, rule.method)
+            return rule if inherited else None
     return None
 
 
 __all__ = [
     "BITMASK", "COMPRESS", "FUSED", "KEEP", "NOTHING",
-    "Context", "Passive", "Rule", "Save", "find_rule", "register_rule",
+    "METHODS", "Context", "Passive", "Rule", "Save", "find_rule", "register_rule",
 ]  # fmt: skip

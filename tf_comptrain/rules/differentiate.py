@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from tensorflow import keras
@@ -13,43 +13,58 @@ from tf_comptrain.storage import Held, Site, Slot, after, attach, fenced, hold
 Function = Callable[[tf.Tensor], tf.Tensor]
 
 
-def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer) -> tf.Tensor:
-    """y = fn(x), with the gradient computed by fn itself on the restored x.
+def from_inputs(
+    fn: Callable[..., tf.Tensor],
+    inputs: Sequence[tf.Tensor],
+    sites: Sequence[Site | None],
+    layer: keras.layers.Layer,
+    recompute: bool = False,
+) -> tf.Tensor:
+    """y = fn(*inputs), with the gradient computed by fn itself on the restored inputs.
 
     In a graph the forward part of that second fn is dead code where the gradient does not use it
     (convolution, matmul) and is pruned, so no gradient is written by hand.
 
     Args:
-      fn: A differentiable function of x; may read the layer's variables.
-      x: Tensor to hold compressed.
-      site: Where x is held.
+      fn: A differentiable function of the inputs; may read the layer's variables.
+      inputs: Tensors that fn takes.
+      sites: Where each is held; None: kept as it is.
       layer: Whose dtype policy fn runs under.
+      recompute: fn draws random numbers or updates variables: its second run draws the same
+        numbers and updates nothing.
 
     Returns:
-      fn(x).
+      fn(*inputs).
     """
+    random_states = _keras.random_states(layer) if recompute else None
 
     @tf.custom_gradient
-    def apply(x):
+    def apply(*inputs):
         with _keras.quiet_tape():
-            through, held = hold(x, site)
-            y = fn(through)
+            held = [hold(x, site) if site else (fenced(x), None) for x, site in zip(inputs, sites)]
+            y = fn(*(through for through, _ in held))
 
         def gradient(dy, variables=None):
             variables = list(variables or ())
-            x_hat = held.restore(gate=dy)
+            restored = [kept if stream is None else stream.restore(gate=dy) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-            with _keras.layer_scope(layer), tape:
-                tape.watch([x_hat, *variables])
-                y_hat = fn(x_hat)
+            with _keras.layer_scope(layer), _keras.replay_scope(random_states), tape:
+                tape.watch([*restored, *variables])
+                y_hat = fn(*restored)
             dws = tape.gradient(y_hat, variables, output_gradients=dy)
-            _collect(site, dy, dws)
-            dx = tape.gradient(y_hat, x_hat, output_gradients=after(dy, dws))
-            return (dx, dws) if variables else dx
+            for site in filter(None, sites):
+                _collect(site, dy, dws)
+            dxs = tape.gradient(y_hat, restored, output_gradients=after(dy, dws))
+            return (dxs, dws) if variables else dxs
 
         return y, gradient
 
-    return apply(x)
+    return apply(*inputs)
+
+
+def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer) -> tf.Tensor:
+    """`from_inputs` of one tensor."""
+    return from_inputs(fn, [x], [site], layer)
 
 
 def _collect(site: Site, dy: tf.Tensor, dws: list) -> None:

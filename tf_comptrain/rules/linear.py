@@ -48,18 +48,15 @@ class _Linear(Rule):
         return None
 
     def saves(self, layer, storage):
-        return (Save("input", "input", COMPRESS, kind="linear"), *activation.saves_of(layer.activation))
+        return (Save("input", "input", COMPRESS, kind="linear"), *activation.saves_of(layer))
 
     def call(self, context: Context, x, **kwargs):
         layer = context.layer
-        if not layer.trainable or not worth_holding(x):
+        if not layer.trainable:
             return context.original(x, **kwargs)
-        y = from_input(linear_part(layer, **kwargs), x, context.sites["input"], layer)
-        return activation.apply(layer.activation, y, layer, _activation_site(context))
-
-
-def _activation_site(context: Context):
-    return next((site for role, site in context.sites.items() if role != "input"), None)
+        linear = linear_part(layer, **kwargs)
+        y = from_input(linear, x, context.sites["input"], layer) if worth_holding(x) else linear(x)
+        return activation.apply(context, y)
 
 
 _LAYERS = [
