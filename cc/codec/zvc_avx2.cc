@@ -117,18 +117,22 @@ void Pack16(const void* x, uint32_t* mask, void* values) {
   const char* in = static_cast<const char*>(x);
   char* out = static_cast<char*>(values);
   for (int w = 0; w < kMaskWords; ++w) {
-    uint32_t bits = 0;
+    __m128i v[4], is_zero[4];
     for (int k = 0; k < 4; ++k) {
-      const __m128i v = Load128(in);
-      const __m128i is_zero = _mm_cmpeq_epi16(v, _mm_setzero_si128());
-      const unsigned m =
-          ~_mm_movemask_epi8(_mm_packs_epi16(is_zero, is_zero)) & 0xff;
-      Store128(out, _mm_shuffle_epi8(v, Load128(kTables.pack16[m])));
+      v[k] = Load128(in + 16 * k);
+      is_zero[k] = _mm_cmpeq_epi16(v[k], _mm_setzero_si128());
+    }
+    const __m256i zeros = _mm256_set_m128i(
+        _mm_packs_epi16(is_zero[2], is_zero[3]),
+        _mm_packs_epi16(is_zero[0], is_zero[1]));
+    const uint32_t bits = ~static_cast<uint32_t>(_mm256_movemask_epi8(zeros));
+    for (int k = 0; k < 4; ++k) {
+      const unsigned m = bits >> (8 * k) & 0xff;
+      Store128(out, _mm_shuffle_epi8(v[k], Load128(kTables.pack16[m])));
       out += 2 * __builtin_popcount(m);
-      bits |= m << (8 * k);
-      in += 16;
     }
     mask[w] = bits;
+    in += 64;
   }
 }
 

@@ -8,6 +8,7 @@
 #include "cc/codec/zvc.h"
 #include "cc/codec/zvc_layout.h"
 #include "cc/codec/zvc_select.h"
+#include "cc/codec/zvc_writer.h"
 
 namespace comptrain {
 
@@ -20,6 +21,8 @@ namespace {
 
 constexpr int64_t kCountCyclesPerRange = 16 * 1000;
 constexpr int64_t kWriteCyclesPerRange = 16 * 2500;
+// Streams from here on do not stay in a core's caches until they are read.
+constexpr size_t kPastCachesBytes = size_t{4} << 20;
 
 struct Range {
   uint64_t words = 0;
@@ -180,36 +183,31 @@ void ZvcEncoder::Impl::FillHeader(uint8_t* stream) const {
   }
 }
 
-// Chunks are packed beside the stream: packing writes over its end, where
-// another thread may have written its first chunk.
 void ZvcEncoder::Impl::WriteRange(int64_t range, uint8_t* to) const {
   alignas(64) uint8_t padded[kChunkValues * 4];
-  alignas(64) uint8_t values[kChunkValues * 4 + zvc::kSlackBytes];
   alignas(64) uint32_t mask[kMaskWords];
   const int64_t first = range * kRangeChunks;
   const int64_t last = std::min(layout.chunks, first + kRangeChunks);
+  zvc::LineWriter out(to, total_bytes >= kPastCachesBytes);
   for (int64_t chunk = first; chunk < last; ++chunk) {
     const uint32_t w = words[chunk];
     if (w == 0) continue;
     const int valid = layout.Valid(chunk);
     const uint8_t* from = WholeChunk(chunk, padded);
+    size_t bytes = valid * layout.item;
     if (w == layout.RawWords(valid)) {
-      const size_t bytes = valid * layout.item;
-      std::memset(to + 4 * w - 2, 0, 2);  // an odd 16-bit value leaves a gap
-      std::memcpy(to, from, bytes);
+      out.Copy(from, bytes);
     } else {
       const size_t mask_bytes = 4 * zvc::CeilDiv(valid, 32);
-      const size_t bytes = 4 * w - mask_bytes;
-      kernels->pack[width()](from, mask, values);
-      if (layout.item == 2) {
-        const int count = kernels->ones(mask);
-        std::memset(values + 2 * count, 0, 2);
-      }
-      std::memcpy(to, mask, mask_bytes);
-      std::memcpy(to + mask_bytes, values, bytes);
+      kernels->pack[width()](from, mask, out.at() + mask_bytes);
+      std::memcpy(out.at(), mask, mask_bytes);
+      bytes = mask_bytes + kernels->ones(mask) * layout.item;
+      out.Advance(bytes);
     }
-    to += 4 * w;
+    std::memset(out.at(), 0, 4 * w - bytes);  // after an odd 16-bit value
+    out.Advance(4 * w - bytes);
   }
+  out.Finish();
 }
 
 Status ZvcEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {

@@ -102,7 +102,7 @@ void TestRoundTrips() {
 // Within 1% (f32) of one mask bit an element and the values, and next to
 // nothing more where that would not pay.
 void TestSizes() {
-  const int64_t n = 1 << 18;
+  const int64_t n = 3 << 19;  // streams on both sides of the size for StreamLines
   for (DType dtype : kAllDTypes) {
     const double item_bits = 8.0 * ItemBytes(dtype);
     for (double density : {0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9}) {
