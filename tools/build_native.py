@@ -6,7 +6,8 @@ installed TensorFlow, whose version ends up in the library's name: a C++ op
 library is valid for one TensorFlow minor version only.
 
     python tools/build_native.py ops            # tf_comptrain/_comptrain_ops_tf<M>_<m>.so
-    python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc
+    python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc; --sanitize: with checks
+    python tools/build_native.py fuzz [name..]  # run cc/codec/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
 Environment: CXX, CXXFLAGS and LDFLAGS (appended), CUDA_HOME, TF_COMPTRAIN_CUDA (0 = never, 1 = fail
 without nvcc, unset = use nvcc when it is found), TF_COMPTRAIN_CUDA_ARCH (nvcc's -arch; all-major).
@@ -26,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ BUILD = ROOT / "build" / "native"
 # No contraction: streams are byte-identical on every instruction set.
 CODEC_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra"]
 KERNEL_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall"]
+# Every access outside a buffer and every undefined operation ends the program.
+SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
 NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-Xcompiler", "-fPIC,-ffp-contract=off"]
 # Instruction sets are chosen at run time, so they belong to single files.
 ISA_FLAGS = {
@@ -147,14 +150,18 @@ def extra_flags(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
 
 
-def codec_unit(source: Path) -> Unit:
+def codec_unit(
+    source: Path, folder: str = "codec", more_flags: Sequence[str] = (), compiler: str = ""
+) -> Unit:
     """A file of cc/codec: plain C++, no TensorFlow."""
-    flags = CODEC_FLAGS + [f"-I{ROOT}"]
+    flags = [*CODEC_FLAGS, *more_flags, f"-I{ROOT}"]
     if platform.machine() in ("x86_64", "AMD64"):
         for ending, isa in ISA_FLAGS.items():
             if source.name.endswith(ending):
                 flags = flags + isa
-    return Unit(source, BUILD / "codec" / (source.name + ".o"), [cxx(), *flags, *extra_flags("CXXFLAGS")])
+    return Unit(
+        source, BUILD / folder / (source.name + ".o"), [compiler or cxx(), *flags, *extra_flags("CXXFLAGS")]
+    )
 
 
 def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
@@ -282,19 +289,15 @@ def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
     return target
 
 
-def run_tests(names: list[str], jobs: int) -> int:
+def run_tests(names: list[str], jobs: int, sanitize: bool = False) -> int:
     """Builds and runs the codec's C++ tests: stand-alone programs. Returns how many failed."""
     tests = sorted((ROOT / "cc/codec").glob("*_test.cc"))
     if names:
         tests = [t for t in tests if t.stem in names or t.stem[: -len("_test")] in names]
         if not tests:
             raise BuildError(f"no test in cc/codec is named {' or '.join(names)}.")
-    programs = [BUILD / "codec" / test.stem for test in tests]
-    with one_build_at_a_time():
-        objects = compile_all([codec_unit(p) for p in [*tests, *codec_sources()]], jobs)
-        codec = objects[len(tests) :]
-        for program, test_object in zip(programs, objects):
-            link([cxx()], [test_object, *codec], ["-lpthread"], program)
+    folder, flags = ("sanitize", SANITIZE_FLAGS) if sanitize else ("codec", [])
+    programs = build_tests(tests, folder, flags, jobs)
     failed = []
     for program in programs:
         started = time.monotonic()
@@ -308,15 +311,75 @@ def run_tests(names: list[str], jobs: int) -> int:
     return len(failed)
 
 
+def build_tests(tests: list[Path], folder: str, flags: Sequence[str], jobs: int) -> list[Path]:
+    """The programs of some tests, in a folder of build/native."""
+    programs = [BUILD / folder / test.stem for test in tests]
+    with one_build_at_a_time():
+        objects = compile_all([codec_unit(p, folder, flags) for p in [*tests, *codec_sources()]], jobs)
+        codec = objects[len(tests) :]
+        for program, test_object in zip(programs, objects):
+            link([cxx(), *flags], [test_object, *codec], ["-lpthread"], program)
+    return programs
+
+
+def run_fuzzers(names: list[str], jobs: int, runs: int) -> int:
+    """Builds and runs the libFuzzer targets from the seeds of fuzz_smoke_test. Returns how many found something."""
+    targets = sorted((ROOT / "cc/codec/fuzz").glob("*_fuzz.cc"))
+    targets = [t for t in targets if not names or t.stem[: -len("_fuzz")] in names]
+    if not targets:
+        raise BuildError(f"no target in cc/codec/fuzz is named {' or '.join(names)}.")
+    clang = next(filter(shutil.which, ["clang++", *(f"clang++-{v}" for v in range(25, 10, -1))]), None)
+    if clang is None:
+        raise BuildError(
+            "libFuzzer comes with clang, and there is no clang++ in PATH. Install clang and libclang-rt."
+        )
+    (seeder,) = build_tests([ROOT / "cc/codec/fuzz_smoke_test.cc"], "codec", [], jobs)
+    instrumented = [*SANITIZE_FLAGS, "-fsanitize=fuzzer-no-link"]
+    with one_build_at_a_time():
+        units = [codec_unit(p, "fuzz", instrumented, clang) for p in [*targets, *codec_sources()]]
+        objects = compile_all(units, jobs)
+        programs = [BUILD / "fuzz" / target.stem for target in targets]
+        for program, object_file in zip(programs, objects):
+            flags = ["-fsanitize=fuzzer,address,undefined", "-lpthread"]
+            link([clang], [object_file, *objects[len(targets) :]], flags, program)
+    failed = 0
+    for program in programs:
+        corpus, seeds = (BUILD / "fuzz" / f"{program.name}_{kind}" for kind in ("corpus", "seeds"))
+        corpus.mkdir(exist_ok=True)
+        seeds.mkdir(exist_ok=True)
+        subprocess.run([str(seeder), str(seeds)], check=True, stdout=subprocess.DEVNULL)
+        command = [
+            str(program),
+            f"-runs={runs}",
+            "-max_len=16384",
+            f"-artifact_prefix={program}_",
+            "-verbosity=0",
+        ]
+        started = time.monotonic()
+        status = subprocess.run([*command, "-print_final_stats=1", str(corpus), str(seeds)]).returncode
+        print(
+            f"{program.name}: {'failed' if status else 'passed'} ({time.monotonic() - started:.0f} s)",
+            flush=True,
+        )
+        failed += status != 0
+    return failed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ops", "test"))
-    parser.add_argument("names", nargs="*", help="tests to run (all of them by default)")
+    parser.add_argument("what", choices=("ops", "test", "fuzz"))
+    parser.add_argument("names", nargs="*", help="tests or fuzz targets to run (all of them by default)")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="tests with AddressSanitizer and UndefinedBehaviorSanitizer"
+    )
+    parser.add_argument("--runs", type=int, default=1_000_000, help="inputs a fuzz target is given")
     parser.add_argument("--jobs", type=int, default=cores())
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     try:
         if args.what == "test":
-            return 1 if run_tests(args.names, args.jobs) else 0
+            return 1 if run_tests(args.names, args.jobs, args.sanitize) else 0
+        if args.what == "fuzz":
+            return 1 if run_fuzzers(args.names, args.jobs, args.runs) else 0
         tf = find_tensorflow()
         print(build_library(tf, ROOT / "tf_comptrain" / library_name(tf), args.jobs).relative_to(ROOT))
         return 0
