@@ -10,7 +10,10 @@ bool MachineHasAvx2() {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // callers may be static initialisers
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c");
+#if !defined(__clang__)  // some versions cannot ask; every AVX2 machine has it
+         __builtin_cpu_supports("f16c") &&
+#endif
+         __builtin_cpu_supports("bmi2");
 #else
   return false;
 #endif

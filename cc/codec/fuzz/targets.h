@@ -41,7 +41,7 @@ inline int ReadEverywhere(const uint8_t* data, size_t size,
                           const Reader& reader) {
   static const std::vector<Isa> isas = Isas();
   StreamHeader h = {};
-  std::memcpy(&h, data, std::min(size, sizeof h));
+  if (size > 0) std::memcpy(&h, data, std::min(size, sizeof h));
   if (h.n > static_cast<uint64_t>(kMaxElements) || h.dtype > 2) {
     h.n = 0;  // a decoder that believes the header is to be stopped here
     h.dtype = 0;
