@@ -1,4 +1,4 @@
-"""Measured memory of a training step, and a memory limit that raises instead of crashing."""
+"""Measured memory of a training step: the allocator's peak, and what crosses into the backward pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, native
+from tf_comptrain import _keras
+from tf_comptrain.model import instrumentation, is_compressed
 
 # Ops whose first output is their first input's buffer.
 _ALIASES = frozenset(
@@ -70,7 +71,7 @@ def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
     step = _keras.train_step_runner(model, x, y)
-    with _state_restored(model):
+    with state_restored(model):
         for _ in range(2):
             step()
         peaks, seconds = [], []
@@ -98,10 +99,12 @@ def measure_call(step) -> tuple[int, int, float]:
 
 
 @contextlib.contextmanager
-def _state_restored(model: keras.Model) -> Iterator[None]:
-    """Puts weights, optimizer slots and metrics back, from a copy in host memory."""
+def state_restored(model: keras.Model) -> Iterator[None]:
+    """Puts weights, optimizer slots, metrics and the codec's running values back, from host memory."""
     _keras.build_optimizer(model)
     variables = _keras.all_variables(model)
+    if is_compressed(model):
+        variables += [site.state for site in instrumentation(model).sites().values()]
     values = [v.numpy() for v in variables]
     try:
         yield
@@ -165,61 +168,3 @@ def _base(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type in _ALIASES and not (tensor.op.type != "IdentityN" and tensor.value_index > 0):
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
-
-
-_limit_bytes: tf.Variable | None = None
-
-
-@contextlib.contextmanager
-def limit(limit_bytes: int) -> Iterator[None]:
-    """Inside, a training step whose allocator peak passes `limit_bytes` raises ResourceExhaustedError.
-
-    Holds for plain and compressed models alike. Checked where tensors pass from layer to layer,
-    forward and backward, against the allocator's peak since the last check; training can go on
-    afterwards with a smaller batch, but the failed step may have updated some of the variables.
-    (The allocator's own cap makes oneDNN convolutions crash instead of raising.)
-
-    Args:
-      limit_bytes: Bytes of the device allocator in all, weights and batch included.
-
-    Raises:
-      ValueError: Not above what is in use already, or a limit is set already.
-      tf.errors.ResourceExhaustedError: From the training step.
-
-    Example:
-      >>> with ct.memory.limit(2_000_000_000):
-      ...     model.fit(images, labels, batch_size=256)
-    """
-    global _limit_bytes
-    in_use = tf.config.experimental.get_memory_info(device())["current"]
-    if not limit_bytes > in_use:
-        raise ValueError(
-            f"`limit_bytes` must be above the {in_use} bytes that are in use already. "
-            f"Received: {limit_bytes}."
-        )
-    if _limit_bytes is None:
-        with tf.init_scope(), tf.device("CPU:0"):
-            _limit_bytes = tf.Variable(0, dtype=tf.int64, trainable=False, name="comptrain_memory_limit")
-    if int(_limit_bytes) != 0:
-        raise ValueError(f"A limit of {int(_limit_bytes)} bytes is set already; limits do not nest.")
-    native.ops()
-    tf.config.experimental.reset_memory_stats(device())
-    _limit_bytes.assign(int(limit_bytes))
-    try:
-        with _keras.layer_output_hook(_checked):
-            yield
-    finally:
-        _limit_bytes.assign(0)
-
-
-def _checked(layer: keras.layers.Layer, output):
-    def check(tensor):
-        if not tf.is_tensor(tensor) or not tensor.dtype.is_floating:
-            return tensor
-        passed = native.ops().comptrain_memory_limit(tensor, _limit_bytes, where=layer.name)
-        for name in ("_comptrain_slot", "_keras_mask"):
-            if hasattr(tensor, name):
-                setattr(passed, name, getattr(tensor, name))
-        return passed
-
-    return tf.nest.map_structure(check, output)

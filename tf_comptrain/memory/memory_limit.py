@@ -1,0 +1,69 @@
+"""A memory limit that raises instead of crashing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, native
+from tf_comptrain.memory.measure import device
+
+_limit_bytes: tf.Variable | None = None
+
+
+@contextlib.contextmanager
+def limit(limit_bytes: int) -> Iterator[None]:
+    """Inside, a training step whose allocator peak passes `limit_bytes` raises ResourceExhaustedError.
+
+    Holds for plain and compressed models alike. Checked where tensors pass from layer to layer,
+    forward and backward, against the allocator's peak since the last check; training can go on
+    afterwards with a smaller batch, but the failed step may have updated some of the variables.
+    (The allocator's own cap makes oneDNN convolutions crash instead of raising.)
+
+    Args:
+      limit_bytes: Bytes of the device allocator in all, weights and batch included.
+
+    Raises:
+      ValueError: Not above what is in use already, or a limit is set already.
+      tf.errors.ResourceExhaustedError: From the training step.
+
+    Example:
+      >>> with ct.memory.limit(2_000_000_000):
+      ...     model.fit(images, labels, batch_size=256)
+    """
+    global _limit_bytes
+    in_use = tf.config.experimental.get_memory_info(device())["current"]
+    if not limit_bytes > in_use:
+        raise ValueError(
+            f"`limit_bytes` must be above the {in_use} bytes that are in use already. "
+            f"Received: {limit_bytes}."
+        )
+    if _limit_bytes is None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            _limit_bytes = tf.Variable(0, dtype=tf.int64, trainable=False, name="comptrain_memory_limit")
+    if int(_limit_bytes) != 0:
+        raise ValueError(f"A limit of {int(_limit_bytes)} bytes is set already; limits do not nest.")
+    native.ops()
+    tf.config.experimental.reset_memory_stats(device())
+    _limit_bytes.assign(int(limit_bytes))
+    try:
+        with _keras.layer_output_hook(_checked):
+            yield
+    finally:
+        _limit_bytes.assign(0)
+
+
+def _checked(layer: keras.layers.Layer, output):
+    def check(tensor):
+        if not tf.is_tensor(tensor) or not tensor.dtype.is_floating:
+            return tensor
+        passed = native.ops().comptrain_memory_limit(tensor, _limit_bytes, where=layer.name)
+        for name in ("_comptrain_slot", "_keras_mask"):
+            if hasattr(tensor, name):
+                setattr(passed, name, getattr(tensor, name))
+        return passed
+
+    return tf.nest.map_structure(check, output)
