@@ -15,6 +15,7 @@ from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.error_law import LawCheck, check_error_law
 from tf_comptrain.model import compress_model, restore_model
 from tf_comptrain.native import LibraryError
+from tf_comptrain.recompute import Recompute
 from tf_comptrain.report import Report
 from tf_comptrain.version import __version__
 from tf_comptrain.wrapper import Compress
@@ -27,6 +28,7 @@ __all__ = [
     "LawCheck",
     "LibraryError",
     "MemoryLogger",
+    "Recompute",
     "Report",
     "__version__",
     "check_error_law",

@@ -137,9 +137,31 @@ def random_states(layer: keras.layers.Layer) -> list[tuple[Any, tf.Tensor]] | No
     return [(generator.state, tf.identity(generator.state.value)) for generator in generators]
 
 
-def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> contextlib.AbstractContextManager:
-    """Inside, layers draw the random numbers they drew from `states` on, and update no variable."""
-    return contextlib.nullcontext() if states is None else keras.StatelessScope(state_mapping=states)
+@contextlib.contextmanager
+def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> Iterator[None]:
+    """Inside, layers draw the random numbers they drew from `states` on, and update no variable.
+
+    None: nothing to replay.
+    """
+    if states is None:
+        yield
+        return
+    previous = getattr(_scopes, "replaying", False)
+    _scopes.replaying = True
+    try:
+        with keras.StatelessScope(state_mapping=states), training_scope():
+            yield
+    finally:
+        _scopes.replaying = previous
+
+
+def replaying() -> bool:
+    return getattr(_scopes, "replaying", False)
+
+
+def call_in_training(layer: keras.layers.Layer, x: Any) -> Any:
+    """layer(x) as in a training step, also where no outer call says that it is one."""
+    return layer(x, training=True) if layer._call_has_training_arg else layer(x)
 
 
 def class_call(layer: keras.layers.Layer, method: str = "call") -> Callable:

@@ -1,0 +1,84 @@
+"""ct.Recompute: the training of plain Keras, with only a block's input held."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, images, layers
+from tensorflow import keras
+
+import tf_comptrain as ct
+
+X, Y = images(32)
+
+
+def block(filters, name):
+    return keras.Sequential(
+        [
+            layers.Conv2D(filters, 3, padding="same", use_bias=False),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.Dropout(0.3, seed=4),
+        ],
+        name=name,
+    )
+
+
+def build(wrap, **kwargs):
+    keras.utils.set_random_seed(0)
+    inputs = x = keras.Input((16, 16, 3))
+    for k, filters in enumerate((32, 64)):
+        x = wrap(block(filters, f"block{k}"), **kwargs)(x)
+    return compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
+
+
+def as_it_is(layer):
+    return layer
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_fit_gives_the_weights_of_plain_keras(eager):
+    results = []
+    for wrap in (as_it_is, ct.Recompute):
+        model = build(wrap)
+        model.run_eagerly = eager
+        losses = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+        results.append((losses, [v.numpy() for v in model.variables]))
+    (plain_losses, plain), (losses, ours) = results
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-4)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_only_the_inputs_are_held():
+    model, plain = build(ct.Recompute), build(as_it_is)
+    x, y = tf.constant(X), tf.constant(Y)
+    held, all_of_it = (ct.memory.saved_bytes(m, x, y) for m in (model, plain))
+    assert held <= 1.1 * X.shape[0] * 16 * 16 * (32 + 64) * 4
+    assert all_of_it > 2 * held
+
+
+def test_mixes_with_compression():
+    model = build(ct.Recompute, storage="compress", error_bound=1e-5)
+    report = ct.compress_model(model, error_bound=1e-5)
+    assert any("block0/" in row.layer for row in report.rows)
+    losses = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+    plain = build(as_it_is).fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(losses, plain, rtol=5e-3)
+
+
+def test_saves_loads_and_predicts(tmp_path):
+    model = build(ct.Recompute, storage="compress", error_bound=ct.ErrorBound(0.05))
+    model.fit(X, Y, batch_size=8, verbose=0)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+    assert loaded.layers[1].get_config()["error_bound"] == [0.05, True]
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="'disk'"):
+        ct.Recompute(layers.Dense(3), storage="disk")
+    with pytest.raises(ValueError, match="already"):
+        ct.Recompute(ct.Recompute(layers.Dense(3)))
+    with pytest.raises(TypeError, match="keras.layers.Layer"):
+        ct.Recompute("dense")

@@ -1,0 +1,133 @@
+"""The ways people train: each follows plain Keras when the bound is tight."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, images, layers, small_cnn
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.model import instrumentation
+
+X, Y = images(32)
+
+
+def fit(compress, model=None, compile_arguments=None, **fit_arguments):
+    model = model or small_cnn()
+    compiled(model, **(compile_arguments or {}))
+    if compress:
+        ct.compress_model(model, error_bound=1e-5)
+    history = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0, **fit_arguments)
+    if compress:
+        assert any(s.read_state().stream_bytes > 0 for s in instrumentation(model).sites().values())
+    return history.history["loss"]
+
+
+MODES = {
+    "steps_per_execution": ({"steps_per_execution": 2}, {}),
+    "gradient_accumulation": ({"optimizer": keras.optimizers.Adam(1e-3, gradient_accumulation_steps=2)}, {}),
+    "adam_with_clipping": ({"optimizer": keras.optimizers.Adam(1e-3, clipnorm=1.0)}, {}),
+    "weight_decay_and_ema": ({"optimizer": keras.optimizers.AdamW(1e-3, use_ema=True)}, {}),
+    "sample_weights": ({}, {"sample_weight": np.linspace(0, 1, 32)}),
+    "class_weights": ({}, {"class_weight": {k: 1.0 + k for k in range(10)}}),
+    "eager": ({"run_eagerly": True}, {}),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_follows_plain_keras(mode):
+    compile_arguments, fit_arguments = MODES[mode]
+
+    def arguments():
+        made = dict(compile_arguments)
+        if "optimizer" in made:  # an optimizer belongs to one model
+            made["optimizer"] = type(made["optimizer"]).from_config(made["optimizer"].get_config())
+        return made
+
+    plain = fit(False, compile_arguments=arguments(), **fit_arguments)
+    ours = fit(True, compile_arguments=arguments(), **fit_arguments)
+    np.testing.assert_allclose(ours, plain, rtol=5e-3)
+
+
+def test_mixed_float16_with_loss_scaling():
+    def build():
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            return small_cnn()
+        finally:
+            keras.config.set_dtype_policy("float32")
+
+    arguments = {"optimizer": keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.02))}
+    plain = fit(False, build(), arguments)
+    arguments = {"optimizer": keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.02))}
+    ours = fit(True, build(), arguments)
+    np.testing.assert_allclose(ours, plain, rtol=0.05)
+
+
+def test_stop_gradient_and_partly_frozen_models():
+    def build():
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((16, 16, 3))
+        x = layers.Conv2D(32, 3, activation="relu", name="frozen")(inputs)
+        x = layers.Lambda(tf.stop_gradient, name="stop")(x)
+        x = layers.Conv2D(32, 3, activation="relu")(x)
+        model = keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+        model.get_layer("frozen").trainable = False
+        return model
+
+    np.testing.assert_allclose(fit(True, build()), fit(False, build()), rtol=5e-3)
+
+
+def test_shared_layers_and_several_inputs_and_outputs():
+    def build():
+        keras.utils.set_random_seed(0)
+        a, b = keras.Input((16, 16, 3)), keras.Input((16, 16, 3))
+        conv = layers.Conv2D(32, 3, activation="relu", name="shared")
+        both = [layers.GlobalAveragePooling2D()(conv(x)) for x in (a, b)]
+        outputs = [layers.Dense(10)(layers.Concatenate()(both)), layers.Dense(10)(both[0])]
+        model = keras.Model([a, b], outputs)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05), [loss, loss])
+        return model
+
+    losses = []
+    for compress in (False, True):
+        model = build()
+        if compress:
+            ct.compress_model(model, error_bound=1e-5)
+        history = model.fit([X, X[::-1]], [Y, Y], batch_size=8, epochs=2, shuffle=False, verbose=0)
+        losses.append(history.history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=5e-3)
+
+
+def test_the_wrapper_trains_saves_and_loads(tmp_path):
+    def build(wrap):
+        keras.utils.set_random_seed(0)
+        stack = [
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.Softmax(),  # no rule: recomputed from its input
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+        return compiled(keras.Sequential([keras.Input((16, 16, 3)), *map(wrap, stack)]))
+
+    plain = build(lambda layer: layer).fit(X, Y, batch_size=8, shuffle=False, verbose=0).history["loss"]
+    model = build(lambda layer: ct.Compress(layer, error_bound=1e-5))
+    ours = model.fit(X, Y, batch_size=8, shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(ours, plain, rtol=1e-3)
+    model.save(tmp_path / "wrapped.keras")
+    loaded = keras.models.load_model(tmp_path / "wrapped.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
+def test_the_wrapper_refuses_what_it_cannot_do():
+    conv = layers.Conv2D(8, 3)
+    ct.Compress(conv)
+    with pytest.raises(ValueError, match="instrumented already"):
+        ct.Compress(conv)
+    with pytest.raises(ValueError, match="already"):
+        ct.Compress(ct.Compress(layers.Conv2D(8, 3)))
+    with pytest.raises(TypeError, match="keras.layers.Layer"):
+        ct.Compress("conv")
+    with pytest.raises(ValueError, match="-1"):
+        ct.Compress(layers.Conv2D(8, 3), error_bound=-1)

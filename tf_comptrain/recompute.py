@@ -1,0 +1,101 @@
+"""The wrapper that holds nothing of a block but its input, and runs the block again for its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, codecs
+from tf_comptrain.codecs import ErrorBound
+from tf_comptrain.rules.differentiate import from_inputs
+from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
+
+
+@keras.utils.register_keras_serializable(package="tf_comptrain")
+class Recompute(keras.layers.Wrapper):
+    """Rebuilds a block's activations in the backward pass instead of holding them.
+
+    Works inside `fit` on the TensorFlow backend, with BatchNormalization (its statistics are updated
+    once, by the forward pass) and Dropout (the second run draws the same mask). Layers inside the
+    block may be compressed as well, by `compress_model`: that makes the second run's own peak small.
+
+    Args:
+      layer: A layer or a model of one input tensor and one output tensor.
+      storage: How the block's input is held: "keep" or "compress".
+      codec: For "compress": the stream format.
+      error_bound: For "compress": as in `compress_model`; None: 0.02 sigma, since the error travels
+        through the whole block.
+      **kwargs: Of keras.layers.Layer.
+
+    Call arguments:
+      inputs: One tensor.
+
+    Raises:
+      TypeError: `layer` is not a layer.
+      ValueError: A bad storage, codec or bound; a layer that is wrapped already.
+
+    Example:
+      >>> block = keras.Sequential([layers.Conv2D(64, 3), layers.BatchNormalization(), layers.ReLU()])
+      >>> y = ct.Recompute(block)(x)
+
+    Reference:
+      Chen et al., Training deep nets with sublinear memory cost (2016).
+    """
+
+    def __init__(
+        self,
+        layer: keras.layers.Layer,
+        storage: str = KEEP,
+        codec: str = "plane",
+        error_bound: float | ErrorBound | None = None,
+        **kwargs: Any,
+    ):
+        if not isinstance(layer, keras.layers.Layer):
+            raise TypeError(f"`layer` must be a keras.layers.Layer. Received: {layer!r}.")
+        if isinstance(layer, Recompute):
+            raise ValueError(f"`layer` is a Recompute wrapper already. Received: {layer.name!r}.")
+        if storage not in (KEEP, COMPRESS):
+            raise ValueError(f"`storage` must be 'keep' or 'compress'. Received: {storage!r}.")
+        self._storage = storage
+        self._codec_name = codecs.get(codec).name
+        self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
+        super().__init__(layer, **kwargs)
+        site = None
+        if storage == COMPRESS:
+            site = Site(f"{self.name}/input", codecs.get(codec), self._bound, "nonlinear")
+        self.__dict__["_site"] = site  # past Keras' tracking: its variable is no weight
+
+    def call(self, inputs, training=None):
+        if _keras.why_plain() is not None:
+            return self.layer(inputs)
+        if not tf.is_tensor(inputs):
+            raise ValueError(
+                f"tf_comptrain.Recompute takes one tensor; {self.name!r} was called on {type(inputs).__name__}."
+            )
+
+        def run(x):
+            if _keras.replaying():
+                return _keras.call_in_training(self.layer, x)
+            with _keras.plain_scope():  # the first run's activations are not held in any form
+                return _keras.call_in_training(self.layer, x)
+
+        site = self.__dict__["_site"] if worth_holding(inputs) else None
+        return from_inputs(run, [inputs], [site], self.layer, recompute=True)
+
+    def compute_output_shape(self, input_shape):
+        return self.layer.compute_output_shape(input_shape)
+
+    def get_config(self):
+        config = super().get_config()
+        bound = None if self._bound is None else [self._bound.value, self._bound.relative]
+        return {**config, "storage": self._storage, "codec": self._codec_name, "error_bound": bound}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        if isinstance(config.get("error_bound"), (list, tuple)):
+            config["error_bound"] = ErrorBound(*config["error_bound"])
+        layer = keras.layers.deserialize(config.pop("layer"), custom_objects=custom_objects)
+        return cls(layer, **config)
