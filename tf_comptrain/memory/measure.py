@@ -13,16 +13,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.memory.saved import saved_bytes
 from tf_comptrain.model import instrumentation, is_compressed
-
-# Ops whose first output is their first input's buffer.
-_ALIASES = frozenset(
-    ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
-     "Snapshot", "Comptrain>Compress", "Comptrain>Bitmask", "Comptrain>MemoryLimit")
-)  # fmt: skip
-_SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
-# Not activations: weights, constants, and the batch, which the caller holds.
-_NOT_SAVED = frozenset(("ReadVariableOp", "Const", "Placeholder", "VarHandleOp"))
 
 
 class StepMemory(NamedTuple):
@@ -111,60 +103,3 @@ def state_restored(model: keras.Model) -> Iterator[None]:
     finally:
         for variable, value in zip(variables, values):
             variable.assign(value)
-
-
-def saved_bytes(model: keras.Model, x, y) -> int:
-    """Bytes that cross from the forward to the backward pass, by a walk of the traced step.
-
-    Runs one forward pass, since the size of a stream is known only then. A tensor and its aliases
-    count once; weights, constants, the batch itself and consumers of a shape only do not count.
-
-    Args:
-      model: A compiled model.
-      x: One batch of inputs, tensors.
-      y: Its targets.
-    """
-
-    @tf.function(autograph=False)
-    def count(x, y):
-        with tf.GradientTape() as tape:
-            loss = _keras.compute_loss(model, x, y)
-        forward = {op.name for op in _operations()}
-        gradients = tape.gradient(loss, _keras.trainable_variables(model))
-        crossing = _crossing(forward, [g for g in gradients if g is not None])
-        sizes = [tf.size(t, out_type=tf.int64) * t.dtype.size for t in crossing]
-        return tf.add_n(sizes) if sizes else tf.constant(0, tf.int64)
-
-    return int(count(x, y))
-
-
-def _operations() -> list:
-    return tf.compat.v1.get_default_graph().get_operations()
-
-
-def _crossing(forward: set[str], results: list) -> list[tf.Tensor]:
-    """Outputs of forward ops that the backward ops leading to `results` read."""
-    found: dict = {}
-    seen: set[str] = set()
-    waiting = [(t.values if isinstance(t, tf.IndexedSlices) else t).op for t in results]
-    while waiting:
-        op = waiting.pop()
-        if op.name in seen or op.name in forward:
-            continue
-        seen.add(op.name)
-        waiting.extend(t.op for t in op.inputs)
-        waiting.extend(op.control_inputs)
-        if op.type in _SHAPE_ONLY:
-            continue
-        for tensor in op.inputs:
-            if tensor.op.name in forward:
-                base = _base(tensor)
-                if base.op.type not in _NOT_SAVED and base.dtype not in (tf.resource, tf.variant):
-                    found[base.ref()] = base
-    return list(found.values())
-
-
-def _base(tensor: tf.Tensor) -> tf.Tensor:
-    while tensor.op.type in _ALIASES and not (tensor.op.type != "IdentityN" and tensor.value_index > 0):
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor

@@ -1,0 +1,60 @@
+"""A batch of random data that fits a model, for measurements that need no real data."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+
+def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
+    """(x, y): random inputs of the model's input shapes, and targets that its loss accepts.
+
+    Floats are normal; integers are 0 or 1, in range for any embedding. Targets are zeros of the
+    outputs' shapes, without the class dimension for a loss named "sparse".
+
+    Args:
+      model: A compiled model with a graph (functional or built Sequential).
+      batch_size: Samples.
+      seed: Of the inputs.
+
+    Raises:
+      ValueError: The model has no input shapes, or a dimension besides the batch is not known.
+    """
+    inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+    if not inputs or not outputs:
+        raise ValueError(
+            f"Model {model.name!r} has no graph to take input shapes from: pass x and y, one batch of data."
+        )
+    rng = np.random.default_rng(seed)
+    x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
+    y = [_target(model, tensor, batch_size) for tensor in outputs]
+    return x if len(x) > 1 else x[0], y if len(y) > 1 else y[0]
+
+
+def _shape(tensor, batch_size: int) -> tuple[int, ...]:
+    shape = tuple(tensor.shape)[1:]
+    if any(size is None for size in shape):
+        raise ValueError(f"{tensor.name!r} has no fixed shape: {shape}. Pass x and y, one batch of data.")
+    return (batch_size, *shape)
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype) -> tf.Tensor:
+    dtype = tf.as_dtype(dtype)
+    if dtype.is_floating:
+        return tf.cast(tf.constant(rng.standard_normal(shape, dtype="float32")), dtype)
+    return tf.cast(tf.constant(rng.integers(0, 2, shape)), dtype)
+
+
+def _target(model: keras.Model, output, batch_size: int) -> tf.Tensor:
+    shape = _shape(output, batch_size)
+    if "sparse" in _loss_name(model.loss).lower():
+        return tf.zeros(shape[:-1], tf.int32)
+    return tf.zeros(shape, tf.float32)
+
+
+def _loss_name(loss) -> str:
+    if isinstance(loss, (list, tuple, dict)):
+        found = loss.values() if isinstance(loss, dict) else loss
+        return " ".join(_loss_name(each) for each in found)
+    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)

@@ -1,0 +1,247 @@
+"""What the peak of a training step is made of: the tensors alive at that moment."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.memory.batches import random_batch
+from tf_comptrain.memory.measure import state_restored
+from tf_comptrain.memory.trace import Event, Trace, trace_step
+from tf_comptrain.report import format_bytes
+
+STREAM = "streams and masks"
+FORWARD = "plain activations"
+RESTORED = "restored inputs"
+ACTIVATION_GRADIENT = "gradients of activations"
+WEIGHT_GRADIENT = "weight gradients"
+UPDATE = "new values of variables"
+WORKSPACE = "scratch space of operations"
+OTHER = "other"
+REPLACED = "old values freed"
+KINDS = (STREAM, FORWARD, RESTORED, ACTIVATION_GRADIENT, WEIGHT_GRADIENT, UPDATE, WORKSPACE, OTHER, REPLACED)
+
+_OWN_OP = "Comptrain>"
+_PACKED_DTYPES = ("uint8", "uint16", "uint32", "uint64")  # of streams and bit masks
+_RESTORING = ("Comptrain>Decompress",)
+
+
+class PeakRow(NamedTuple):
+    """One tensor alive at the peak.
+
+    Attributes:
+      kind: One of `KINDS`.
+      op: The operation that allocated the buffer; later ones may have gone on in place.
+      shape: Of that operation's output, as text; "" where not known.
+      dtype: Of that output.
+      bytes: What the allocator set aside for it. Negative in the one row of kind "old values
+        freed": what was there before the step and is gone at the peak, variables mostly.
+      requested_bytes: What the operation asked for; the rest is the allocator's rounding.
+    """
+
+    kind: str
+    op: str
+    shape: str
+    dtype: str
+    bytes: int
+    requested_bytes: int
+
+
+class Peak(NamedTuple):
+    """Result of `explain_peak`; `print` shows it as a table.
+
+    Attributes:
+      model: Name of the model.
+      batch_size: Samples in the step.
+      peak_bytes: The allocator's peak over the resting level: the sum of the rows.
+      resting_bytes: Weights, optimizer slots and the batch, which lie below.
+      during: The operation whose allocation made the peak.
+      rows: The tensors alive, largest first.
+    """
+
+    model: str
+    batch_size: int
+    peak_bytes: int
+    resting_bytes: int
+    during: str
+    rows: tuple[PeakRow, ...]
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind that occurs, largest first."""
+        sums: dict[str, int] = {}
+        for row in self.rows:
+            sums[row.kind] = sums.get(row.kind, 0) + row.bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def to_json(self) -> str:
+        """The result as a JSON object, rows as objects."""
+        fields = self._asdict()
+        fields["by_kind"] = self.by_kind
+        fields["rows"] = [row._asdict() for row in self.rows]
+        return json.dumps(fields, indent=1)
+
+    def table(self, rows: int = 30) -> str:
+        """The kinds, then the largest `rows` tensors, as text."""
+        out = io.StringIO()
+        console = Console(file=out, width=130)
+        kinds = _table(
+            f"{self.model}, batch {self.batch_size}: alive at the peak", ("kind",), ("bytes", "of peak")
+        )
+        for kind, size in self.by_kind.items():
+            kinds.add_row(kind, format_bytes(size), f"{size / max(self.peak_bytes, 1):.0%}")
+        kinds.add_section()
+        kinds.add_row("peak over resting", format_bytes(self.peak_bytes), "100%")
+        console.print(kinds)
+        tensors = _table("largest tensors", ("kind", "allocated by", "shape", "dtype"), ("bytes",))
+        for row in self.rows[:rows]:
+            tensors.add_row(row.kind, row.op, row.shape, row.dtype, format_bytes(row.bytes))
+        rest = self.rows[rows:]
+        if rest:
+            tensors.add_row(f"{len(rest)} more", "", "", "", format_bytes(sum(row.bytes for row in rest)))
+        console.print(tensors)
+        console.print(
+            f"Peak while {self.during} ran; below it {format_bytes(self.resting_bytes)} of weights, "
+            "optimizer slots and the batch.",
+            markup=False,
+        )
+        return out.getvalue()
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
+    table = Table(title=Text(title))
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
+    """Runs one real training step under the profiler and lists what is alive at its peak.
+
+    The step is the model's own compiled one, after two of warm-up; weights are put back. The
+    allocator's own total says where the peak is, so the rows add up to it exactly: variables that the
+    step replaces are counted as new values, and what it frees of the old ones as one negative row.
+
+    Args:
+      model: A compiled Keras model, compressed or not.
+      x: One batch of inputs; or a batch size, for random inputs of the model's input shapes.
+      y: The batch's targets; None with a batch size.
+
+    Returns:
+      A `Peak`.
+
+    Raises:
+      ValueError: The model is not compiled, or has no input shapes to make a random batch from.
+      RuntimeError: The profiler runs already, or records no allocations in this TensorFlow build.
+
+    Example:
+      >>> print(ct.memory.explain_peak(model, 32))
+    """
+    x, y = batch_of(model, x, y)
+    trace = trace_model(model, x, y)
+    return _explain(model, len(tf.nest.flatten(x)[0]), trace)
+
+
+def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
+    """Tensors (x, y): as given, or random where x is a batch size."""
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    if isinstance(x, int):
+        return random_batch(model, x)
+    if y is None:
+        raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
+    return tf.nest.map_structure(tf.convert_to_tensor, (x, y))
+
+
+def trace_model(model: keras.Model, x: Any, y: Any) -> Trace:
+    """The allocator trace of one training step after two of warm-up; the model is left as it was."""
+    step = _keras.train_step_runner(model, x, y)
+    with state_restored(model):
+        step()
+        step()
+        return trace_step(step)
+
+
+def _explain(model: keras.Model, batch_size: int, trace: Trace) -> Peak:
+    index = trace.peak_index
+    live = trace.live_at(index)
+    classify = Classifier(model, trace)
+    rows = [
+        PeakRow(classify(event), event.op, event.shape, event.dtype, event.bytes, event.requested_bytes)
+        for event in live
+    ]
+    replaced = trace.peak_bytes - sum(row.bytes for row in rows)
+    if replaced:
+        rows.append(PeakRow(REPLACED, "", "", "", replaced, replaced))
+    rows.sort(key=lambda row: -row.bytes)
+    during = trace.events[index].op
+    return Peak(model.name, batch_size, trace.peak_bytes, trace.base_bytes, during, tuple(rows))
+
+
+def forward_end_s(model: keras.Model, trace: Trace) -> float:
+    """When the forward pass of a traced step made its last tensor."""
+    return Classifier(model, trace).forward_end_s
+
+
+class Classifier:
+    """Says what kind of tensor an allocation is, from who made it and when.
+
+    The graph that ran is an optimized one: names are those of the operations left. Forward ones
+    stand under the model's name; the backward pass's, where Keras or TensorFlow made them, under
+    "gradient_tape"; an unknown one belongs to the pass that was under way.
+    """
+
+    def __init__(self, model: keras.Model, trace: Trace):
+        self._forward_name = re.compile(rf"({re.escape(model.name)}(_\d+)?|compile_loss|loss)/")
+        self._optimizers = {
+            optimizer.name
+            for optimizer in (model.optimizer, getattr(model.optimizer, "inner_optimizer", None))
+            if optimizer is not None
+        }
+        self._variable_shapes = {_text(v.shape) for v in model.trainable_variables}
+        self.forward_end_s = max(
+            (event.time_s for event in trace.events if self._forward_name.match(event.op)), default=0.0
+        )
+
+    def __call__(self, event: Event) -> str:
+        own = event.op.rpartition("/")[2].startswith(_OWN_OP)
+        if self._is_update(event.op):
+            return UPDATE
+        if event.region == "temp":
+            return WORKSPACE
+        if own and event.dtype in _PACKED_DTYPES:
+            return STREAM
+        if event.op.rpartition("/")[2].startswith(_RESTORING):
+            return RESTORED
+        if self._is_forward(event):
+            return FORWARD
+        if event.shape in self._variable_shapes:
+            return WEIGHT_GRADIENT
+        return ACTIVATION_GRADIENT if event.shape else OTHER
+
+    def _is_update(self, op: str) -> bool:
+        return re.sub(r"_\d+$", "", op.partition("/")[0]) in self._optimizers or "AssignVariableOp" in op
+
+    def _is_forward(self, event: Event) -> bool:
+        if self._forward_name.match(event.op):
+            return True
+        return not event.op.startswith("gradient_tape/") and event.time_s < self.forward_end_s
+
+
+def _text(shape) -> str:
+    return f"[{','.join(str(size) for size in shape)}]"

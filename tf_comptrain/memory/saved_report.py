@@ -1,0 +1,192 @@
+"""Every saved tensor of a model, and the memory of a step over time: plain against as it is now."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.memory.explain import batch_of, forward_end_s, trace_model
+from tf_comptrain.memory.saved import SavedTensor, saved_tensors
+from tf_comptrain.model import instrumentation, is_compressed
+from tf_comptrain.report import format_bytes
+
+PLAIN, COMPRESSED = "plain", "compressed"
+
+
+class Timeline(NamedTuple):
+    """Bytes of the device allocator over the resting level during one training step.
+
+    Attributes:
+      time_s: Since the first allocation, under the profiler, which slows a step down.
+      live_bytes: After each allocation or release.
+      forward_end_s: When the forward pass made its last tensor.
+    """
+
+    time_s: tuple[float, ...]
+    live_bytes: tuple[int, ...]
+    forward_end_s: float
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(self.live_bytes)
+
+    def progress(self) -> list[float]:
+        """Times with the forward pass from 0 to 1 and the backward pass from 1 to 2."""
+        end = self.time_s[-1]
+        backward_s = max(end - self.forward_end_s, 1e-9)
+        return [
+            t / max(self.forward_end_s, 1e-9)
+            if t <= self.forward_end_s
+            else 1 + (t - self.forward_end_s) / backward_s
+            for t in self.time_s
+        ]
+
+
+class MemoryReport(NamedTuple):
+    """Result of `report`; `print` shows it as a table.
+
+    Attributes:
+      model: Name of the model.
+      batch_size: Samples in the step.
+      rows: Each tensor that is held between the forward and the backward pass.
+      saved_plain_bytes: What plain Keras holds there.
+      predicted_bytes: What `compress_model` predicted for the tensors it stores; None for a model
+        that is not compressed.
+      timelines: "plain" and, for a compressed model, "compressed"; empty with `timeline=False`.
+    """
+
+    model: str
+    batch_size: int
+    rows: tuple[SavedTensor, ...]
+    saved_plain_bytes: int
+    predicted_bytes: int | None
+    timelines: dict[str, Timeline]
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(row.bytes for row in self.rows)
+
+    def to_json(self) -> str:
+        """The report as a JSON object; rows and timelines as objects."""
+        fields = self._asdict()
+        fields["saved_bytes"] = self.saved_bytes
+        fields["rows"] = [row._asdict() for row in self.rows]
+        fields["timelines"] = {name: line._asdict() for name, line in self.timelines.items()}
+        return json.dumps(fields, indent=1)
+
+    def __str__(self) -> str:
+        table = Table(title=Text(f"{self.model}, batch {self.batch_size}: held until the backward pass"))
+        for heading in ("layer", "made by", "storage", "shape", "plain", "held", "ratio"):
+            table.add_column(
+                heading, justify="right" if heading in ("plain", "held", "ratio") else "left", overflow="fold"
+            )
+        for row in self.rows:
+            table.add_row(
+                row.layer,
+                row.op.rpartition("/")[2],
+                row.storage,
+                "x".join("?" if size is None else str(size) for size in row.shape),
+                format_bytes(row.plain_bytes),
+                format_bytes(row.bytes),
+                f"{row.plain_bytes / row.bytes:.1f}" if row.bytes else "",
+            )
+        out = io.StringIO()
+        console = Console(file=out, width=130)
+        console.print(table)
+        for line in self._summary():
+            console.print(line, markup=False)
+        return out.getvalue()
+
+    def _summary(self) -> list[str]:
+        ratio = f" ({self.saved_plain_bytes / self.saved_bytes:.1f}x)" if self.saved_bytes else ""
+        lines = [
+            f"Held: {format_bytes(self.saved_bytes)}, of {format_bytes(self.saved_plain_bytes)} in plain Keras{ratio}."
+        ]
+        if self.predicted_bytes is not None:
+            lines.append(f"Predicted before the model ran: {format_bytes(self.predicted_bytes)}.")
+        if self.timelines:
+            peaks = ", ".join(f"{name} {format_bytes(t.peak_bytes)}" for name, t in self.timelines.items())
+            lines.append(f"Peak over the resting level: {peaks}.")
+        return lines
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the timelines into an image file. Needs Matplotlib (the extra "plots").
+
+        Args:
+          path: Of the image; its ending says the format.
+
+        Raises:
+          ValueError: The report was made with `timeline=False`.
+        """
+        if not self.timelines:
+            raise ValueError("This report has no timelines to draw: call report(..., timeline=True).")
+        from tf_comptrain.memory.timeline_plot import draw
+
+        draw(self, path)
+
+
+def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool = True) -> MemoryReport:
+    """Lists every tensor that a training step holds for its backward pass, and traces the step's memory.
+
+    Runs the forward pass once, as the model is now and as plain Keras, since the size of a stream
+    depends on the data; random inputs compress worse or better than real ones. With `timeline` it
+    also runs three real steps of each under the profiler; the model is left as it was.
+
+    Args:
+      model: A compiled Keras model, compressed or not.
+      batch_size: Samples, for random inputs of the model's input shapes; or one batch of inputs.
+      y: The batch's targets; None with a batch size.
+      timeline: Whether to trace the memory of a step over time, for `plot`.
+
+    Returns:
+      A `MemoryReport`.
+
+    Raises:
+      ValueError: The model is not compiled, or has no input shapes to make a random batch from.
+      RuntimeError: The profiler runs already, or records no allocations in this TensorFlow build.
+
+    Example:
+      >>> found = ct.memory.report(model, 32)
+      >>> print(found)
+      >>> found.plot("memory.png")
+    """
+    x, y = batch_of(model, batch_size, y)
+    samples = int(tf.nest.flatten(x)[0].shape[0])
+    rows = saved_tensors(model, x, y)
+    timelines = {}
+    with _keras.plain_scope():
+        plain_bytes = sum(saved.bytes for saved in saved_tensors(model, x, y))
+    compressed = is_compressed(model)
+    if timeline:
+        timelines[PLAIN] = _plain_timeline(model, x, y) if compressed else _timeline(model, x, y)
+        if compressed:
+            timelines[COMPRESSED] = _timeline(model, x, y)
+    predicted = instrumentation(model).report.predicted_bytes * samples if compressed else None
+    return MemoryReport(model.name, samples, tuple(rows), plain_bytes, predicted, timelines)
+
+
+def _timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
+    trace = trace_model(model, x, y)
+    seconds, live = trace.timeline()
+    return Timeline(tuple(seconds), tuple(live), forward_end_s(model, trace))
+
+
+def _plain_timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
+    """Of a compressed model's step as plain Keras runs it."""
+    _keras.forget_traces(model)
+    _keras.unfence_optimizer(model)
+    try:
+        with _keras.plain_scope():
+            return _timeline(model, x, y)
+    finally:
+        _keras.fence_optimizer(model)
+        _keras.forget_traces(model)

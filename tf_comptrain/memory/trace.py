@@ -1,0 +1,161 @@
+"""Every allocation and release of one training step, from TensorFlow's profiler."""
+
+from __future__ import annotations
+
+import collections
+import glob
+import tempfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_ALLOCATED, _FREED = "MemoryAllocation", "MemoryDeallocation"
+
+
+class Event(NamedTuple):
+    """One allocation or release.
+
+    Attributes:
+      time_s: Since the first event.
+      bytes: What the allocator set aside; negative for a release.
+      level_bytes: All that the allocator had given out after the event.
+      address: Of the buffer.
+      op: The operation that asked; "" for a release.
+      region: "output", "temp" (an operation's scratch space), ...; "" for a release.
+      dtype: As TensorFlow names it; "" where not known.
+      shape: "[8,32,32,64]"; "" where not known.
+      requested_bytes: What the operation asked for.
+    """
+
+    time_s: float
+    bytes: int
+    level_bytes: int
+    address: int
+    op: str
+    region: str
+    dtype: str
+    shape: str
+    requested_bytes: int
+
+
+class Trace(NamedTuple):
+    """What the device's allocator did during a step.
+
+    Attributes:
+      base_bytes: Given out already when the step began: weights, optimizer slots, the batch.
+      events: In the order of time.
+    """
+
+    base_bytes: int
+    events: tuple[Event, ...]
+
+    @property
+    def peak_index(self) -> int:
+        return max(range(len(self.events)), key=lambda k: self.events[k].level_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest level over the resting one, as the allocator counts it."""
+        return max(0, self.events[self.peak_index].level_bytes - self.base_bytes)
+
+    def live_at(self, index: int) -> list[Event]:
+        """Allocations of this step that are alive after event `index`, oldest first."""
+        live: dict[int, Event] = {}
+        for event in self.events[: index + 1]:
+            if event.bytes < 0:
+                live.pop(event.address, None)
+            else:
+                live[event.address] = event
+        return list(live.values())
+
+    def timeline(self) -> tuple[list[float], list[int]]:
+        """(seconds, bytes over the resting level) after each event."""
+        return [e.time_s for e in self.events], [e.level_bytes - self.base_bytes for e in self.events]
+
+
+def trace_step(step: Callable[[], Any]) -> Trace:
+    """Runs `step` once under the profiler; no warm-up.
+
+    Raises:
+      RuntimeError: The profiler runs already, or this TensorFlow build records no allocations.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
+        try:
+            tf.profiler.experimental.start(folder, options)
+        except tf.errors.AlreadyExistsError as error:
+            raise RuntimeError("TensorFlow's profiler runs already: stop it (TensorBoard?) first.") from error
+        try:
+            step()
+        finally:
+            tf.profiler.experimental.stop()
+        files = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+        found = [event for path in files for event in _memory_events(path)]
+    if not found:
+        raise RuntimeError(
+            "This TensorFlow build records no allocations in its profile: peaks cannot be explained."
+        )
+    found.sort(key=lambda item: item[0])
+    return _trace_of_device(found)
+
+
+def _memory_events(path: str):
+    """(picoseconds, name, fields) of each memory event in a profile."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # not every build has it
+
+    space = xplane_pb2.XSpace()
+    with open(path, "rb") as file:
+        space.ParseFromString(file.read())
+    for plane in space.planes:
+        names = {key: value.name for key, value in plane.event_metadata.items()}
+        fields = {key: value.name for key, value in plane.stat_metadata.items()}
+        for line in plane.lines:
+            for event in line.events:
+                name = names[event.metadata_id]
+                if name in (_ALLOCATED, _FREED):
+                    values = {}
+                    for stat in event.stats:
+                        kind = stat.WhichOneof("value")
+                        value = getattr(stat, kind)
+                        values[fields[stat.metadata_id]] = fields[value] if kind == "ref_value" else value
+                    yield line.timestamp_ns * 1000 + event.offset_ps, name, values
+
+
+def _trace_of_device(found: list) -> Trace:
+    """The events of the allocator that gave out most: the device's own."""
+    given: collections.Counter = collections.Counter()
+    for _, name, values in found:
+        if name == _ALLOCATED:
+            given[values["allocator_name"]] += int(values["allocation_bytes"])
+    allocator = given.most_common(1)[0][0]
+    start = found[0][0]
+    events = tuple(
+        _event((time - start) / 1e12, name, values)
+        for time, name, values in found
+        if values["allocator_name"] == allocator
+    )
+    return Trace(events[0].level_bytes - events[0].bytes, events)
+
+
+def _event(time_s: float, name: str, values: dict) -> Event:
+    size = int(values["allocation_bytes"])
+    allocated = name == _ALLOCATED
+    return Event(
+        time_s,
+        size if allocated else -size,
+        int(values["bytes_allocated"]),
+        int(values["addr"]),
+        str(values.get("tf_op", "")),
+        str(values.get("region_type", "")),
+        _dtype_name(int(values.get("data_type", 0))),
+        str(values.get("shape", "")),
+        int(values["requested_bytes"]),
+    )
+
+
+def _dtype_name(number: int) -> str:
+    try:
+        return tf.as_dtype(number).name if number else ""
+    except TypeError:
+        return ""
