@@ -13,6 +13,7 @@ from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.error_law import LawCheck, check_error_law
+from tf_comptrain.fit import fit
 from tf_comptrain.model import compress_model, restore_model
 from tf_comptrain.native import LibraryError
 from tf_comptrain.recompute import Recompute
@@ -34,6 +35,7 @@ __all__ = [
     "check_error_law",
     "compress_model",
     "elastic_batch",
+    "fit",
     "memory",
     "restore_model",
     "training_scope",

@@ -454,6 +454,8 @@ def _current_epochs() -> Any:
 
 def fitted_dataset() -> tf.data.Dataset | None:
     """In `on_train_begin`: the dataset that `fit` was called with, after `follow_cardinality`."""
+    if getattr(_scopes, "fitting", None) is not None:
+        return _scopes.fitting
     adapter = getattr(_current_epochs(), "data_adapter", None)
     return adapter._dataset if isinstance(adapter, _DatasetAdapter) else None
 
@@ -486,3 +488,62 @@ def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
     finally:
         keras.layers.Layer.__call__ = original_call
         keras.Model.make_train_function = original_make
+
+
+def unsteady_shuffle_of(dataset: tf.data.Dataset) -> str | None:
+    """A shuffle that orders samples anew each time the dataset is read, or has no seed; None if none."""
+    if "Shuffle" in type(dataset).__name__:
+        if getattr(dataset, "_reshuffle_each_iteration", True):
+            return "a shuffle that reorders at each iteration"
+        if int(getattr(dataset, "_seed", 0)) == 0 and int(getattr(dataset, "_seed2", 0)) == 0:
+            return "a shuffle without a seed"
+    return next(filter(None, map(unsteady_shuffle_of, dataset._inputs())), None)
+
+
+def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
+    """Makes every variable of a training now (weights, slots, metrics), and the train function."""
+    if not KERAS_3:
+        raise NotImplementedError("tf_comptrain.fit needs Keras 3.")
+    model._assert_compile_called("fit")
+    model._symbolic_build(data_batch=batches.element_spec)
+    build_optimizer(model)
+    model.make_train_function()
+
+
+def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int, steps: int) -> Any:
+    """Keras' own container, with History and progress bar, as `model.fit` makes it."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=True,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+        model=model,
+    )
+
+
+def show_steps(callbacks: Any, steps: int) -> None:
+    """Sets the length of the progress bar."""
+    for callback in callbacks.callbacks:
+        if isinstance(callback, keras.callbacks.ProgbarLogger):
+            callback.target = steps
+            if callback.progbar is not None:
+                callback.progbar.target = steps
+
+
+def epoch_logs(model: keras.Model, logs: Any) -> dict:
+    """The metrics over the epoch so far; the last step's logs where a train step makes its own."""
+    return dict(model._get_metrics_result_or_logs(logs))
+
+
+@contextlib.contextmanager
+def fitting(dataset: Any) -> Iterator[None]:
+    """Inside, `fitted_dataset` answers `dataset`."""
+    _scopes.fitting = dataset
+    try:
+        yield
+    finally:
+        _scopes.fitting = None

@@ -1,0 +1,370 @@
+"""Training that survives running out of memory, and being killed."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from absl import logging
+from tensorflow import keras
+
+from tf_comptrain import _keras, snapshot
+from tf_comptrain.callbacks import ElasticBatch
+from tf_comptrain.samples import Samples
+from tf_comptrain.snapshot import Place, Snapshot
+
+
+class Event(NamedTuple):
+    """Something that training survived: an element of `history["events"]`.
+
+    Attributes:
+      kind: "out of memory", "out of memory in validation" or "resumed".
+      epoch: From 0.
+      step: Steps of the epoch that were done when it happened.
+      back_to: Step of the epoch from which training went on.
+      batch: Samples per batch before.
+      new_batch: Samples per batch from then on.
+      reason: First line of the error.
+    """
+
+    kind: str
+    epoch: int
+    step: int
+    back_to: int
+    batch: int
+    new_batch: int
+    reason: str
+
+
+def fit(
+    model: keras.Model,
+    x: Any,
+    y: Any = None,
+    *,
+    batch_size: int = 32,
+    epochs: int = 1,
+    snapshot_every: int = 100,
+    checkpoint_dir: str | Path | None = None,
+    min_batch: int = 1,
+    retries: int = 0,
+    shuffle: bool | int = True,
+    seed: int = 0,
+    sample_weight: Any = None,
+    validation_data: Any = None,
+    callbacks: Any = None,
+    verbose: int = 1,
+) -> keras.callbacks.History:
+    """Trains like `model.fit`, through steps that run out of memory and through being killed.
+
+    Every `snapshot_every` steps, and at the start of each epoch, the state is copied to host
+    memory: weights, optimizer, seeds, metrics, error bounds, the plain attributes of the callbacks
+    (numbers, strings, arrays and containers of those), position in the data and batch size. A step
+    that raises ResourceExhaustedError puts that state back, halves the batch, and training goes on
+    from there. With `checkpoint_dir` the same state is on disk, and the same call in a new process
+    goes on from it, in the middle of an epoch too.
+
+    The samples of an epoch come in an order that `seed` and the epoch alone determine, and the
+    position counts samples, so a new batch size neither repeats nor leaves out any. A dataset must
+    give the same elements each time it is read. After
+    `tf.config.experimental.enable_op_determinism()` a training that was killed, or ran out of
+    memory and was replayed at the same batch size (`retries`), ends with the same weights, bit for
+    bit, as one that was not; random numbers must come from Keras' layers and seed generators, or
+    from stateless ops.
+
+    The learning rate stays when the batch is lowered. With `AdaptiveBatchSize` the batch may grow
+    again, up to the size below the one that failed.
+
+    Args:
+      model: Compiled; compressed or not; not under a tf.distribute strategy of several replicas.
+      x: Arrays with `y` (or a structure of them), or a tf.data.Dataset of single samples of known
+        length, (x, y) or (x, y, sample_weight), or a function from the epoch to such a dataset.
+      y: Targets, where `x` is arrays.
+      batch_size: Samples per batch to begin with.
+      epochs: Number of the last epoch, counted from 1.
+      snapshot_every: Steps from one snapshot to the next: what a failure costs at most.
+      checkpoint_dir: Folder of the state on disk; a checkpoint there is continued. None: none.
+      min_batch: Smallest batch. Running out of memory at this size raises.
+      retries: How often a failed stretch is replayed at the same batch size before that is lowered.
+      shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
+        is shuffled in, True 10,000. A function's datasets are taken as they are.
+      seed: Of the shuffling.
+      sample_weight: Array, where `x` is arrays.
+      validation_data: As for `model.fit`; arrays are evaluated in batches of the training's size.
+      callbacks: As for `model.fit`.
+      verbose: 0: silent (events go to absl's log). 1: progress bar. 2: a line per epoch.
+
+    Returns:
+      The History. Its key "events" holds the tuple of `Event`s of each epoch.
+
+    Raises:
+      ValueError: Before training: a dataset that is batched, of unknown length or unsteady order;
+        `min_batch` above `batch_size`; a checkpoint of another model or other data; bad numbers.
+      tf.errors.ResourceExhaustedError: Out of memory at `min_batch`. The model is as it was at the
+        last snapshot.
+
+    Example:
+      >>> ct.compress_model(model)
+      >>> ct.fit(model, images, labels, batch_size=256, epochs=20, checkpoint_dir="run1")
+    """
+    _check_numbers(batch_size=batch_size, epochs=epochs, snapshot_every=snapshot_every, min_batch=min_batch)
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ValueError(f"`retries` must be an integer, 0 or more. Received: {retries!r}.")
+    if min_batch > batch_size:
+        raise ValueError(
+            f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
+        )
+    if not getattr(model, "compiled", False):
+        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise ValueError(
+            f"ct.fit trains on one device. Received a model made under a strategy of {replicas} replicas: "
+            "use model.fit."
+        )
+    samples = Samples(x, y, sample_weight, shuffle, seed)
+    folder = None if checkpoint_dir is None else Path(checkpoint_dir)
+    kept = None if folder is None else snapshot.read(folder)
+    batches = samples.batches(0, 0, batch_size)
+    _keras.build_for_fit(model, batches)
+    elastic = ElasticBatch(batch_size, samples.count, drop_remainder=False)
+    calls = _keras.callback_list(model, callbacks, verbose, epochs, elastic.steps)
+    run = _Run(model, samples, elastic, calls, snapshot_every, folder, min_batch, retries, verbose)
+    run.validation_data = validation_data
+    with _keras.fitting(SimpleNamespace(elastic=elastic)):
+        return run.train(epochs, kept)
+
+
+class _Run:
+    """One call of `fit`. What happens in which order, and nothing of how state is kept."""
+
+    validation_data: Any = None
+
+    def __init__(
+        self,
+        model: Any,
+        samples: Samples,
+        elastic: ElasticBatch,
+        callbacks: Any,
+        snapshot_every: int,
+        folder: Path | None,
+        min_batch: int,
+        retries: int,
+        verbose: int,
+    ):
+        self.model = model
+        self.samples = samples
+        self.elastic = elastic
+        self.callbacks = callbacks
+        self.snapshot_every = snapshot_every
+        self.folder = folder
+        self.min_batch = min_batch
+        self.retries = retries
+        self.verbose = verbose
+        self.events: list[Event] = []
+        self.failures = 0  # at this batch size, since the snapshot
+        self.place = Place(0, 0, 0, elastic.size)
+
+    def train(self, epochs: int, kept: tuple[Snapshot, dict] | None) -> keras.callbacks.History:
+        self.model.stop_training = False
+        self.callbacks.on_train_begin()
+        # After on_train_begin: callbacks make variables there.
+        self.about = {"model": snapshot.signature(self.model), "data": self.samples.about}
+        start = self.place
+        if kept is not None:
+            self.snapshot, about = kept
+            _check_same(self.about, about, self.folder)
+            self.events = [Event(*event) for event in about["events"]]
+            start = self.snapshot.place
+            if not start.begun or start.epoch >= epochs:
+                self._put_back()
+        logs = None
+        if not start.stopped:
+            for epoch in range(start.epoch, epochs):
+                resume = kept is not None and epoch == start.epoch
+                logs = self._epoch(epoch, resume)
+                if self.model.stop_training:
+                    break
+        return self._finish(logs)
+
+    def _epoch(self, epoch: int, resume: bool) -> dict:
+        self.model.reset_metrics()
+        self.callbacks.on_epoch_begin(epoch)
+        if resume:
+            if self.snapshot.place.begun:
+                self._put_back()
+            self._happened("resumed", self.place, self.place.batch, "")
+        else:
+            self._keep(Place(epoch, 0, 0, self.elastic.size))
+        logs: dict = {}
+        while self.place.samples < self.samples.count and not self.model.stop_training:
+            reason = ""
+            try:
+                logs = self._steps()
+            except tf.errors.ResourceExhaustedError as error:
+                reason = _first_line(error)
+            if reason:  # outside the handler: its traceback holds tensors of the failed step
+                self._recover(reason)
+        epoch_logs = _keras.epoch_logs(self.model, logs)
+        if self.validation_data is not None:
+            epoch_logs.update(self._validate())
+        self.callbacks.on_epoch_end(epoch, epoch_logs)
+        events = tuple(event for event in self.events if event.epoch == epoch)
+        self.model.history.history.setdefault("events", []).append(events)
+        return epoch_logs
+
+    def _steps(self) -> dict:
+        """Trains from `place` to the end of the epoch, or until a callback ends the training."""
+        batches = self.samples.batches(self.place.epoch, self.place.samples, self.place.batch)
+        iterator = iter(batches)
+        left = -(-(self.samples.count - self.place.samples) // self.place.batch)
+        _keras.show_steps(self.callbacks, self.place.step + left)
+        since = 0
+        logs: dict = {}
+        while self.place.samples < self.samples.count:
+            if since >= self.snapshot_every:
+                self._keep(self.place)
+                since = 0
+            step, at_once = self.place.step, min(self.model.steps_per_execution, left)
+            self.callbacks.on_train_batch_begin(step)
+            logs = self.model.train_function(iterator)
+            self.callbacks.on_train_batch_end(step + at_once - 1, logs)
+            done = min(self.place.samples + at_once * self.place.batch, self.samples.count)
+            self.place = self.place._replace(step=step + at_once, samples=done)
+            left -= at_once
+            since += at_once
+            if self.model.stop_training:
+                break
+        return logs
+
+    def _keep(self, place: Place) -> None:
+        self.place = place
+        self.snapshot = snapshot.take(self.model, self.callbacks.callbacks, place)
+        self.failures = 0
+        self._write()
+
+    def _write(self) -> None:
+        if self.folder is not None:
+            snapshot.write(self.snapshot, self.folder, {**self.about, "events": self.events})
+
+    def _put_back(self) -> None:
+        snapshot.restore(self.snapshot, self.model, self.callbacks.callbacks)
+        self.place = self.snapshot.place
+        self.elastic.resize(self.place.batch)
+
+    def _recover(self, reason: str) -> None:
+        """Puts the last snapshot back and lowers the batch. Reads no variable before that is done."""
+        failed = self.place
+        gc.collect()
+        self._put_back()
+        self.failures += 1
+        batch = failed.batch
+        if self.failures > self.retries:
+            if batch <= self.min_batch:
+                raise tf.errors.ResourceExhaustedError(
+                    None,
+                    None,
+                    f"Out of memory at batch size {batch}, and `min_batch` is {self.min_batch}. The model is "
+                    f"as it was at epoch {failed.epoch + 1}, step {self.place.step}. {reason}",
+                )
+            batch = max(batch // 2, self.min_batch)
+            self.failures = 0
+        self._happened("out of memory", failed, batch, reason)
+        if batch != failed.batch:
+            self.elastic.resize(batch)
+            self.place = self.place._replace(batch=batch)
+            for callback in self.callbacks.callbacks:
+                if hasattr(callback, "on_out_of_memory"):
+                    callback.on_out_of_memory(batch)
+            self.snapshot = self.snapshot._replace(place=self.place)
+        self._write()
+
+    def _validate(self) -> dict:
+        data = self.validation_data
+        sized = not isinstance(data, tf.data.Dataset)
+        before = snapshot.take(self.model, self.callbacks.callbacks, self.place)
+        batch = self.place.batch
+        while True:
+            reason = ""
+            try:
+                logs = self._evaluate(data, batch if sized else None)
+            except tf.errors.ResourceExhaustedError as error:
+                reason = _first_line(error)
+            if not reason:
+                return {f"val_{name}": value for name, value in logs.items()}
+            gc.collect()
+            snapshot.restore(before, self.model, self.callbacks.callbacks)
+            if not sized or batch == 1:
+                raise tf.errors.ResourceExhaustedError(
+                    None,
+                    None,
+                    f"Out of memory in validation; `validation_data` needs smaller batches. {reason}",
+                )
+            self._happened("out of memory in validation", self.place, batch // 2, reason)
+            batch //= 2
+
+    def _evaluate(self, data: Any, batch: int | None) -> dict:
+        x, y, weight = (data, None, None) if batch is None else keras.utils.unpack_x_y_sample_weight(data)
+        return self.model.evaluate(
+            x,
+            y,
+            batch_size=batch,
+            sample_weight=weight,
+            callbacks=self.callbacks,
+            return_dict=True,
+            verbose=0,
+        )
+
+    def _finish(self, logs: dict | None) -> keras.callbacks.History:
+        if logs is not None:
+            end = Place(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.model.stop_training)
+            self._keep(end)
+        self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+        self.callbacks.on_train_end(logs)
+        return self.model.history
+
+    def _happened(self, kind: str, failed: Place, batch: int, reason: str) -> None:
+        at = f"ct.fit, epoch {failed.epoch + 1}, step {failed.step}"
+        event = Event(kind, failed.epoch, failed.step, self.place.step, failed.batch, batch, reason)
+        self.events.append(event)
+        if kind == "resumed":
+            line = f"{at}: resumed from {self.folder}, batch {batch}"
+        else:
+            line = f"{at}: {kind}, batch {failed.batch} -> {batch}, back to step {self.place.step}: {reason}"
+        if self.verbose:
+            print(f"\n{line}" if self.verbose == 1 else line, flush=True)
+        else:
+            logging.info("%s", line)
+
+
+def _check_numbers(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer. Received: {value!r}.")
+
+
+def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:
+    hint = f"Choose another `checkpoint_dir`, or remove {folder} to begin anew."
+    for what, value in ours["data"].items():
+        if theirs["data"].get(what) != value:
+            raise ValueError(
+                f"The checkpoint in {folder} is of a training on other data: {what} is "
+                f"{theirs['data'].get(what)!r} there, {value!r} here. {hint}"
+            )
+    for what, value in ours["model"].items():
+        other = theirs["model"].get(what)
+        if other != value:
+            if isinstance(value, list):
+                pairs = [pair for pair in zip(other, value) if pair[0] != pair[1]]
+                other, value = pairs[0] if pairs else (f"{len(other)} {what}", f"{len(value)} {what}")
+            raise ValueError(
+                f"The checkpoint in {folder} is of another model: {what} differ, {other!r} there, {value!r} "
+                f"here. {hint}"
+            )
+
+
+def _first_line(error: tf.errors.OpError) -> str:
+    lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

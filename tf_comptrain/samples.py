@@ -1,0 +1,123 @@
+"""Training samples in an order that seed and epoch alone determine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain import _keras
+
+_DEFAULT_BUFFER = 10_000
+_PREFETCHED = 2
+
+
+class Samples:
+    """Gives the batches of any epoch, from any position on.
+
+    Arrays: epoch e takes them in the order of the permutation drawn with (seed, e). Dataset: epoch
+    e is `dataset.shuffle(buffer, seed=(seed, e))`. Function: epoch e is `x(e)`, as it is.
+
+    Args:
+      x: See `tf_comptrain.fit`.
+      y: Targets, with arrays.
+      sample_weight: With arrays.
+      shuffle: Whether to shuffle; for a dataset also the buffer's size.
+      seed: Of the order.
+
+    Attributes:
+      count: Samples in an epoch.
+    """
+
+    def __init__(self, x: Any, y: Any, sample_weight: Any, shuffle: bool | int, seed: int):
+        if not isinstance(shuffle, (bool, int)) or shuffle < 0:
+            raise ValueError(
+                f"`shuffle` must be True, False or a number of samples to shuffle among. Received: {shuffle!r}."
+            )
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"`seed` must be an integer, 0 or more. Received: {seed!r}.")
+        self.shuffle = shuffle
+        self.seed = seed
+        self._x = x
+        self._arrays: Any = None
+        if isinstance(x, tf.data.Dataset) or callable(x):
+            if y is not None or sample_weight is not None:
+                raise ValueError(
+                    "`y` and `sample_weight` must be left out where `x` is a dataset or a function."
+                )
+            self.count = _checked_count(self._epoch(0))
+        else:
+            parts = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+            with tf.device("CPU:0"):
+                self._arrays = tf.nest.map_structure(tf.convert_to_tensor, parts)
+            lengths = {len(array) for array in tf.nest.flatten(self._arrays)}
+            if len(lengths) != 1 or 0 in lengths:
+                raise ValueError(
+                    "`x`, `y` and `sample_weight` must hold the same number of samples, one or more. "
+                    f"Received lengths {sorted(lengths)}."
+                )
+            self.count = lengths.pop()
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint must agree on, for its position to mean the same."""
+        return {"samples": self.count, "shuffle": self.shuffle, "seed": self.seed}
+
+    def batches(self, epoch: int, start: int, batch: int) -> tf.data.Dataset:
+        """The batches of an epoch after its first `start` samples."""
+        if self._arrays is not None:
+            order = np.arange(self.count)
+            if self.shuffle:
+                order = np.random.default_rng([self.seed, epoch]).permutation(self.count)
+            arrays = self._arrays
+
+            def gather(indices):
+                return tf.nest.map_structure(lambda array: tf.gather(array, indices), arrays)
+
+            data = tf.data.Dataset.from_tensor_slices(order[start:]).batch(batch).map(gather)
+        else:
+            data = self._epoch(epoch).skip(start).batch(batch)
+        return data.prefetch(_PREFETCHED)
+
+    def _epoch(self, epoch: int) -> tf.data.Dataset:
+        if not isinstance(self._x, tf.data.Dataset):
+            data = self._x(epoch)
+            if not isinstance(data, tf.data.Dataset):
+                raise TypeError(
+                    "A function given as `x` must return the tf.data.Dataset of an epoch. "
+                    f"Received: {type(data).__name__}."
+                )
+            return data
+        if not self.shuffle:
+            return self._x
+        buffer = _DEFAULT_BUFFER if self.shuffle is True else self.shuffle
+        seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
+        return self._x.shuffle(buffer, seed=seed, reshuffle_each_iteration=False)
+
+
+def _checked_count(data: tf.data.Dataset) -> int:
+    batching = "elastic_batch" if hasattr(data, "elastic") else _keras.batching_of(data)
+    if batching is not None:
+        raise ValueError(
+            "`x` must be a dataset of single samples: ct.fit makes the batches. Received a dataset that is "
+            f"batched already ({batching}). Leave out its .batch(...), or put .unbatch() behind it."
+        )
+    count = int(data.cardinality())
+    if count < 0:
+        length = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
+        raise ValueError(
+            "`x` must be a dataset of known, finite length, for positions in it follow from that. Received "
+            f"a dataset of {length} length. State it with "
+            "dataset.apply(tf.data.experimental.assert_cardinality(n)), and leave out .repeat()."
+        )
+    if count == 0:
+        raise ValueError("`x` must hold at least one sample. Received an empty dataset.")
+    unsteady = _keras.unsteady_shuffle_of(data)
+    if unsteady is not None:
+        raise ValueError(
+            f"`x` must give its samples in the same order each time it is read. Received a dataset with "
+            f"{unsteady}. Leave out its .shuffle(...), for ct.fit shuffles each epoch anew (`shuffle`, "
+            "`seed`), or give it a seed and reshuffle_each_iteration=False."
+        )
+    return count

@@ -1,0 +1,253 @@
+"""The state of a training run, outside the device allocator: in host memory and on disk.
+
+A failed step is not undone by TensorFlow: variables may be half updated, and under XLA their memory
+may be gone. So a snapshot only ever writes variables when it is put back, and never reads one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.model import instrumentation, is_compressed
+
+_FILE = "training.ckpt"
+_FORMAT = 1
+_NOT_STATE = ("params", "target")  # of a callback: what this call of fit was given
+
+
+class Place(NamedTuple):
+    """How far a training has come.
+
+    Attributes:
+      epoch: From 0.
+      step: Steps done in this epoch.
+      samples: Samples of this epoch that are done.
+      batch: Samples per batch from here on.
+      begun: Whether `on_epoch_begin` of this epoch has run.
+      stopped: Whether a callback ended the training.
+    """
+
+    epoch: int
+    step: int
+    samples: int
+    batch: int
+    begun: bool = True
+    stopped: bool = False
+
+
+class Snapshot(NamedTuple):
+    """Everything that training changes, as NumPy arrays and plain data.
+
+    Attributes:
+      place: How far the training was.
+      variables: Values of `state_variables(model)`, in that order.
+      bound_scale: Factor on all error bounds; None for a plain model.
+      callbacks: (class, plain attributes, encoded) of each callback.
+      arrays: Arrays that the encoded attributes refer to.
+    """
+
+    place: Place
+    variables: tuple[np.ndarray, ...]
+    bound_scale: float | None
+    callbacks: tuple[tuple[str, list], ...]
+    arrays: tuple[np.ndarray, ...]
+
+
+def state_variables(model: keras.Model) -> list:
+    """Weights, optimizer slots, iterations, learning rate, seeds, metrics; bounds and their statistics."""
+    variables = _keras.all_variables(model)
+    if is_compressed(model):
+        handle = instrumentation(model)
+        if handle.collecting is not None:
+            variables.append(handle.collecting)
+        for site in handle.sites().values():
+            variables.append(site.state)
+            if site.statistics is not None:
+                variables += [site.statistics.output, site.statistics.weight]
+    return variables
+
+
+def signature(model: keras.Model) -> dict[str, Any]:
+    """What tells models apart whose variables a snapshot could be put into."""
+    return {
+        "layers": [type(layer).__name__ for layer in _keras.sublayers(model)],
+        "optimizer": type(model.optimizer).__name__,
+        "variables": [f"{tf.as_dtype(v.dtype).name} {list(v.shape)}" for v in state_variables(model)],
+    }
+
+
+def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: Place) -> Snapshot:
+    """Copies the state to host memory. Only after a step that succeeded."""
+    arrays: list[np.ndarray] = []
+    return Snapshot(
+        place,
+        tuple(np.array(v.numpy()) for v in state_variables(model)),
+        instrumentation(model).bound_scale if is_compressed(model) else None,
+        tuple((_class_of(callback), _plain_attributes(callback, arrays)) for callback in callbacks),
+        tuple(arrays),
+    )
+
+
+def restore(snapshot: Snapshot, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+    """Puts the state back. Writes variables, reads none."""
+    variables = state_variables(model)
+    if len(variables) != len(snapshot.variables):
+        raise RuntimeError(
+            f"The model has {len(variables)} variables, and had {len(snapshot.variables)} at the snapshot: "
+            "make all variables before training (build them in `build`, not in the first step)."
+        )
+    for variable, value in zip(variables, snapshot.variables):
+        # A copy: TensorFlow may take an array's memory as it is, and update it in place.
+        variable.assign(value.copy())
+    if snapshot.bound_scale is not None:
+        instrumentation(model).bound_scale = snapshot.bound_scale
+    kept = list(snapshot.callbacks)
+    for callback in callbacks:
+        found = next((item for item in kept if item[0] == _class_of(callback)), None)
+        if found is not None:
+            kept.remove(found)
+            for name, code in found[1]:
+                _set_attribute(callback, name, _decode(code, snapshot.arrays))
+
+
+def write(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> None:
+    """Writes a snapshot so that a kill at any moment leaves the last complete one in place."""
+    arrays = [*snapshot.variables, *snapshot.arrays]
+    meta = {
+        "format": _FORMAT,
+        "about": about,
+        "place": snapshot.place,
+        "bound_scale": snapshot.bound_scale,
+        "callbacks": snapshot.callbacks,
+        "variables": len(snapshot.variables),
+        "arrays": [[a.dtype.name, a.shape] for a in arrays],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{_FILE}.tmp"
+    with open(temporary, "wb") as file:
+        raw = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
+        np.savez(file, *raw, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / _FILE)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(folder: Path) -> tuple[Snapshot, dict[str, Any]] | None:
+    """The last complete snapshot in a folder and what was said about it; None if there is none.
+
+    Raises:
+      ValueError: The file is damaged, or of another version of this package.
+    """
+    path = folder / _FILE
+    if not path.exists():
+        return None
+    try:
+        with np.load(path) as file:
+            meta = json.loads(file["meta"].tobytes())
+            if meta["format"] != _FORMAT:
+                raise ValueError(f"format {meta['format']}, not {_FORMAT}")
+            arrays = [
+                np.frombuffer(file[f"arr_{i}"].tobytes(), np.dtype(dtype)).reshape(shape)
+                for i, (dtype, shape) in enumerate(meta["arrays"])
+            ]
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a checkpoint of ct.fit: {error}. Remove it to begin anew.") from None
+    count = meta["variables"]
+    callbacks = tuple((name, attributes) for name, attributes in meta["callbacks"])
+    place = Place(*meta["place"])
+    snapshot = Snapshot(place, tuple(arrays[:count]), meta["bound_scale"], callbacks, tuple(arrays[count:]))
+    return snapshot, meta["about"]
+
+
+def _class_of(callback: keras.callbacks.Callback) -> str:
+    return f"{type(callback).__module__}.{type(callback).__qualname__}"
+
+
+def _plain_attributes(callback: keras.callbacks.Callback, arrays: list[np.ndarray]) -> list:
+    """[name, code] of the attributes that are numbers, strings, arrays and containers of those."""
+    found = []
+    for name, value in vars(callback).items():
+        if name not in _NOT_STATE:
+            mark = len(arrays)
+            try:
+                found.append([name, _encode(value, arrays)])
+            except TypeError:  # a model, an open file: not state
+                del arrays[mark:]
+    return found
+
+
+def _set_attribute(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
+    """Fills lists and dicts in place: others may hold them."""
+    current = vars(callback).get(name)
+    if isinstance(current, list) and isinstance(value, list):
+        current[:] = value
+    elif isinstance(current, dict) and isinstance(value, dict):
+        current.clear()
+        current.update(value)
+    else:
+        with contextlib.suppress(AttributeError):  # a property without a setter
+            setattr(callback, name, value)
+
+
+def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
+    """JSON that `_decode` turns back into the same types; arrays go to `arrays`.
+
+    Raises:
+      TypeError: Not plain data.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.array(value)
+        if array.dtype.hasobject:
+            raise TypeError("object array")
+        arrays.append(array)
+        return {"array": len(arrays) - 1, "scalar": isinstance(value, np.generic)}
+    if isinstance(value, dict):
+        return {"dict": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        items = [_encode(item, arrays) for item in value]
+        if type(value) is list:
+            return items
+        if type(value) is tuple:
+            return {"tuple": items}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return {"named": [type(value).__module__, type(value).__qualname__], "items": items}
+    raise TypeError(f"not plain data: {type(value).__name__}")
+
+
+def _decode(code: Any, arrays: Sequence[np.ndarray]) -> Any:
+    if isinstance(code, list):
+        return [_decode(item, arrays) for item in code]
+    if not isinstance(code, dict):
+        return code
+    if "array" in code:
+        array = arrays[code["array"]]
+        return array[()] if code["scalar"] else array.copy()
+    if "dict" in code:
+        return {_decode(k, arrays): _decode(v, arrays) for k, v in code["dict"]}
+    if "tuple" in code:
+        return tuple(_decode(item, arrays) for item in code["tuple"])
+    items = tuple(_decode(item, arrays) for item in code["items"])
+    module, name = code["named"]
+    found: Any = getattr(sys.modules.get(module), name, None)
+    if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields"):
+        return found(*items)
+    return items
