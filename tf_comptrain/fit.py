@@ -74,8 +74,8 @@ def fit(
     bit, as one that was not; random numbers must come from Keras' layers and seed generators, or
     from stateless ops.
 
-    The learning rate stays when the batch is lowered. With `AdaptiveBatchSize` the batch may grow
-    again, up to the size below the one that failed.
+    The learning rate stays when the batch is lowered; `AdaptiveBatchSize` scales it by its rule, and
+    needs no `elastic_batch` here.
 
     Args:
       model: Compiled; compressed or not; not under a tf.distribute strategy of several replicas.
@@ -277,8 +277,9 @@ class _Run:
             self.place = self.place._replace(batch=batch)
             for callback in self.callbacks.callbacks:
                 if hasattr(callback, "on_out_of_memory"):
-                    callback.on_out_of_memory(batch)
-            self.snapshot = self.snapshot._replace(place=self.place)
+                    callback.on_out_of_memory(failed.epoch, batch, reason)
+            # Of the state just put back, with what the callbacks made of it.
+            self.snapshot = snapshot.take(self.model, self.callbacks.callbacks, self.place)
         self._write()
 
     def _validate(self) -> dict:

@@ -58,7 +58,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     by the square root (usual with Adam), None leaves it. Nothing is retraced. At the end of
     training batch and learning rate stay as they are, and another `fit` goes on from there.
 
-    `fit` must be given the dataset of `elastic_batch`. Works with or without `AdaptiveErrorBound`.
+    `model.fit` must be given the dataset of `elastic_batch`; `tf_comptrain.fit` makes the batches itself,
+    and goes on after running out of memory. Works with or without `AdaptiveErrorBound`.
 
     Args:
       memory_limit: Bytes of the device allocator in all, weights included.
@@ -86,8 +87,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       >>> tuner = ct.AdaptiveBatchSize(memory_limit=2_000_000_000, max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
-    Known weakness: a step that runs out of memory ends the training; the loss of one epoch is a
-    noisy measure of its trend.
+    Known weakness: under `model.fit` a step that runs out of memory ends the training; the loss of
+    one epoch is a noisy measure of its trend.
     """
 
     def __init__(
@@ -176,9 +177,21 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._outcome = (float(logs.get("loss", math.nan)), self._peak.stop())
         logs["batch_size"] = self._state.batch
 
+    def on_out_of_memory(self, epoch: int, batch: int, reason: str) -> None:
+        """`tf_comptrain.fit` lowered the batch in the middle of an epoch: that size is not passed again."""
+        before = self._state
+        self._state = before._replace(batch=batch, ceiling=batch)
+        self._apply(epoch, before, "lower", before.last, 0, f"out of memory: {reason}")
+        self._peak.start()
+
     def _decide(self, epoch: int, loss: float, peak_bytes: int) -> None:
         before = self._state
         self._state, action, reason = decide(before, self._policy, loss, peak_bytes, self._resting_bytes)
+        self._apply(epoch, before, action, loss, peak_bytes, reason)
+
+    def _apply(
+        self, epoch: int, before: TunerState, action: str, loss: float, peak_bytes: int, reason: str
+    ) -> None:
         after, optimizer = self._state, self.model.optimizer
         rate = before_rate = float(tf.convert_to_tensor(optimizer.learning_rate))
         if after.batch != before.batch:
