@@ -2,6 +2,7 @@
 
 tf-comptrain doctor
 tf-comptrain bench step --model ResNet50 --image 224 --batch 8
+tf-comptrain bench codec --plot codecs.png
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, doctor
+from tf_comptrain.cli import bench, bench_codec, codec_contenders, doctor
 
 
 def main() -> None:
@@ -43,12 +45,47 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     step.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     step.set_defaults(function=bench.main)
+    _add_codec(benches)
     return parser.parse_args(argv[1:])
+
+
+def _add_codec(benches: argparse._SubParsersAction) -> None:
+    codec = benches.add_parser(
+        "codec", help="ratio, speed and error of codecs, this library's and others', on the same arrays"
+    )
+    codec.add_argument(
+        "--train-steps", type=_count, default=150, help="of the network; 0: none (%(default)s)"
+    )
+    codec.add_argument("--batch", type=_positive, default=128, help="images of activations (%(default)s)")
+    codec.add_argument("--images", type=Path, help="npz with x_train, y_train to train on (generated ones)")
+    codec.add_argument("--data", type=Path, nargs="+", default=[], help="npz files of fields")
+    codec.add_argument(
+        "--eb-sigma", type=_ratio, nargs="+", default=[0.1], help="bounds / standard deviation (0.1)"
+    )
+    codec.add_argument("--repeats", type=_positive, default=7, help="of each call (%(default)s)")
+    codec.add_argument("--codecs", nargs="+", choices=list(codec_contenders.contenders()), help="(all)")
+    codec.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
+    codec.add_argument("--plot", type=Path, help="write ratio against speed to this image")
+    codec.set_defaults(function=bench_codec.main)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs a parsed command; returns its exit status."""
     return args.function(args)
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 10:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
+    return value
+
+
+def _count(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
 
 
 def _positive(text: str) -> int:
