@@ -1,7 +1,7 @@
-// Ratio and speed of codec A on one core.
+// Ratio and speed of codecs A and B on one core.
 //
 //   codec_bench [--eb-sigma 0.1] [--no-mid-rise] [--dtype f32|bf16|f16]
-//               [--repeats 9] [--cpu-time] [file.bin ...]
+//               [--repeats 9] [--cpu-time] [--codec plane|rans] [file.bin ...]
 //
 // Each file is what dump_activations.py writes: a line with the shape, then
 // float32 values. Without files, half-normal data with half of it zero is
@@ -21,6 +21,7 @@
 
 #include "cc/codec/half.h"
 #include "cc/codec/plane.h"
+#include "cc/codec/rans.h"
 
 namespace {
 
@@ -34,14 +35,46 @@ struct Options {
   DType dtype = DType::kF32;
   int repeats = 9;
   clockid_t clock = CLOCK_MONOTONIC;
+  bool plane = true, rans = true;
   std::vector<std::string> files;
 };
 
 struct Tensor {
   std::string name;
   int64_t channels = 1;
+  int64_t width = 0;  // of an image; 0: none
   std::vector<float> values;
 };
+
+// One codec behind one face.
+struct Codec {
+  const char* name;
+  comptrain::Status (*encode)(const comptrain::RansParams& params, Isa isa,
+                              const uint8_t* x, uint8_t* scratch,
+                              size_t scratch_bytes, uint8_t* stream,
+                              size_t* total);
+  decltype(&comptrain::PlaneDecode) decode;
+  decltype(&comptrain::PlaneMaskGradient) mask;
+};
+
+template <class Encoder>
+comptrain::Status EncodeWith(const comptrain::RansParams& params, Isa isa,
+                             const uint8_t* x, uint8_t* scratch,
+                             size_t scratch_bytes, uint8_t* stream,
+                             size_t* total) {
+  Encoder encoder(params, isa);
+  const comptrain::Status s =
+      encoder.Encode(x, scratch, scratch_bytes, SerialFor);
+  if (!s.ok()) return s;
+  *total = encoder.total_bytes();
+  return encoder.Write(stream, SerialFor);
+}
+
+constexpr Codec kPlane = {"plane", EncodeWith<comptrain::PlaneEncoder>,
+                          comptrain::PlaneDecode,
+                          comptrain::PlaneMaskGradient};
+constexpr Codec kRans = {"rans", EncodeWith<comptrain::RansEncoder>,
+                         comptrain::RansDecode, comptrain::RansMaskGradient};
 
 Tensor ReadTensor(const std::string& path) {
   Tensor t;
@@ -50,8 +83,12 @@ Tensor ReadTensor(const std::string& path) {
   std::string shape;
   std::getline(in, shape);
   std::istringstream sizes(shape);
-  int64_t n = 1;
-  while (sizes >> t.channels) n *= t.channels;
+  int64_t n = 1, size, dimensions = 0;
+  while (sizes >> size) {
+    n *= size;
+    t.width = ++dimensions >= 4 ? t.channels : 0;
+    t.channels = size;
+  }
   if (!in || n <= 0) {
     std::fprintf(stderr, "%s: the first line must be a shape\n", path.c_str());
     std::exit(2);
@@ -121,7 +158,7 @@ void Require(const comptrain::Status& s) {
   std::exit(1);
 }
 
-void Measure(const Tensor& t, const Options& o) {
+void Measure(const Tensor& t, const Options& o, const Codec& codec) {
   const int64_t n = static_cast<int64_t>(t.values.size());
   const size_t bytes = n * comptrain::ItemBytes(o.dtype);
   Buffer x(bytes), y(bytes), dx(bytes);
@@ -129,14 +166,18 @@ void Measure(const Tensor& t, const Options& o) {
     comptrain::StoreFloat(t.values[i], o.dtype, x.data(), i);
   }
   const double sigma = comptrain::SampleSigma(x.data(), o.dtype, n);
-  comptrain::PlaneParams params;
+  comptrain::RansParams params;
+  params.width = t.width;
   params.dtype = o.dtype;
   params.n = n;
   params.channels = t.channels;
   params.eb = static_cast<float>(o.eb_sigma * sigma);
   params.mid_rise = o.mid_rise;
-  Buffer scratch(comptrain::PlaneScratchBytes(n, t.channels, o.dtype));
-  Buffer stream(comptrain::PlaneMaxBytes(n, t.channels, o.dtype));
+  Buffer scratch(std::max(
+      comptrain::PlaneScratchBytes(n, t.channels, o.dtype),
+      comptrain::RansScratchBytes(n, t.channels, o.dtype)));
+  Buffer stream(std::max(comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
+                         comptrain::RansMaxBytes(n, t.channels, o.dtype)));
   const double copy = MedianSeconds(
       o, [&] { std::memcpy(y.data(), x.data(), bytes); });
   const double gb = bytes / 1e9;
@@ -150,23 +191,19 @@ void Measure(const Tensor& t, const Options& o) {
     if (!comptrain::IsaAvailable(set.isa)) continue;
     size_t total = 0;
     const double compress = MedianSeconds(o, [&] {
-      comptrain::PlaneEncoder encoder(params, set.isa);
-      Require(encoder.Encode(x.data(), scratch.data(), scratch.size(),
-                             SerialFor));
-      total = encoder.total_bytes();
-      Require(encoder.Write(stream.data(), SerialFor));
+      Require(codec.encode(params, set.isa, x.data(), scratch.data(),
+                           scratch.size(), stream.data(), &total));
     });
     const double decompress = MedianSeconds(o, [&] {
-      Require(comptrain::PlaneDecode(stream.data(), total, o.dtype, n,
-                                     y.data(), SerialFor, set.isa));
+      Require(codec.decode(stream.data(), total, o.dtype, n, y.data(),
+                           SerialFor, set.isa));
     });
     const double mask = !o.mid_rise ? 0 : MedianSeconds(o, [&] {
-      Require(comptrain::PlaneMaskGradient(stream.data(), total, o.dtype, n,
-                                           y.data(), dx.data(), SerialFor,
-                                           set.isa));
+      Require(codec.mask(stream.data(), total, o.dtype, n, y.data(), dx.data(),
+                         SerialFor, set.isa));
     });
-    std::printf("%-28s %7.1f  %-7s %6.2f %6.2f %8.2f %10.2f %8.2f %7.2f\n",
-                t.name.c_str(), bytes / 1e6, set.name,
+    std::printf("%-28s %7.1f  %-5s %-7s %6.2f %6.2f %8.2f %10.2f %8.2f %7.2f\n",
+                t.name.c_str(), bytes / 1e6, codec.name, set.name,
                 static_cast<double>(bytes) / total, 8.0 * total / n,
                 gb / compress, gb / decompress, mask > 0 ? gb / mask : 0.0,
                 gb / copy);
@@ -189,6 +226,10 @@ Options Parse(int argc, char** argv) {
                 : value == "f16" ? DType::kF16
                                  : DType::kF32;
       ++i;
+    } else if (a == "--codec") {
+      o.plane = value == "plane";
+      o.rans = value == "rans";
+      ++i;
     } else if (a == "--cpu-time") {
       o.clock = CLOCK_THREAD_CPUTIME_ID;
     } else if (a == "--no-mid-rise") {
@@ -208,13 +249,17 @@ Options Parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const Options o = Parse(argc, argv);
-  std::printf("%-28s %7s  %-7s %6s %6s %8s %10s %8s %7s\n", "data", "MB",
-              "ISA", "ratio", "bits", "compress", "decompress", "mask",
+  std::printf("%-28s %7s  %-5s %-7s %6s %6s %8s %10s %8s %7s\n", "data", "MB",
+              "codec", "ISA", "ratio", "bits", "compress", "decompress", "mask",
               "memcpy");
+  const auto measure = [&o](const Tensor& t) {
+    if (o.plane) Measure(t, o, kPlane);
+    if (o.rans) Measure(t, o, kRans);
+  };
   if (o.files.empty()) {
-    Measure(GenerateTensor(8 * 56 * 56, 256), o);
-    Measure(GenerateTensor(8 * 112 * 112, 64), o);
-    Measure(GenerateTensor(1000, 40), o);
+    measure(GenerateTensor(8 * 56 * 56, 256));
+    measure(GenerateTensor(8 * 112 * 112, 64));
+    measure(GenerateTensor(1000, 40));
   }
-  for (const std::string& file : o.files) Measure(ReadTensor(file), o);
+  for (const std::string& file : o.files) measure(ReadTensor(file));
 }

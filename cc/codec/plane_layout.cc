@@ -86,9 +86,7 @@ const char* DTypeName(DType dtype) {
   return "unknown";
 }
 
-namespace {
-
-Quantizer FromStep(DType dtype, bool mid_rise, float step) {
+Quantizer QuantizerOfStep(DType dtype, bool mid_rise, float step) {
   Quantizer q;
   q.dtype = dtype;
   q.mid_rise = mid_rise;
@@ -101,11 +99,9 @@ Quantizer FromStep(DType dtype, bool mid_rise, float step) {
   return q;
 }
 
-}  // namespace
-
 Quantizer MakeQuantizer(DType dtype, bool mid_rise, float eb) {
   // Doubling is exact, so the product is rounded once.
-  Quantizer q = FromStep(dtype, mid_rise, 2 * eb * (1.0f - 0x1p-13f));
+  Quantizer q = QuantizerOfStep(dtype, mid_rise, 2 * eb * (1.0f - 0x1p-13f));
   q.eb = eb;
   return q;
 }
@@ -177,8 +173,8 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   }
   view->stream = stream;
   view->payload_words = (stream_bytes - at.payload) / 4;
-  view->quantizer = FromStep(static_cast<DType>(h.dtype),
-                             (h.flags & kMidRise) != 0, h.step);
+  view->quantizer = QuantizerOfStep(static_cast<DType>(h.dtype),
+                                    (h.flags & kMidRise) != 0, h.step);
   return {};
 }
 

@@ -80,6 +80,8 @@ inline uint32_t RawWords(int valid, DType dtype) {
 // The arithmetic holds where step / 2 and 1 / step are normal numbers.
 bool BoundSupported(float eb);
 Quantizer MakeQuantizer(DType dtype, bool mid_rise, float eb);
+// For decoding: without eb.
+Quantizer QuantizerOfStep(DType dtype, bool mid_rise, float step);
 
 // A checked stream.
 struct StreamView {

@@ -1,0 +1,106 @@
+// What codec B's AVX-512 encoder and decoder share: a row is one vector of 32
+// u16, or two of 16 u32 in the order of LaneOfState.
+#ifndef TF_COMPTRAIN_CC_CODEC_RANS_AVX512_H_
+#define TF_COMPTRAIN_CC_CODEC_RANS_AVX512_H_
+
+// GCC 12 takes the undefined vectors inside its own AVX-512 intrinsics for
+// uninitialised variables.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include "cc/codec/half_avx512.h"
+#include "cc/codec/rans_chunk.h"
+#include "cc/codec/rans_rows.h"
+
+namespace comptrain {
+namespace rans {
+
+struct Modes512 {
+  __mmask32 coded_signed, predicted, lorenzo;
+
+  explicit Modes512(const ChunkHead& h)
+      : coded_signed(h.mode_low | h.mode_high),
+        predicted(h.mode_high),
+        lorenzo(h.mode_low & h.mode_high) {}
+  Modes512() = default;
+};
+
+static inline __m512i LoadRow(const uint16_t* p) {
+  return _mm512_load_si512(p);
+}
+
+static inline __m512i Predict512(const Modes512& modes, __m512i left,
+                                 __m512i above, __m512i above_left) {
+  const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
+  if (modes.predicted == 0) return bias;
+  const __m512i p = _mm512_mask_avg_epu16(bias, modes.predicted, left, above);
+  return _mm512_mask_sub_epi16(p, modes.lorenzo, _mm512_add_epi16(left, above),
+                               above_left);
+}
+
+// Values of a ByteTables table; it must give 0 for 0.
+struct Bytes128 {
+  __m512i low, high;
+
+  explicit Bytes128(const uint8_t* table)
+      : low(_mm512_load_si512(table)), high(_mm512_load_si512(table + 64)) {}
+  // v: u16, below 128.
+  __m512i operator[](__m512i v) const {
+    return _mm512_permutex2var_epi8(low, v, high);
+  }
+};
+
+struct Contexts512 {
+  Bytes128 table{kByteTables.context};
+  __m512i sign;  // kSignedContext in signed lanes
+
+  explicit Contexts512(const Modes512& modes)
+      : sign(_mm512_maskz_set1_epi16(modes.coded_signed, kSignedContext)) {}
+
+  // far: left of left and above of above.
+  __m512i Of(__m512i left, __m512i above, __m512i far) const {
+    const __m512i near = _mm512_add_epi16(left, above);
+    const __m512i m = _mm512_add_epi16(
+        _mm512_add_epi16(near, far), _mm512_add_epi16(near, near));
+    return _mm512_add_epi16(
+        table[_mm512_min_epu16(m, _mm512_set1_epi16(127))], sign);
+  }
+};
+
+// One u16 for each token.
+static inline __m512i TokenTable(const uint16_t* of) {
+  return _mm512_castsi256_si512(
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(of)));
+}
+
+static inline __m512i TokenBases(int shift) {
+  return _mm512_slli_epi16(TokenTable(kTokenBase), shift);
+}
+
+static inline __m512i TokenRawBits(int shift) {
+  const __m512i bits =
+      _mm512_add_epi16(TokenTable(kTokenBits), _mm512_set1_epi16(shift));
+  return _mm512_mask_mov_epi16(bits, 1u << kEscape,
+                               _mm512_set1_epi16(kEscapeBits));
+}
+
+static inline __m512i Low16(__m512i row) {
+  return _mm512_unpacklo_epi16(row, _mm512_setzero_si512());
+}
+static inline __m512i High16(__m512i row) {
+  return _mm512_unpackhi_epi16(row, _mm512_setzero_si512());
+}
+
+static inline void ClearPadding512(ChunkWork* work) {
+  for (int i = 0; i < kPadRows * kLanes; i += kLanes) {
+    _mm512_store_si512(work->q + i,
+                       _mm512_set1_epi16(static_cast<short>(kCodeBias)));
+    _mm512_store_si512(work->u + i, _mm512_setzero_si512());
+    _mm512_store_si512(work->c + i, _mm512_setzero_si512());
+  }
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_RANS_AVX512_H_

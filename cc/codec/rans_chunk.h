@@ -1,0 +1,117 @@
+// The inner loops of codec B: one chunk of 32 lanes at a time, once per
+// instruction set. All of them write the same bytes.
+//
+// No inline function here: sources for wider instruction sets include this.
+#ifndef TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
+#define TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
+
+#include <cstdint>
+
+#include "cc/codec/plane_tile.h"
+#include "cc/codec/rans_model.h"
+#include "cc/codec/stream.h"
+
+namespace comptrain {
+namespace rans {
+
+using plane::Quantizer;
+
+constexpr int kLanes = 32;
+constexpr int kMaxPixels = 512;
+constexpr int kChunkValues = kLanes * kMaxPixels;
+constexpr int kPadRows = 2;             // rows of zeros before the first
+constexpr uint16_t kCodeBias = 0x8000;  // codes are kept as q + this
+constexpr uint32_t kStateLow = 1u << 15;  // states are in [2^15, 2^31)
+// A kernel may write and read this many 16-bit words past those it reports.
+constexpr int kSlackWords = 32;
+// A value takes at most two words: one for its token, one for its raw bits.
+constexpr int kMaxChunkWords = 2 * kChunkValues + kSlackWords;
+
+// How the values of a lane are coded.
+enum LaneMode : uint8_t {
+  kUnsigned = 0,  // q
+  kSigned = 1,    // zigzag(q)
+  kAverage = 2,   // zigzag of the difference to the mean of left and above
+  kLorenzo = 3,   // ... to left + above - the one left of above
+};
+
+// What precedes the words of a chunk.
+struct ChunkHead {
+  uint32_t state[kLanes];  // in the order of LaneOfState
+  uint32_t mode_low, mode_high;  // bits of each lane's LaneMode
+};
+static_assert(sizeof(ChunkHead) == 136, "packed layout");
+
+// State i belongs to this lane: the order in which 16-bit lanes unpack to
+// 32 bits in vectors of 128.
+constexpr int LaneOfState(int i) { return i % 16 / 4 * 8 + i / 16 * 4 + i % 4; }
+
+// Row t is at (t + kPadRows) * kLanes.
+struct ChunkWork {
+  alignas(64) uint16_t q[(kMaxPixels + kPadRows) * kLanes];  // biased
+  alignas(64) uint16_t u[(kMaxPixels + kPadRows) * kLanes];  // to be coded
+  alignas(64) uint16_t c[(kMaxPixels + kPadRows) * kLanes];  // neighbour sizes
+  alignas(64) uint16_t words[kMaxChunkWords];
+};
+
+// Sums over the finite values: f32 per lane over blocks of kSumRows rows,
+// folded by halves; in double, value by value, where that is not finite.
+constexpr int kSumRows = 32;
+struct ChunkSums {
+  int64_t nonzero = 0;
+  double sum = 0;
+  double sum_sq = 0;
+};
+
+enum class ChunkKind { kZero, kCoded, kRaw };
+
+// x: the first of `rows` rows of 32 values, row_bytes apart. Fills q, u, c and
+// the head's modes; unspecified unless kCoded.
+using PrepareFn = ChunkKind (*)(const Quantizer& quant, const Model& model,
+                                const void* x, int64_t row_bytes, int rows,
+                                ChunkWork* work, ChunkHead* head,
+                                ChunkSums* sums);
+
+// Replaces q of a prepared chunk by context * kTokens + token.
+using IndexFn = void (*)(const Model& model, const ChunkHead& head, int rows,
+                         ChunkWork* work);
+
+// Codes a prepared chunk: fills head->state and work->words, and returns the
+// number of words.
+using EncodeChunkFn = int (*)(const Model& model, int rows, ChunkWork* work,
+                              ChunkHead* head);
+
+// Decodes to out, or only to work->q when out is null. words: n_words of
+// them, with kSlackWords readable after. False if they do not come out even.
+using DecodeChunkFn = bool (*)(const Quantizer& quant, const Model& model,
+                               const ChunkHead& head, const uint16_t* words,
+                               int n_words, int rows, ChunkWork* work,
+                               void* out, int64_t row_bytes);
+
+struct ChunkKernels {
+  PrepareFn prepare;
+  IndexFn index;
+  EncodeChunkFn encode;
+  DecodeChunkFn decode;
+  bool needs_slots;  // decode reads Model::slots
+};
+
+ChunkKernels ScalarChunkKernels(DType dtype, bool mid_rise);
+// All null where the machine this is built for has no such set.
+ChunkKernels Avx2ChunkKernels(DType dtype, bool mid_rise);
+ChunkKernels Avx512ChunkKernels(DType dtype, bool mid_rise);
+ChunkKernels SelectChunkKernels(Isa isa, DType dtype, bool mid_rise);
+
+// The parts of Avx512ChunkKernels and Avx2ChunkKernels.
+PrepareFn Avx512Prepare(DType dtype, bool mid_rise);
+DecodeChunkFn Avx512DecodeChunk(DType dtype, bool mid_rise);
+PrepareFn Avx2Prepare(DType dtype, bool mid_rise);
+DecodeChunkFn Avx2DecodeChunk(DType dtype, bool mid_rise);
+
+// For blocks whose sums are not finite in f32.
+ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows);
+
+}  // namespace rans
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_

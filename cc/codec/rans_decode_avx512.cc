@@ -1,0 +1,214 @@
+// Codec B's decoder with AVX-512 (BW, VL, DQ, VBMI, VBMI2).
+#include "cc/codec/rans_chunk.h"
+
+#if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && \
+    defined(__AVX512BW__) && defined(__x86_64__)
+
+#include "cc/codec/quantize_avx512.h"
+#include "cc/codec/rans_avx512.h"
+
+namespace comptrain {
+namespace rans {
+namespace {
+
+struct States {
+  __m512i a, b;
+};
+
+// What was found for each lane's slot.
+struct Found {
+  __m512i token, start, end;
+};
+
+// A binary search over the starts of a lane's context: tables of 32 contexts
+// are looked up in registers.
+inline Found Search(const Model& model, __m512i context, __m512i slot) {
+  const auto start = [&](int k) { return LoadRow(model.start[k]); };
+  const __m512i bit = _mm512_set1_epi16(kContexts);
+  Found f;
+  f.start = _mm512_setzero_si512();
+  f.end = _mm512_set1_epi16(kProbOne);
+  // Tokens from 8 on?
+  __m512i v = _mm512_permutexvar_epi16(context, start(8));
+  const __mmask32 m8 = _mm512_cmpge_epu16_mask(slot, v);
+  f.start = _mm512_mask_mov_epi16(f.start, m8, v);
+  f.end = _mm512_mask_mov_epi16(v, m8, f.end);
+  __m512i index = _mm512_mask_add_epi16(context, m8, context, bit);
+  v = _mm512_permutex2var_epi16(start(4), index, start(12));
+  const __mmask32 m4 = _mm512_cmpge_epu16_mask(slot, v);
+  f.start = _mm512_mask_mov_epi16(f.start, m4, v);
+  f.end = _mm512_mask_mov_epi16(v, m4, f.end);
+  index = _mm512_mask_add_epi16(context, m4, context, bit);
+  v = _mm512_mask_mov_epi16(
+      _mm512_permutex2var_epi16(start(2), index, start(6)), m8,
+      _mm512_permutex2var_epi16(start(10), index, start(14)));
+  const __mmask32 m2 = _mm512_cmpge_epu16_mask(slot, v);
+  f.start = _mm512_mask_mov_epi16(f.start, m2, v);
+  f.end = _mm512_mask_mov_epi16(v, m2, f.end);
+  index = _mm512_mask_add_epi16(context, m2, context, bit);
+  v = _mm512_mask_mov_epi16(
+      _mm512_mask_mov_epi16(
+          _mm512_permutex2var_epi16(start(1), index, start(3)), m4,
+          _mm512_permutex2var_epi16(start(5), index, start(7))),
+      m8,
+      _mm512_mask_mov_epi16(
+          _mm512_permutex2var_epi16(start(9), index, start(11)), m4,
+          _mm512_permutex2var_epi16(start(13), index, start(15))));
+  const __mmask32 m1 = _mm512_cmpge_epu16_mask(slot, v);
+  f.start = _mm512_mask_mov_epi16(f.start, m1, v);
+  f.end = _mm512_mask_mov_epi16(v, m1, f.end);
+  f.token = _mm512_or_si512(
+      _mm512_or_si512(_mm512_maskz_set1_epi16(m8, 8),
+                      _mm512_maskz_set1_epi16(m4, 4)),
+      _mm512_or_si512(_mm512_maskz_set1_epi16(m2, 2),
+                      _mm512_maskz_set1_epi16(m1, 1)));
+  return f;
+}
+
+// Takes words off the end, one for each state that fell below the range.
+inline bool Refill(States* s, const uint16_t* begin, const uint16_t** end) {
+  const __m512i bottom = _mm512_set1_epi32(kStateLow);
+  const __mmask16 a = _mm512_cmplt_epu32_mask(s->a, bottom);
+  const __mmask16 b = _mm512_cmplt_epu32_mask(s->b, bottom);
+  const __mmask32 low = _mm512_kunpackw(b, a);
+  const int n = __builtin_popcount(low);
+  if (*end - begin < n) return false;
+  *end -= n;
+  const __m512i words =
+      _mm512_maskz_expand_epi16(low, _mm512_loadu_si512(*end));
+  s->a = _mm512_mask_or_epi32(
+      s->a, a, _mm512_slli_epi32(s->a, 16),
+      _mm512_cvtepu16_epi32(_mm512_castsi512_si256(words)));
+  s->b = _mm512_mask_or_epi32(
+      s->b, b, _mm512_slli_epi32(s->b, 16),
+      _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1)));
+  return true;
+}
+
+inline __m512i Pop(__m512i state, __m512i f, __m512i above_start) {
+  return _mm512_add_epi32(
+      _mm512_mullo_epi32(_mm512_srli_epi32(state, kProbBits), f), above_start);
+}
+
+inline __m512i PopRaw(__m512i bits, States* s) {
+  const __m512i bits_a = Low16(bits), bits_b = High16(bits);
+  const __m512i ones = _mm512_set1_epi32(-1);
+  const __m512i raw = _mm512_packus_epi32(
+      _mm512_andnot_si512(_mm512_sllv_epi32(ones, bits_a), s->a),
+      _mm512_andnot_si512(_mm512_sllv_epi32(ones, bits_b), s->b));
+  s->a = _mm512_srlv_epi32(s->a, bits_a);
+  s->b = _mm512_srlv_epi32(s->b, bits_b);
+  return raw;
+}
+
+template <class T, bool kMidRiseCodes>
+inline void StoreRow(__m512i biased, __m512 step, uint8_t* to) {
+  const __m512i q = _mm512_xor_si512(
+      biased, _mm512_set1_epi16(static_cast<short>(kCodeBias)));
+  T* row = reinterpret_cast<T*>(to);
+  Store16(Dequantize16<kMidRiseCodes>(
+              _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), step),
+          row, kAll16);
+  Store16(Dequantize16<kMidRiseCodes>(
+              _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), step),
+          row + 16, kAll16);
+}
+
+inline bool AllInRange(const States& s) {
+  const __m512i last = _mm512_set1_epi32(INT32_MAX - kStateLow);
+  const __m512i bottom = _mm512_set1_epi32(kStateLow);
+  return (_mm512_cmpgt_epu32_mask(_mm512_sub_epi32(s.a, bottom), last) |
+          _mm512_cmpgt_epu32_mask(_mm512_sub_epi32(s.b, bottom), last)) == 0;
+}
+
+template <class T, bool kMidRiseCodes>
+bool DecodeChunk(const Quantizer& quant, const Model& model,
+                 const ChunkHead& head, const uint16_t* words, int n_words,
+                 int rows, ChunkWork* work, void* out, int64_t row_bytes) {
+  States s = {_mm512_loadu_si512(head.state),
+              _mm512_loadu_si512(head.state + 16)};
+  if (!AllInRange(s)) return false;
+  ClearPadding512(work);
+  const Modes512 modes(head);
+  const Contexts512 contexts(modes);
+  const __m512i bases = TokenBases(model.shift);
+  const __m512i raw_bits = TokenRawBits(model.shift);
+  const __m512i slots = _mm512_set1_epi32(kProbOne - 1);
+  const __m512i most = _mm512_set1_epi16(kMaxNeighbour);
+  const __m512 step = _mm512_set1_ps(quant.step);
+  const uint16_t* end = words + n_words;
+  uint8_t* to = static_cast<uint8_t*>(out);
+  __m512i left = LoadRow(work->q), left_c = _mm512_setzero_si512();
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    const __m512i context = contexts.Of(
+        left_c, LoadRow(work->c + at.above),
+        _mm512_add_epi16(LoadRow(work->c + at.left2),
+                         LoadRow(work->c + at.context_above2)));
+    const __m512i slot = _mm512_packus_epi32(_mm512_and_si512(s.a, slots),
+                                             _mm512_and_si512(s.b, slots));
+    const Found found = Search(model, context, slot);
+    const __m512i f = _mm512_sub_epi16(found.end, found.start);
+    const __m512i rest = _mm512_sub_epi16(slot, found.start);
+    s.a = Pop(s.a, Low16(f), Low16(rest));
+    s.b = Pop(s.b, High16(f), High16(rest));
+    if (!Refill(&s, words, &end)) return false;
+    __m512i u = _mm512_permutexvar_epi16(found.token, bases);
+    const __m512i bits = _mm512_permutexvar_epi16(found.token, raw_bits);
+    if (_mm512_test_epi16_mask(bits, bits) != 0) {
+      u = _mm512_add_epi16(u, PopRaw(bits, &s));
+      if (!Refill(&s, words, &end)) return false;
+    }
+    left_c = _mm512_min_epu16(_mm512_srli_epi16(u, model.shift), most);
+    _mm512_store_si512(work->c + at.here, left_c);
+    const __m512i sign = _mm512_sub_epi16(
+        _mm512_setzero_si512(), _mm512_and_si512(u, _mm512_set1_epi16(1)));
+    const __m512i d = _mm512_mask_mov_epi16(
+        u, modes.coded_signed,
+        _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
+    left = _mm512_add_epi16(
+        d, Predict512(modes, left, LoadRow(work->q + at.above),
+                      LoadRow(work->q + at.above_left)));
+    _mm512_store_si512(work->q + at.here, left);
+    if (to != nullptr) {
+      StoreRow<T, kMidRiseCodes>(left, step, to);
+      to += row_bytes;
+    }
+  }
+  const __m512i bottom = _mm512_set1_epi32(kStateLow);
+  return (end == words || (end == words + 1 && *words == 0)) &&
+         (_mm512_cmpneq_epu32_mask(s.a, bottom) |
+          _mm512_cmpneq_epu32_mask(s.b, bottom)) == 0;
+}
+
+template <class T>
+DecodeChunkFn Select(bool mid_rise) {
+  return mid_rise ? DecodeChunk<T, true> : DecodeChunk<T, false>;
+}
+
+}  // namespace
+
+DecodeChunkFn Avx512DecodeChunk(DType dtype, bool mid_rise) {
+  switch (dtype) {
+    case DType::kF32:
+      return Select<float>(mid_rise);
+    case DType::kBF16:
+      return Select<BF16>(mid_rise);
+    case DType::kF16:
+      return Select<F16>(mid_rise);
+  }
+  return nullptr;
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+namespace rans {
+DecodeChunkFn Avx512DecodeChunk(DType, bool) { return nullptr; }
+}  // namespace rans
+}  // namespace comptrain
+
+#endif

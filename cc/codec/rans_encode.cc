@@ -1,0 +1,418 @@
+// Codec B, encoder: samples chunks for the frequencies, encodes all of them in
+// parallel into slices of scratch, and lays the stream out.
+#include <climits>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cc/codec/rans.h"
+#include "cc/codec/rans_chunk.h"
+#include "cc/codec/rans_layout.h"
+#include "cc/codec/rans_model.h"
+
+namespace comptrain {
+
+using rans::ChunkHead;
+using rans::ChunkKind;
+using rans::ChunkPlace;
+using rans::ChunkWork;
+using rans::Geometry;
+using rans::kContexts;
+using rans::kLanes;
+using rans::kTokens;
+
+namespace {
+
+constexpr int64_t kCyclesPerValue = 5;
+// At least this many chunks, where there are, give the frequencies, and at
+// least one in kSampleStride.
+constexpr int64_t kSampleChunks = 8, kSampleStride = 16;
+// Bits per value that RansScratchBytes allows for.
+constexpr int kScratchBits = 5;
+
+struct ChunkSize {
+  uint32_t words = 0;  // of 32 bits
+  bool in_scratch = true;
+  rans::ChunkSums sums;
+};
+
+Status CheckParams(const RansParams& p, Isa isa) {
+  const std::string where = "codec B: ";
+  if (p.n < 0) {
+    return Status::Invalid(where + "n must be at least 0, got " +
+                           std::to_string(p.n));
+  }
+  if (p.channels <= 0 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
+    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
+                           "of n = " + std::to_string(p.n) + ", got " +
+                           std::to_string(p.channels) +
+                           "; pass the size of the last dimension");
+  }
+  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
+    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
+                           "float16, got " +
+                           std::to_string(static_cast<int>(p.dtype)));
+  }
+  if (!plane::BoundSupported(p.eb)) {
+    return Status::Invalid(where + "eb must lie between about 1.2e-38 and "
+                           "4.2e37, got " + std::to_string(p.eb) +
+                           "; set a positive finite error bound, or keep the "
+                           "tensor uncompressed");
+  }
+  if (p.width < 0) {
+    return Status::Invalid(where + "width must be at least 0, got " +
+                           std::to_string(p.width));
+  }
+  if (p.dither) {
+    return Status::Invalid(where +
+                           "dither is not implemented; set dither = false");
+  }
+  if (!IsaAvailable(isa)) {
+    return Status::Invalid(where + "this machine lacks the instruction set "
+                           "asked for, got isa " +
+                           std::to_string(static_cast<int>(isa)) +
+                           "; use Isa::kBest");
+  }
+  const Geometry g(p.n, p.channels);
+  if (g.chunks > UINT32_MAX || rans::Sections(g, true).payload > UINT32_MAX) {
+    return Status::Invalid(where + "n is too large for one stream, got " +
+                           std::to_string(p.n) + "; split the tensor");
+  }
+  return {};
+}
+
+Status OutOfMemory(const std::exception& e) {
+  return Status::Invalid(std::string("codec B: encoding failed, ") + e.what() +
+                         "; free host memory or lower the batch size");
+}
+
+}  // namespace
+
+struct RansEncoder::Impl {
+  RansParams params;
+  Geometry geometry;
+  plane::Quantizer quantizer;
+  rans::ChunkKernels kernels;
+  rans::Model model;
+  uint16_t freq[kContexts * kTokens];
+  bool counted = false;
+  Status checked;
+
+  const uint8_t* x = nullptr;
+  uint32_t* scratch = nullptr;
+  uint64_t slice_words = 0;  // a chunk
+  std::vector<ChunkSize> sizes;
+  size_t total_bytes = 0;
+  PlaneStats stats;
+  bool encoded = false;
+
+  // The rows of a chunk, padded with zeros where the tensor ends inside one.
+  struct Source {
+    const uint8_t* x;
+    int64_t row_bytes;
+    std::vector<uint8_t> padded;
+  };
+  void Locate(const ChunkPlace& place, Source* source) const;
+  int64_t SampleStep() const;
+  void ChooseShift();
+  void ChooseFrequencies(const ParallelFor& parallel);
+  uint32_t EncodeOne(int64_t chunk, ChunkWork* work, Source* source,
+                     uint32_t* out, uint64_t room, ChunkSize* size) const;
+  void FillHeader(uint8_t* stream) const;
+};
+
+RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
+  Impl& m = *impl_;
+  m.params = params;
+  m.checked = CheckParams(params, isa);
+  if (!m.checked.ok()) return;
+  m.geometry = Geometry(params.n, params.channels);
+  m.quantizer = plane::MakeQuantizer(params.dtype, params.mid_rise, params.eb);
+  m.kernels = rans::SelectChunkKernels(isa, params.dtype, params.mid_rise);
+  m.model.stride = m.geometry.Stride(params.width, params.channels);
+}
+
+RansEncoder::~RansEncoder() = default;
+
+void RansEncoder::Impl::Locate(const ChunkPlace& place, Source* source) const {
+  const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
+  source->x = x + place.offset * item;
+  source->row_bytes = geometry.row * item;
+  if (place.valid == place.rows * kLanes) return;
+  // Flat: the values are contiguous.
+  source->padded.assign(place.rows * kLanes * item, 0);
+  std::memcpy(source->padded.data(), source->x, place.valid * item);
+  source->x = source->padded.data();
+}
+
+int64_t RansEncoder::Impl::SampleStep() const {
+  return std::min(kSampleStride,
+                  std::max<int64_t>(1, geometry.chunks / kSampleChunks));
+}
+
+// From every eighth row of a few chunks: tokens are fine for means below 16.
+void RansEncoder::Impl::ChooseShift() {
+  const int64_t step =
+      std::max<int64_t>(1, geometry.chunks / kSampleChunks);
+  std::unique_ptr<ChunkWork> work(new ChunkWork);
+  Source source;
+  uint64_t sum = 0, count = 0;
+  model.shift = 0;
+  for (int64_t chunk = step / 2; chunk < geometry.chunks; chunk += step) {
+    const ChunkPlace place = geometry.Place(chunk);
+    Locate(place, &source);
+    ChunkHead head;
+    rans::ChunkSums sums;
+    const ChunkKind kind =
+        kernels.prepare(quantizer, model, source.x, source.row_bytes,
+                        place.rows, work.get(), &head, &sums);
+    if (kind != ChunkKind::kCoded) continue;
+    for (int t = 0; t < place.rows; t += 8) {
+      for (int l = 0; l < kLanes; ++l) {
+        sum += work->u[(t + rans::kPadRows) * kLanes + l];
+      }
+      count += kLanes;
+    }
+  }
+  while (model.shift < rans::kMaxShift && sum >> model.shift >= 16 * count &&
+         count > 0) {
+    ++model.shift;
+  }
+}
+
+void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
+  counted = params.n >= rans::kMinCountedValues;
+  if (!counted) {
+    rans::SetFrequencies(rans::kBuiltInFrequencies, &model);
+    return;
+  }
+  const int64_t step = SampleStep();
+  std::vector<uint64_t> totals(kContexts * kTokens, 0);
+  std::mutex mutex;
+  parallel(plane::CeilDiv(geometry.chunks, step),
+           kCyclesPerValue * kLanes << geometry.log2_pixels,
+           [&](int64_t begin, int64_t end) {
+    std::unique_ptr<ChunkWork> work(new ChunkWork);
+    Source source;
+    // Two counters a token: equal tokens in a row do not wait for each other.
+    std::vector<uint32_t> counts(2 * kContexts * kTokens, 0);
+    for (int64_t i = begin; i < end; ++i) {
+      const ChunkPlace place = geometry.Place(i * step);
+      Locate(place, &source);
+      ChunkHead head;
+      rans::ChunkSums sums;
+      if (kernels.prepare(quantizer, model, source.x, source.row_bytes,
+                          place.rows, work.get(), &head,
+                          &sums) != ChunkKind::kCoded) {
+        continue;
+      }
+      kernels.index(model, head, place.rows, work.get());
+      const uint16_t* index = work->q + rans::kPadRows * kLanes;
+      for (int k = 0; k < place.rows * kLanes; k += 2) {
+        ++counts[index[k]];
+        ++counts[index[k + 1] + kContexts * kTokens];
+      }
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (int k = 0; k < kContexts * kTokens; ++k) {
+      totals[k] += counts[k] + uint64_t{counts[k + kContexts * kTokens]};
+    }
+  });
+  rans::Normalize(totals.data(), freq);
+  rans::SetFrequencies(freq, &model);
+}
+
+// Writes at most `room` words to out; the chunk's words are returned anyway.
+uint32_t RansEncoder::Impl::EncodeOne(int64_t chunk, ChunkWork* work,
+                                      Source* source, uint32_t* out,
+                                      uint64_t room, ChunkSize* size) const {
+  const ChunkPlace place = geometry.Place(chunk);
+  Locate(place, source);
+  ChunkHead head;
+  const ChunkKind kind =
+      kernels.prepare(quantizer, model, source->x, source->row_bytes,
+                      place.rows, work, &head, &size->sums);
+  if (kind == ChunkKind::kZero) return 0;
+  const uint32_t raw_words = rans::RawWords(place.valid, params.dtype);
+  uint8_t* to = reinterpret_cast<uint8_t*>(out);
+  if (kind == ChunkKind::kCoded) {
+    const int n_words = kernels.encode(model, place.rows, work, &head);
+    const uint32_t words =
+        static_cast<uint32_t>(sizeof head / 4 + (n_words + 1) / 2);
+    if (words < raw_words) {
+      if (words > room) return words;
+      std::memcpy(to, &head, sizeof head);
+      to += sizeof head;
+      if (n_words % 2 != 0) {
+        std::memset(to, 0, 2);
+        to += 2;
+      }
+      std::memcpy(to, work->words, 2 * static_cast<size_t>(n_words));
+      return words;
+    }
+  }
+  if (raw_words > room) return raw_words;
+  const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
+  out[raw_words - 1] = 0;
+  rans::CopyRows(source->x, source->row_bytes, to, kLanes * item,
+                 place.valid * item, kLanes * item);
+  return raw_words;
+}
+
+Status RansEncoder::Encode(const void* x, uint8_t* scratch,
+                           size_t scratch_bytes, const ParallelFor& parallel) {
+  Impl& m = *impl_;
+  m.encoded = false;
+  if (!m.checked.ok()) return m.checked;
+  if (x == nullptr && m.params.n > 0) {
+    return Status::Invalid("codec B: x must not be null when n > 0");
+  }
+  const int64_t chunks = m.geometry.chunks;
+  try {
+    m.sizes.assign(chunks, ChunkSize());
+    m.x = static_cast<const uint8_t*>(x);
+    // Whole words, aligned as u32 whatever the caller passed.
+    const size_t skew = -reinterpret_cast<uintptr_t>(scratch) & 3;
+    const bool usable = scratch != nullptr && scratch_bytes > skew;
+    m.scratch = usable ? reinterpret_cast<uint32_t*>(scratch + skew) : nullptr;
+    m.slice_words =
+        usable && chunks > 0 ? (scratch_bytes - skew) / 4 / chunks : 0;
+    m.ChooseShift();
+    m.ChooseFrequencies(parallel);
+    parallel(chunks, kCyclesPerValue * kLanes << m.geometry.log2_pixels,
+             [&m](int64_t begin, int64_t end) {
+      std::unique_ptr<ChunkWork> work(new ChunkWork);
+      Impl::Source source;
+      for (int64_t c = begin; c < end; ++c) {
+        uint32_t* slice =
+            m.scratch == nullptr ? nullptr : m.scratch + c * m.slice_words;
+        ChunkSize& size = m.sizes[c];
+        size.words = m.EncodeOne(c, work.get(), &source, slice, m.slice_words,
+                                 &size);
+        size.in_scratch = size.words <= m.slice_words;
+      }
+    });
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
+  uint64_t words = 0;
+  m.stats = PlaneStats();
+  for (const ChunkSize& s : m.sizes) {
+    words += s.words;
+    m.stats.nonzero += s.sums.nonzero;
+    m.stats.sum += s.sums.sum;
+    m.stats.sum_sq += s.sums.sum_sq;
+  }
+  if (words > UINT32_MAX) {
+    return Status::Invalid(
+        "codec B: a stream holds at most 2^32 - 1 words, got " +
+        std::to_string(words) + "; split the tensor");
+  }
+  m.total_bytes = rans::Sections(m.geometry, m.counted).payload + 4 * words;
+  m.encoded = true;
+  return {};
+}
+
+size_t RansEncoder::total_bytes() const { return impl_->total_bytes; }
+
+const PlaneStats& RansEncoder::stats() const { return impl_->stats; }
+
+// Header, directory and table, with their padding.
+void RansEncoder::Impl::FillHeader(uint8_t* stream) const {
+  const rans::Sections at(geometry, counted);
+  std::memset(stream, 0, at.payload);
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(CodecId::kRans);
+  h.dtype = static_cast<uint8_t>(params.dtype);
+  h.flags = static_cast<uint8_t>((params.mid_rise ? kMidRise : 0) |
+                                 (geometry.flat ? kFlat : 0));
+  h.n = static_cast<uint64_t>(params.n);
+  h.channels = static_cast<uint32_t>(params.channels);
+  h.log2_pixels = static_cast<uint32_t>(geometry.log2_pixels);
+  h.step = quantizer.step;
+  h.inv = quantizer.inv;
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(geometry.chunks);
+  h.directory_offset = static_cast<uint32_t>(at.directory);
+  h.table_offset = static_cast<uint32_t>(at.table);
+  h.payload_offset = static_cast<uint32_t>(at.payload);
+  std::memcpy(stream, &h, sizeof h);
+  rans::TableHead table = {};
+  table.stride = static_cast<uint32_t>(model.stride);
+  table.shift = static_cast<uint8_t>(model.shift);
+  table.counted = counted ? 1 : 0;
+  std::memcpy(stream + at.table, &table, sizeof table);
+  if (counted) std::memcpy(stream + at.table + sizeof table, freq, sizeof freq);
+  uint32_t start = 0;
+  for (size_t c = 0; c < sizes.size(); ++c) {
+    std::memcpy(stream + at.directory + 4 * c, &start, sizeof start);
+    start += sizes[c].words;
+  }
+}
+
+Status RansEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
+  Impl& m = *impl_;
+  if (!m.encoded) {
+    return Status::Invalid("codec B: Write needs an Encode that succeeded");
+  }
+  if (stream == nullptr) {
+    return Status::Invalid("codec B: stream must not be null");
+  }
+  try {
+    m.FillHeader(stream);
+    const rans::Sections at(m.geometry, m.counted);
+    parallel(m.geometry.chunks,
+             kCyclesPerValue * kLanes / 8 << m.geometry.log2_pixels,
+             [&](int64_t begin, int64_t end) {
+      std::unique_ptr<ChunkWork> work;
+      Impl::Source source;
+      std::vector<uint32_t> again;
+      for (int64_t c = begin; c < end; ++c) {
+        const ChunkSize& size = m.sizes[c];
+        if (size.words == 0) continue;
+        uint32_t start;
+        std::memcpy(&start, stream + at.directory + 4 * c, sizeof start);
+        const uint32_t* from = m.scratch + c * m.slice_words;
+        if (!size.in_scratch) {
+          if (!work) work.reset(new ChunkWork);
+          ChunkSize same;
+          again.resize(size.words);
+          m.EncodeOne(c, work.get(), &source, again.data(), size.words, &same);
+          from = again.data();
+        }
+        std::memcpy(stream + at.payload + 4 * static_cast<uint64_t>(start),
+                    from, 4 * static_cast<size_t>(size.words));
+      }
+    });
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
+  return {};
+}
+
+size_t RansScratchBytes(int64_t n, int64_t channels, DType dtype) {
+  if (n <= 0 || channels <= 0) return 0;
+  const Geometry g(n, channels);
+  const uint64_t values = uint64_t{kLanes}
+                          << g.log2_pixels;
+  const uint64_t words = std::min<uint64_t>(
+      sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
+      rans::RawWords(static_cast<int>(values), dtype));
+  return g.chunks * 4 * words + 4;
+}
+
+size_t RansMaxBytes(int64_t n, int64_t channels, DType dtype) {
+  if (n <= 0 || channels <= 0) {
+    return sizeof(StreamHeader) + sizeof(rans::TableHead);
+  }
+  const Geometry g(n, channels);
+  // Every chunk raw; only the flat view's last one can end inside a word.
+  return rans::Sections(g, n >= rans::kMinCountedValues).payload +
+         4 * static_cast<size_t>(plane::CeilDiv(n * ItemBytes(dtype), 4));
+}
+
+}  // namespace comptrain

@@ -1,0 +1,155 @@
+// Codec B's coder with AVX-512 (BW, VL, DQ, VBMI, VBMI2).
+#include "cc/codec/rans_chunk.h"
+
+#if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && \
+    defined(__AVX512BW__) && defined(__x86_64__)
+
+#include "cc/codec/rans_avx512.h"
+
+namespace comptrain {
+namespace rans {
+namespace {
+
+struct Tokens {
+  const Bytes128 table{kByteTables.token};
+  const int shift;
+  const __m512i bases, bits;
+
+  explicit Tokens(int s)
+      : shift(s), bases(TokenBases(s)), bits(TokenRawBits(s)) {}
+
+  __m512i Of(__m512i u) const {
+    const __m512i v = _mm512_srli_epi16(u, shift);
+    const __m512i k = table[_mm512_min_epu16(v, _mm512_set1_epi16(127))];
+    return _mm512_mask_mov_epi16(
+        k, _mm512_cmpge_epu16_mask(v, _mm512_set1_epi16(kEscapeFrom)),
+        _mm512_set1_epi16(kEscape));
+  }
+};
+
+inline __m512i ContextRow(const Contexts512& contexts, const uint16_t* c,
+                          const RowPlaces& at) {
+  return contexts.Of(LoadRow(c + at.left), LoadRow(c + at.above),
+                     _mm512_add_epi16(LoadRow(c + at.left2),
+                                      LoadRow(c + at.context_above2)));
+}
+
+void Index(const Model& model, const ChunkHead& head, int rows,
+           ChunkWork* work) {
+  const Contexts512 contexts{Modes512(head)};
+  const Tokens tokens(model.shift);
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    const __m512i context = ContextRow(contexts, work->c, at);
+    _mm512_store_si512(
+        work->q + at.here,
+        _mm512_or_si512(_mm512_slli_epi16(context, 4),
+                        tokens.Of(LoadRow(work->u + at.here))));
+  }
+}
+
+struct States {
+  __m512i a, b;
+};
+
+// Appends the low words of the states chosen, and drops them.
+inline void Emit(__mmask16 a, __mmask16 b, States* s, uint16_t** out) {
+  alignas(64) static constexpr uint16_t kEven[32] = {
+      0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+      32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
+  const __mmask32 chosen = _mm512_kunpackw(b, a);
+  const __m512i words =
+      _mm512_permutex2var_epi16(s->a, _mm512_load_si512(kEven), s->b);
+  _mm512_storeu_si512(*out, _mm512_maskz_compress_epi16(chosen, words));
+  *out += __builtin_popcount(chosen);
+  s->a = _mm512_mask_srli_epi32(s->a, a, s->a, 16);
+  s->b = _mm512_mask_srli_epi32(s->b, b, s->b, 16);
+}
+
+inline void PushRaw(__m512i bits, __m512i raw, States* s, uint16_t** out) {
+  const __m512i top = _mm512_set1_epi32(INT32_MIN);
+  const __m512i bits_a = Low16(bits), bits_b = High16(bits);
+  Emit(_mm512_cmpge_epu32_mask(s->a, _mm512_srlv_epi32(top, bits_a)),
+       _mm512_cmpge_epu32_mask(s->b, _mm512_srlv_epi32(top, bits_b)), s, out);
+  s->a = _mm512_or_si512(_mm512_sllv_epi32(s->a, bits_a), Low16(raw));
+  s->b = _mm512_or_si512(_mm512_sllv_epi32(s->b, bits_b), High16(raw));
+}
+
+// state / f << kProbBits + state % f + start, for state < f << 19. The float
+// quotient is at most 1 too small, never too large.
+inline __m512i Push(__m512i state, __m512i f, __m512i start) {
+  const __m512 quotient = _mm512_mul_ps(
+      _mm512_div_ps(_mm512_cvtepi32_ps(state), _mm512_cvtepi32_ps(f)),
+      _mm512_set1_ps(1.0f - 0x1p-22f));
+  const __m512i q = _mm512_cvttps_epi32(quotient);
+  const __m512i rest = _mm512_sub_epi32(state, _mm512_mullo_epi32(q, f));
+  const __m512i pushed = _mm512_add_epi32(
+      _mm512_add_epi32(_mm512_slli_epi32(q, kProbBits), start), rest);
+  return _mm512_mask_add_epi32(
+      pushed, _mm512_cmpge_epi32_mask(rest, f), pushed,
+      _mm512_sub_epi32(_mm512_set1_epi32(kProbOne), f));
+}
+
+// packed[context * kTokens + token] for half a row.
+inline __m512i Lookup(const Model& model, __m512i index) {
+  return _mm512_i32gather_epi32(index, model.packed, 4);
+}
+
+inline void PushTokens(const Model& model, __m512i index, States* s,
+                       uint16_t** out) {
+  const __m512i low = _mm512_set1_epi32(0xffff);
+  const __m512i a = Lookup(model, Low16(index));
+  const __m512i b = Lookup(model, High16(index));
+  const __m512i f_a = _mm512_srli_epi32(a, 16), f_b = _mm512_srli_epi32(b, 16);
+  constexpr int kRoom = 31 - kProbBits;
+  Emit(_mm512_cmpge_epu32_mask(s->a, _mm512_slli_epi32(f_a, kRoom)),
+       _mm512_cmpge_epu32_mask(s->b, _mm512_slli_epi32(f_b, kRoom)), s, out);
+  s->a = Push(s->a, f_a, _mm512_and_si512(a, low));
+  s->b = Push(s->b, f_b, _mm512_and_si512(b, low));
+}
+
+int EncodeChunk(const Model& model, int rows, ChunkWork* work,
+                ChunkHead* head) {
+  const Contexts512 contexts{Modes512(*head)};
+  const Tokens tokens(model.shift);
+  States s = {_mm512_set1_epi32(kStateLow), _mm512_set1_epi32(kStateLow)};
+  uint16_t* out = work->words;
+  for (int t = rows - 1; t >= 0; --t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    const __m512i u = LoadRow(work->u + at.here);
+    const __m512i context = ContextRow(contexts, work->c, at);
+    const __m512i token = tokens.Of(u);
+    const __m512i bits = _mm512_permutexvar_epi16(token, tokens.bits);
+    if (_mm512_test_epi16_mask(bits, bits) != 0) {
+      PushRaw(bits,
+              _mm512_sub_epi16(
+                  u, _mm512_permutexvar_epi16(token, tokens.bases)),
+              &s, &out);
+    }
+    PushTokens(model,
+               _mm512_or_si512(_mm512_slli_epi16(context, 4), token), &s, &out);
+  }
+  _mm512_storeu_si512(head->state, s.a);
+  _mm512_storeu_si512(head->state + 16, s.b);
+  return static_cast<int>(out - work->words);
+}
+
+}  // namespace
+
+ChunkKernels Avx512ChunkKernels(DType dtype, bool mid_rise) {
+  return {Avx512Prepare(dtype, mid_rise), Index, EncodeChunk,
+          Avx512DecodeChunk(dtype, mid_rise), false};
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+namespace rans {
+ChunkKernels Avx512ChunkKernels(DType, bool) { return {}; }
+}  // namespace rans
+}  // namespace comptrain
+
+#endif

@@ -1,0 +1,42 @@
+// Which rows of a chunk a row is predicted from, and its context read from.
+//
+// Everything is `static`: sources for wider instruction sets include this.
+#ifndef TF_COMPTRAIN_CC_CODEC_RANS_ROWS_H_
+#define TF_COMPTRAIN_CC_CODEC_RANS_ROWS_H_
+
+#include <cstdint>
+
+#include "cc/codec/rans_chunk.h"
+
+namespace comptrain {
+namespace rans {
+
+// In elements of a ChunkWork buffer, for row t.
+struct RowPlaces {
+  int here, left, left2;
+  int above, above_left;  // for prediction
+  int context_above2;     // `above` serves contexts too
+};
+
+// Without a row above, the left one stands in for it.
+static inline RowPlaces PlacesOf(int t, int stride) {
+  const int row = t + kPadRows;
+  const bool has = stride > 0 && t >= stride;
+  RowPlaces p;
+  p.here = row * kLanes;
+  p.left = (row - 1) * kLanes;
+  p.left2 = (row - 2) * kLanes;
+  p.above = has ? (row - stride) * kLanes : p.left;
+  p.above_left = has && t > stride ? p.above - kLanes : p.above;
+  p.context_above2 =
+      stride > 0 && t - stride >= stride ? (row - 2 * stride) * kLanes : p.left2;
+  return p;
+}
+
+// Modes are chosen on every fourth row.
+static inline bool IsModeRow(int t) { return t % 4 == 3; }
+
+}  // namespace rans
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_RANS_ROWS_H_

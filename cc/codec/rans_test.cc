@@ -1,0 +1,403 @@
+// The contract of codec B on the CPU. COMPTRAIN_LONG=1 adds 10^8 random values.
+#include "cc/codec/rans.h"
+
+#include <cstdlib>
+
+#include "cc/codec/rans_test_util.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace comptrain {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+std::string Case(const RansParams& p, const std::string& what) {
+  return what + ": dtype " + std::to_string(static_cast<int>(p.dtype)) +
+         " n " + std::to_string(p.n) + " channels " +
+         std::to_string(p.channels) + " width " + std::to_string(p.width) + " eb " + std::to_string(p.eb) +
+         (p.mid_rise ? " mid-rise" : "");
+}
+
+// Every instruction set gives the same bytes, sums and values, within bound.
+Bytes CheckRoundTrip(const Bytes& x, const RansParams& p,
+                     const std::string& what) {
+  const Encoded reference = EncodeRans(x, p, Isa::kScalar);
+  CHECK(reference.stream.size() <= RansMaxBytes(p.n, p.channels, p.dtype));
+  const Bytes y = DecodeRans(reference.stream, p, Isa::kScalar);
+  CHECK_MSG(Violations(x, y, p) == 0, Case(p, what));
+  for (Isa isa : AvailableIsas()) {
+    const Encoded e = EncodeRans(x, p, isa);
+    CHECK_MSG(e.stream == reference.stream, Case(p, what + " bytes"));
+    CHECK_MSG(e.stats.nonzero == reference.stats.nonzero &&
+                  e.stats.sum == reference.stats.sum &&
+                  e.stats.sum_sq == reference.stats.sum_sq,
+              Case(p, what + " sums"));
+    CHECK_MSG(DecodeRans(e.stream, p, isa) == y, Case(p, what + " values"));
+  }
+  return reference.stream;
+}
+
+// Gaussian values; some channels zero, some sparse, some of another scale.
+std::vector<float> Activations(int64_t n, int64_t channels, bool relu,
+                               uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (int64_t i = 0; i < n; ++i) {
+    const int kind = static_cast<int>(i % channels % 7);
+    float v = normal(random);
+    if (kind == 1) v *= 4;
+    if (kind == 2) v = random() % 8 == 0 ? v : 0;
+    if (kind == 3) v = 0;
+    if (kind == 4) v = 3 + 0.2f * v;
+    x[i] = relu && v < 0 ? 0 : v;
+  }
+  return x;
+}
+
+void TestSizes() {
+  const int64_t shapes[][2] = {
+      {0, 1},     {1, 1},      {2, 1},      {31, 31},    {32, 32},
+      {4095, 1},  {4096, 1},   {4097, 1},   {4096, 32},  {4064, 32},
+      {4128, 32}, {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},
+      {7000, 7},  {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256}};
+  for (DType dtype : kDTypes) {
+    for (bool mid_rise : {false, true}) {
+      for (bool relu : {false, true}) {
+        for (const auto& s : shapes) {
+          const Bytes x = ToTensor(Activations(s[0], s[1], relu, 1), dtype);
+          for (int64_t width : {0, 1, 8, 40, 1 << 20}) {
+            const RansParams p =
+                RansParamsOf(dtype, s[0], s[1], 0.07f, mid_rise, width);
+            CheckRoundTrip(x, p, "sizes");
+          }
+        }
+      }
+    }
+  }
+}
+
+// Chunks of 256 and 512 pixels, predicted lanes, the counted table.
+void TestLargeChunks() {
+  for (int64_t n : {int64_t{1} << 20, (int64_t{1} << 22) + 32 * 64 * 3}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<float> v = Activations(n, 64, false, 20);
+      for (int64_t i = 64 * 16; i < n; ++i) {
+        if (i % 64 < 40) v[i] = 0.2f * v[i] + 0.5f * (v[i - 64] + v[i - 1024]);
+      }
+      const Bytes x = ToTensor(v, dtype);
+      for (float eb : {0.1f, 0.0005f}) {
+        CheckRoundTrip(x, RansParamsOf(dtype, n, 64, eb, dtype == DType::kF32, 16),
+                       "large chunks");
+      }
+    }
+  }
+}
+
+void TestBounds() {
+  for (DType dtype : kDTypes) {
+    for (bool mid_rise : {false, true}) {
+      for (float eb = 1e-6f; eb < 20; eb *= 3) {
+        for (int64_t channels : {64, 24}) {
+          const RansParams p =
+              RansParamsOf(dtype, 9600, channels, eb, mid_rise, 8);
+          CheckRoundTrip(ToTensor(Activations(p.n, channels, false, 2), dtype),
+                         p, "bounds");
+          CheckRoundTrip(ToTensor(Activations(p.n, channels, true, 3), dtype),
+                         p, "bounds relu");
+        }
+      }
+    }
+  }
+}
+
+// Codes at and around the limits of narrow, verified and 16-bit codes.
+void TestCodeLimits() {
+  for (bool mid_rise : {false, true}) {
+    for (float sign : {1.0f, -1.0f}) {
+      for (float edge : {7.f, 31.f, 127.f, 128.f, 255.f, 256.f, 257.f, 511.f,
+                         512.f, 4096.f, 32767.f, 32768.f, 65535.f, 65536.f}) {
+        std::mt19937 random(static_cast<uint32_t>(edge));
+        std::vector<float> x(4096);
+        for (size_t i = 0; i < x.size(); ++i) {
+          const float near = edge + static_cast<float>(random() % 9) * 0.25f - 1;
+          x[i] = random() % 3 ? 0 : sign * near;
+          if (i >= 2048 && random() % 2) x[i] = -x[i];
+        }
+        CheckRoundTrip(ToTensor(x, DType::kF32),
+                       RansParamsOf(DType::kF32, 4096, 32, 0.5f, mid_rise, 8),
+                       "limits");
+        CheckRoundTrip(ToTensor(x, DType::kBF16),
+                       RansParamsOf(DType::kBF16, 4096, 32, 0.5f, mid_rise, 8),
+                       "limits");
+      }
+    }
+  }
+}
+
+void TestSpecialValues() {
+  const float kInf = HUGE_VALF;
+  const std::vector<std::vector<float>> kinds = {
+      {0}, {-0.0f}, {1}, {-2.5f}, {NAN}, {kInf}, {-kInf}, {kInf, -kInf, NAN},
+      {1e-40f, -1e-42f, 0, 1}, {FLT_MAX, -FLT_MAX}, {FLT_MAX, 1, 0},
+      {FLT_MIN, -FLT_MIN, 0}, {65504, -65504, 1}, {1e30f, -1e30f},
+      {NAN, 0, 0, 0, 1, 2, -3}, {0, 0, 0, 0.01f}, {6e-8f, -6e-8f, 0}};
+  for (DType dtype : kDTypes) {
+    for (bool mid_rise : {false, true}) {
+      for (float eb : {1.2e-38f * 4, 1e-6f, 0.05f, 100.0f, 1e37f}) {
+        for (size_t k = 0; k < kinds.size(); ++k) {
+          std::vector<float> x(2080);
+          for (size_t i = 0; i < x.size(); ++i) {
+            x[i] = i < 1024 || i % 5 ? kinds[k][i % kinds[k].size()] : 0.5f;
+          }
+          CheckRoundTrip(ToTensor(x, dtype),
+                         RansParamsOf(dtype, 2080, 32, eb, mid_rise, 8),
+                         "special " + std::to_string(k));
+        }
+      }
+    }
+  }
+}
+
+// TensorFlow's threads flush subnormals to zero: same bytes, same values.
+void TestFlushToZero() {
+#if defined(__x86_64__)
+  std::mt19937 random(10);
+  std::vector<float> v(4096);
+  for (float& f : v) {
+    f = BitsFloat(static_cast<uint32_t>(random()) & 0x80ffffff);  // near FLT_MIN
+    if (random() % 4 == 0) f = 1.5f * FLT_MIN;
+  }
+  for (DType dtype : kDTypes) {
+    for (bool mid_rise : {false, true}) {
+      for (float eb : {2.4e-38f, 1e-37f, 1e-7f}) {
+        const RansParams p = RansParamsOf(dtype, 4096, 32, eb, mid_rise, 8);
+        const Bytes x = ToTensor(v, dtype);
+        for (Isa isa : AvailableIsas()) {
+          const Bytes stream = EncodeRans(x, p, isa).stream;
+          const Bytes y = DecodeRans(stream, p, isa);
+          const unsigned csr = _mm_getcsr();
+          _mm_setcsr(csr | 0x8040);  // FTZ and DAZ
+          const bool same_stream = EncodeRans(x, p, isa).stream == stream;
+          const bool same_values = DecodeRans(stream, p, isa) == y;
+          _mm_setcsr(csr);
+          CHECK_MSG(same_stream && same_values, Case(p, "flush to zero"));
+        }
+      }
+    }
+  }
+#endif
+}
+
+// -0 decodes as +0; an all-zero tensor is header, directory and table head.
+void TestZeros() {
+  for (bool mid_rise : {false, true}) {
+    const RansParams p = RansParamsOf(DType::kF32, 4096, 64, 0.1f, mid_rise, 8);
+    for (float zero : {0.0f, -0.0f, 1e-41f}) {
+      const Bytes x = ToTensor(std::vector<float>(4096, zero), DType::kF32);
+      for (Isa isa : AvailableIsas()) {
+        const Bytes stream = EncodeRans(x, p, isa).stream;
+        CHECK_EQ(stream.size(), size_t{64 + 16 + 16});
+        CHECK(DecodeRans(stream, p, isa) == Bytes(4096 * 4, 0));
+      }
+    }
+  }
+}
+
+// Bytes do not depend on threads, scratch or its alignment.
+void TestThreadsAndScratch() {
+  for (int64_t channels : {256, 48}) {
+    const RansParams p =
+        RansParamsOf(DType::kF32, 96 * 4096, channels, 0.1f, true, 8);
+    const Bytes x =
+        ToTensor(Activations(p.n, channels, true, 4), DType::kF32);
+    for (Isa isa : AvailableIsas()) {
+      const Bytes expected = EncodeRans(x, p, isa).stream;
+      const Bytes y = DecodeRans(expected, p, isa);
+      for (const ParallelFor& parallel : ParallelVariants()) {
+        for (int64_t scratch : {-1, 0, 1, 5, 1000, 40001, 150002, 400003}) {
+          const Encoded e = EncodeRans(x, p, isa, parallel, scratch);
+          CHECK_MSG(e.stream == expected, "scratch " + std::to_string(scratch));
+        }
+        CHECK(DecodeRans(expected, p, isa, parallel) == y);
+      }
+    }
+  }
+}
+
+void TestStats() {
+  const RansParams p = RansParamsOf(DType::kF32, 5000, 8, 0.05f, true, 8);
+  std::vector<float> v = Activations(p.n, 8, false, 5);
+  v[17] = NAN;
+  v[4000] = HUGE_VALF;
+  v[2000] = 1e30f;
+  double sum = 0, sum_sq = 0;
+  int64_t nonzero = 0;
+  for (float f : v) {
+    if (!std::isfinite(f)) continue;
+    nonzero += f != 0;
+    sum += f;
+    sum_sq += static_cast<double>(f) * f;
+  }
+  const PlaneStats s =
+      EncodeRans(ToTensor(v, DType::kF32), p, Isa::kBest).stats;
+  CHECK_EQ(s.nonzero, nonzero);
+  CHECK(std::fabs(s.sum - sum) <= 1e-5 * std::fabs(sum));
+  CHECK(std::fabs(s.sum_sq - sum_sq) <= 1e-5 * sum_sq);
+}
+
+void TestMaskGradient() {
+  for (DType stored : kDTypes) {
+    for (int64_t channels : {64, 32, 20, 3}) {
+      const int64_t n = 60 * 320;
+      RansParams p = RansParamsOf(stored, n, channels, 0.2f, true, 8);
+      std::vector<float> v = Activations(n, channels, true, 6);
+      v[5] = 1e-39f;  // counts as zero (in f16 it is)
+      v[100] = NAN;   // a raw tile
+      v[9000] = 1e6f;
+      const Bytes x = ToTensor(v, stored);
+      const Bytes stream = EncodeRans(x, p, Isa::kBest).stream;
+      for (DType dtype : kDTypes) {
+        const size_t item = ItemBytes(dtype);
+        Bytes dy(n * item), expected(n * item, 0);
+        for (size_t i = 0; i < dy.size(); ++i) {
+          dy[i] = static_cast<uint8_t>(i * 37 + 11);
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          if (IsZeroValue(LoadFloat(x.data(), stored, i))) continue;
+          std::memcpy(&expected[i * item], &dy[i * item], item);
+        }
+        for (Isa isa : AvailableIsas()) {
+          Bytes dx(n * item, 0x77);
+          CHECK(RansMaskGradient(stream.data(), stream.size(), dtype, n,
+                                  dy.data(), dx.data(), Threads(2), isa)
+                    .ok());
+          CHECK_MSG(dx == expected, Case(p, "mask"));
+          Bytes in_place = dy;
+          CHECK(RansMaskGradient(stream.data(), stream.size(), dtype, n,
+                                  in_place.data(), in_place.data(), SerialFor,
+                                  isa)
+                    .ok());
+          CHECK(in_place == expected);
+        }
+      }
+    }
+  }
+}
+
+uint64_t Fnv(const Bytes& bytes) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (uint8_t b : bytes) h = (h ^ b) * 0x100000001b3;
+  return h;
+}
+
+// Streams of today decode tomorrow: a change here is a change of the format.
+// The data is exact arithmetic, so the same with every compiler.
+void TestGolden() {
+  const uint64_t expected[3][2] = {
+      {0x2185c5ab40869b7a, 0x102cda86eb02901a},
+      {0x3558c7206ed7342e, 0x2e33cb18d57eebf2},
+      {0x352e0c7534819ddd, 0x6ec0d7e8f5f3aab9}};
+  for (DType dtype : kDTypes) {
+    for (bool mid_rise : {false, true}) {
+      const RansParams p = RansParamsOf(dtype, 69632, 64, 0.11f, mid_rise, 8);
+      std::mt19937 random(8);
+      std::vector<float> v(p.n);
+      for (int64_t i = 0; i < p.n; ++i) {
+        const int scale = 1 << i % 64 % 9;
+        const int u = static_cast<int>(random() % 257) - 128;
+        v[i] = static_cast<float>(u * scale) * 0x1p-7f;
+        if (i % 3 == 0 || (i > p.n / 2 && v[i] < 0)) v[i] = 0;
+      }
+      v[60000] = NAN;
+      const uint64_t h = Fnv(EncodeRans(ToTensor(v, dtype), p,
+                                         Isa::kScalar).stream);
+      char text[32];
+      std::snprintf(text, sizeof text, "got 0x%016llx",
+                    static_cast<unsigned long long>(h));
+      CHECK_MSG(h == expected[static_cast<int>(dtype)][mid_rise],
+                Case(p, text));
+    }
+  }
+}
+
+void TestInvalidArguments() {
+  const auto fails = [](RansParams p) {
+    const Bytes x(1 << 16);
+    RansEncoder encoder(p);
+    const Status s = encoder.Encode(x.data(), nullptr, 0, SerialFor);
+    Bytes out(1 << 16);
+    return s.code == Code::kInvalidArgument && !s.message.empty() &&
+           encoder.Write(out.data(), SerialFor).code == Code::kInvalidArgument;
+  };
+  const RansParams good = RansParamsOf(DType::kF32, 96, 32, 0.1f, false, 8);
+  CHECK(!fails(good));
+  for (float eb : {0.0f, -1.0f, NAN, HUGE_VALF, 1e-39f, 1e38f, FLT_MIN}) {
+    RansParams p = good;
+    p.eb = eb;
+    CHECK_MSG(fails(p), "eb " + std::to_string(eb));
+  }
+  for (int64_t channels : {int64_t{0}, int64_t{-1}, int64_t{7},
+                           int64_t{1} << 33}) {
+    RansParams p = good;
+    p.channels = channels;
+    CHECK(fails(p));
+  }
+  RansParams p = good;
+  p.n = -32;
+  CHECK(fails(p));
+  p = good;
+  p.dither = true;
+  CHECK(fails(p));
+}
+
+void TestManyRandomValues() {
+  const char* wanted = std::getenv("COMPTRAIN_LONG");
+  const int64_t total = wanted != nullptr && wanted[0] == '1' ? 100000000
+                                                              : 1000000;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  int64_t done = 0, bad = 0;
+  while (done < total) {
+    const RansParams p =
+        RansParamsOf(kDTypes[random() % 3], 250000, 50,
+               std::exp(normal(random) * 4 - 3), random() % 2 == 0, 8);
+    std::vector<float> v(p.n);
+    const uint32_t kind = random() % 3;
+    for (float& f : v) {
+      // Any bits at all; or gaussian; or multiples of half a step, nearly.
+      if (kind == 0) f = BitsFloat(static_cast<uint32_t>(random()));
+      if (kind == 1) f = normal(random);
+      if (kind == 2) f = p.eb * (static_cast<int>(random() % 2048) - 1024);
+    }
+    const Bytes x = ToTensor(v, p.dtype);
+    const Bytes stream = EncodeRans(x, p, Isa::kBest).stream;
+    bad += Violations(x, DecodeRans(stream, p, Isa::kBest), p);
+    done += p.n;
+  }
+  CHECK_EQ(bad, 0);
+  std::printf("%lld random values\n", static_cast<long long>(done));
+}
+
+}  // namespace
+}  // namespace comptrain
+
+int main() {
+  comptrain::TestSizes();
+  comptrain::TestLargeChunks();
+  comptrain::TestBounds();
+  comptrain::TestCodeLimits();
+  comptrain::TestSpecialValues();
+  comptrain::TestFlushToZero();
+  comptrain::TestZeros();
+  comptrain::TestThreadsAndScratch();
+  comptrain::TestStats();
+  comptrain::TestMaskGradient();
+  comptrain::TestGolden();
+  comptrain::TestInvalidArguments();
+  comptrain::TestManyRandomValues();
+  return comptrain::FinishTests();
+}
