@@ -301,3 +301,48 @@ def test_jit_compiled_models_stay_plain_and_say_so():
     assert "jit_compile" in report.obstacle and "jit_compile" in str(report)
     plain_losses, _ = train(compiled(small_cnn(), jit_compile=True), steps=2)
     assert train(model, steps=2)[0] == plain_losses
+
+
+def grouped_cnn():
+    """Two conv-BN-ReLU groups before a third convolution, one of them with swish."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 16, 32))
+    for k, activation in enumerate(("relu", "swish")):
+        x = layers.Conv2D(32, 3, padding="same", use_bias=False, name=f"conv{k}")(x)
+        x = layers.BatchNormalization(name=f"bn{k}")(x)
+        x = layers.Activation(activation, name=activation)(x)
+    x = layers.Conv2D(10, 3, name="conv2")(x)
+    return compiled(keras.Model(inputs, layers.GlobalAveragePooling2D()(x)))
+
+
+def test_recompute_rebuilds_inputs_from_the_stream_of_the_normalization():
+    x = np.random.default_rng(0).normal(size=(16, 16, 16, 32)).astype("float32")
+    y = Y[:16]
+    plain = [float(v) for v in map(grouped_cnn().train_on_batch, [x] * 3, [y] * 3)]
+    model = grouped_cnn()
+    report = ct.compress_model(model, storage="recompute", error_bound=1e-5)
+    rows = {(row.layer, row.role): row for row in report.rows}
+    assert rows["conv0", "input"].storage == "compress"
+    for key in (("conv1", "input"), ("conv2", "input"), ("swish", "pre-activation")):
+        assert rows[key].storage == "recompute" and rows[key].predicted_bytes == 0
+    assert rows["relu", "mask"].predicted_bytes == 16 * 16 * 32 / 8
+    np.testing.assert_allclose(
+        [float(v) for v in map(model.train_on_batch, [x] * 3, [y] * 3)], plain, rtol=1e-3
+    )
+    streams = {
+        name for name, site in instrumentation(model).sites().items() if site.read_state().stream_bytes
+    }
+    assert streams == {"conv0/input", "bn0/input", "bn1/input"}
+
+
+def test_recompute_holds_less():
+    x, y = (
+        tf.constant(np.random.default_rng(0).normal(size=(16, 16, 16, 32)), tf.float32),
+        tf.constant(Y[:16]),
+    )
+    held = {}
+    for storage in ("compress", "recompute"):
+        model = grouped_cnn()
+        ct.compress_model(model, storage=storage)
+        held[storage] = ct.memory.saved_bytes(model, x, y)
+    assert held["recompute"] < 0.75 * held["compress"]

@@ -225,6 +225,14 @@ def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
                 yield operation, tf.nest.flatten(node.keras_inputs), tf.nest.flatten(node.outputs)
 
 
+def all_graph_calls(model: keras.layers.Layer) -> Iterator[tuple[Any, list, list]]:
+    """`graph_calls` of a functional model and of those nested in it."""
+    yield from graph_calls(functional_of(model))
+    for child in sublayers(model):
+        if child is not functional_of(model):
+            yield from graph_calls(child)
+
+
 def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
     """The functional model inside a Sequential one; the model itself otherwise."""
     return getattr(model, "_functional", None) or model

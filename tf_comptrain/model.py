@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Union
@@ -12,21 +11,21 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
-from tf_comptrain.report import Report, Row
+from tf_comptrain.prediction import predicted_rows
+from tf_comptrain.report import Report
 from tf_comptrain.rules import METHODS, Context, Rule, find_rule
 from tf_comptrain.storage import (
     BITMASK,
     COMPRESS,
-    DEFAULT_BOUNDS,
     FUSED,
     KEEP,
-    NOTHING,
+    RECOMPUTE,
     GradientStatistics,
     Site,
 )
 
 StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
-_CHOICES = (COMPRESS, BITMASK, FUSED, KEEP)
+_CHOICES = (COMPRESS, RECOMPUTE, BITMASK, FUSED, KEEP)
 # These call their inner layers in loops of their own, where a tensor has one handle for many steps.
 _OPAQUE = tuple(
     getattr(keras.layers, name)
@@ -53,7 +52,9 @@ class Instrument:
         self.path = plan.path
         self.rule = plan.rule
         sites = {
-            save.role: Site(f"{plan.path}/{save.role}", codec, bound, save.kind)
+            save.role: Site(
+                f"{plan.path}/{save.role}", codec, bound, save.kind, rebuild=plan.storage == RECOMPUTE
+            )
             for save in plan.rule.saves(plan.layer, plan.storage)
             if save.storage == COMPRESS
         }
@@ -151,8 +152,12 @@ def compress_model(
       storage: How saved tensors are held. None: each layer's best ("compress", or "bitmask" where a
         bit per element is enough). A string: for all layers that can. A mapping from layer name,
         path or class to a string, or a function from layer to string or None: for those; None
-        and layers not named get the default. Strings: "compress", "bitmask", "keep" (plain Keras,
-        bit-equal) and, for BatchNormalization, "fused" (kept, but computed by the fused kernel).
+        and layers not named get the default. Strings: "compress"; "recompute" (the input of a
+        convolution, dense layer or activation is rebuilt from the stream of the batch
+        normalization before it: about a third less to hold, and its error is that stream's times
+        gamma / sigma of the channel; where there is none, "compress"); "bitmask"; "keep" (plain
+        Keras, bit-equal); and, for BatchNormalization, "fused" (kept, but computed by the fused
+        kernel).
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table.
@@ -185,7 +190,9 @@ def compress_model(
         for plan in plans:
             if plan.rule is not None:
                 instruments[plan.layer] = Instrument(plan, chosen_codec, bound)
-    report = Report(model.name, tuple(_rows(model, plans, instruments)), obstacle)
+    calls = list(_keras.all_graph_calls(model))
+    sites = {id(layer): instrument.context.sites for layer, instrument in instruments.items()}
+    report = Report(model.name, tuple(predicted_rows(plans, sites, calls)), obstacle)
     for layer, instrument in instruments.items():
         _keras.set_call(layer, instrument, instrument.rule.method)
     if instruments:
@@ -315,7 +322,7 @@ def _drop_tensors_kept_anyway(model: keras.Model, plans: list[Plan]) -> list[Pla
     """A tensor that some consumer keeps as it is gains nothing from being compressed as well."""
     by_layer = {id(plan.layer): plan for plan in plans}
     consumers: dict[int, list] = {}
-    for operation, inputs, _ in _calls(model):
+    for operation, inputs, _ in _keras.all_graph_calls(model):
         for x in inputs:
             consumers.setdefault(id(x), []).append(operation)
 
@@ -347,84 +354,3 @@ def _saves_input(plan: Plan) -> bool:
     if rule.obstacle(plan.layer) and not getattr(plan.layer, "trainable", True):
         return False
     return any(save.of == "input" for save in rule.saves(plan.layer, rule.storages[0]))
-
-
-def _calls(model: keras.layers.Layer):
-    """The calls in the graphs of a functional model and of those nested in it."""
-    yield from _keras.graph_calls(_keras.functional_of(model))
-    for child in _keras.sublayers(model):
-        if child is not _keras.functional_of(model):
-            yield from _keras.graph_calls(child)
-
-
-def _rows(model: keras.Model, plans: list[Plan], instruments: dict) -> list[Row]:
-    tensors: dict[int, tuple] = {}  # layer -> (inputs, outputs) of its first call
-    for operation, inputs, outputs in _calls(model):
-        tensors.setdefault(id(operation), (inputs, outputs))
-    streams = _streams_by_tensor(plans, tensors)
-    counted: set[int] = set()
-    rows = []
-    for plan in plans:
-        inputs, outputs = tensors.get(id(plan.layer), ((), ()))
-        saves = plan.rule.saves(plan.layer, plan.storage) if plan.rule else ()
-        if not saves:
-            storage = KEEP if plan.rule is None else NOTHING
-            if not isinstance(plan.layer, keras.layers.InputLayer):
-                rows.append(Row(plan.path, type(plan.layer).__name__, "", storage, note=plan.reason))
-        for save in saves:
-            of = {"input": inputs, "output": outputs}.get(save.of, ())
-            tensor = of[save.number] if save.number < len(of) else None
-            rows.append(_row(plan, save, tensor, instruments, streams, counted))
-    return rows
-
-
-def _streams_by_tensor(plans: list[Plan], tensors: dict) -> dict[int, str]:
-    """tensor -> the layer that holds it compressed as its input."""
-    found: dict[int, str] = {}
-    for plan in plans:
-        inputs, _ = tensors.get(id(plan.layer), ((), ()))
-        if plan.rule is not None and inputs:
-            for save in plan.rule.saves(plan.layer, plan.storage):
-                if save.of == "input" and save.storage == COMPRESS and save.number < len(inputs):
-                    found.setdefault(id(inputs[save.number]), plan.path)
-    return found
-
-
-def _row(plan: Plan, save, tensor, instruments: dict, streams: dict, counted: set) -> Row:
-    row = Row(plan.path, type(plan.layer).__name__, save.role, save.storage)
-    if save.storage == COMPRESS:
-        site = instruments[plan.layer].context.sites[save.role]
-        row = row._replace(bound=str(site.bound))
-    if tensor is None:
-        return row._replace(note="shape not known before the model runs")
-    shape = tuple(tensor.shape)[1:]
-    holder = streams.get(id(tensor))
-    shared = (save.storage == COMPRESS and save.of == "input" and holder != plan.path) or (
-        save.from_stream and holder is not None
-    )
-    row = row._replace(shape=shape, note=f"in the stream of {holder}" if shared else "")
-    if any(size is None for size in shape):
-        return row
-    elements = math.prod(shape)
-    itemsize = tf.as_dtype(tensor.dtype).size
-    plain_bytes = 0 if id(tensor) in counted else elements * itemsize
-    counted.add(id(tensor))
-    return row._replace(
-        plain_bytes=plain_bytes,
-        predicted_bytes=0
-        if shared
-        else round(elements * _predicted_bits(plan, save, itemsize, instruments) / 8),
-    )
-
-
-def _predicted_bits(plan: Plan, save, itemsize: int, instruments: dict) -> float:
-    if save.storage == BITMASK:
-        return save.bits
-    if save.storage == FUSED:
-        return 8 * itemsize
-    site = instruments[plan.layer].context.sites[save.role]
-    sparse = save.kind == "linear"  # inputs of convolutions are mostly ReLU outputs
-    bits = site.codec.predicted_bits["sparse" if sparse else "dense"]
-    if site.bound.relative:  # each halving of the bound costs a bit
-        bits += math.log2(DEFAULT_BOUNDS["linear"].value / site.bound.value)
-    return max(bits, 0.5)

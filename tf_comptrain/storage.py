@@ -11,7 +11,7 @@ the gate (decompression waits for dy), the pass-through (consumers read compress
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -21,6 +21,7 @@ from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 KEEP = "keep"  # as it is, by plain Keras
 COMPRESS = "compress"  # error-bounded stream
 BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
+RECOMPUTE = "recompute"  # rebuilt from an earlier tensor's stream where there is one, else a stream
 FUSED = "fused"  # BatchNormalization only: kept as it is, computed by the fused kernel
 NOTHING = "nothing"  # the gradient needs no tensor
 
@@ -45,9 +46,11 @@ class Site:
       codec: How tensors are encoded here.
       bound: Error bound; None for the default of `kind`.
       kind: What reads the tensor: "linear", "norm" or "nonlinear".
+      rebuild: Rebuild the tensor from an earlier one's stream, where that can be.
     """
 
-    def __init__(self, name: str, codec: Codec, bound: ErrorBound | None, kind: str):
+    def __init__(self, name: str, codec: Codec, bound: ErrorBound | None, kind: str, rebuild: bool = False):
+        self.rebuild = rebuild
         self.name = name
         self.codec = codec
         self.bound = bound or DEFAULT_BOUNDS[kind]
@@ -141,8 +144,31 @@ class Held:
         return self.site.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
 
 
+class Rebuilt:
+    """A tensor that is not held: fn of an earlier one that is.
+
+    Args:
+      source: What the earlier tensor is held in.
+      fn: Cheap and elementwise (an affine map a channel, an activation function), so that the error
+        of the source carries over and stays bounded.
+    """
+
+    def __init__(self, source: Held | Rebuilt, fn: Callable[[tf.Tensor], tf.Tensor]):
+        self.source = source
+        self.fn = fn
+
+    @property
+    def site(self) -> Site:
+        """Where the stream is that serves in the end."""
+        return self.source.site
+
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        return self.fn(self.source.restore(gate))
+
+
 class Slot:
-    """What is known of one tensor: the streams it is held in, and whether its zero mask is wanted.
+    """What is known of one tensor: the streams it is held in, what it could be rebuilt from, and
+    whether its zero mask is wanted.
 
     The producer of a tensor keeps the slot, not the tensor, so nothing stays alive through it.
     """
@@ -150,6 +176,7 @@ class Slot:
     def __init__(self, wants_mask: bool = False):
         self.wants_mask = wants_mask
         self.held: list[Held] = []
+        self.rebuilt: Rebuilt | None = None
 
     def find(self, site: Site) -> Held | None:
         """A stream that is tight enough for what `site` feeds."""
@@ -191,7 +218,14 @@ def worth_holding(x: tf.Tensor) -> bool:
     return per_sample >= MIN_ELEMENTS_PER_SAMPLE
 
 
-def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
+def derive(x: tf.Tensor, fn: Callable[[tf.Tensor], tf.Tensor]) -> Rebuilt | None:
+    """How fn(x) can be rebuilt; None where neither x is held nor what it was made from."""
+    slot = slot_of(x)
+    source = max(slot.held, key=lambda held: _TIGHTNESS[held.site.kind], default=slot.rebuilt)
+    return None if source is None else Rebuilt(source, fn)
+
+
+def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held | Rebuilt]:
     """Stores x compressed, unless it is already.
 
     Args:
@@ -202,7 +236,9 @@ def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
       x passed through (read this one), and the handle that restores it.
     """
     slot = slot_of(x)
-    held = slot.find(site)
+    held: Held | Rebuilt | None = slot.find(site)
+    if held is None and site.rebuild:
+        held = slot.rebuilt
     if held is None:
         mid_rise = slot.wants_mask and site.codec.carries_mask
         through, stream, state = site.codec.compress(x, site.state, site.relative_bound, mid_rise)

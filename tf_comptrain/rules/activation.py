@@ -11,9 +11,9 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.codecs import SUPPORTED_DTYPES
-from tf_comptrain.rules.base import BITMASK, COMPRESS, KEEP, Context, Rule, Save, register_rule
+from tf_comptrain.rules.base import BITMASK, COMPRESS, KEEP, RECOMPUTE, Context, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_input, from_mask, from_output
-from tf_comptrain.storage import worth_holding
+from tf_comptrain.storage import derive, slot_of, worth_holding
 
 _RELU = Save("mask", "output", BITMASK, from_stream=True)
 _BITS = Save("mask", "output", BITMASK)
@@ -88,11 +88,16 @@ def apply(context: Context, x: tf.Tensor) -> tf.Tensor:
         return fn(x)
     if fn in _FROM_OUTPUT:
         return from_output(fn, _FROM_OUTPUT[fn], x, site)
-    return from_input(fn, x, site, context.layer)
+    y = from_input(fn, x, site, context.layer)
+    slot_of(y).rebuilt = derive(x, fn)
+    return y
 
 
 class _Activation(Rule):
     """keras.layers.Activation: whatever its function needs."""
+
+    storages = (COMPRESS, RECOMPUTE, KEEP)
+    elementwise = True
 
     def obstacle(self, layer):
         return _why_plain(layer)
@@ -108,6 +113,7 @@ class _MaskLayer(Rule):
     """ReLU and LeakyReLU layers: one bit per element."""
 
     storages = (BITMASK, KEEP)
+    elementwise = True
 
     def obstacle(self, layer):
         if getattr(layer, "max_value", None) is not None and _slopes(layer).off != 0.0:

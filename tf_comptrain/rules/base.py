@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.storage import BITMASK, COMPRESS, FUSED, KEEP, NOTHING, Site, fenced
+from tf_comptrain.storage import BITMASK, COMPRESS, FUSED, KEEP, NOTHING, RECOMPUTE, Site, fenced
 
 
 class Save(NamedTuple):
@@ -60,6 +60,8 @@ class Rule:
     storages: tuple[str, ...] = (COMPRESS, KEEP)
     # What is overridden; where it is not `call`, the layer's inner layers have rules of their own.
     method = "call"
+    # Cheap and elementwise in one tensor: its output can be rebuilt from a held input.
+    elementwise = False
     # Inner layers that run inside what is overridden.
     covers: tuple[type, ...] = ()
 
@@ -115,6 +117,6 @@ def find_rule(layer: keras.layers.Layer) -> Rule | None:
 
 
 __all__ = [
-    "BITMASK", "COMPRESS", "FUSED", "KEEP", "NOTHING",
+    "BITMASK", "COMPRESS", "FUSED", "KEEP", "NOTHING", "RECOMPUTE",
     "METHODS", "Context", "Passive", "Rule", "Save", "find_rule", "register_rule",
 ]  # fmt: skip

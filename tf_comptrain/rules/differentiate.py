@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
-from tf_comptrain.storage import Held, Site, Slot, after, attach, fenced, hold
+from tf_comptrain.storage import Held, Site, Slot, after, attach, derive, fenced, hold
 
 Function = Callable[[tf.Tensor], tf.Tensor]
 
@@ -113,6 +114,7 @@ def from_mask(
     """
     is_relu = lower == 0.0 and upper == float("inf") and off == 0.0
     slot = Slot(wants_mask=is_relu)
+    whole = x  # as its producer made it, with what is known of it
 
     @tf.custom_gradient
     def apply(x):
@@ -120,6 +122,9 @@ def from_mask(
         with _keras.quiet_tape():
             through, bits = ops.comptrain_bitmask(x, lower=lower, upper=upper)
             y = fn(through)
+            # The exact bits keep exact zeros in a rebuilt ReLU output.
+            exact = partial(ops.comptrain_bitmask_grad, bits) if is_relu else fn
+            slot.rebuilt = derive(whole, exact)
 
         def gradient(dy):
             stream: Held | None = slot.mask()

@@ -14,7 +14,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.rules import activation
-from tf_comptrain.rules.base import COMPRESS, Context, Rule, Save, register_rule
+from tf_comptrain.rules.base import COMPRESS, KEEP, RECOMPUTE, Context, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_input
 from tf_comptrain.storage import worth_holding
 
@@ -40,6 +40,8 @@ def linear_part(layer: keras.layers.Layer, **kwargs: Any) -> Callable[[tf.Tensor
 
 
 class _Linear(Rule):
+    storages = (COMPRESS, RECOMPUTE, KEEP)
+
     def obstacle(self, layer):
         if not layer.trainable:
             return "frozen: without a weight gradient nothing is saved"

@@ -7,7 +7,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.rules.base import COMPRESS, FUSED, KEEP, Context, Rule, Save, register_rule
-from tf_comptrain.storage import Site, fenced, hold, worth_holding
+from tf_comptrain.storage import Held, Site, derive, fenced, hold, slot_of, worth_holding
 
 
 class _BatchNormalization(Rule):
@@ -44,6 +44,11 @@ class _BatchNormalization(Rule):
         gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
         beta = tf.convert_to_tensor(layer.beta) if layer.center else tf.zeros([channels])
         y, mean, variance = _normalize(x, gamma, beta, layer.epsilon, site)
+        if site is not None:
+            inv_std = tf.math.rsqrt(_population_variance(variance, x) + layer.epsilon)
+            scale = gamma * inv_std
+            offset = beta - mean * scale
+            slot_of(y).rebuilt = derive(x, lambda t: t * tf.cast(scale, t.dtype) + tf.cast(offset, t.dtype))
         _update_moving_statistics(layer, x, mean, variance)
         return y
 
@@ -52,10 +57,7 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, 
     @tf.custom_gradient
     def apply(x, gamma, beta):
         with _keras.quiet_tape():
-            if site is None:
-                through = kept = fenced(x)
-            else:
-                through, held = hold(x, site)
+            through, held = (fenced(x), None) if site is None else hold(x, site)
             y, mean, variance, *reserved = tf.raw_ops.FusedBatchNormV3(
                 x=_as_rank_4(through), scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon
             )
@@ -63,11 +65,11 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, 
             inv_std = tf.math.rsqrt(_population_variance(variance, x) + epsilon)
 
         def gradient(dy, unused_dmean, unused_dvariance):
-            if site is not None:
+            if isinstance(held, Held):
                 return held.batch_norm_gradient(dy, gamma, mean, inv_std)
             dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
                 y_backprop=_as_rank_4(dy),
-                x=_as_rank_4(kept),
+                x=_as_rank_4(through),
                 scale=gamma,
                 reserve_space_1=reserved[0],
                 reserve_space_2=reserved[1],
