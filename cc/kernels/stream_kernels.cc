@@ -2,9 +2,11 @@
 // call cc/codec.
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cc/codec/plane.h"
+#include "cc/codec/codec.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -36,6 +38,11 @@ double SigmaOf(const PlaneStats& s, int64_t n) {
   return std::sqrt(std::max(0.0, s.sum_sq / n - mean * mean));
 }
 
+// Pixels from one to the one above it, where there are images.
+int64_t ImageWidth(const TensorShape& shape) {
+  return shape.dims() >= 4 ? shape.dim_size(shape.dims() - 2) : 0;
+}
+
 // A constant tensor has no sigma to be relative to; any normal bound does.
 float UsableBound(double bound) {
   const double smallest = 1e-30;
@@ -45,6 +52,11 @@ float UsableBound(double bound) {
 class CompressOp : public OpKernel {
  public:
   explicit CompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::string codec;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("codec", &codec));
+    OP_REQUIRES(ctx, CodecFromName(codec, &codec_),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "codec must be the name of a codec, got '", codec, "'")));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_bound", &relative_bound_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &decay_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("mid_rise", &mid_rise_));
@@ -68,12 +80,15 @@ class CompressOp : public OpKernel {
     const DType dtype = ToDType(x.dtype());
     const int64_t n = x.NumElements();
 
-    PlaneParams params;
+    EncodeParams params;
     params.dtype = dtype;
     params.n = n;
     params.channels = n == 0 ? 1 : Channels(x.shape());
+    params.width = ImageWidth(x.shape());
     params.mid_rise = mid_rise_;
-    if (state(kBoundSet) != 0) {
+    if (IsLossless(codec_)) {
+      params.eb = 0;
+    } else if (state(kBoundSet) != 0) {
       params.eb = state(kBoundSet);
     } else {
       double sigma = state(kRunningSigma);
@@ -82,37 +97,39 @@ class CompressOp : public OpKernel {
     }
 
     Tensor scratch;
+    const std::unique_ptr<StreamEncoder> encoder =
+        MakeEncoder(codec_, params);
     const int64_t scratch_bytes =
-        PlaneScratchBytes(n, params.channels, dtype);
+        static_cast<int64_t>(encoder->scratch_bytes());
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_temp(tensorflow::DT_UINT8,
                                       TensorShape({scratch_bytes}), &scratch));
     const ParallelFor threads = WorkerThreads(ctx);
-    PlaneEncoder encoder(params);
     OP_REQUIRES_OK(
-        ctx, ToAbsl(encoder.Encode(
+        ctx, ToAbsl(encoder->Encode(
                  Data(x), static_cast<uint8_t*>(MutableData(&scratch)),
                  scratch_bytes, threads)));
 
     Tensor* stream = nullptr;
-    const int64_t stream_bytes = encoder.total_bytes();
+    const int64_t stream_bytes = encoder->total_bytes();
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(1, TensorShape({stream_bytes}), &stream));
     OP_REQUIRES_OK(ctx,
-                   ToAbsl(encoder.Write(stream->flat<uint8_t>().data(), threads)));
+                   ToAbsl(encoder->Write(stream->flat<uint8_t>().data(), threads)));
 
     Tensor* new_state_tensor = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, TensorShape({kStateFields}),
                                              &new_state_tensor));
     auto new_state = new_state_tensor->vec<float>();
-    const double sigma = SigmaOf(encoder.stats(), n);
+    const PlaneStats stats = encoder->stats();
+    const double sigma = SigmaOf(stats, n);
     const double running = state(kRunningSigma);
     new_state(kBoundSet) = state(kBoundSet);
     new_state(kBoundUsed) = params.eb;
     new_state(kRunningSigma) =
         running > 0 ? decay_ * running + (1 - decay_) * sigma : sigma;
     new_state(kNonzeroRatio) =
-        n == 0 ? 0 : static_cast<double>(encoder.stats().nonzero) / n;
+        n == 0 ? 0 : static_cast<double>(stats.nonzero) / n;
     new_state(kSigma) = sigma;
     new_state(kStreamBytes) = stream_bytes;
     ctx->set_output(0, x);
@@ -122,6 +139,7 @@ class CompressOp : public OpKernel {
   float relative_bound_;
   float decay_;
   bool mid_rise_;
+  CodecId codec_ = CodecId::kPlane;
 };
 
 class DecompressOp : public OpKernel {
@@ -136,10 +154,11 @@ class DecompressOp : public OpKernel {
     Tensor* x_hat = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
     OP_REQUIRES_OK(
-        ctx, ToAbsl(PlaneDecode(stream.flat<uint8_t>().data(),
-                                stream.NumElements(), ToDType(x_hat->dtype()),
-                                x_hat->NumElements(), MutableData(x_hat),
-                                WorkerThreads(ctx))));
+        ctx, ToAbsl(DecodeStream(stream.flat<uint8_t>().data(),
+                                 stream.NumElements(),
+                                 ToDType(x_hat->dtype()),
+                                 x_hat->NumElements(), MutableData(x_hat),
+                                 WorkerThreads(ctx))));
   }
 };
 
@@ -154,7 +173,7 @@ class StreamMaskGradOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(),
                                                               &dx));
     OP_REQUIRES_OK(
-        ctx, ToAbsl(PlaneMaskGradient(
+        ctx, ToAbsl(StreamMaskGradient(
                  stream.flat<uint8_t>().data(), stream.NumElements(),
                  ToDType(dy.dtype()), dy.NumElements(), Data(dy),
                  MutableData(dx), WorkerThreads(ctx))));

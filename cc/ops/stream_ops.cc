@@ -16,7 +16,7 @@ REGISTER_OP("Comptrain>Compress")
     .Output("stream: uint8")
     .Output("new_state: float")
     .Attr("T: {float, bfloat16, half}")
-    .Attr("codec: {'plane'} = 'plane'")
+    .Attr("codec: {'plane', 'rans', 'zvc'} = 'plane'")
     .Attr("relative_bound: float = 0.1")
     .Attr("decay: float = 0.9")
     .Attr("mid_rise: bool = false")
@@ -29,7 +29,7 @@ REGISTER_OP("Comptrain>Compress")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Encodes x with an error bound and passes x through.
+Encodes x with an error bound, or without loss, and passes x through.
 
 Consumers of x read `output` (the same buffer), so that the forward pass cannot
 run ahead of compression.
@@ -40,7 +40,7 @@ state: [6]: bound set by the user (absolute; 0: relative to sigma), bound used,
 output: x.
 stream: encoded bytes; their number is known only after encoding.
 new_state: state after this tensor.
-codec: name of the stream format.
+codec: name of the stream format; 'zvc' is lossless, its bound is 0.
 relative_bound: bound = relative_bound * running sigma where none is set.
 decay: of the running sigma, per step.
 mid_rise: keep the zero mask of x exactly, so that the stream also serves the
@@ -71,7 +71,7 @@ that nothing is decompressed before the backward pass needs it.
 stream: bytes of Comptrain>Compress.
 shape: of the result; its element count must be the stream's.
 gate: the incoming gradient.
-x_hat: |x - x_hat| <= bound for every finite element.
+x_hat: |x - x_hat| <= bound for every finite element; x itself for 'zvc'.
 )doc");
 
 REGISTER_OP("Comptrain>StreamMaskGrad")
@@ -84,8 +84,8 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Gradient of ReLU from the mid-rise stream of its output: dy where the stored
-value is not zero, else 0.
+Gradient of ReLU from the mid-rise or lossless stream of its output: dy where
+the stored value is not zero, else 0.
 )doc");
 
 }  // namespace tensorflow
