@@ -79,16 +79,21 @@ class ErrorBound(NamedTuple):
         return f"{self.value:g} sigma" if self.relative else f"{self.value:g}"
 
 
-class PlaneCodec:
-    """Codec A: error-bounded bit planes of 32 x 32 tiles, near memory speed.
+class Codec:
+    """One stream format, by the ops that write and read it.
 
-    See docs/codec-format.md. Bits per value at a bound of 0.1 sigma, used for predictions:
-    3.0 on ReLU outputs, 4.7 on dense ones (measured, docs/benchmarks.md).
+    Attributes:
+      name: Of the format, as the ops and `codec=` know it.
+      carries_mask: `mask_gradient` works on its (mid-rise) streams.
+      fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
+      predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
+        "dense" tensors.
     """
 
-    name = "plane"
+    name: str
     carries_mask = True
-    predicted_bits = {"sparse": 3.0, "dense": 4.7}
+    fused_batch_norm = False
+    predicted_bits: dict[str, float]
 
     def compress(
         self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool
@@ -119,7 +124,7 @@ class PlaneCodec:
     def batch_norm_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Gradient of batch normalization from the stream of its input, which is never decoded as a whole.
+        """Gradient of batch normalization from the stream of its input.
 
         With x_norm = (x_hat - mean) * inv_std and m elements a channel: dbeta = sum dy,
         dgamma = sum dy * x_norm, dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
@@ -134,10 +139,49 @@ class PlaneCodec:
         Returns:
           dx (in the memory of dy where nothing else reads it), dgamma and dbeta.
         """
+        x_hat = self.decompress(stream, tf.shape(dy), dy.dtype, gate=dy)
+        x_hat.set_shape(dy.shape)
+        # On the CPU the second reserve is the variance that epsilon is added to.
+        dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=_as_rank_4(dy),
+            x=_as_rank_4(x_hat),
+            scale=gamma,
+            reserve_space_1=mean,
+            reserve_space_2=1.0 / tf.square(inv_std),
+            reserve_space_3=mean,
+            epsilon=0.0,
+        )
+        return tf.reshape(dx, tf.shape(dy)), dgamma, dbeta
+
+
+class PlaneCodec(Codec):
+    """Codec A: error-bounded codes of 32 x 32 tiles in as many bits as they need, near memory speed.
+
+    See docs/codec-format.md. The predicted bits are measured (docs/benchmarks.md).
+    """
+
+    name = "plane"
+    fused_batch_norm = True
+    predicted_bits = {"sparse": 3.0, "dense": 4.7}
+
+    def batch_norm_gradient(
+        self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """As Codec.batch_norm_gradient; the input is decoded tile by tile and is never a tensor."""
         return native.ops().comptrain_batch_norm_grad(stream, dy, gamma, mean, inv_std)
 
 
-class ZvcCodec(PlaneCodec):
+class RansCodec(Codec):
+    """Codec B: the same error bound as codec A, predicted from neighbouring pixels and entropy coded.
+
+    The highest ratio; two to four times slower than `PlaneCodec`. See docs/codec-format.md.
+    """
+
+    name = "rans"
+    predicted_bits = {"sparse": 2.5, "dense": 3.3}
+
+
+class ZvcCodec(Codec):
     """Codec C: lossless zero-value compression, a bit for each value and the non-zero ones.
 
     It comes from cDMA (Rhu et al., HPCA 2018) and gains what is zero: 32 / (1 + 32 d) at a density d of
@@ -147,24 +191,8 @@ class ZvcCodec(PlaneCodec):
     name = "zvc"
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 
-    def batch_norm_gradient(
-        self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """As for `PlaneCodec`, by TensorFlow's ops: the input is restored as a whole."""
-        x = tf.cast(self.decompress(stream, tf.shape(dy), dy.dtype, gate=dy), tf.float32)
-        x.set_shape(dy.shape)
-        dy32 = tf.cast(dy, tf.float32)
-        axes = list(range(dy.shape.rank - 1))
-        per_channel = tf.cast(tf.size(dy), tf.float32) / tf.cast(tf.size(mean), tf.float32)
-        x_norm = (x - mean) * inv_std
-        dbeta = tf.reduce_sum(dy32, axes)
-        dgamma = tf.reduce_sum(dy32 * x_norm, axes)
-        dx = gamma * inv_std * (dy32 - (dbeta + x_norm * dgamma) / per_channel)
-        return tf.cast(dx, dy.dtype), dgamma, dbeta
 
-
-CODECS = {codec.name: codec for codec in (PlaneCodec(), ZvcCodec())}
-Codec = PlaneCodec
+CODECS = {codec.name: codec for codec in (PlaneCodec(), RansCodec(), ZvcCodec())}
 
 
 def get(codec: str | Codec) -> Codec:
@@ -180,6 +208,10 @@ def get(codec: str | Codec) -> Codec:
     raise ValueError(
         f"`codec` must be one of {', '.join(map(repr, CODECS))} or a Codec. Received: {codec!r}."
     )
+
+
+def _as_rank_4(x: tf.Tensor) -> tf.Tensor:
+    return x if x.shape.rank == 4 else tf.reshape(x, [-1, 1, 1, tf.shape(x)[-1]])
 
 
 def _no_second_gradient(what: str):
