@@ -30,17 +30,23 @@ class Adapter : public StreamEncoder {
   Encoder encoder_;
 };
 
-// Lossless: no bound, no scratch memory, and only non-zeros are counted.
+// Lossless: no bound, no scratch memory, and only non-zeros are counted; the
+// sums are what a sample says.
 class ZvcAdapter : public StreamEncoder {
  public:
   ZvcAdapter(const EncodeParams& params, Isa isa)
-      : encoder_({params.dtype, params.n, params.channels}, isa) {}
+      : dtype_(params.dtype),
+        n_(params.n),
+        encoder_({params.dtype, params.n, params.channels}, isa) {}
 
   size_t scratch_bytes() const override { return 0; }
   Status Encode(const void* x, uint8_t* /*scratch*/, size_t /*scratch_bytes*/,
                 const ParallelFor& parallel) override {
     const Status s = encoder_.Encode(x, parallel);
-    if (s.ok()) stats_.nonzero = encoder_.nonzero();
+    if (!s.ok()) return s;
+    const double sigma = SampleSigma(x, dtype_, n_);
+    stats_.nonzero = encoder_.nonzero();
+    stats_.sum_sq = sigma * sigma * static_cast<double>(n_);
     return s;
   }
   size_t total_bytes() const override { return encoder_.total_bytes(); }
@@ -50,6 +56,8 @@ class ZvcAdapter : public StreamEncoder {
   }
 
  private:
+  const DType dtype_;
+  const int64_t n_;
   ZvcEncoder encoder_;
   PlaneStats stats_;
 };

@@ -16,14 +16,15 @@ namespace {
 
 struct Target {
   const char* name;
-  std::vector<Bytes> (*seeds)();
+  CodecId codec;
   int (*run)(const uint8_t* data, size_t size);
   int readers;  // in run
 };
 
 constexpr Target kTargets[] = {
-    {"plane", PlaneSeeds, FuzzPlane, 3},
-    {"zvc", ZvcSeeds, FuzzZvc, 2},
+    {"plane", CodecId::kPlane, FuzzPlane, 3},
+    {"rans", CodecId::kRans, FuzzRans, 2},
+    {"zvc", CodecId::kZvc, FuzzZvc, 2},
 };
 
 long FromEnvironment(const char* name, long otherwise) {
@@ -32,11 +33,11 @@ long FromEnvironment(const char* name, long otherwise) {
 }
 
 void Run(const Target& target) {
-  const std::vector<Bytes> seeds = target.seeds();
+  const std::vector<Bytes> seeds = Seeds(target.codec);
   for (const Bytes& seed : seeds) {
     CHECK(target.run(seed.data(), seed.size()) >= target.readers - 1);
   }
-  const long count = FromEnvironment("COMPTRAIN_MUTATIONS", 100000);
+  const long count = FromEnvironment("COMPTRAIN_MUTATIONS", 70000);
   std::mt19937 random(
       static_cast<uint32_t>(FromEnvironment("COMPTRAIN_SEED", 1)));
   long decoded = 0;
@@ -53,7 +54,7 @@ void Run(const Target& target) {
 
 void WriteSeeds(const Target& target, const std::string& folder) {
   int number = 0;
-  for (const Bytes& seed : target.seeds()) {
+  for (const Bytes& seed : Seeds(target.codec)) {
     std::ofstream out(folder + "/" + target.name + std::to_string(number++),
                       std::ios::binary);
     out.write(reinterpret_cast<const char*>(seed.data()),

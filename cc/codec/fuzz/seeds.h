@@ -9,9 +9,8 @@
 #include <random>
 #include <vector>
 
+#include "cc/codec/codec.h"
 #include "cc/codec/half.h"
-#include "cc/codec/plane.h"
-#include "cc/codec/zvc.h"
 
 namespace comptrain {
 namespace fuzz {
@@ -37,56 +36,34 @@ inline Bytes SeedTensor(DType dtype, int64_t n, uint32_t seed) {
   return x;
 }
 
-template <class Make>
-std::vector<Bytes> Seeds(const Make& make) {
+// Streams of every type, of few and many, whole and cut off tiles and chunks.
+inline std::vector<Bytes> Seeds(CodecId codec) {
   std::vector<Bytes> seeds;
   uint32_t seed = 0;
+  EncodeParams p;
+  p.eb = 0.1f;
+  p.width = 10;
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (int64_t channels : {32, 64, 20}) {
       for (int64_t pixels : {1, 33, 100}) {
         for (bool mid_rise : {false, true}) {
-          const int64_t n = pixels * channels;
-          const Bytes x = SeedTensor(dtype, n, seed++);
-          seeds.push_back(make(x, dtype, n, channels, mid_rise));
+          p.dtype = dtype;
+          p.n = pixels * channels;
+          p.channels = channels;
+          p.mid_rise = mid_rise;
+          const Bytes x = SeedTensor(dtype, p.n, seed++);
+          const auto encoder = MakeEncoder(codec, p);
+          Bytes stream;
+          if (encoder->Encode(x.data(), nullptr, 0, SerialFor).ok()) {
+            stream.resize(encoder->total_bytes());
+            if (!encoder->Write(stream.data(), SerialFor).ok()) stream.clear();
+          }
+          seeds.push_back(stream);
         }
       }
     }
   }
   return seeds;
-}
-
-inline std::vector<Bytes> PlaneSeeds() {
-  return Seeds([](const Bytes& x, DType dtype, int64_t n, int64_t channels,
-                  bool mid_rise) {
-    PlaneParams p;
-    p.dtype = dtype;
-    p.n = n;
-    p.channels = channels;
-    p.eb = 0.1f;
-    p.mid_rise = mid_rise;
-    PlaneEncoder encoder(p);
-    Bytes stream;
-    if (!encoder.Encode(x.data(), nullptr, 0, SerialFor).ok()) return stream;
-    stream.resize(encoder.total_bytes());
-    if (!encoder.Write(stream.data(), SerialFor).ok()) stream.clear();
-    return stream;
-  });
-}
-
-inline std::vector<Bytes> ZvcSeeds() {
-  return Seeds([](const Bytes& x, DType dtype, int64_t n, int64_t channels,
-                  bool /*mid_rise*/) {
-    ZvcParams p;
-    p.dtype = dtype;
-    p.n = n;
-    p.channels = channels;
-    ZvcEncoder encoder(p);
-    Bytes stream;
-    if (!encoder.Encode(x.data(), SerialFor).ok()) return stream;
-    stream.resize(encoder.total_bytes());
-    if (!encoder.Write(stream.data(), SerialFor).ok()) stream.clear();
-    return stream;
-  });
 }
 
 // Changes a stream in one to five ways: bits, bytes, u32 fields, lengths, parts

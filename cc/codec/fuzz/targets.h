@@ -14,6 +14,7 @@
 
 #include "cc/codec/batch_norm.h"
 #include "cc/codec/plane.h"
+#include "cc/codec/rans.h"
 #include "cc/codec/zvc.h"
 
 namespace comptrain {
@@ -115,17 +116,30 @@ inline int FuzzPlane(const uint8_t* data, size_t size) {
          ReadEverywhere(data, size, norm);
 }
 
-inline int FuzzZvc(const uint8_t* data, size_t size) {
-  const Reader decode = [](const uint8_t* stream, size_t bytes, DType dtype,
-                           int64_t n, uint8_t* out, Isa isa) {
-    return ZvcDecode(stream, bytes, dtype, n, out, SerialFor, isa);
+// The decoder and the mask of a codec that has nothing else.
+template <class Decode, class Mask>
+int FuzzDecoder(const uint8_t* data, size_t size, Decode* decode, Mask* mask) {
+  const Reader values = [decode](const uint8_t* stream, size_t bytes,
+                                 DType dtype, int64_t n, uint8_t* out,
+                                 Isa isa) {
+    return decode(stream, bytes, dtype, n, out, SerialFor, isa);
   };
-  const Reader mask = [](const uint8_t* stream, size_t bytes, DType dtype,
-                         int64_t n, uint8_t* out, Isa isa) {
+  const Reader gradient = [mask](const uint8_t* stream, size_t bytes,
+                                 DType dtype, int64_t n, uint8_t* out,
+                                 Isa isa) {
     std::fill(out, out + n * ItemBytes(dtype), uint8_t{0x3f});
-    return ZvcMaskGradient(stream, bytes, dtype, n, out, out, SerialFor, isa);
+    return mask(stream, bytes, dtype, n, out, out, SerialFor, isa);
   };
-  return ReadEverywhere(data, size, decode) + ReadEverywhere(data, size, mask);
+  return ReadEverywhere(data, size, values) +
+         ReadEverywhere(data, size, gradient);
+}
+
+inline int FuzzRans(const uint8_t* data, size_t size) {
+  return FuzzDecoder(data, size, RansDecode, RansMaskGradient);
+}
+
+inline int FuzzZvc(const uint8_t* data, size_t size) {
+  return FuzzDecoder(data, size, ZvcDecode, ZvcMaskGradient);
 }
 
 }  // namespace fuzz

@@ -1,0 +1,7 @@
+// libFuzzer target: the decoders of codec rans. See tools/build_native.py fuzz.
+#include "cc/codec/fuzz/targets.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  comptrain::fuzz::FuzzRans(data, size);
+  return 0;
+}
