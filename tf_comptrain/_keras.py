@@ -7,10 +7,11 @@ has this model?) and performs the few acts that need private attributes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from typing import Any
 
@@ -555,3 +556,15 @@ def fitting(dataset: Any) -> Iterator[None]:
         yield
     finally:
         _scopes.fitting = None
+
+
+def abandon_buffers(variables: Iterable[Any]) -> None:
+    """Makes it safe to assign to variables after an XLA step that failed.
+
+    XLA takes the memory of the variables it updates, and frees it when the step fails, while
+    TensorFlow still holds it: to assign would free it again, and crash. One more handle, kept for
+    good, prevents that. The values are not looked at.
+    """
+    for variable in variables:
+        handle = (variable.value if isinstance(variable, keras.Variable) else variable).read_value()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))

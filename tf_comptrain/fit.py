@@ -249,8 +249,8 @@ class _Run:
         if self.folder is not None:
             snapshot.write(self.snapshot, self.folder, {**self.about, "events": self.events})
 
-    def _put_back(self) -> None:
-        snapshot.restore(self.snapshot, self.model, self.callbacks.callbacks)
+    def _put_back(self, after_failure: bool = False) -> None:
+        snapshot.restore(self.snapshot, self.model, self.callbacks.callbacks, after_failure)
         self.place = self.snapshot.place
         self.elastic.resize(self.place.batch)
 
@@ -258,7 +258,7 @@ class _Run:
         """Puts the last snapshot back and lowers the batch. Reads no variable before that is done."""
         failed = self.place
         gc.collect()
-        self._put_back()
+        self._put_back(after_failure=True)
         self.failures += 1
         batch = failed.batch
         if self.failures > self.retries:
@@ -296,7 +296,7 @@ class _Run:
             if not reason:
                 return {f"val_{name}": value for name, value in logs.items()}
             gc.collect()
-            snapshot.restore(before, self.model, self.callbacks.callbacks)
+            snapshot.restore(before, self.model, self.callbacks.callbacks, after_failure=True)
             if not sized or batch == 1:
                 raise tf.errors.ResourceExhaustedError(
                     None,
@@ -367,5 +367,7 @@ def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:
 
 
 def _first_line(error: tf.errors.OpError) -> str:
+    """The line that says what there was no memory for; graph errors put others before it."""
     lines = [line.strip() for line in str(error.message).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    telling = [line for line in lines if "memory" in line.lower() or "OOM" in line]
+    return (telling or lines or [type(error).__name__])[0]

@@ -100,14 +100,28 @@ def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], plac
     )
 
 
-def restore(snapshot: Snapshot, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]) -> None:
-    """Puts the state back. Writes variables, reads none."""
+def restore(
+    snapshot: Snapshot,
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+    after_failure: bool = False,
+) -> None:
+    """Puts the state back. Writes variables, reads none.
+
+    Args:
+      snapshot: From `take` or `read`.
+      model: The model it is of.
+      callbacks: Matched by class and order.
+      after_failure: Whether the last step failed.
+    """
     variables = state_variables(model)
     if len(variables) != len(snapshot.variables):
         raise RuntimeError(
             f"The model has {len(variables)} variables, and had {len(snapshot.variables)} at the snapshot: "
             "make all variables before training (build them in `build`, not in the first step)."
         )
+    if after_failure and _keras.jit_compile(model):
+        _keras.abandon_buffers(variables)
     for variable, value in zip(variables, snapshot.variables):
         # A copy: TensorFlow may take an array's memory as it is, and update it in place.
         variable.assign(value.copy())

@@ -1,0 +1,204 @@
+"""Kills and out-of-memory events: does every training finish, with the weights of one undisturbed?
+
+    python benchmarks/resilience.py --kills 20 --ooms 20
+
+Kills: a child process trains with `ct.fit(checkpoint_dir=...)`, gets SIGKILL at a random moment and
+is started again, until it finishes; a new training begins while kills are left. Out of memory: one
+training in which random steps fail at a random layer, forward or backward (on the executor a kernel
+that raises, under XLA a real allocation of 256 TB), and are replayed at the same batch size. All
+under op determinism; weights are compared bit for bit. Both modes: executor (compressed model) and
+XLA (plain layers). Exits with 1 if a training does not finish or its weights differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SAMPLES, BATCH, LAYERS = 100, 8, 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--ooms", type=int, default=20)
+    parser.add_argument("--modes", nargs="+", default=["executor", "xla"], choices=["executor", "xla"])
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child is not None:
+        train(options.child, options.modes[0], options.epochs, options.ooms, options.seed)
+        return 0
+    rows = [row for mode in options.modes for row in study(mode, options)]
+    print("\n| mode | disturbance | events | trainings finished | weights equal | batches replayed |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+    return 0 if all(row[3] == row[4] for row in rows) else 1
+
+
+def study(mode: str, options: argparse.Namespace) -> list[tuple]:
+    rows: list[tuple] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        expected = finish(start(folder / "plain", mode, options), folder / "plain")
+        if options.kills:
+            trainings = equal = kills = 0
+            rng = random.Random(options.seed)
+            while kills < options.kills:
+                trainings += 1
+                place = folder / f"killed{trainings}"
+                while kills < options.kills and not killed(place, mode, options, rng):
+                    kills += 1
+                    print(f"{mode}: kill {kills}", flush=True)
+                equal += same(expected, finish(start(place, mode, options), place))
+            rows.append(
+                (mode, "SIGKILL", kills, f"{trainings} of {trainings}", f"{equal} of {trainings}", "-")
+            )
+        if options.ooms:
+            found = finish(start(folder / "oom", mode, options, options.ooms), folder / "oom")
+            equal = int(same(expected, found))
+            replayed = int(found["replayed"]) if found is not None else "-"
+            events = int(found["events"]) if found is not None else 0
+            done = int(found is not None and events == options.ooms)
+            rows.append((mode, "out of memory", events, f"{done} of 1", f"{equal} of 1", replayed))
+    return rows
+
+
+def start(place: Path, mode: str, options: argparse.Namespace, ooms: int = 0) -> subprocess.Popen:
+    command = [sys.executable, __file__, "--child", place, "--modes", mode, "--ooms", ooms]
+    command += ["--epochs", options.epochs, "--seed", options.seed]
+    return subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def finish(child: subprocess.Popen, place: Path) -> Any:
+    """The weights that a training ends with; None if it does not end well."""
+    output, _ = child.communicate()
+    if child.returncode != 0:
+        print(f"exit {child.returncode}: {output[-2000:]}")
+        return None
+    with np.load(place / "weights.npz") as file:
+        return dict(file)
+
+
+def killed(place: Path, mode: str, options: argparse.Namespace, rng: random.Random) -> bool:
+    """Kills a training at a random moment. True if it ended before that."""
+    child = start(place, mode, options)
+    assert child.stdout is not None
+    if rng.random() < 0.8:  # else at any moment of the start
+        for line in child.stdout:
+            if line.startswith("training"):
+                break
+        time.sleep(rng.uniform(0.0, 1.0))
+    else:
+        time.sleep(rng.uniform(0.0, 6.0))
+    ended = child.poll() is not None
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    return ended
+
+
+def same(expected: Any, found: Any) -> bool:
+    names = [name for name in expected if name.startswith("w")]
+    return found is not None and all(np.array_equal(expected[name], found[name]) for name in names)
+
+
+def train(place: Path, mode: str, epochs: int, ooms: int, seed: int) -> None:
+    """In the child process."""
+    import tensorflow as tf
+    from tensorflow import keras
+
+    import tf_comptrain as ct
+
+    tf.config.experimental.enable_op_determinism()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    keras.utils.set_random_seed(seed)
+
+    class Fault(keras.layers.Layer):
+        """Passes its input through; when armed, runs out of memory in that direction."""
+
+        armed = ""
+
+        def call(self, x):
+            @tf.custom_gradient
+            def through(x):
+                y = self.exhaust(x) if self.armed == "forward" else tf.identity(x)
+                return y, lambda dy: self.exhaust(dy) if self.armed == "backward" else tf.identity(dy)
+
+            return through(x)
+
+        def exhaust(self, x):
+            if mode == "executor":
+                y = tf.numpy_function(no_memory, [x], x.dtype)
+                y.set_shape(x.shape)
+                return y
+            size = 8_000_000
+            seed = tf.cast(tf.reshape(x, [-1])[:2], tf.int32)
+            big = tf.sort(tf.random.stateless_uniform([size, size], seed=seed), axis=1)
+            return x + 1e-30 * tf.reduce_sum(big[:, 0])
+
+    def no_memory(x):
+        raise MemoryError("Out of memory, injected")
+
+    class Trouble(keras.callbacks.Callback):
+        """Arms a fault for one step each; what it has done is not rolled back."""
+
+        def on_train_batch_begin(self, batch, logs=None):
+            step = int(self.model.optimizer.iterations.numpy())
+            if now:
+                faults.pop(now.pop()).armed = ""
+                self.model.make_train_function(force=True)
+            if step in faults:
+                faults[step].armed = rng.choice(["forward", "backward"])
+                now.add(step)
+                self.model.make_train_function(force=True)
+
+        def on_train_batch_end(self, batch, logs=None):
+            if not said:
+                said.append(True)
+                print("training", flush=True)
+
+    said: list = []
+    now: set = set()
+    points = [Fault() for _ in range(LAYERS)]
+    inputs = x = keras.Input((8, 8, 3))
+    for point in points:
+        x = point(keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x))
+    x = keras.layers.Dropout(0.2)(keras.layers.Flatten()(x))
+    model = keras.Model(inputs, keras.layers.Dense(10)(x))
+    rng = random.Random(seed)
+    steps = epochs * -(-SAMPLES // BATCH)
+    faults = {step: rng.choice(points) for step in rng.sample(range(steps), ooms)}
+    callbacks: list = [Trouble()]
+    if mode == "executor":
+        ct.compress_model(model)
+        callbacks.append(ct.AdaptiveErrorBound(interval=5, warmup=2))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], jit_compile=mode == "xla")
+    data = np.random.default_rng(seed)
+    images = data.normal(size=(SAMPLES, 8, 8, 3)).astype("float32")
+    labels = data.integers(0, 10, SAMPLES)
+    history = ct.fit(
+        model, images, labels, batch_size=BATCH, epochs=epochs, snapshot_every=3, retries=1,
+        checkpoint_dir=place, callbacks=callbacks, verbose=2,
+    )  # fmt: skip
+    events = [e for epoch in history.history["events"] for e in epoch if e.kind == "out of memory"]
+    weights = {f"w{i}": w for i, w in enumerate(model.get_weights())}
+    replayed = sum(event.step - event.back_to for event in events)
+    np.savez(place / "weights.npz", events=len(events), replayed=replayed, **weights)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
