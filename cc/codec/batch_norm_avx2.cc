@@ -17,6 +17,12 @@ struct Vector8 {
   static void Store(Floats v, T* p) {
     Store8(v, p);
   }
+  static void AddTo(Floats v, double* p) {
+    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+    _mm256_storeu_pd(p, _mm256_loadu_pd(p) + low);
+    _mm256_storeu_pd(p + 4, _mm256_loadu_pd(p + 4) + high);
+  }
 };
 
 }  // namespace

@@ -17,6 +17,12 @@ struct Vector16 {
   static void Store(Floats v, T* p) {
     Store16(v, p, kAll16);
   }
+  static void AddTo(Floats v, double* p) {
+    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
+    _mm512_storeu_pd(p, _mm512_loadu_pd(p) + low);
+    _mm512_storeu_pd(p + 8, _mm512_loadu_pd(p + 8) + high);
+  }
 };
 
 }  // namespace

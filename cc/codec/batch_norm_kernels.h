@@ -1,17 +1,27 @@
-// Internal: the loops of batch_norm.h over the rows of one decoded tile, one
-// table for each instruction set. All give the same bits: an element is
-// computed by the same operations, a lane adds its rows in order.
+// Internal: the loops of batch_norm.h over decoded values in cache, one table
+// for each instruction set. All give the same bits: an element is computed by
+// the same operations, and rows are added in order.
 #ifndef TF_COMPTRAIN_CC_CODEC_BATCH_NORM_KERNELS_H_
 #define TF_COMPTRAIN_CC_CODEC_BATCH_NORM_KERNELS_H_
 
 #include <cstdint>
 
 #include "cc/codec/half.h"
-#include "cc/codec/plane_tile.h"
 
 namespace comptrain {
 
-// dx = scale * (dy - (shift + (x - mean) * slope)), by channel.
+// Rows of `width` values, rows *_stride bytes apart. A column has one channel.
+struct BatchNormPanel {
+  const uint8_t* x;
+  int64_t x_stride;
+  const uint8_t* dy;
+  int64_t dy_stride;
+  int64_t rows;
+  int64_t width;
+  int64_t ahead;  // bytes from dy to the rows to come
+};
+
+// dx = scale * (dy - (shift + (x - mean) * slope)): `width` floats each.
 struct BatchNormLine {
   const float* mean;
   const float* slope;
@@ -19,21 +29,14 @@ struct BatchNormLine {
   const float* scale;
 };
 
-// x: rows of 32 decoded values. dy, dx: rows of 32, row_bytes apart. rows: 1
-// to 32. Indexed by DType.
+// Indexed by DType.
 struct BatchNormKernels {
-  // sum_dy[l], sum_dyx[l]: sums over rows of dy and dy * (x - mean[l]), lanes
-  // being channels.
-  void (*lane_sums[3])(const void* x, const void* dy, int64_t row_bytes,
-                       int rows, const float* mean, float* sum_dy,
-                       float* sum_dyx);
-  // Adds dy and dy * (x - mean) of value i to element i of the sums.
-  void (*flat_sums[3])(const void* x, const void* dy, int rows,
-                       const float* mean, float* sum_dy, float* sum_dyx);
-  // The line of row t, lane l is element t * line_step + l.
-  void (*gradient[3])(const void* x, const void* dy, int64_t row_bytes,
-                      int rows, const BatchNormLine& line, int line_step,
-                      void* dx);
+  // Adds the sums over rows of dy and of dy * (x - mean) to sum_dy, sum_dyx.
+  void (*add_sums[3])(const BatchNormPanel& p, const float* mean,
+                      double* sum_dy, double* sum_dyx);
+  // dx: rows dy_stride apart, may be dy.
+  void (*gradient[3])(const BatchNormPanel& p, const BatchNormLine& line,
+                      uint8_t* dx);
 };
 
 const BatchNormKernels* BatchNormKernelsScalar();
@@ -41,83 +44,123 @@ const BatchNormKernels* BatchNormKernelsScalar();
 const BatchNormKernels* BatchNormKernelsAvx2();
 const BatchNormKernels* BatchNormKernelsAvx512();
 
-// The loops for V: a vector type V::Floats of V::kWidth floats, with
-// V::Load(const T*), V::Store(Floats, T*).
+// The loops for V, a vector type: V::Floats of V::kWidth floats, with
+// V::Load(const T*), V::Store(Floats, T*) and V::AddTo(Floats, double*). They
+// take all rows of a few columns at a time, so that what belongs to columns
+// stays in registers, and kVectors vectors of columns from j on, as many as
+// fit; they return where they stopped.
+
+struct BatchNormOne {
+  static constexpr int kWidth = 1;
+  using Floats = float;
+  template <class T>
+  static float Load(const T* p) {
+    return ToFloat(*p);
+  }
+  template <class T>
+  static void Store(float v, T* p) {
+    FromFloat(v, p);
+  }
+  static void AddTo(float v, double* p) { *p += v; }
+};
+
+template <class V, class T, int kVectors>
+struct BatchNormColumns {
+  static constexpr int kStep = V::kWidth * kVectors;
+  using Floats = typename V::Floats;
+
+  static Floats Load(const uint8_t* row, int k) {
+    return V::Load(reinterpret_cast<const T*>(row) + k * V::kWidth);
+  }
+
+  // Tiles are too narrow, and the decoding in between too long, for the
+  // hardware to foresee the next rows. The L2 cache it is: prefetched into L1,
+  // rows of 4 KB or so evict each other.
+  static void Fetch(const uint8_t* row) {
+    for (int at = 0; at < kStep * static_cast<int>(sizeof(T)); at += 64) {
+      __builtin_prefetch(row + at, 0, 2);
+    }
+  }
+
+  static int64_t AddSums(const BatchNormPanel& p, int64_t j, const float* mean,
+                         double* sum_dy, double* sum_dyx) {
+    for (; j + kStep <= p.width; j += kStep) {
+      Floats center[kVectors], sum[kVectors], product[kVectors];
+      for (int k = 0; k < kVectors; ++k) {
+        center[k] = V::Load(mean + j + k * V::kWidth);
+        sum[k] = product[k] = Floats{};
+      }
+      const uint8_t* x = p.x + j * sizeof(T);
+      const uint8_t* dy = p.dy + j * sizeof(T);
+      for (int64_t row = 0; row < p.rows; ++row) {
+        Fetch(dy + p.ahead);
+        for (int k = 0; k < kVectors; ++k) {
+          const Floats g = Load(dy, k);
+          sum[k] = sum[k] + g;
+          product[k] = product[k] + g * (Load(x, k) - center[k]);
+        }
+        x += p.x_stride;
+        dy += p.dy_stride;
+      }
+      for (int k = 0; k < kVectors; ++k) {
+        V::AddTo(sum[k], sum_dy + j + k * V::kWidth);
+        V::AddTo(product[k], sum_dyx + j + k * V::kWidth);
+      }
+    }
+    return j;
+  }
+
+  static int64_t Gradient(const BatchNormPanel& p, int64_t j,
+                          const BatchNormLine& line, uint8_t* to) {
+    for (; j + kStep <= p.width; j += kStep) {
+      Floats mean[kVectors], slope[kVectors], shift[kVectors], scale[kVectors];
+      for (int k = 0; k < kVectors; ++k) {
+        mean[k] = V::Load(line.mean + j + k * V::kWidth);
+        slope[k] = V::Load(line.slope + j + k * V::kWidth);
+        shift[k] = V::Load(line.shift + j + k * V::kWidth);
+        scale[k] = V::Load(line.scale + j + k * V::kWidth);
+      }
+      const uint8_t* x = p.x + j * sizeof(T);
+      const uint8_t* dy = p.dy + j * sizeof(T);
+      uint8_t* dx = to + j * sizeof(T);
+      for (int64_t row = 0; row < p.rows; ++row) {
+        Fetch(dy + p.ahead);
+        if (dx != dy) Fetch(dx + p.ahead);
+        for (int k = 0; k < kVectors; ++k) {
+          const Floats term = (Load(x, k) - mean[k]) * slope[k];
+          V::Store(scale[k] * (Load(dy, k) - (shift[k] + term)),
+                   reinterpret_cast<T*>(dx) + k * V::kWidth);
+        }
+        x += p.x_stride;
+        dy += p.dy_stride;
+        dx += p.dy_stride;
+      }
+    }
+    return j;
+  }
+};
 
 template <class V, class T>
-static void BatchNormLaneSums(const void* x, const void* dy, int64_t row_bytes,
-                              int rows, const float* mean, float* sum_dy,
-                              float* sum_dyx) {
-  constexpr int kVectors = plane::kLanes / V::kWidth;
-  const T* in = static_cast<const T*>(x);
-  const uint8_t* from = static_cast<const uint8_t*>(dy);
-  typename V::Floats center[kVectors], sum[kVectors], product[kVectors];
-  for (int k = 0; k < kVectors; ++k) {
-    center[k] = V::Load(mean + k * V::kWidth);
-    sum[k] = product[k] = typename V::Floats{};
-  }
-  for (int t = 0; t < rows; ++t) {
-    const T* row = reinterpret_cast<const T*>(from);
-    for (int k = 0; k < kVectors; ++k) {
-      const auto g = V::Load(row + k * V::kWidth);
-      sum[k] = sum[k] + g;
-      product[k] =
-          product[k] + g * (V::Load(in + k * V::kWidth) - center[k]);
-    }
-    in += plane::kLanes;
-    from += row_bytes;
-  }
-  for (int k = 0; k < kVectors; ++k) {
-    V::Store(sum[k], sum_dy + k * V::kWidth);
-    V::Store(product[k], sum_dyx + k * V::kWidth);
-  }
+static void AddBatchNormSums(const BatchNormPanel& p, const float* mean,
+                             double* sum_dy, double* sum_dyx) {
+  int64_t j = BatchNormColumns<V, T, 2>::AddSums(p, 0, mean, sum_dy, sum_dyx);
+  j = BatchNormColumns<V, T, 1>::AddSums(p, j, mean, sum_dy, sum_dyx);
+  BatchNormColumns<BatchNormOne, T, 1>::AddSums(p, j, mean, sum_dy, sum_dyx);
 }
 
 template <class V, class T>
-static void BatchNormFlatSums(const void* x, const void* dy, int rows,
-                              const float* mean, float* sum_dy,
-                              float* sum_dyx) {
-  const T* in = static_cast<const T*>(x);
-  const T* from = static_cast<const T*>(dy);
-  for (int i = 0; i < rows * plane::kLanes; i += V::kWidth) {
-    const auto g = V::Load(from + i);
-    V::Store(V::Load(sum_dy + i) + g, sum_dy + i);
-    const auto centered = V::Load(in + i) - V::Load(mean + i);
-    V::Store(V::Load(sum_dyx + i) + g * centered, sum_dyx + i);
-  }
-}
-
-template <class V, class T>
-static void BatchNormDx(const void* x, const void* dy, int64_t row_bytes,
-                        int rows, const BatchNormLine& line, int line_step,
-                        void* dx) {
-  const T* in = static_cast<const T*>(x);
-  const uint8_t* from = static_cast<const uint8_t*>(dy);
-  uint8_t* to = static_cast<uint8_t*>(dx);
-  BatchNormLine at = line;
-  for (int t = 0; t < rows; ++t) {
-    for (int l = 0; l < plane::kLanes; l += V::kWidth) {
-      const auto centered = V::Load(in + l) - V::Load(at.mean + l);
-      const auto g = V::Load(reinterpret_cast<const T*>(from) + l);
-      const auto rest =
-          g - (V::Load(at.shift + l) + centered * V::Load(at.slope + l));
-      V::Store(V::Load(at.scale + l) * rest, reinterpret_cast<T*>(to) + l);
-    }
-    in += plane::kLanes;
-    from += row_bytes;
-    to += row_bytes;
-    at = {at.mean + line_step, at.slope + line_step, at.shift + line_step,
-          at.scale + line_step};
-  }
+static void BatchNormDx(const BatchNormPanel& p, const BatchNormLine& line,
+                        uint8_t* dx) {
+  int64_t j = BatchNormColumns<V, T, 2>::Gradient(p, 0, line, dx);
+  j = BatchNormColumns<V, T, 1>::Gradient(p, j, line, dx);
+  BatchNormColumns<BatchNormOne, T, 1>::Gradient(p, j, line, dx);
 }
 
 template <class V>
 static const BatchNormKernels* MakeBatchNormKernels() {
   static const BatchNormKernels kernels = {
-      {BatchNormLaneSums<V, float>, BatchNormLaneSums<V, BF16>,
-       BatchNormLaneSums<V, F16>},
-      {BatchNormFlatSums<V, float>, BatchNormFlatSums<V, BF16>,
-       BatchNormFlatSums<V, F16>},
+      {AddBatchNormSums<V, float>, AddBatchNormSums<V, BF16>,
+       AddBatchNormSums<V, F16>},
       {BatchNormDx<V, float>, BatchNormDx<V, BF16>, BatchNormDx<V, F16>}};
   return &kernels;
 }

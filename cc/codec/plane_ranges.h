@@ -96,28 +96,6 @@ void ForTiles(const StreamView& v, int64_t begin, int64_t end,
   }
 }
 
-// The same with the tile decoded: body(place, values), values being a compact
-// [32][32] of the stream's dtype, 64-byte aligned, zero past place.valid.
-template <typename Body>
-void ForDecodedTiles(const StreamView& v, DecodeTileFn decode, int64_t begin,
-                     int64_t end, FirstFailure* failure, const Body& body) {
-  const int64_t item = static_cast<int64_t>(ItemBytes(v.quantizer.dtype));
-  alignas(64) uint8_t values[kTileValues * 4];
-  ForTiles(v, begin, end, failure,
-           [&](const TilePlace& place, uint16_t entry, const uint32_t* words) {
-             if (entry & kRaw) {
-               std::memcpy(values, words, place.valid * item);
-             } else if (!decode(v.quantizer, entry, words, values,
-                                kLanes * item)) {
-               return false;
-             }
-             std::memset(values + place.valid * item, 0,
-                         (kTileValues - place.valid) * item);
-             body(place, static_cast<const uint8_t*>(values));
-             return true;
-           });
-}
-
 // Runs work(begin, end, &failure) over [0, n), and turns damage and exceptions
 // into a status.
 template <typename Work>
