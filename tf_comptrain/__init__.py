@@ -14,6 +14,7 @@ from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, Memory
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.error_law import LawCheck, check_error_law
 from tf_comptrain.fit import fit
+from tf_comptrain.memory import find_max_batch_size
 from tf_comptrain.model import compress_model, restore_model
 from tf_comptrain.native import LibraryError
 from tf_comptrain.recompute import Recompute
@@ -35,6 +36,7 @@ __all__ = [
     "check_error_law",
     "compress_model",
     "elastic_batch",
+    "find_max_batch_size",
     "fit",
     "memory",
     "restore_model",

@@ -2,6 +2,7 @@
 
 tf-comptrain doctor
 tf-comptrain bench step --model ResNet50 --image 224 --batch 8
+tf-comptrain bench batch --model ResNet50 --image 224 --limit 2GB
 tf-comptrain bench codec --plot codecs.png
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_codec, codec_contenders, doctor
+from tf_comptrain.cli import bench, bench_batch, bench_codec, codec_contenders, doctor
 
 
 def main() -> None:
@@ -46,6 +47,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     step.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     step.set_defaults(function=bench.main)
     _add_codec(benches)
+    bench_batch.add_arguments(
+        benches.add_parser("batch", help="the largest batch that trains under a limit, plain and compressed")
+    )
     return parser.parse_args(argv[1:])
 
 

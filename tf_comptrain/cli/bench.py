@@ -116,12 +116,9 @@ class Worker:
 
 def main(args: argparse.Namespace) -> int:
     """Measures and prints; returns 1 when a variant failed, 2 for a model that Keras does not have."""
-    if not _is_model(args.model):
-        names = sorted(name for name in dir(keras.applications) if _is_model(name))
-        print(
-            f"--model must be one of {', '.join(names)} (keras.applications). Received: {args.model!r}.",
-            file=sys.stderr,
-        )
+    refusal = unknown_model(args.model)
+    if refusal:
+        print(refusal, file=sys.stderr)
         return 2
     results = measure(args, Console(stderr=True))
     if args.json:
@@ -165,6 +162,14 @@ def measure(args: argparse.Namespace, console: Console) -> dict[str, Measured | 
 def paired_ratio(over: Measured, under: Measured) -> float:
     """Median over rounds of one variant's step time by the other's of the same round."""
     return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
+
+
+def unknown_model(name: str) -> str:
+    """What to say of a name that is no model of keras.applications; "" for one that is."""
+    if _is_model(name):
+        return ""
+    names = sorted(name for name in dir(keras.applications) if _is_model(name))
+    return f"--model must be one of {', '.join(names)} (keras.applications). Received: {name!r}."
 
 
 def _is_model(name: str) -> bool:

@@ -1,20 +1,27 @@
 """What training takes, measured and predicted: a step, a saved tensor, the peak, the largest batch."""
 
 from tf_comptrain.memory.explain import Peak, PeakRow, explain_peak
+from tf_comptrain.memory.max_batch import MaxBatch, PeakLine, find_max_batch_size
 from tf_comptrain.memory.measure import StepMemory, device, measure_call, measure_step
 from tf_comptrain.memory.memory_limit import limit
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes
 from tf_comptrain.memory.saved_report import MemoryReport, Timeline, report
+from tf_comptrain.memory.trial import Trial, TrialError
 
 __all__ = [
+    "MaxBatch",
     "MemoryReport",
     "Peak",
+    "PeakLine",
     "PeakRow",
     "SavedTensor",
     "StepMemory",
     "Timeline",
+    "Trial",
+    "TrialError",
     "device",
     "explain_peak",
+    "find_max_batch_size",
     "limit",
     "measure_call",
     "measure_step",

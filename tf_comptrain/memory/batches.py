@@ -28,7 +28,7 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
         )
     rng = np.random.default_rng(seed)
     x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
-    y = [_target(model, tensor, batch_size) for tensor in outputs]
+    y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _loss_names(model))]
     return x if len(x) > 1 else x[0], y if len(y) > 1 else y[0]
 
 
@@ -46,15 +46,20 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype) -> tf.Tenso
     return tf.cast(tf.constant(rng.integers(0, 2, shape)), dtype)
 
 
-def _target(model: keras.Model, output, batch_size: int) -> tf.Tensor:
+def _target(output, batch_size: int, loss: str) -> tf.Tensor:
     shape = _shape(output, batch_size)
-    if "sparse" in _loss_name(model.loss).lower():
+    if "sparse" in loss.lower():
         return tf.zeros(shape[:-1], tf.int32)
     return tf.zeros(shape, tf.float32)
 
 
-def _loss_name(loss) -> str:
-    if isinstance(loss, (list, tuple, dict)):
-        found = loss.values() if isinstance(loss, dict) else loss
-        return " ".join(_loss_name(each) for each in found)
-    return loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+def _loss_names(model: keras.Model) -> list[str]:
+    """The loss of each output."""
+    loss = model.loss
+    if isinstance(loss, dict):
+        loss = [loss.get(name) for name in model.output_names]
+    elif not isinstance(loss, (list, tuple)):
+        loss = [loss] * len(model.outputs)
+    return [
+        each if isinstance(each, str) else getattr(each, "__name__", type(each).__name__) for each in loss
+    ]

@@ -15,7 +15,8 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.memory.explain import batch_of, forward_end_s, trace_model
-from tf_comptrain.memory.saved import SavedTensor, saved_tensors
+from tf_comptrain.memory.measure import state_restored
+from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
 from tf_comptrain.model import instrumentation, is_compressed
 from tf_comptrain.report import format_bytes
 
@@ -161,10 +162,11 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
     """
     x, y = batch_of(model, batch_size, y)
     samples = int(tf.nest.flatten(x)[0].shape[0])
-    rows = saved_tensors(model, x, y)
     timelines = {}
-    with _keras.plain_scope():
-        plain_bytes = sum(saved.bytes for saved in saved_tensors(model, x, y))
+    with state_restored(model):  # the forward pass moves batch statistics and random seeds
+        rows = saved_tensors(model, x, y)
+        with _keras.plain_scope():
+            plain_bytes = saved_bytes(model, x, y)
     compressed = is_compressed(model)
     if timeline:
         timelines[PLAIN] = _plain_timeline(model, x, y) if compressed else _timeline(model, x, y)

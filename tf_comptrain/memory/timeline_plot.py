@@ -38,6 +38,7 @@ def draw(report: MemoryReport, path: str | Path) -> None:
             ha="center",
             color="#505050" if name == "plain" else colour,
             fontweight="bold",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1},
         )
     axes.axvline(1, color="#808080", linestyle=":", linewidth=1)
     axes.set(

@@ -1,0 +1,230 @@
+"""memory.explain_peak, memory.report, find_max_batch_size: what they say is what the allocator did."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, layers, small_cnn
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.memory import explain, max_batch, saved_report, trace, trial
+from tf_comptrain.memory.batches import random_batch
+from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Job, Trial, run_trial
+
+BATCH, SIZE = 32, 32
+
+
+@pytest.fixture(scope="module")
+def peaks():
+    """The peak of one model, plain and then compressed."""
+    model = compiled(small_cnn(size=SIZE))
+    plain = ct.memory.explain_peak(model, BATCH)
+    ct.compress_model(model)
+    return {"plain": plain, "compressed": ct.memory.explain_peak(model, BATCH)}
+
+
+@pytest.mark.parametrize("variant", ["plain", "compressed"])
+def test_the_rows_add_up_to_the_peak(peaks, variant):
+    peak = peaks[variant]
+    assert sum(row.bytes for row in peak.rows) == peak.peak_bytes == sum(peak.by_kind.values())
+    assert peak.batch_size == BATCH
+    assert [row.bytes for row in peak.rows] == sorted((row.bytes for row in peak.rows), reverse=True)
+    assert {row.kind for row in peak.rows} <= set(explain.KINDS)
+
+
+def test_kinds_tell_plain_from_compressed(peaks):
+    plain, compressed = peaks["plain"].by_kind, peaks["compressed"].by_kind
+    assert plain[explain.FORWARD] > peaks["plain"].peak_bytes / 2
+    assert explain.STREAM not in plain and explain.RESTORED not in plain
+    assert compressed[explain.STREAM] > 0
+    assert compressed.get(explain.FORWARD, 0) < plain[explain.FORWARD] / 4
+
+
+def test_a_peak_prints_and_is_json(peaks):
+    text = str(peaks["plain"])
+    assert "plain activations" in text and "sgd/" in text or "conv" in text
+    assert f"[{BATCH},{SIZE},{SIZE},32]" in text
+    found = json.loads(peaks["compressed"].to_json())
+    assert found["peak_bytes"] == sum(row["bytes"] for row in found["rows"])
+    assert "more" in peaks["plain"].table(rows=2)
+
+
+def test_the_allocator_peak_is_the_traced_one():
+    model = compiled(small_cnn(size=SIZE))
+    x, y = random_batch(model, BATCH)
+    measured = {}
+
+    def step():
+        measured["peak"] = ct.memory.measure_call(runner)
+
+    runner = explain._keras.train_step_runner(model, x, y)
+    runner()
+    traced = trace.trace_step(step)
+    peak, resting, _ = measured["peak"]
+    assert traced.peak_bytes + traced.base_bytes == peak + resting
+    levels = [event.level_bytes for event in traced.events]
+    assert [b - a for a, b in zip(levels, levels[1:])] == [event.bytes for event in traced.events[1:]]
+
+
+def test_explaining_leaves_the_model_as_it_was():
+    model = compiled(small_cnn())
+    ct.compress_model(model)
+    x, y = random_batch(model, 8)
+    model.train_on_batch(x, y)
+    sites = ct.model.instrumentation(model).sites().values()
+    before = [v.numpy() for v in model.variables], [site.read_state() for site in sites]
+    ct.memory.report(model, 8)
+    after = [v.numpy() for v in model.variables], [site.read_state() for site in sites]
+    assert all(np.array_equal(a, b) for a, b in zip(before[0], after[0]))
+    assert before[1] == after[1]
+
+
+def test_what_explain_peak_refuses():
+    model = small_cnn()
+    with pytest.raises(ValueError, match="not compiled"):
+        ct.memory.explain_peak(model, 8)
+    compiled(model)
+    with pytest.raises(ValueError, match="`y` is missing"):
+        ct.memory.explain_peak(model, np.zeros((8, 16, 16, 3), "float32"))
+    free = keras.Sequential([layers.Input((None, 3)), layers.GlobalAveragePooling1D(), layers.Dense(10)])
+    with pytest.raises(ValueError, match="no fixed shape"):
+        ct.memory.explain_peak(compiled(free), 8)
+
+
+def test_report_lists_what_is_saved(tmp_path):
+    model = compiled(small_cnn(size=SIZE))
+    plain = ct.memory.report(model, BATCH, timeline=False)
+    assert {row.storage for row in plain.rows} == {"keep"} and plain.predicted_bytes is None
+    x, y = random_batch(model, BATCH)
+    assert plain.saved_bytes == plain.saved_plain_bytes == ct.memory.saved_bytes(model, x, y)
+    with pytest.raises(ValueError, match="timeline=True"):
+        plain.plot(tmp_path / "none.png")
+
+    ct.compress_model(model)
+    report = ct.memory.report(model, BATCH)
+    assert report.saved_plain_bytes == plain.saved_bytes
+    by_tensor = {(row.layer, row.storage): row for row in report.rows}
+    tensor = (BATCH, SIZE, SIZE, 32)
+    mask = by_tensor["conv2", "bitmask"]
+    assert mask.shape == tensor and mask.bytes == np.prod(tensor) / 8 and mask.plain_bytes == 32 * mask.bytes
+    stream = by_tensor["bn1", "compress"]
+    assert stream.shape == tensor and stream.plain_bytes > 4 * stream.bytes
+    assert report.saved_bytes == sum(row.bytes for row in report.rows)
+    assert 0.5 < report.predicted_bytes / report.saved_bytes < 2
+    assert "bitmask" in str(report) and "in plain Keras" in str(report)
+    lines = report.timelines
+    assert list(lines) == [saved_report.PLAIN, saved_report.COMPRESSED]
+    assert lines["plain"].peak_bytes > 1.2 * lines["compressed"].peak_bytes
+    for line in lines.values():
+        assert len(line.time_s) == len(line.live_bytes) > 10
+        assert 0 < line.forward_end_s < line.time_s[-1]
+        progress = line.progress()
+        assert progress[0] == 0 and progress[-1] == 2 and progress == sorted(progress)
+    assert set(json.loads(report.to_json())["timelines"]) == set(lines)
+
+    pytest.importorskip("matplotlib")
+    report.plot(tmp_path / "memory.png")
+    assert (tmp_path / "memory.png").stat().st_size > 10_000
+
+
+def test_a_compressed_model_stays_compressed_after_a_report():
+    model = compiled(small_cnn())
+    ct.compress_model(model)
+    ct.memory.report(model, 8)
+    model.train_on_batch(*random_batch(model, 8))
+    assert all(s.read_state().stream_bytes > 0 for s in ct.model.instrumentation(model).sites().values())
+
+
+def allocator(constant, per_sample, floor=0, limit=300_000_000):
+    """A model of trials: the peak is flat below `floor` bytes of samples."""
+
+    def attempt(batch):
+        total = constant + max(per_sample * batch, floor)
+        return Trial(batch, OK, total) if total <= limit else Trial(batch, OUT_OF_MEMORY, 0)
+
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("constant", "per_sample", "floor", "most_trials"),
+    [(10e6, 1e6, 0, 6), (10e6, 0.5e6, 30e6, 9), (120e6, 7e6, 0, 6), (10e6, 90e6, 0, 5), (290e6, 2e6, 5e6, 5)],
+)
+def test_the_search_finds_the_largest_batch(constant, per_sample, floor, most_trials):
+    attempt = allocator(int(constant), int(per_sample), int(floor))
+    said = []
+    found = max_batch._Search(attempt, 300_000_000, 1, 65536, 0.0, said.append).run()
+    assert attempt(found.batch).outcome == OK and attempt(found.batch + 1).outcome == OUT_OF_MEMORY
+    assert len(found.trials) == len({t.batch for t in found.trials}) <= most_trials
+    assert sum(line.startswith("batch ") for line in said) == len(found.trials)
+
+
+def test_the_search_without_any_fit_and_without_an_end():
+    nothing = max_batch._Search(allocator(400_000_000, 1), 300_000_000, 1, 64, 0.0, None).run()
+    assert nothing.batch == 0 and nothing.predicted is None
+    everything = max_batch._Search(allocator(1, 1), 300_000_000, 1, 64, 0.0, None).run()
+    assert everything.batch == 64 and everything.predicted == 64
+    uncounted = max_batch._Search(
+        lambda batch: Trial(batch, OK if batch <= 50 else OUT_OF_MEMORY, 0), 300_000_000, 1, 640, 0.0, None
+    ).run()
+    assert uncounted.batch == 50 and uncounted.predicted is None
+
+
+def build_dense():
+    inputs = keras.Input((20_000,))
+    return compiled(keras.Sequential([inputs, layers.Dense(8, activation="tanh"), layers.Dense(10)]))
+
+
+def build_that_crashes():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def build_that_raises():
+    raise KeyError("no such thing")
+
+
+def test_find_max_batch_size_in_child_processes():
+    said = []
+    limit = 60_000_000
+    found = ct.find_max_batch_size(
+        build_dense, limit, start=64, compress=False, tolerance=0.3, progress=said.append
+    )
+    fits = [t for t in found.trials if t.outcome == OK]
+    assert found.batch == max(t.batch for t in fits) > 128
+    assert all(0 < t.total_bytes <= limit for t in fits)
+    failed = [t for t in found.trials if t.outcome == OUT_OF_MEMORY]
+    assert failed and min(t.batch for t in failed) > found.batch
+    assert "limit" in failed[0].detail or "peak" in failed[0].detail
+    assert any(line.startswith("predicted: ") for line in said)
+
+
+def test_a_crash_is_out_of_memory_and_an_error_is_not():
+    crashed = run_trial(Job(build_that_crashes, 1, False, None, None))
+    assert crashed.outcome == OUT_OF_MEMORY and "SIGSEGV" in crashed.detail
+    with pytest.raises(trial.TrialError, match="no such thing"):
+        run_trial(Job("test_memory:build_that_raises", 1, False, None, None))
+
+
+def test_what_find_max_batch_size_refuses():
+    with pytest.raises(ValueError, match="a child process can import"):
+        ct.find_max_batch_size(lambda: None, 10**9)
+    with pytest.raises(ValueError, match="'module:function'"):
+        ct.find_max_batch_size("build_small", 10**9)
+    with pytest.raises(ValueError, match="`start`"):
+        ct.find_max_batch_size(build_dense, 10**9, start=9, max_batch=8)
+
+
+def test_random_batches_fit_the_model():
+    tokens = keras.Input((5,), dtype="int32", name="tokens")
+    values = keras.Input((4,), name="values")
+    a = layers.Dense(3)(layers.Flatten()(layers.Embedding(2, 4)(tokens)))
+    model = keras.Model([tokens, values], [a, layers.Dense(2)(values)])
+    model.compile("sgd", ["sparse_categorical_crossentropy", "mse"])
+    x, y = random_batch(model, 6)
+    assert [t.shape for t in x] == [(6, 5), (6, 4)] and x[0].dtype == tf.int32
+    assert int(tf.reduce_max(x[0])) == 1
+    assert [t.shape for t in y] == [(6,), (6, 2)]
+    model.train_on_batch(x, y)

@@ -1,0 +1,88 @@
+"""`tf-comptrain bench batch`: the largest batch that trains under a memory limit, plain and compressed."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import re
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from tf_comptrain.cli import bench, bench_worker
+from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
+from tf_comptrain.report import format_bytes
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
+    parser.add_argument("--image", type=int, default=224, help="image width and height (%(default)s)")
+    parser.add_argument(
+        "--limit",
+        type=parse_bytes,
+        help="bytes, such as 2GB or 500MB (the device's memory; 90%% of what is free)",
+    )
+    parser.add_argument("--max-batch", type=int, default=65536, help="the largest tried (%(default)s)")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.02, help="stop this close to a batch that fails (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(function=main)
+
+
+def parse_bytes(text: str) -> int:
+    """2GB -> 2000000000"""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B?)", text.strip().upper())
+    if match is None or match[2] and match[2] not in _UNITS:
+        raise argparse.ArgumentTypeError(f"must be bytes, such as 2GB or 500MB. Received: {text!r}")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def main(args: argparse.Namespace) -> int:
+    """Searches and prints; returns 1 when a trial failed for another reason than memory."""
+    refusal = bench.unknown_model(args.model)
+    if refusal:
+        print(refusal, file=sys.stderr)
+        return 2
+    console = Console(stderr=True)
+    results = {}
+    for variant in ("plain", "compressed"):
+        try:
+            results[variant] = find_max_batch_size(
+                functools.partial(bench_worker.build, args.model, args.image, variant),
+                args.limit,
+                max_batch=args.max_batch,
+                compress=False,  # the build does it
+                tolerance=args.tolerance,
+                progress=functools.partial(console.print, f"{variant}:", markup=False),
+            )
+        except TrialError as error:
+            console.print(f"{variant}: {error}", style="red", markup=False)
+            return 1
+    if args.json:
+        print(json.dumps({name: found._asdict() for name, found in results.items()}, indent=1))
+    else:
+        Console().print(_table(args, results))
+    return 0
+
+
+def _table(args: argparse.Namespace, results: dict[str, MaxBatch]) -> Table:
+    plain, compressed = results["plain"], results["compressed"]
+    limit = format_bytes(plain.limit_bytes) if plain.limit_bytes else "the device's memory"
+    table = Table(
+        title=f"{args.model}, {args.image} x {args.image} px: largest batch in {limit}",
+        caption=f"compressed / plain: {compressed.batch / plain.batch:.1f}" if plain.batch else None,
+        caption_style="",
+    )
+    for heading in ("", "largest batch", "predicted", "trials"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, found in results.items():
+        predicted = "" if found.predicted is None else str(found.predicted)
+        table.add_row(
+            name, str(found.batch) if found.batch else "none fits", predicted, str(len(found.trials))
+        )
+    return table
