@@ -1,6 +1,171 @@
+// Codec B's coder with AVX2.
 #include "cc/codec/rans_chunk.h"
+
+#if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && \
+    defined(__x86_64__)
+
+#include "cc/codec/rans_avx2.h"
+
 namespace comptrain {
 namespace rans {
-ChunkKernels Avx2ChunkKernels(DType d, bool m) { return ScalarChunkKernels(d, m); }
+namespace {
+
+// Bytes.
+inline __m256i TokensOf(const Row256& u, int shift) {
+  static constexpr int8_t kLongTokens[6] = {9, 11, 15, 23, 39, 103};
+  static_assert(kTokenBase[9] == 9 && kTokenBase[14] == 103, "the same");
+  Row256 v, escape;
+  for (int h = 0; h < 2; ++h) {
+    v.v[h] = _mm256_srli_epi16(u.v[h], shift);
+    // Codes here are below 2^15.
+    escape.v[h] = _mm256_cmpgt_epi16(
+        v.v[h], _mm256_set1_epi16(static_cast<short>(kEscapeFrom - 1)));
+    v.v[h] = _mm256_min_epu16(v.v[h], _mm256_set1_epi16(127));
+  }
+  const __m256i small = ToBytes(v);
+  const __m256i token =
+      _mm256_add_epi8(_mm256_min_epu8(small, _mm256_set1_epi8(8)),
+                      CountEdges(small, kLongTokens));
+  return _mm256_blendv_epi8(token, _mm256_set1_epi8(kEscape),
+                            _mm256_packs_epi16(escape.v[0], escape.v[1]));
 }
+
+// context * kTokens + token.
+inline Row256 Indexes(const Contexts256& contexts, const uint16_t* c,
+                      const RowPlaces& at, __m256i tokens) {
+  const __m256i context =
+      contexts.Of(LoadRow(c + at.left), LoadRow(c + at.above),
+                  LoadRow(c + at.left2), LoadRow(c + at.context_above2));
+  const __m256i zero = _mm256_setzero_si256();
+  const Row256 high = FromBytes(context, zero), low = FromBytes(tokens, zero);
+  Row256 r;
+  for (int h = 0; h < 2; ++h) {
+    r.v[h] = _mm256_or_si256(_mm256_slli_epi16(high.v[h], 4), low.v[h]);
+  }
+  return r;
 }
+
+void Index(const Model& model, const ChunkHead& head, int rows,
+           ChunkWork* work) {
+  const Contexts256 contexts{Modes256(head)};
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    const __m256i tokens = TokensOf(LoadRow(work->u + at.here), model.shift);
+    StoreRow(Indexes(contexts, work->c, at, tokens), work->q + at.here);
+  }
+}
+
+// Appends the low words of the states above `last`, and drops them.
+inline void Emit(const States256& last, States256* s, uint16_t** out) {
+  uint16_t* to = *out;
+  for (int k = 0; k < 4; ++k) {
+    const __m256i above = _mm256_cmpgt_epi32(s->v[k], last.v[k]);
+    const unsigned chosen = Mask8(above);
+    const __m256i words = _mm256_and_si256(
+        Move8(s->v[k], kMoveTables.gather[chosen]), _mm256_set1_epi32(0xffff));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_packus_epi32(_mm256_castsi256_si128(words),
+                                      _mm256_extracti128_si256(words, 1)));
+    to += __builtin_popcount(chosen);
+    s->v[k] = _mm256_srlv_epi32(
+        s->v[k], _mm256_and_si256(above, _mm256_set1_epi32(16)));
+  }
+  *out = to;
+}
+
+inline void PushRaw(const Row256& bits, const Row256& raw, States256* s,
+                    uint16_t** out) {
+  const States256 by = Unpack(bits), low = Unpack(raw);
+  States256 last;
+  for (int k = 0; k < 4; ++k) {
+    last.v[k] = _mm256_sub_epi32(
+        _mm256_srlv_epi32(_mm256_set1_epi32(INT32_MIN), by.v[k]),
+        _mm256_set1_epi32(1));
+  }
+  Emit(last, s, out);
+  for (int k = 0; k < 4; ++k) {
+    s->v[k] = _mm256_or_si256(_mm256_sllv_epi32(s->v[k], by.v[k]), low.v[k]);
+  }
+}
+
+// state / f << kProbBits + state % f + start, for state < f << 19. The float
+// quotient is at most 1 too small, never too large.
+inline __m256i Push(__m256i state, __m256i f, __m256i start) {
+  const __m256 quotient = _mm256_mul_ps(
+      _mm256_div_ps(_mm256_cvtepi32_ps(state), _mm256_cvtepi32_ps(f)),
+      _mm256_set1_ps(1.0f - 0x1p-22f));
+  const __m256i q = _mm256_cvttps_epi32(quotient);
+  const __m256i rest = _mm256_sub_epi32(state, _mm256_mullo_epi32(q, f));
+  const __m256i pushed = _mm256_add_epi32(
+      _mm256_add_epi32(_mm256_slli_epi32(q, kProbBits), start), rest);
+  const __m256i fits = _mm256_cmpgt_epi32(f, rest);
+  return _mm256_add_epi32(
+      pushed, _mm256_andnot_si256(
+                  fits, _mm256_sub_epi32(_mm256_set1_epi32(kProbOne), f)));
+}
+
+inline void PushTokens(const Model& model, const Row256& index, States256* s,
+                       uint16_t** out) {
+  const States256 at = Unpack(index);
+  States256 f, start, last;
+  for (int k = 0; k < 4; ++k) {
+    const __m256i packed = _mm256_i32gather_epi32(
+        reinterpret_cast<const int*>(model.packed), at.v[k], 4);
+    f.v[k] = _mm256_srli_epi32(packed, 16);
+    start.v[k] = _mm256_and_si256(packed, _mm256_set1_epi32(0xffff));
+    last.v[k] = _mm256_sub_epi32(_mm256_slli_epi32(f.v[k], 31 - kProbBits),
+                                 _mm256_set1_epi32(1));
+  }
+  Emit(last, s, out);
+  for (int k = 0; k < 4; ++k) {
+    s->v[k] = Push(s->v[k], f.v[k], start.v[k]);
+  }
+}
+
+int EncodeChunk(const Model& model, int rows, ChunkWork* work,
+                ChunkHead* head) {
+  const Contexts256 contexts{Modes256(*head)};
+  const TokenTables tables(model.shift);
+  const __m256i zero = _mm256_setzero_si256();
+  const __m256i bottom = _mm256_set1_epi32(kStateLow);
+  States256 s = {{bottom, bottom, bottom, bottom}};
+  uint16_t* out = work->words;
+  for (int t = rows - 1; t >= 0; --t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    const Row256 u = LoadRow(work->u + at.here);
+    const __m256i tokens = TokensOf(u, model.shift);
+    const __m256i bits = tables.Bits(tokens);
+    if (!_mm256_testz_si256(bits, bits)) {
+      const Row256 bases = tables.Bases(tokens);
+      PushRaw(FromBytes(bits, zero),
+              {{_mm256_sub_epi16(u.v[0], bases.v[0]),
+                _mm256_sub_epi16(u.v[1], bases.v[1])}},
+              &s, &out);
+    }
+    PushTokens(model, Indexes(contexts, work->c, at, tokens), &s, &out);
+  }
+  for (int k = 0; k < 4; ++k) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(head->state) + k, s.v[k]);
+  }
+  return static_cast<int>(out - work->words);
+}
+
+}  // namespace
+
+ChunkKernels Avx2ChunkKernels(DType dtype, bool mid_rise) {
+  return {Avx2Prepare(dtype, mid_rise), Index, EncodeChunk,
+          Avx2DecodeChunk(dtype, mid_rise), true};
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+namespace rans {
+ChunkKernels Avx2ChunkKernels(DType, bool) { return {}; }
+}  // namespace rans
+}  // namespace comptrain
+
+#endif

@@ -1,0 +1,62 @@
+// The arithmetic common to codecs A and B, 8 values at a time. Same results,
+// to the bit, as quantize.h.
+#ifndef TF_COMPTRAIN_CC_CODEC_QUANTIZE_AVX2_H_
+#define TF_COMPTRAIN_CC_CODEC_QUANTIZE_AVX2_H_
+
+#include "cc/codec/half_avx2.h"
+#include "cc/codec/plane_tile.h"
+
+namespace comptrain {
+
+// INT32_MIN, or next to it, where there is no code.
+template <bool kMidRiseCodes>
+static inline __m256i Quantize8(__m256 x, __m256 inv) {
+  const __m256 t = _mm256_mul_ps(x, inv);
+  if (!kMidRiseCodes) return _mm256_cvtps_epi32(t);
+  const __m256i positive = _mm256_castps_si256(
+      _mm256_cmp_ps(x, _mm256_set1_ps(0x1p-126f), _CMP_GE_OQ));
+  const __m256i negative = _mm256_castps_si256(
+      _mm256_cmp_ps(x, _mm256_set1_ps(-0x1p-126f), _CMP_LE_OQ));
+  return _mm256_add_epi32(
+      _mm256_sub_epi32(_mm256_cvttps_epi32(t), positive), negative);
+}
+
+template <bool kMidRiseCodes>
+static inline __m256 Dequantize8(__m256i q, __m256 step) {
+  __m256 level = _mm256_cvtepi32_ps(q);
+  if (kMidRiseCodes) {
+    // sign(q) is -1, 0 or 1; half of it is exact.
+    const __m256i sign = _mm256_sign_epi32(_mm256_set1_epi32(1), q);
+    level = _mm256_sub_ps(level, _mm256_mul_ps(_mm256_cvtepi32_ps(sign),
+                                               _mm256_set1_ps(0.5f)));
+  }
+  return _mm256_mul_ps(level, step);
+}
+
+// All ones where a code does not represent its value within the bound.
+template <bool kMidRiseCodes>
+static inline __m256 Outside8(__m256 x, __m256i q,
+                              const plane::Quantizer& quant) {
+  const __m256 absolute = _mm256_castsi256_ps(_mm256_set1_epi32(INT32_MAX));
+  const __m256 x_hat =
+      Dequantize8<kMidRiseCodes>(q, _mm256_set1_ps(quant.step));
+  const __m256 error = _mm256_and_ps(_mm256_sub_ps(x, x_hat), absolute);
+  return _mm256_or_ps(
+      _mm256_cmp_ps(error, _mm256_set1_ps(quant.eb), _CMP_NLE_UQ),
+      _mm256_cmp_ps(_mm256_and_ps(x_hat, absolute),
+                    _mm256_set1_ps(quant.limit), _CMP_NLT_UQ));
+}
+
+// The sums of lanes l and l + 16, of l and l + 8, ...; s[k]: lanes from 8 k on.
+static inline float FoldLanes(const __m256 s[4]) {
+  const __m256 s8 = _mm256_add_ps(_mm256_add_ps(s[0], s[2]),
+                                  _mm256_add_ps(s[1], s[3]));
+  const __m128 s4 =
+      _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
+  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_QUANTIZE_AVX2_H_

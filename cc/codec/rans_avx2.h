@@ -1,0 +1,201 @@
+// What codec B's AVX2 encoder and decoder share: a row is two vectors of 16
+// u16, or four of 8 u32 in the order of LaneOfState.
+#ifndef TF_COMPTRAIN_CC_CODEC_RANS_AVX2_H_
+#define TF_COMPTRAIN_CC_CODEC_RANS_AVX2_H_
+
+#include "cc/codec/half_avx2.h"
+#include "cc/codec/rans_chunk.h"
+#include "cc/codec/rans_rows.h"
+
+namespace comptrain {
+namespace rans {
+
+// u16 lanes 0-15 and 16-31.
+struct Row256 {
+  __m256i v[2];
+};
+
+// u32: v[0] and v[1] are states 0-15, v[2] and v[3] are states 16-31.
+struct States256 {
+  __m256i v[4];
+};
+
+static inline Row256 LoadRow(const uint16_t* p) {
+  const __m256i* from = reinterpret_cast<const __m256i*>(p);
+  return {{_mm256_load_si256(from), _mm256_load_si256(from + 1)}};
+}
+static inline void StoreRow(const Row256& r, uint16_t* p) {
+  __m256i* to = reinterpret_cast<__m256i*>(p);
+  _mm256_store_si256(to, r.v[0]);
+  _mm256_store_si256(to + 1, r.v[1]);
+}
+
+static inline States256 Unpack(const Row256& r) {
+  const __m256i zero = _mm256_setzero_si256();
+  return {{_mm256_unpacklo_epi16(r.v[0], zero),
+           _mm256_unpacklo_epi16(r.v[1], zero),
+           _mm256_unpackhi_epi16(r.v[0], zero),
+           _mm256_unpackhi_epi16(r.v[1], zero)}};
+}
+// Of values below 2^16.
+static inline Row256 Pack(const States256& s) {
+  return {{_mm256_packus_epi32(s.v[0], s.v[2]),
+           _mm256_packus_epi32(s.v[1], s.v[3])}};
+}
+
+// Rows of values below 256 as one vector of bytes, and back.
+static inline __m256i ToBytes(const Row256& r) {
+  return _mm256_packus_epi16(r.v[0], r.v[1]);
+}
+static inline Row256 FromBytes(__m256i low, __m256i high) {
+  return {{_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)}};
+}
+
+static inline __m256i Bias256() {
+  return _mm256_set1_epi16(static_cast<short>(kCodeBias));
+}
+
+// All ones in the 16-bit lanes whose bit is set.
+static inline Row256 LaneMask(uint32_t bits) {
+  const __m256i bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512,
+                                        1024, 2048, 4096, 8192, 16384,
+                                        static_cast<short>(0x8000));
+  Row256 r;
+  for (int h = 0; h < 2; ++h) {
+    const __m256i all =
+        _mm256_set1_epi16(static_cast<short>(bits >> 16 * h & 0xffff));
+    r.v[h] = _mm256_cmpeq_epi16(_mm256_and_si256(all, bit), bit);
+  }
+  return r;
+}
+
+struct Modes256 {
+  Row256 coded_signed, predicted, lorenzo;
+  bool any_predicted;
+
+  explicit Modes256(const ChunkHead& h)
+      : coded_signed(LaneMask(h.mode_low | h.mode_high)),
+        predicted(LaneMask(h.mode_high)),
+        lorenzo(LaneMask(h.mode_low & h.mode_high)),
+        any_predicted(h.mode_high != 0) {}
+};
+
+static inline __m256i Predict256(const Modes256& modes, int h, __m256i left,
+                                 __m256i above, __m256i above_left) {
+  const __m256i p = _mm256_blendv_epi8(Bias256(), _mm256_avg_epu16(left, above),
+                                       modes.predicted.v[h]);
+  return _mm256_blendv_epi8(
+      p, _mm256_sub_epi16(_mm256_add_epi16(left, above), above_left),
+      modes.lorenzo.v[h]);
+}
+
+// How many of the edges are at most v: bytes below 128.
+template <int kCount>
+static inline __m256i CountEdges(__m256i v, const int8_t (&edges)[kCount]) {
+  __m256i count = _mm256_setzero_si256();
+  for (int i = 0; i < kCount; ++i) {
+    count = _mm256_sub_epi8(
+        count, _mm256_cmpgt_epi8(
+                   v, _mm256_set1_epi8(static_cast<char>(edges[i] - 1))));
+  }
+  return count;
+}
+
+struct Contexts256 {
+  __m256i sign;  // bytes, kSignedContext in signed lanes
+
+  explicit Contexts256(const Modes256& modes)
+      : sign(_mm256_and_si256(
+            _mm256_packs_epi16(modes.coded_signed.v[0],
+                               modes.coded_signed.v[1]),
+            _mm256_set1_epi8(kSignedContext))) {}
+
+  // Bytes. far: left of left and above of above.
+  __m256i Of(const Row256& left, const Row256& above, const Row256& left2,
+             const Row256& above2) const {
+    static constexpr int8_t kEdges[15] = {1,  3,  4,  6,  9,  12, 15, 19,
+                                          25, 33, 41, 53, 67, 85, 111};
+    static_assert(kEdges[14] == kContextEdges[14] + 1, "exceeded by");
+    const __m256i near = _mm256_add_epi8(ToBytes(left), ToBytes(above));
+    const __m256i far = _mm256_add_epi8(ToBytes(left2), ToBytes(above2));
+    const __m256i m = _mm256_add_epi8(_mm256_add_epi8(near, far),
+                                      _mm256_add_epi8(near, near));
+    return _mm256_add_epi8(
+        sign, CountEdges(_mm256_min_epu8(m, _mm256_set1_epi8(127)), kEdges));
+  }
+};
+
+static inline __m256i BytesTable(const uint8_t* of) {
+  return _mm256_broadcastsi128_si256(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(of)));
+}
+
+// Raw bits and first codes by token, for one shift.
+struct TokenTables {
+  __m256i bits, base_low, base_high;
+
+  explicit TokenTables(int shift) {
+    uint8_t bits_of[kTokens], low[kTokens], high[kTokens];
+    for (int k = 0; k < kTokens; ++k) {
+      bits_of[k] = static_cast<uint8_t>(k == kEscape ? kEscapeBits
+                                                     : kTokenBits[k] + shift);
+      low[k] = static_cast<uint8_t>(kTokenBase[k] << shift & 0xff);
+      high[k] = static_cast<uint8_t>(kTokenBase[k] << shift >> 8);
+    }
+    bits = BytesTable(bits_of);
+    base_low = BytesTable(low);
+    base_high = BytesTable(high);
+  }
+  // tokens: bytes.
+  __m256i Bits(__m256i tokens) const {
+    return _mm256_shuffle_epi8(bits, tokens);
+  }
+  Row256 Bases(__m256i tokens) const {
+    return FromBytes(_mm256_shuffle_epi8(base_low, tokens),
+                     _mm256_shuffle_epi8(base_high, tokens));
+  }
+};
+
+// For a mask of 8 states: where the chosen ones come from when they move to
+// the front, and where each one comes from when they move back.
+struct MoveTables {
+  uint8_t gather[256][8], scatter[256][8];
+};
+
+constexpr MoveTables MakeMoveTables() {
+  MoveTables t = {};
+  for (int m = 0; m < 256; ++m) {
+    int n = 0;
+    for (int i = 0; i < 8; ++i) {
+      t.scatter[m][i] = static_cast<uint8_t>(n & 7);
+      if (m >> i & 1) t.gather[m][n++] = static_cast<uint8_t>(i);
+    }
+  }
+  return t;
+}
+
+constexpr MoveTables kMoveTables = MakeMoveTables();
+
+static inline __m256i Move8(__m256i v, const uint8_t (&places)[8]) {
+  return _mm256_permutevar8x32_epi32(
+      v, _mm256_cvtepu8_epi32(
+             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(places))));
+}
+
+static inline unsigned Mask8(__m256i v) {
+  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(v)));
+}
+
+static inline void ClearPadding256(ChunkWork* work) {
+  const __m256i zero = _mm256_setzero_si256();
+  for (int i = 0; i < kPadRows * kLanes; i += kLanes) {
+    StoreRow({{Bias256(), Bias256()}}, work->q + i);
+    StoreRow({{zero, zero}}, work->u + i);
+    StoreRow({{zero, zero}}, work->c + i);
+  }
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_RANS_AVX2_H_

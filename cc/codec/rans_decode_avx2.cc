@@ -1,0 +1,184 @@
+// Codec B's decoder with AVX2.
+#include "cc/codec/rans_chunk.h"
+
+#if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && \
+    defined(__x86_64__)
+
+#include "cc/codec/quantize_avx2.h"
+#include "cc/codec/rans_avx2.h"
+
+namespace comptrain {
+namespace rans {
+namespace {
+
+// Takes words off the end, one for each state that fell below the range.
+inline bool Refill(States256* s, const uint16_t* begin, const uint16_t** end) {
+  const __m256i bottom = _mm256_set1_epi32(kStateLow);
+  __m256i low[4];
+  unsigned mask[4];
+  int total = 0;
+  for (int k = 0; k < 4; ++k) {
+    low[k] = _mm256_cmpgt_epi32(bottom, s->v[k]);
+    mask[k] = Mask8(low[k]);
+    total += __builtin_popcount(mask[k]);
+  }
+  if (*end - begin < total) return false;
+  const uint16_t* from = *end - total;
+  *end = from;
+  for (int k = 0; k < 4; ++k) {
+    const __m256i words = _mm256_cvtepu16_epi32(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const __m256i refilled =
+        _mm256_or_si256(_mm256_slli_epi32(s->v[k], 16),
+                        Move8(words, kMoveTables.scatter[mask[k]]));
+    s->v[k] = _mm256_blendv_epi8(s->v[k], refilled, low[k]);
+    from += __builtin_popcount(mask[k]);
+  }
+  return true;
+}
+
+// Tokens, as bytes; the states without them.
+inline __m256i PopTokens(const Model& model, __m256i contexts, States256* s) {
+  const States256 context =
+      Unpack(FromBytes(contexts, _mm256_setzero_si256()));
+  States256 token;
+  for (int k = 0; k < 4; ++k) {
+    const __m256i slot =
+        _mm256_and_si256(s->v[k], _mm256_set1_epi32(kProbOne - 1));
+    const __m256i found = _mm256_i32gather_epi32(
+        reinterpret_cast<const int*>(model.slots.data()),
+        _mm256_or_si256(_mm256_slli_epi32(context.v[k], kProbBits), slot), 4);
+    token.v[k] = _mm256_and_si256(found, _mm256_set1_epi32(kTokens - 1));
+    const __m256i rest = _mm256_and_si256(_mm256_srli_epi32(found, 4),
+                                          _mm256_set1_epi32(kProbOne - 1));
+    s->v[k] = _mm256_add_epi32(
+        _mm256_mullo_epi32(_mm256_srli_epi32(s->v[k], kProbBits),
+                           _mm256_srli_epi32(found, 16)),
+        rest);
+  }
+  return ToBytes(Pack(token));
+}
+
+inline Row256 PopRaw(__m256i bits, States256* s) {
+  const States256 by = Unpack(FromBytes(bits, _mm256_setzero_si256()));
+  States256 raw;
+  for (int k = 0; k < 4; ++k) {
+    raw.v[k] = _mm256_andnot_si256(
+        _mm256_sllv_epi32(_mm256_set1_epi32(-1), by.v[k]), s->v[k]);
+    s->v[k] = _mm256_srlv_epi32(s->v[k], by.v[k]);
+  }
+  return Pack(raw);
+}
+
+template <class T, bool kMidRiseCodes>
+inline void StoreValues(const Row256& biased, __m256 step, uint8_t* to) {
+  T* row = reinterpret_cast<T*>(to);
+  for (int h = 0; h < 2; ++h) {
+    const __m256i q = _mm256_xor_si256(biased.v[h], Bias256());
+    Store8(Dequantize8<kMidRiseCodes>(
+               _mm256_cvtepi16_epi32(_mm256_castsi256_si128(q)), step),
+           row + 16 * h);
+    Store8(Dequantize8<kMidRiseCodes>(
+               _mm256_cvtepi16_epi32(_mm256_extracti128_si256(q, 1)), step),
+           row + 16 * h + 8);
+  }
+}
+
+template <class T, bool kMidRiseCodes>
+bool DecodeChunk(const Quantizer& quant, const Model& model,
+                 const ChunkHead& head, const uint16_t* words, int n_words,
+                 int rows, ChunkWork* work, void* out, int64_t row_bytes) {
+  States256 s;
+  const __m256i bottom = _mm256_set1_epi32(kStateLow);
+  unsigned outside = 0;
+  for (int k = 0; k < 4; ++k) {
+    s.v[k] = _mm256_loadu_si256(
+        reinterpret_cast<const __m256i*>(head.state) + k);
+    // Negative where the top bit is set.
+    outside |= Mask8(_mm256_cmpgt_epi32(bottom, s.v[k]));
+  }
+  if (outside != 0) return false;
+  ClearPadding256(work);
+  const Modes256 modes(head);
+  const Contexts256 contexts(modes);
+  const TokenTables tables(model.shift);
+  const __m256i most = _mm256_set1_epi16(kMaxNeighbour);
+  const __m256i one = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
+  const __m256 step = _mm256_set1_ps(quant.step);
+  const uint16_t* end = words + n_words;
+  uint8_t* to = static_cast<uint8_t*>(out);
+  Row256 left = LoadRow(work->q), left_c = {{zero, zero}};
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    const __m256i context = contexts.Of(left_c, LoadRow(work->c + at.above),
+                                        LoadRow(work->c + at.left2),
+                                        LoadRow(work->c + at.context_above2));
+    const __m256i tokens = PopTokens(model, context, &s);
+    if (!Refill(&s, words, &end)) return false;
+    Row256 u = tables.Bases(tokens);
+    const __m256i bits = tables.Bits(tokens);
+    if (!_mm256_testz_si256(bits, bits)) {
+      const Row256 raw = PopRaw(bits, &s);
+      for (int h = 0; h < 2; ++h) u.v[h] = _mm256_add_epi16(u.v[h], raw.v[h]);
+      if (!Refill(&s, words, &end)) return false;
+    }
+    const Row256 above = LoadRow(work->q + at.above);
+    const Row256 above_left = LoadRow(work->q + at.above_left);
+    for (int h = 0; h < 2; ++h) {
+      left_c.v[h] =
+          _mm256_min_epu16(_mm256_srli_epi16(u.v[h], model.shift), most);
+      const __m256i sign =
+          _mm256_sub_epi16(zero, _mm256_and_si256(u.v[h], one));
+      const __m256i d = _mm256_blendv_epi8(
+          u.v[h], _mm256_xor_si256(_mm256_srli_epi16(u.v[h], 1), sign),
+          modes.coded_signed.v[h]);
+      left.v[h] = _mm256_add_epi16(
+          d, modes.any_predicted ? Predict256(modes, h, left.v[h], above.v[h],
+                                              above_left.v[h])
+                                 : Bias256());
+    }
+    StoreRow(left_c, work->c + at.here);
+    StoreRow(left, work->q + at.here);
+    if (to != nullptr) {
+      StoreValues<T, kMidRiseCodes>(left, step, to);
+      to += row_bytes;
+    }
+  }
+  bool even = end == words || (end == words + 1 && *words == 0);
+  for (int k = 0; k < 4; ++k) {
+    even &= Mask8(_mm256_cmpeq_epi32(s.v[k], bottom)) == 0xff;
+  }
+  return even;
+}
+
+template <class T>
+DecodeChunkFn Select(bool mid_rise) {
+  return mid_rise ? DecodeChunk<T, true> : DecodeChunk<T, false>;
+}
+
+}  // namespace
+
+DecodeChunkFn Avx2DecodeChunk(DType dtype, bool mid_rise) {
+  switch (dtype) {
+    case DType::kF32:
+      return Select<float>(mid_rise);
+    case DType::kBF16:
+      return Select<BF16>(mid_rise);
+    case DType::kF16:
+      return Select<F16>(mid_rise);
+  }
+  return nullptr;
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
+#else
+
+namespace comptrain {
+namespace rans {
+DecodeChunkFn Avx2DecodeChunk(DType, bool) { return nullptr; }
+}  // namespace rans
+}  // namespace comptrain
+
+#endif
