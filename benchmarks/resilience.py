@@ -53,7 +53,7 @@ def study(mode: str, options: argparse.Namespace) -> list[tuple]:
         folder = Path(temporary)
         expected = finish(start(folder / "plain", mode, options), folder / "plain")
         if options.kills:
-            trainings = equal = kills = 0
+            trainings = finished = equal = kills = 0
             rng = random.Random(options.seed)
             while kills < options.kills:
                 trainings += 1
@@ -61,9 +61,11 @@ def study(mode: str, options: argparse.Namespace) -> list[tuple]:
                 while kills < options.kills and not killed(place, mode, options, rng):
                     kills += 1
                     print(f"{mode}: kill {kills}", flush=True)
-                equal += same(expected, finish(start(place, mode, options), place))
+                found = finish(start(place, mode, options), place)
+                finished += found is not None
+                equal += same(expected, found)
             rows.append(
-                (mode, "SIGKILL", kills, f"{trainings} of {trainings}", f"{equal} of {trainings}", "-")
+                (mode, "SIGKILL", kills, f"{finished} of {trainings}", f"{equal} of {trainings}", "-")
             )
         if options.ooms:
             found = finish(start(folder / "oom", mode, options, options.ooms), folder / "oom")

@@ -46,7 +46,7 @@ class Samples:
                 raise ValueError(
                     "`y` and `sample_weight` must be left out where `x` is a dataset or a function."
                 )
-            self.count = _checked_count(self._epoch(0))
+            self.count = _checked_count(x if isinstance(x, tf.data.Dataset) else self._epoch(0))
         else:
             parts = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
             with tf.device("CPU:0"):

@@ -1,0 +1,328 @@
+"""ct.fit: training through steps that run out of memory, and through being killed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled
+from tensorflow import keras
+from tensorflow.python.framework import config
+
+import tf_comptrain as ct
+from tf_comptrain import snapshot
+from tf_comptrain.model import instrumentation
+
+layers = keras.layers
+BENCHMARK = Path(__file__).resolve().parent.parent / "benchmarks" / "resilience.py"
+SAMPLES, BATCH = 44, 8  # 6 steps an epoch, the last one of 4 samples
+
+
+class Fault(layers.Layer):
+    """Passes its input through; runs out of memory at the n-th call of that direction, once."""
+
+    def __init__(self, direction="", at=0, **kwargs):
+        super().__init__(**kwargs)
+        self.direction, self.left = direction, at
+
+    def kernel(self, direction):
+        def run(x):
+            if direction == self.direction:
+                self.left -= 1
+                if self.left == 0:
+                    raise MemoryError("Out of memory, injected")
+            return x
+
+        def op(x):
+            y = tf.numpy_function(run, [x], x.dtype)
+            y.set_shape(x.shape)
+            return y
+
+        return op
+
+    def call(self, x):
+        @tf.custom_gradient
+        def through(x):
+            return self.kernel("forward")(x), self.kernel("backward")
+
+        return through(x)
+
+
+def data(count=SAMPLES):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, 8, 8, 3)).astype("float32"), rng.integers(0, 10, count)
+
+
+def network(first=None, last=None, faults=True, compress=False, **kwargs):
+    keras.backend.clear_session()  # layer names as in a new process
+    keras.utils.set_random_seed(0)
+    points = [first or Fault(), last or Fault()] if faults else []
+    conv, dense = layers.Conv2D(8, 3, padding="same", activation="relu"), layers.Dense(10)
+    parts = [keras.Input((8, 8, 3)), conv, *points[:1], layers.Conv2D(8, 3), layers.BatchNormalization()]
+    parts += [layers.Dropout(0.2), layers.Flatten(), dense, *points[1:]]
+    model = keras.Sequential(parts)
+    if compress:
+        ct.compress_model(model)
+    return compiled(model, optimizer="adam", metrics=["accuracy"], **kwargs)
+
+
+def fit(model, *args, **kwargs):
+    settings = {"batch_size": BATCH, "epochs": 2, "snapshot_every": 2, "verbose": 0}
+    return ct.fit(model, *(args or data()), **{**settings, **kwargs})
+
+
+def events(history):
+    return [event for epoch in history.history["events"] for event in epoch]
+
+
+def equal(model, other):
+    """All variables: weights, slots, iterations, seeds, metrics, bounds."""
+    pairs = zip(snapshot.state_variables(model), snapshot.state_variables(other))
+    return all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def determinism():
+    tf.config.experimental.enable_op_determinism()
+    yield
+    config.disable_op_determinism()
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    model = network()
+    return model, fit(model)
+
+
+def test_trains_like_model_fit(capsys):
+    ours, theirs = network(faults=False), network(faults=False)
+    validation = data(20)
+    history = fit(ours, shuffle=False, verbose=1, validation_data=validation)
+    assert "6/6" in capsys.readouterr().out
+    expected = theirs.fit(
+        *data(), batch_size=BATCH, epochs=2, shuffle=False, verbose=0, validation_data=validation
+    )
+    assert equal(ours, theirs)
+    assert history.history.pop("events") == [(), ()]
+    assert history.history == expected.history and history.epoch == [0, 1]
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("point", ["first", "last"])
+def test_replays_to_the_same_weights(undisturbed, direction, point):
+    """In step 4 of the first epoch, and so after the snapshot at step 2."""
+    model = network(**{point: Fault(direction, at=4)})
+    history = fit(model, retries=1)
+    (event,) = events(history)
+    assert (event.epoch, event.step, event.back_to) == (0, 3, 2)
+    assert event.batch == event.new_batch == BATCH and "Out of memory, injected" in event.reason
+    assert equal(model, undisturbed[0])
+    assert history.history["loss"] == undisturbed[1].history["loss"]
+
+
+def test_lowers_the_batch_and_sees_every_sample_once(capsys):
+    seen = []
+
+    def note(i, x):
+        seen.append(int(i))
+        return x
+
+    samples = tf.data.Dataset.from_tensor_slices((np.arange(SAMPLES), *data()))
+
+    def noted(i, x, y):
+        return tf.ensure_shape(tf.numpy_function(note, [i, x], x.dtype), (8, 8, 3)), y
+
+    steps = []
+    count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
+    model = network(first=Fault("backward", at=5))
+    history = fit(model, samples.map(noted), epochs=1, verbose=2, callbacks=[count], shuffle=False)
+    (event,) = events(history)
+    assert (event.step, event.back_to, event.batch, event.new_batch) == (4, 4, BATCH, BATCH // 2)
+    assert steps == list(range(4 + 3))
+    assert seen[-3 * 4 :] == list(range(32, SAMPLES))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ct.fit")]
+    assert lines == [
+        "ct.fit, epoch 1, step 4: out of memory, batch 8 -> 4, back to step 4: "
+        "MemoryError: Out of memory, injected"
+    ]
+
+
+def test_raises_at_the_smallest_batch_with_the_state_of_the_snapshot():
+    model = network(first=Fault("backward", at=1))
+    before = model.get_weights()
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="`min_batch` is 8"):
+        fit(model, min_batch=BATCH)
+    assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), before))
+
+
+def test_no_variable_is_read_before_it_is_restored(undisturbed):
+    """A failed step that leaves nothing but NaN, twice: the snapshot itself stays untouched."""
+    left = [1, 1]
+
+    class Ruin(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3 and left:
+                left.pop()
+                for variable in snapshot.state_variables(self.model):
+                    if tf.as_dtype(variable.dtype).is_floating:
+                        variable.assign(np.full(variable.shape, np.nan))
+                raise tf.errors.ResourceExhaustedError(None, None, "Out of memory, injected")
+
+    model = network()
+    history = fit(model, retries=2, callbacks=[Ruin()])
+    assert len(events(history)) == 2 and equal(model, undisturbed[0])
+
+
+def test_bounds_and_callbacks_are_part_of_the_state():
+    runs = []
+    for fault in (Fault(), Fault("backward", at=9)):
+        model = network(first=fault, compress=True)
+        bounds = ct.AdaptiveErrorBound(interval=2, warmup=1)
+        stop = keras.callbacks.EarlyStopping("loss", patience=5)
+        history = fit(model, retries=1, snapshot_every=3, callbacks=[bounds, stop])
+        runs.append((model, bounds.updates, events(history)))
+    (plain, expected, none), (model, updates, found) = runs
+    assert not none and len(found) == 1
+    assert updates == expected and len(updates) > 4
+    assert any(site.read_state().bound_set > 0 for site in instrumentation(model).sites().values())
+    assert equal(model, plain)
+
+
+def test_adaptive_batch_size_steers_and_learns_of_failures():
+    tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, min_batch=2, verbose=0)
+    model = network(first=Fault("backward", at=3), compress=True)
+    fit(model, epochs=3, callbacks=[tuner])
+    first = tuner.decisions[0]
+    assert (first.action, first.batch, first.epoch) == ("lower", 4, 0)
+    assert first.reason.startswith("out of memory") and first.learning_rate == pytest.approx(0.0005)
+    assert all(decision.batch <= 4 for decision in tuner.decisions)
+    model = network(compress=True)
+    tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, verbose=0)
+    history = fit(model, epochs=3, callbacks=[tuner])
+    assert history.history["batch_size"][-1] > BATCH
+
+
+def test_a_memory_limit_lowers_the_batch():
+    model = network(faults=False)
+    x, y = data(512)
+    with tf.device("CPU:0"):
+        fit(model, x[:32], y[:32], epochs=1)  # what rests
+    in_use = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    with ct.memory.limit(in_use + 2_000_000):
+        history = fit(model, x, y, batch_size=512, epochs=1)
+    found = events(history)
+    assert found and found[0].batch == 512 and found[-1].new_batch < 512
+    assert np.isfinite(history.history["loss"][0])
+
+
+class Stop(Exception):
+    pass
+
+
+def stopper(at):
+    """Ends the process' training at a step, as a kill would."""
+
+    def stop(batch, logs):
+        stop.left -= 1
+        if stop.left == 0:
+            raise Stop
+
+    stop.left = at
+    return keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+
+
+@pytest.mark.parametrize("form, at", [("arrays", 4), ("arrays", 6), ("dataset", 9), ("function", 9)])
+def test_goes_on_from_disk(tmp_path, form, at):
+    samples = tf.data.Dataset.from_tensor_slices(data())
+    forms = {
+        "arrays": data(),
+        "dataset": (samples,),
+        "function": (lambda epoch: samples.shuffle(20, seed=epoch, reshuffle_each_iteration=False),),
+    }
+    plain, model = network(faults=False), network(faults=False)
+    expected = fit(plain, *forms[form])
+    with pytest.raises(Stop):
+        fit(model, *forms[form], checkpoint_dir=tmp_path, callbacks=[stopper(at)])
+    model = network(faults=False)
+    history = fit(model, *forms[form], checkpoint_dir=tmp_path)
+    assert equal(model, plain)
+    assert [e.kind for e in events(history)] == ["resumed"]
+    assert history.history["loss"] == expected.history["loss"] and history.epoch == [0, 1]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["training.ckpt"]
+
+
+def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path):
+    first, again, longer, plain = (network(faults=False) for _ in range(4))
+    fit(first, epochs=1, checkpoint_dir=tmp_path)
+    assert fit(again, epochs=1, checkpoint_dir=tmp_path).epoch == [0] and equal(again, first)
+    assert fit(longer, checkpoint_dir=tmp_path).epoch == [0, 1]
+    fit(plain)
+    assert equal(longer, plain)
+
+
+def test_a_torn_write_leaves_the_last_complete_checkpoint(tmp_path):
+    with pytest.raises(Stop):
+        fit(network(faults=False), checkpoint_dir=tmp_path, callbacks=[stopper(5)])
+    (tmp_path / "training.ckpt.tmp").write_bytes(b"half")
+    plain, model = network(faults=False), network(faults=False)
+    fit(plain)
+    fit(model, checkpoint_dir=tmp_path)
+    assert equal(model, plain)
+
+
+@pytest.mark.parametrize("mode", ["executor", "xla"])
+def test_killed_processes_and_failed_steps(mode):
+    """SIGKILL at random moments, out of memory at random ops; the benchmark is the same at 20."""
+    command = [sys.executable, BENCHMARK, "--kills", "2", "--ooms", "2", "--epochs", "8", "--modes", mode]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def samples(count=SAMPLES):
+    return tf.data.Dataset.from_tensor_slices(data(count))
+
+
+@pytest.mark.parametrize(
+    "arguments, kwargs, message",
+    [
+        ((samples().batch(4),), {}, "batched already"),
+        ((ct.elastic_batch(samples(), 4),), {}, "batched already"),
+        ((samples().repeat(),), {}, "infinite length"),
+        ((samples().filter(lambda x, y: True),), {}, "unknown length"),
+        ((samples().shuffle(9),), {}, "reorders at each iteration"),
+        ((samples(), 1), {}, "`y` and `sample_weight` must be left out"),
+        ((), {"min_batch": 9}, "`min_batch` must be at most `batch_size`"),
+        ((), {"batch_size": 0}, "`batch_size` must be a positive integer"),
+        ((), {"snapshot_every": 0}, "`snapshot_every` must be a positive integer"),
+        ((), {"retries": -1}, "`retries` must be an integer"),
+        ((), {"seed": -1}, "`seed` must be an integer"),
+        ((), {"shuffle": -1}, "`shuffle` must be"),
+        ((data()[0], data(3)[1]), {}, "same number of samples"),
+    ],
+)
+def test_errors_before_training(arguments, kwargs, message):
+    model = network(faults=False)
+    with pytest.raises(ValueError, match=message):
+        fit(model, *arguments, **kwargs)
+    assert int(model.optimizer.iterations.numpy()) == 0
+
+
+def test_errors_about_checkpoints(tmp_path):
+    fit(network(faults=False), epochs=1, checkpoint_dir=tmp_path)
+    other = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(10)])
+    with pytest.raises(ValueError, match="another model"):
+        fit(compiled(other), checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match="other data: samples is 44 there, 40 here"):
+        fit(network(faults=False), *data(40), checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match="other data: seed"):
+        fit(network(faults=False), seed=1, checkpoint_dir=tmp_path)
+    (tmp_path / "training.ckpt").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="is not a checkpoint of ct.fit"):
+        fit(network(faults=False), checkpoint_dir=tmp_path)
+
+
+def test_not_compiled():
+    with pytest.raises(ValueError, match="not compiled"):
+        fit(keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten()]))
