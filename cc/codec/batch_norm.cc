@@ -56,8 +56,7 @@ class Gradient {
         dy_(static_cast<const uint8_t*>(dy)),
         parallel_(parallel),
         kernels_(Select(isa)),
-        decode_(plane::SelectKernels(isa, v.quantizer.dtype,
-                                     v.quantizer.mid_rise).decode),
+        isa_(isa),
         type_(static_cast<int>(v.quantizer.dtype)),
         item_(static_cast<int64_t>(ItemBytes(v.quantizer.dtype))),
         columns_(Columns(v.geometry, of.channels)) {}
@@ -91,9 +90,9 @@ class Gradient {
     int64_t left = strip.values;
     const auto next = [&](int64_t rows, int64_t width, int64_t x_width) {
       if (rows == 0 || width == 0) return;
-      body(BatchNormPanel{strip.x + (at - strip.offset) * item_,
-                          x_width * item_, dy_ + at * item_, columns_ * item_,
-                          rows, width, strip.ahead * item_},
+      body(BatchNormPanel{strip.x + (at - strip.offset), x_width,
+                          dy_ + at * item_, columns_ * item_, rows, width,
+                          strip.ahead * item_},
            at % columns_, at);
       at += rows * width;
       left -= rows * width;
@@ -118,7 +117,7 @@ class Gradient {
   const uint8_t* const dy_;
   const ParallelFor& parallel_;
   const BatchNormKernels& kernels_;
-  const plane::DecodeTileFn decode_;
+  const Isa isa_;
   const int type_;
   const int64_t item_;
   const int64_t columns_;
@@ -160,7 +159,7 @@ void Gradient::SumBlock(const std::vector<float>& mean, int64_t begin,
                         int64_t end, FirstFailure* failure, Sums* sums) const {
   const auto add_sums = kernels_.add_sums[type_];
   plane::ForDecodedStrips(
-      v_, decode_, begin, end, failure, [&](const Strip& strip) {
+      v_, isa_, begin, end, failure, [&](const Strip& strip) {
         ForPanels(strip, [&](const BatchNormPanel& p, int64_t j, int64_t) {
           add_sums(p, mean.data() + j, sums->dy.data() + j,
                    sums->dyx.data() + j);
@@ -182,7 +181,7 @@ Status Gradient::WriteDx(const Sums& total, uint8_t* dx) const {
       v_, parallel_, v_.geometry.ranges(), plane::kDecodeCyclesPerRange,
       [&](int64_t begin, int64_t end, FirstFailure* failure) {
         plane::ForDecodedStrips(
-            v_, decode_, begin, end, failure, [&](const Strip& strip) {
+            v_, isa_, begin, end, failure, [&](const Strip& strip) {
               ForPanels(strip, [&](const BatchNormPanel& p, int64_t j,
                                    int64_t offset) {
                 gradient(p,

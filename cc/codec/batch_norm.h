@@ -26,7 +26,8 @@ struct BatchNormChannels {
 //   dbeta = sum dy, dgamma = sum dy * x_norm        (over each channel)
 //   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m)
 //
-// stream: of n elements of dtype, checked as PlaneDecode checks it. dy, dx: n
+// stream: of n elements of dtype, checked as PlaneDecode checks it; x_hat is
+// what it stands for in f32, before PlaneDecode's rounding to dtype. dy, dx: n
 // elements of dtype, host, may be the same buffer. dgamma, dbeta: `channels`
 // floats. All unspecified unless ok. The same bits for any number of threads.
 Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,

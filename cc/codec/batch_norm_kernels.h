@@ -10,12 +10,12 @@
 
 namespace comptrain {
 
-// Rows of `width` values, rows *_stride bytes apart. A column has one channel.
+// Rows of `width` values. A column has one channel.
 struct BatchNormPanel {
-  const uint8_t* x;
-  int64_t x_stride;
+  const float* x;
+  int64_t x_stride;  // floats between rows
   const uint8_t* dy;
-  int64_t dy_stride;
+  int64_t dy_stride;  // bytes between rows
   int64_t rows;
   int64_t width;
   int64_t ahead;  // bytes from dy to the rows to come
@@ -69,6 +69,9 @@ struct BatchNormColumns {
   static constexpr int kStep = V::kWidth * kVectors;
   using Floats = typename V::Floats;
 
+  static Floats Load(const float* row, int k) {
+    return V::Load(row + k * V::kWidth);
+  }
   static Floats Load(const uint8_t* row, int k) {
     return V::Load(reinterpret_cast<const T*>(row) + k * V::kWidth);
   }
@@ -87,10 +90,10 @@ struct BatchNormColumns {
     for (; j + kStep <= p.width; j += kStep) {
       Floats center[kVectors], sum[kVectors], product[kVectors];
       for (int k = 0; k < kVectors; ++k) {
-        center[k] = V::Load(mean + j + k * V::kWidth);
+        center[k] = Load(mean + j, k);
         sum[k] = product[k] = Floats{};
       }
-      const uint8_t* x = p.x + j * sizeof(T);
+      const float* x = p.x + j;
       const uint8_t* dy = p.dy + j * sizeof(T);
       for (int64_t row = 0; row < p.rows; ++row) {
         Fetch(dy + p.ahead);
@@ -115,12 +118,12 @@ struct BatchNormColumns {
     for (; j + kStep <= p.width; j += kStep) {
       Floats mean[kVectors], slope[kVectors], shift[kVectors], scale[kVectors];
       for (int k = 0; k < kVectors; ++k) {
-        mean[k] = V::Load(line.mean + j + k * V::kWidth);
-        slope[k] = V::Load(line.slope + j + k * V::kWidth);
-        shift[k] = V::Load(line.shift + j + k * V::kWidth);
-        scale[k] = V::Load(line.scale + j + k * V::kWidth);
+        mean[k] = Load(line.mean + j, k);
+        slope[k] = Load(line.slope + j, k);
+        shift[k] = Load(line.shift + j, k);
+        scale[k] = Load(line.scale + j, k);
       }
-      const uint8_t* x = p.x + j * sizeof(T);
+      const float* x = p.x + j;
       const uint8_t* dy = p.dy + j * sizeof(T);
       uint8_t* dx = to + j * sizeof(T);
       for (int64_t row = 0; row < p.rows; ++row) {

@@ -100,14 +100,20 @@ int64_t Mistakes(const Case& c, const Result& r) {
   const double m = static_cast<double>(n / channels);
   const DType dtype = c.params.dtype;
   std::vector<double> dbeta(channels), dgamma(channels), beta_size(channels),
-      gamma_size(channels);
+      gamma_size(channels), rounded(channels);
   const auto norm = [&](int64_t i) {
     const int64_t k = i % channels;
     return (static_cast<double>(LoadFloat(c.x_hat.data(), dtype, i)) -
             c.mean[k]) * c.inv_std[k];
   };
+  // How far x_hat, rounded to dtype, may be from what the gradient reads.
+  const auto rounding = [&](int64_t i) {
+    return HalfUlp(LoadFloat(c.x_hat.data(), dtype, i), dtype) *
+           c.inv_std[i % channels];
+  };
   for (int64_t i = 0; i < n; ++i) {
     const double g = LoadFloat(c.dy.data(), dtype, i), x = norm(i);
+    rounded[i % channels] += std::fabs(g) * rounding(i);
     dbeta[i % channels] += g;
     dgamma[i % channels] += g * x;
     beta_size[i % channels] += std::fabs(g);
@@ -116,7 +122,8 @@ int64_t Mistakes(const Case& c, const Result& r) {
   int64_t bad = 0;
   for (int64_t k = 0; k < channels; ++k) {
     bad += !(std::fabs(r.dbeta[k] - dbeta[k]) <= 1e-6 * beta_size[k]);
-    bad += !(std::fabs(r.dgamma[k] - dgamma[k]) <= 1e-6 * gamma_size[k]);
+    bad += !(std::fabs(r.dgamma[k] - dgamma[k]) <=
+             1e-6 * gamma_size[k] + rounded[k]);
   }
   for (int64_t i = 0; i < n; ++i) {
     const int64_t k = i % channels;
@@ -130,6 +137,9 @@ int64_t Mistakes(const Case& c, const Result& r) {
     const float got = LoadFloat(r.dx.data(), dtype, i);
     const double allowed =
         2e-6 * size +
+        std::fabs(factor) / m *
+            ((std::fabs(norm(i)) + rounding(i)) * rounded[k] +
+             rounding(i) * gamma_size[k]) +
         1.01 * HalfUlp(static_cast<float>(std::fabs(expected) + 2e-6 * size),
                        dtype);
     bad += !(std::fabs(got - expected) <= allowed);

@@ -1,48 +1,54 @@
 // Internal: decodes a codec A stream into a small buffer, one tile or a few at
-// a time, for callers that read x_hat beside another tensor.
+// a time, for callers that read x_hat beside another tensor. Always as f32:
+// rounding to the stream's dtype and back would take time and accuracy.
 #ifndef TF_COMPTRAIN_CC_CODEC_PLANE_STRIPS_H_
 #define TF_COMPTRAIN_CC_CODEC_PLANE_STRIPS_H_
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 
+#include "cc/codec/half.h"
 #include "cc/codec/plane_ranges.h"
 
 namespace comptrain {
 namespace plane {
 
 // In the flat view tiles follow each other in memory: together they hold
-// several rows of any width. 32 KB of f32, the L1 cache.
+// several rows of most widths. 32 KB, the L1 cache.
 constexpr int64_t kFlatStripTiles = 8;
 
 // Decoded values: those of one tile, [rows][32], or, in the flat view, of
 // consecutive tiles.
 struct Strip {
-  int64_t offset;    // in the tensor, of the first value
-  int64_t values;    // inside the tensor
-  const uint8_t* x;  // of the stream's dtype, 64-byte aligned
-  int64_t ahead;     // from this offset to that of the strip to come; 0: none
+  int64_t offset;  // in the tensor, of the first value
+  int64_t values;  // inside the tensor
+  const float* x;  // 64-byte aligned
+  int64_t ahead;   // from this offset to that of the strip to come; 0: none
 };
 
 // Calls body(strip) over ranges [begin, end), in order. Damage is reported,
 // and the strip it is in left out.
 template <typename Body>
-void ForDecodedStrips(const StreamView& v, DecodeTileFn decode, int64_t begin,
-                      int64_t end, FirstFailure* failure, const Body& body) {
+void ForDecodedStrips(const StreamView& v, Isa isa, int64_t begin, int64_t end,
+                      FirstFailure* failure, const Body& body) {
   const Geometry& g = v.geometry;
-  const int64_t item = static_cast<int64_t>(ItemBytes(v.quantizer.dtype));
+  Quantizer quantizer = v.quantizer;
+  quantizer.dtype = DType::kF32;
+  const DecodeTileFn decode =
+      SelectKernels(isa, DType::kF32, quantizer.mid_rise).decode;
   const int64_t most = g.flat ? kFlatStripTiles : 1;
-  alignas(64) uint8_t buffer[kFlatStripTiles * kTileValues * 4];
+  alignas(64) float buffer[kFlatStripTiles * kTileValues];
   for (int64_t range = begin; range < end; ++range) {
     int64_t tile = range * kRangeTiles, first = tile;
     const int64_t last = std::min(g.tiles, tile + kRangeTiles);
     const auto add = [&](const TilePlace& place, uint16_t entry,
                          const uint32_t* words) {
-      uint8_t* to = buffer + (tile - first) * kTileValues * item;
+      float* to = buffer + (tile - first) * kTileValues;
       if (entry & kRaw) {
-        std::memcpy(to, words, place.valid * item);
-      } else if (!decode(v.quantizer, entry, words, to, kLanes * item)) {
+        for (int i = 0; i < place.valid; ++i) {
+          to[i] = LoadFloat(words, v.quantizer.dtype, i);
+        }
+      } else if (!decode(quantizer, entry, words, to, kLanes * sizeof *to)) {
         return false;
       }
       ++tile;
