@@ -41,6 +41,10 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
+// Bytes between the vector being packed and the one fetched: most of a chunk, so
+// that reading goes on while the packed one is written.
+constexpr int kAhead = 6144;
+
 inline __m256i Load(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
@@ -98,6 +102,8 @@ void Pack32(const void* x, uint32_t* mask, void* values) {
   const char* in = static_cast<const char*>(x);
   char* out = static_cast<char*>(values);
   for (int w = 0; w < kMaskWords; ++w) {
+    _mm_prefetch(in + kAhead, _MM_HINT_T0);
+    _mm_prefetch(in + kAhead + 64, _MM_HINT_T0);
     uint32_t bits = 0;
     for (int k = 0; k < 4; ++k) {
       const __m256i v = Load(in);
@@ -117,6 +123,7 @@ void Pack16(const void* x, uint32_t* mask, void* values) {
   const char* in = static_cast<const char*>(x);
   char* out = static_cast<char*>(values);
   for (int w = 0; w < kMaskWords; ++w) {
+    _mm_prefetch(in + kAhead, _MM_HINT_T0);
     __m128i v[4], is_zero[4];
     for (int k = 0; k < 4; ++k) {
       v[k] = Load128(in + 16 * k);

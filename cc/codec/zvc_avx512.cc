@@ -9,6 +9,10 @@ namespace comptrain {
 namespace zvc {
 namespace {
 
+// Bytes between the vector being packed and the one fetched: most of a chunk, so
+// that reading goes on while the packed one is written.
+constexpr int kAhead = 6144;
+
 int Count32(const void* x) {
   const char* in = static_cast<const char*>(x);
   int count = 0;
@@ -43,6 +47,8 @@ void Pack32(const void* x, uint32_t* mask, void* values) {
     _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(n, b));
     out += 4 * __builtin_popcount(high);
     mask[w] = low | high << 16;
+    _mm_prefetch(in + kAhead, _MM_HINT_T0);
+    _mm_prefetch(in + kAhead + 64, _MM_HINT_T0);
     in += 128;
   }
 }
@@ -56,6 +62,7 @@ void Pack16(const void* x, uint32_t* mask, void* values) {
     _mm512_storeu_si512(out, _mm512_maskz_compress_epi16(m, v));
     out += 2 * __builtin_popcount(m);
     mask[w] = m;
+    _mm_prefetch(in + kAhead, _MM_HINT_T0);
     in += 64;
   }
 }
