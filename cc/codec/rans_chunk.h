@@ -88,11 +88,16 @@ using DecodeChunkFn = bool (*)(const Quantizer& quant, const Model& model,
                                int n_words, int rows, ChunkWork* work,
                                void* out, int64_t row_bytes);
 
+// mask[t - first] bit l = code of row t, lane l of a decoded chunk is not zero.
+using MaskRowsFn = void (*)(const ChunkWork& work, int first, int last,
+                            uint32_t* mask);
+
 struct ChunkKernels {
   PrepareFn prepare;
   IndexFn index;
   EncodeChunkFn encode;
   DecodeChunkFn decode;
+  MaskRowsFn mask;
   bool needs_slots;  // decode reads Model::slots
 };
 

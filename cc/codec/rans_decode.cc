@@ -135,24 +135,15 @@ rans::ChunkKernels KernelsFor(Isa isa, StreamView* v) {
   return kernels;
 }
 
-// Rows [first, first + 32) of the mask of a chunk's values; rows past the end
-// are zero.
-void MaskRows(const Stored& s, DType dtype, const ChunkPlace& place, int first,
-              const ChunkWork& work, uint32_t mask[plane::kPixels]) {
-  for (int t = 0; t < plane::kPixels; ++t) {
-    mask[t] = 0;
-    if (s.kind == StoredAs::kZero || first + t >= place.rows) continue;
-    const int at = (first + t) * kLanes;
-    for (int l = 0; l < kLanes; ++l) {
-      bool set;
-      if (s.kind == StoredAs::kCoded) {
-        set = work.q[at + rans::kPadRows * kLanes + l] != rans::kCodeBias;
-      } else {
-        set = at + l < place.valid &&
-              (FloatBits(LoadFloat(s.bytes, dtype, at + l)) & 0x7f800000) != 0;
-      }
-      mask[t] |= static_cast<uint32_t>(set) << l;
-    }
+// Rows [first, first + 32) of the mask of a raw chunk's values.
+void RawMaskRows(const Stored& s, DType dtype, const ChunkPlace& place,
+                 int first, uint32_t mask[plane::kPixels]) {
+  const int begin = first * kLanes;
+  const int end = std::min(place.valid, begin + plane::kTileValues);
+  for (int i = begin; i < end; ++i) {
+    const bool set =
+        (FloatBits(LoadFloat(s.bytes, dtype, i)) & 0x7f800000) != 0;
+    mask[(i - begin) / kLanes] |= static_cast<uint32_t>(set) << i % kLanes;
   }
 }
 
@@ -241,8 +232,13 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
           static_cast<const uint8_t*>(dy) + place.offset * item;
       uint8_t* to = static_cast<uint8_t*>(dx) + place.offset * item;
       for (int first = 0; first < place.rows; first += plane::kPixels) {
-        uint32_t mask[plane::kPixels];
-        MaskRows(c, v.quantizer.dtype, place, first, *work, mask);
+        uint32_t mask[plane::kPixels] = {};
+        if (c.kind == StoredAs::kRaw) {
+          RawMaskRows(c, v.quantizer.dtype, place, first, mask);
+        } else if (c.kind == StoredAs::kCoded) {
+          kernels.mask(*work, first,
+                       std::min(place.rows, first + plane::kPixels), mask);
+        }
         const int64_t at = first * row_bytes;
         const int valid =
             std::min(place.valid - first * kLanes, plane::kTileValues);

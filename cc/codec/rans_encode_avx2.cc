@@ -150,11 +150,22 @@ int EncodeChunk(const Model& model, int rows, ChunkWork* work,
   return static_cast<int>(out - work->words);
 }
 
+void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
+  for (int t = first; t < last; ++t) {
+    const Row256 q = LoadRow(work.q + (t + kPadRows) * kLanes);
+    const __m256i zero = _mm256_permute4x64_epi64(
+        _mm256_packs_epi16(_mm256_cmpeq_epi16(q.v[0], Bias256()),
+                           _mm256_cmpeq_epi16(q.v[1], Bias256())),
+        0xd8);
+    *mask++ = ~static_cast<uint32_t>(_mm256_movemask_epi8(zero));
+  }
+}
+
 }  // namespace
 
 ChunkKernels Avx2ChunkKernels(DType dtype, bool mid_rise) {
   return {Avx2Prepare(dtype, mid_rise), Index, EncodeChunk,
-          Avx2DecodeChunk(dtype, mid_rise), true};
+          Avx2DecodeChunk(dtype, mid_rise), MaskRows, true};
 }
 
 }  // namespace rans

@@ -75,12 +75,19 @@ inline void PushRaw(__m512i bits, __m512i raw, States* s, uint16_t** out) {
   s->b = _mm512_or_si512(_mm512_sllv_epi32(s->b, bits_b), High16(raw));
 }
 
+// To 2^-22: an estimate and a step of Newton's.
+inline __m512 Reciprocal(__m512 f) {
+  const __m512 r = _mm512_rcp14_ps(f);
+  return _mm512_mul_ps(r, _mm512_fnmadd_ps(f, r, _mm512_set1_ps(2.0f)));
+}
+
 // state / f << kProbBits + state % f + start, for state < f << 19. The float
 // quotient is at most 1 too small, never too large.
 inline __m512i Push(__m512i state, __m512i f, __m512i start) {
   const __m512 quotient = _mm512_mul_ps(
-      _mm512_div_ps(_mm512_cvtepi32_ps(state), _mm512_cvtepi32_ps(f)),
-      _mm512_set1_ps(1.0f - 0x1p-22f));
+      _mm512_mul_ps(_mm512_cvtepi32_ps(state),
+                    Reciprocal(_mm512_cvtepi32_ps(f))),
+      _mm512_set1_ps(1.0f - 0x1p-21f));
   const __m512i q = _mm512_cvttps_epi32(quotient);
   const __m512i rest = _mm512_sub_epi32(state, _mm512_mullo_epi32(q, f));
   const __m512i pushed = _mm512_add_epi32(
@@ -90,22 +97,39 @@ inline __m512i Push(__m512i state, __m512i f, __m512i start) {
       _mm512_sub_epi32(_mm512_set1_epi32(kProbOne), f));
 }
 
-// packed[context * kTokens + token] for half a row.
-inline __m512i Lookup(const Model& model, __m512i index) {
-  return _mm512_i32gather_epi32(index, model.packed, 4);
+// start[token + kOffset] of each lane's context.
+template <int kOffset>
+inline __m512i StartOf(const Model& model, __m512i index, __mmask32 m2,
+                       __mmask32 m4, __mmask32 m8) {
+  const auto pair = [&](int k) {
+    return _mm512_permutex2var_epi16(LoadRow(model.start[k + kOffset]), index,
+                                     LoadRow(model.start[k + kOffset + 1]));
+  };
+  const auto four = [&](int k) {
+    return _mm512_mask_mov_epi16(pair(k), m2, pair(k + 2));
+  };
+  return _mm512_mask_mov_epi16(
+      _mm512_mask_mov_epi16(four(0), m4, four(4)), m8,
+      _mm512_mask_mov_epi16(four(8), m4, four(12)));
 }
 
-inline void PushTokens(const Model& model, __m512i index, States* s,
-                       uint16_t** out) {
-  const __m512i low = _mm512_set1_epi32(0xffff);
-  const __m512i a = Lookup(model, Low16(index));
-  const __m512i b = Lookup(model, High16(index));
-  const __m512i f_a = _mm512_srli_epi32(a, 16), f_b = _mm512_srli_epi32(b, 16);
+inline void PushTokens(const Model& model, __m512i context, __m512i token,
+                       States* s, uint16_t** out) {
+  const __m512i index = _mm512_or_si512(
+      context, _mm512_slli_epi16(
+                   _mm512_and_si512(token, _mm512_set1_epi16(1)), 5));
+  const __mmask32 m2 = _mm512_test_epi16_mask(token, _mm512_set1_epi16(2));
+  const __mmask32 m4 = _mm512_test_epi16_mask(token, _mm512_set1_epi16(4));
+  const __mmask32 m8 = _mm512_test_epi16_mask(token, _mm512_set1_epi16(8));
+  const __m512i start = StartOf<0>(model, index, m2, m4, m8);
+  const __m512i f =
+      _mm512_sub_epi16(StartOf<1>(model, index, m2, m4, m8), start);
+  const __m512i f_a = Low16(f), f_b = High16(f);
   constexpr int kRoom = 31 - kProbBits;
   Emit(_mm512_cmpge_epu32_mask(s->a, _mm512_slli_epi32(f_a, kRoom)),
        _mm512_cmpge_epu32_mask(s->b, _mm512_slli_epi32(f_b, kRoom)), s, out);
-  s->a = Push(s->a, f_a, _mm512_and_si512(a, low));
-  s->b = Push(s->b, f_b, _mm512_and_si512(b, low));
+  s->a = Push(s->a, f_a, Low16(start));
+  s->b = Push(s->b, f_b, High16(start));
 }
 
 int EncodeChunk(const Model& model, int rows, ChunkWork* work,
@@ -126,19 +150,27 @@ int EncodeChunk(const Model& model, int rows, ChunkWork* work,
                   u, _mm512_permutexvar_epi16(token, tokens.bases)),
               &s, &out);
     }
-    PushTokens(model,
-               _mm512_or_si512(_mm512_slli_epi16(context, 4), token), &s, &out);
+    // Looked up in registers: gathers would take longer.
+    PushTokens(model, context, token, &s, &out);
   }
   _mm512_storeu_si512(head->state, s.a);
   _mm512_storeu_si512(head->state + 16, s.b);
   return static_cast<int>(out - work->words);
 }
 
+void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
+  const __m512i zero = _mm512_set1_epi16(static_cast<short>(kCodeBias));
+  for (int t = first; t < last; ++t) {
+    *mask++ = _mm512_cmpneq_epu16_mask(
+        LoadRow(work.q + (t + kPadRows) * kLanes), zero);
+  }
+}
+
 }  // namespace
 
 ChunkKernels Avx512ChunkKernels(DType dtype, bool mid_rise) {
   return {Avx512Prepare(dtype, mid_rise), Index, EncodeChunk,
-          Avx512DecodeChunk(dtype, mid_rise), false};
+          Avx512DecodeChunk(dtype, mid_rise), MaskRows, false};
 }
 
 }  // namespace rans

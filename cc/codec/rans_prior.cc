@@ -1,5 +1,5 @@
-// Measured on ReLU, convolution and batch normalization outputs of small networks
-// trained on CIFAR-10, at bounds of 0.05 to 0.2 sigma.
+// Measured on outputs of ReLU, convolution and batch normalization in small
+// networks trained on CIFAR-10, at bounds of 0.05 to 0.2 sigma.
 #include "cc/codec/rans_model.h"
 
 namespace comptrain {

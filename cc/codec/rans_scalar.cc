@@ -305,6 +305,17 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
   return even;
 }
 
+void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
+  for (int t = first; t < last; ++t) {
+    const uint16_t* q = work.q + (t + kPadRows) * kLanes;
+    uint32_t set = 0;
+    for (int l = 0; l < kLanes; ++l) {
+      set |= static_cast<uint32_t>(q[l] != kCodeBias) << l;
+    }
+    *mask++ = set;
+  }
+}
+
 }  // namespace
 
 ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows) {
@@ -324,9 +335,11 @@ ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows) {
 
 ChunkKernels ScalarChunkKernels(DType /*dtype*/, bool mid_rise) {
   if (mid_rise) {
-    return {Prepare<true>, Index, EncodeChunk, DecodeChunk<true>, false};
+    return {Prepare<true>, Index, EncodeChunk, DecodeChunk<true>, MaskRows,
+            false};
   }
-  return {Prepare<false>, Index, EncodeChunk, DecodeChunk<false>, false};
+  return {Prepare<false>, Index, EncodeChunk, DecodeChunk<false>, MaskRows,
+          false};
 }
 
 }  // namespace rans
