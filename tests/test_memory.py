@@ -46,7 +46,7 @@ def test_kinds_tell_plain_from_compressed(peaks):
 
 def test_a_peak_prints_and_is_json(peaks):
     text = str(peaks["plain"])
-    assert "plain activations" in text and "sgd/" in text or "conv" in text
+    assert "plain activations" in text and "conv1" in text
     assert f"[{BATCH},{SIZE},{SIZE},32]" in text
     found = json.loads(peaks["compressed"].to_json())
     assert found["peak_bytes"] == sum(row["bytes"] for row in found["rows"])
@@ -173,9 +173,11 @@ def test_the_search_without_any_fit_and_without_an_end():
     assert uncounted.batch == 50 and uncounted.predicted is None
 
 
-def build_dense():
-    inputs = keras.Input((20_000,))
-    return compiled(keras.Sequential([inputs, layers.Dense(8, activation="tanh"), layers.Dense(10)]))
+def build_wide():
+    """Activations of 51 kB a sample, and next to no weights."""
+    wide = [layers.RepeatVector(200), layers.Activation("tanh"), layers.Activation("sigmoid")]
+    ends = [layers.GlobalAveragePooling1D(), layers.Dense(10)]
+    return compiled(keras.Sequential([keras.Input((64,)), *wide, *ends]))
 
 
 def build_that_crashes():
@@ -190,7 +192,7 @@ def test_find_max_batch_size_in_child_processes():
     said = []
     limit = 60_000_000
     found = ct.find_max_batch_size(
-        build_dense, limit, start=64, compress=False, tolerance=0.3, progress=said.append
+        build_wide, limit, start=64, compress=False, tolerance=0.4, progress=said.append
     )
     fits = [t for t in found.trials if t.outcome == OK]
     assert found.batch == max(t.batch for t in fits) > 128
@@ -214,7 +216,7 @@ def test_what_find_max_batch_size_refuses():
     with pytest.raises(ValueError, match="'module:function'"):
         ct.find_max_batch_size("build_small", 10**9)
     with pytest.raises(ValueError, match="`start`"):
-        ct.find_max_batch_size(build_dense, 10**9, start=9, max_batch=8)
+        ct.find_max_batch_size(build_wide, 10**9, start=9, max_batch=8)
 
 
 def test_random_batches_fit_the_model():

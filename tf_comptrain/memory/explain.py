@@ -78,10 +78,11 @@ class Peak(NamedTuple):
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Bytes of each kind that occurs, largest first."""
+        """Bytes of each kind that occurs, largest first; new values less the old ones freed."""
         sums: dict[str, int] = {}
         for row in self.rows:
-            sums[row.kind] = sums.get(row.kind, 0) + row.bytes
+            kind = UPDATE if row.kind == REPLACED else row.kind
+            sums[kind] = sums.get(kind, 0) + row.bytes
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
     def to_json(self) -> str:
@@ -99,6 +100,7 @@ class Peak(NamedTuple):
             f"{self.model}, batch {self.batch_size}: alive at the peak", ("kind",), ("bytes", "of peak")
         )
         for kind, size in self.by_kind.items():
+            kind = f"{kind}, less the old ones" if kind == UPDATE else kind
             kinds.add_row(kind, format_bytes(size), f"{size / max(self.peak_bytes, 1):.0%}")
         kinds.add_section()
         kinds.add_row("peak over resting", format_bytes(self.peak_bytes), "100%")
