@@ -1,6 +1,6 @@
-// Codec C, "zvc": lossless zero-value compression. Each chunk of 2,048 elements
-// is a bit mask of the elements whose bits are not all zero, and those elements;
-// so -0, NaN and subnormals come back bit for bit. Rhu et al., Compressing DMA
+// Codec C, "zvc": lossless zero-value compression. Each chunk of 2,048
+// elements is a bit mask of those whose bits are not all zero, and these; so
+// -0, NaN and subnormals come back bit for bit. Rhu et al., Compressing DMA
 // Engine, HPCA 2018, is where it comes from; it gains nothing on dense tensors.
 // Byte-identical on every instruction set and for any number of threads.
 // docs/codec-format.md is the specification.

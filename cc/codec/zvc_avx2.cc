@@ -41,8 +41,8 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
-// Bytes between the vector being packed and the one fetched: most of a chunk, so
-// that reading goes on while the packed one is written.
+// Bytes between the vector being packed and the one fetched: most of a chunk,
+// so that reading goes on while the packed one is written.
 constexpr int kAhead = 6144;
 
 inline __m256i Load(const void* p) {

@@ -9,8 +9,8 @@ namespace comptrain {
 namespace zvc {
 namespace {
 
-// Bytes between the vector being packed and the one fetched: most of a chunk, so
-// that reading goes on while the packed one is written.
+// Bytes between the vector being packed and the one fetched: most of a chunk,
+// so that reading goes on while the packed one is written.
 constexpr int kAhead = 6144;
 
 int Count32(const void* x) {

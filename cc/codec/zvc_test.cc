@@ -102,7 +102,8 @@ void TestRoundTrips() {
 // Within 1% (f32) of one mask bit an element and the values, and next to
 // nothing more where that would not pay.
 void TestSizes() {
-  const int64_t n = 3 << 19;  // streams on both sides of the size for StreamLines
+  // Streams on both sides of the size that StreamLines is used from.
+  const int64_t n = 3 << 19;
   for (DType dtype : kAllDTypes) {
     const double item_bits = 8.0 * ItemBytes(dtype);
     for (double density : {0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9}) {
@@ -255,7 +256,8 @@ void TestGoldenStreams() {
     for (int64_t i = 0; i < n; ++i) {
       const int v = static_cast<int>(i * 7919 % 101);
       const bool on = i < 5000 ? v < 30 : i < 8192;
-      StoreFloat(on ? 0.25f * static_cast<float>(v - 15) : 0, dtype, x.data(), i);
+      const float value = on ? 0.25f * static_cast<float>(v - 15) : 0;
+      StoreFloat(value, dtype, x.data(), i);
     }
     uint64_t hash = 14695981039346656037u;  // FNV-1a
     for (uint8_t b : Encode(x, dtype, n, Isa::kScalar)) {

@@ -32,8 +32,8 @@ inline void StreamLines(uint8_t* to, const uint8_t* from, size_t bytes) {
 #endif
 }
 
-// Append to at(), then Advance; or Copy. Writes exactly the bytes advanced over: lines
-// shared with other threads' ranges are completed by ordinary stores.
+// Append to at(), then Advance; or Copy. Writes exactly the bytes advanced
+// over: lines shared with other threads' ranges get ordinary stores.
 class LineWriter {
  public:
   // past_caches: use StreamLines.

@@ -87,9 +87,9 @@ inline void Mutate(const std::vector<Bytes>& seeds, std::mt19937* random,
         s[at] = static_cast<uint8_t>(r());
         break;
       case 3: {
-        const uint32_t extremes[] = {0, 1, 0xffffffffu, 0x7fffffffu, 0x80000000u,
-                                     static_cast<uint32_t>(s.size()),
-                                     static_cast<uint32_t>(s.size() / 4)};
+        const uint32_t size = static_cast<uint32_t>(s.size());
+        const uint32_t extremes[] = {
+            0, 1, 0xffffffffu, 0x7fffffffu, 0x80000000u, size, size / 4};
         const uint32_t v = extremes[r() % 7] + r() % 3 - 1;
         std::memcpy(s.data() + at / 4 * 4, &v,
                     std::min<size_t>(4, s.size() - at / 4 * 4));
