@@ -15,7 +15,7 @@ from tf_comptrain.cli import bench, bench_worker
 from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
 from tf_comptrain.report import format_bytes
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}  # powers of ten
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse_bytes(text: str) -> int:
     """2GB -> 2000000000"""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?B?)", text.strip().upper())
-    if match is None or match[2] and match[2] not in _UNITS:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip().upper())
+    if match is None:
         raise argparse.ArgumentTypeError(f"must be bytes, such as 2GB or 500MB. Received: {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(float(match[1]) * 10 ** _UNITS[match[2]])
 
 
 def main(args: argparse.Namespace) -> int:

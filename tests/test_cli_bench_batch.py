@@ -1,0 +1,49 @@
+"""bench batch: what it asks for, and what it prints."""
+
+import argparse
+import json
+
+import pytest
+
+from tf_comptrain import cli
+from tf_comptrain.cli import bench_batch
+from tf_comptrain.memory import MaxBatch, Trial, TrialError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2GB", 2 * 10**9), ("1.5 mb", 1_500_000), ("7", 7), ("3k", 3000), ("3 parsecs", None), ("GB", None)],
+)
+def test_bytes(text, size):
+    if size is None:
+        with pytest.raises(argparse.ArgumentTypeError, match="2GB"):
+            bench_batch.parse_bytes(text)
+    else:
+        assert bench_batch.parse_bytes(text) == size
+
+
+def search(build, limit, **kwargs):
+    batch = {"plain": 10, "compressed": 45}[build.args[2]]
+    kwargs["progress"]("a line")
+    return MaxBatch(batch, batch + 1, limit, None, (Trial(batch, "ok", 5),))
+
+
+def test_both_variants_and_their_ratio(monkeypatch, capsys):
+    monkeypatch.setattr(bench_batch, "find_max_batch_size", search)
+    command = ["tf-comptrain", "bench", "batch", "--model", "MobileNet", "--limit", "2GB"]
+    assert cli.run(cli.parse(command)) == 0
+    captured = capsys.readouterr()
+    assert "compressed / plain: 4.5" in captured.out and "in 2 GB" in captured.out
+    assert "plain: a line" in captured.err
+    assert cli.run(cli.parse([*command, "--json"])) == 0
+    assert json.loads(capsys.readouterr().out)["compressed"]["batch"] == 45
+
+
+def test_failures_have_a_status(monkeypatch, capsys):
+    def broken(build, limit, **kwargs):
+        raise TrialError("the child said so")
+
+    monkeypatch.setattr(bench_batch, "find_max_batch_size", broken)
+    assert cli.run(cli.parse(["tf-comptrain", "bench", "batch", "--model", "MobileNet"])) == 1
+    assert "the child said so" in capsys.readouterr().err
+    assert cli.run(cli.parse(["tf-comptrain", "bench", "batch", "--model", "nothing"])) == 2
