@@ -38,51 +38,6 @@ struct ChunkSize {
   rans::ChunkSums sums;
 };
 
-Status CheckParams(const RansParams& p, Isa isa) {
-  const std::string where = "codec B: ";
-  if (p.n < 0) {
-    return Status::Invalid(where + "n must be at least 0, got " +
-                           std::to_string(p.n));
-  }
-  if (p.channels <= 0 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
-    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
-                           "of n = " + std::to_string(p.n) + ", got " +
-                           std::to_string(p.channels) +
-                           "; pass the size of the last dimension");
-  }
-  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
-    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
-                           "float16, got " +
-                           std::to_string(static_cast<int>(p.dtype)));
-  }
-  if (!plane::BoundSupported(p.eb)) {
-    return Status::Invalid(where + "eb must lie between about 1.2e-38 and "
-                           "4.2e37, got " + std::to_string(p.eb) +
-                           "; set a positive finite error bound, or keep the "
-                           "tensor uncompressed");
-  }
-  if (p.width < 0) {
-    return Status::Invalid(where + "width must be at least 0, got " +
-                           std::to_string(p.width));
-  }
-  if (p.dither) {
-    return Status::Invalid(where +
-                           "dither is not implemented; set dither = false");
-  }
-  if (!IsaAvailable(isa)) {
-    return Status::Invalid(where + "this machine lacks the instruction set "
-                           "asked for, got isa " +
-                           std::to_string(static_cast<int>(isa)) +
-                           "; use Isa::kBest");
-  }
-  const Geometry g(p.n, p.channels);
-  if (g.chunks > UINT32_MAX || rans::Sections(g, true).payload > UINT32_MAX) {
-    return Status::Invalid(where + "n is too large for one stream, got " +
-                           std::to_string(p.n) + "; split the tensor");
-  }
-  return {};
-}
-
 Status OutOfMemory(const std::exception& e) {
   return Status::Invalid(std::string("codec B: encoding failed, ") + e.what() +
                          "; free host memory or lower the batch size");
@@ -126,7 +81,7 @@ struct RansEncoder::Impl {
 RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
   Impl& m = *impl_;
   m.params = params;
-  m.checked = CheckParams(params, isa);
+  m.checked = rans::CheckParams(params, isa);
   if (!m.checked.ok()) return;
   m.geometry = Geometry(params.n, params.channels);
   m.quantizer = plane::MakeQuantizer(params.dtype, params.mid_rise, params.eb);

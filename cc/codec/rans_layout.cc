@@ -1,6 +1,7 @@
 #include "cc/codec/rans_layout.h"
 
 #include <cfloat>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -124,9 +125,10 @@ Status ReadTable(const uint8_t* stream, size_t stream_bytes,
   const Sections& at = view->sections;
   if (h.payload_offset != at.payload || at.payload > stream_bytes ||
       (stream_bytes - at.payload) % 4 != 0) {
-    return BadHeader("payload_offset",
-                     Text(at.payload) + ", within the stream, whole words after",
-                     Text(h.payload_offset));
+    return BadHeader(
+        "payload_offset",
+        Text(at.payload) + ", within the stream, whole words after",
+        Text(h.payload_offset));
   }
   if (head.shift > kMaxShift) {
     return BadField("table field shift", "at most " + Text(kMaxShift),
@@ -155,6 +157,51 @@ Status ReadTable(const uint8_t* stream, size_t stream_bytes,
 }
 
 }  // namespace
+
+Status CheckParams(const RansParams& p, Isa isa) {
+  const std::string where = "codec B: ";
+  if (p.n < 0) {
+    return Status::Invalid(where + "n must be at least 0, got " +
+                           std::to_string(p.n));
+  }
+  if (p.channels <= 0 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
+    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
+                           "of n = " + std::to_string(p.n) + ", got " +
+                           std::to_string(p.channels) +
+                           "; pass the size of the last dimension");
+  }
+  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
+    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
+                           "float16, got " +
+                           std::to_string(static_cast<int>(p.dtype)));
+  }
+  if (!plane::BoundSupported(p.eb)) {
+    return Status::Invalid(where + "eb must lie between about 1.2e-38 and "
+                           "4.2e37, got " + std::to_string(p.eb) +
+                           "; set a positive finite error bound, or keep the "
+                           "tensor uncompressed");
+  }
+  if (p.width < 0) {
+    return Status::Invalid(where + "width must be at least 0, got " +
+                           std::to_string(p.width));
+  }
+  if (p.dither) {
+    return Status::Invalid(where +
+                           "dither is not implemented; set dither = false");
+  }
+  if (!IsaAvailable(isa)) {
+    return Status::Invalid(where + "this machine lacks the instruction set "
+                           "asked for, got isa " +
+                           std::to_string(static_cast<int>(isa)) +
+                           "; use Isa::kBest");
+  }
+  const Geometry g(p.n, p.channels);
+  if (g.chunks > UINT32_MAX || Sections(g, true).payload > UINT32_MAX) {
+    return Status::Invalid(where + "n is too large for one stream, got " +
+                           std::to_string(p.n) + "; split the tensor");
+  }
+  return {};
+}
 
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view) {

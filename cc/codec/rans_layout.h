@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "cc/codec/plane_layout.h"
+#include "cc/codec/rans.h"
 #include "cc/codec/rans_chunk.h"
 #include "cc/codec/rans_model.h"
 #include "cc/codec/status.h"
@@ -106,6 +107,9 @@ inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
     to += to_row;
   }
 }
+
+// What an encoder can do on this machine.
+Status CheckParams(const RansParams& params, Isa isa);
 
 // A checked stream.
 struct StreamView {

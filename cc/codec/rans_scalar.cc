@@ -46,7 +46,8 @@ uint16_t Neighbour(uint16_t u, int shift) {
   return static_cast<uint16_t>(std::min(u >> shift, kMaxNeighbour));
 }
 
-int ContextOf(const uint16_t* c, const RowPlaces& at, int lane, bool is_signed) {
+int ContextOf(const uint16_t* c, const RowPlaces& at, int lane,
+              bool is_signed) {
   const int m = 3 * (c[at.left + lane] + c[at.above + lane]) +
                 c[at.left2 + lane] + c[at.context_above2 + lane];
   return kByteTables.context[std::min(m, 127)] +

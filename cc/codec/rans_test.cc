@@ -17,7 +17,8 @@ constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 std::string Case(const RansParams& p, const std::string& what) {
   return what + ": dtype " + std::to_string(static_cast<int>(p.dtype)) +
          " n " + std::to_string(p.n) + " channels " +
-         std::to_string(p.channels) + " width " + std::to_string(p.width) + " eb " + std::to_string(p.eb) +
+         std::to_string(p.channels) + " width " + std::to_string(p.width) +
+         " eb " + std::to_string(p.eb) +
          (p.mid_rise ? " mid-rise" : "");
 }
 
@@ -90,8 +91,8 @@ void TestLargeChunks() {
       }
       const Bytes x = ToTensor(v, dtype);
       for (float eb : {0.1f, 0.0005f}) {
-        CheckRoundTrip(x, RansParamsOf(dtype, n, 64, eb, dtype == DType::kF32, 16),
-                       "large chunks");
+        const bool mid_rise = dtype == DType::kF32;
+        CheckRoundTrip(x, RansParamsOf(dtype, n, 64, eb, mid_rise, 16), "large");
       }
     }
   }
