@@ -62,6 +62,8 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, 
                 x=_as_rank_4(through), scale=gamma, offset=beta, mean=[], variance=[], epsilon=epsilon
             )
             y = _restore_shape(y, x)
+            # Eagerly, what the gradient function names stays alive: not the input that is held.
+            kept = None if isinstance(held, Held) else through
             inv_std = tf.math.rsqrt(_population_variance(variance, x) + epsilon)
 
         def gradient(dy, unused_dmean, unused_dvariance):
@@ -69,7 +71,7 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, 
                 return held.batch_norm_gradient(dy, gamma, mean, inv_std)
             dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
                 y_backprop=_as_rank_4(dy),
-                x=_as_rank_4(through),
+                x=_as_rank_4(kept),
                 scale=gamma,
                 reserve_space_1=reserved[0],
                 reserve_space_2=reserved[1],

@@ -1,0 +1,88 @@
+"""The gradient of batch normalization from a stream, against plain Keras and TensorFlow."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import codecs, native
+
+PLANE = codecs.get("plane")
+SHAPES = [(8, 9, 9, 64), (4, 7, 7, 24), (40, 1000), (6, 50, 32), (2, 3, 4, 5, 7), (1, 1, 1, 40)]
+TOLERANCES = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 2e-3}
+
+
+def arguments(shape, dtype, bound):
+    """The stream of a random x and what else the op reads; and x itself."""
+    random = np.random.default_rng(sum(shape))
+    channels = shape[-1]
+    spread = random.uniform(0.5, 3, channels)
+    x = tf.cast(random.normal(size=shape) * spread + random.normal(size=channels), dtype)
+    dy = tf.cast(random.normal(size=shape) + 0.2, dtype)
+    state = tf.constant(codecs.State(bound_set=bound))
+    _, stream, _ = PLANE.compress(x, state, relative_bound=0.1, mid_rise=False)
+    axes = list(range(len(shape) - 1))
+    mean, variance = tf.nn.moments(tf.cast(x, tf.float32), axes)
+    gamma = tf.cast(random.uniform(0.5, 2, channels), tf.float32)
+    return x, (stream, dy, gamma, mean, tf.math.rsqrt(variance + 1e-3))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_matches_keras(shape, dtype):
+    x, (stream, dy, gamma, mean, inv_std) = arguments(shape, dtype, bound=1e-6)
+    layer = keras.layers.BatchNormalization(dtype="float32")
+    layer.build(shape)
+    layer.gamma.assign(gamma)
+    x32 = tf.cast(x, tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(x32)
+        y = layer(x32, training=True)
+    variables = [x32, layer.gamma, layer.beta]
+    expected = tape.gradient(y, variables, output_gradients=tf.cast(dy, tf.float32))
+    for got, want in zip(PLANE.batch_norm_gradient(stream, dy, gamma, mean, inv_std), expected, strict=True):
+        scale = max(1e-3, float(tf.reduce_max(tf.abs(want))))
+        np.testing.assert_allclose(tf.cast(got, tf.float32), want, atol=TOLERANCES[dtype] * scale)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matches_decoding_first(shape):
+    _, given = arguments(shape, "float32", bound=0.2)
+    expected = codecs.Codec.batch_norm_gradient(PLANE, *given)
+    for got, want in zip(PLANE.batch_norm_gradient(*given), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_in_a_graph_where_dx_may_take_the_memory_of_dy():
+    _, (stream, dy, *rest) = arguments((8, 9, 9, 64), "float32", bound=0.2)
+    want = PLANE.batch_norm_gradient(stream, dy * 2.0, *rest)
+
+    @tf.function
+    def step():
+        return PLANE.batch_norm_gradient(stream, dy * 2.0, *rest)
+
+    for got, expected in zip(step(), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_wrong_arguments():
+    _, (stream, dy, gamma, mean, inv_std) = arguments((8, 9, 9, 64), "float32", bound=0.2)
+    op = native.ops().comptrain_batch_norm_grad
+    error = tf.errors.InvalidArgumentError
+    with pytest.raises(error, match=r"mean must have shape \[64\].*got \[63\]"):
+        op(stream, dy, gamma, mean[:-1], inv_std)
+    with pytest.raises(error, match="header field n"):
+        op(stream, dy[1:], gamma, mean, inv_std)
+    with pytest.raises(error, match="channels must be the number of channels"):
+        op(stream, tf.reshape(dy, [-1, 32]), gamma[:32], mean[:32], inv_std[:32])
+    with pytest.raises(error, match="encode it again|pass the whole stream|total_bytes"):
+        op(stream[:-16], dy, gamma, mean, inv_std)
+
+
+def test_no_second_gradient():
+    _, (stream, dy, *rest) = arguments((8, 9, 9, 64), "float32", bound=0.2)
+    with tf.GradientTape() as tape:
+        tape.watch(dy)
+        dx, _, _ = PLANE.batch_norm_gradient(stream, dy, *rest)
+    with pytest.raises(LookupError, match="first-order gradients only"):
+        tape.gradient(dx, dy)
