@@ -1,0 +1,144 @@
+"""What `fit` does around the steps: datasets, epochs, callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain._keras.training import build_optimizer
+from tf_comptrain._keras.version import KERAS_3
+
+if KERAS_3:
+    from keras.src.backend.tensorflow import trainer as _trainer
+    from keras.src.callbacks import callback_list as _callback_list
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter as _DatasetAdapter
+
+_scopes = threading.local()
+
+
+def batching_of(dataset: tf.data.Dataset) -> str | None:
+    """The transformation that made batches of a dataset's elements; None if none did."""
+    while True:
+        name = type(dataset).__name__.lstrip("_")
+        if "Batch" in name and "Unbatch" not in name:
+            return name
+        inputs = dataset._inputs()
+        if len(inputs) != 1 or "Unbatch" in name or "FlatMap" in name:
+            return None
+        dataset = inputs[0]
+
+
+def follow_cardinality() -> None:
+    """From now on `fit` asks a dataset for its number of batches at each epoch, not only at the first.
+
+    An epoch of exactly that many steps ends without a step on no data, which would advance
+    `optimizer.iterations`. The progress bar follows too.
+    """
+    if not KERAS_3:
+        raise NotImplementedError("Batch sizes that change from epoch to epoch need Keras 3.")
+    if _trainer.TFEpochIterator.__name__ == "_FollowingIterator":
+        return
+
+    class _FollowingIterator(_trainer.TFEpochIterator):
+        _num_batches: Any
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            _scopes.epochs = weakref.ref(self)
+
+        def refresh(self) -> int | None:
+            if isinstance(self.data_adapter, _DatasetAdapter):
+                self._num_batches = self.data_adapter.num_batches or self._num_batches
+            return self.num_batches
+
+        def _enumerate_iterator(self):
+            self.refresh()
+            yield from super()._enumerate_iterator()
+
+    class _FollowingProgbar(keras.callbacks.ProgbarLogger):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs = _current_epochs()
+            if epochs is not None:
+                self.target = epochs.refresh()
+            super().on_epoch_begin(epoch, logs)
+
+    _trainer.TFEpochIterator = _FollowingIterator
+    _callback_list.ProgbarLogger = _FollowingProgbar
+
+
+def _current_epochs() -> Any:
+    found = getattr(_scopes, "epochs", None)
+    return found() if found is not None else None
+
+
+def fitted_dataset() -> tf.data.Dataset | None:
+    """In `on_train_begin`: the dataset that `fit` was called with, after `follow_cardinality`."""
+    if getattr(_scopes, "fitting", None) is not None:
+        return _scopes.fitting
+    adapter = getattr(_current_epochs(), "data_adapter", None)
+    return adapter._dataset if isinstance(adapter, _DatasetAdapter) else None
+
+
+def unsteady_shuffle_of(dataset: tf.data.Dataset) -> str | None:
+    """A shuffle that orders samples anew each time the dataset is read, or has no seed; None if none."""
+    if "Shuffle" in type(dataset).__name__:
+        if getattr(dataset, "_reshuffle_each_iteration", True):
+            return "a shuffle that reorders at each iteration"
+        if int(getattr(dataset, "_seed", 0)) == 0 and int(getattr(dataset, "_seed2", 0)) == 0:
+            return "a shuffle without a seed"
+    return next(filter(None, map(unsteady_shuffle_of, dataset._inputs())), None)
+
+
+def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
+    """Makes every variable of a training now (weights, slots, metrics), and the train function."""
+    if not KERAS_3:
+        raise NotImplementedError("tf_comptrain.fit needs Keras 3.")
+    model._assert_compile_called("fit")
+    model._symbolic_build(data_batch=batches.element_spec)
+    build_optimizer(model)
+    model.make_train_function()
+
+
+def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int, steps: int) -> Any:
+    """Keras' own container, with History and progress bar, as `model.fit` makes it."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=True,
+        add_progbar=verbose != 0,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+        model=model,
+    )
+
+
+def show_steps(callbacks: Any, steps: int) -> None:
+    """Sets the length of the progress bar."""
+    for callback in callbacks.callbacks:
+        if isinstance(callback, keras.callbacks.ProgbarLogger):
+            callback.target = steps
+            if callback.progbar is not None:
+                callback.progbar.target = steps
+
+
+def epoch_logs(model: keras.Model, logs: Any) -> dict:
+    """The metrics over the epoch so far; the last step's logs where a train step makes its own."""
+    return dict(model._get_metrics_result_or_logs(logs))
+
+
+@contextlib.contextmanager
+def fitting(dataset: Any) -> Iterator[None]:
+    """Inside, `fitted_dataset` answers `dataset`."""
+    _scopes.fitting = dataset
+    try:
+        yield
+    finally:
+        _scopes.fitting = None

@@ -1,0 +1,165 @@
+"""Layers of a model: their calls, their overrides, the graph they form."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain._keras.version import KERAS_3
+
+if KERAS_3:
+    from keras.src import ops as _keras_ops
+    from keras.src.applications import convnext, inception_resnet_v2
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.ops import numpy as _numpy_ops
+
+
+def class_call(layer: keras.layers.Layer, method: str = "call") -> Callable:
+    """A method of the layer's class, which instrumentation does not touch."""
+    return getattr(type(layer), method)
+
+
+def set_call(layer: keras.layers.Layer, call: Callable, method: str = "call") -> None:
+    """Overrides a method for one layer instance, past Keras' attribute tracking."""
+    layer.__dict__[method] = call
+
+
+def reset_call(layer: keras.layers.Layer, method: str = "call") -> None:
+    layer.__dict__.pop(method, None)
+
+
+def has_own_call(layer: keras.layers.Layer, method: str = "call") -> bool:
+    return method in layer.__dict__
+
+
+def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """All layers inside, each once, in the order of creation."""
+    return list(layer._flatten_layers(include_self=False))
+
+
+def direct_sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    return list(layer._flatten_layers(include_self=False, recursive=False))
+
+
+def forget_traces(model: keras.Model) -> None:
+    """Drops the compiled train, test and predict functions: they hold the layers as they were."""
+    model.train_function = None
+    model.test_function = None
+    model.predict_function = None
+
+
+def jit_compile(model: keras.Model) -> bool:
+    """Whether `model.compile` settled on XLA; False for a model that is not compiled."""
+    if KERAS_3:
+        return bool(getattr(model, "compiled", False) and model.jit_compile)
+    return bool(getattr(model, "_jit_compile", False))
+
+
+def strategy_scope(model: keras.layers.Layer) -> contextlib.AbstractContextManager:
+    """The tf.distribute scope in which the model's variables were made."""
+    strategy = getattr(model, "_distribute_strategy", None)
+    return strategy.scope() if strategy is not None else contextlib.nullcontext()
+
+
+def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
+    """(operation, input tensors, output tensors) of each call in a functional model's graph.
+
+    Empty for subclassed models, which have no graph before they run.
+    """
+    for nodes in getattr(model, "_nodes_by_depth", {}).values():
+        for node in nodes:
+            operation = node.operation if KERAS_3 else node.layer
+            if KERAS_3:
+                yield operation, list(node.input_tensors), list(node.outputs)
+            else:
+                yield operation, tf.nest.flatten(node.keras_inputs), tf.nest.flatten(node.outputs)
+
+
+def all_graph_calls(model: keras.layers.Layer) -> Iterator[tuple[Any, list, list]]:
+    """`graph_calls` of a functional model and of those nested in it."""
+    yield from graph_calls(functional_of(model))
+    for child in sublayers(model):
+        if child is not functional_of(model):
+            yield from graph_calls(child)
+
+
+def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
+    """The functional model inside a Sequential one; the model itself otherwise."""
+    return getattr(model, "_functional", None) or model
+
+
+def passive_operations() -> tuple[type, ...]:
+    """Functional-graph operations (`x + y`, `ops.reshape`) whose gradient reads no tensor's values."""
+    if not KERAS_3:
+        return ()
+    names = (
+        "Add", "Subtract", "Negative", "Concatenate", "Stack", "Reshape", "Transpose", "Ravel",
+        "Squeeze", "ExpandDims", "Pad", "Mean", "Sum", "GetItem", "Split", "Moveaxis", "Swapaxes",
+    )  # fmt: skip
+    return tuple(getattr(_numpy_ops, name) for name in names if hasattr(_numpy_ops, name)) + (
+        _keras_ops.core.Cast,
+    )
+
+
+def input_count(layer: keras.layers.Layer) -> int | None:
+    """How many tensors a layer takes in the functional graph it is part of; None outside of one."""
+    nodes = layer._inbound_nodes
+    if not nodes:
+        return None
+    return len(nodes[0].input_tensors if KERAS_3 else tf.nest.flatten(nodes[0].keras_inputs))
+
+
+def feeds_a_layer(layer: keras.layers.Layer) -> bool:
+    """Whether another layer of a functional model reads the layer's output."""
+    return bool(layer._outbound_nodes)
+
+
+def application_layers(*names: str) -> list[type]:
+    """Layer classes of those names that keras.applications defines for its own models."""
+    modules = (convnext, inception_resnet_v2) if KERAS_3 else ()
+    return [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
+
+
+def batch_norm_extras(layer: keras.layers.Layer) -> str | None:
+    """What a BatchNormalization layer does beyond the plain form; None if nothing."""
+    if getattr(layer, "synchronized", False):
+        return "synchronized batch statistics"
+    if getattr(layer, "renorm", False):
+        return "batch renormalization"
+    if getattr(layer, "virtual_batch_size", None) or getattr(layer, "adjustment", None):
+        return "virtual batches"
+    return None
+
+
+@contextlib.contextmanager
+def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Inside, `hook(layer, output)` replaces the output of every layer called on tensors.
+
+    Train functions are traced anew, with the hook. Those traced inside keep it.
+    """
+    original_call = keras.layers.Layer.__call__
+    original_make = keras.Model.make_train_function
+    fresh: set[int] = set()
+
+    def call(layer, *args, **kwargs):
+        output = original_call(layer, *args, **kwargs)
+        if KERAS_3 and in_symbolic_scope() or not any(map(tf.is_tensor, tf.nest.flatten(output))):
+            return output
+        return hook(layer, output)
+
+    def make_train_function(model, force=False):
+        force = force or id(model) not in fresh
+        fresh.add(id(model))
+        return original_make(model, force=force)
+
+    keras.layers.Layer.__call__ = call
+    keras.Model.make_train_function = make_train_function
+    try:
+        yield
+    finally:
+        keras.layers.Layer.__call__ = original_call
+        keras.Model.make_train_function = original_make

@@ -1,0 +1,151 @@
+"""What kind of call this is: training or not, plain or not, replayed or not; and what runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.python.eager import record
+from tensorflow.python.framework import kernels as tf_kernels
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
+
+from tf_comptrain._keras.version import KERAS_3
+
+if KERAS_3:
+    from keras.src import backend as _backend
+    from keras.src.backend.common import global_state as _global_state
+    from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+else:
+    from keras.src.engine import base_layer_utils as _base_layer_utils
+    from keras.src.mixed_precision import autocast_variable as _autocast_variable
+
+_scopes = threading.local()
+
+
+@contextlib.contextmanager
+def training_scope(training: bool = True) -> Iterator[None]:
+    """Says that the calls inside belong to a training step.
+
+    For hand-written loops that call the model without `training=`: Keras then tells layers
+    nothing, and instrumented layers run as plain ones. An explicit `training=` wins.
+
+    Example:
+      >>> with ct.training_scope(), tf.GradientTape() as tape:
+      ...     loss = loss_fn(y, model(x))
+    """
+    previous = getattr(_scopes, "training", None)
+    _scopes.training = training
+    try:
+        yield
+    finally:
+        _scopes.training = previous
+
+
+@contextlib.contextmanager
+def plain_scope() -> Iterator[None]:
+    """Instrumented layers run as plain Keras inside: the yardstick for measurements."""
+    previous = getattr(_scopes, "plain", False)
+    _scopes.plain = True
+    try:
+        yield
+    finally:
+        _scopes.plain = previous
+
+
+def why_plain() -> str | None:
+    """Why an instrumented layer called now has to run as plain Keras; None when it need not."""
+    if getattr(_scopes, "plain", False):
+        return "measured as plain Keras"
+    if KERAS_3 and in_symbolic_scope():
+        return "shape inference"
+    if not _training():
+        return "not a training call"
+    return device_obstacle()
+
+
+def device_obstacle() -> str | None:
+    """What about the device or the compilation keeps the codec ops from running; None if nothing."""
+    if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
+        return "compiled with XLA (jit_compile=True), for which the codec ops have no lowering"
+    if tf.config.list_logical_devices("GPU"):
+        return "on a GPU, for which the codec ops have no kernel"
+    return None
+
+
+def kernel_devices(op: str) -> list[str]:
+    """Device types that have a kernel for an op, such as "CPU", "GPU" or "XLA_CPU_JIT"."""
+    return sorted({kernel.device_type for kernel in tf_kernels.get_registered_kernels_for_op(op).kernel})
+
+
+def _training() -> bool:
+    if KERAS_3:
+        context = _global_state.get_global_attribute("current_call_ctx")
+        training = getattr(context, "training", None)
+    else:
+        context = _base_layer_utils.call_context()
+        training = context.training if context.in_call else None
+    if training is None:
+        training = getattr(_scopes, "training", None)
+    return bool(training)
+
+
+def quiet_tape() -> contextlib.AbstractContextManager:
+    """Keeps the eager tape from holding what runs inside; a graph's tape holds no memory."""
+    return record.stop_recording() if tf.executing_eagerly() else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def layer_scope(layer: keras.layers.Layer) -> Iterator[None]:
+    """The dtype scope in which Keras runs `layer.call`; the backward pass runs outside of it."""
+    if layer.compute_dtype == layer.dtype:
+        yield
+    elif KERAS_3:
+        with _backend.AutocastScope(layer.compute_dtype):
+            yield
+    else:
+        with _autocast_variable.enable_auto_cast_variables(layer._compute_dtype_object):
+            yield
+
+
+def random_states(layer: keras.layers.Layer) -> list[tuple[Any, tf.Tensor]] | None:
+    """(seed variable, its value now) of every random number generator inside a layer."""
+    if not KERAS_3:
+        return None
+    generators = [
+        generator
+        for part in layer._flatten_layers(include_self=True)
+        for generator in getattr(part, "_seed_generators", ())
+    ]
+    return [(generator.state, tf.identity(generator.state.value)) for generator in generators]
+
+
+@contextlib.contextmanager
+def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> Iterator[None]:
+    """Inside, layers draw the random numbers they drew from `states` on, and update no variable.
+
+    None: nothing to replay.
+    """
+    if states is None:
+        yield
+        return
+    previous = getattr(_scopes, "replaying", False)
+    _scopes.replaying = True
+    try:
+        with keras.StatelessScope(state_mapping=states), training_scope():
+            yield
+    finally:
+        _scopes.replaying = previous
+
+
+def replaying() -> bool:
+    return getattr(_scopes, "replaying", False)
+
+
+def call_in_training(layer: keras.layers.Layer, x: Any) -> Any:
+    """layer(x) as in a training step, also where no outer call says that it is one."""
+    return layer(x, training=True) if layer._call_has_training_arg else layer(x)

@@ -1,0 +1,150 @@
+"""The train step: loss, optimizer, variables."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain._keras.version import KERAS_3
+
+
+def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
+    """A function that runs the model's compiled train step on one batch of tensors."""
+    model.make_train_function()
+    if KERAS_3:
+        return lambda: model.train_function(iter([(x, y)] * model.steps_per_execution))
+    batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
+    return lambda: model.train_function(batches)
+
+
+def fence_optimizer(model: keras.Model) -> None:
+    """Makes the model's train step compute each variable's update after that variable's gradient.
+
+    Parts of an update that read no gradient (momentum * m) otherwise run at the start of the step,
+    and take the size of the weights until its end.
+    """
+    reference = weakref.ref(model)
+
+    def train_step(*args, **kwargs):
+        model: Any = reference()
+        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        if optimizer is not None:
+            optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
+        try:
+            return type(model).train_step(model, *args, **kwargs)
+        finally:
+            if optimizer is not None:
+                optimizer.__dict__.pop("update_step", None)
+
+    model.__dict__["train_step"] = train_step
+
+
+def unfence_optimizer(model: keras.Model) -> None:
+    model.__dict__.pop("train_step", None)
+
+
+def _fenced_update_step(optimizer, gradient, *args, **kwargs):
+    optimizer = optimizer()
+    wait = getattr(gradient, "values", gradient)
+    if not tf.executing_eagerly():
+        # Keras joins all gradients in one IdentityN, which the optimized graph drops unless something
+        # waits for it; what must be waited for is its input.
+        while wait.op.type in ("Identity", "IdentityN"):
+            wait = wait.op.inputs[wait.value_index]
+    with tf.control_dependencies([wait]):
+        return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Makes the optimizer's slots now, so that they exist before a step is measured."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def all_variables(model: keras.Model) -> list:
+    """Weights, optimizer slots, metrics and seeds."""
+    optimizer = model.optimizer.variables
+    variables = [*model.variables, *(optimizer if KERAS_3 else optimizer())]
+    for metric in model.metrics:
+        variables += metric.variables
+    return list({id(v): v for v in variables}.values())
+
+
+def trainable_variables(model: keras.Model) -> list:
+    """As tf.Variables: what a GradientTape takes in both Keras versions."""
+    return [v.value if KERAS_3 else v for v in model.trainable_variables]
+
+
+def compute_loss(model: keras.Model, x: Any, y: Any) -> tf.Tensor:
+    """The training loss of one batch, scaled as the optimizer scales it."""
+    prediction = model(x, training=True)
+    loss = model.compute_loss(x=x, y=y, y_pred=prediction)
+    return model.optimizer.scale_loss(loss) if KERAS_3 else loss
+
+
+def loss_scale(optimizer: Any) -> float:
+    """The factor that mixed precision puts on the loss, and so on every gradient of the backward pass."""
+    if KERAS_3:
+        return float(optimizer.scale_loss(tf.constant(1.0)))
+    return float(getattr(optimizer, "loss_scale", 1.0))
+
+
+def accumulated_gradient(optimizer: Any, variable: Any) -> tuple[Any, float] | None:
+    """The optimizer's momentum slot of a trainable variable, and the factor that makes it
+
+        M_t = g_t + mu M_(t-1):
+
+    SGD keeps -learning_rate * M (Keras 2's SGD too), the Adam family (1 - beta_1) * M. None for
+    optimizers that keep no such slot, have none yet, or do not train the variable.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(optimizer, keras.optimizers.SGD):
+        slots = getattr(optimizer, "momentums", None)
+        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
+        factor = 1.0 / rate if rate > 0 else 0.0
+    elif isinstance(optimizer, _adam_family()):
+        slots = getattr(optimizer, "_momentums", None) or getattr(optimizer, "_m", None)
+        factor = 1.0 / (1.0 - float(optimizer.beta_1))
+    else:
+        return None
+    if not slots or not factor:
+        return None
+    try:
+        index = (
+            optimizer._get_variable_index(variable)
+            if KERAS_3
+            else optimizer._index_dict[optimizer._var_key(variable)]
+        )
+    except KeyError:
+        return None
+    return slots[index], factor
+
+
+def _adam_family() -> Any:
+    names = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
+    return tuple(getattr(keras.optimizers, name) for name in names if hasattr(keras.optimizers, name))
+
+
+def has_schedule(optimizer: Any) -> bool:
+    """Whether the learning rate follows a schedule, and so cannot be set."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(optimizer, "_learning_rate", None)
+    return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
+def abandon_buffers(variables: Iterable[Any]) -> None:
+    """Makes it safe to assign to variables after an XLA step that failed.
+
+    XLA takes the memory of the variables it updates, and frees it when the step fails, while
+    TensorFlow still holds it: to assign would free it again, and crash. One more handle, kept for
+    good, prevents that. The values are not looked at.
+    """
+    for variable in variables:
+        handle = (variable.value if isinstance(variable, keras.Variable) else variable).read_value()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
