@@ -169,7 +169,7 @@ void Gradient::SumBlock(const std::vector<float>& mean, int64_t begin,
 
 Status Gradient::WriteDx(const Sums& total, uint8_t* dx) const {
   const double count = static_cast<double>(v_.geometry.n / of_.channels);
-  const auto inv = [&](int64_t c) { return static_cast<double>(of_.inv_std[c]); };
+  const auto inv = [&](int64_t c) -> double { return of_.inv_std[c]; };
   const auto mean = ForColumns([&](int64_t c) { return of_.mean[c]; });
   const auto slope = ForColumns(
       [&](int64_t c) { return total.dyx[c] * inv(c) * inv(c) / count; });
