@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled, layers, small_cnn
+from models import compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -230,3 +230,12 @@ def test_random_batches_fit_the_model():
     assert int(tf.reduce_max(x[0])) == 1
     assert [t.shape for t in y] == [(6,), (6, 2)]
     model.train_on_batch(x, y)
+
+
+def test_saved_bytes_of_the_fused_normalization():
+    model = compiled(small_cnn())
+    ct.compress_model(
+        model, storage=lambda layer: "fused" if isinstance(layer, layers.BatchNormalization) else "keep"
+    )
+    x, y = images(8)
+    assert ct.memory.saved_bytes(model, tf.constant(x), tf.constant(y)) > 8 * 16 * 16 * 32 * 4

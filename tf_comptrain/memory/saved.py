@@ -82,7 +82,7 @@ def saved_tensors(model: keras.Model, x, y) -> list[SavedTensor]:
             owners.get(tensor.op.name, ""),
             tensor.op.name,
             _storage(tensor),
-            tuple(_stands_for(tensor).shape),
+            _static_shape(_stands_for(tensor)),
             _stands_for(tensor).dtype.name,
             int(held_bytes),
             int(plain_bytes),
@@ -119,6 +119,11 @@ def _bytes(tensor: tf.Tensor) -> tf.Tensor:
 
 def _is_packed(tensor: tf.Tensor) -> bool:
     return tensor.op.type.startswith(_OWN_OPS) and tensor.dtype == tf.uint8
+
+
+def _static_shape(tensor: tf.Tensor) -> tuple[int | None, ...]:
+    """() where not even the rank is known, as for the scratch output of a fused kernel."""
+    return () if tensor.shape.rank is None else tuple(tensor.shape)
 
 
 def _stands_for(tensor: tf.Tensor) -> tf.Tensor:
