@@ -34,7 +34,7 @@ def test_callback_and_wrapper():
 
 def test_savedmodel_export(tmp_path):
     out = run("savedmodel_export.py", "--images", "200", "--out", str(tmp_path))
-    assert out.count("largest difference") == 2
+    assert out.count("largest difference") == 3
 
 
 def test_demo(tmp_path):
