@@ -44,6 +44,8 @@ def from_inputs(
         with _keras.quiet_tape():
             held = [hold(x, site) if site else (fenced(x), None) for x, site in zip(inputs, sites)]
             y = fn(*(through for through, _ in held))
+            # Eagerly, what the gradient function names stays alive: not the inputs that are held.
+            held = [(None, stream) if stream else (through, None) for through, stream in held]
 
         def gradient(dy, variables=None):
             variables = list(variables or ())
