@@ -20,7 +20,7 @@ from tf_comptrain.version import __version__
 _COMPRESS_OP = "Comptrain>Compress"
 # What the codec's kernels ask of the processor (cc/codec/plane_dispatch.cc).
 _AVX2 = {"avx2", "bmi1", "bmi2", "f16c"}
-_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vbmi", "avx512_vbmi2"}
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_vbmi2"}
 
 
 class Finding(NamedTuple):
