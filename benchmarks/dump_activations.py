@@ -78,8 +78,8 @@ def main():
     epochs = -(-args.steps * args.batch // count)
     model.fit(train[:count], labels[:count], batch_size=args.batch, epochs=epochs, verbose=2)
 
-    wanted = [l for l in model.layers if l.name.endswith(("_conv", "_bn", "_relu"))]
-    taps = keras.Model(model.inputs, [l.output for l in wanted])
+    wanted = [layer for layer in model.layers if layer.name.endswith(("_conv", "_bn", "_relu"))]
+    taps = keras.Model(model.inputs, [layer.output for layer in wanted])
     args.out.mkdir(parents=True, exist_ok=True)
     # training=True: batch statistics, as in the step that would compress them.
     for layer, value in zip(wanted, taps(test[: args.dump_batch], training=True)):
