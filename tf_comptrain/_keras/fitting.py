@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain._keras.training import build_optimizer
-from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain._keras.version import KERAS_3, KERAS_VERSION
 
 if KERAS_3:
     from keras.src.backend.tensorflow import trainer as _trainer
@@ -41,7 +41,10 @@ def follow_cardinality() -> None:
     `optimizer.iterations`. The progress bar follows too.
     """
     if not KERAS_3:
-        raise NotImplementedError("Batch sizes that change from epoch to epoch need Keras 3.")
+        raise NotImplementedError(
+            f"Batch sizes that change from epoch to epoch need Keras 3; this is Keras {KERAS_VERSION}. "
+            "Use a fixed batch size, or TensorFlow 2.16 or newer."
+        )
     if _trainer.TFEpochIterator.__name__ == "_FollowingIterator":
         return
 
@@ -98,7 +101,10 @@ def unsteady_shuffle_of(dataset: tf.data.Dataset) -> str | None:
 def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
     """Makes every variable of a training now (weights, slots, metrics), and the train function."""
     if not KERAS_3:
-        raise NotImplementedError("tf_comptrain.fit needs Keras 3.")
+        raise NotImplementedError(
+            f"tf_comptrain.fit needs Keras 3; this is Keras {KERAS_VERSION}. Use model.fit, or TensorFlow "
+            "2.16 or newer."
+        )
     model._assert_compile_called("fit")
     model._symbolic_build(data_batch=batches.element_spec)
     build_optimizer(model)

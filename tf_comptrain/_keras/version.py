@@ -2,4 +2,5 @@
 
 from importlib.metadata import version
 
-KERAS_3 = int(version("keras").split(".")[0]) >= 3
+KERAS_VERSION = version("keras")
+KERAS_3 = int(KERAS_VERSION.split(".")[0]) >= 3

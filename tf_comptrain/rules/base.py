@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ class Context:
         return _keras.class_call(self.layer, self.method)(self.layer, *args, **kwargs)
 
 
-class Rule:
+class Rule(abc.ABC):
     """How one kind of layer trains with its saved tensors held in another form.
 
     Subclasses define `saves` and `call`; both follow from the same attributes of the layer, so that
@@ -69,13 +70,13 @@ class Rule:
         """Why this layer, as configured, has to stay plain; None when it need not."""
         return None
 
+    @abc.abstractmethod
     def saves(self, layer: keras.layers.Layer, storage: str) -> tuple[Save, ...]:
         """The tensors held for the layer's gradient."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def call(self, context: Context, *args: Any, **kwargs: Any) -> Any:
         """Computes the layer in training, holding what `saves` names."""
-        raise NotImplementedError
 
 
 class Passive(Rule):
