@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import signal
+import statistics
 
 import numpy as np
 import pytest
@@ -263,5 +264,8 @@ def test_eager_steps_let_go_of_the_inputs_that_are_held():
         del tape, y
         return held
 
+    def usual_bytes(compress):  # what earlier tests leave behind may be freed while one of them measures
+        return statistics.median(held_bytes(compress) for _ in range(3))
+
     # TensorFlow's eager custom_gradient keeps each output: those, and streams.
-    assert held_bytes(True) < 0.6 * held_bytes(False)
+    assert usual_bytes(True) < 0.6 * usual_bytes(False)
