@@ -15,15 +15,15 @@ import numpy as np
 import tensorflow as tf
 
 
-def load_images(path):
-    """Returns train images, train labels and test images, scaled to [0, 1]."""
+def load_images(path, limit=20000):
+    """Returns at most `limit` train images and their labels, and test images, scaled to [0, 1]."""
     data = np.load(path, allow_pickle=False)
     if "x_train" in data:
-        train, labels, test = data["x_train"], data["y_train"], data["x_test"]
+        train, labels, test = data["x_train"][:limit], data["y_train"][:limit], data["x_test"]
         pad = ((0, 0), (2, 2), (2, 2))
         train, test = np.pad(train, pad)[..., None], np.pad(test, pad)[..., None]
     else:
-        train = _decode_jpegs(data, "train", 20000)
+        train = _decode_jpegs(data, "train", limit)
         test = _decode_jpegs(data, "test", 2000)
         labels = data["train_label"][: len(train)]
     return (
@@ -39,6 +39,14 @@ def _decode_jpegs(data, split, limit):
     return np.stack(
         [tf.io.decode_jpeg(blob[offset[i] : offset[i + 1]], channels=3).numpy() for i in range(count)]
     )
+
+
+def write_activation(path, value):
+    """One line of text, the shape; then the values as little-endian float32."""
+    value = np.ascontiguousarray(value, dtype="<f4")
+    with open(path, "wb") as f:
+        f.write((" ".join(map(str, value.shape)) + "\n").encode())
+        f.write(value.tobytes())
 
 
 def build_model(shape, widths):
@@ -83,11 +91,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     # training=True: batch statistics, as in the step that would compress them.
     for layer, value in zip(wanted, taps(test[: args.dump_batch], training=True)):
-        value = np.ascontiguousarray(value, dtype="<f4")
-        with open(args.out / f"{layer.name}.bin", "wb") as f:
-            f.write((" ".join(map(str, value.shape)) + "\n").encode())
-            f.write(value.tobytes())
-        print(layer.name, value.shape, f"zeros {np.mean(value == 0):.3f}")
+        write_activation(args.out / f"{layer.name}.bin", value)
+        print(layer.name, value.shape, f"zeros {np.mean(np.asarray(value) == 0):.3f}")
 
 
 if __name__ == "__main__":

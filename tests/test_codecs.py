@@ -7,6 +7,7 @@ from models import compiled, gradients, images, small_cnn
 
 import tf_comptrain as ct
 from tf_comptrain import codecs
+from tf_comptrain.storage import Site, hold
 
 LOSSY = ["plane", "rans"]
 
@@ -77,12 +78,60 @@ def test_a_damaged_stream_names_its_field():
         codec.decompress(stream, tf.shape(x), x.dtype, gate=x)
 
 
+@pytest.mark.parametrize("shape", [(8, 32, 32, 64), (8, 32, 32, 48), (9, 20, 25, 64)])
+def test_auto_is_the_codec_that_suits(shape):
+    noise = tf.random.normal(shape, seed=0)
+    tensors = {
+        "white noise": (tf.maximum(noise, 0), 1),
+        "smooth": (tf.image.resize(noise[:, ::8, ::8], shape[1:3], "bicubic"), 2),
+        "sparse, bound far below": (tf.where(noise > 1.5, noise, 0), 3),
+        "small": (_activation((2, 8, 8, 64)), 1),
+    }
+    auto = codecs.get("auto")
+    for name, (x, expected) in tensors.items():
+        bound = 1e-6 if "bound" in name else 0.1 * float(np.std(x))
+        stream, state = _encode(auto, x, bound)
+        assert stream[5] == expected, name
+        # No larger than what is as fast, but for what a sample misses.
+        fast = [_encode(codecs.get(other), x, bound)[1].stream_bytes for other in ("plane", "zvc")]
+        assert state.stream_bytes <= 1.03 * min(fast), name
+        assert state.bound_used == np.float32(bound)
+        x_hat = auto.decompress(stream, tf.shape(x), x.dtype, gate=x)
+        assert np.max(np.abs(x - x_hat)) <= bound
+
+
+@pytest.mark.parametrize("name", [*LOSSY, "auto"])
+def test_bound_relative_to_the_range(name):
+    x = _activation((2, 9, 9, 33), relu=False).numpy()
+    x[0, 0, 0, :3] = [np.nan, np.inf, -np.inf]
+    finite = x[np.isfinite(x)]
+    _, _, state = codecs.get(name).compress(x, codecs.State(), 0.01, False, relative_to="range")
+    state = codecs.State(*state.numpy().tolist())
+    assert state.range == finite.max() - finite.min()
+    assert state.bound_used == np.float32(np.float32(0.01) * np.float64(state.range))
+    site = Site("x", codecs.get(name), ct.ErrorBound(0.01, scale="range"), "linear")
+    hold(tf.constant(x), site)
+    assert site.own_bound() == pytest.approx(state.bound_used)
+
+
+def test_range_of_nothing():
+    x = np.full((4, 64), np.nan, np.float32)
+    _, stream, state = codecs.get("plane").compress(x, codecs.State(), 0.01, False, relative_to="range")
+    assert state[6] == 0
+    assert np.isnan(codecs.get("plane").decompress(stream, x.shape, tf.float32, gate=x)).all()
+
+
+def test_bad_scale():
+    with pytest.raises(ValueError, match="`error_bound.scale` must be 'sigma' or 'range'.*'mean'"):
+        codecs.ErrorBound.parse(ct.ErrorBound(0.1, scale="mean"), "error_bound")
+
+
 def test_unknown_codec():
     with pytest.raises(ValueError, match="`codec` must be one of 'plane', 'rans'"):
         codecs.get("zip")
 
 
-@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("name", [*LOSSY, "auto"])
 def test_training(name):
     x, y = images(64)
     model = small_cnn()

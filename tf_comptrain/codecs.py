@@ -15,6 +15,9 @@ from tf_comptrain import native
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
 
+SIGMA = "sigma"  # what a relative bound is relative to
+RANGE = "range"
+
 _SMALLEST_NORMAL = 2.0**-126
 _LARGEST_BOUND = 2.0**120  # twice the bound must stay finite in float32
 
@@ -29,6 +32,7 @@ class State(NamedTuple):
       nonzero_ratio: Non-zero elements / elements of the last tensor.
       sigma: Standard deviation of the last tensor, zeros included.
       stream_bytes: Size of the last stream.
+      range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
     """
 
     bound_set: float = 0.0
@@ -37,21 +41,24 @@ class State(NamedTuple):
     nonzero_ratio: float = 0.0
     sigma: float = 0.0
     stream_bytes: float = 0.0
+    range: float = 0.0
 
 
 class ErrorBound(NamedTuple):
     """How far a restored value may be from the stored one: |x - x_hat| <= bound.
 
     Attributes:
-      value: The bound itself, in units of x; or, if relative, its ratio to the running standard
-        deviation sigma of the tensor: bound_t = value * sigma_t with
-        sigma_t = 0.9 sigma_(t-1) + 0.1 std(x_(t-1)). At the first step sigma is measured on the
-        tensor itself (a fixed sample of it) before encoding.
+      value: The bound itself, in units of x; or, if relative, its ratio to `scale`.
       relative: See `value`.
+      scale: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
+        sigma_t = 0.9 sigma_(t-1) + 0.1 std(x_(t-1)). At the first step sigma is measured on the
+        tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
+        finite value of this very tensor, at the price of reading it once more.
     """
 
     value: float
     relative: bool = True
+    scale: str = SIGMA
 
     @staticmethod
     def parse(bound: float | ErrorBound, argument: str = "error_bound") -> ErrorBound:
@@ -59,7 +66,7 @@ class ErrorBound(NamedTuple):
 
         Raises:
           TypeError: Neither a number nor an ErrorBound.
-          ValueError: Not a positive, normal float32 number.
+          ValueError: Not a positive, normal float32 number; an unknown scale.
         """
         if not isinstance(bound, ErrorBound):
             if isinstance(bound, bool) or not isinstance(bound, (int, float)):
@@ -73,10 +80,12 @@ class ErrorBound(NamedTuple):
                 f"`{argument}` must be a positive normal float32 number between {_SMALLEST_NORMAL:.3g} and "
                 f"{_LARGEST_BOUND:.3g}. Received: {bound.value!r}. For lossless storage use storage='keep'."
             )
+        if bound.scale not in (SIGMA, RANGE):
+            raise ValueError(f"`{argument}.scale` must be 'sigma' or 'range'. Received: {bound.scale!r}.")
         return bound
 
     def __str__(self) -> str:
-        return f"{self.value:g} sigma" if self.relative else f"{self.value:g}"
+        return f"{self.value:g} {self.scale}" if self.relative else f"{self.value:g}"
 
 
 class Codec:
@@ -96,21 +105,28 @@ class Codec:
     predicted_bits: dict[str, float]
 
     def compress(
-        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool
+        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Encodes x.
 
         Args:
           x: float32, bfloat16 or float16 tensor of any shape, channels last.
           state: float32 [len(State)], in the order of `State`.
-          relative_bound: Bound / running sigma, where the state sets no absolute bound.
+          relative_bound: Bound / running sigma or range, where the state sets no absolute bound.
           mid_rise: Keep the mask x != 0 exactly, for `mask_gradient`.
+          relative_to: "sigma" or "range", as in `ErrorBound`.
 
         Returns:
           x (to be read by its consumers), the stream (uint8 [bytes]) and the new state.
         """
         return native.ops().comptrain_compress(
-            x, state, codec=self.name, relative_bound=relative_bound, decay=DEFAULT_DECAY, mid_rise=mid_rise
+            x,
+            state,
+            codec=self.name,
+            relative_bound=relative_bound,
+            relative_to=relative_to,
+            decay=DEFAULT_DECAY,
+            mid_rise=mid_rise,
         )
 
     def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
@@ -192,7 +208,19 @@ class ZvcCodec(Codec):
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 
 
-CODECS = {codec.name: codec for codec in (PlaneCodec(), RansCodec(), ZvcCodec())}
+class AutoCodec(Codec):
+    """One of the others for each tensor, by encoding a sample of it (at most a sixteenth) with all.
+
+    Codec C where it is no larger than A: as fast, and lossless. Else codec B where it is a fifth
+    smaller than A, as on most dense tensors. Else, and below 2^16 elements, codec A. Streams say
+    what they are; the choice may differ from step to step.
+    """
+
+    name = "auto"
+    predicted_bits = {"sparse": 3.0, "dense": 3.3}
+
+
+CODECS = {codec.name: codec for codec in (PlaneCodec(), RansCodec(), ZvcCodec(), AutoCodec())}
 
 
 def get(codec: str | Codec) -> Codec:

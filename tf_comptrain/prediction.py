@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain.codecs import RANGE
 from tf_comptrain.report import Row
 from tf_comptrain.rules import Save
 from tf_comptrain.storage import (
@@ -120,6 +121,10 @@ class _Graph:
         return row._replace(plain_bytes=plain_bytes, predicted_bytes=held_bytes)
 
 
+# Of normally distributed values, as many as a tensor has.
+_RANGE_OVER_SIGMA = 10.0
+
+
 def _bits(save: Save, site: Site | None, itemsize: int) -> float:
     """Predicted bits per element."""
     if save.storage == BITMASK:
@@ -129,5 +134,6 @@ def _bits(save: Save, site: Site | None, itemsize: int) -> float:
     sparse = save.kind == "linear"  # inputs of convolutions are mostly ReLU outputs
     bits = site.codec.predicted_bits["sparse" if sparse else "dense"]
     if site.bound.relative:  # each halving of the bound costs a bit
-        bits += math.log2(DEFAULT_BOUNDS["linear"].value / site.bound.value)
+        scale = _RANGE_OVER_SIGMA if site.bound.scale == RANGE else 1.0
+        bits += math.log2(DEFAULT_BOUNDS["linear"].value / (scale * site.bound.value))
     return max(bits, 0.5)

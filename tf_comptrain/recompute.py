@@ -89,7 +89,7 @@ class Recompute(keras.layers.Wrapper):
 
     def get_config(self):
         config = super().get_config()
-        bound = None if self._bound is None else [self._bound.value, self._bound.relative]
+        bound = None if self._bound is None else list(self._bound)
         return {**config, "storage": self._storage, "codec": self._codec_name, "error_bound": bound}
 
     @classmethod

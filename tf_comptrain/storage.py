@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from tf_comptrain import native
-from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.codecs import RANGE, SUPPORTED_DTYPES, Codec, ErrorBound, State
 
 KEEP = "keep"  # as it is, by plain Keras
 COMPRESS = "compress"  # error-bounded stream
@@ -65,6 +65,13 @@ class Site:
     @property
     def relative_bound(self) -> float:
         return self.bound.value if self.bound.relative else DEFAULT_BOUNDS[self.kind].value
+
+    def own_bound(self) -> float:
+        """The absolute bound that the site was made with, at the scale of the last tensors."""
+        if not self.bound.relative:
+            return self.bound.value
+        state = self.read_state()
+        return self.bound.value * (state.range if self.bound.scale == RANGE else state.running_sigma)
 
     def read_state(self) -> State:
         """The state after the last step, as numbers."""
@@ -241,7 +248,9 @@ def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held | Rebuilt]:
         held = slot.rebuilt
     if held is None:
         mid_rise = slot.wants_mask and site.codec.carries_mask
-        through, stream, state = site.codec.compress(x, site.state, site.relative_bound, mid_rise)
+        through, stream, state = site.codec.compress(
+            x, site.state, site.relative_bound, mid_rise, site.bound.scale
+        )
         site.state.assign(state)
         held = Held(site, stream, x, mid_rise)
         slot.held.append(held)

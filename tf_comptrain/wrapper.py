@@ -42,7 +42,7 @@ class Compress(keras.layers.Wrapper):
 
     Args:
       layer: The layer to wrap.
-      codec: Stream format: "plane".
+      codec: Stream format: "plane", "rans", "zvc" or "auto".
       error_bound: None: relative to the running standard deviation, as in `compress_model`. A
         number: absolute. An `ErrorBound`: as it says.
       **kwargs: Of keras.layers.Layer.
@@ -93,7 +93,7 @@ class Compress(keras.layers.Wrapper):
     def get_config(self):
         config = super().get_config()
         config["codec"] = self._codec_name
-        config["error_bound"] = None if self._bound is None else [self._bound.value, self._bound.relative]
+        config["error_bound"] = None if self._bound is None else list(self._bound)
         return config
 
     @classmethod

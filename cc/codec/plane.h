@@ -74,6 +74,10 @@ size_t PlaneMaxBytes(int64_t n, int64_t channels, DType dtype);
 // small). Non-finite elements are left out. Deterministic.
 double SampleSigma(const void* x, DType dtype, int64_t n);
 
+// Largest less smallest finite value of x; 0 when there is none.
+double ValueRange(const void* x, DType dtype, int64_t n,
+                  const ParallelFor& parallel);
+
 // Decodes into out (n elements of dtype, host). Every header field, directory
 // entry and offset is checked against stream_bytes: whatever the bytes, no
 // access is outside the two buffers. dtype and n must match the header.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "cc/codec/choose.h"
 #include "cc/codec/codec.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -29,6 +30,7 @@ enum StateField {
   kNonzeroRatio,
   kSigma,
   kStreamBytes,
+  kRange,
   kStateFields
 };
 
@@ -54,10 +56,14 @@ class CompressOp : public OpKernel {
   explicit CompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     std::string codec;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("codec", &codec));
-    OP_REQUIRES(ctx, CodecFromName(codec, &codec_),
+    auto_ = codec == "auto";
+    OP_REQUIRES(ctx, auto_ || CodecFromName(codec, &codec_),
                 absl::InvalidArgumentError(absl::StrCat(
                     "codec must be the name of a codec, got '", codec, "'")));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_bound", &relative_bound_));
+    std::string relative_to;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_to", &relative_to));
+    of_range_ = relative_to == "range";
     OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &decay_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("mid_rise", &mid_rise_));
     OP_REQUIRES(ctx, std::isnormal(relative_bound_) && relative_bound_ > 0,
@@ -86,25 +92,27 @@ class CompressOp : public OpKernel {
     params.channels = n == 0 ? 1 : Channels(x.shape());
     params.width = ImageWidth(x.shape());
     params.mid_rise = mid_rise_;
-    if (IsLossless(codec_)) {
+    const ParallelFor threads = WorkerThreads(ctx);
+    const double range =
+        of_range_ ? ValueRange(Data(x), dtype, n, threads) : 0;
+    if (!auto_ && IsLossless(codec_)) {
       params.eb = 0;
     } else if (state(kBoundSet) != 0) {
       params.eb = state(kBoundSet);
     } else {
-      double sigma = state(kRunningSigma);
-      if (!(sigma > 0)) sigma = SampleSigma(Data(x), dtype, n);
-      params.eb = UsableBound(relative_bound_ * sigma);
+      double scale = of_range_ ? range : state(kRunningSigma);
+      if (!of_range_ && !(scale > 0)) scale = SampleSigma(Data(x), dtype, n);
+      params.eb = UsableBound(relative_bound_ * scale);
     }
 
     Tensor scratch;
-    const std::unique_ptr<StreamEncoder> encoder =
-        MakeEncoder(codec_, params);
+    const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(
+        auto_ ? ChooseCodec(Data(x), params) : codec_, params);
     const int64_t scratch_bytes =
         static_cast<int64_t>(encoder->scratch_bytes());
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_temp(tensorflow::DT_UINT8,
                                       TensorShape({scratch_bytes}), &scratch));
-    const ParallelFor threads = WorkerThreads(ctx);
     OP_REQUIRES_OK(
         ctx, ToAbsl(encoder->Encode(
                  Data(x), static_cast<uint8_t*>(MutableData(&scratch)),
@@ -132,6 +140,7 @@ class CompressOp : public OpKernel {
         n == 0 ? 0 : static_cast<double>(stats.nonzero) / n;
     new_state(kSigma) = sigma;
     new_state(kStreamBytes) = stream_bytes;
+    new_state(kRange) = range;
     ctx->set_output(0, x);
   }
 
@@ -139,6 +148,8 @@ class CompressOp : public OpKernel {
   float relative_bound_;
   float decay_;
   bool mid_rise_;
+  bool of_range_;
+  bool auto_;
   CodecId codec_ = CodecId::kPlane;
 };
 

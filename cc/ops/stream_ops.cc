@@ -16,8 +16,9 @@ REGISTER_OP("Comptrain>Compress")
     .Output("stream: uint8")
     .Output("new_state: float")
     .Attr("T: {float, bfloat16, half}")
-    .Attr("codec: {'plane', 'rans', 'zvc'} = 'plane'")
+    .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("relative_bound: float = 0.1")
+    .Attr("relative_to: {'sigma', 'range'} = 'sigma'")
     .Attr("decay: float = 0.9")
     .Attr("mid_rise: bool = false")
     .SetShapeFn([](InferenceContext* c) {
@@ -35,13 +36,16 @@ Consumers of x read `output` (the same buffer), so that the forward pass cannot
 run ahead of compression.
 
 x: activation, channels last.
-state: [6]: bound set by the user (absolute; 0: relative to sigma), bound used,
-  running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream bytes.
+state: [7]: bound set by the user (absolute; 0: relative), bound used,
+  running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream
+  bytes, range of this tensor (0 unless relative_to is 'range').
 output: x.
 stream: encoded bytes; their number is known only after encoding.
 new_state: state after this tensor.
-codec: name of the stream format; 'zvc' is lossless, its bound is 0.
+codec: name of the stream format; 'zvc' is lossless, its bound is 0; 'auto':
+  chosen for this tensor from a sample of it.
 relative_bound: bound = relative_bound * running sigma where none is set.
+relative_to: 'range': bound = relative_bound * (max - min) of this tensor.
 decay: of the running sigma, per step.
 mid_rise: keep the zero mask of x exactly, so that the stream also serves the
   gradient of the ReLU that made x.

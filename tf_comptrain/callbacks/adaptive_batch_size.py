@@ -214,7 +214,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             logging.info("%s: %s", line, reason)
 
     def _scale_bounds(self, scale: float) -> None:
-        """Applies the factor to every bound; relative ones go on following their sigma."""
+        """Applies the factor to every bound; relative ones go on following their scale."""
         change, self._handle.bound_scale = scale / self._handle.bound_scale, scale
         if scale == 1.0:
             return
@@ -224,7 +224,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
                 continue
             ours = np.float32(self._anchored.get(site.name, 0.0)) == np.float32(state.bound_set)
             if site.bound.relative and (state.bound_set == 0.0 or ours):
-                self._anchored[site.name] = scale * site.relative_bound * state.running_sigma
+                self._anchored[site.name] = scale * site.own_bound()
                 site.set_bound(self._anchored[site.name])
             elif change != 1.0:
                 site.set_bound(state.bound_set * change)

@@ -289,9 +289,7 @@ def _own_bound(holder: Site) -> float:
     """The bound that a stream needs for its own layer's sake, where the law does not rule that."""
     if holder.kind == "linear":
         return math.inf
-    if not holder.bound.relative:
-        return holder.bound.value
-    return holder.relative_bound * holder.read_state().running_sigma
+    return holder.own_bound()
 
 
 def _values(variable: tf.Variable) -> list[float]:

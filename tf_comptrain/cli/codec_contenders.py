@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-OWN = ("plane", "rans", "zvc")  # the others are other libraries', or references
+OWN = ("plane", "rans", "zvc", "auto")  # the others are other libraries', or references
 
 
 class Calls(NamedTuple):
@@ -199,6 +199,7 @@ def contenders() -> dict[str, Contender]:
         "rans": Contender(_own("rans"), threads=True),
         "rans mid-rise": Contender(_own("rans", mid_rise=True), threads=True),
         "zvc": Contender(_own("zvc"), lossless=True, threads=True),
+        "auto": Contender(_own("auto"), threads=True),
     }
     return {
         **{name: own[name] for name in own if name.split()[0] in codecs.CODECS},
