@@ -9,7 +9,7 @@ import tf_comptrain as ct
 from tf_comptrain import codecs
 from tf_comptrain.storage import Site, hold
 
-LOSSY = ["plane", "rans"]
+LOSSY = ["plane", "rans", "plane+dither", "rans+dither"]
 
 
 def _activation(shape=(4, 12, 12, 64), relu=True, dtype=tf.float32):
@@ -65,7 +65,7 @@ def test_batch_norm_gradient_without_the_fused_op(shape):
 
 def test_rans_is_smaller_than_plane():
     x = _activation((4, 32, 32, 64))
-    sizes = {name: _encode(codecs.get(name), x)[1].stream_bytes for name in LOSSY}
+    sizes = {name: _encode(codecs.get(name), x)[1].stream_bytes for name in ("plane", "rans")}
     assert sizes["rans"] < sizes["plane"]
 
 
@@ -129,6 +129,25 @@ def test_bad_scale():
 def test_unknown_codec():
     with pytest.raises(ValueError, match="`codec` must be one of 'plane', 'rans'"):
         codecs.get("zip")
+
+
+def test_wrappers_keep_codec_and_bound():
+    bound = ct.ErrorBound(0.01, scale="range")
+    for wrapper in (ct.Compress, ct.Recompute):
+        layer = wrapper(tf.keras.layers.Dense(4), codec="rans+dither", error_bound=bound)
+        config = wrapper.from_config(layer.get_config()).get_config()
+        assert (config["codec"], config["error_bound"]) == ("rans+dither", [0.01, True, "range"])
+
+
+@pytest.mark.parametrize("format", ["plane", "rans"])
+def test_dither_is_unbiased_where_rounding_is_not(format):
+    x = np.abs(np.random.default_rng(0).normal(size=(64, 32, 64))).astype(np.float32)
+    bias = {}
+    for codec in (codecs.get(format), codecs.get(f"{format}+dither")):
+        stream, _ = _encode(codec, x, bound=1.0)
+        error = codec.decompress(stream, x.shape, tf.float32, gate=tf.constant(x)) - x
+        bias[codec.dither] = abs(np.mean(error)), abs(np.corrcoef(np.ravel(error), np.ravel(x))[0, 1])
+    assert max(bias[True]) < 5 / np.sqrt(x.size) < min(bias[False]) / 5
 
 
 @pytest.mark.parametrize("name", [*LOSSY, "auto"])

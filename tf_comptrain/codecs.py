@@ -92,17 +92,25 @@ class Codec:
     """One stream format, by the ops that write and read it.
 
     Attributes:
-      name: Of the format, as the ops and `codec=` know it.
+      format: Its name, as the ops know it.
+      dither: Whether values are rounded after a pseudo-random offset that decoding takes away again: same
+        bound, but the error has a mean of 0 and does not depend on the value.
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
       fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
       predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
         "dense" tensors.
     """
 
-    name: str
+    format: str
+    dither = False
     carries_mask = True
     fused_batch_norm = False
     predicted_bits: dict[str, float]
+
+    @property
+    def name(self) -> str:
+        """As `codec=` knows it."""
+        return f"{self.format}+dither" if self.dither else self.format
 
     def compress(
         self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
@@ -122,11 +130,12 @@ class Codec:
         return native.ops().comptrain_compress(
             x,
             state,
-            codec=self.name,
+            codec=self.format,
             relative_bound=relative_bound,
             relative_to=relative_to,
             decay=DEFAULT_DECAY,
             mid_rise=mid_rise,
+            dither=self.dither,
         )
 
     def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
@@ -174,11 +183,18 @@ class PlaneCodec(Codec):
     """Codec A: error-bounded codes of 32 x 32 tiles in as many bits as they need, near memory speed.
 
     See docs/codec-format.md. The predicted bits are measured (docs/benchmarks.md).
+
+    Args:
+      dither: See `Codec`. Worth its time (a third of the speed) at bounds above about half a standard
+        deviation, where plain rounding follows the data.
     """
 
-    name = "plane"
+    format = "plane"
     fused_batch_norm = True
     predicted_bits = {"sparse": 3.0, "dense": 4.7}
+
+    def __init__(self, dither: bool = False):
+        self.dither = dither
 
     def batch_norm_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
@@ -191,10 +207,16 @@ class RansCodec(Codec):
     """Codec B: the same error bound as codec A, predicted from neighbouring pixels and entropy coded.
 
     The highest ratio; two to four times slower than `PlaneCodec`. See docs/codec-format.md.
+
+    Args:
+      dither: See `Codec`.
     """
 
-    name = "rans"
+    format = "rans"
     predicted_bits = {"sparse": 2.5, "dense": 3.3}
+
+    def __init__(self, dither: bool = False):
+        self.dither = dither
 
 
 class ZvcCodec(Codec):
@@ -204,7 +226,7 @@ class ZvcCodec(Codec):
     non-zeros in float32, nothing on dense tensors. Bounds have no effect; every bit comes back.
     """
 
-    name = "zvc"
+    format = "zvc"
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 
 
@@ -216,11 +238,21 @@ class AutoCodec(Codec):
     what they are; the choice may differ from step to step.
     """
 
-    name = "auto"
+    format = "auto"
     predicted_bits = {"sparse": 3.0, "dense": 3.3}
 
 
-CODECS = {codec.name: codec for codec in (PlaneCodec(), RansCodec(), ZvcCodec(), AutoCodec())}
+CODECS = {
+    codec.name: codec
+    for codec in (
+        PlaneCodec(),
+        RansCodec(),
+        ZvcCodec(),
+        AutoCodec(),
+        PlaneCodec(dither=True),
+        RansCodec(dither=True),
+    )
+}
 
 
 def get(codec: str | Codec) -> Codec:

@@ -26,8 +26,9 @@ struct PlaneParams {
   int64_t n = 0;         // elements
   int64_t channels = 1;  // size of the last dimension; divides n
   float eb = 0;          // absolute error bound, a positive normal number
-  bool mid_rise = false;
-  bool dither = false;  // reserved: kInvalidArgument until implemented
+  bool mid_rise = false;  // the stream carries the mask x != 0
+  // Unbiased, the error independent of the data; carries the mask in any case.
+  bool dither = false;
 };
 
 // Sums over the finite elements, gathered while encoding. Deterministic for

@@ -52,7 +52,7 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("codec A: out must not be null when n > 0");
   }
   const plane::TileKernels kernels =
-      plane::SelectKernels(isa, dtype, v.quantizer.mid_rise);
+      plane::SelectKernels(isa, dtype, v.quantizer.coding);
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
   return plane::RunRanges(v, parallel, [&](const TilePlace& place, uint16_t entry,
@@ -64,11 +64,13 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                row_bytes, valid_bytes, tile_row);
       return true;
     }
+    const plane::Quantizer quantizer =
+        plane::CountedFrom(v.quantizer, place.tile * kTileValues);
     if (place.valid == kTileValues) {
-      return kernels.decode(v.quantizer, entry, words, to, row_bytes);
+      return kernels.decode(quantizer, entry, words, to, row_bytes);
     }
     alignas(64) uint8_t whole[kTileValues * 4];
-    if (!kernels.decode(v.quantizer, entry, words, whole, tile_row)) {
+    if (!kernels.decode(quantizer, entry, words, whole, tile_row)) {
       return false;
     }
     CopyRows(whole, tile_row, to, row_bytes, valid_bytes, tile_row);
@@ -84,16 +86,16 @@ Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
   StreamView v;
   s = plane::OpenStream(stream, stream_bytes, n, &v);
   if (!s.ok()) return s;
-  if (!v.quantizer.mid_rise) {
+  if (v.quantizer.coding == Coding::kPlain) {
     return Status::Invalid(
-        "codec A stream: header field flags must have mid-rise (1) for a "
-        "mask, got 0: small values share the code of zero; encode with "
+        "codec A stream: header field flags must have mid-rise (1) or "
+        "dither (2) for a mask, got neither: small values share the code of zero; encode with "
         "mid_rise = true");
   }
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec A: dy and dx must not be null when n > 0");
   }
-  const plane::TileKernels kernels = plane::SelectKernels(isa, dtype, true);
+  const plane::TileKernels kernels = plane::SelectKernels(isa, dtype, v.quantizer.coding);
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
   return plane::RunRanges(v, parallel, [&](const TilePlace& place, uint16_t entry,

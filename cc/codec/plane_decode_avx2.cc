@@ -4,9 +4,9 @@
 #if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && \
     defined(__x86_64__)
 
-#include "cc/codec/half_avx2.h"
 #include "cc/codec/plane_lanes_bmi2.h"
 #include "cc/codec/plane_mask_bmi2.h"
+#include "cc/codec/quantize_avx2.h"
 
 namespace comptrain {
 namespace plane {
@@ -78,24 +78,8 @@ inline __m256i Unzigzag(__m256i u) {
                           _mm256_sub_epi32(_mm256_setzero_si256(), odd));
 }
 
-// q >= 0 where kSigned is false.
-template <bool kMidRiseCodes, bool kSigned>
-inline __m256 Dequantize(__m256i q, __m256 step) {
-  __m256 level = _mm256_cvtepi32_ps(q);
-  if (kMidRiseCodes && kSigned) {
-    const __m256i sign = _mm256_sign_epi32(_mm256_set1_epi32(1), q);
-    level = _mm256_sub_ps(level, _mm256_mul_ps(_mm256_cvtepi32_ps(sign),
-                                               _mm256_set1_ps(0.5f)));
-  } else if (kMidRiseCodes) {
-    level = _mm256_max_ps(_mm256_sub_ps(level, _mm256_set1_ps(0.5f)),
-                          _mm256_setzero_ps());
-  }
-  return _mm256_mul_ps(level, step);
-}
-
-
-// Calls value(codes, quarter) for the four quarters of each row, in order, and
-// stores the results: whole rows at a time, which memory likes best.
+// Calls value(codes, quarter, at) for the four quarters of each row, in order,
+// `at` the place of the first value in the tile, and stores the results: whole rows at a time, which memory likes best.
 template <class T, class Value>
 inline void EmitRows(const __m256i blocks[4][8], uint8_t* to,
                      int64_t row_bytes, const Value& value) {
@@ -105,7 +89,9 @@ inline void EmitRows(const __m256i blocks[4][8], uint8_t* to,
     for (int i = 0; i < 4; ++i, to += row_bytes) {
       T* row = reinterpret_cast<T*>(to);
       for (int quarter = 0; quarter < 4; ++quarter) {
-        Store8(value(_mm256_and_si256(v[quarter], byte), quarter),
+        const uint32_t at =
+            static_cast<uint32_t>((4 * k + i) * kLanes + 8 * quarter);
+        Store8(value(_mm256_and_si256(v[quarter], byte), quarter, at),
                row + 8 * quarter);
         v[quarter] = _mm256_srli_epi32(v[quarter], 8);
       }
@@ -113,7 +99,7 @@ inline void EmitRows(const __m256i blocks[4][8], uint8_t* to,
   }
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 inline void EmitTile(const Quantizer& quant, uint16_t entry,
                      const __m256i blocks[4][8], uint8_t* out,
                      int64_t row_bytes) {
@@ -121,22 +107,22 @@ inline void EmitTile(const Quantizer& quant, uint16_t entry,
   if (entry & kDelta) {
     const __m256i zero = _mm256_setzero_si256();
     __m256i q[4] = {zero, zero, zero, zero};
-    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int quarter) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int quarter, uint32_t at) {
       q[quarter] = _mm256_add_epi32(q[quarter], Unzigzag(u));
-      return Dequantize<kMidRiseCodes, true>(q[quarter], step);
+      return Dequantize8<kCoding>(q[quarter], step, quant.counter + at);
     });
   } else if (entry & kZigzag) {
-    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int) {
-      return Dequantize<kMidRiseCodes, true>(Unzigzag(u), step);
+    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int, uint32_t at) {
+      return Dequantize8<kCoding>(Unzigzag(u), step, quant.counter + at);
     });
   } else {
-    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int) {
-      return Dequantize<kMidRiseCodes, false>(u, step);
+    EmitRows<T>(blocks, out, row_bytes, [&](__m256i u, int, uint32_t at) {
+      return Dequantize8<kCoding, false>(u, step, quant.counter + at);
     });
   }
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 uint8_t* out, int64_t row_bytes) {
   int16_t q[kTileValues];
@@ -147,15 +133,16 @@ bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
     for (int l = 0; l < kLanes; l += 8) {
       const __m128i codes = _mm_loadu_si128(
           reinterpret_cast<const __m128i*>(q + t * kLanes + l));
-      Store8(Dequantize<kMidRiseCodes, true>(_mm256_cvtepi16_epi32(codes),
-                                             step),
+      Store8(Dequantize8<kCoding>(
+                 _mm256_cvtepi16_epi32(codes), step,
+                 quant.counter + static_cast<uint32_t>(t * kLanes + l)),
              row + l);
     }
   }
   return true;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 void* out, int64_t row_bytes) {
   const uint32_t n_words = entry & kWordsMask;
@@ -167,7 +154,7 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & kWide) {
-    return DecodeWide<T, kMidRiseCodes>(quant, entry, words, to, row_bytes);
+    return DecodeWide<T, kCoding>(quant, entry, words, to, row_bytes);
   }
   LaneFormats formats;
   alignas(32) uint32_t maps[kLanes];
@@ -182,7 +169,7 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
   for (int quarter = 0; quarter < 4; ++quarter) {
     Transpose(values + 32 * quarter, blocks[quarter]);
   }
-  EmitTile<T, kMidRiseCodes>(quant, entry, blocks, to, row_bytes);
+  EmitTile<T, kCoding>(quant, entry, blocks, to, row_bytes);
   return true;
 }
 
@@ -219,21 +206,28 @@ void ApplyMask(const uint32_t rows[kPixels], int item, const uint8_t* dy,
 }
 
 template <class T>
-DecodeTileFn Select(bool mid_rise) {
-  return mid_rise ? DecodeTile<T, true> : DecodeTile<T, false>;
+DecodeTileFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return DecodeTile<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return DecodeTile<T, Coding::kDither>;
+    default:
+      return DecodeTile<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
 // plane_encode_avx2.cc
-EncodeTileFn Avx2Encoder(DType dtype, bool mid_rise);
+EncodeTileFn Avx2Encoder(DType dtype, Coding coding);
 
-TileKernels Avx2Kernels(DType dtype, bool mid_rise) {
+TileKernels Avx2Kernels(DType dtype, Coding coding) {
   TileKernels k = {};
-  k.encode = Avx2Encoder(dtype, mid_rise);
-  k.decode = dtype == DType::kF32    ? Select<float>(mid_rise)
-             : dtype == DType::kBF16 ? Select<BF16>(mid_rise)
-                                     : Select<F16>(mid_rise);
+  k.encode = Avx2Encoder(dtype, coding);
+  k.decode = dtype == DType::kF32    ? Select<float>(coding)
+             : dtype == DType::kBF16 ? Select<BF16>(coding)
+                                     : Select<F16>(coding);
   k.mask = MaskTileBmi2;
   k.apply = ApplyMask;
   return k;
@@ -246,7 +240,7 @@ TileKernels Avx2Kernels(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace plane {
-TileKernels Avx2Kernels(DType, bool) { return {}; }
+TileKernels Avx2Kernels(DType, Coding) { return {}; }
 }  // namespace plane
 }  // namespace comptrain
 

@@ -9,9 +9,9 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
-#include "cc/codec/half_avx512.h"
 #include "cc/codec/plane_lanes_bmi2.h"
 #include "cc/codec/plane_mask_bmi2.h"
+#include "cc/codec/quantize_avx512.h"
 
 namespace comptrain {
 namespace plane {
@@ -74,21 +74,8 @@ inline __m512i Unzigzag(__m512i u) {
                           _mm512_sub_epi32(_mm512_setzero_si512(), odd));
 }
 
-template <bool kMidRiseCodes>
-inline __m512 Dequantize(__m512i q, __m512 step) {
-  __m512 level = _mm512_cvtepi32_ps(q);
-  if (kMidRiseCodes) {
-    const __m512i sign = _mm512_and_si512(q, _mm512_set1_epi32(INT32_MIN));
-    const __m512i half =
-        _mm512_or_si512(sign, _mm512_castps_si512(_mm512_set1_ps(0.5f)));
-    level = _mm512_mask_sub_ps(level, _mm512_test_epi32_mask(q, q), level,
-                               _mm512_castsi512_ps(half));
-  }
-  return _mm512_mul_ps(level, step);
-}
-
-// Calls value(codes, h) for both halves of each row, in order, and stores the
-// results: whole rows at a time, which memory likes best.
+// Calls value(codes, h, at) for both halves of each row, in order, `at` the
+// place of the first value in the tile, and stores the results: whole rows at a time, which memory likes best.
 template <class T, class Value>
 inline void EmitRows(const __m512i blocks[2][8], uint8_t* to,
                      int64_t row_bytes, const Value& value) {
@@ -101,21 +88,22 @@ inline void EmitRows(const __m512i blocks[2][8], uint8_t* to,
         {_mm512_srli_epi32(a, 24), _mm512_srli_epi32(b, 24)}};
     for (int i = 0; i < 4; ++i, to += row_bytes) {
       T* row = reinterpret_cast<T*>(to);
-      Store16(value(rows[i][0], 0), row, kAll16);
-      Store16(value(rows[i][1], 1), row + 16, kAll16);
+      const uint32_t at = static_cast<uint32_t>((4 * k + i) * kLanes);
+      Store16(value(rows[i][0], 0, at), row, kAll16);
+      Store16(value(rows[i][1], 1, at + 16), row + 16, kAll16);
     }
   }
 }
 
 // The 32 values codes below 32 stand for.
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 inline void MakeValues(const Quantizer& quant, bool zigzag, __m512 table[2]) {
   const __m512 step = _mm512_set1_ps(quant.step);
   __m512i code = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
                                    13, 14, 15);
   for (int i = 0; i < 2; ++i) {
     table[i] =
-        Dequantize<kMidRiseCodes>(zigzag ? Unzigzag(code) : code, step);
+        Dequantize16<kCoding>(zigzag ? Unzigzag(code) : code, step, 0);
     code = _mm512_add_epi32(code, _mm512_set1_epi32(16));
   }
 }
@@ -127,7 +115,7 @@ inline bool AllSmall(const LaneFormats& f) {
   return _mm256_movemask_epi8(_mm256_cmpgt_epi8(f.width, most)) == 0;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 inline void EmitTile(const Quantizer& quant, uint16_t entry, bool small,
                      const __m512i blocks[2][8], uint8_t* out,
                      int64_t row_bytes) {
@@ -135,24 +123,25 @@ inline void EmitTile(const Quantizer& quant, uint16_t entry, bool small,
   const __m512i byte = _mm512_set1_epi32(255);
   if (entry & kDelta) {
     __m512i q[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int h) {
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int h, uint32_t at) {
       q[h] = _mm512_add_epi32(q[h], Unzigzag(_mm512_and_si512(v, byte)));
-      return Dequantize<kMidRiseCodes>(q[h], step);
+      return Dequantize16<kCoding>(q[h], step, quant.counter + at);
     });
-  } else if (small) {
+  } else if (small && kCoding != Coding::kDither) {
     __m512 table[2];
-    MakeValues<kMidRiseCodes>(quant, (entry & kZigzag) != 0, table);
-    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int) {
+    MakeValues<kCoding>(quant, (entry & kZigzag) != 0, table);
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int, uint32_t) {
       return _mm512_permutex2var_ps(table[0], v, table[1]);
     });
   } else if (entry & kZigzag) {
-    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int) {
-      return Dequantize<kMidRiseCodes>(Unzigzag(_mm512_and_si512(v, byte)),
-                                       step);
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int, uint32_t at) {
+      return Dequantize16<kCoding>(Unzigzag(_mm512_and_si512(v, byte)), step,
+                                   quant.counter + at);
     });
   } else {
-    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int) {
-      return Dequantize<kMidRiseCodes>(_mm512_and_si512(v, byte), step);
+    EmitRows<T>(blocks, out, row_bytes, [&](__m512i v, int, uint32_t at) {
+      return Dequantize16<kCoding>(_mm512_and_si512(v, byte), step,
+                                   quant.counter + at);
     });
   }
 }
@@ -164,7 +153,7 @@ void FillZeros(uint8_t* out, int64_t row_bytes) {
   }
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 uint8_t* out, int64_t row_bytes) {
   int16_t q[kTileValues];
@@ -176,14 +165,16 @@ bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
       const __m256i codes = _mm256_loadu_si256(
           reinterpret_cast<const __m256i*>(q + t * kLanes + l));
       Store16(
-          Dequantize<kMidRiseCodes>(_mm512_cvtepi16_epi32(codes), step),
+          Dequantize16<kCoding>(
+              _mm512_cvtepi16_epi32(codes), step,
+              quant.counter + static_cast<uint32_t>(t * kLanes + l)),
           row + l, kAll16);
     }
   }
   return true;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 void* out, int64_t row_bytes) {
   const uint32_t n_words = entry & kWordsMask;
@@ -193,7 +184,7 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & kWide) {
-    return DecodeWide<T, kMidRiseCodes>(quant, entry, words, to, row_bytes);
+    return DecodeWide<T, kCoding>(quant, entry, words, to, row_bytes);
   }
   LaneFormats formats;
   alignas(64) uint32_t maps[kLanes];
@@ -207,7 +198,7 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
   __m512i blocks[2][8];
   Transpose(values, blocks[0]);
   Transpose(values + 64, blocks[1]);
-  EmitTile<T, kMidRiseCodes>(quant, entry, AllSmall(formats), blocks, to,
+  EmitTile<T, kCoding>(quant, entry, AllSmall(formats), blocks, to,
                              row_bytes);
   return true;
 }
@@ -231,21 +222,28 @@ void ApplyMask(const uint32_t rows[kPixels], int item, const uint8_t* dy,
 }
 
 template <class T>
-DecodeTileFn Select(bool mid_rise) {
-  return mid_rise ? DecodeTile<T, true> : DecodeTile<T, false>;
+DecodeTileFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return DecodeTile<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return DecodeTile<T, Coding::kDither>;
+    default:
+      return DecodeTile<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
 // plane_encode_avx512.cc
-EncodeTileFn Avx512Encoder(DType dtype, bool mid_rise);
+EncodeTileFn Avx512Encoder(DType dtype, Coding coding);
 
-TileKernels Avx512Kernels(DType dtype, bool mid_rise) {
+TileKernels Avx512Kernels(DType dtype, Coding coding) {
   TileKernels k = {};
-  k.encode = Avx512Encoder(dtype, mid_rise);
-  k.decode = dtype == DType::kF32    ? Select<float>(mid_rise)
-             : dtype == DType::kBF16 ? Select<BF16>(mid_rise)
-                                     : Select<F16>(mid_rise);
+  k.encode = Avx512Encoder(dtype, coding);
+  k.decode = dtype == DType::kF32    ? Select<float>(coding)
+             : dtype == DType::kBF16 ? Select<BF16>(coding)
+                                     : Select<F16>(coding);
   k.mask = MaskTileBmi2;
   k.apply = ApplyMask;
   return k;
@@ -258,7 +256,7 @@ TileKernels Avx512Kernels(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace plane {
-TileKernels Avx512Kernels(DType, bool) { return {}; }
+TileKernels Avx512Kernels(DType, Coding) { return {}; }
 }  // namespace plane
 }  // namespace comptrain
 

@@ -37,10 +37,10 @@ bool MachineHasAvx512() {
 bool IsaAvailable(Isa isa) {
   static const bool avx2 =
       MachineHasAvx2() &&
-      plane::Avx2Kernels(DType::kF32, false).encode != nullptr;
+      plane::Avx2Kernels(DType::kF32, Coding::kPlain).encode != nullptr;
   static const bool avx512 =
       MachineHasAvx512() &&
-      plane::Avx512Kernels(DType::kF32, false).encode != nullptr;
+      plane::Avx512Kernels(DType::kF32, Coding::kPlain).encode != nullptr;
   switch (isa) {
     case Isa::kScalar:
     case Isa::kBest:
@@ -55,15 +55,15 @@ bool IsaAvailable(Isa isa) {
 
 namespace plane {
 
-TileKernels SelectKernels(Isa isa, DType dtype, bool mid_rise) {
+TileKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
   const bool best = isa == Isa::kBest;
   if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512)) {
-    return Avx512Kernels(dtype, mid_rise);
+    return Avx512Kernels(dtype, coding);
   }
   if ((best || isa == Isa::kAvx2) && IsaAvailable(Isa::kAvx2)) {
-    return Avx2Kernels(dtype, mid_rise);
+    return Avx2Kernels(dtype, coding);
   }
-  return ScalarKernels(dtype, mid_rise);
+  return ScalarKernels(dtype, coding);
 }
 
 }  // namespace plane

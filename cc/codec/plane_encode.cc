@@ -82,10 +82,6 @@ Status CheckParams(const PlaneParams& p, Isa isa) {
                            "; set a positive finite error bound, or keep the "
                            "tensor uncompressed");
   }
-  if (p.dither) {
-    return Status::Invalid(where +
-                           "dither is not implemented; set dither = false");
-  }
   if (!IsaAvailable(isa)) {
     return Status::Invalid(where + "this machine lacks the instruction set "
                            "asked for, got isa " +
@@ -114,8 +110,8 @@ PlaneEncoder::PlaneEncoder(const PlaneParams& params, Isa isa)
   if (!impl_->checked.ok()) return;
   impl_->geometry = Geometry(params.n, params.channels);
   impl_->quantizer =
-      plane::MakeQuantizer(params.dtype, params.mid_rise, params.eb);
-  impl_->kernels = plane::SelectKernels(isa, params.dtype, params.mid_rise);
+      plane::MakeQuantizer(params.dtype, plane::CodingOf(params), params.eb);
+  impl_->kernels = plane::SelectKernels(isa, params.dtype, impl_->quantizer.coding);
 }
 
 PlaneEncoder::~PlaneEncoder() = default;
@@ -145,7 +141,8 @@ uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
     if (after.valid == kTileValues) next = x + after.offset * item;
   }
   const uint16_t entry =
-      kernels.encode(quantizer, from, next, row_bytes, out, sums);
+      kernels.encode(plane::CountedFrom(quantizer, tile * kTileValues), from,
+                     next, row_bytes, out, sums);
   const uint32_t raw_words = plane::RawWords(place.valid, params.dtype);
   if (!(entry & plane::kRaw) && plane::EntryWords(entry) < raw_words) {
     return entry;
@@ -248,8 +245,7 @@ void PlaneEncoder::Impl::FillHeader(uint8_t* stream) const {
   h.version = kStreamVersion;
   h.codec = static_cast<uint8_t>(CodecId::kPlane);
   h.dtype = static_cast<uint8_t>(params.dtype);
-  h.flags = static_cast<uint8_t>((params.mid_rise ? kMidRise : 0) |
-                                 (geometry.flat ? kFlat : 0));
+  h.flags = plane::FlagsOf(quantizer.coding, geometry.flat);
   h.n = static_cast<uint64_t>(params.n);
   h.channels = static_cast<uint32_t>(params.channels);
   h.log2_pixels = plane::kLog2Pixels;

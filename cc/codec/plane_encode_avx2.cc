@@ -4,8 +4,8 @@
 #if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && \
     defined(__x86_64__)
 
-#include "cc/codec/half_avx2.h"
 #include "cc/codec/plane_lanes_bmi2.h"
+#include "cc/codec/quantize_avx2.h"
 
 namespace comptrain {
 namespace plane {
@@ -22,20 +22,6 @@ struct Extent {
   __m256i largest[2], nonzero[2];  // u16 a place
 };
 
-template <bool kMidRiseCodes>
-inline __m256i Quantize(__m256 x, __m256 inv) {
-  const __m256 t = _mm256_mul_ps(x, inv);
-  if (!kMidRiseCodes) return _mm256_cvtps_epi32(t);
-  const __m256 smallest = _mm256_set1_ps(0x1p-126f);
-  const __m256 minus = _mm256_set1_ps(-0x1p-126f);
-  const __m256i positive =
-      _mm256_castps_si256(_mm256_cmp_ps(x, smallest, _CMP_GE_OQ));
-  const __m256i negative =
-      _mm256_castps_si256(_mm256_cmp_ps(x, minus, _CMP_LE_OQ));
-  return _mm256_add_epi32(
-      _mm256_sub_epi32(_mm256_cvttps_epi32(t), positive), negative);
-}
-
 inline __m256i Zigzag(__m256i q) {
   return _mm256_xor_si256(_mm256_slli_epi16(q, 1), _mm256_srai_epi16(q, 15));
 }
@@ -45,15 +31,6 @@ inline __m256i CountNonzero(__m256i count, __m256i codes) {
   const __m256i zero = _mm256_cmpeq_epi16(codes, _mm256_setzero_si256());
   return _mm256_add_epi16(count,
                           _mm256_add_epi16(zero, _mm256_set1_epi16(1)));
-}
-
-inline float Fold(const __m256 s[4]) {
-  const __m256 s8 = _mm256_add_ps(_mm256_add_ps(s[0], s[2]),
-                                  _mm256_add_ps(s[1], s[3]));
-  const __m128 s4 =
-      _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
-  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
-  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
 
 // The sum of 32 counts.
@@ -71,10 +48,10 @@ inline bool Any(__m256i mask) { return !_mm256_testz_si256(mask, mask); }
 struct Tile {
   Extent extent;
   bool negative;
-  bool large;  // a code outside [-256, 255]
+  bool large;  // a code outside the safe ones
 };
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
                          const uint8_t* next, int64_t row_bytes, Rows* rows,
                          Tile* tile, TileSums* sums) {
@@ -90,8 +67,11 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
     PrefetchRow<T>(next);
     for (int h = 0; h < 2; ++h) {
       const __m256 a = Load8(row + 16 * h), b = Load8(row + 16 * h + 8);
-      const __m256i q = _mm256_packs_epi32(Quantize<kMidRiseCodes>(a, inv),
-                                           Quantize<kMidRiseCodes>(b, inv));
+      const uint32_t first =
+          quant.counter + static_cast<uint32_t>(t * kLanes + 16 * h);
+      const __m256i q = _mm256_packs_epi32(
+          Quantize8<kCoding>(a, inv, first),
+          Quantize8<kCoding>(b, inv, first + 8));
       rows->q[h][t] = q;
       smallest = _mm256_min_epi16(smallest, q);
       e.largest[h] = _mm256_max_epi16(e.largest[h], q);
@@ -101,7 +81,7 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
       sum_sq[2 * h] = _mm256_add_ps(sum_sq[2 * h], _mm256_mul_ps(a, a));
       sum_sq[2 * h + 1] =
           _mm256_add_ps(sum_sq[2 * h + 1], _mm256_mul_ps(b, b));
-      if (!kMidRiseCodes) {
+      if (kCoding == Coding::kPlain) {
         for (const __m256 v : {a, b}) {
           const __m256i z = _mm256_cmpeq_epi32(
               _mm256_and_si256(_mm256_castps_si256(v), exponent), zero);
@@ -115,11 +95,11 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
   tile->negative = Any(_mm256_cmpgt_epi16(zero, smallest));
   const __m256i most = _mm256_max_epi16(e.largest[0], e.largest[1]);
   tile->large = Any(_mm256_or_si256(
-      _mm256_cmpgt_epi16(most, _mm256_set1_epi16(255)),
-      _mm256_cmpgt_epi16(_mm256_set1_epi16(-256), smallest)));
+      _mm256_cmpgt_epi16(most, _mm256_set1_epi16(kLargestSafe)),
+      _mm256_cmpgt_epi16(_mm256_set1_epi16(SmallestSafe(kCoding)), smallest)));
   const int32_t nonzero =
-      kMidRiseCodes ? SumCounts(e.nonzero) : kTileValues - zeros;
-  *sums = {nonzero, Fold(sum), Fold(sum_sq)};
+      kCoding != Coding::kPlain ? SumCounts(e.nonzero) : kTileValues - zeros;
+  *sums = {nonzero, FoldLanes(sum), FoldLanes(sum_sq)};
 }
 
 // 16 lanes of a row in natural order, for the rare paths.
@@ -127,42 +107,27 @@ inline __m256i Natural(__m256i row) {
   return _mm256_permute4x64_epi64(row, 0xd8);
 }
 
-template <bool kMidRiseCodes>
-inline __m256i Outside(__m256 x, __m128i codes, const Quantizer& quant) {
-  const __m256i q = _mm256_cvtepi16_epi32(codes);
-  const __m256 absolute =
-      _mm256_castsi256_ps(_mm256_set1_epi32(INT32_MAX));
-  __m256 level = _mm256_cvtepi32_ps(q);
-  if (kMidRiseCodes) {
-    // sign(q) is -1, 0 or 1; half of it is exact.
-    const __m256i sign = _mm256_sign_epi32(_mm256_set1_epi32(1), q);
-    level = _mm256_sub_ps(level, _mm256_mul_ps(_mm256_cvtepi32_ps(sign),
-                                               _mm256_set1_ps(0.5f)));
-  }
-  const __m256 x_hat = _mm256_mul_ps(level, _mm256_set1_ps(quant.step));
-  const __m256 error = _mm256_and_ps(_mm256_sub_ps(x, x_hat), absolute);
-  return _mm256_castps_si256(_mm256_or_ps(
-      _mm256_cmp_ps(error, _mm256_set1_ps(quant.eb), _CMP_NLE_UQ),
-      _mm256_cmp_ps(_mm256_and_ps(x_hat, absolute),
-                    _mm256_set1_ps(quant.limit), _CMP_NLT_UQ)));
-}
-
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
                  const Rows& rows) {
-  __m256i outside = _mm256_setzero_si256();
+  __m256 outside = _mm256_setzero_ps();
   for (int t = 0; t < kPixels; ++t, x += row_bytes) {
     const T* row = reinterpret_cast<const T*>(x);
     for (int h = 0; h < 2; ++h) {
       const __m256i q = Natural(rows.q[h][t]);
-      const __m256i a = Outside<kMidRiseCodes>(
-          Load8(row + 16 * h), _mm256_castsi256_si128(q), quant);
-      const __m256i b = Outside<kMidRiseCodes>(
-          Load8(row + 16 * h + 8), _mm256_extracti128_si256(q, 1), quant);
-      outside = _mm256_or_si256(outside, _mm256_or_si256(a, b));
+      const uint32_t first =
+          quant.counter + static_cast<uint32_t>(t * kLanes + 16 * h);
+      const __m256 a = Outside8<kCoding>(
+          Load8(row + 16 * h),
+          _mm256_cvtepi16_epi32(_mm256_castsi256_si128(q)), quant, first);
+      const __m256 b = Outside8<kCoding>(
+          Load8(row + 16 * h + 8),
+          _mm256_cvtepi16_epi32(_mm256_extracti128_si256(q, 1)), quant,
+          first + 8);
+      outside = _mm256_or_ps(outside, _mm256_or_ps(a, b));
     }
   }
-  return !Any(outside);
+  return _mm256_movemask_ps(outside) == 0;
 }
 
 // u16 places of both halves, all below 256, to bytes in natural order.
@@ -321,13 +286,13 @@ inline Candidate Measure(const Rows& codes, const Extent& e) {
   return c;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
                     int64_t row_bytes, uint32_t* out, TileSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   Rows rows, delta;
   Tile tile;
-  QuantizeTile<T, kMidRiseCodes>(quant, from,
+  QuantizeTile<T, kCoding>(quant, from,
                                  static_cast<const uint8_t*>(next), row_bytes,
                                  &rows, &tile, sums);
   if (!(sums->sum_sq <= __FLT_MAX__) ||
@@ -335,7 +300,7 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
     *sums = PlainSums(quant.dtype, x, row_bytes);
   }
   if ((tile.large || quant.verify_all) &&
-      !WithinBound<T, kMidRiseCodes>(quant, from, row_bytes, rows)) {
+      !WithinBound<T, kCoding>(quant, from, row_bytes, rows)) {
     return kRaw;
   }
   const bool try_delta = SumCounts(tile.extent.nonzero) > kDeltaMinNonzero;
@@ -369,20 +334,27 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
 }
 
 template <class T>
-EncodeTileFn Select(bool mid_rise) {
-  return mid_rise ? EncodeTile<T, true> : EncodeTile<T, false>;
+EncodeTileFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return EncodeTile<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return EncodeTile<T, Coding::kDither>;
+    default:
+      return EncodeTile<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
-EncodeTileFn Avx2Encoder(DType dtype, bool mid_rise) {
+EncodeTileFn Avx2Encoder(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
-      return Select<float>(mid_rise);
+      return Select<float>(coding);
     case DType::kBF16:
-      return Select<BF16>(mid_rise);
+      return Select<BF16>(coding);
     case DType::kF16:
-      return Select<F16>(mid_rise);
+      return Select<F16>(coding);
   }
   return nullptr;
 }
@@ -394,7 +366,7 @@ EncodeTileFn Avx2Encoder(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace plane {
-EncodeTileFn Avx2Encoder(DType, bool) { return nullptr; }
+EncodeTileFn Avx2Encoder(DType, Coding) { return nullptr; }
 }  // namespace plane
 }  // namespace comptrain
 

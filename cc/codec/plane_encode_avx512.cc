@@ -9,8 +9,8 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
-#include "cc/codec/half_avx512.h"
 #include "cc/codec/plane_lanes_bmi2.h"
+#include "cc/codec/quantize_avx512.h"
 
 namespace comptrain {
 namespace plane {
@@ -26,22 +26,6 @@ struct Extent {
   __m512i largest, nonzero;  // u16 a place
 };
 
-template <bool kMidRiseCodes>
-inline __m512i Quantize(__m512 x, __m512 inv) {
-  const __m512 t = _mm512_mul_ps(x, inv);
-  if (!kMidRiseCodes) return _mm512_cvtps_epi32(t);
-  const __m512i one = _mm512_set1_epi32(1);
-  const __m512 smallest = _mm512_set1_ps(0x1p-126f);
-  const __m512i q = _mm512_mask_add_epi32(
-      _mm512_cvttps_epi32(t), _mm512_cmp_ps_mask(x, smallest, _CMP_GE_OQ),
-      _mm512_cvttps_epi32(t), one);
-  return _mm512_mask_sub_epi32(
-      q,
-      _mm512_cmp_ps_mask(x, _mm512_sub_ps(_mm512_setzero_ps(), smallest),
-                         _CMP_LE_OQ),
-      q, one);
-}
-
 inline __m512i Zigzag(__m512i q) {
   return _mm512_xor_si512(_mm512_slli_epi16(q, 1), _mm512_srai_epi16(q, 15));
 }
@@ -53,24 +37,13 @@ inline void Include(__m512i codes, Extent* e) {
       _mm512_set1_epi16(1));
 }
 
-// The sums of lanes l and l + 16, of l and l + 8, ...
-inline float Fold(__m512 a, __m512 b) {
-  const __m512 s = _mm512_add_ps(a, b);
-  const __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(s),
-                                  _mm512_extractf32x8_ps(s, 1));
-  const __m128 s4 =
-      _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
-  const __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
-  return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
-}
-
 struct Tile {
   Extent extent;
   bool negative;
-  bool large;  // a code outside [-256, 255]
+  bool large;  // a code outside the safe ones
 };
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
                          const uint8_t* next, int64_t row_bytes, Rows* rows,
                          Tile* tile, TileSums* sums) {
@@ -84,8 +57,10 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
     const T* row = reinterpret_cast<const T*>(x);
     PrefetchRow<T>(next);
     const __m512 a = Load16(row, kAll16), b = Load16(row + 16, kAll16);
-    const __m512i q = _mm512_packs_epi32(Quantize<kMidRiseCodes>(a, inv),
-                                         Quantize<kMidRiseCodes>(b, inv));
+    const uint32_t first = quant.counter + static_cast<uint32_t>(t * kLanes);
+    const __m512i q =
+        _mm512_packs_epi32(Quantize16<kCoding>(a, inv, first),
+                           Quantize16<kCoding>(b, inv, first + 16));
     rows->q[t] = q;
     smallest = _mm512_min_epi16(smallest, q);
     largest = _mm512_max_epi16(largest, q);
@@ -95,7 +70,7 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
     sum_b = _mm512_add_ps(sum_b, b);
     sq_a = _mm512_add_ps(sq_a, _mm512_mul_ps(a, a));
     sq_b = _mm512_add_ps(sq_b, _mm512_mul_ps(b, b));
-    if (!kMidRiseCodes) {
+    if (kCoding == Coding::kPlain) {
       const __mmask32 set = _mm512_kunpackw(
           _mm512_test_epi32_mask(_mm512_castps_si512(b), exponent),
           _mm512_test_epi32_mask(_mm512_castps_si512(a), exponent));
@@ -105,13 +80,14 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
   tile->extent = {largest, nonzero};
   tile->negative = _mm512_movepi16_mask(smallest) != 0;
   tile->large =
-      (_mm512_cmpgt_epi16_mask(largest, _mm512_set1_epi16(255)) |
-       _mm512_cmplt_epi16_mask(smallest, _mm512_set1_epi16(-256))) != 0;
-  if (kMidRiseCodes) {
+      (_mm512_cmpgt_epi16_mask(largest, _mm512_set1_epi16(kLargestSafe)) |
+       _mm512_cmplt_epi16_mask(smallest,
+                               _mm512_set1_epi16(SmallestSafe(kCoding)))) != 0;
+  if (kCoding != Coding::kPlain) {
     count = _mm512_reduce_add_epi32(
         _mm512_madd_epi16(nonzero, _mm512_set1_epi16(1)));
   }
-  *sums = {count, Fold(sum_a, sum_b), Fold(sq_a, sq_b)};
+  *sums = {count, FoldLanes(sum_a, sum_b), FoldLanes(sq_a, sq_b)};
 }
 
 // Rows in natural order, for the rare paths.
@@ -120,35 +96,21 @@ inline __m512i Natural(__m512i row) {
                                   row);
 }
 
-template <bool kMidRiseCodes>
-inline __mmask16 Outside(__m512 x, __m256i codes, const Quantizer& quant) {
-  const __m512i q = _mm512_cvtepi16_epi32(codes);
-  __m512 level = _mm512_cvtepi32_ps(q);
-  if (kMidRiseCodes) {
-    const __m512i sign = _mm512_and_si512(q, _mm512_set1_epi32(INT32_MIN));
-    const __m512i half = _mm512_or_si512(
-        sign, _mm512_castps_si512(_mm512_set1_ps(0.5f)));
-    level = _mm512_mask_sub_ps(level, _mm512_test_epi32_mask(q, q), level,
-                               _mm512_castsi512_ps(half));
-  }
-  const __m512 x_hat = _mm512_mul_ps(level, _mm512_set1_ps(quant.step));
-  const __m512 error = _mm512_abs_ps(_mm512_sub_ps(x, x_hat));
-  return _mm512_cmp_ps_mask(error, _mm512_set1_ps(quant.eb), _CMP_NLE_UQ) |
-         _mm512_cmp_ps_mask(_mm512_abs_ps(x_hat), _mm512_set1_ps(quant.limit),
-                            _CMP_NLT_UQ);
-}
-
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
                  const Rows& rows) {
   __mmask16 outside = 0;
   for (int t = 0; t < kPixels; ++t, x += row_bytes) {
     const T* row = reinterpret_cast<const T*>(x);
     const __m512i q = Natural(rows.q[t]);
-    outside |= Outside<kMidRiseCodes>(Load16(row, kAll16),
-                                      _mm512_castsi512_si256(q), quant);
-    outside |= Outside<kMidRiseCodes>(Load16(row + 16, kAll16),
-                                      _mm512_extracti64x4_epi64(q, 1), quant);
+    const uint32_t first = quant.counter + static_cast<uint32_t>(t * kLanes);
+    outside |= Outside16<kCoding>(
+        Load16(row, kAll16), _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)),
+        quant, first);
+    outside |= Outside16<kCoding>(
+        Load16(row + 16, kAll16),
+        _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), quant,
+        first + 16);
   }
   return outside == 0;
 }
@@ -286,13 +248,13 @@ inline Candidate Measure(const Rows& codes, const Extent& extent) {
   return c;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
                     int64_t row_bytes, uint32_t* out, TileSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   Rows rows, delta;
   Tile tile;
-  QuantizeTile<T, kMidRiseCodes>(quant, from,
+  QuantizeTile<T, kCoding>(quant, from,
                                  static_cast<const uint8_t*>(next), row_bytes,
                                  &rows, &tile, sums);
   if (!(sums->sum_sq <= __FLT_MAX__) ||
@@ -300,7 +262,7 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
     *sums = PlainSums(quant.dtype, x, row_bytes);
   }
   if ((tile.large || quant.verify_all) &&
-      !WithinBound<T, kMidRiseCodes>(quant, from, row_bytes, rows)) {
+      !WithinBound<T, kCoding>(quant, from, row_bytes, rows)) {
     return kRaw;
   }
   const bool try_delta =
@@ -336,20 +298,27 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
 }
 
 template <class T>
-EncodeTileFn Select(bool mid_rise) {
-  return mid_rise ? EncodeTile<T, true> : EncodeTile<T, false>;
+EncodeTileFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return EncodeTile<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return EncodeTile<T, Coding::kDither>;
+    default:
+      return EncodeTile<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
-EncodeTileFn Avx512Encoder(DType dtype, bool mid_rise) {
+EncodeTileFn Avx512Encoder(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
-      return Select<float>(mid_rise);
+      return Select<float>(coding);
     case DType::kBF16:
-      return Select<BF16>(mid_rise);
+      return Select<BF16>(coding);
     case DType::kF16:
-      return Select<F16>(mid_rise);
+      return Select<F16>(coding);
   }
   return nullptr;
 }
@@ -361,7 +330,7 @@ EncodeTileFn Avx512Encoder(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace plane {
-EncodeTileFn Avx512Encoder(DType, bool) { return nullptr; }
+EncodeTileFn Avx512Encoder(DType, Coding) { return nullptr; }
 }  // namespace plane
 }  // namespace comptrain
 

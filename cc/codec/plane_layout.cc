@@ -46,8 +46,8 @@ Status CheckKind(const StreamHeader& h) {
     return BadField("dtype", "0 (float32), 1 (bfloat16) or 2 (float16)",
                     Text(h.dtype));
   }
-  if (h.flags & ~(kMidRise | kFlat)) {
-    return BadField("flags", "a sum of 1 (mid-rise) and 4 (flat)",
+  if (!FlagsAreKnown(h.flags)) {
+    return BadField("flags", "1 (mid-rise), 2 (dither) or 0, plus 4 (flat)",
                     Text(h.flags));
   }
   if (h.log2_pixels != kLog2Pixels) {
@@ -86,10 +86,34 @@ const char* DTypeName(DType dtype) {
   return "unknown";
 }
 
-Quantizer QuantizerOfStep(DType dtype, bool mid_rise, float step) {
+Coding CodingOf(const PlaneParams& params) {
+  return params.dither     ? Coding::kDither
+         : params.mid_rise ? Coding::kMidRise
+                           : Coding::kPlain;
+}
+
+Coding CodingOf(const StreamHeader& h) {
+  return (h.flags & kDither)    ? Coding::kDither
+         : (h.flags & kMidRise) ? Coding::kMidRise
+                                : Coding::kPlain;
+}
+
+uint8_t FlagsOf(Coding coding, bool flat) {
+  const int flag = coding == Coding::kDither    ? kDither
+                   : coding == Coding::kMidRise ? kMidRise
+                                                : 0;
+  return static_cast<uint8_t>(flag | (flat ? kFlat : 0));
+}
+
+bool FlagsAreKnown(uint8_t flags) {
+  return (flags & ~(kMidRise | kDither | kFlat)) == 0 &&
+         (flags & (kMidRise | kDither)) != (kMidRise | kDither);
+}
+
+Quantizer QuantizerOfStep(DType dtype, Coding coding, float step) {
   Quantizer q;
   q.dtype = dtype;
-  q.mid_rise = mid_rise;
+  q.coding = coding;
   q.step = step;
   q.inv = 1.0f / step;
   q.limit = dtype == DType::kF32    ? HUGE_VALF
@@ -99,16 +123,16 @@ Quantizer QuantizerOfStep(DType dtype, bool mid_rise, float step) {
   return q;
 }
 
-Quantizer MakeQuantizer(DType dtype, bool mid_rise, float eb) {
+Quantizer MakeQuantizer(DType dtype, Coding coding, float eb) {
   // Doubling is exact, so the product is rounded once.
-  Quantizer q = QuantizerOfStep(dtype, mid_rise, 2 * eb * (1.0f - 0x1p-13f));
+  Quantizer q = QuantizerOfStep(dtype, coding, 2 * eb * (1.0f - 0x1p-13f));
   q.eb = eb;
   return q;
 }
 
 bool BoundSupported(float eb) {
   if (!std::isnormal(eb) || eb < 0) return false;
-  const Quantizer q = MakeQuantizer(DType::kF32, false, eb);
+  const Quantizer q = MakeQuantizer(DType::kF32, Coding::kPlain, eb);
   return std::isfinite(q.step) && 0.5f * q.step >= FLT_MIN && q.inv >= FLT_MIN;
 }
 
@@ -174,7 +198,7 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   view->stream = stream;
   view->payload_words = (stream_bytes - at.payload) / 4;
   view->quantizer = QuantizerOfStep(static_cast<DType>(h.dtype),
-                                    (h.flags & kMidRise) != 0, h.step);
+                                    CodingOf(h), h.step);
   return {};
 }
 

@@ -23,6 +23,7 @@ inline int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // One tile's place in the tensor, in elements.
 struct TilePlace {
+  int64_t tile;    // number of the tile
   int64_t offset;  // of its first value
   int valid;       // values inside the tensor, row-major in the tile; 1..1024
 };
@@ -49,6 +50,7 @@ struct Geometry {
   TilePlace Place(int64_t tile) const {
     const int64_t first_row = tile / groups * kPixels;
     TilePlace p;
+    p.tile = tile;
     p.offset = first_row * row + tile % groups * kLanes;
     if (flat) {
       p.valid = static_cast<int>(std::min<int64_t>(kTileValues, n - p.offset));
@@ -79,9 +81,22 @@ inline uint32_t RawWords(int valid, DType dtype) {
 
 // The arithmetic holds where step / 2 and 1 / step are normal numbers.
 bool BoundSupported(float eb);
-Quantizer MakeQuantizer(DType dtype, bool mid_rise, float eb);
+Coding CodingOf(const PlaneParams& params);
+Coding CodingOf(const StreamHeader& h);
+uint8_t FlagsOf(Coding coding, bool flat);
+Quantizer MakeQuantizer(DType dtype, Coding coding, float eb);
 // For decoding: without eb.
-Quantizer QuantizerOfStep(DType dtype, bool mid_rise, float step);
+Quantizer QuantizerOfStep(DType dtype, Coding coding, float step);
+
+// For the values from number `first` on, counted tile by tile.
+inline Quantizer CountedFrom(const Quantizer& quantizer, int64_t first) {
+  Quantizer q = quantizer;
+  q.counter = static_cast<uint32_t>(first);
+  return q;
+}
+
+// Whether flags hold none but these, and one way of coding.
+bool FlagsAreKnown(uint8_t flags);
 
 // A checked stream.
 struct StreamView {

@@ -62,7 +62,7 @@ static bool MaskTileBmi2(uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & (kWide | kDelta)) {
-    return ScalarKernels(DType::kF32, true).mask(entry, words, rows);
+    return ScalarKernels(DType::kF32, Coding::kMidRise).mask(entry, words, rows);
   }
   LaneFormats formats;
   alignas(32) uint32_t maps[kLanes];

@@ -5,44 +5,11 @@
 
 #include "cc/codec/half.h"
 #include "cc/codec/plane_tile.h"
+#include "cc/codec/quantize.h"
 
 namespace comptrain {
 namespace plane {
 namespace {
-
-constexpr int kMinCode = -32768, kMaxCode = 32767;
-
-bool IsZero(float x) { return (FloatBits(x) & 0x7f800000) == 0; }
-
-// Nearest even, for |t| < 2^22: the sum has no bits left below the point.
-float RoundToEven(float t) {
-  const float magic = 12582912.0f;
-  return (t + magic) - magic;
-}
-
-// False when x has no code.
-template <bool kMidRiseCodes>
-bool Quantize(const Quantizer& q, float x, int* code) {
-  const float t = x * q.inv;
-  if (!(std::fabs(t) < 65536.0f)) return false;
-  int c;
-  if (kMidRiseCodes) {
-    c = static_cast<int>(std::fabs(t)) + 1;
-    if (IsZero(x)) c = 0;
-    if (x < 0) c = -c;
-  } else {
-    c = static_cast<int>(RoundToEven(t));
-  }
-  *code = c < kMinCode ? kMinCode : c > kMaxCode ? kMaxCode : c;
-  return true;
-}
-
-template <bool kMidRiseCodes>
-float Dequantize(const Quantizer& q, int code) {
-  float level = static_cast<float>(code);
-  if (kMidRiseCodes) level -= code > 0 ? 0.5f : code < 0 ? -0.5f : 0.0f;
-  return level * q.step;
-}
 
 uint16_t Zigzag(int16_t q) {
   return static_cast<uint16_t>(static_cast<uint16_t>(q) << 1 ^ (q >> 15));
@@ -109,23 +76,23 @@ uint16_t PackTile(const int16_t* q, uint32_t* out) {
 }
 
 // False when a value is further than eb from its code's value.
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 bool WithinBound(const Quantizer& quant, const void* x, int64_t row_bytes,
                  const int16_t* q) {
   for (int t = 0; t < kPixels; ++t) {
     const uint8_t* row = static_cast<const uint8_t*>(x) + t * row_bytes;
     for (int l = 0; l < kLanes; ++l) {
-      const float x_hat =
-          Dequantize<kMidRiseCodes>(quant, q[t * kLanes + l]);
-      const float v = LoadFloat(row, quant.dtype, l);
-      if (!(std::fabs(v - x_hat) <= quant.eb)) return false;
-      if (!(std::fabs(x_hat) < quant.limit)) return false;
+      const int i = t * kLanes + l;
+      if (!CodeWithinBound<kCoding>(quant, LoadFloat(row, quant.dtype, l), q[i],
+                                    quant.counter + i)) {
+        return false;
+      }
     }
   }
   return true;
 }
 
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 uint16_t EncodeTile(const Quantizer& quant, const void* x,
                     const void* /*next*/, int64_t row_bytes, uint32_t* out,
                     TileSums* sums) {
@@ -137,11 +104,12 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x,
     const uint8_t* row = static_cast<const uint8_t*>(x) + t * row_bytes;
     for (int l = 0; l < kLanes; ++l) {
       const float v = LoadFloat(row, quant.dtype, l);
+      const int i = t * kLanes + l;
       int code = 0;
-      coded &= Quantize<kMidRiseCodes>(quant, v, &code);
-      verify |= code > 255 || code < -256;
-      q[t * kLanes + l] = static_cast<int16_t>(code);
-      nonzero += !IsZero(v);
+      coded &= QuantizeValue<kCoding>(quant, v, quant.counter + i, &code);
+      verify |= NeedsCheck<kCoding>(code);
+      q[i] = static_cast<int16_t>(code);
+      nonzero += !CountsAsZero(v);
       sum[l] += v;
       sum_sq[l] += v * v;
     }
@@ -151,13 +119,13 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x,
     *sums = PlainSums(quant.dtype, x, row_bytes);
   }
   if (!coded) return kRaw;
-  if (verify && !WithinBound<kMidRiseCodes>(quant, x, row_bytes, q)) {
+  if (verify && !WithinBound<kCoding>(quant, x, row_bytes, q)) {
     return kRaw;
   }
   return PackTile(q, out);
 }
 
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 void* out, int64_t row_bytes) {
   int16_t q[kTileValues];
@@ -165,7 +133,8 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
   for (int t = 0; t < kPixels; ++t) {
     uint8_t* row = static_cast<uint8_t*>(out) + t * row_bytes;
     for (int l = 0; l < kLanes; ++l) {
-      StoreFloat(Dequantize<kMidRiseCodes>(quant, q[t * kLanes + l]),
+      const int i = t * kLanes + l;
+      StoreFloat(DequantizeValue<kCoding>(quant, q[i], quant.counter + i),
                  quant.dtype, row, l);
     }
   }
@@ -227,7 +196,7 @@ TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes) {
     for (int l = 0; l < kLanes; ++l) {
       const float v = LoadFloat(row, dtype, l);
       if (!std::isfinite(v)) continue;
-      sums.nonzero += !IsZero(v);
+      sums.nonzero += !CountsAsZero(v);
       sums.sum += v;
       sums.sum_sq += static_cast<double>(v) * v;
     }
@@ -235,11 +204,18 @@ TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes) {
   return sums;
 }
 
-TileKernels ScalarKernels(DType /*dtype*/, bool mid_rise) {
-  if (mid_rise) {
-    return {EncodeTile<true>, DecodeTile<true>, MaskTile, ApplyMask};
+TileKernels ScalarKernels(DType /*dtype*/, Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return {EncodeTile<Coding::kMidRise>, DecodeTile<Coding::kMidRise>,
+              MaskTile, ApplyMask};
+    case Coding::kDither:
+      return {EncodeTile<Coding::kDither>, DecodeTile<Coding::kDither>,
+              MaskTile, ApplyMask};
+    default:
+      return {EncodeTile<Coding::kPlain>, DecodeTile<Coding::kPlain>, MaskTile,
+              ApplyMask};
   }
-  return {EncodeTile<false>, DecodeTile<false>, MaskTile, ApplyMask};
 }
 
 }  // namespace plane

@@ -35,7 +35,7 @@ void ForDecodedStrips(const StreamView& v, Isa isa, int64_t begin, int64_t end,
   Quantizer quantizer = v.quantizer;
   quantizer.dtype = DType::kF32;
   const DecodeTileFn decode =
-      SelectKernels(isa, DType::kF32, quantizer.mid_rise).decode;
+      SelectKernels(isa, DType::kF32, quantizer.coding).decode;
   const int64_t most = g.flat ? kFlatStripTiles : 1;
   alignas(64) float buffer[kFlatStripTiles * kTileValues];
   for (int64_t range = begin; range < end; ++range) {
@@ -48,7 +48,8 @@ void ForDecodedStrips(const StreamView& v, Isa isa, int64_t begin, int64_t end,
         for (int i = 0; i < place.valid; ++i) {
           to[i] = LoadFloat(words, v.quantizer.dtype, i);
         }
-      } else if (!decode(quantizer, entry, words, to, kLanes * sizeof *to)) {
+      } else if (!decode(CountedFrom(quantizer, place.tile * kTileValues),
+                         entry, words, to, kLanes * sizeof *to)) {
         return false;
       }
       ++tile;

@@ -30,10 +30,15 @@ constexpr uint16_t kZigzag = 1 << 12;
 constexpr uint16_t kWide = 1 << 13;
 constexpr uint16_t kRaw = 1 << 14;
 
+// Make a well-mixed number of a counter.
+constexpr uint32_t kDitherMix1 = 0x9e3779b1, kDitherMix2 = 0x85ebca77;
+
 // The arithmetic of a stream.
 struct Quantizer {
   DType dtype = DType::kF32;
-  bool mid_rise = false;
+  Coding coding = Coding::kPlain;
+  // For dither: the number of the tile's first value, counted tile by tile.
+  uint32_t counter = 0;
   float step = 0;
   float inv = 0;
   float eb = 0;
@@ -83,11 +88,11 @@ struct TileKernels {
 };
 
 // The kernels for one kind of stream. isa must be available.
-TileKernels ScalarKernels(DType dtype, bool mid_rise);
+TileKernels ScalarKernels(DType dtype, Coding coding);
 // All null where the machine this is built for has no such set.
-TileKernels Avx2Kernels(DType dtype, bool mid_rise);
-TileKernels Avx512Kernels(DType dtype, bool mid_rise);
-TileKernels SelectKernels(Isa isa, DType dtype, bool mid_rise);
+TileKernels Avx2Kernels(DType dtype, Coding coding);
+TileKernels Avx512Kernels(DType dtype, Coding coding);
+TileKernels SelectKernels(Isa isa, DType dtype, Coding coding);
 
 // What the vector kernels leave to plain code: sums that are not finite in
 // f32, and the packing of wide codes. codes: [pixel][lane].

@@ -1,4 +1,5 @@
-// The arithmetic common to codecs A and B for one value, in plain C++.
+// The arithmetic common to codecs A and B for one value, in plain C++: its
+// definition. docs/codec-format.md explains it.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
 #ifndef TF_COMPTRAIN_CC_CODEC_QUANTIZE_H_
@@ -24,17 +25,31 @@ static inline float RoundToEven(float t) {
   return (t + magic) - magic;
 }
 
-// False when x has no code.
-template <bool kMidRiseCodes>
+// The offset of value number i, in steps: one of 2^16 between -1/2 and 1/2,
+// none of them 0, with a mean of 0.
+static inline float DitherOf(uint32_t i) {
+  uint32_t h = i * plane::kDitherMix1;
+  h ^= h >> 15;
+  h *= plane::kDitherMix2;
+  const int32_t top = static_cast<int32_t>(h) >> 16;
+  return (static_cast<float>(top) + 0.5f) * 0x1p-16f;
+}
+
+// False when x has no code. i: number of the value, for dither.
+template <Coding kCoding>
 static inline bool QuantizeValue(const plane::Quantizer& q, float x,
-                                 int* code) {
+                                 uint32_t i, int* code) {
   const float t = x * q.inv;
   if (!(std::fabs(t) < 65536.0f)) return false;
   int c;
-  if (kMidRiseCodes) {
+  if (kCoding == Coding::kMidRise) {
     c = static_cast<int>(std::fabs(t)) + 1;
     if (CountsAsZero(x)) c = 0;
     if (x < 0) c = -c;
+  } else if (kCoding == Coding::kDither) {
+    c = static_cast<int>(RoundToEven(t + DitherOf(i)));
+    if (c >= 0) ++c;
+    if (CountsAsZero(x)) c = 0;
   } else {
     c = static_cast<int>(RoundToEven(t));
   }
@@ -42,20 +57,37 @@ static inline bool QuantizeValue(const plane::Quantizer& q, float x,
   return true;
 }
 
-template <bool kMidRiseCodes>
-static inline float DequantizeValue(const plane::Quantizer& q, int code) {
+template <Coding kCoding>
+static inline float DequantizeValue(const plane::Quantizer& q, int code,
+                                    uint32_t i) {
+  if (kCoding == Coding::kDither) {
+    if (code == 0) return 0;
+    const int level = code > 0 ? code - 1 : code;
+    return (static_cast<float>(level) - DitherOf(i)) * q.step;
+  }
   float level = static_cast<float>(code);
-  if (kMidRiseCodes) level -= code > 0 ? 0.5f : code < 0 ? -0.5f : 0.0f;
+  if (kCoding == Coding::kMidRise) {
+    level -= code > 0 ? 0.5f : code < 0 ? -0.5f : 0.0f;
+  }
   return level * q.step;
 }
 
-// Codes outside -256 .. 255 have to be compared with their values.
-static inline bool NeedsCheck(int code) { return code > 255 || code < -256; }
+// Larger codes, and those below SmallestSafe, have to be compared with their
+// values.
+constexpr int kLargestSafe = 255;
+static constexpr int SmallestSafe(Coding coding) {
+  return coding == Coding::kDither ? -255 : -256;
+}
 
-template <bool kMidRiseCodes>
+template <Coding kCoding>
+static inline bool NeedsCheck(int code) {
+  return code > kLargestSafe || code < SmallestSafe(kCoding);
+}
+
+template <Coding kCoding>
 static inline bool CodeWithinBound(const plane::Quantizer& q, float x,
-                                   int code) {
-  const float x_hat = DequantizeValue<kMidRiseCodes>(q, code);
+                                   int code, uint32_t i) {
+  const float x_hat = DequantizeValue<kCoding>(q, code, i);
   return std::fabs(x - x_hat) <= q.eb && std::fabs(x_hat) < q.limit;
 }
 

@@ -4,42 +4,82 @@
 #define TF_COMPTRAIN_CC_CODEC_QUANTIZE_AVX2_H_
 
 #include "cc/codec/half_avx2.h"
-#include "cc/codec/plane_tile.h"
+#include "cc/codec/quantize.h"
 
 namespace comptrain {
 
-// INT32_MIN, or next to it, where there is no code.
-template <bool kMidRiseCodes>
-static inline __m256i Quantize8(__m256 x, __m256 inv) {
+// DitherOf(first), DitherOf(first + 1), ...
+static inline __m256 Dither8(uint32_t first) {
+  const __m256i i = _mm256_add_epi32(
+      _mm256_set1_epi32(static_cast<int>(first)),
+      _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  __m256i h = _mm256_mullo_epi32(
+      i, _mm256_set1_epi32(static_cast<int>(plane::kDitherMix1)));
+  h = _mm256_xor_si256(h, _mm256_srli_epi32(h, 15));
+  h = _mm256_mullo_epi32(
+      h, _mm256_set1_epi32(static_cast<int>(plane::kDitherMix2)));
+  return _mm256_mul_ps(
+      _mm256_add_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(h, 16)),
+                    _mm256_set1_ps(0.5f)),
+      _mm256_set1_ps(0x1p-16f));
+}
+
+// INT32_MIN, or next to it, where there is no code. first: number of the first
+// value, for dither.
+template <Coding kCoding>
+static inline __m256i Quantize8(__m256 x, __m256 inv, uint32_t first) {
   const __m256 t = _mm256_mul_ps(x, inv);
-  if (!kMidRiseCodes) return _mm256_cvtps_epi32(t);
-  const __m256i positive = _mm256_castps_si256(
-      _mm256_cmp_ps(x, _mm256_set1_ps(0x1p-126f), _CMP_GE_OQ));
-  const __m256i negative = _mm256_castps_si256(
-      _mm256_cmp_ps(x, _mm256_set1_ps(-0x1p-126f), _CMP_LE_OQ));
+  if (kCoding == Coding::kPlain) return _mm256_cvtps_epi32(t);
+  const __m256 smallest = _mm256_set1_ps(0x1p-126f);
+  const __m256 minus = _mm256_set1_ps(-0x1p-126f);
+  if (kCoding == Coding::kDither) {
+    const __m256i level = _mm256_cvtps_epi32(_mm256_add_ps(t, Dither8(first)));
+    const __m256i q = _mm256_sub_epi32(
+        level, _mm256_cmpgt_epi32(level, _mm256_set1_epi32(-1)));
+    const __m256 zero = _mm256_and_ps(_mm256_cmp_ps(x, smallest, _CMP_LT_OQ),
+                                      _mm256_cmp_ps(x, minus, _CMP_GT_OQ));
+    return _mm256_andnot_si256(_mm256_castps_si256(zero), q);
+  }
+  const __m256i positive =
+      _mm256_castps_si256(_mm256_cmp_ps(x, smallest, _CMP_GE_OQ));
+  const __m256i negative =
+      _mm256_castps_si256(_mm256_cmp_ps(x, minus, _CMP_LE_OQ));
   return _mm256_add_epi32(
       _mm256_sub_epi32(_mm256_cvttps_epi32(t), positive), negative);
 }
 
-template <bool kMidRiseCodes>
-static inline __m256 Dequantize8(__m256i q, __m256 step) {
+// q >= 0 where kSigned is false.
+template <Coding kCoding, bool kSigned = true>
+static inline __m256 Dequantize8(__m256i q, __m256 step, uint32_t first) {
+  const __m256i zero = _mm256_setzero_si256();
+  if (kCoding == Coding::kDither) {
+    const __m256 level = _mm256_cvtepi32_ps(
+        _mm256_add_epi32(q, _mm256_cmpgt_epi32(q, zero)));
+    const __m256 x_hat =
+        _mm256_mul_ps(_mm256_sub_ps(level, Dither8(first)), step);
+    return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(q, zero)),
+                            x_hat);
+  }
   __m256 level = _mm256_cvtepi32_ps(q);
-  if (kMidRiseCodes) {
+  if (kCoding == Coding::kMidRise && kSigned) {
     // sign(q) is -1, 0 or 1; half of it is exact.
     const __m256i sign = _mm256_sign_epi32(_mm256_set1_epi32(1), q);
     level = _mm256_sub_ps(level, _mm256_mul_ps(_mm256_cvtepi32_ps(sign),
                                                _mm256_set1_ps(0.5f)));
+  } else if (kCoding == Coding::kMidRise) {
+    level = _mm256_max_ps(_mm256_sub_ps(level, _mm256_set1_ps(0.5f)),
+                          _mm256_setzero_ps());
   }
   return _mm256_mul_ps(level, step);
 }
 
 // All ones where a code does not represent its value within the bound.
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 static inline __m256 Outside8(__m256 x, __m256i q,
-                              const plane::Quantizer& quant) {
+                              const plane::Quantizer& quant, uint32_t first) {
   const __m256 absolute = _mm256_castsi256_ps(_mm256_set1_epi32(INT32_MAX));
   const __m256 x_hat =
-      Dequantize8<kMidRiseCodes>(q, _mm256_set1_ps(quant.step));
+      Dequantize8<kCoding>(q, _mm256_set1_ps(quant.step), first);
   const __m256 error = _mm256_and_ps(_mm256_sub_ps(x, x_hat), absolute);
   return _mm256_or_ps(
       _mm256_cmp_ps(error, _mm256_set1_ps(quant.eb), _CMP_NLE_UQ),

@@ -101,17 +101,17 @@ struct ChunkKernels {
   bool needs_slots;  // decode reads Model::slots
 };
 
-ChunkKernels ScalarChunkKernels(DType dtype, bool mid_rise);
+ChunkKernels ScalarChunkKernels(DType dtype, Coding coding);
 // All null where the machine this is built for has no such set.
-ChunkKernels Avx2ChunkKernels(DType dtype, bool mid_rise);
-ChunkKernels Avx512ChunkKernels(DType dtype, bool mid_rise);
-ChunkKernels SelectChunkKernels(Isa isa, DType dtype, bool mid_rise);
+ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding);
+ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding);
+ChunkKernels SelectChunkKernels(Isa isa, DType dtype, Coding coding);
 
 // The parts of Avx512ChunkKernels and Avx2ChunkKernels.
-PrepareFn Avx512Prepare(DType dtype, bool mid_rise);
-DecodeChunkFn Avx512DecodeChunk(DType dtype, bool mid_rise);
-PrepareFn Avx2Prepare(DType dtype, bool mid_rise);
-DecodeChunkFn Avx2DecodeChunk(DType dtype, bool mid_rise);
+PrepareFn Avx512Prepare(DType dtype, Coding coding);
+DecodeChunkFn Avx512DecodeChunk(DType dtype, Coding coding);
+PrepareFn Avx2Prepare(DType dtype, Coding coding);
+DecodeChunkFn Avx2DecodeChunk(DType dtype, Coding coding);
 
 // For blocks whose sums are not finite in f32.
 ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows);

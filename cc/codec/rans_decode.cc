@@ -57,8 +57,8 @@ bool Find(const StreamView& v, int64_t chunk, const ChunkPlace& place,
 
 // Calls the kernel on a coded chunk, with readable words all around it.
 bool DecodeCoded(const StreamView& v, const rans::ChunkKernels& kernels,
-                 const Stored& s, int rows, ChunkWork* work, void* out,
-                 int64_t row_bytes) {
+                 const Stored& s, const ChunkPlace& place, ChunkWork* work,
+                 void* out, int64_t row_bytes) {
   constexpr uint64_t kSlack = 2 * rans::kSlackWords;
   ChunkHead head;
   std::memcpy(&head, s.bytes, sizeof head);
@@ -72,9 +72,9 @@ bool DecodeCoded(const StreamView& v, const rans::ChunkKernels& kernels,
     std::memset(reinterpret_cast<uint8_t*>(work->words) + bytes, 0, kSlack);
     from = reinterpret_cast<const uint8_t*>(work->words);
   }
-  return kernels.decode(v.quantizer, v.model, head,
-                        reinterpret_cast<const uint16_t*>(from),
-                        static_cast<int>(bytes / 2), rows, work, out,
+  return kernels.decode(plane::CountedFrom(v.quantizer, place.first), v.model,
+                        head, reinterpret_cast<const uint16_t*>(from),
+                        static_cast<int>(bytes / 2), place.rows, work, out,
                         row_bytes);
 }
 
@@ -130,7 +130,7 @@ Status Open(const uint8_t* stream, size_t stream_bytes, int64_t n, Isa isa,
 
 rans::ChunkKernels KernelsFor(Isa isa, StreamView* v) {
   const rans::ChunkKernels kernels = rans::SelectChunkKernels(
-      isa, v->quantizer.dtype, v->quantizer.mid_rise);
+      isa, v->quantizer.dtype, v->quantizer.coding);
   if (kernels.needs_slots) rans::MakeSlots(&v->model);
   return kernels;
 }
@@ -185,10 +185,10 @@ Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
         return true;
       }
       if (place.valid == place.rows * kLanes) {
-        return DecodeCoded(v, kernels, c, place.rows, work, to, row_bytes);
+        return DecodeCoded(v, kernels, c, place, work, to, row_bytes);
       }
       std::unique_ptr<uint8_t[]> whole(new uint8_t[place.rows * tile_row]);
-      if (!DecodeCoded(v, kernels, c, place.rows, work, whole.get(),
+      if (!DecodeCoded(v, kernels, c, place, work, whole.get(),
                        tile_row)) {
         return false;
       }
@@ -207,17 +207,17 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
   StreamView v;
   Status s = Open(stream, stream_bytes, n, isa, &v);
   if (!s.ok()) return s;
-  if (!v.quantizer.mid_rise) {
+  if (v.quantizer.coding == Coding::kPlain) {
     return Status::Invalid(
-        "codec B stream: header field flags must have mid-rise (1) for a "
-        "mask, got 0: small values share the code of zero; encode with "
+        "codec B stream: header field flags must have mid-rise (1) or "
+        "dither (2) for a mask, got neither: small values share the code of zero; encode with "
         "mid_rise = true");
   }
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec B: dy and dx must not be null when n > 0");
   }
   const plane::ApplyMaskFn apply =
-      plane::SelectKernels(isa, dtype, true).apply;
+      plane::SelectKernels(isa, dtype, v.quantizer.coding).apply;
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
   try {
@@ -225,7 +225,7 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
     return RunChunks(v, parallel, [&](const ChunkPlace& place, const Stored& c,
                                       ChunkWork* work) {
       if (c.kind == StoredAs::kCoded &&
-          !DecodeCoded(v, kernels, c, place.rows, work, nullptr, 0)) {
+          !DecodeCoded(v, kernels, c, place, work, nullptr, 0)) {
         return false;
       }
       const uint8_t* from =

@@ -70,21 +70,24 @@ inline Row256 PopRaw(__m256i bits, States256* s) {
   return Pack(raw);
 }
 
-template <class T, bool kMidRiseCodes>
-inline void StoreValues(const Row256& biased, __m256 step, uint8_t* to) {
+template <class T, Coding kCoding>
+inline void StoreValues(const Row256& biased, __m256 step, uint32_t first,
+                        uint8_t* to) {
   T* row = reinterpret_cast<T*>(to);
   for (int h = 0; h < 2; ++h) {
     const __m256i q = _mm256_xor_si256(biased.v[h], Bias256());
-    Store8(Dequantize8<kMidRiseCodes>(
-               _mm256_cvtepi16_epi32(_mm256_castsi256_si128(q)), step),
+    const uint32_t at = first + static_cast<uint32_t>(16 * h);
+    Store8(Dequantize8<kCoding>(
+               _mm256_cvtepi16_epi32(_mm256_castsi256_si128(q)), step, at),
            row + 16 * h);
-    Store8(Dequantize8<kMidRiseCodes>(
-               _mm256_cvtepi16_epi32(_mm256_extracti128_si256(q, 1)), step),
+    Store8(Dequantize8<kCoding>(
+               _mm256_cvtepi16_epi32(_mm256_extracti128_si256(q, 1)), step,
+               at + 8),
            row + 16 * h + 8);
   }
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool DecodeChunk(const Quantizer& quant, const Model& model,
                  const ChunkHead& head, const uint16_t* words, int n_words,
                  int rows, ChunkWork* work, void* out, int64_t row_bytes) {
@@ -140,7 +143,8 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
     StoreRow(left_c, work->c + at.here);
     StoreRow(left, work->q + at.here);
     if (to != nullptr) {
-      StoreValues<T, kMidRiseCodes>(left, step, to);
+      StoreValues<T, kCoding>(
+          left, step, quant.counter + static_cast<uint32_t>(t * kLanes), to);
       to += row_bytes;
     }
   }
@@ -152,20 +156,27 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
 }
 
 template <class T>
-DecodeChunkFn Select(bool mid_rise) {
-  return mid_rise ? DecodeChunk<T, true> : DecodeChunk<T, false>;
+DecodeChunkFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return DecodeChunk<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return DecodeChunk<T, Coding::kDither>;
+    default:
+      return DecodeChunk<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
-DecodeChunkFn Avx2DecodeChunk(DType dtype, bool mid_rise) {
+DecodeChunkFn Avx2DecodeChunk(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
-      return Select<float>(mid_rise);
+      return Select<float>(coding);
     case DType::kBF16:
-      return Select<BF16>(mid_rise);
+      return Select<BF16>(coding);
     case DType::kF16:
-      return Select<F16>(mid_rise);
+      return Select<F16>(coding);
   }
   return nullptr;
 }
@@ -177,7 +188,7 @@ DecodeChunkFn Avx2DecodeChunk(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace rans {
-DecodeChunkFn Avx2DecodeChunk(DType, bool) { return nullptr; }
+DecodeChunkFn Avx2DecodeChunk(DType, Coding) { return nullptr; }
 }  // namespace rans
 }  // namespace comptrain
 

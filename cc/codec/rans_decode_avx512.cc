@@ -101,16 +101,18 @@ inline __m512i PopRaw(__m512i bits, States* s) {
   return raw;
 }
 
-template <class T, bool kMidRiseCodes>
-inline void StoreRow(__m512i biased, __m512 step, uint8_t* to) {
+template <class T, Coding kCoding>
+inline void StoreRow(__m512i biased, __m512 step, uint32_t first,
+                     uint8_t* to) {
   const __m512i q = _mm512_xor_si512(
       biased, _mm512_set1_epi16(static_cast<short>(kCodeBias)));
   T* row = reinterpret_cast<T*>(to);
-  Store16(Dequantize16<kMidRiseCodes>(
-              _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), step),
+  Store16(Dequantize16<kCoding>(
+              _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), step, first),
           row, kAll16);
-  Store16(Dequantize16<kMidRiseCodes>(
-              _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), step),
+  Store16(Dequantize16<kCoding>(
+              _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), step,
+              first + 16),
           row + 16, kAll16);
 }
 
@@ -121,7 +123,7 @@ inline bool AllInRange(const States& s) {
           _mm512_cmpgt_epu32_mask(_mm512_sub_epi32(s.b, bottom), last)) == 0;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool DecodeChunk(const Quantizer& quant, const Model& model,
                  const ChunkHead& head, const uint16_t* words, int n_words,
                  int rows, ChunkWork* work, void* out, int64_t row_bytes) {
@@ -171,7 +173,8 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
                       LoadRow(work->q + at.above_left)));
     _mm512_store_si512(work->q + at.here, left);
     if (to != nullptr) {
-      StoreRow<T, kMidRiseCodes>(left, step, to);
+      StoreRow<T, kCoding>(
+          left, step, quant.counter + static_cast<uint32_t>(t * kLanes), to);
       to += row_bytes;
     }
   }
@@ -182,20 +185,27 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
 }
 
 template <class T>
-DecodeChunkFn Select(bool mid_rise) {
-  return mid_rise ? DecodeChunk<T, true> : DecodeChunk<T, false>;
+DecodeChunkFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return DecodeChunk<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return DecodeChunk<T, Coding::kDither>;
+    default:
+      return DecodeChunk<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
-DecodeChunkFn Avx512DecodeChunk(DType dtype, bool mid_rise) {
+DecodeChunkFn Avx512DecodeChunk(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
-      return Select<float>(mid_rise);
+      return Select<float>(coding);
     case DType::kBF16:
-      return Select<BF16>(mid_rise);
+      return Select<BF16>(coding);
     case DType::kF16:
-      return Select<F16>(mid_rise);
+      return Select<F16>(coding);
   }
   return nullptr;
 }
@@ -207,7 +217,7 @@ DecodeChunkFn Avx512DecodeChunk(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace rans {
-DecodeChunkFn Avx512DecodeChunk(DType, bool) { return nullptr; }
+DecodeChunkFn Avx512DecodeChunk(DType, Coding) { return nullptr; }
 }  // namespace rans
 }  // namespace comptrain
 

@@ -5,15 +5,15 @@
 namespace comptrain {
 namespace rans {
 
-ChunkKernels SelectChunkKernels(Isa isa, DType dtype, bool mid_rise) {
+ChunkKernels SelectChunkKernels(Isa isa, DType dtype, Coding coding) {
   const bool best = isa == Isa::kBest;
   if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512)) {
-    return Avx512ChunkKernels(dtype, mid_rise);
+    return Avx512ChunkKernels(dtype, coding);
   }
   if ((best || isa == Isa::kAvx2) && IsaAvailable(Isa::kAvx2)) {
-    return Avx2ChunkKernels(dtype, mid_rise);
+    return Avx2ChunkKernels(dtype, coding);
   }
-  return ScalarChunkKernels(dtype, mid_rise);
+  return ScalarChunkKernels(dtype, coding);
 }
 
 }  // namespace rans

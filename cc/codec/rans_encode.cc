@@ -84,8 +84,9 @@ RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
   m.checked = rans::CheckParams(params, isa);
   if (!m.checked.ok()) return;
   m.geometry = Geometry(params.n, params.channels);
-  m.quantizer = plane::MakeQuantizer(params.dtype, params.mid_rise, params.eb);
-  m.kernels = rans::SelectChunkKernels(isa, params.dtype, params.mid_rise);
+  m.quantizer = plane::MakeQuantizer(params.dtype, plane::CodingOf(params),
+                                     params.eb);
+  m.kernels = rans::SelectChunkKernels(isa, params.dtype, m.quantizer.coding);
   m.model.stride = m.geometry.Stride(params.width, params.channels);
 }
 
@@ -121,8 +122,9 @@ void RansEncoder::Impl::ChooseShift() {
     ChunkHead head;
     rans::ChunkSums sums;
     const ChunkKind kind =
-        kernels.prepare(quantizer, model, source.x, source.row_bytes,
-                        place.rows, work.get(), &head, &sums);
+        kernels.prepare(plane::CountedFrom(quantizer, place.first), model,
+                        source.x, source.row_bytes, place.rows, work.get(),
+                        &head, &sums);
     if (kind != ChunkKind::kCoded) continue;
     for (int t = 0; t < place.rows; t += 8) {
       for (int l = 0; l < kLanes; ++l) {
@@ -158,9 +160,9 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
       Locate(place, &source);
       ChunkHead head;
       rans::ChunkSums sums;
-      if (kernels.prepare(quantizer, model, source.x, source.row_bytes,
-                          place.rows, work.get(), &head,
-                          &sums) != ChunkKind::kCoded) {
+      if (kernels.prepare(plane::CountedFrom(quantizer, place.first), model,
+                          source.x, source.row_bytes, place.rows, work.get(),
+                          &head, &sums) != ChunkKind::kCoded) {
         continue;
       }
       kernels.index(model, head, place.rows, work.get());
@@ -187,8 +189,9 @@ uint32_t RansEncoder::Impl::EncodeOne(int64_t chunk, ChunkWork* work,
   Locate(place, source);
   ChunkHead head;
   const ChunkKind kind =
-      kernels.prepare(quantizer, model, source->x, source->row_bytes,
-                      place.rows, work, &head, &size->sums);
+      kernels.prepare(plane::CountedFrom(quantizer, place.first), model,
+                      source->x, source->row_bytes, place.rows, work, &head,
+                      &size->sums);
   if (kind == ChunkKind::kZero) return 0;
   const uint32_t raw_words = rans::RawWords(place.valid, params.dtype);
   uint8_t* to = reinterpret_cast<uint8_t*>(out);
@@ -283,8 +286,7 @@ void RansEncoder::Impl::FillHeader(uint8_t* stream) const {
   h.version = kStreamVersion;
   h.codec = static_cast<uint8_t>(CodecId::kRans);
   h.dtype = static_cast<uint8_t>(params.dtype);
-  h.flags = static_cast<uint8_t>((params.mid_rise ? kMidRise : 0) |
-                                 (geometry.flat ? kFlat : 0));
+  h.flags = plane::FlagsOf(quantizer.coding, geometry.flat);
   h.n = static_cast<uint64_t>(params.n);
   h.channels = static_cast<uint32_t>(params.channels);
   h.log2_pixels = static_cast<uint32_t>(geometry.log2_pixels);

@@ -163,9 +163,9 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 
 }  // namespace
 
-ChunkKernels Avx2ChunkKernels(DType dtype, bool mid_rise) {
-  return {Avx2Prepare(dtype, mid_rise), Index, EncodeChunk,
-          Avx2DecodeChunk(dtype, mid_rise), MaskRows, true};
+ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding) {
+  return {Avx2Prepare(dtype, coding), Index, EncodeChunk,
+          Avx2DecodeChunk(dtype, coding), MaskRows, true};
 }
 
 }  // namespace rans
@@ -175,7 +175,7 @@ ChunkKernels Avx2ChunkKernels(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace rans {
-ChunkKernels Avx2ChunkKernels(DType, bool) { return {}; }
+ChunkKernels Avx2ChunkKernels(DType, Coding) { return {}; }
 }  // namespace rans
 }  // namespace comptrain
 

@@ -168,9 +168,9 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 
 }  // namespace
 
-ChunkKernels Avx512ChunkKernels(DType dtype, bool mid_rise) {
-  return {Avx512Prepare(dtype, mid_rise), Index, EncodeChunk,
-          Avx512DecodeChunk(dtype, mid_rise), MaskRows, false};
+ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding) {
+  return {Avx512Prepare(dtype, coding), Index, EncodeChunk,
+          Avx512DecodeChunk(dtype, coding), MaskRows, false};
 }
 
 }  // namespace rans
@@ -180,7 +180,7 @@ ChunkKernels Avx512ChunkKernels(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace rans {
-ChunkKernels Avx512ChunkKernels(DType, bool) { return {}; }
+ChunkKernels Avx512ChunkKernels(DType, Coding) { return {}; }
 }  // namespace rans
 }  // namespace comptrain
 

@@ -51,8 +51,8 @@ Status CheckKind(const StreamHeader& h) {
     return BadHeader("dtype", "0 (float32), 1 (bfloat16) or 2 (float16)",
                      Text(h.dtype));
   }
-  if (h.flags & ~(kMidRise | kFlat)) {
-    return BadHeader("flags", "a sum of 1 (mid-rise) and 4 (flat)",
+  if (!plane::FlagsAreKnown(h.flags)) {
+    return BadHeader("flags", "1 (mid-rise), 2 (dither) or 0, plus 4 (flat)",
                      Text(h.flags));
   }
   if (!AllZero(h.padding, h.padding + sizeof h.padding)) {
@@ -185,10 +185,6 @@ Status CheckParams(const RansParams& p, Isa isa) {
     return Status::Invalid(where + "width must be at least 0, got " +
                            std::to_string(p.width));
   }
-  if (p.dither) {
-    return Status::Invalid(where +
-                           "dither is not implemented; set dither = false");
-  }
   if (!IsaAvailable(isa)) {
     return Status::Invalid(where + "this machine lacks the instruction set "
                            "asked for, got isa " +
@@ -221,7 +217,7 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   view->stream = stream;
   view->payload_words = (stream_bytes - view->sections.payload) / 4;
   view->quantizer = plane::QuantizerOfStep(
-      static_cast<DType>(h.dtype), (h.flags & kMidRise) != 0, h.step);
+      static_cast<DType>(h.dtype), plane::CodingOf(h), h.step);
   return {};
 }
 

@@ -24,6 +24,7 @@ constexpr int64_t kMinCountedValues = 1 << 16;
 
 // One chunk's place in the tensor, in elements.
 struct ChunkPlace {
+  int64_t first;   // number of the first value, counted chunk by chunk
   int64_t offset;  // of its first value
   int rows;        // 1 .. pixels of a chunk
   int valid;       // values inside the tensor, row-major in the chunk
@@ -53,6 +54,7 @@ struct Geometry {
   ChunkPlace Place(int64_t chunk) const {
     const int64_t first_row = chunk / groups << log2_pixels;
     ChunkPlace p;
+    p.first = chunk * kLanes << log2_pixels;
     p.offset = first_row * row + chunk % groups * kLanes;
     p.rows = static_cast<int>(
         std::min<int64_t>(int64_t{1} << log2_pixels, rows - first_row));

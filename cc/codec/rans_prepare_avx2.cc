@@ -26,7 +26,7 @@ inline uint32_t SignBits(const Row256& r) {
 }
 
 // Rows [first, last), at most kSumRows.
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
                           int64_t row_bytes, int first, int last,
                           ChunkWork* work, Extent* extent, ChunkSums* total) {
@@ -41,9 +41,11 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
     Row256 q;
     for (int h = 0; h < 2; ++h) {
       const __m256 a = Load8(row + 16 * h), b = Load8(row + 16 * h + 8);
+      const uint32_t at =
+          quant.counter + static_cast<uint32_t>(t * kLanes + 16 * h);
       q.v[h] = _mm256_permute4x64_epi64(
-          _mm256_packs_epi32(Quantize8<kMidRiseCodes>(a, inv),
-                             Quantize8<kMidRiseCodes>(b, inv)),
+          _mm256_packs_epi32(Quantize8<kCoding>(a, inv, at),
+                             Quantize8<kCoding>(b, inv, at + 8)),
           0xd8);
       e.smallest.v[h] = _mm256_min_epi16(e.smallest.v[h], q.v[h]);
       e.largest.v[h] = _mm256_max_epi16(e.largest.v[h], q.v[h]);
@@ -52,7 +54,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
       sum_sq[2 * h] = _mm256_add_ps(sum_sq[2 * h], _mm256_mul_ps(a, a));
       sum_sq[2 * h + 1] =
           _mm256_add_ps(sum_sq[2 * h + 1], _mm256_mul_ps(b, b));
-      if (!kMidRiseCodes) {
+      if (kCoding == Coding::kPlain) {
         for (const __m256 v : {a, b}) {
           const __m256i z = _mm256_cmpeq_epi32(
               _mm256_and_si256(_mm256_castps_si256(v), exponent), zero);
@@ -60,7 +62,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
         }
       }
     }
-    if (kMidRiseCodes) {
+    if (kCoding != Coding::kPlain) {
       const __m256i z =
           _mm256_packs_epi16(_mm256_cmpeq_epi16(q.v[0], zero),
                              _mm256_cmpeq_epi16(q.v[1], zero));
@@ -85,7 +87,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
   total->sum_sq += block.sum_sq;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
                  int rows, const ChunkWork& work) {
   __m256 outside = _mm256_setzero_ps();
@@ -94,14 +96,17 @@ bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
     const Row256 biased = LoadRow(work.q + (t + kPadRows) * kLanes);
     for (int h = 0; h < 2; ++h) {
       const __m256i q = _mm256_xor_si256(biased.v[h], Bias256());
+      const uint32_t at =
+          quant.counter + static_cast<uint32_t>(t * kLanes + 16 * h);
       const __m256i low = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(q));
       const __m256i high =
           _mm256_cvtepi16_epi32(_mm256_extracti128_si256(q, 1));
       outside = _mm256_or_ps(
           outside,
           _mm256_or_ps(
-              Outside8<kMidRiseCodes>(Load8(row + 16 * h), low, quant),
-              Outside8<kMidRiseCodes>(Load8(row + 16 * h + 8), high, quant)));
+              Outside8<kCoding>(Load8(row + 16 * h), low, quant, at),
+              Outside8<kCoding>(Load8(row + 16 * h + 8), high, quant,
+                                at + 8)));
     }
   }
   return _mm256_movemask_ps(outside) == 0;
@@ -190,7 +195,7 @@ bool Transform(const Model& model, const Modes256& modes, int rows,
 
 inline bool AnySet(__m256i v) { return !_mm256_testz_si256(v, v); }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                   int64_t row_bytes, int rows, ChunkWork* work,
                   ChunkHead* head, ChunkSums* sums) {
@@ -199,17 +204,19 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   ClearPadding256(work);
   Extent e;
   for (int t = 0; t < rows; t += kSumRows) {
-    QuantizeBlock<T, kMidRiseCodes>(quant, from, row_bytes, t,
+    QuantizeBlock<T, kCoding>(quant, from, row_bytes, t,
                                     rows - t < kSumRows ? rows : t + kSumRows,
                                     work, &e, sums);
   }
   const __m256i most = _mm256_max_epi16(e.largest.v[0], e.largest.v[1]);
   const __m256i least = _mm256_min_epi16(e.smallest.v[0], e.smallest.v[1]);
   const bool large = AnySet(
-      _mm256_or_si256(_mm256_cmpgt_epi16(most, _mm256_set1_epi16(255)),
-                      _mm256_cmpgt_epi16(_mm256_set1_epi16(-256), least)));
+      _mm256_or_si256(
+          _mm256_cmpgt_epi16(most, _mm256_set1_epi16(kLargestSafe)),
+          _mm256_cmpgt_epi16(_mm256_set1_epi16(SmallestSafe(kCoding)),
+                             least)));
   if ((large || quant.verify_all) &&
-      !WithinBound<T, kMidRiseCodes>(quant, from, row_bytes, rows, *work)) {
+      !WithinBound<T, kCoding>(quant, from, row_bytes, rows, *work)) {
     return ChunkKind::kRaw;
   }
   if (!AnySet(_mm256_or_si256(most, least))) return ChunkKind::kZero;
@@ -219,20 +226,27 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
 }
 
 template <class T>
-PrepareFn Select(bool mid_rise) {
-  return mid_rise ? Prepare<T, true> : Prepare<T, false>;
+PrepareFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return Prepare<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return Prepare<T, Coding::kDither>;
+    default:
+      return Prepare<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
-PrepareFn Avx2Prepare(DType dtype, bool mid_rise) {
+PrepareFn Avx2Prepare(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
-      return Select<float>(mid_rise);
+      return Select<float>(coding);
     case DType::kBF16:
-      return Select<BF16>(mid_rise);
+      return Select<BF16>(coding);
     case DType::kF16:
-      return Select<F16>(mid_rise);
+      return Select<F16>(coding);
   }
   return nullptr;
 }
@@ -244,7 +258,7 @@ PrepareFn Avx2Prepare(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace rans {
-PrepareFn Avx2Prepare(DType, bool) { return nullptr; }
+PrepareFn Avx2Prepare(DType, Coding) { return nullptr; }
 }  // namespace rans
 }  // namespace comptrain
 

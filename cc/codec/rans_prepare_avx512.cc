@@ -24,7 +24,7 @@ inline __m512i PackCodes(__m512i a, __m512i b) {
 }
 
 // Rows [first, last), at most kSumRows.
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
                           int64_t row_bytes, int first, int last,
                           ChunkWork* work, Extent* extent, ChunkSums* total) {
@@ -37,8 +37,9 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
   for (int t = first; t < last; ++t) {
     const T* row = reinterpret_cast<const T*>(x + t * row_bytes);
     const __m512 a = Load16(row, kAll16), b = Load16(row + 16, kAll16);
-    const __m512i q = PackCodes(Quantize16<kMidRiseCodes>(a, inv),
-                                Quantize16<kMidRiseCodes>(b, inv));
+    const uint32_t at = quant.counter + static_cast<uint32_t>(t * kLanes);
+    const __m512i q = PackCodes(Quantize16<kCoding>(a, inv, at),
+                                Quantize16<kCoding>(b, inv, at + 16));
     _mm512_store_si512(work->q + (t + kPadRows) * kLanes,
                        _mm512_xor_si512(q, bias));
     e.smallest = _mm512_min_epi16(e.smallest, q);
@@ -48,7 +49,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
     sq_a = _mm512_add_ps(sq_a, _mm512_mul_ps(a, a));
     sq_b = _mm512_add_ps(sq_b, _mm512_mul_ps(b, b));
     const __mmask32 set =
-        kMidRiseCodes
+        kCoding != Coding::kPlain
             ? _mm512_test_epi16_mask(q, q)
             : _mm512_kunpackw(
                   _mm512_test_epi32_mask(_mm512_castps_si512(b), exponent),
@@ -69,7 +70,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
   total->sum_sq += block.sum_sq;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
                  int rows, const ChunkWork& work) {
   const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
@@ -78,12 +79,14 @@ bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
     const T* row = reinterpret_cast<const T*>(x + t * row_bytes);
     const __m512i q = _mm512_xor_si512(
         LoadRow(work.q + (t + kPadRows) * kLanes), bias);
-    outside |= Outside16<kMidRiseCodes>(
+    const uint32_t at = quant.counter + static_cast<uint32_t>(t * kLanes);
+    outside |= Outside16<kCoding>(
         Load16(row, kAll16),
-        _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), quant);
-    outside |= Outside16<kMidRiseCodes>(
+        _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), quant, at);
+    outside |= Outside16<kCoding>(
         Load16(row + 16, kAll16),
-        _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), quant);
+        _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), quant,
+        at + 16);
   }
   return outside == 0;
 }
@@ -144,7 +147,7 @@ bool Transform(const Model& model, const Modes512& modes, int rows,
   return _mm512_movepi16_mask(any) == 0;
 }
 
-template <class T, bool kMidRiseCodes>
+template <class T, Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                   int64_t row_bytes, int rows, ChunkWork* work,
                   ChunkHead* head, ChunkSums* sums) {
@@ -153,15 +156,16 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   ClearPadding512(work);
   Extent e;
   for (int t = 0; t < rows; t += kSumRows) {
-    QuantizeBlock<T, kMidRiseCodes>(quant, from, row_bytes, t,
+    QuantizeBlock<T, kCoding>(quant, from, row_bytes, t,
                                     rows - t < kSumRows ? rows : t + kSumRows,
                                     work, &e, sums);
   }
   const bool large =
-      (_mm512_cmpgt_epi16_mask(e.largest, _mm512_set1_epi16(255)) |
-       _mm512_cmplt_epi16_mask(e.smallest, _mm512_set1_epi16(-256))) != 0;
+      (_mm512_cmpgt_epi16_mask(e.largest, _mm512_set1_epi16(kLargestSafe)) |
+       _mm512_cmplt_epi16_mask(e.smallest,
+                               _mm512_set1_epi16(SmallestSafe(kCoding)))) != 0;
   if ((large || quant.verify_all) &&
-      !WithinBound<T, kMidRiseCodes>(quant, from, row_bytes, rows, *work)) {
+      !WithinBound<T, kCoding>(quant, from, row_bytes, rows, *work)) {
     return ChunkKind::kRaw;
   }
   const __m512i any = _mm512_or_si512(e.smallest, e.largest);
@@ -173,20 +177,27 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
 }
 
 template <class T>
-PrepareFn Select(bool mid_rise) {
-  return mid_rise ? Prepare<T, true> : Prepare<T, false>;
+PrepareFn Select(Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return Prepare<T, Coding::kMidRise>;
+    case Coding::kDither:
+      return Prepare<T, Coding::kDither>;
+    default:
+      return Prepare<T, Coding::kPlain>;
+  }
 }
 
 }  // namespace
 
-PrepareFn Avx512Prepare(DType dtype, bool mid_rise) {
+PrepareFn Avx512Prepare(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
-      return Select<float>(mid_rise);
+      return Select<float>(coding);
     case DType::kBF16:
-      return Select<BF16>(mid_rise);
+      return Select<BF16>(coding);
     case DType::kF16:
-      return Select<F16>(mid_rise);
+      return Select<F16>(coding);
   }
   return nullptr;
 }
@@ -198,7 +209,7 @@ PrepareFn Avx512Prepare(DType dtype, bool mid_rise) {
 
 namespace comptrain {
 namespace rans {
-PrepareFn Avx512Prepare(DType, bool) { return nullptr; }
+PrepareFn Avx512Prepare(DType, Coding) { return nullptr; }
 }  // namespace rans
 }  // namespace comptrain
 

@@ -135,7 +135,7 @@ void ClearPadding(ChunkWork* work) {
   }
 }
 
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                   int64_t row_bytes, int rows, ChunkWork* work,
                   ChunkHead* head, ChunkSums* sums) {
@@ -151,12 +151,14 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   for (int t = 0; t < rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
       const float v = LoadFloat(from + t * row_bytes, quant.dtype, l);
+      const uint32_t i =
+          quant.counter + static_cast<uint32_t>(t * kLanes + l);
       int code = 0;
-      if (!QuantizeValue<kMidRiseCodes>(quant, v, &code)) {
+      if (!QuantizeValue<kCoding>(quant, v, i, &code)) {
         return ChunkKind::kRaw;
       }
-      check |= NeedsCheck(code);
-      within &= CodeWithinBound<kMidRiseCodes>(quant, v, code);
+      check |= NeedsCheck<kCoding>(code);
+      within &= CodeWithinBound<kCoding>(quant, v, code, i);
       negative[l] |= code < 0;
       any |= code != 0;
       work->q[(t + kPadRows) * kLanes + l] =
@@ -273,7 +275,7 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
   return Refill(state, words, end);
 }
 
-template <bool kMidRiseCodes>
+template <Coding kCoding>
 bool DecodeChunk(const Quantizer& quant, const Model& model,
                  const ChunkHead& head, const uint16_t* words, int n_words,
                  int rows, ChunkWork* work, void* out, int64_t row_bytes) {
@@ -297,7 +299,9 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
       work->q[at.here + l] = q;
       if (out == nullptr) continue;
       const int code = static_cast<int>(q) - kCodeBias;
-      StoreFloat(DequantizeValue<kMidRiseCodes>(quant, code), quant.dtype, row,
+      const uint32_t i =
+          quant.counter + static_cast<uint32_t>(t * kLanes + l);
+      StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype, row,
                  l);
     }
   }
@@ -334,13 +338,18 @@ ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows) {
   return sums;
 }
 
-ChunkKernels ScalarChunkKernels(DType /*dtype*/, bool mid_rise) {
-  if (mid_rise) {
-    return {Prepare<true>, Index, EncodeChunk, DecodeChunk<true>, MaskRows,
-            false};
+ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
+  switch (coding) {
+    case Coding::kMidRise:
+      return {Prepare<Coding::kMidRise>, Index, EncodeChunk,
+              DecodeChunk<Coding::kMidRise>, MaskRows, false};
+    case Coding::kDither:
+      return {Prepare<Coding::kDither>, Index, EncodeChunk,
+              DecodeChunk<Coding::kDither>, MaskRows, false};
+    default:
+      return {Prepare<Coding::kPlain>, Index, EncodeChunk,
+              DecodeChunk<Coding::kPlain>, MaskRows, false};
   }
-  return {Prepare<false>, Index, EncodeChunk, DecodeChunk<false>, MaskRows,
-          false};
 }
 
 }  // namespace rans

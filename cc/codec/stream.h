@@ -16,8 +16,16 @@ enum class CodecId : uint8_t { kPlane = 1, kRans = 2, kZvc = 3 };
 
 enum StreamFlags : uint8_t {
   kMidRise = 1,  // zero code only for exact zeros: the stream carries the mask
-  kDither = 2,   // subtractive dither: error independent of the data
+  kDither = 2,   // subtractive dither: error independent of the data; the
+                 // stream carries the mask as well; not with kMidRise
   kFlat = 4,     // channels % 32 != 0: the tensor is viewed as [., 32]
+};
+
+// How values become codes.
+enum class Coding : uint8_t {
+  kPlain,    // rounded to the nearest step
+  kMidRise,  // code 0 for zeros alone, the middle of a step for others
+  kDither,   // code 0 for zeros alone, others rounded after a random offset
 };
 
 constexpr uint32_t kStreamMagic = 0x31525443;  // "CTR1", little-endian

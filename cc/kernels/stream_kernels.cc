@@ -66,6 +66,7 @@ class CompressOp : public OpKernel {
     of_range_ = relative_to == "range";
     OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &decay_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("mid_rise", &mid_rise_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dither", &dither_));
     OP_REQUIRES(ctx, std::isnormal(relative_bound_) && relative_bound_ > 0,
                 absl::InvalidArgumentError(absl::StrCat(
                     "relative_bound must be a positive normal number, got ",
@@ -92,6 +93,7 @@ class CompressOp : public OpKernel {
     params.channels = n == 0 ? 1 : Channels(x.shape());
     params.width = ImageWidth(x.shape());
     params.mid_rise = mid_rise_;
+    params.dither = dither_;
     const ParallelFor threads = WorkerThreads(ctx);
     const double range =
         of_range_ ? ValueRange(Data(x), dtype, n, threads) : 0;
@@ -148,6 +150,7 @@ class CompressOp : public OpKernel {
   float relative_bound_;
   float decay_;
   bool mid_rise_;
+  bool dither_;
   bool of_range_;
   bool auto_;
   CodecId codec_ = CodecId::kPlane;

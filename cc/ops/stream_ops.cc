@@ -21,6 +21,7 @@ REGISTER_OP("Comptrain>Compress")
     .Attr("relative_to: {'sigma', 'range'} = 'sigma'")
     .Attr("decay: float = 0.9")
     .Attr("mid_rise: bool = false")
+    .Attr("dither: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle state;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &state));
@@ -49,6 +50,8 @@ relative_to: 'range': bound = relative_bound * (max - min) of this tensor.
 decay: of the running sigma, per step.
 mid_rise: keep the zero mask of x exactly, so that the stream also serves the
   gradient of the ReLU that made x.
+dither: make the error independent of the data, by subtractive dither; keeps the
+  zero mask too.
 )doc");
 
 REGISTER_OP("Comptrain>Decompress")

@@ -46,11 +46,13 @@ inline std::vector<Bytes> Seeds(CodecId codec) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (int64_t channels : {32, 64, 20}) {
       for (int64_t pixels : {1, 33, 100}) {
-        for (bool mid_rise : {false, true}) {
+        for (Coding coding :
+             {Coding::kPlain, Coding::kMidRise, Coding::kDither}) {
           p.dtype = dtype;
           p.n = pixels * channels;
           p.channels = channels;
-          p.mid_rise = mid_rise;
+          p.mid_rise = coding == Coding::kMidRise;
+          p.dither = coding == Coding::kDither;
           const Bytes x = SeedTensor(dtype, p.n, seed++);
           const auto encoder = MakeEncoder(codec, p);
           Bytes stream;
