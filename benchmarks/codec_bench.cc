@@ -1,12 +1,15 @@
-// Ratio and speed of codecs A and B on one core.
+// Ratio and speed of codecs A, B and C on one core.
 //
-//   codec_bench [--eb-sigma 0.1] [--no-mid-rise] [--dtype f32|bf16|f16]
-//               [--repeats 9] [--cpu-time] [--codec plane|rans] [file.bin ...]
+//   codec_bench [--eb-sigma 0.1] [--no-mid-rise] [--dither]
+//               [--dtype f32|bf16|f16] [--repeats 9] [--cpu-time]
+//               [--codec plane|rans|zvc] [file.bin ...]
 //
 // Each file is what dump_activations.py writes: a line with the shape, then
-// float32 values. Without files, half-normal data with half of it zero is
-// used. GB/s are bytes of the uncompressed tensor over the median time; with
-// --cpu-time, time in which the thread ran (for a machine shared with others).
+// float32 values. Without files, normal values of which those below 0 are set
+// to 0, and for codec C as many zeros as density says. GB/s are bytes of the
+// uncompressed tensor over the median time; with --cpu-time, time in which the
+// thread ran (for a machine shared with others). The last column is memcpy
+// between the same buffers.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,23 +22,24 @@
 #include <string>
 #include <vector>
 
+#include "cc/codec/codec.h"
 #include "cc/codec/half.h"
-#include "cc/codec/plane.h"
-#include "cc/codec/rans.h"
+#include "cc/codec/zvc.h"
 
 namespace {
 
+using comptrain::CodecId;
 using comptrain::DType;
 using comptrain::Isa;
 using comptrain::SerialFor;
 
 struct Options {
   double eb_sigma = 0.1;
-  bool mid_rise = true;
+  bool mid_rise = true, dither = false;
   DType dtype = DType::kF32;
   int repeats = 9;
   clockid_t clock = CLOCK_MONOTONIC;
-  bool plane = true, rans = true;
+  std::vector<std::string> codecs = {"plane", "rans", "zvc"};
   std::vector<std::string> files;
 };
 
@@ -45,36 +49,6 @@ struct Tensor {
   int64_t width = 0;  // of an image; 0: none
   std::vector<float> values;
 };
-
-// One codec behind one face.
-struct Codec {
-  const char* name;
-  comptrain::Status (*encode)(const comptrain::RansParams& params, Isa isa,
-                              const uint8_t* x, uint8_t* scratch,
-                              size_t scratch_bytes, uint8_t* stream,
-                              size_t* total);
-  decltype(&comptrain::PlaneDecode) decode;
-  decltype(&comptrain::PlaneMaskGradient) mask;
-};
-
-template <class Encoder>
-comptrain::Status EncodeWith(const comptrain::RansParams& params, Isa isa,
-                             const uint8_t* x, uint8_t* scratch,
-                             size_t scratch_bytes, uint8_t* stream,
-                             size_t* total) {
-  Encoder encoder(params, isa);
-  const comptrain::Status s =
-      encoder.Encode(x, scratch, scratch_bytes, SerialFor);
-  if (!s.ok()) return s;
-  *total = encoder.total_bytes();
-  return encoder.Write(stream, SerialFor);
-}
-
-constexpr Codec kPlane = {"plane", EncodeWith<comptrain::PlaneEncoder>,
-                          comptrain::PlaneDecode,
-                          comptrain::PlaneMaskGradient};
-constexpr Codec kRans = {"rans", EncodeWith<comptrain::RansEncoder>,
-                         comptrain::RansDecode, comptrain::RansMaskGradient};
 
 Tensor ReadTensor(const std::string& path) {
   Tensor t;
@@ -103,15 +77,22 @@ Tensor ReadTensor(const std::string& path) {
   return t;
 }
 
-Tensor GenerateTensor(int64_t pixels, int64_t channels) {
+// density: of non-zeros; 0: what ReLU leaves.
+Tensor GenerateTensor(int64_t pixels, int64_t channels, double density = 0) {
   Tensor t;
-  t.name = "relu(N(0,1)) [" + std::to_string(pixels) + "," +
-           std::to_string(channels) + "]";
+  t.name = density > 0
+               ? "density " + std::to_string(density).substr(0, 4)
+               : "relu(N(0,1)) [" + std::to_string(pixels) + "," +
+                     std::to_string(channels) + "]";
   t.channels = channels;
   t.values.resize(pixels * channels);
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  for (float& v : t.values) v = std::max(0.0f, normal(random));
+  for (float& v : t.values) {
+    v = normal(random);
+    const bool zero = density > 0 ? random() * 0x1p-32 >= density : v < 0;
+    if (zero) v = 0;
+  }
   return t;
 }
 
@@ -158,26 +139,34 @@ void Require(const comptrain::Status& s) {
   std::exit(1);
 }
 
-void Measure(const Tensor& t, const Options& o, const Codec& codec) {
+void Measure(const Tensor& t, const Options& o, const std::string& name) {
   const int64_t n = static_cast<int64_t>(t.values.size());
   const size_t bytes = n * comptrain::ItemBytes(o.dtype);
   Buffer x(bytes), y(bytes), dx(bytes);
   for (int64_t i = 0; i < n; ++i) {
     comptrain::StoreFloat(t.values[i], o.dtype, x.data(), i);
   }
-  const double sigma = comptrain::SampleSigma(x.data(), o.dtype, n);
-  comptrain::RansParams params;
+  CodecId codec{};
+  if (!comptrain::CodecFromName(name, &codec)) {
+    std::fprintf(stderr, "no codec is named %s\n", name.c_str());
+    std::exit(2);
+  }
+  comptrain::EncodeParams params;
   params.width = t.width;
   params.dtype = o.dtype;
   params.n = n;
   params.channels = t.channels;
-  params.eb = static_cast<float>(o.eb_sigma * sigma);
+  params.eb = static_cast<float>(
+      o.eb_sigma * comptrain::SampleSigma(x.data(), o.dtype, n));
   params.mid_rise = o.mid_rise;
-  Buffer scratch(std::max(
-      comptrain::PlaneScratchBytes(n, t.channels, o.dtype),
-      comptrain::RansScratchBytes(n, t.channels, o.dtype)));
-  Buffer stream(std::max(comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
-                         comptrain::RansMaxBytes(n, t.channels, o.dtype)));
+  params.dither = o.dither;
+  const bool mask_kept =
+      o.mid_rise || o.dither || comptrain::IsLossless(codec);
+  Buffer scratch(comptrain::MakeEncoder(codec, params)->scratch_bytes() + 1);
+  Buffer stream(
+      std::max({comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
+                comptrain::RansMaxBytes(n, t.channels, o.dtype),
+                comptrain::ZvcMaxBytes(n, o.dtype)}));
   const double copy = MedianSeconds(
       o, [&] { std::memcpy(y.data(), x.data(), bytes); });
   const double gb = bytes / 1e9;
@@ -191,19 +180,23 @@ void Measure(const Tensor& t, const Options& o, const Codec& codec) {
     if (!comptrain::IsaAvailable(set.isa)) continue;
     size_t total = 0;
     const double compress = MedianSeconds(o, [&] {
-      Require(codec.encode(params, set.isa, x.data(), scratch.data(),
-                           scratch.size(), stream.data(), &total));
+      const auto encoder = comptrain::MakeEncoder(codec, params, set.isa);
+      Require(encoder->Encode(x.data(), scratch.data(), scratch.size(),
+                              SerialFor));
+      total = encoder->total_bytes();
+      Require(encoder->Write(stream.data(), SerialFor));
     });
     const double decompress = MedianSeconds(o, [&] {
-      Require(codec.decode(stream.data(), total, o.dtype, n, y.data(),
-                           SerialFor, set.isa));
+      Require(comptrain::DecodeStream(stream.data(), total, o.dtype, n,
+                                      y.data(), SerialFor, set.isa));
     });
-    const double mask = !o.mid_rise ? 0 : MedianSeconds(o, [&] {
-      Require(codec.mask(stream.data(), total, o.dtype, n, y.data(), dx.data(),
-                         SerialFor, set.isa));
+    const double mask = !mask_kept ? 0 : MedianSeconds(o, [&] {
+      Require(comptrain::StreamMaskGradient(stream.data(), total, o.dtype, n,
+                                            y.data(), dx.data(), SerialFor,
+                                            set.isa));
     });
     std::printf("%-28s %7.1f  %-5s %-7s %6.2f %6.2f %8.2f %10.2f %8.2f %7.2f\n",
-                t.name.c_str(), bytes / 1e6, codec.name, set.name,
+                t.name.c_str(), bytes / 1e6, name.c_str(), set.name,
                 static_cast<double>(bytes) / total, 8.0 * total / n,
                 gb / compress, gb / decompress, mask > 0 ? gb / mask : 0.0,
                 gb / copy);
@@ -227,13 +220,14 @@ Options Parse(int argc, char** argv) {
                                  : DType::kF32;
       ++i;
     } else if (a == "--codec") {
-      o.plane = value == "plane";
-      o.rans = value == "rans";
+      o.codecs = {value};
       ++i;
     } else if (a == "--cpu-time") {
       o.clock = CLOCK_THREAD_CPUTIME_ID;
     } else if (a == "--no-mid-rise") {
       o.mid_rise = false;
+    } else if (a == "--dither") {
+      o.dither = true;
     } else if (a[0] == '-') {
       std::fprintf(stderr, "unknown option %s; see the top of this source\n",
                    a.c_str());
@@ -253,13 +247,15 @@ int main(int argc, char** argv) {
               "codec", "ISA", "ratio", "bits", "compress", "decompress", "mask",
               "memcpy");
   const auto measure = [&o](const Tensor& t) {
-    if (o.plane) Measure(t, o, kPlane);
-    if (o.rans) Measure(t, o, kRans);
+    for (const std::string& codec : o.codecs) Measure(t, o, codec);
   };
   if (o.files.empty()) {
     measure(GenerateTensor(8 * 56 * 56, 256));
     measure(GenerateTensor(8 * 112 * 112, 64));
     measure(GenerateTensor(1000, 40));
+    for (double density : {0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0}) {
+      Measure(GenerateTensor(8 * 56 * 56, 256, density), o, "zvc");
+    }
   }
   for (const std::string& file : o.files) measure(ReadTensor(file));
 }

@@ -81,12 +81,22 @@ using IndexFn = void (*)(const Model& model, const ChunkHead& head, int rows,
 using EncodeChunkFn = int (*)(const Model& model, int rows, ChunkWork* work,
                               ChunkHead* head);
 
-// Decodes to out, or only to work->q when out is null. words: n_words of
-// them, with kSlackWords readable after. False if they do not come out even.
-using DecodeChunkFn = bool (*)(const Quantizer& quant, const Model& model,
-                               const ChunkHead& head, const uint16_t* words,
-                               int n_words, int rows, ChunkWork* work,
-                               void* out, int64_t row_bytes);
+// A chunk to decode: to out, or only to work->q when out is null.
+struct DecodeJob {
+  const ChunkHead* head;
+  const uint16_t* words;  // kSlackWords more are readable
+  int n_words;
+  uint32_t counter;  // of the first value, for dither
+  ChunkWork* work;
+  void* out;
+  int64_t row_bytes;
+  bool ok;  // set by the kernel: the words came out even
+};
+constexpr int kMaxJobs = 2;
+
+// Decodes chunks of as many rows, at most ChunkKernels::at_once.
+using DecodeChunksFn = void (*)(const Quantizer& quant, const Model& model,
+                                int rows, DecodeJob* jobs, int n_jobs);
 
 // mask[t - first] bit l = code of row t, lane l of a decoded chunk is not zero.
 using MaskRowsFn = void (*)(const ChunkWork& work, int first, int last,
@@ -96,9 +106,10 @@ struct ChunkKernels {
   PrepareFn prepare;
   IndexFn index;
   EncodeChunkFn encode;
-  DecodeChunkFn decode;
+  DecodeChunksFn decode;
   MaskRowsFn mask;
   bool needs_slots;  // decode reads Model::slots
+  int at_once;       // chunks that decode is fastest with
 };
 
 ChunkKernels ScalarChunkKernels(DType dtype, Coding coding);
@@ -109,9 +120,9 @@ ChunkKernels SelectChunkKernels(Isa isa, DType dtype, Coding coding);
 
 // The parts of Avx512ChunkKernels and Avx2ChunkKernels.
 PrepareFn Avx512Prepare(DType dtype, Coding coding);
-DecodeChunkFn Avx512DecodeChunk(DType dtype, Coding coding);
+DecodeChunksFn Avx512DecodeChunks(DType dtype, Coding coding);
 PrepareFn Avx2Prepare(DType dtype, Coding coding);
-DecodeChunkFn Avx2DecodeChunk(DType dtype, Coding coding);
+DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding);
 
 // For blocks whose sums are not finite in f32.
 ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cc/codec/half.h"
 #include "cc/codec/rans.h"
@@ -55,57 +56,122 @@ bool Find(const StreamView& v, int64_t chunk, const ChunkPlace& place,
                           s->n_bytes >= sizeof(ChunkHead));
 }
 
-// Calls the kernel on a coded chunk, with readable words all around it.
-bool DecodeCoded(const StreamView& v, const rans::ChunkKernels& kernels,
-                 const Stored& s, const ChunkPlace& place, ChunkWork* work,
-                 void* out, int64_t row_bytes) {
-  constexpr uint64_t kSlack = 2 * rans::kSlackWords;
+// A coded chunk on its way, and the memory for it.
+struct Slot {
+  int64_t chunk = 0;
+  ChunkPlace place;
   ChunkHead head;
-  std::memcpy(&head, s.bytes, sizeof head);
-  const uint8_t* from = s.bytes + sizeof head;
-  const uint64_t bytes = s.n_bytes - sizeof head;
-  const bool inside = s.readable >= s.n_bytes + kSlack &&
-                      reinterpret_cast<uintptr_t>(from) % 2 == 0;
-  if (!inside) {
-    // A coded chunk is smaller than its values, so than work->words.
-    std::memcpy(work->words, from, bytes);
-    std::memset(reinterpret_cast<uint8_t*>(work->words) + bytes, 0, kSlack);
-    from = reinterpret_cast<const uint8_t*>(work->words);
-  }
-  return kernels.decode(plane::CountedFrom(v.quantizer, place.first), v.model,
-                        head, reinterpret_cast<const uint16_t*>(from),
-                        static_cast<int>(bytes / 2), place.rows, work, out,
-                        row_bytes);
-}
+  std::unique_ptr<ChunkWork> work{new ChunkWork};
+  std::vector<uint8_t> whole;  // a chunk that reaches past the tensor's end
+};
 
-// Calls body(place, stored, work) for all chunks and reports the first one of
-// which it returns false.
-template <typename Body>
-Status RunChunks(const StreamView& v, const ParallelFor& parallel,
-                 const Body& body) {
-  if (v.geometry.chunks == 0 && v.payload_words != 0) {
+// One thread's part: chunks that are coded wait until there are as many as the
+// kernel decodes at once. Reader: what to do with the chunks,
+//   Zero(place), Raw(place, bytes): not coded;
+//   Target(place, &slot): a DecodeTarget, where to decode to;
+//   Finish(place, slot): decoded.
+template <class Reader>
+class Worker {
+ public:
+  Worker(const StreamView& v, const rans::ChunkKernels& kernels,
+         const Reader& reader, std::atomic<int64_t>* damaged)
+      : v_(v), kernels_(kernels), reader_(reader), damaged_(damaged) {}
+
+  void Run(int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const ChunkPlace place = v_.geometry.Place(chunk);
+      Stored s;
+      if (!Find(v_, chunk, place, &s)) {
+        Report(chunk);
+      } else if (s.kind == StoredAs::kZero) {
+        reader_.Zero(place);
+      } else if (s.kind == StoredAs::kRaw) {
+        reader_.Raw(place, s.bytes);
+      } else {
+        if (waiting_ > 0 && slots_[0].place.rows != place.rows) Flush();
+        Add(chunk, place, s);
+        if (waiting_ == kernels_.at_once) Flush();
+      }
+    }
+    Flush();
+  }
+
+ private:
+  // Readable words are all around those of a job.
+  void Add(int64_t chunk, const ChunkPlace& place, const Stored& s) {
+    constexpr uint64_t kSlack = 2 * rans::kSlackWords;
+    Slot& slot = slots_[waiting_];
+    slot.chunk = chunk;
+    slot.place = place;
+    std::memcpy(&slot.head, s.bytes, sizeof slot.head);
+    const uint8_t* from = s.bytes + sizeof slot.head;
+    const uint64_t bytes = s.n_bytes - sizeof slot.head;
+    const bool inside = s.readable >= s.n_bytes + kSlack &&
+                        reinterpret_cast<uintptr_t>(from) % 2 == 0;
+    if (!inside) {
+      // A coded chunk is smaller than its values, so than work->words.
+      uint8_t* copy = reinterpret_cast<uint8_t*>(slot.work->words);
+      std::memcpy(copy, from, bytes);
+      std::memset(copy + bytes, 0, kSlack);
+      from = copy;
+    }
+    rans::DecodeJob& job = jobs_[waiting_++];
+    job.head = &slot.head;
+    job.words = reinterpret_cast<const uint16_t*>(from);
+    job.n_words = static_cast<int>(bytes / 2);
+    job.counter = static_cast<uint32_t>(place.first);
+    job.work = slot.work.get();
+    reader_.Target(place, &slot, &job);
+  }
+
+  void Flush() {
+    if (waiting_ == 0) return;
+    kernels_.decode(v_.quantizer, v_.model, slots_[0].place.rows, jobs_,
+                    waiting_);
+    for (int i = 0; i < waiting_; ++i) {
+      if (jobs_[i].ok) {
+        reader_.Finish(slots_[i].place, slots_[i]);
+      } else {
+        Report(slots_[i].chunk);
+      }
+    }
+    waiting_ = 0;
+  }
+
+  void Report(int64_t chunk) {
+    int64_t seen = damaged_->load();
+    while (chunk < seen && !damaged_->compare_exchange_weak(seen, chunk)) {
+    }
+  }
+
+  const StreamView& v_;
+  const rans::ChunkKernels& kernels_;
+  const Reader& reader_;
+  std::atomic<int64_t>* const damaged_;
+  Slot slots_[rans::kMaxJobs];
+  rans::DecodeJob jobs_[rans::kMaxJobs];
+  int waiting_ = 0;
+};
+
+// Reads all chunks and reports the first one that is damaged.
+template <class Reader>
+Status ReadChunks(StreamView* v, const ParallelFor& parallel, Isa isa,
+                  const Reader& reader) {
+  if (v->geometry.chunks == 0 && v->payload_words != 0) {
     return Status::Damaged(
         "codec B stream: an empty tensor must have no payload, got " +
-        std::to_string(v.payload_words) + " words");
+        std::to_string(v->payload_words) + " words");
   }
   std::atomic<int64_t> damaged{kNone};
   try {
-    parallel(v.geometry.chunks, kCyclesPerValue * kLanes
-                                    << v.geometry.log2_pixels,
+    const rans::ChunkKernels kernels = rans::SelectChunkKernels(
+        isa, v->quantizer.dtype, v->quantizer.coding);
+    if (kernels.needs_slots) rans::MakeSlots(&v->model);
+    parallel(v->geometry.chunks,
+             kCyclesPerValue * kLanes << v->geometry.log2_pixels,
              [&](int64_t begin, int64_t end) {
-      std::unique_ptr<ChunkWork> work(new ChunkWork);
-      for (int64_t chunk = begin; chunk < end; ++chunk) {
-        const ChunkPlace place = v.geometry.Place(chunk);
-        Stored stored;
-        if (Find(v, chunk, place, &stored) &&
-            body(place, stored, work.get())) {
-          continue;
-        }
-        int64_t seen = damaged.load();
-        while (chunk < seen && !damaged.compare_exchange_weak(seen, chunk)) {
-        }
-      }
-    });
+               Worker<Reader>(*v, kernels, reader, &damaged).Run(begin, end);
+             });
   } catch (const std::exception& e) {
     return Status::Invalid(std::string("codec B: decoding failed, ") +
                            e.what());
@@ -128,24 +194,101 @@ Status Open(const uint8_t* stream, size_t stream_bytes, int64_t n, Isa isa,
   return rans::OpenStream(stream, stream_bytes, n, v);
 }
 
-rans::ChunkKernels KernelsFor(Isa isa, StreamView* v) {
-  const rans::ChunkKernels kernels = rans::SelectChunkKernels(
-      isa, v->quantizer.dtype, v->quantizer.coding);
-  if (kernels.needs_slots) rans::MakeSlots(&v->model);
-  return kernels;
-}
-
 // Rows [first, first + 32) of the mask of a raw chunk's values.
-void RawMaskRows(const Stored& s, DType dtype, const ChunkPlace& place,
+void RawMaskRows(const uint8_t* bytes, DType dtype, const ChunkPlace& place,
                  int first, uint32_t mask[plane::kPixels]) {
   const int begin = first * kLanes;
   const int end = std::min(place.valid, begin + plane::kTileValues);
   for (int i = begin; i < end; ++i) {
     const bool set =
-        (FloatBits(LoadFloat(s.bytes, dtype, i)) & 0x7f800000) != 0;
+        (FloatBits(LoadFloat(bytes, dtype, i)) & 0x7f800000) != 0;
     mask[(i - begin) / kLanes] |= static_cast<uint32_t>(set) << i % kLanes;
   }
 }
+
+// Values to a tensor.
+struct ValueReader {
+  uint8_t* out;
+  int64_t item, row_bytes;
+
+  int64_t tile_row() const { return kLanes * item; }
+  uint8_t* At(const ChunkPlace& place) const {
+    return out + place.offset * item;
+  }
+  void Zero(const ChunkPlace& place) const {
+    const int64_t bytes = place.valid * item;
+    for (int64_t done = 0; done < bytes; done += tile_row()) {
+      std::memset(At(place) + done / tile_row() * row_bytes, 0,
+                  std::min(tile_row(), bytes - done));
+    }
+  }
+  void Raw(const ChunkPlace& place, const uint8_t* bytes) const {
+    CopyRows(bytes, tile_row(), At(place), row_bytes, place.valid * item,
+             tile_row());
+  }
+  void Target(const ChunkPlace& place, Slot* slot, rans::DecodeJob* job) const {
+    job->out = At(place);
+    job->row_bytes = row_bytes;
+    if (place.valid == place.rows * kLanes) return;
+    slot->whole.resize(place.rows * tile_row());
+    job->out = slot->whole.data();
+    job->row_bytes = tile_row();
+  }
+  void Finish(const ChunkPlace& place, const Slot& slot) const {
+    if (place.valid == place.rows * kLanes) return;
+    Raw(place, slot.whole.data());
+  }
+};
+
+// dy where the code or raw value is not zero.
+struct MaskReader {
+  const uint8_t* dy;
+  uint8_t* dx;
+  DType stored;
+  int64_t item, row_bytes;
+  plane::ApplyMaskFn apply;
+  rans::MaskRowsFn mask;
+
+  void Zero(const ChunkPlace& place) const {
+    Apply(place, [](int, uint32_t*) {});
+  }
+  void Raw(const ChunkPlace& place, const uint8_t* bytes) const {
+    Apply(place, [&](int first, uint32_t* rows) {
+      RawMaskRows(bytes, stored, place, first, rows);
+    });
+  }
+  void Target(const ChunkPlace&, Slot*, rans::DecodeJob* job) const {
+    job->out = nullptr;
+    job->row_bytes = 0;
+  }
+  void Finish(const ChunkPlace& place, const Slot& slot) const {
+    Apply(place, [&](int first, uint32_t* rows) {
+      mask(*slot.work, first, std::min(place.rows, first + plane::kPixels),
+           rows);
+    });
+  }
+
+  // fill(first, rows): the mask of 32 rows from `first` on; zero before.
+  template <class Fill>
+  void Apply(const ChunkPlace& place, const Fill& fill) const {
+    const int64_t tile_row = kLanes * item;
+    for (int first = 0; first < place.rows; first += plane::kPixels) {
+      uint32_t rows[plane::kPixels] = {};
+      fill(first, rows);
+      const int64_t at = place.offset * item + first * row_bytes;
+      const int valid =
+          std::min(place.valid - first * kLanes, plane::kTileValues);
+      if (valid == plane::kTileValues) {
+        apply(rows, static_cast<int>(item), dy + at, dx + at, row_bytes);
+        continue;
+      }
+      alignas(64) uint8_t whole[plane::kTileValues * 4] = {};
+      CopyRows(dy + at, row_bytes, whole, tile_row, valid * item, tile_row);
+      apply(rows, static_cast<int>(item), whole, whole, tile_row);
+      CopyRows(whole, tile_row, dx + at, row_bytes, valid * item, tile_row);
+    }
+  }
+};
 
 }  // namespace
 
@@ -166,39 +309,9 @@ Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("codec B: out must not be null when n > 0");
   }
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
-  const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
-  try {
-    const rans::ChunkKernels kernels = KernelsFor(isa, &v);
-    return RunChunks(v, parallel, [&](const ChunkPlace& place, const Stored& c,
-                                      ChunkWork* work) {
-      uint8_t* to = static_cast<uint8_t*>(out) + place.offset * item;
-      const int64_t valid_bytes = place.valid * item;
-      if (c.kind == StoredAs::kZero) {
-        for (int64_t done = 0; done < valid_bytes; done += tile_row) {
-          std::memset(to + done / tile_row * row_bytes, 0,
-                      std::min(tile_row, valid_bytes - done));
-        }
-        return true;
-      }
-      if (c.kind == StoredAs::kRaw) {
-        CopyRows(c.bytes, tile_row, to, row_bytes, valid_bytes, tile_row);
-        return true;
-      }
-      if (place.valid == place.rows * kLanes) {
-        return DecodeCoded(v, kernels, c, place, work, to, row_bytes);
-      }
-      std::unique_ptr<uint8_t[]> whole(new uint8_t[place.rows * tile_row]);
-      if (!DecodeCoded(v, kernels, c, place, work, whole.get(),
-                       tile_row)) {
-        return false;
-      }
-      CopyRows(whole.get(), tile_row, to, row_bytes, valid_bytes, tile_row);
-      return true;
-    });
-  } catch (const std::exception& e) {
-    return Status::Invalid(std::string("codec B: decoding failed, ") +
-                           e.what());
-  }
+  return ReadChunks(&v, parallel, isa,
+                    ValueReader{static_cast<uint8_t*>(out), item,
+                                v.geometry.row * item});
 }
 
 Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
@@ -216,47 +329,16 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec B: dy and dx must not be null when n > 0");
   }
-  const plane::ApplyMaskFn apply =
-      plane::SelectKernels(isa, dtype, v.quantizer.coding).apply;
-  const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
-  const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
-  try {
-    const rans::ChunkKernels kernels = KernelsFor(isa, &v);
-    return RunChunks(v, parallel, [&](const ChunkPlace& place, const Stored& c,
-                                      ChunkWork* work) {
-      if (c.kind == StoredAs::kCoded &&
-          !DecodeCoded(v, kernels, c, place, work, nullptr, 0)) {
-        return false;
-      }
-      const uint8_t* from =
-          static_cast<const uint8_t*>(dy) + place.offset * item;
-      uint8_t* to = static_cast<uint8_t*>(dx) + place.offset * item;
-      for (int first = 0; first < place.rows; first += plane::kPixels) {
-        uint32_t mask[plane::kPixels] = {};
-        if (c.kind == StoredAs::kRaw) {
-          RawMaskRows(c, v.quantizer.dtype, place, first, mask);
-        } else if (c.kind == StoredAs::kCoded) {
-          kernels.mask(*work, first,
-                       std::min(place.rows, first + plane::kPixels), mask);
-        }
-        const int64_t at = first * row_bytes;
-        const int valid =
-            std::min(place.valid - first * kLanes, plane::kTileValues);
-        if (valid == plane::kTileValues) {
-          apply(mask, static_cast<int>(item), from + at, to + at, row_bytes);
-          continue;
-        }
-        alignas(64) uint8_t whole[plane::kTileValues * 4] = {};
-        CopyRows(from + at, row_bytes, whole, tile_row, valid * item, tile_row);
-        apply(mask, static_cast<int>(item), whole, whole, tile_row);
-        CopyRows(whole, tile_row, to + at, row_bytes, valid * item, tile_row);
-      }
-      return true;
-    });
-  } catch (const std::exception& e) {
-    return Status::Invalid(std::string("codec B: decoding failed, ") +
-                           e.what());
-  }
+  MaskReader reader;
+  reader.dy = static_cast<const uint8_t*>(dy);
+  reader.dx = static_cast<uint8_t*>(dx);
+  reader.stored = v.quantizer.dtype;
+  reader.item = static_cast<int64_t>(ItemBytes(dtype));
+  reader.row_bytes = v.geometry.row * reader.item;
+  reader.apply = plane::SelectKernels(isa, dtype, v.quantizer.coding).apply;
+  reader.mask = rans::SelectChunkKernels(isa, v.quantizer.dtype,
+                                         v.quantizer.coding).mask;
+  return ReadChunks(&v, parallel, isa, reader);
 }
 
 }  // namespace comptrain

@@ -88,9 +88,11 @@ inline void StoreValues(const Row256& biased, __m256 step, uint32_t first,
 }
 
 template <class T, Coding kCoding>
-bool DecodeChunk(const Quantizer& quant, const Model& model,
-                 const ChunkHead& head, const uint16_t* words, int n_words,
-                 int rows, ChunkWork* work, void* out, int64_t row_bytes) {
+bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
+                 const DecodeJob& job) {
+  const ChunkHead& head = *job.head;
+  const uint16_t* const words = job.words;
+  ChunkWork* const work = job.work;
   States256 s;
   const __m256i bottom = _mm256_set1_epi32(kStateLow);
   unsigned outside = 0;
@@ -108,8 +110,8 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
   const __m256i most = _mm256_set1_epi16(kMaxNeighbour);
   const __m256i one = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
   const __m256 step = _mm256_set1_ps(quant.step);
-  const uint16_t* end = words + n_words;
-  uint8_t* to = static_cast<uint8_t*>(out);
+  const uint16_t* end = words + job.n_words;
+  uint8_t* to = static_cast<uint8_t*>(job.out);
   Row256 left = LoadRow(work->q), left_c = {{zero, zero}};
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
@@ -144,8 +146,8 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
     StoreRow(left, work->q + at.here);
     if (to != nullptr) {
       StoreValues<T, kCoding>(
-          left, step, quant.counter + static_cast<uint32_t>(t * kLanes), to);
-      to += row_bytes;
+          left, step, job.counter + static_cast<uint32_t>(t * kLanes), to);
+      to += job.row_bytes;
     }
   }
   bool even = end == words || (end == words + 1 && *words == 0);
@@ -155,21 +157,29 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
   return even;
 }
 
+template <class T, Coding kCoding>
+void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
+                  DecodeJob* jobs, int n_jobs) {
+  for (int i = 0; i < n_jobs; ++i) {
+    jobs[i].ok = DecodeChunk<T, kCoding>(quant, model, rows, jobs[i]);
+  }
+}
+
 template <class T>
-DecodeChunkFn Select(Coding coding) {
+DecodeChunksFn Select(Coding coding) {
   switch (coding) {
     case Coding::kMidRise:
-      return DecodeChunk<T, Coding::kMidRise>;
+      return DecodeChunks<T, Coding::kMidRise>;
     case Coding::kDither:
-      return DecodeChunk<T, Coding::kDither>;
+      return DecodeChunks<T, Coding::kDither>;
     default:
-      return DecodeChunk<T, Coding::kPlain>;
+      return DecodeChunks<T, Coding::kPlain>;
   }
 }
 
 }  // namespace
 
-DecodeChunkFn Avx2DecodeChunk(DType dtype, Coding coding) {
+DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
       return Select<float>(coding);
@@ -188,7 +198,7 @@ DecodeChunkFn Avx2DecodeChunk(DType dtype, Coding coding) {
 
 namespace comptrain {
 namespace rans {
-DecodeChunkFn Avx2DecodeChunk(DType, Coding) { return nullptr; }
+DecodeChunksFn Avx2DecodeChunks(DType, Coding) { return nullptr; }
 }  // namespace rans
 }  // namespace comptrain
 

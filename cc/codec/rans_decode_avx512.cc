@@ -123,82 +123,132 @@ inline bool AllInRange(const States& s) {
           _mm512_cmpgt_epu32_mask(_mm512_sub_epi32(s.b, bottom), last)) == 0;
 }
 
-template <class T, Coding kCoding>
-bool DecodeChunk(const Quantizer& quant, const Model& model,
-                 const ChunkHead& head, const uint16_t* words, int n_words,
-                 int rows, ChunkWork* work, void* out, int64_t row_bytes) {
-  States s = {_mm512_loadu_si512(head.state),
-              _mm512_loadu_si512(head.state + 16)};
-  if (!AllInRange(s)) return false;
-  ClearPadding512(work);
-  const Modes512 modes(head);
-  const Contexts512 contexts(modes);
+// What is the same for all rows and chunks.
+struct Constants {
+  const Quantizer& quant;
+  const Model& model;
   const __m512i bases = TokenBases(model.shift);
   const __m512i raw_bits = TokenRawBits(model.shift);
-  const __m512i slots = _mm512_set1_epi32(kProbOne - 1);
-  const __m512i most = _mm512_set1_epi16(kMaxNeighbour);
   const __m512 step = _mm512_set1_ps(quant.step);
-  const uint16_t* end = words + n_words;
-  uint8_t* to = static_cast<uint8_t*>(out);
-  __m512i left = LoadRow(work->q), left_c = _mm512_setzero_si512();
-  for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    const __m512i context = contexts.Of(
-        left_c, LoadRow(work->c + at.above),
-        _mm512_add_epi16(LoadRow(work->c + at.left2),
-                         LoadRow(work->c + at.context_above2)));
-    const __m512i slot = _mm512_packus_epi32(_mm512_and_si512(s.a, slots),
-                                             _mm512_and_si512(s.b, slots));
-    const Found found = Search(model, context, slot);
-    const __m512i f = _mm512_sub_epi16(found.end, found.start);
-    const __m512i rest = _mm512_sub_epi16(slot, found.start);
-    s.a = Pop(s.a, Low16(f), Low16(rest));
-    s.b = Pop(s.b, High16(f), High16(rest));
-    if (!Refill(&s, words, &end)) return false;
-    __m512i u = _mm512_permutexvar_epi16(found.token, bases);
-    const __m512i bits = _mm512_permutexvar_epi16(found.token, raw_bits);
-    if (_mm512_test_epi16_mask(bits, bits) != 0) {
-      u = _mm512_add_epi16(u, PopRaw(bits, &s));
-      if (!Refill(&s, words, &end)) return false;
-    }
-    left_c = _mm512_min_epu16(_mm512_srli_epi16(u, model.shift), most);
-    _mm512_store_si512(work->c + at.here, left_c);
-    const __m512i sign = _mm512_sub_epi16(
-        _mm512_setzero_si512(), _mm512_and_si512(u, _mm512_set1_epi16(1)));
-    const __m512i d = _mm512_mask_mov_epi16(
-        u, modes.coded_signed,
-        _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
-    left = _mm512_add_epi16(
-        d, Predict512(modes, left, LoadRow(work->q + at.above),
-                      LoadRow(work->q + at.above_left)));
-    _mm512_store_si512(work->q + at.here, left);
-    if (to != nullptr) {
-      StoreRow<T, kCoding>(
-          left, step, quant.counter + static_cast<uint32_t>(t * kLanes), to);
-      to += row_bytes;
-    }
+};
+
+// A chunk between two rows.
+struct Chunk {
+  States s;
+  __m512i left, left_c;
+  Modes512 modes;
+  Contexts512 contexts;
+  const uint16_t *words, *end;
+  ChunkWork* work;
+  uint8_t* to;
+  bool ok;
+
+  explicit Chunk(const DecodeJob& job)
+      : s{_mm512_loadu_si512(job.head->state),
+          _mm512_loadu_si512(job.head->state + 16)},
+        modes(*job.head),
+        contexts(modes),
+        words(job.words),
+        end(words + job.n_words),
+        work(job.work),
+        to(static_cast<uint8_t*>(job.out)),
+        ok(AllInRange(s)) {
+    ClearPadding512(work);
+    left = LoadRow(work->q);
+    left_c = _mm512_setzero_si512();
   }
-  const __m512i bottom = _mm512_set1_epi32(kStateLow);
-  return (end == words || (end == words + 1 && *words == 0)) &&
-         (_mm512_cmpneq_epu32_mask(s.a, bottom) |
-          _mm512_cmpneq_epu32_mask(s.b, bottom)) == 0;
+
+  // A chunk that is out of words goes on with others, and is not ok.
+  template <class T, Coding kCoding>
+  inline void DecodeRow(const Constants& k, const RowPlaces& at,
+                        const DecodeJob& job, uint32_t first);
+
+  bool CameOutEven() const {
+    const __m512i bottom = _mm512_set1_epi32(kStateLow);
+    return ok && (end == words || (end == words + 1 && *words == 0)) &&
+           (_mm512_cmpneq_epu32_mask(s.a, bottom) |
+            _mm512_cmpneq_epu32_mask(s.b, bottom)) == 0;
+  }
+};
+
+template <class T, Coding kCoding>
+inline void Chunk::DecodeRow(const Constants& k, const RowPlaces& at,
+                             const DecodeJob& job, uint32_t first) {
+  const __m512i context =
+      contexts.Of(left_c, LoadRow(work->c + at.above),
+                  _mm512_add_epi16(LoadRow(work->c + at.left2),
+                                   LoadRow(work->c + at.context_above2)));
+  const __m512i slots = _mm512_set1_epi32(kProbOne - 1);
+  const __m512i slot = _mm512_packus_epi32(_mm512_and_si512(s.a, slots),
+                                           _mm512_and_si512(s.b, slots));
+  const Found found = Search(k.model, context, slot);
+  const __m512i f = _mm512_sub_epi16(found.end, found.start);
+  const __m512i rest = _mm512_sub_epi16(slot, found.start);
+  s.a = Pop(s.a, Low16(f), Low16(rest));
+  s.b = Pop(s.b, High16(f), High16(rest));
+  ok &= Refill(&s, words, &end);
+  __m512i u = _mm512_permutexvar_epi16(found.token, k.bases);
+  const __m512i bits = _mm512_permutexvar_epi16(found.token, k.raw_bits);
+  if (_mm512_test_epi16_mask(bits, bits) != 0) {
+    u = _mm512_add_epi16(u, PopRaw(bits, &s));
+    ok &= Refill(&s, words, &end);
+  }
+  left_c = _mm512_min_epu16(_mm512_srli_epi16(u, k.model.shift),
+                            _mm512_set1_epi16(kMaxNeighbour));
+  _mm512_store_si512(work->c + at.here, left_c);
+  const __m512i sign = _mm512_sub_epi16(
+      _mm512_setzero_si512(), _mm512_and_si512(u, _mm512_set1_epi16(1)));
+  const __m512i d = _mm512_mask_mov_epi16(
+      u, modes.coded_signed, _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
+  left = _mm512_add_epi16(
+      d, Predict512(modes, left, LoadRow(work->q + at.above),
+                    LoadRow(work->q + at.above_left)));
+  _mm512_store_si512(work->q + at.here, left);
+  if (to != nullptr) {
+    StoreRow<T, kCoding>(left, k.step, first, to);
+    to += job.row_bytes;
+  }
+}
+
+// Two chunks row by row: each waits for itself, not for the other.
+template <class T, Coding kCoding>
+void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
+                  DecodeJob* jobs, int n_jobs) {
+  const Constants k{quant, model};
+  Chunk a(jobs[0]);
+  if (n_jobs == 1) {
+    for (int t = 0; t < rows && a.ok; ++t) {
+      a.DecodeRow<T, kCoding>(k, PlacesOf(t, model.stride), jobs[0],
+                              jobs[0].counter + t * kLanes);
+    }
+    jobs[0].ok = a.CameOutEven();
+    return;
+  }
+  Chunk b(jobs[1]);
+  for (int t = 0; t < rows && (a.ok || b.ok); ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    a.DecodeRow<T, kCoding>(k, at, jobs[0], jobs[0].counter + t * kLanes);
+    b.DecodeRow<T, kCoding>(k, at, jobs[1], jobs[1].counter + t * kLanes);
+  }
+  jobs[0].ok = a.CameOutEven();
+  jobs[1].ok = b.CameOutEven();
 }
 
 template <class T>
-DecodeChunkFn Select(Coding coding) {
+DecodeChunksFn Select(Coding coding) {
   switch (coding) {
     case Coding::kMidRise:
-      return DecodeChunk<T, Coding::kMidRise>;
+      return DecodeChunks<T, Coding::kMidRise>;
     case Coding::kDither:
-      return DecodeChunk<T, Coding::kDither>;
+      return DecodeChunks<T, Coding::kDither>;
     default:
-      return DecodeChunk<T, Coding::kPlain>;
+      return DecodeChunks<T, Coding::kPlain>;
   }
 }
 
 }  // namespace
 
-DecodeChunkFn Avx512DecodeChunk(DType dtype, Coding coding) {
+DecodeChunksFn Avx512DecodeChunks(DType dtype, Coding coding) {
   switch (dtype) {
     case DType::kF32:
       return Select<float>(coding);
@@ -217,7 +267,7 @@ DecodeChunkFn Avx512DecodeChunk(DType dtype, Coding coding) {
 
 namespace comptrain {
 namespace rans {
-DecodeChunkFn Avx512DecodeChunk(DType, Coding) { return nullptr; }
+DecodeChunksFn Avx512DecodeChunks(DType, Coding) { return nullptr; }
 }  // namespace rans
 }  // namespace comptrain
 

@@ -165,7 +165,7 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 
 ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding) {
   return {Avx2Prepare(dtype, coding), Index, EncodeChunk,
-          Avx2DecodeChunk(dtype, coding), MaskRows, true};
+          Avx2DecodeChunks(dtype, coding), MaskRows, true, 1};
 }
 
 }  // namespace rans

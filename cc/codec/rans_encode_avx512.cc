@@ -170,7 +170,7 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 
 ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding) {
   return {Avx512Prepare(dtype, coding), Index, EncodeChunk,
-          Avx512DecodeChunk(dtype, coding), MaskRows, false};
+          Avx512DecodeChunks(dtype, coding), MaskRows, false, 2};
 }
 
 }  // namespace rans

@@ -276,20 +276,22 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
 }
 
 template <Coding kCoding>
-bool DecodeChunk(const Quantizer& quant, const Model& model,
-                 const ChunkHead& head, const uint16_t* words, int n_words,
-                 int rows, ChunkWork* work, void* out, int64_t row_bytes) {
+bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
+                 const DecodeJob& job) {
+  const ChunkHead& head = *job.head;
+  const uint16_t* const words = job.words;
+  ChunkWork* const work = job.work;
   uint32_t state[kLanes];
   for (int i = 0; i < kLanes; ++i) {
     state[i] = head.state[i];
     if (state[i] < kStateLow || state[i] >> 31 != 0) return false;
   }
   ClearPadding(work);
-  const uint16_t* end = words + n_words;
+  const uint16_t* end = words + job.n_words;
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
     if (!DecodeRow(model, head, at, words, &end, state, work)) return false;
-    uint8_t* row = static_cast<uint8_t*>(out) + t * row_bytes;
+    uint8_t* row = static_cast<uint8_t*>(job.out) + t * job.row_bytes;
     for (int l = 0; l < kLanes; ++l) {
       const int mode = ModeOf(head, l);
       const uint16_t u = work->u[at.here + l];
@@ -297,10 +299,10 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
       const uint16_t q =
           static_cast<uint16_t>(d + Predict(mode, work->q, at, l));
       work->q[at.here + l] = q;
-      if (out == nullptr) continue;
+      if (job.out == nullptr) continue;
       const int code = static_cast<int>(q) - kCodeBias;
       const uint32_t i =
-          quant.counter + static_cast<uint32_t>(t * kLanes + l);
+          job.counter + static_cast<uint32_t>(t * kLanes + l);
       StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype, row,
                  l);
     }
@@ -308,6 +310,14 @@ bool DecodeChunk(const Quantizer& quant, const Model& model,
   bool even = end == words || (end == words + 1 && *words == 0);
   for (int i = 0; i < kLanes; ++i) even &= state[i] == kStateLow;
   return even;
+}
+
+template <Coding kCoding>
+void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
+                  DecodeJob* jobs, int n_jobs) {
+  for (int i = 0; i < n_jobs; ++i) {
+    jobs[i].ok = DecodeChunk<kCoding>(quant, model, rows, jobs[i]);
+  }
 }
 
 void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
@@ -342,13 +352,13 @@ ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
   switch (coding) {
     case Coding::kMidRise:
       return {Prepare<Coding::kMidRise>, Index, EncodeChunk,
-              DecodeChunk<Coding::kMidRise>, MaskRows, false};
+              DecodeChunks<Coding::kMidRise>, MaskRows, false, 1};
     case Coding::kDither:
       return {Prepare<Coding::kDither>, Index, EncodeChunk,
-              DecodeChunk<Coding::kDither>, MaskRows, false};
+              DecodeChunks<Coding::kDither>, MaskRows, false, 1};
     default:
       return {Prepare<Coding::kPlain>, Index, EncodeChunk,
-              DecodeChunk<Coding::kPlain>, MaskRows, false};
+              DecodeChunks<Coding::kPlain>, MaskRows, false, 1};
   }
 }
 
