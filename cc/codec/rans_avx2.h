@@ -70,23 +70,31 @@ static inline Row256 LaneMask(uint32_t bits) {
 }
 
 struct Modes256 {
-  Row256 coded_signed, predicted, lorenzo;
+  Row256 coded_signed, predicted, median;
   bool any_predicted;
 
   explicit Modes256(const ChunkHead& h)
       : coded_signed(LaneMask(h.mode_low | h.mode_high)),
         predicted(LaneMask(h.mode_high)),
-        lorenzo(LaneMask(h.mode_low & h.mode_high)),
+        median(LaneMask(h.mode_low & h.mode_high)),
         any_predicted(h.mode_high != 0) {}
 };
+
+static inline __m256i Median256(__m256i left, __m256i above,
+                                __m256i above_left) {
+  const __m256i plane =
+      _mm256_sub_epi16(_mm256_add_epi16(left, above), above_left);
+  return _mm256_max_epu16(
+      _mm256_min_epu16(left, above),
+      _mm256_min_epu16(_mm256_max_epu16(left, above), plane));
+}
 
 static inline __m256i Predict256(const Modes256& modes, int h, __m256i left,
                                  __m256i above, __m256i above_left) {
   const __m256i p = _mm256_blendv_epi8(Bias256(), _mm256_avg_epu16(left, above),
                                        modes.predicted.v[h]);
   return _mm256_blendv_epi8(
-      p, _mm256_sub_epi16(_mm256_add_epi16(left, above), above_left),
-      modes.lorenzo.v[h]);
+      p, Median256(left, above, above_left), modes.median.v[h]);
 }
 
 // How many of the edges are at most v: bytes below 128.

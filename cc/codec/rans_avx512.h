@@ -16,12 +16,12 @@ namespace comptrain {
 namespace rans {
 
 struct Modes512 {
-  __mmask32 coded_signed, predicted, lorenzo;
+  __mmask32 coded_signed, predicted, median;
 
   explicit Modes512(const ChunkHead& h)
       : coded_signed(h.mode_low | h.mode_high),
         predicted(h.mode_high),
-        lorenzo(h.mode_low & h.mode_high) {}
+        median(h.mode_low & h.mode_high) {}
   Modes512() = default;
 };
 
@@ -29,13 +29,22 @@ static inline __m512i LoadRow(const uint16_t* p) {
   return _mm512_load_si512(p);
 }
 
+static inline __m512i Median512(__m512i left, __m512i above,
+                                __m512i above_left) {
+  const __m512i plane =
+      _mm512_sub_epi16(_mm512_add_epi16(left, above), above_left);
+  return _mm512_max_epu16(
+      _mm512_min_epu16(left, above),
+      _mm512_min_epu16(_mm512_max_epu16(left, above), plane));
+}
+
 static inline __m512i Predict512(const Modes512& modes, __m512i left,
                                  __m512i above, __m512i above_left) {
   const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
   if (modes.predicted == 0) return bias;
   const __m512i p = _mm512_mask_avg_epu16(bias, modes.predicted, left, above);
-  return _mm512_mask_sub_epi16(p, modes.lorenzo, _mm512_add_epi16(left, above),
-                               above_left);
+  return _mm512_mask_mov_epi16(p, modes.median,
+                               Median512(left, above, above_left));
 }
 
 // Values of a ByteTables table; it must give 0 for 0.

@@ -32,7 +32,8 @@ enum LaneMode : uint8_t {
   kUnsigned = 0,  // q
   kSigned = 1,    // zigzag(q)
   kAverage = 2,   // zigzag of the difference to the mean of left and above
-  kLorenzo = 3,   // ... to left + above - the one left of above
+  kMedian = 3,    // ... to the median of left, above and left + above - the
+                  // one left of above: plane on slopes, no overshoot at edges
 };
 
 // What precedes the words of a chunk.

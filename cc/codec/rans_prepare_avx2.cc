@@ -125,15 +125,15 @@ inline __m256i Less(__m256i a, __m256i b) {
 void ChooseModes(const Model& model, int rows, const Row256& smallest,
                  const uint16_t* q, ChunkHead* head) {
   const __m256i zero = _mm256_setzero_si256();
-  Row256 plain = {{zero, zero}}, average = plain, lorenzo = plain;
+  Row256 plain = {{zero, zero}}, average = plain, median = plain;
   for (int t = 3; t < rows; t += 4) {
     const RowPlaces at = PlacesOf(t, model.stride);
     const Row256 here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const Row256 above = LoadRow(q + at.above);
     const Row256 above_left = LoadRow(q + at.above_left);
     for (int h = 0; h < 2; ++h) {
-      const __m256i by_lorenzo = _mm256_sub_epi16(
-          _mm256_add_epi16(left.v[h], above.v[h]), above_left.v[h]);
+      const __m256i by_median =
+          Median256(left.v[h], above.v[h], above_left.v[h]);
       plain.v[h] = AddSize(
           plain.v[h], _mm256_sub_epi16(here.v[h], Bias256()), model.shift);
       average.v[h] =
@@ -141,23 +141,23 @@ void ChooseModes(const Model& model, int rows, const Row256& smallest,
                   _mm256_sub_epi16(here.v[h],
                                    _mm256_avg_epu16(left.v[h], above.v[h])),
                   model.shift);
-      lorenzo.v[h] = AddSize(
-          lorenzo.v[h], _mm256_sub_epi16(here.v[h], by_lorenzo), model.shift);
+      median.v[h] = AddSize(
+          median.v[h], _mm256_sub_epi16(here.v[h], by_median), model.shift);
     }
   }
   const uint32_t negative = SignBits(smallest);
-  Row256 predicted, by_lorenzo;
+  Row256 predicted, median_better;
   for (int h = 0; h < 2; ++h) {
     // Zigzag doubles what is positive.
     const __m256i direct = _mm256_blendv_epi8(
         _mm256_srli_epi16(plain.v[h], 1), plain.v[h],
         _mm256_srai_epi16(smallest.v[h], 15));
     predicted.v[h] =
-        Less(_mm256_min_epu16(average.v[h], lorenzo.v[h]), direct);
-    by_lorenzo.v[h] = Less(lorenzo.v[h], average.v[h]);
+        Less(_mm256_min_epu16(average.v[h], median.v[h]), direct);
+    median_better.v[h] = Less(median.v[h], average.v[h]);
   }
   head->mode_high = SignBits(predicted);
-  head->mode_low = (head->mode_high & SignBits(by_lorenzo)) |
+  head->mode_low = (head->mode_high & SignBits(median_better)) |
                    (~head->mode_high & negative);
 }
 

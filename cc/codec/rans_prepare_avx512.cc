@@ -98,28 +98,27 @@ inline __m512i AddSize(__m512i sum, __m512i d, int shift) {
 Modes512 ChooseModes(const Model& model, int rows, __mmask32 negative,
                      const uint16_t* q, ChunkHead* head) {
   const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
-  __m512i plain = _mm512_setzero_si512(), average = plain, lorenzo = plain;
+  __m512i plain = _mm512_setzero_si512(), average = plain, median = plain;
   for (int t = 3; t < rows; t += 4) {
     const RowPlaces at = PlacesOf(t, model.stride);
     const __m512i here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const __m512i above = LoadRow(q + at.above);
-    const __m512i lorenzo_prediction = _mm512_sub_epi16(
-        _mm512_add_epi16(left, above), LoadRow(q + at.above_left));
+    const __m512i by_median =
+        Median512(left, above, LoadRow(q + at.above_left));
     plain = AddSize(plain, _mm512_sub_epi16(here, bias), model.shift);
     average = AddSize(
         average, _mm512_sub_epi16(here, _mm512_avg_epu16(left, above)),
         model.shift);
-    lorenzo = AddSize(lorenzo, _mm512_sub_epi16(here, lorenzo_prediction),
-                      model.shift);
+    median = AddSize(median, _mm512_sub_epi16(here, by_median), model.shift);
   }
   // Zigzag doubles what is positive.
   const __m512i direct = _mm512_mask_mov_epi16(_mm512_srli_epi16(plain, 1),
                                                negative, plain);
   const __mmask32 predicted = _mm512_cmplt_epu16_mask(
-      _mm512_min_epu16(average, lorenzo), direct);
-  const __mmask32 by_lorenzo = _mm512_cmplt_epu16_mask(lorenzo, average);
+      _mm512_min_epu16(average, median), direct);
+  const __mmask32 median_better = _mm512_cmplt_epu16_mask(median, average);
   head->mode_high = predicted;
-  head->mode_low = (predicted & by_lorenzo) | (~predicted & negative);
+  head->mode_low = (predicted & median_better) | (~predicted & negative);
   return Modes512(*head);
 }
 

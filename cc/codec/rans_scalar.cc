@@ -26,14 +26,17 @@ uint16_t Average(uint16_t a, uint16_t b) {
   return static_cast<uint16_t>((a + b + 1) >> 1);
 }
 
-uint16_t Lorenzo(uint16_t left, uint16_t above, uint16_t above_left) {
-  return static_cast<uint16_t>(left + above - above_left);
+// Of left, above and the plane through all three.
+uint16_t Median(uint16_t left, uint16_t above, uint16_t above_left) {
+  const uint16_t plane = static_cast<uint16_t>(left + above - above_left);
+  return std::max(std::min(left, above),
+                  std::min(std::max(left, above), plane));
 }
 
 uint16_t Predict(int mode, const uint16_t* q, const RowPlaces& at, int lane) {
   const uint16_t left = q[at.left + lane], above = q[at.above + lane];
   if (mode == kAverage) return Average(left, above);
-  if (mode == kLorenzo) return Lorenzo(left, above, q[at.above_left + lane]);
+  if (mode == kMedian) return Median(left, above, q[at.above_left + lane]);
   return kCodeBias;
 }
 
@@ -75,7 +78,7 @@ void AddSaturated(int d, int shift, uint16_t* sum) {
 
 void ChooseModes(const Model& model, int rows, const bool negative[kLanes],
                  const uint16_t* q, ChunkHead* head) {
-  uint16_t plain[kLanes] = {}, average[kLanes] = {}, lorenzo[kLanes] = {};
+  uint16_t plain[kLanes] = {}, average[kLanes] = {}, median[kLanes] = {};
   for (int t = 0; t < rows; ++t) {
     if (!IsModeRow(t)) continue;
     const RowPlaces at = PlacesOf(t, model.stride);
@@ -84,8 +87,8 @@ void ChooseModes(const Model& model, int rows, const bool negative[kLanes],
       AddSaturated(here - kCodeBias, model.shift, &plain[l]);
       AddSaturated(here - Predict(kAverage, q, at, l), model.shift,
                    &average[l]);
-      AddSaturated(here - Predict(kLorenzo, q, at, l), model.shift,
-                   &lorenzo[l]);
+      AddSaturated(here - Predict(kMedian, q, at, l), model.shift,
+                   &median[l]);
     }
   }
   head->mode_low = head->mode_high = 0;
@@ -93,8 +96,8 @@ void ChooseModes(const Model& model, int rows, const bool negative[kLanes],
     // Zigzag doubles what is positive.
     const int direct = negative[l] ? plain[l] : plain[l] / 2;
     int mode = negative[l] ? kSigned : kUnsigned;
-    if (std::min(average[l], lorenzo[l]) < direct) {
-      mode = lorenzo[l] < average[l] ? kLorenzo : kAverage;
+    if (std::min(average[l], median[l]) < direct) {
+      mode = median[l] < average[l] ? kMedian : kAverage;
     }
     head->mode_low |= static_cast<uint32_t>(mode & 1) << l;
     head->mode_high |= static_cast<uint32_t>(mode >> 1) << l;

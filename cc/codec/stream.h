@@ -29,7 +29,7 @@ enum class Coding : uint8_t {
 };
 
 constexpr uint32_t kStreamMagic = 0x31525443;  // "CTR1", little-endian
-constexpr uint8_t kStreamVersion = 1;
+constexpr uint8_t kStreamVersion = 2;
 
 struct StreamHeader {
   uint32_t magic;
