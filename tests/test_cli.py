@@ -77,7 +77,7 @@ class FakeWorker:
 
     dies_at: dict = {}
 
-    def __init__(self, variant, args):
+    def __init__(self, variant, command):
         self.variant, self.asked = variant, 0
 
     def wait_until_ready(self):

@@ -7,6 +7,7 @@ from models import layers
 from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain import rules
 from tf_comptrain.model import instrumentation
 
 # name: (layers, input shape of one sample, tensors held compressed)
@@ -219,3 +220,57 @@ def test_the_last_softmax_stays_plain_for_the_loss():
     model = keras.Sequential([keras.Input((100,)), layers.Dense(100, activation="softmax", name="head")])
     roles = {row.role for row in ct.compress_model(model).rows}
     assert roles == {"input"}
+
+
+class Mixed(layers.Layer):
+    """Two inputs, x + s * x * y."""
+
+    def build(self, shapes):
+        self.s = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x, y):
+        return x + self.s * x * y
+
+
+def test_a_rule_for_a_layer_of_the_user(monkeypatch):
+    monkeypatch.setattr(rules.base, "_RULES", dict(rules.base._RULES))
+
+    def build():
+        keras.utils.set_random_seed(0)
+        a, b = keras.Input((9, 9, 8)), keras.Input((9, 9, 8))
+        y = Mixed(name="mixed")(layers.Conv2D(8, 3, padding="same")(a), b)
+        return keras.Model([a, b], layers.Conv2D(4, 3)(y))
+
+    x = np.random.default_rng(0).normal(size=(4, 9, 9, 8)).astype("float32")
+    target = np.zeros((4, 7, 7, 4), "float32")
+
+    def losses(model):
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return model.fit([x, x[::-1]], target, epochs=3, shuffle=False, verbose=0).history["loss"]
+
+    plain = losses(build())
+    assert "no rule for Mixed" in ct.compress_model(build()).skipped[0].note
+
+    @ct.register_rule(Mixed)
+    class MixedRule(ct.rules.Rule):
+        def saves(self, layer, storage):
+            return tuple(
+                ct.rules.Save(role, "input", kind="nonlinear", number=k) for k, role in enumerate(("x", "y"))
+            )
+
+        def call(self, context, x, y):
+            sites = [context.sites["x"], context.sites["y"]]
+            return ct.rules.from_inputs(context.original, [x, y], sites, context.layer)
+
+    model = build()
+    report = ct.compress_model(model, error_bound=1e-5)
+    assert not report.skipped and [row.role for row in report.rows if row.layer == "mixed"] == ["x", "y"]
+    np.testing.assert_allclose(losses(model), plain, rtol=1e-4)
+    assert all(site.read_state().stream_bytes > 0 for site in instrumentation(model).sites().values())
+
+
+def test_what_is_no_rule_is_refused():
+    with pytest.raises(TypeError, match="keras.layers.Layer"):
+        ct.register_rule("Dense")
+    with pytest.raises(TypeError, match="rules.Rule"):
+        ct.register_rule(Mixed)(lambda x: x)

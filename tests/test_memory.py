@@ -13,7 +13,7 @@ from models import chain, compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.memory import explain, max_batch, saved_report, trace, trial
+from tf_comptrain.memory import explain, max_batch, predict, saved_report, trace, trial
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Job, Trial, run_trial
 
@@ -269,3 +269,31 @@ def test_eager_steps_let_go_of_the_inputs_that_are_held():
 
     # TensorFlow's eager custom_gradient keeps each output: those, and streams.
     assert usual_bytes(True) < 0.6 * usual_bytes(False)
+
+
+def event(op, size, address, shape=""):
+    return trace.Event(0.0, size, 0, address, op if size > 0 else "", "output", "", shape, abs(size))
+
+
+def test_a_predicted_peak_is_found_where_it_lies_at_that_batch():
+    def step(batch):
+        """A buffer of 100 bytes a sample, then, after its release, one of 1000."""
+        return trace.Trace(
+            0, (event("a", 100 * batch, 1), event("", -100 * batch, 1), event("b", 1000, 1), event("", -8, 9))
+        )
+
+    assert predict.peak_at(5, step(2), step(4), (2, 4)) == 1000
+    assert predict.peak_at(50, step(2), step(4), (2, 4)) == 5000
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_predicted_peak(compress):
+    model = chain(6, size=64)
+    if compress:
+        ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(32, 64, 64, 32)).astype("float32")
+    y = np.zeros((32, 32), "float32")
+    measured = ct.memory.measure_step(model, x, y).peak_bytes
+    np.testing.assert_allclose(ct.memory.predict_peak(model, 32, x, y), measured, rtol=0.3)
+    with pytest.raises(ValueError, match="at least 4"):
+        ct.memory.predict_peak(model, 32, x[:3], y[:3])

@@ -23,12 +23,16 @@ def block(filters, name):
     )
 
 
-def build(wrap, **kwargs):
+def build(wrap, block=block, size=16, **kwargs):
     keras.utils.set_random_seed(0)
-    inputs = x = keras.Input((16, 16, 3))
+    inputs = x = keras.Input((size, size, 3))
     for k, filters in enumerate((32, 64)):
         x = wrap(block(filters, f"block{k}"), **kwargs)(x)
     return compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
+
+
+def dropped_block(filters, name):
+    return keras.Sequential([layers.Rescaling(1.0, offset=100.0), layers.Dropout(0.3, seed=4)], name=name)
 
 
 def as_it_is(layer):
@@ -47,6 +51,59 @@ def test_fit_gives_the_weights_of_plain_keras(eager):
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-4)
     for a, b in zip(ours, plain):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [8, 6])
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+def test_slices_give_the_gradients_of_the_whole(eager, batch):
+    def block(filters, name):
+        return keras.Sequential([layers.Conv2D(filters, 3, padding="same"), layers.ReLU()], name=name)
+
+    results = []
+    for model in (build(as_it_is, block), build(ct.Recompute, block, slices=4)):
+        model.run_eagerly = eager
+        losses = model.fit(X[:24], Y[:24], batch_size=batch, epochs=2, shuffle=False, verbose=0).history[
+            "loss"
+        ]
+        results.append((losses, [v.numpy() for v in model.variables]))
+    (plain_losses, plain), (losses, ours) = results
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-4)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_slice_draws_the_same_mask_again():
+    model = build(ct.Recompute, dropped_block, slices=4)
+    x = tf.constant(X[:8])
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model.layers[1](x, training=True)
+        return y, tape.gradient(y, x)
+
+    y, dx = step()
+    np.testing.assert_array_equal(y.numpy() == 0, dx.numpy() == 0)
+    assert 0.2 < np.mean(y.numpy() == 0) < 0.4
+
+
+def test_slices_never_make_the_whole_batch():
+    def block(filters, name):
+        deep = [layers.Conv2D(64, 3, padding="same", activation="relu") for _ in range(3)]
+        return keras.Sequential([*deep, layers.GlobalAveragePooling2D(keepdims=True)], name=name)
+
+    x, y = images(32, size=32)
+    peaks = {}
+    for slices in (1, 8):
+        model = build(ct.Recompute, block, size=32, slices=slices)
+        peaks[slices] = ct.memory.measure_step(model, x, y, steps=1).peak_bytes
+    assert peaks[8] < peaks[1] / 2
+
+
+def test_slices_need_independent_samples():
+    with pytest.raises(ValueError, match="BatchNormalization"):
+        build(ct.Recompute, slices=2)
 
 
 def test_only_the_inputs_are_held():
@@ -78,6 +135,8 @@ def test_saves_loads_and_predicts(tmp_path):
 def test_bad_arguments():
     with pytest.raises(ValueError, match="'disk'"):
         ct.Recompute(layers.Dense(3), storage="disk")
+    with pytest.raises(ValueError, match="`slices`"):
+        ct.Recompute(layers.Dense(3), slices=0)
     with pytest.raises(ValueError, match="already"):
         ct.Recompute(ct.Recompute(layers.Dense(3)))
     with pytest.raises(TypeError, match="keras.layers.Layer"):

@@ -8,7 +8,7 @@
 docs/design.md says how it works, docs/limitations.md what it does not do.
 """
 
-from tf_comptrain import memory
+from tf_comptrain import memory, rules
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
@@ -19,6 +19,7 @@ from tf_comptrain.model import compress_model, restore_model
 from tf_comptrain.native import LibraryError
 from tf_comptrain.recompute import Recompute
 from tf_comptrain.report import Report
+from tf_comptrain.rules import register_rule
 from tf_comptrain.version import __version__
 from tf_comptrain.wrapper import Compress
 
@@ -39,6 +40,8 @@ __all__ = [
     "find_max_batch_size",
     "fit",
     "memory",
+    "register_rule",
     "restore_model",
+    "rules",
     "training_scope",
 ]

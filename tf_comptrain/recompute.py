@@ -9,7 +9,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.rules.differentiate import from_inputs
+from tf_comptrain.rules.differentiate import from_inputs, from_slices
 from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
 
 
@@ -27,6 +27,9 @@ class Recompute(keras.layers.Wrapper):
       codec: For "compress": the stream format.
       error_bound: For "compress": as in `compress_model`; None: 0.02 sigma, since the error travels
         through the whole block.
+      slices: Runs the block on so many slices of the batch, one after the other, forward and backward:
+        its tensors never exist for the whole batch. For the first blocks of a network, whose few
+        tensors would be its peak. The block must treat each sample by itself.
       **kwargs: Of keras.layers.Layer.
 
     Call arguments:
@@ -34,7 +37,8 @@ class Recompute(keras.layers.Wrapper):
 
     Raises:
       TypeError: `layer` is not a layer.
-      ValueError: A bad storage, codec or bound; a layer that is wrapped already.
+      ValueError: A bad storage, codec, bound or number of slices; a layer that is wrapped already;
+        slices of a block with BatchNormalization, whose statistics are those of the whole batch.
 
     Example:
       >>> block = keras.Sequential([layers.Conv2D(64, 3), layers.BatchNormalization(), layers.ReLU()])
@@ -50,6 +54,7 @@ class Recompute(keras.layers.Wrapper):
         storage: str = KEEP,
         codec: str = "plane",
         error_bound: float | ErrorBound | None = None,
+        slices: int = 1,
         **kwargs: Any,
     ):
         if not isinstance(layer, keras.layers.Layer):
@@ -58,7 +63,10 @@ class Recompute(keras.layers.Wrapper):
             raise ValueError(f"`layer` is a Recompute wrapper already. Received: {layer.name!r}.")
         if storage not in (KEEP, COMPRESS):
             raise ValueError(f"`storage` must be 'keep' or 'compress'. Received: {storage!r}.")
+        if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
+            raise ValueError(f"`slices` must be a whole number of at least 1. Received: {slices!r}.")
         self._storage = storage
+        self._slices = slices
         self._codec_name = codecs.get(codec).name
         self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
         super().__init__(layer, **kwargs)
@@ -68,6 +76,8 @@ class Recompute(keras.layers.Wrapper):
         self.__dict__["_site"] = site  # past Keras' tracking: its variable is no weight
 
     def call(self, inputs, training=None):
+        if self._slices > 1:
+            self._check_slices()
         if _keras.why_plain() is not None:
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
@@ -82,7 +92,17 @@ class Recompute(keras.layers.Wrapper):
                 return _keras.call_in_training(self.layer, x)
 
         site = self.__dict__["_site"] if worth_holding(inputs) else None
+        if self._slices > 1:
+            return from_slices(run, inputs, site, self.layer, self._slices)
         return from_inputs(run, [inputs], [site], self.layer, recompute=True)
+
+    def _check_slices(self) -> None:
+        for part in (self.layer, *_keras.sublayers(self.layer)):
+            if isinstance(part, keras.layers.BatchNormalization) and part.trainable:
+                raise ValueError(
+                    f"`slices` must be 1 for a block with trainable BatchNormalization ({part.name!r}): its "
+                    f"statistics are those of the whole batch. Received: {self._slices}."
+                )
 
     def compute_output_shape(self, input_shape):
         return self.layer.compute_output_shape(input_shape)
@@ -90,7 +110,8 @@ class Recompute(keras.layers.Wrapper):
     def get_config(self):
         config = super().get_config()
         bound = None if self._bound is None else list(self._bound)
-        return {**config, "storage": self._storage, "codec": self._codec_name, "error_bound": bound}
+        own = {"storage": self._storage, "codec": self._codec_name, "error_bound": bound}
+        return {**config, **own, "slices": self._slices}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

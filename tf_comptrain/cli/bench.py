@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,11 +37,14 @@ class Measured(NamedTuple):
       peak_bytes: Allocator peak over the resting level, the largest of the steps.
       steps_s: Seconds of each step, in the order of the rounds.
       saved_bytes: Held between forward and backward pass.
+      predicted_bytes: The peak as memory.predict_peak predicts it from smaller batches; None where
+        that was not asked for.
     """
 
     peak_bytes: int
     steps_s: list[float]
     saved_bytes: int
+    predicted_bytes: int | None = None
 
     def summary(self) -> dict:
         return {
@@ -55,12 +59,14 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A child process that holds one variant and measures a step when asked."""
+    """A child process that holds one variant and measures a step when asked.
 
-    def __init__(self, variant: str, args: argparse.Namespace):
-        start = f"from {bench_worker.__name__} import main; main()"
-        command = [sys.executable, "-c", start, "--variant", variant, "--model", args.model]
-        command += ["--image", str(args.image), "--batch", str(args.batch)]
+    Args:
+      variant: One of bench_worker.VARIANTS.
+      command: The child's command line without `--variant`; it ends up in `bench_worker.serve`.
+    """
+
+    def __init__(self, variant: str, command: Sequence[str]):
         environment = dict(os.environ)
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         package_parent = str(Path(__file__).resolve().parents[2])
@@ -70,7 +76,7 @@ class Worker:
         self.variant = variant
         self._messages = tempfile.TemporaryFile("w+")  # noqa: SIM115  # shown only on failure
         self._process = subprocess.Popen(
-            command,
+            [*command, "--variant", variant],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._messages,
@@ -78,6 +84,7 @@ class Worker:
             env=environment,
         )
         self._saved_bytes = 0
+        self._predicted_bytes: int | None = None
         self._peaks: list[int] = []
         self._steps_s: list[float] = []
 
@@ -85,24 +92,30 @@ class Worker:
         self._saved_bytes = self._reply()["saved_bytes"]
 
     def step(self) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write("step\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the reply, which will not come, says why
-        reply = self._reply()
+        reply = self._ask("step")
         self._peaks.append(reply["peak_bytes"])
         self._steps_s.append(reply["step_s"])
 
     def measured(self) -> Measured:
-        return Measured(max(self._peaks), self._steps_s, self._saved_bytes)
+        return Measured(max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes)
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
         self._messages.close()
+
+    def predict(self) -> None:
+        self._predicted_bytes = self._ask("predict")["predicted_bytes"]
+
+    def _ask(self, question: str) -> dict:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{question}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the reply, which will not come, says why
+        return self._reply()
 
     def _reply(self) -> dict:
         assert self._process.stdout is not None
@@ -120,7 +133,10 @@ def main(args: argparse.Namespace) -> int:
     if refusal:
         print(refusal, file=sys.stderr)
         return 2
-    results = measure(args, Console(stderr=True))
+    start = f"from {bench_worker.__name__} import main; main()"
+    command = [sys.executable, "-c", start, "--model", args.model]
+    command += ["--image", str(args.image), "--batch", str(args.batch)]
+    results = measure(command, args.steps, Console(stderr=True))
     if args.json:
         print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))
     else:
@@ -128,27 +144,32 @@ def main(args: argparse.Namespace) -> int:
     return 1 if None in results.values() else 0
 
 
-def measure(args: argparse.Namespace, console: Console) -> dict[str, Measured | None]:
-    """Runs all variants, round by round; None for one that failed, whose reason goes to the console."""
+def measure(
+    command: Sequence[str], steps: int, console: Console, predict: bool = False
+) -> dict[str, Measured | None]:
+    """Runs all variants, round by round; None for one that failed, whose reason goes to the console.
+
+    Args:
+      command: See `Worker`.
+      steps: Measured steps of each variant.
+      console: For progress and reasons.
+      predict: Also predict each peak from smaller batches, after the steps.
+    """
     alive: dict[str, Worker] = {}
     try:
         with Progress(console=console) as progress:
-            rounds = args.steps + 1  # the first one counts the preparation
-            task = progress.add_task("preparing", total=rounds * len(bench_worker.VARIANTS))
-            for number in range(rounds):
+            rounds = ["preparing", *(f"step {k + 1}" for k in range(steps)), *["predicting"] * predict]
+            task = progress.add_task("", total=len(rounds) * len(bench_worker.VARIANTS))
+            for label in rounds:
                 for variant in bench_worker.VARIANTS:
-                    label = (
-                        f"preparing {_LABELS[variant]}"
-                        if number == 0
-                        else f"{_LABELS[variant]}, step {number}"
-                    )
-                    progress.update(task, description=label)
+                    progress.update(task, description=f"{_LABELS[variant]}, {label}")
                     try:
-                        if number == 0:
-                            alive[variant] = Worker(variant, args)
+                        if label == "preparing":
+                            alive[variant] = Worker(variant, command)
                             alive[variant].wait_until_ready()
                         elif variant in alive:
-                            alive[variant].step()
+                            worker = alive[variant]
+                            worker.predict() if label == "predicting" else worker.step()
                     except WorkerError as error:
                         alive.pop(variant).close()
                         progress.console.print(str(error), style="red", markup=False)

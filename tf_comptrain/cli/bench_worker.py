@@ -1,7 +1,7 @@
-"""One variant of `bench step`, in a process of its own: answers each line of stdin with one measured step.
+"""One variant of `bench step`, in a process of its own: one measured step for each line of stdin.
 
 Replies are JSON objects, a line each: {"saved_bytes": ...} when ready, then {"peak_bytes": ...,
-"step_s": ...} per line received.
+"step_s": ...} for a line "step", {"predicted_bytes": ...} for "predict".
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,6 +33,11 @@ def build(name: str, image: int, variant: str) -> keras.Model:
     """A keras.applications model with random weights, compiled, in one of the VARIANTS."""
     keras.utils.set_random_seed(0)
     built = getattr(keras.applications, name)(weights=None, input_shape=(image, image, 3), classes=CLASSES)
+    return prepare(built, variant)
+
+
+def prepare(built: keras.Model, variant: str) -> keras.Model:
+    """A classifier as one of the VARIANTS, compiled."""
     if variant == "fused_bn":
         model.compress_model(built, storage=fused_batch_norm)
     elif variant == "compressed":
@@ -43,6 +50,13 @@ def build(name: str, image: int, variant: str) -> keras.Model:
     return built
 
 
+def images(image: int, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Random images with random labels."""
+    random = np.random.default_rng(0)
+    x = tf.constant(random.uniform(size=(batch, image, image, 3)).astype("float32"))
+    return x, tf.constant(random.integers(CLASSES, size=batch).astype("int32"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
@@ -50,20 +64,25 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
     args = parser.parse_args()
+    serve(lambda: (build(args.model, args.image, args.variant), *images(args.image, args.batch)))
 
+
+def serve(make: Callable[[], tuple[keras.Model, Any, Any]]) -> None:
+    """Answers on stdout what is asked for on stdin, with the model and the batch (x, y) that `make` returns."""
     # Replies go to the real stdout; whatever else prints goes to stderr.
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
-    built = build(args.model, args.image, args.variant)
-    random = np.random.default_rng(0)
-    x = tf.constant(random.uniform(size=(args.batch, args.image, args.image, 3)).astype("float32"))
-    y = tf.constant(random.integers(CLASSES, size=args.batch).astype("int32"))
+    built, x, y = make()
     step = _keras.train_step_runner(built, x, y)
     for _ in range(_WARM_UP_STEPS):
         step()
     print(json.dumps({"saved_bytes": memory.saved_bytes(built, x, y)}), file=replies)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.strip() == "predict":
+            predicted_bytes = memory.predict_peak(built, len(x), x, y)
+            print(json.dumps({"predicted_bytes": predicted_bytes}), file=replies)
+            continue
         peak_bytes, _, step_s = memory.measure_call(step)
         print(json.dumps({"peak_bytes": peak_bytes, "step_s": step_s}), file=replies)
 

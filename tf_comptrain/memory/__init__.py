@@ -4,6 +4,7 @@ from tf_comptrain.memory.explain import Peak, PeakRow, explain_peak
 from tf_comptrain.memory.max_batch import MaxBatch, PeakLine, find_max_batch_size
 from tf_comptrain.memory.measure import StepMemory, device, measure_call, measure_step
 from tf_comptrain.memory.memory_limit import limit
+from tf_comptrain.memory.predict import predict_peak
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes
 from tf_comptrain.memory.saved_report import MemoryReport, Timeline, report
 from tf_comptrain.memory.trial import Trial, TrialError
@@ -25,6 +26,7 @@ __all__ = [
     "limit",
     "measure_call",
     "measure_step",
+    "predict_peak",
     "report",
     "saved_bytes",
 ]

@@ -10,5 +10,17 @@ from tf_comptrain.rules import (  # noqa: F401 (they register)
     pooling,
 )
 from tf_comptrain.rules.base import METHODS, Context, Passive, Rule, Save, find_rule, register_rule
+from tf_comptrain.rules.differentiate import from_inputs
+from tf_comptrain.rules.elementwise import FromInput
 
-__all__ = ["METHODS", "Context", "Passive", "Rule", "Save", "find_rule", "register_rule"]
+__all__ = [
+    "METHODS",
+    "Context",
+    "FromInput",
+    "Passive",
+    "Rule",
+    "Save",
+    "find_rule",
+    "from_inputs",
+    "register_rule",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 from tensorflow import keras
@@ -96,12 +96,51 @@ _RULES: dict[type, Rule] = {}
 METHODS = ("call", "_compute_attention")  # what rules override
 
 
-def register_rule(*layer_classes: type) -> Callable[[Rule], Rule]:
-    """Registers a rule for layer classes, and for those of their subclasses that inherit `call`."""
+RuleOrClass = TypeVar("RuleOrClass", bound="Rule | type[Rule]")
 
-    def register(rule: Rule) -> Rule:
+
+def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
+    """Registers a rule for layer classes, and for those of their subclasses that inherit `call`.
+
+    Decorates a subclass of `Rule`, or takes a rule that is made already. A rule registered later for
+    the same class replaces the one before; models that are compressed keep theirs.
+
+    Args:
+      *layer_classes: Subclasses of keras.layers.Layer.
+
+    Returns:
+      The decorator; it gives back what it got.
+
+    Raises:
+      TypeError: Something else than layer classes, or than a rule.
+
+    Example:
+      >>> class Shift(keras.layers.Layer):                    # x + b: its gradient reads no tensor
+      ...     ...
+      >>> ct.register_rule(Shift)(ct.rules.Passive())
+      >>> class Gate(keras.layers.Layer):                     # x sigmoid(x w): runs again from its input
+      ...     ...
+      >>> ct.register_rule(Gate)(ct.rules.FromInput())
+      >>> @ct.register_rule(Warp)                             # anything else
+      ... class WarpRule(ct.rules.Rule):
+      ...     def saves(self, layer, storage): ...
+      ...     def call(self, context, x, **kwargs): ...
+    """
+    for layer_class in layer_classes:
+        if not (isinstance(layer_class, type) and issubclass(layer_class, keras.layers.Layer)):
+            raise TypeError(
+                "`register_rule` takes subclasses of keras.layers.Layer. Received: "
+                f"{layer_class!r} (of type {type(layer_class).__name__})."
+            )
+
+    def register(rule: RuleOrClass) -> RuleOrClass:
+        made = rule() if isinstance(rule, type) else rule
+        if not isinstance(made, Rule):
+            raise TypeError(
+                f"A rule must be a tf_comptrain.rules.Rule or a subclass of it. Received: {rule!r}."
+            )
         for layer_class in layer_classes:
-            _RULES[layer_class] = rule
+            _RULES[layer_class] = made
         return rule
 
     return register

@@ -51,7 +51,7 @@ def from_inputs(
             variables = list(variables or ())
             restored = [kept if stream is None else stream.restore(gate=dy) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-            with _keras.layer_scope(layer), _keras.replay_scope(random_states), tape:
+            with _keras.layer_scope(layer), _keras.replay_scope(_gated(random_states, dy)), tape:
                 tape.watch([*restored, *variables])
                 y_hat = fn(*restored)
             dws = tape.gradient(y_hat, variables, output_gradients=dy)
@@ -63,6 +63,79 @@ def from_inputs(
         return y, gradient
 
     return apply(*inputs)
+
+
+def from_slices(
+    fn: Function, x: tf.Tensor, site: Site | None, layer: keras.layers.Layer, slices: int
+) -> tf.Tensor:
+    """y = fn(x), where fn is run on one slice of the batch after the other, forward and backward.
+
+    What fn makes on its way then never exists for the whole batch. Each slice's second run draws the
+    random numbers of its first.
+
+    Args:
+      fn: Treats each sample by itself.
+      x: [batch, ...].
+      site: Where x is held; None: kept as it is.
+      layer: As in `from_inputs`.
+      slices: How many, of equal size or one sample apart.
+
+    Returns:
+      fn(x).
+    """
+
+    @tf.custom_gradient
+    def apply(x):
+        states: list = []
+        parts: list[tf.Tensor] = []
+        with _keras.quiet_tape():
+            through, held = hold(x, site) if site else (fenced(x), None)
+            for part in _split(through, slices):
+                states.append(_keras.random_states(layer))
+                parts.append(fn(after(part, parts[-1:])))
+            y = tf.concat(parts, axis=0)
+            kept = None if held else through
+
+        def gradient(dy, variables=None):
+            variables = list(variables or ())
+            x_hat = kept if held is None else held.restore(gate=dy)
+            dxs, dws, done = [], [None] * len(variables), [dy]
+            for part, dy_part, state in zip(_split(x_hat, slices), _split(dy, slices), states):
+                part = after(part, done)
+                tape = tf.GradientTape(watch_accessed_variables=False)
+                with _keras.layer_scope(layer), _keras.replay_scope(_gated(state, dy)), tape:
+                    tape.watch([part, *variables])
+                    y_hat = fn(part)
+                dx, *more = tape.gradient(y_hat, [part, *variables], output_gradients=dy_part)
+                dws = [_add(dw, added) for dw, added in zip(dws, more)]
+                dxs.append(dx)
+                done = [dw for dw in dws if dw is not None] or [dx]
+            dx = tf.concat(dxs, axis=0)
+            return (dx, dws) if variables else dx
+
+        return y, gradient
+
+    return apply(x)
+
+
+def _split(x: tf.Tensor, slices: int) -> list[tf.Tensor]:
+    count = tf.shape(x)[0]
+    return [x[count * k // slices : count * (k + 1) // slices] for k in range(slices)]
+
+
+def _add(a, b):
+    return (
+        b if a is None else a if b is None else tf.add_n([tf.convert_to_tensor(a), tf.convert_to_tensor(b)])
+    )
+
+
+def _gated(states, dy):
+    """Random states for a second run, once dy is there.
+
+    Random numbers drawn from the same tensor would be those of the first run to the graph's
+    optimizer, and stay alive until now.
+    """
+    return states and [(variable, after(state, [dy])) for variable, state in states]
 
 
 def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer) -> tf.Tensor:
