@@ -15,6 +15,7 @@ CASES = {
     "conv2d": ([lambda: layers.Conv2D(8, 3)], (9, 9, 5), 1),
     "conv2d_strided_same": ([lambda: layers.Conv2D(8, 3, strides=2, padding="same")], (9, 9, 5), 1),
     "conv2d_dilated_grouped": ([lambda: layers.Conv2D(8, 3, dilation_rate=2, groups=1)], (9, 9, 5), 1),
+    "conv2d_grouped": ([lambda: layers.Conv2D(10, 3, groups=5, strides=2)], (9, 9, 5), 1),
     "conv2d_relu": ([lambda: layers.Conv2D(8, 3, activation="relu")], (9, 9, 5), 1),
     "conv2d_gelu": ([lambda: layers.Conv2D(8, 3, activation="gelu")], (9, 9, 5), 2),
     "tanh_chain": ([lambda: layers.Conv2D(8, 3, activation="tanh"), lambda: layers.Conv2D(8, 3)], (9, 9, 5), 2),

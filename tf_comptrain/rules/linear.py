@@ -33,6 +33,34 @@ class _WithoutActivation:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._layer, name)
 
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        if not _is_depthwise(self._layer, inputs):
+            return self._layer.convolution_op(inputs, kernel)
+        channels, stride = inputs.shape[-1], self._layer.strides[0]
+        return tf.nn.depthwise_conv2d(
+            inputs,
+            tf.reshape(kernel, [*kernel.shape[:2], channels, kernel.shape[3] // channels]),
+            strides=(1, stride, stride, 1),
+            padding=self._layer.padding.upper(),
+            dilations=self._layer.dilation_rate,
+        )
+
+
+def _is_depthwise(layer: keras.layers.Layer, inputs: tf.Tensor) -> bool:
+    """Whether a Conv2D has as many groups as channels, for which TensorFlow has kernels of their own.
+
+    Keras compiles it with XLA instead, whose weight gradient writes out the input once per position of
+    the kernel: 49 times, for the first convolutions of ConvNeXt.
+    """
+    return (
+        isinstance(layer, keras.layers.Conv2D)
+        and type(layer).convolution_op is keras.layers.Conv2D.convolution_op
+        and 1 < layer.groups == inputs.shape[-1]
+        and layer.data_format == "channels_last"
+        and layer.strides[0] == layer.strides[1]
+        and (layer.strides[0] == 1 or max(layer.dilation_rate) == 1)
+    )
+
 
 def linear_part(layer: keras.layers.Layer, **kwargs: Any) -> Callable[[tf.Tensor], tf.Tensor]:
     """The layer's own call without its activation, as a function of its input."""
