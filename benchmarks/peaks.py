@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("peaks.jsonl"))
     parser.add_argument("--text", type=Path, help="text file for the decoder (random characters)")
     parser.add_argument("--steps", type=int, default=3, help="measured steps of each variant")
+    parser.add_argument("--predict", action="store_true", help="also predict the peaks, from small batches")
     parser.add_argument("--variant", choices=bench_worker.VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.variant:
@@ -62,7 +63,7 @@ def run(name: str, options: argparse.Namespace) -> bool:
         command += ["--text", str(options.text.resolve())]
     console = Console(stderr=True)
     console.print(name)
-    results = bench.measure(command, options.steps, console, predict=True)
+    results = bench.measure(command, options.steps, console, predict=options.predict)
     if None in results.values():
         return False
     entry = {"net": name, **{variant: found._asdict() for variant, found in results.items()}}
@@ -85,11 +86,15 @@ def row(name: str, entry: dict) -> tuple[str, ...]:
         f"{name}, {net.batch}",
         *(f"{found.peak_bytes / 1e6:,.0f} MB" for found in (plain, fused, compressed)),
         f"{plain.peak_bytes / compressed.peak_bytes:.1f} ({net.target})",
-        ", ".join(f"{found.predicted_bytes / found.peak_bytes:.2f}" for found in (plain, compressed)),
+        ", ".join(predicted(found) for found in (plain, compressed)),
         f"{plain.saved_bytes / compressed.saved_bytes:.1f}",
         f"{bench.paired_ratio(compressed, plain):.2f} ({net.step_target})",
         f"{bench.paired_ratio(compressed, fused):.2f}",
     )
+
+
+def predicted(found: bench.Measured) -> str:
+    return "" if found.predicted_bytes is None else f"{found.predicted_bytes / found.peak_bytes:.2f}"
 
 
 if __name__ == "__main__":

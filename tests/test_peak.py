@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from models import chain
+from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import storage
-from tf_comptrain.rules import differentiate
+from tf_comptrain.memory.trace import trace_step
+from tf_comptrain.rules import activation, differentiate
 
 SIZE, FILTERS, BATCH = 64, 32, 16
 TENSOR_BYTES = BATCH * SIZE * SIZE * FILTERS * 4
@@ -36,6 +39,20 @@ def test_peak_of_a_chain(activation):
         print(activation, depth, step)
         assert excess(step, depth, base) <= 0
         assert step.saved_plain_bytes > 4 * step.saved_bytes
+
+
+@pytest.mark.parametrize("function", ["gelu", "silu"])
+def test_gradients_of_activations_go_on_in_their_inputs_memory(function):
+    gradient = activation._GRADIENTS[getattr(keras.activations, function)]
+    elements = 1 << 20
+
+    @tf.function
+    def run(a, b):
+        return tf.reduce_sum(gradient(tf.sqrt(a), tf.sqrt(b)))
+
+    a, b = (tf.random.stateless_uniform([elements], [k, k]) for k in range(2))
+    run(a, b)
+    assert trace_step(lambda: run(a, b)).peak_bytes <= 1.1 * 3 * 4 * elements
 
 
 def test_plain_training_would_not_pass():

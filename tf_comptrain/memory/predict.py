@@ -8,27 +8,31 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain.memory.best_fit import BestFit
 from tf_comptrain.memory.explain import batch_of, trace_model
 from tf_comptrain.memory.trace import Event, Trace
 
-_SMALL_BATCHES = (2, 4)
+# Smaller ones would leave streams below the 256 kB from which on TensorFlow records a buffer.
+_SMALL_BATCHES = (4, 8)
+_STEPS = 3
 
 
 def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = None) -> int:
     """Predicts the allocator's peak over the resting level without a step of that batch size.
 
-    Steps of 2 and 4 samples run under the profiler. Each of their buffers is taken to grow by a
+    Steps of 4 and 8 samples run under the profiler. Each of their buffers is taken to grow by a
     straight line,
 
-        bytes(batch) = bytes(4) + (bytes(4) - bytes(2)) / 2 * (batch - 4),
+        bytes(batch) = bytes(8) + (bytes(8) - bytes(4)) / 4 * (batch - 8),
 
-    and the allocations and releases of the larger step are replayed at the sizes this gives. So the
-    peak is found where it lies at `batch_size`, which may be another moment of the step.
+    and the allocations and releases of the larger step are replayed at the sizes this gives, in an
+    allocator that works as TensorFlow's. So the peak is found where it lies at `batch_size`, which
+    may be another moment of the step.
 
     Args:
       model: A compiled Keras model, compressed or not.
       batch_size: Samples a step.
-      x: Inputs of at least 4 samples; None: random ones of the model's input shapes.
+      x: Inputs of at least 8 samples; None: random ones of the model's input shapes.
       y: Their targets; None with x.
 
     Returns:
@@ -59,24 +63,53 @@ def _first(count: int, x: Any, y: Any) -> tuple:
 def peak_at(batch_size: int, small: Trace, large: Trace, batches: tuple[int, int]) -> int:
     """Replays the trace of the larger of two batches at the sizes that its buffers have at `batch_size`."""
     growth = (batch_size - batches[1]) / (batches[1] - batches[0])
+    shrunk = batches[0] / batches[1]
     seen: collections.Counter = collections.Counter()
-    sizes_in_small = {_key(event, seen): event.bytes for event in small.events if event.bytes > 0}
+    in_small = {_key(event, seen): event.requested_bytes for event in small.events if event.bytes > 0}
     seen.clear()
-    alive: dict[int, float] = {}
-    level = highest = 0.0
+    acts: list[tuple[int, int]] = []  # (address, bytes asked for; 0 for a release)
+    before_step: dict[int, int] = {}  # what was there before and is released in the step
+    known: set[int] = set()
     for event in large.events:
+        size = event.requested_bytes
         if event.bytes > 0:
-            before = sizes_in_small.get(_key(event, seen), event.bytes)
-            size = max(event.bytes + growth * (event.bytes - before), 0.0)
-            alive[event.address] = size
-            level += size
-            highest = max(highest, level)
+            # One that is missing was too small to be recorded.
+            less = in_small.get(_key(event, seen), round(size * shrunk))
+            size = max(round(size + growth * (size - less)), 1)
+            known.add(event.address)
         else:
-            level -= alive.pop(event.address, -event.bytes)
-    return round(highest)
+            if event.address not in known:
+                before_step[event.address] = size
+            known.discard(event.address)
+        acts.append((event.address, size if event.bytes > 0 else 0))
+    return _replayed(acts, before_step, large.base_bytes)
 
 
 def _key(event: Event, seen: collections.Counter) -> tuple[str, str, int]:
     """(operation, region, how manieth of these)."""
     seen[event.op, event.region] += 1
     return event.op, event.region, seen[event.op, event.region]
+
+
+def _replayed(acts: list[tuple[int, int]], before_step: dict[int, int], base_bytes: int) -> int:
+    """The highest level over the resting one in the last of some steps: a heap takes its form in the first."""
+    heap = BestFit()
+    heap.allocate(max(base_bytes - sum(before_step.values()), 1))
+    # By size, since a step's new value of a variable is the next one's old value.
+    resting = collections.defaultdict(list)
+    for size in before_step.values():
+        resting[size].append(heap.allocate(size))
+    for _ in range(_STEPS):
+        start = highest = heap.used_bytes
+        alive: dict[int, tuple[int, int]] = {}
+        for address, size in acts:
+            if size:
+                alive[address] = (size, heap.allocate(size))
+                highest = max(highest, heap.used_bytes)
+            elif address in alive:
+                heap.release(alive.pop(address)[1])
+            elif resting[before_step[address]]:
+                heap.release(resting[before_step[address]].pop())
+        for size, chunk in alive.values():
+            resting[size].append(chunk)
+    return highest - start

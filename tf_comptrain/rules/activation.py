@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -12,8 +13,8 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.base import BITMASK, COMPRESS, KEEP, RECOMPUTE, Context, Rule, Save, register_rule
-from tf_comptrain.rules.differentiate import from_input, from_mask, from_output
-from tf_comptrain.storage import derive, slot_of, worth_holding
+from tf_comptrain.rules.differentiate import from_derivative, from_input, from_mask, from_output
+from tf_comptrain.storage import after, derive, slot_of, worth_holding
 
 _RELU = Save("mask", "output", BITMASK, from_stream=True)
 _BITS = Save("mask", "output", BITMASK)
@@ -34,6 +35,35 @@ _FROM_INPUT = tuple(
     )
     if hasattr(_activations, name)
 )  # fmt: skip
+
+
+def _gelu_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """dy (Phi(x) + x phi(x)) in the memory of dy, x and one more tensor.
+
+    An operation goes on in its input's buffer where nothing else will read that: hence the order.
+    """
+    # Factors stand where the graph's optimizer does not move them, for it would give each a tensor.
+    half = 0.5 * dy
+    along = half * tf.math.erfc(x * -math.sqrt(0.5))
+    across = after(half, [along]) * x
+    density = tf.exp(-0.5 * tf.square(after(x, [across])) + 0.5 * math.log(2 / math.pi))
+    return along + across * density
+
+
+def _silu_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """dy (s + x s (1 - s)) with s = sigmoid(x), in the memory of dy, x and one more tensor."""
+    s = tf.sigmoid(x)
+    across = dy * after(x, [s])
+    along = after(dy, [across]) * s
+    return along + tf.raw_ops.SigmoidGrad(y=s, dy=across)
+
+
+# Where automatic differentiation would take many tensors of the activation's size.
+_GRADIENTS = {
+    fn: gradient
+    for name, gradient in {"gelu": _gelu_gradient, "silu": _silu_gradient, "swish": _silu_gradient}.items()
+    if (fn := getattr(_activations, name, None)) is not None
+}
 
 # function: (upper end of the slope-1 range, slope outside)
 _BIT_SLOPES = {
@@ -88,7 +118,11 @@ def apply(context: Context, x: tf.Tensor) -> tf.Tensor:
         return fn(x)
     if fn in _FROM_OUTPUT:
         return from_output(fn, _FROM_OUTPUT[fn], x, site)
-    y = from_input(fn, x, site, context.layer)
+    y = (
+        from_derivative(fn, _GRADIENTS[fn], x, site)
+        if fn in _GRADIENTS
+        else from_input(fn, x, site, context.layer)
+    )
     slot_of(y).rebuilt = derive(x, fn)
     return y
 

@@ -149,6 +149,21 @@ def _collect(site: Site, dy: tf.Tensor, dws: list) -> None:
         site.statistics.collect(dy, kernels[0] if kernels else None)
 
 
+def from_derivative(
+    fn: Function, gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, site: Site
+) -> tf.Tensor:
+    """y = fn(x) for an elementwise fn: dx = gradient(dy, x)."""
+
+    @tf.custom_gradient
+    def apply(x):
+        with _keras.quiet_tape():
+            through, held = hold(x, site)
+            y = fn(through)
+        return y, lambda dy: gradient(dy, held.restore(gate=dy))
+
+    return apply(x)
+
+
 def from_output(
     fn: Function, derivative: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, site: Site
 ) -> tf.Tensor:
