@@ -129,7 +129,7 @@ def test_saves_loads_and_predicts(tmp_path):
     model.save(tmp_path / "m.keras")
     loaded = keras.models.load_model(tmp_path / "m.keras")
     np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
-    assert loaded.layers[1].get_config()["error_bound"] == [0.05, True]
+    assert loaded.layers[1].get_config()["error_bound"] == list(ct.ErrorBound(0.05))
 
 
 def test_bad_arguments():

@@ -70,14 +70,14 @@ class Recompute(keras.layers.Wrapper):
         self._codec_name = codecs.get(codec).name
         self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
         super().__init__(layer, **kwargs)
+        self._check_slices()
         site = None
         if storage == COMPRESS:
             site = Site(f"{self.name}/input", codecs.get(codec), self._bound, "nonlinear")
         self.__dict__["_site"] = site  # past Keras' tracking: its variable is no weight
 
     def call(self, inputs, training=None):
-        if self._slices > 1:
-            self._check_slices()
+        self._check_slices()
         if _keras.why_plain() is not None:
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
@@ -97,6 +97,9 @@ class Recompute(keras.layers.Wrapper):
         return from_inputs(run, [inputs], [site], self.layer, recompute=True)
 
     def _check_slices(self) -> None:
+        """At the call again, since a layer may make its inner ones only then."""
+        if self._slices == 1:
+            return
         for part in (self.layer, *_keras.sublayers(self.layer)):
             if isinstance(part, keras.layers.BatchNormalization) and part.trainable:
                 raise ValueError(
