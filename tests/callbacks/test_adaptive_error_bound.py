@@ -93,7 +93,7 @@ def test_the_bound_in_use_is_the_one_that_was_set():
     ],
 )
 def test_momentum_where_there_is_one(optimizer, source):
-    callback = ct.AdaptiveErrorBound(interval=3, warmup=0)
+    callback = ct.AdaptiveErrorBound(interval=3, warmup=0, target="momentum")
     fit(network(optimizer(0.001)), callback, steps=4)
     assert {update.source for update in callback.updates} == {source}
     assert len(callback.updates) == 4

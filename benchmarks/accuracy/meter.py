@@ -1,0 +1,70 @@
+"""What a run holds and takes, measured while it trains."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from tensorflow import keras
+
+from tf_comptrain.model import instrumentation, is_compressed
+
+_EVERY = 10  # steps; the first step of an epoch is always one of them
+
+
+class Meter(keras.callbacks.Callback):
+    """Seconds per step, and bytes of the inputs of convolutions and dense layers, plain and held.
+
+    A tensor that several layers read is held once and counts once, on both sides. One that is too small to
+    be held as a stream counts in full on both sides.
+
+    Args:
+      batch: Images per batch.
+    """
+
+    def __init__(self, batch: int):
+        super().__init__()
+        self.batch = batch
+        self.epochs: list[float] = []
+        self.steps_s: list[float] = []
+        self.steps_cpu_s: list[float] = []
+        self._total = [0.0, 0.0]
+
+    def on_train_begin(self, logs=None):
+        self._inputs = []
+        if is_compressed(self.model):
+            for layer, instrument in instrumentation(self.model).instruments.items():
+                for site in instrument.context.sites.values():
+                    if site.kind == "linear":
+                        self._inputs.append((site, 4 * self.batch * math.prod(layer.input.shape[1:])))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._sums = [0.0, 0.0]
+        self._step = 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._start = time.perf_counter(), time.process_time()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter(), time.process_time()
+        if self._step > 1:  # the first ones trace and warm up
+            self.steps_s.append(now[0] - self._start[0])
+            self.steps_cpu_s.append(now[1] - self._start[1])
+        if self._step % _EVERY == 0:
+            self._read()
+        self._step += 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(self._sums[0] / self._sums[1] if self._sums[1] else 1.0)
+        self._total = [a + b for a, b in zip(self._total, self._sums)]
+
+    def ratio(self) -> float:
+        """float32 bytes / bytes held, over the whole training; 1 for a plain model."""
+        return self._total[0] / self._total[1] if self._total[1] else 1.0
+
+    def _read(self) -> None:
+        for holder, plain_bytes in {
+            id(site.holder): (site.holder, size) for site, size in self._inputs
+        }.values():
+            self._sums[0] += plain_bytes
+            self._sums[1] += holder.read_state().stream_bytes or plain_bytes
