@@ -64,12 +64,12 @@ METHODS = ("plain", "adaptive-A", "adaptive-B", "group-4bit", "group-2bit", "los
 PROTOCOLS = {
     "two-core": Protocol(
         (
-            Task("cnn", "fashion", 10_000, 10_000, 6, 64, 0.05, METHODS),
-            Task("resnet14", "cifar", 8_000, 2_000, 6, 64, 0.1, METHODS),
-            Task("vgg_small", "cifar", 8_000, 2_000, 6, 64, 0.05, METHODS),
+            Task("cnn", "fashion", 8_000, 5_000, 5, 64, 0.05, METHODS),
+            Task("resnet14", "cifar", 5_000, 2_000, 6, 64, 0.1, METHODS),
+            Task("vgg_small", "cifar", 5_000, 2_000, 6, 64, 0.05, METHODS),
         ),
         (1, 2, 3),
-        "part of the images, six epochs: far from where accuracy levels off",
+        "part of the images, five or six epochs: far from where accuracy levels off",
     ),
     "gpu": Protocol(
         (
@@ -167,12 +167,12 @@ def compress(model: Any, method: str) -> None:
 
 def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dict[str, Any]:
     """Trains one network once; the record of it."""
-    import keras
-
     import data
+    import keras
     import networks
-    import tf_comptrain as ct
     from meter import Meter
+
+    import tf_comptrain as ct
 
     path = paths[task.data]
     if path is None:
