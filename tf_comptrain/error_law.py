@@ -33,19 +33,25 @@ class LawSite(NamedTuple):
     share: float
 
 
+_TOLERANCE = 0.25  # of the measured error: how far off the law may be and still be said to hold
+
+
 class LawCheck(NamedTuple):
-    """Law and measurement on one layer and batch: the gradient from x against that from x_hat, same dy.
+    """Law and measurement of one gradient of one batch: from x against from x_hat, same dy.
 
     Attributes:
       layer: Path of the layer.
-      bound: Error bound of its input, in units of x.
+      gradient: "kernel" of a convolution or dense layer; "gamma" or "input" of a batch normalization.
+      bound: Error bound of the layer's input, in units of x.
       bound_over_sigma: The same over the standard deviation of the input.
       nonzero_ratio: Non-zero elements / elements of the input.
-      predicted_sigma: Of the weight-gradient error, by `theory.weight_gradient_sigma`.
-      measured_sigma: Its root mean square over the weights.
+      predicted_sigma: Root mean square of the gradient's error, by `theory.weight_gradient_sigma` or
+        `theory.batch_norm_sigma`.
+      measured_sigma: The same, measured.
     """
 
     layer: str
+    gradient: str
     bound: float
     bound_over_sigma: float
     nonzero_ratio: float
@@ -56,6 +62,11 @@ class LawCheck(NamedTuple):
     def ratio(self) -> float:
         """Measured / predicted; 1 where the law holds."""
         return self.measured_sigma / self.predicted_sigma if self.predicted_sigma else math.nan
+
+    @property
+    def holds(self) -> bool:
+        """Whether the prediction is within 25% of the measurement."""
+        return abs(self.predicted_sigma - self.measured_sigma) <= _TOLERANCE * self.measured_sigma
 
 
 def law_sites(instruments: Instrumentation) -> list[LawSite]:
@@ -99,10 +110,13 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
     """Compares the error-bound law with what compression does to the gradients of one batch.
 
     Runs one training step eagerly, without an update; the model, its moving statistics and its bounds
-    are left as they were. For each layer, with the dy that reached it: the weight gradient from its
-    restored input minus the one from the input itself, against
+    are left as they were. For each layer, with the dy that reached it: the gradient from its restored
+    input minus the one from the input itself, against
 
-        sigma = eb sqrt(R * mean_k sum dy_k^2 / 3).
+        sigma = eb sqrt(R * mean_k sum dy_k^2 / 3)
+
+    for the kernel of a convolution or dense layer, and `theory.batch_norm_sigma` for the gamma and the
+    input gradient of a batch normalization.
 
     Args:
       model: A compressed and compiled model, after some steps of training.
@@ -111,27 +125,42 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
 
     Returns:
       One `LawCheck` for each convolution and dense layer whose input is held compressed and that
-      ran once.
+      ran once, then two for each such batch normalization.
 
     Raises:
       ValueError: The model is not compressed, or not compiled.
 
     Example:
       >>> for check in ct.check_error_law(model, images[:64], labels[:64]):
-      ...     print(check.layer, check.ratio)
+      ...     print(check.layer, check.gradient, check.ratio)
     """
     instruments = instrumentation(model)
     if getattr(model, "optimizer", None) is None:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
-    sites = law_sites(instruments)
     with _recorded(instruments) as recordings, _left_alone(model, instruments):
         with tf.GradientTape() as tape:
             loss = _keras.compute_loss(model, x, y)
         tape.gradient(loss, _keras.trainable_variables(model))
         del tape
-        checks = [_check(law, recordings) for law in sites]
-    return [check for check in checks if check is not None]
+        checks = [_check(law, recordings) for law in law_sites(instruments)]
+        found = [check for check in checks if check is not None]
+        for instrument in instruments.instruments.values():
+            for site in instrument.context.sites.values():
+                if site.kind == "norm" and isinstance(instrument.context.layer, keras.layers.BatchNormalization):
+                    found += _check_batch_norm(instrument.path, recordings[id(site.holder)])
+    return found
+
+
+class _Normalized(NamedTuple):
+    """What went into and came out of a batch normalization's gradient."""
+
+    dy: tf.Tensor
+    gamma: tf.Tensor
+    mean: tf.Tensor
+    inv_std: tf.Tensor
+    dx: tf.Tensor
+    dgamma: tf.Tensor
 
 
 class _Recording:
@@ -142,6 +171,7 @@ class _Recording:
         self.held: list[tf.Tensor] = []
         self.bounds: list[float] = []
         self.gradients: list[tuple[tf.Tensor, tf.Tensor | None]] = []
+        self.normalized: list[_Normalized] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._codec, name)
@@ -151,6 +181,11 @@ class _Recording:
         self.held.append(x)
         self.bounds.append(float(state[1]))
         return through, stream, state
+
+    def batch_norm_gradient(self, stream: tf.Tensor, *given: tf.Tensor) -> Any:
+        found = self._codec.batch_norm_gradient(stream, *given)
+        self.normalized.append(_Normalized(*given, *found[:2]))
+        return found
 
     def collect(self, dy: tf.Tensor, dw: tf.Tensor | None) -> None:
         self.gradients.append((dy, dw))
@@ -193,18 +228,47 @@ def _check(law: LawSite, recordings: dict[int, _Recording]) -> LawCheck | None:
         y = linear_part(law.layer)(x)
     error = _array(dw_hat) - _array(tape.gradient(y, weight, output_gradients=dy))
     values, gradient = _array(x), _array(dy)
-    nonzero_ratio = np.count_nonzero(values) / max(values.size, 1)
-    sum_sq = np.square(gradient).sum() / gradient.shape[-1]
-    predicted = theory.weight_gradient_sigma(bound, nonzero_ratio, sum_sq * law.share)
-    sigma = float(values.std())
-    return LawCheck(
-        layer=law.name,
-        bound=bound,
-        bound_over_sigma=bound / sigma if sigma else math.nan,
-        nonzero_ratio=nonzero_ratio,
-        predicted_sigma=float(predicted),
-        measured_sigma=float(np.sqrt(np.square(error).mean())),
+    sum_sq = np.square(gradient).sum() / gradient.shape[-1] * law.share
+    predicted = theory.weight_gradient_sigma(bound, _nonzero_ratio(values), sum_sq)
+    return _law_check(law.name, "kernel", values, bound, float(predicted), error)
+
+
+def _check_batch_norm(name: str, recording: _Recording) -> list[LawCheck]:
+    if len(recording.held) != 1 or len(recording.normalized) != 1:
+        return []
+    found = recording.normalized[0]
+    bound = recording.bounds[0]
+    values = _array(recording.held[0])
+    channels = values.shape[-1]
+    x, dy, dx_hat = (t.reshape(-1, channels) for t in (values, _array(found.dy), _array(found.dx)))
+    gamma, mean, inv_std = _array(found.gamma), _array(found.mean), _array(found.inv_std)
+    x_norm = (x - mean) * inv_std
+    mean_dy_norm = (dy * x_norm).mean(0)
+    dx = gamma * inv_std * (dy - dy.mean(0) - x_norm * mean_dy_norm)
+    law = theory.batch_norm_sigma(
+        bound, np.square(dy).sum(0), mean_dy_norm, 1.0 / inv_std, gamma, len(dy), _nonzero_ratio(x)
     )
+    gamma_error = _array(found.dgamma) - (dy * x_norm).sum(0)
+    return [
+        _law_check(name, "gamma", values, bound, _rms(law.gamma), gamma_error),
+        _law_check(name, "input", values, bound, _rms(np.hypot(law.direct, law.shift)), dx_hat - dx),
+    ]
+
+
+def _law_check(
+    name: str, gradient: str, x: np.ndarray, bound: float, predicted: float, error: np.ndarray
+) -> LawCheck:
+    sigma = float(x.std())
+    relative = bound / sigma if sigma else math.nan
+    return LawCheck(name, gradient, bound, relative, _nonzero_ratio(x), predicted, _rms(error))
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.square(values).mean()))
+
+
+def _nonzero_ratio(values: np.ndarray) -> float:
+    return float(np.count_nonzero(values) / max(values.size, 1))
 
 
 def _array(x: tf.Tensor) -> np.ndarray:

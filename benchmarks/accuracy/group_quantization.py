@@ -27,7 +27,7 @@ class GroupQuantization(Codec):
         self.name = f"group{bits}"
         self.predicted_bits = {"sparse": bits + 32 / GROUP, "dense": bits + 32 / GROUP}
 
-    def compress(self, x, state, relative_bound, mid_rise):
+    def compress(self, x, state, relative_bound, mid_rise, relative_to="sigma"):
         groups = _to_groups(tf.cast(x, tf.float32))
         low = tf.reduce_min(groups, axis=1, keepdims=True)
         width = tf.reduce_max(groups, axis=1, keepdims=True) - low
