@@ -48,6 +48,7 @@ class LawCheck(NamedTuple):
       predicted_sigma: Root mean square of the gradient's error, by `theory.weight_gradient_sigma` or
         `theory.batch_norm_sigma`.
       measured_sigma: The same, measured.
+      compression: float32 bytes of the input / bytes of its stream.
     """
 
     layer: str
@@ -57,6 +58,7 @@ class LawCheck(NamedTuple):
     nonzero_ratio: float
     predicted_sigma: float
     measured_sigma: float
+    compression: float
 
     @property
     def ratio(self) -> float:
@@ -137,7 +139,8 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
     instruments = instrumentation(model)
     if getattr(model, "optimizer", None) is None:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
-    x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
+    # Tensors of our own: what is known of a tensor hangs on it, and would be found at the next check.
+    x, y = tf.nest.map_structure(tf.identity, (x, y))
     with _recorded(instruments) as recordings, _left_alone(model, instruments):
         with tf.GradientTape() as tape:
             loss = _keras.compute_loss(model, x, y)
@@ -147,7 +150,9 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
         found = [check for check in checks if check is not None]
         for instrument in instruments.instruments.values():
             for site in instrument.context.sites.values():
-                if site.kind == "norm" and isinstance(instrument.context.layer, keras.layers.BatchNormalization):
+                if site.kind == "norm" and isinstance(
+                    instrument.context.layer, keras.layers.BatchNormalization
+                ):
                     found += _check_batch_norm(instrument.path, recordings[id(site.holder)])
     return found
 
@@ -170,6 +175,7 @@ class _Recording:
         self._codec = site.codec
         self.held: list[tf.Tensor] = []
         self.bounds: list[float] = []
+        self.compression = 1.0
         self.gradients: list[tuple[tf.Tensor, tf.Tensor | None]] = []
         self.normalized: list[_Normalized] = []
 
@@ -180,12 +186,15 @@ class _Recording:
         through, stream, state = self._codec.compress(x, *args)
         self.held.append(x)
         self.bounds.append(float(state[1]))
+        self.compression = 4 * int(tf.size(x)) / max(float(state[5]), 1.0)
         return through, stream, state
 
-    def batch_norm_gradient(self, stream: tf.Tensor, *given: tf.Tensor) -> Any:
-        found = self._codec.batch_norm_gradient(stream, *given)
-        self.normalized.append(_Normalized(*given, *found[:2]))
-        return found
+    def batch_norm_gradient(
+        self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
+    ) -> Any:
+        dx, dgamma, dbeta = self._codec.batch_norm_gradient(stream, dy, gamma, mean, inv_std)
+        self.normalized.append(_Normalized(dy, gamma, mean, inv_std, dx, dgamma))
+        return dx, dgamma, dbeta
 
     def collect(self, dy: tf.Tensor, dw: tf.Tensor | None) -> None:
         self.gradients.append((dy, dw))
@@ -230,7 +239,7 @@ def _check(law: LawSite, recordings: dict[int, _Recording]) -> LawCheck | None:
     values, gradient = _array(x), _array(dy)
     sum_sq = np.square(gradient).sum() / gradient.shape[-1] * law.share
     predicted = theory.weight_gradient_sigma(bound, _nonzero_ratio(values), sum_sq)
-    return _law_check(law.name, "kernel", values, bound, float(predicted), error)
+    return _law_check(law.name, "kernel", holder, values, float(predicted), error)
 
 
 def _check_batch_norm(name: str, recording: _Recording) -> list[LawCheck]:
@@ -250,17 +259,25 @@ def _check_batch_norm(name: str, recording: _Recording) -> list[LawCheck]:
     )
     gamma_error = _array(found.dgamma) - (dy * x_norm).sum(0)
     return [
-        _law_check(name, "gamma", values, bound, _rms(law.gamma), gamma_error),
-        _law_check(name, "input", values, bound, _rms(np.hypot(law.direct, law.shift)), dx_hat - dx),
+        _law_check(name, "gamma", recording, values, _rms(law.gamma), gamma_error),
+        _law_check(name, "input", recording, values, _rms(np.hypot(law.direct, law.shift)), dx_hat - dx),
     ]
 
 
 def _law_check(
-    name: str, gradient: str, x: np.ndarray, bound: float, predicted: float, error: np.ndarray
+    layer: str, gradient: str, held: _Recording, x: np.ndarray, predicted: float, error: np.ndarray
 ) -> LawCheck:
-    sigma = float(x.std())
-    relative = bound / sigma if sigma else math.nan
-    return LawCheck(name, gradient, bound, relative, _nonzero_ratio(x), predicted, _rms(error))
+    sigma, bound = float(x.std()), held.bounds[0]
+    return LawCheck(
+        layer=layer,
+        gradient=gradient,
+        bound=bound,
+        bound_over_sigma=bound / sigma if sigma else math.nan,
+        nonzero_ratio=_nonzero_ratio(x),
+        predicted_sigma=predicted,
+        measured_sigma=_rms(error),
+        compression=held.compression,
+    )
 
 
 def _rms(values: np.ndarray) -> float:

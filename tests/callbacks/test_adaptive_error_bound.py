@@ -287,3 +287,107 @@ def test_mirrored_strategy_finds_nearly_the_same_bounds():
         [sys.executable, "-c", textwrap.dedent(MIRRORED)], cwd=tests, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+def batch_norm_network():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            layers.Conv2D(8, 3, strides=2, use_bias=False, name="conv"),
+            layers.BatchNormalization(name="bn"),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(10, name="dense"),
+        ]
+    )
+    ct.compress_model(compiled(model))
+    return model
+
+
+def states(model):
+    return {name: list(site.read_state()) for name, site in instrumentation(model).sites().items()}
+
+
+class Stop(keras.callbacks.Callback):
+    """Ends the process's part of a training at the start of an epoch, as a kill would."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise InterruptedError
+
+
+def test_goes_on_with_backup_and_restore(tmp_path):
+    """An interrupted training collects at the same steps, and finds nearly the bounds, of a whole one."""
+
+    def callbacks():
+        bounds = ct.AdaptiveErrorBound(interval=3, warmup=2, backup_dir=tmp_path / "bounds")
+        return bounds, [keras.callbacks.BackupAndRestore(str(tmp_path / "keras"))]
+
+    whole = ct.AdaptiveErrorBound(interval=3, warmup=2)
+    fit(batch_norm_network(), whole, epochs=3)
+    first, more = callbacks()
+    with pytest.raises(InterruptedError):
+        fit(batch_norm_network(), first, epochs=3, more=[*more, Stop(2)])
+    second, more = callbacks()
+    fit(batch_norm_network(), second, epochs=3, more=more)
+    found = [*first.updates, *second.updates]
+    assert [u.step for u in found] == [u.step for u in whole.updates]
+    assert [u.bound for u in found] == pytest.approx([u.bound for u in whole.updates], rel=0.05)
+    assert not list((tmp_path / "bounds").iterdir())  # a finished training leaves nothing to go on from
+
+
+def test_state_in_a_checkpoint(tmp_path):
+    model, callback = batch_norm_network(), ct.AdaptiveErrorBound(interval=100, warmup=2)
+    fit(model, callback)
+    path = tf.train.Checkpoint(bounds=callback.state).save(str(tmp_path / "ckpt"))
+    other, again = batch_norm_network(), ct.AdaptiveErrorBound(interval=100, warmup=2)
+    tf.train.Checkpoint(bounds=again.state).restore(path).assert_consumed()
+    seen = []
+    look = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs=None: seen.append(states(other)))
+    fit(other, again, steps=1, more=[look])
+    assert seen[0] == states(model)
+    assert again.updates == []  # the next collecting step is not before step 102
+    fit(other, again, steps=1, more=[look])
+    assert seen[1]["conv/input"][0] == 0.0  # a training without a restored state begins anew
+
+
+def test_a_state_of_another_model(tmp_path):
+    first = ct.AdaptiveErrorBound(backup_dir=tmp_path)
+    with pytest.raises(InterruptedError):
+        fit(batch_norm_network(), first, epochs=2, more=[Stop(1)])
+    with pytest.raises(ValueError, match="'bn/input' is in one of the two only"):
+        fit(network(keras.optimizers.SGD(0.01)), ct.AdaptiveErrorBound(backup_dir=tmp_path))
+
+
+def test_checks_correct_the_bounds_and_are_logged(tmp_path):
+    x, y = images(32)
+    callback = ct.AdaptiveErrorBound(
+        interval=3, warmup=1, smoothing=0.0, check_data=(x, y), log_dir=tmp_path, limits=(1e-6, 1e6)
+    )
+    history = fit(batch_norm_network(), callback, epochs=2)
+    steps = [u.step for u in callback.updates if u.layer == "conv"]
+    assert [step for step, check in callback.checks if check.layer == "conv"] == steps
+    measured = {(check.layer, check.gradient) for _, check in callback.checks}
+    assert measured == {("conv", "kernel"), ("dense", "kernel"), ("bn", "gamma"), ("bn", "input")}
+    assert all(check.compression > 1 and check.measured_sigma > 0 for _, check in callback.checks)
+    assert sum(history.history["error_bounds"], ()) == tuple(callback.updates)
+    assert len(history.history["error_bounds"]) == 2
+    reached = [u.predicted_sigma / u.target_sigma for u in callback.updates]
+    assert reached == pytest.approx([1.0] * len(reached), rel=1e-3)
+    tags = set()
+    for file in tmp_path.glob("events*"):
+        for event in tf.compat.v1.train.summary_iterator(str(file)):
+            tags |= {value.tag for value in event.summary.value}
+    assert {"conv/bound", "conv/compression", "conv/overflows", "bn/gamma/check_measured_sigma"} <= tags
+
+
+def test_an_overflow_is_counted():
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05), initial_scale=2.0**127)
+    callback = ct.AdaptiveErrorBound(interval=1, warmup=0)
+    fit(network(optimizer), callback, steps=1)
+    assert callback.skipped == {"conv": 1, "dense": 1}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, theory
-from tf_comptrain.error_law import LawSite, law_sites
+from tf_comptrain.callbacks import _bounds_state
+from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
+from tf_comptrain.error_law import LawCheck, LawSite, check_error_law, law_sites
 from tf_comptrain.model import Instrumentation, instrumentation
 from tf_comptrain.storage import Site
 
@@ -29,6 +33,7 @@ class Statistics(NamedTuple):
       gradient_rms: Root mean square of the weight gradient.
       gradient_mean_abs: Mean magnitude of the weight gradient.
       momentum: Mean |M|, M the accumulated gradient; 0 where the optimizer keeps none.
+      stream_bytes: Of the stored input.
     """
 
     nonzero_ratio: float
@@ -37,6 +42,7 @@ class Statistics(NamedTuple):
     gradient_rms: float
     gradient_mean_abs: float
     momentum: float
+    stream_bytes: float
 
 
 class BoundUpdate(NamedTuple):
@@ -50,6 +56,7 @@ class BoundUpdate(NamedTuple):
       target_sigma: Standard deviation that the weight-gradient error was meant to have.
       predicted_sigma: The one it has with `bound`: smoothing and limits included.
       source: What set the target: "momentum" or "gradient".
+      stream_bytes: Size of the stored input, at the bound before.
     """
 
     step: int
@@ -59,6 +66,7 @@ class BoundUpdate(NamedTuple):
     target_sigma: float
     predicted_sigma: float
     source: str
+    stream_bytes: float
 
 
 def target_of(statistics: Statistics, target: str, tolerance: float) -> tuple[float, str]:
@@ -106,13 +114,29 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
       smoothing: Weight of the past in [0, 1): bounds are averaged geometrically over updates.
       limits: Smallest and largest bound / running standard deviation of the input. Above about 0.5
         the error follows the data, and the law predicts too little.
+      check_data: (x, y), one small batch: the law is checked on it after each collecting step
+        (`check_error_law`: one eager step), and where it promised too little for a layer, that
+        layer's bound is lowered by as much. On one device.
+      log_dir: Folder for TensorBoard: bound, stream bytes, and sigma as predicted and, with
+        `check_data`, as measured, and compression, of every layer at every collecting step.
+      backup_dir: Folder that keeps the state of this callback from epoch to epoch, and from which a
+        training that was interrupted goes on: what keras.callbacks.BackupAndRestore does not know
+        of. Removed when training ends.
       verbose: 1: prints a line for each update.
 
     Attributes:
       updates: Every `BoundUpdate` of the last training, in order.
+      checks: (step, `LawCheck`) of every check, in order.
+      skipped: Steps whose gradients were not finite (an overflow of mixed precision), by layer.
+      state: For tf.train.Checkpoint(model=model, bounds=callback.state); what is restored takes
+        effect when training begins.
+
+    History gets "bound_over_sigma", the geometric mean over the layers, and at the end of training
+    "error_bounds": for each epoch the tuple of its `BoundUpdate`s.
 
     Raises:
-      ValueError: A bad argument. In `fit`: the model is not compressed.
+      ValueError: A bad argument. In `fit`: the model is not compressed, the restored state is of
+        another model, or `check_data` under a strategy of several replicas.
 
     Example:
       >>> ct.compress_model(model)
@@ -132,6 +156,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         warmup: int = 20,
         smoothing: float = 0.5,
         limits: tuple[float, float] = (0.01, 0.5),
+        check_data: tuple[Any, Any] | None = None,
+        log_dir: str | Path | None = None,
+        backup_dir: str | Path | None = None,
         verbose: int = 0,
     ):
         super().__init__()
@@ -150,19 +177,31 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 "`limits` must be (smallest, largest) bound over standard deviation, "
                 f"0 < smallest <= largest. Received: {limits!r}."
             )
+        if check_data is not None and not (isinstance(check_data, (tuple, list)) and len(check_data) == 2):
+            raise ValueError(
+                f"`check_data` must be (x, y), one batch, or None. Received: {type(check_data).__name__}."
+            )
         self.interval = interval
         self.target = target
         self.tolerance = _TOLERANCES[target] if tolerance is None else float(tolerance)
         self.warmup = warmup
         self.smoothing = float(smoothing)
         self.limits = (float(limits[0]), float(limits[1]))
+        self.check_data = None if check_data is None else tf.nest.map_structure(tf.convert_to_tensor, check_data)
+        self.log_dir = log_dir
+        self.backup_dir = None if backup_dir is None else Path(backup_dir)
         self.verbose = verbose
         self.updates: list[BoundUpdate] = []
+        self.checks: list[tuple[int, LawCheck]] = []
+        self.skipped: dict[str, int] = {}
+        self.state = Checkpointed(self._state)
+        self._epochs: list[tuple[BoundUpdate, ...]] = []
         self._steps = 0
         self._next = warmup
         self._collecting = False
         self._loss_scale = 1.0
         self._wanted: dict[str, float] = {}  # layer -> the bound it wants for itself
+        self._correction: dict[str, float] = {}  # layer -> error as measured / as the law has it, 1 or more
 
     def on_train_begin(self, logs=None):
         self._handle: Instrumentation = instrumentation(self.model)
@@ -173,14 +212,30 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._collect(False)
         self._laws = law_sites(self._handle)
         self._steps, self._next = 0, self.warmup
-        self._wanted = {}
-        self.updates = []
+        self._wanted, self._correction, self.skipped = {}, {}, {}
+        self.updates, self.checks, self._epochs = [], [], []
+        self._writer = None if self.log_dir is None else tf.summary.create_file_writer(str(self.log_dir))
+        if self.check_data is not None and self.model.distribute_strategy.num_replicas_in_sync > 1:
+            raise ValueError(
+                "`check_data` needs a model on one device. Received a model of "
+                f"{self.model.distribute_strategy.num_replicas_in_sync} replicas: leave it out."
+            )
         obstacle = self._handle.report.obstacle
         if obstacle:
             logging.warning(
                 "AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).",
                 obstacle,
             )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # Not in on_train_begin: there other callbacks may still return bounds to where they were.
+        restored, self.state.restored = self.state.restored, None
+        if not self._epochs and restored is None and self.backup_dir is not None and self._steps == 0:
+            restored = _bounds_state.read(self.backup_dir)
+        if restored is not None:
+            _bounds_state.put_codec_states(self._handle, restored.sites)
+            self._steps, self._next = restored.steps, restored.next
+            self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
 
     def on_train_batch_begin(self, batch, logs=None):
         self._first = batch
@@ -199,6 +254,21 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         latest = {update.layer: update.bound_over_sigma for update in self.updates}
         if logs is not None and latest:
             logs["bound_over_sigma"] = math.exp(sum(map(math.log, latest.values())) / len(latest))
+        self._epochs.append(tuple(self.updates[sum(map(len, self._epochs)) :]))
+        if self.backup_dir is not None:
+            _bounds_state.write(self._state(), self.backup_dir)
+
+    def on_train_end(self, logs=None):
+        if self._writer is not None:
+            self._writer.close()
+        if self.backup_dir is not None:
+            _bounds_state.remove(self.backup_dir)
+        if self._epochs:
+            self.model.history.history["error_bounds"] = list(self._epochs)
+
+    def _state(self) -> BoundsState:
+        sites = _bounds_state.codec_states(self._handle)
+        return BoundsState(self._steps, self._next, self._wanted, self._correction, sites)
 
     def _collect(self, on: bool) -> None:
         assert self._handle.collecting is not None  # made by collect_statistics
@@ -220,19 +290,54 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             predicted = theory.weight_gradient_sigma(bound, statistics.nonzero_ratio, statistics.sum_sq)
             self.updates.append(
                 BoundUpdate(
-                    self._steps, name, bound, bound / statistics.sigma, target_sigma, float(predicted), source
+                    self._steps,
+                    name,
+                    bound,
+                    bound / statistics.sigma,
+                    target_sigma,
+                    float(predicted) * self._correction.get(name, 1.0),
+                    source,
+                    statistics.stream_bytes,
                 )
             )
+        checks = self._check() if found else []
+        if self._writer is not None:
+            self._log(self._writer, self.updates[len(self.updates) - len(found) :], checks)
         if self.verbose and found:
             bounds_text = ", ".join(
                 f"{u.layer} {u.bound_over_sigma:.3f}" for u in self.updates[-len(found) :]
             )
             print(f"\nAdaptiveErrorBound, step {self._steps}: bound / sigma {bounds_text}")
 
+    def _check(self) -> list[LawCheck]:
+        """Compares prediction and measurement; what it finds corrects the next bounds."""
+        if self.check_data is None:
+            return []
+        checks = check_error_law(self.model, *self.check_data)
+        self.checks += [(self._steps, check) for check in checks]
+        for check in checks:
+            if check.gradient == "kernel" and math.isfinite(check.ratio):
+                before = self._correction.get(check.layer, 0.0)
+                self._correction[check.layer] = theory.smoothed(before, max(check.ratio, 1.0), self.smoothing)
+        return checks
+
+    def _log(self, writer: Any, updates: Iterable[BoundUpdate], checks: Iterable[LawCheck]) -> None:
+        with writer.as_default(step=self._steps):
+            for update in updates:
+                for what in ("bound", "bound_over_sigma", "target_sigma", "predicted_sigma", "stream_bytes"):
+                    _scalar(f"{update.layer}/{what}", getattr(update, what))
+                _scalar(f"{update.layer}/overflows", self.skipped.get(update.layer, 0))
+            for check in checks:
+                name = check.layer if check.gradient == "kernel" else f"{check.layer}/{check.gradient}"
+                _scalar(f"{name}/check_predicted_sigma", check.predicted_sigma)
+                _scalar(f"{name}/check_measured_sigma", check.measured_sigma)
+                _scalar(f"{name}/compression", check.compression)
+
     def _bound(self, name: str, statistics: Statistics, target_sigma: float) -> float:
         """This layer's own bound: from the law, smoothed, within the limits."""
         smallest, largest = (limit * statistics.sigma for limit in self.limits)
         new = float(theory.bound_for_sigma(target_sigma, statistics.nonzero_ratio, statistics.sum_sq))
+        new /= self._correction.get(name, 1.0)
         new = min(max(new, smallest), largest)
         smooth = theory.smoothed(self._wanted.get(name, 0.0), new, self.smoothing)
         return min(max(smooth, smallest), largest)
@@ -261,6 +366,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         if kernel is None:  # frozen since
             return None
         if bad_dy or bad_dw or not (math.isfinite(sums) and math.isfinite(weight_sums)):
+            self.skipped[law.name] = self.skipped.get(law.name, 0) + 1
             return None
         if not (sums > 0 and holder.nonzero_ratio > 0 and holder.running_sigma > 0):
             return None
@@ -276,6 +382,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             / self._loss_scale,
             gradient_mean_abs=math.sqrt(replicas) * weight_mean / self._loss_scale,
             momentum=self._momentum(kernel),
+            stream_bytes=holder.stream_bytes,
         )
 
     def _momentum(self, kernel: tf.Variable) -> float:
@@ -293,6 +400,13 @@ def _own_bound(holder: Site) -> float:
     if holder.kind == "linear":
         return math.inf
     return holder.own_bound()
+
+
+def _scalar(tag: str, value: float) -> None:
+    """What tf.summary.scalar does, which needs TensorBoard to be installed."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = "scalars"
+    tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
 
 
 def _values(variable: tf.Variable) -> list[float]:

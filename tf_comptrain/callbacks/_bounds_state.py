@@ -1,0 +1,88 @@
+"""The state of `AdaptiveErrorBound`: for tf.train.Checkpoint, and in a folder beside BackupAndRestore's."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain.model import Instrumentation
+
+_FILE = "error_bounds.json"
+
+
+class BoundsState(NamedTuple):
+    """What steers the bounds, and what the codecs carry from step to step.
+
+    Attributes:
+      steps: Training steps so far.
+      next: Step of the next collection.
+      wanted: Layer -> the bound it wants for itself.
+      correction: Layer -> how much the law promises too little there.
+      sites: Site -> its codec state, as `codecs.State`.
+    """
+
+    steps: int
+    next: int
+    wanted: dict[str, float]
+    correction: dict[str, float]
+    sites: dict[str, list[float]]
+
+
+def codec_states(handle: Instrumentation) -> dict[str, list[float]]:
+    return {name: list(site.read_state()) for name, site in handle.sites().items()}
+
+
+def put_codec_states(handle: Instrumentation, states: dict[str, list[float]]) -> None:
+    """Sets every site's codec state.
+
+    Raises:
+      ValueError: The states are of another model.
+    """
+    sites = handle.sites()
+    if sites.keys() != states.keys():
+        other = sorted(sites.keys() ^ states.keys())
+        raise ValueError(
+            f"The restored error bounds are of another model: {other[0]!r} is in one of the two only. "
+            "Restore them into the same model, compressed in the same way, or begin with an empty folder."
+        )
+    for name, site in sites.items():
+        site.state.assign(states[name])
+
+
+class Checkpointed(tf.train.experimental.PythonState):
+    """Lets a tf.train.Checkpoint save and restore a `BoundsState`.
+
+    Attributes:
+      restored: What a checkpoint brought, until training begins and takes it.
+    """
+
+    def __init__(self, current: Any):
+        self._current = current
+        self.restored: BoundsState | None = None
+
+    def serialize(self) -> str:
+        return json.dumps(self._current())
+
+    def deserialize(self, string_value: str) -> None:
+        self.restored = BoundsState(*json.loads(string_value))
+
+
+def write(state: BoundsState, folder: Path) -> None:
+    """Atomically: a kill leaves the last complete file in place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{_FILE}.tmp"
+    temporary.write_text(json.dumps(state))
+    os.replace(temporary, folder / _FILE)
+
+
+def read(folder: Path) -> BoundsState | None:
+    path = folder / _FILE
+    return BoundsState(*json.loads(path.read_text())) if path.exists() else None
+
+
+def remove(folder: Path) -> None:
+    (folder / _FILE).unlink(missing_ok=True)
