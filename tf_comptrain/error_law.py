@@ -74,7 +74,7 @@ class LawCheck(NamedTuple):
 def law_sites(instruments: Instrumentation) -> list[LawSite]:
     """The layers of a compressed model that the law covers, in the order of the model."""
     found = []
-    for layer, instrument in instruments.instruments.items():
+    for layer, instrument in instruments.all_instruments().items():
         for site in instrument.context.sites.values():
             share = _share(layer) if site.kind == "linear" else None
             if share is not None:
@@ -148,7 +148,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
         del tape
         checks = [_check(law, recordings) for law in law_sites(instruments)]
         found = [check for check in checks if check is not None]
-        for instrument in instruments.instruments.values():
+        for instrument in instruments.all_instruments().values():
             for site in instrument.context.sites.values():
                 if site.kind == "norm" and isinstance(
                     instrument.context.layer, keras.layers.BatchNormalization

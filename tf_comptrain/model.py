@@ -70,25 +70,35 @@ class Instrumentation:
     """Everything `compress_model` set up for a model: the handle that callbacks work with.
 
     Attributes:
-      instruments: By layer.
+      instruments: By layer, those of `compress_model`.
       report: What was done.
+      wrapped: By layer, those of `Compress` wrappers in the model.
       collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
         `collect_statistics` is called.
       bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
         ones.
     """
 
-    def __init__(self, instruments: dict[keras.layers.Layer, Instrument], report: Report):
+    def __init__(
+        self,
+        instruments: dict[keras.layers.Layer, Instrument],
+        report: Report,
+        wrapped: dict[keras.layers.Layer, Instrument],
+    ):
         self.instruments = instruments
         self.report = report
+        self.wrapped = wrapped
         self.collecting: tf.Variable | None = None
         self.bound_scale = 1.0
+
+    def all_instruments(self) -> dict[keras.layers.Layer, Instrument]:
+        return {**self.instruments, **self.wrapped}
 
     def sites(self) -> dict[str, Site]:
         """Places where tensors are held compressed, by "layer/role"."""
         return {
             site.name: site
-            for instrument in self.instruments.values()
+            for instrument in self.all_instruments().values()
             for site in instrument.context.sites.values()
         }
 
@@ -110,24 +120,47 @@ class Instrumentation:
         _keras.forget_traces(model)
 
 
-_instrumented: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # model -> Instrumentation
+# model -> Instrumentation: by compress_model, or of models that have wrappers alone.
+_instrumented: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_wrapped: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def instrumentation(model: keras.Model) -> Instrumentation:
-    """The handle of a compressed model.
+    """The handle of a model that `compress_model` instrumented, or that has `Compress` wrappers.
 
     Raises:
-      ValueError: The model is not compressed.
+      ValueError: Neither.
     """
-    if model not in _instrumented:
-        raise ValueError(
-            f"Model {model.name!r} is not compressed: call tf_comptrain.compress_model(model) first."
-        )
-    return _instrumented[model]
+    found = _instrumented.get(model) or _wrapped.get(model)
+    if found is None:
+        wrapped = _wrapped_instruments(model)
+        if not wrapped:
+            raise ValueError(
+                f"Model {model.name!r} is not compressed: call tf_comptrain.compress_model(model) first."
+            )
+        found = Instrumentation({}, Report(model.name, (), _obstacle(model)), wrapped)
+        _wrapped[model] = found
+    return found
 
 
 def is_compressed(model: keras.Model) -> bool:
-    return model in _instrumented
+    """Whether `instrumentation` has something to return."""
+    return model in _instrumented or model in _wrapped or bool(_wrapped_instruments(model))
+
+
+def _wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrument]:
+    own = _instrumented[model].instruments if model in _instrumented else {}
+    calls = {
+        layer: vars(layer)[method]
+        for layer in _keras.sublayers(model)
+        for method in METHODS
+        if layer not in own and _keras.has_own_call(layer, method)
+    }
+    return {layer: call for layer, call in calls.items() if isinstance(call, Instrument)}
+
+
+def _obstacle(model: keras.Model) -> str | None:
+    return "compiled with jit_compile=True" if _keras.jit_compile(model) else _keras.device_obstacle()
 
 
 def compress_model(
@@ -183,7 +216,7 @@ def compress_model(
     chosen_codec = codecs.get(codec)
     bound = None if error_bound is None else ErrorBound.parse(error_bound)
     plans = _plan(model, storage)
-    obstacle = "compiled with jit_compile=True" if _keras.jit_compile(model) else _keras.device_obstacle()
+    obstacle = _obstacle(model)
     native.ops()
 
     instruments: dict[keras.layers.Layer, Instrument] = {}
@@ -198,7 +231,8 @@ def compress_model(
         _keras.set_call(layer, instrument, instrument.rule.method)
     if instruments:
         _keras.fence_optimizer(model)
-    _instrumented[model] = Instrumentation(instruments, report)
+    wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
+    _instrumented[model] = Instrumentation(instruments, report, wrapped)
     _keras.forget_traces(model)
     return report
 
@@ -209,7 +243,11 @@ def restore_model(model: keras.Model) -> None:
     Raises:
       ValueError: The model is not compressed.
     """
-    for layer, instrument in instrumentation(model).instruments.items():
+    if model not in _instrumented:
+        raise ValueError(
+            f"Model {model.name!r} is not compressed by compress_model: there is nothing to undo."
+        )
+    for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
     _keras.unfence_optimizer(model)
     del _instrumented[model]
@@ -217,7 +255,7 @@ def restore_model(model: keras.Model) -> None:
 
 
 def _plan(model: keras.Model, storage: StorageChoice) -> list[Plan]:
-    if is_compressed(model):
+    if model in _instrumented:
         raise ValueError(
             f"Model {model.name!r} is compressed already: call tf_comptrain.restore_model(model) first."
         )

@@ -348,7 +348,9 @@ def test_state_in_a_checkpoint(tmp_path):
     other, again = batch_norm_network(), ct.AdaptiveErrorBound(interval=100, warmup=2)
     tf.train.Checkpoint(bounds=again.state).restore(path).assert_consumed()
     seen = []
-    look = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs=None: seen.append(states(other)))
+    look = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs=None: seen.append(states(other))
+    )
     fit(other, again, steps=1, more=[look])
     assert seen[0] == states(model)
     assert again.updates == []  # the next collecting step is not before step 102
@@ -391,3 +393,42 @@ def test_an_overflow_is_counted():
     callback = ct.AdaptiveErrorBound(interval=1, warmup=0)
     fit(network(optimizer), callback, steps=1)
     assert callback.skipped == {"conv": 1, "dense": 1}
+
+
+@pytest.mark.parametrize("also_compressed", [False, True])
+def test_wrapped_layers_take_part(also_compressed):
+    model = compiled(
+        keras.Sequential(
+            [
+                keras.Input((16, 16, 3)),
+                ct.Compress(layers.Conv2D(8, 3, strides=2, activation="relu", name="conv")),
+                layers.Flatten(),
+                layers.Dense(10, name="dense"),
+            ]
+        )
+    )
+    if also_compressed:
+        ct.compress_model(model)
+    callback = ct.AdaptiveErrorBound(interval=100, warmup=2)
+    fit(model, callback)
+    assert [u.layer for u in callback.updates] == (["dense", "conv"] if also_compressed else ["conv"])
+    site = instrumentation(model).sites()["conv/input"]
+    assert site.read_state().bound_used == pytest.approx(callback.updates[-1].bound)
+    if also_compressed:
+        ct.restore_model(model)
+    assert instrumentation(model).sites() == {"conv/input": site}
+
+
+def test_dither_where_the_law_fails(tmp_path):
+    """At a bound of four sigma rounding follows the data; with dither the law holds there, too."""
+    model = batch_norm_network()
+    callback = ct.AdaptiveErrorBound(
+        interval=4, warmup=1, smoothing=0.0, limits=(4.0, 4.0), check_data=images(64), backup_dir=tmp_path
+    )
+    fit(model, callback)
+    assert callback.dithered["conv/input"] == 2
+    sites = instrumentation(model).sites()
+    assert all(sites[name].codec.dither for name in callback.dithered)
+    first, last = (check for _, check in callback.checks if check.layer == "conv")
+    assert not first.holds
+    assert last.holds, last.ratio

@@ -122,6 +122,27 @@ def test_no_batch_left():
     assert data.elastic.size == 8
 
 
-def test_arrays_are_no_dataset():
-    with pytest.raises(TypeError, match="from_tensor_slices"):
+def test_arrays_are_shuffled_anew_and_each_row_comes_once():
+    x, y = np.arange(SAMPLES, dtype="float32")[:, None], np.arange(SAMPLES)
+    data = ct.elastic_batch(({"x": x}, y), 8)
+    orders = []
+    for size in (8, 20):
+        data.elastic.resize(size)
+        batches = list(data)
+        assert [len(labels) for _, labels in batches] == [size] * (SAMPLES // size) + [SAMPLES % size]
+        for inputs, labels in batches:
+            np.testing.assert_array_equal(inputs["x"][:, 0], labels)
+        orders.append(np.concatenate([labels for _, labels in batches]).tolist())
+        assert sorted(orders[-1]) == list(range(SAMPLES))
+    assert orders[0] != orders[1]
+    model = compiled(keras.Sequential([keras.Input((1,)), keras.layers.Dense(3)]))
+    callback = Resize(ct.elastic_batch((x, y % 3, np.ones(SAMPLES)), 8), [8, 25])
+    model.fit(callback.data, epochs=2, verbose=0, callbacks=[callback])
+    assert callback.epochs == [(7, 7), (2, 2)]
+
+
+def test_bad_arrays():
+    with pytest.raises(ValueError, match=r"lengths \[4, 5\]"):
+        ct.elastic_batch((np.zeros((4, 1)), np.zeros(5)), 2)
+    with pytest.raises(TypeError, match="a tuple of arrays.*Received: ndarray"):
         ct.elastic_batch(np.zeros((4, 1)), 2)

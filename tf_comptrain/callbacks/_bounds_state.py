@@ -22,6 +22,7 @@ class BoundsState(NamedTuple):
       next: Step of the next collection.
       wanted: Layer -> the bound it wants for itself.
       correction: Layer -> how much the law promises too little there.
+      dithered: Site -> the step since which it has dither.
       sites: Site -> its codec state, as `codecs.State`.
     """
 
@@ -29,6 +30,7 @@ class BoundsState(NamedTuple):
     next: int
     wanted: dict[str, float]
     correction: dict[str, float]
+    dithered: dict[str, int]
     sites: dict[str, list[float]]
 
 

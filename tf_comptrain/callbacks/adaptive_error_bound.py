@@ -11,9 +11,10 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, theory
+from tf_comptrain import _keras, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
+from tf_comptrain.codecs import Codec
 from tf_comptrain.error_law import LawCheck, LawSite, check_error_law, law_sites
 from tf_comptrain.model import Instrumentation, instrumentation
 from tf_comptrain.storage import Site
@@ -115,8 +116,10 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
       limits: Smallest and largest bound / running standard deviation of the input. Above about 0.5
         the error follows the data, and the law predicts too little.
       check_data: (x, y), one small batch: the law is checked on it after each collecting step
-        (`check_error_law`: one eager step), and where it promised too little for a layer, that
-        layer's bound is lowered by as much. On one device.
+        (`check_error_law`: one eager step, batch normalization too). Where it is off by more than 25%,
+        the layer's codec gets dither, which makes the error independent of the data; the train
+        function is traced again then. Where it promises too little even so, the layer's bound is
+        lowered by as much. On one device.
       log_dir: Folder for TensorBoard: bound, stream bytes, and sigma as predicted and, with
         `check_data`, as measured, and compression, of every layer at every collecting step.
       backup_dir: Folder that keeps the state of this callback from epoch to epoch, and from which a
@@ -127,6 +130,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Attributes:
       updates: Every `BoundUpdate` of the last training, in order.
       checks: (step, `LawCheck`) of every check, in order.
+      dithered: Site -> the step since which it has dither, of those switched in this training. They
+        keep it.
       skipped: Steps whose gradients were not finite (an overflow of mixed precision), by layer.
       state: For tf.train.Checkpoint(model=model, bounds=callback.state); what is restored takes
         effect when training begins.
@@ -187,12 +192,15 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self.warmup = warmup
         self.smoothing = float(smoothing)
         self.limits = (float(limits[0]), float(limits[1]))
-        self.check_data = None if check_data is None else tf.nest.map_structure(tf.convert_to_tensor, check_data)
+        self.check_data = (
+            None if check_data is None else tf.nest.map_structure(tf.convert_to_tensor, check_data)
+        )
         self.log_dir = log_dir
         self.backup_dir = None if backup_dir is None else Path(backup_dir)
         self.verbose = verbose
         self.updates: list[BoundUpdate] = []
         self.checks: list[tuple[int, LawCheck]] = []
+        self.dithered: dict[str, int] = {}
         self.skipped: dict[str, int] = {}
         self.state = Checkpointed(self._state)
         self._epochs: list[tuple[BoundUpdate, ...]] = []
@@ -214,6 +222,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._steps, self._next = 0, self.warmup
         self._wanted, self._correction, self.skipped = {}, {}, {}
         self.updates, self.checks, self._epochs = [], [], []
+        self.dithered, self._sites = {}, self._handle.sites()
         self._writer = None if self.log_dir is None else tf.summary.create_file_writer(str(self.log_dir))
         if self.check_data is not None and self.model.distribute_strategy.num_replicas_in_sync > 1:
             raise ValueError(
@@ -236,9 +245,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             _bounds_state.put_codec_states(self._handle, restored.sites)
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
+            self.dithered = dict(restored.dithered)
 
     def on_train_batch_begin(self, batch, logs=None):
         self._first = batch
+        self._dither()  # what a snapshot brought back included
         if self._steps >= self._next:
             self._next = self._steps + self.interval
             self._loss_scale = _keras.loss_scale(self.model.optimizer)
@@ -268,7 +279,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def _state(self) -> BoundsState:
         sites = _bounds_state.codec_states(self._handle)
-        return BoundsState(self._steps, self._next, self._wanted, self._correction, sites)
+        return BoundsState(self._steps, self._next, self._wanted, self._correction, self.dithered, sites)
 
     def _collect(self, on: bool) -> None:
         assert self._handle.collecting is not None  # made by collect_statistics
@@ -315,11 +326,35 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             return []
         checks = check_error_law(self.model, *self.check_data)
         self.checks += [(self._steps, check) for check in checks]
+        holders = {
+            instrument.path: site.holder
+            for instrument in self._handle.all_instruments().values()
+            for site in instrument.context.sites.values()
+            if site.kind != "nonlinear"
+        }
         for check in checks:
-            if check.gradient == "kernel" and math.isfinite(check.ratio):
+            if not math.isfinite(check.ratio):
+                continue
+            holder = holders[check.layer]
+            if not check.holds and _dithered(holder.codec) is not None:
+                self.dithered.setdefault(holder.name, self._steps)
+                line = f"AdaptiveErrorBound, step {self._steps}: dither for {holder.name}"
+                logging.info("%s: error %.2f times as predicted", line, check.ratio)
+            elif check.gradient == "kernel":
                 before = self._correction.get(check.layer, 0.0)
                 self._correction[check.layer] = theory.smoothed(before, max(check.ratio, 1.0), self.smoothing)
         return checks
+
+    def _dither(self) -> None:
+        """Gives the sites in `dithered` their codec, and has the train function traced again."""
+        switched = False
+        for name in self.dithered:
+            codec = _dithered(self._sites[name].codec)
+            if codec is not None:
+                self._sites[name].codec, switched = codec, True
+        if switched:
+            _keras.forget_traces(self.model)
+            self.model.make_train_function()
 
     def _log(self, writer: Any, updates: Iterable[BoundUpdate], checks: Iterable[LawCheck]) -> None:
         with writer.as_default(step=self._steps):
@@ -393,6 +428,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             return 0.0
         slot, factor = found
         return factor * float(tf.reduce_mean(tf.abs(tf.cast(tf.convert_to_tensor(slot), tf.float32))))
+
+
+def _dithered(codec: Codec) -> Codec | None:
+    """The same codec with dither; None where it has that already, or cannot."""
+    return None if codec.dither else codecs.CODECS.get(f"{codec.name}+dither")
 
 
 def _own_bound(holder: Site) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tf_comptrain import _keras
@@ -41,7 +43,7 @@ class ElasticBatch:
         self.variable.assign(_checked_size(size, self.samples, self.drop_remainder))
 
 
-def elastic_batch(dataset: tf.data.Dataset, batch_size: int, drop_remainder: bool = False) -> tf.data.Dataset:
+def elastic_batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -> tf.data.Dataset:
     """Batches a dataset so that `AdaptiveBatchSize` can change the batch size between epochs.
 
     A change takes effect with the next epoch and retraces nothing. The result knows its number of
@@ -50,7 +52,9 @@ def elastic_batch(dataset: tf.data.Dataset, batch_size: int, drop_remainder: boo
     its length. Shuffle and map before batching.
 
     Args:
-      dataset: Single samples, in the structure that `fit` takes, (x, y) mostly; of known length.
+      dataset: A tf.data.Dataset of single samples, in the structure that `fit` takes, (x, y) mostly;
+        of known length. Or a tuple of arrays, (x, y) or (x, y, sample_weight), x and y arrays or
+        dicts of them, whose samples are shuffled anew in each epoch.
       batch_size: Samples per batch to begin with, over all replicas.
       drop_remainder: Whether an incomplete last batch is left out.
 
@@ -58,18 +62,21 @@ def elastic_batch(dataset: tf.data.Dataset, batch_size: int, drop_remainder: boo
       A tf.data.Dataset with the attribute `elastic`, an `ElasticBatch`.
 
     Raises:
-      TypeError: Not a tf.data.Dataset.
-      ValueError: A dataset that is batched already, infinite or of unknown length, or a bad size.
+      TypeError: Neither a tf.data.Dataset nor a tuple.
+      ValueError: Arrays of different lengths; a dataset that is batched already, infinite or of
+        unknown length; a bad size.
 
     Example:
-      >>> samples = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(10_000)
-      >>> data = ct.elastic_batch(samples, batch_size=64)
+      >>> data = ct.elastic_batch((images, labels), batch_size=64)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveBatchSize(memory_limit=2_000_000_000)])
     """
-    if not isinstance(dataset, tf.data.Dataset):
+    take = None
+    if isinstance(dataset, tuple):
+        dataset, take = _rows_of(dataset)
+    elif not isinstance(dataset, tf.data.Dataset):
         raise TypeError(
-            f"`dataset` must be a tf.data.Dataset of single samples. Received: {type(dataset).__name__}. "
-            "For arrays: tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))."
+            "`dataset` must be a tf.data.Dataset of single samples or a tuple of arrays, (x, y). "
+            f"Received: {type(dataset).__name__}."
         )
     batching = _keras.batching_of(dataset)
     if batching is not None:
@@ -88,7 +95,8 @@ def elastic_batch(dataset: tf.data.Dataset, batch_size: int, drop_remainder: boo
     elastic = ElasticBatch(_checked_size(batch_size, samples, drop_remainder), samples, drop_remainder)
 
     def batches(_):
-        return dataset.batch(elastic.variable, drop_remainder=drop_remainder)
+        batches = dataset.batch(elastic.variable, drop_remainder=drop_remainder)
+        return batches if take is None else batches.map(take)
 
     _keras.follow_cardinality()
     batched = tf.data.Dataset.range(1).flat_map(batches).prefetch(tf.data.AUTOTUNE)
@@ -96,6 +104,23 @@ def elastic_batch(dataset: tf.data.Dataset, batch_size: int, drop_remainder: boo
     # tf.data cannot know it: the size is a variable.
     batched.cardinality = lambda: tf.constant(elastic.steps, tf.int64)
     return batched
+
+
+def _rows_of(arrays: tuple) -> tuple[tf.data.Dataset, Any]:
+    """A dataset of row numbers in random order, and the function from some of them to those rows."""
+    with tf.device("CPU:0"):
+        arrays = tf.nest.map_structure(tf.convert_to_tensor, arrays)
+    lengths = {len(array) for array in tf.nest.flatten(arrays)}
+    if len(lengths) != 1:
+        raise ValueError(
+            f"`dataset` as arrays must hold the same number of samples in each. Received lengths {sorted(lengths)}."
+        )
+    count = lengths.pop()
+
+    def take(rows):
+        return tf.nest.map_structure(lambda array: tf.gather(array, rows), arrays)
+
+    return tf.data.Dataset.range(count).shuffle(max(count, 1)), take
 
 
 def _checked_size(size: int, samples: int, drop_remainder: bool) -> int:
