@@ -19,7 +19,7 @@ from tf_comptrain.error_law import LawCheck, LawSite, check_error_law, law_sites
 from tf_comptrain.model import Instrumentation, instrumentation
 from tf_comptrain.storage import Site
 
-_TOLERANCES = {"momentum": 0.01, "gradient": 0.1}
+_TOLERANCES = {"momentum": 0.01, "gradient": 0.2}
 # What stands in for a momentum that is not there: the one that this gradient alone would build up.
 _USUAL_MOMENTUM = 0.9
 
@@ -94,8 +94,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         "gradient":  sigma = tolerance * root mean square of the weight gradient  (AC-GC)
         "momentum":  sigma = tolerance * mean |M|,  M_t = g_t + mu M_(t-1)     (COMET)
 
-    The sampling noise of a minibatch is about as large as its gradient for most of training: an error of 0.1
-    adds about 1% to that variance. COMET's 0.01 of the momentum is several times tighter in practice.
+    The sampling noise of a minibatch is about as large as its gradient for most of training: an error of
+    0.2 adds about 4% to that variance. COMET's 0.01 of the momentum is several times tighter in practice.
 
     M is read from the optimizer: SGD's momentum, or Adam's first moment, brought to this scale.
     Where there is none (plain SGD, the first step) mean |g| / (1 - 0.9) stands in.
@@ -109,7 +109,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Args:
       interval: Steps from one collecting step to the next.
       target: "gradient" or "momentum".
-      tolerance: Error / gradient, or error / momentum. Default: 0.1 for "gradient", 0.01 for
+      tolerance: Error / gradient, or error / momentum. Default: 0.2 for "gradient", 0.01 for
         "momentum".
       warmup: Steps before the first collecting step, with the bounds of `compress_model`.
       smoothing: Weight of the past in [0, 1): bounds are averaged geometrically over updates.
