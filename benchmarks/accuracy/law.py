@@ -1,10 +1,12 @@
 """Predicted against measured gradient errors of every layer, at every collecting step of a training.
 
     python benchmarks/accuracy/law.py CIFAR10.npz [--codec plane]
+    python benchmarks/accuracy/law.py CIFAR10.npz --epochs 2 --fixed 0.5      # what one bound for all gives
 
 Trains a ResNet-14 with `AdaptiveErrorBound(check_data=...)`. For each collecting step: how many of the
 gradients (kernel; gamma and input of batch normalizations) have an error within 25% of the prediction,
-before and after dither is switched on where it was not.
+before and after dither is switched on where it was not. With `--fixed` every bound of a convolution or
+dense layer is that multiple of the standard deviation, and nothing is checked before the end.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import data
 import keras
 import networks
+from meter import Meter
 
 import tf_comptrain as ct
 
@@ -25,8 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cifar", help="CIFAR-10 as .npz; see data.load")
     parser.add_argument("--codec", default="plane")
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--fixed", type=float, help="bound / standard deviation")
+    parser.add_argument("--images", type=int, default=2560)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--interval", type=int, default=40)
     parser.add_argument("--check-batch", type=int, default=64)
     args = parser.parse_args()
@@ -40,12 +44,17 @@ def main() -> None:
         jit_compile=False,
     )
     ct.compress_model(model, codec=args.codec)
-    check = (data.scaled(images.x_test), images.y_test)
-    bounds = ct.AdaptiveErrorBound(interval=args.interval, check_data=check)
-    model.fit(batches, epochs=args.epochs, verbose=0, callbacks=[bounds])
+    check, meter = (data.scaled(images.x_test), images.y_test), Meter(64)
+    if args.fixed is None:
+        bounds = ct.AdaptiveErrorBound(interval=args.interval, check_data=check)
+    else:
+        bounds = ct.AdaptiveErrorBound(interval=args.interval, warmup=0, limits=(args.fixed, args.fixed))
+    history = model.fit(batches, epochs=args.epochs, verbose=0, callbacks=[bounds, meter]).history
     by_step: dict[int, list[ct.LawCheck]] = {}
     for step, found in bounds.checks:
         by_step.setdefault(step, []).append(found)
+    if args.fixed is not None:
+        by_step[args.epochs * len(batches)] = ct.check_error_law(model, *check)
     dithered = 0
     for step, checks in by_step.items():
         for gradient in ("kernel", "gamma", "input"):
@@ -59,6 +68,8 @@ def main() -> None:
         before, dithered = dithered, sum(since <= step for since in bounds.dithered.values())
         if dithered > before:
             print(f"step {step}: dither switched on for {dithered - before} more tensors, {dithered} in all")
+    ratios_text = ", ".join(f"{ratio:.1f}" for ratio in meter.epochs)
+    print(f"conv inputs {meter.ratio():.1f} (epochs {ratios_text}), loss {history['loss'][-1]:.3f}")
 
 
 if __name__ == "__main__":

@@ -432,3 +432,31 @@ def test_dither_where_the_law_fails(tmp_path):
     first, last = (check for _, check in callback.checks if check.layer == "conv")
     assert not first.holds
     assert last.holds, last.ratio
+
+
+@pytest.mark.parametrize(
+    "policy, options, target",
+    [
+        ("float32", {"gradient_accumulation_steps": 2}, "momentum"),
+        ("mixed_bfloat16", {}, "momentum"),
+        ("mixed_float16", {}, "gradient"),
+    ],
+)
+def test_precision_and_accumulation_leave_the_bounds_as_they_are(policy, options, target):
+    """Against plain float32 training with a learning rate that changes nothing."""
+    found = []
+    for policy_now, options_now in (("float32", {}), (policy, options)):
+        keras.config.set_dtype_policy(policy_now)
+        try:
+            model = network(keras.optimizers.Adam(1e-9, **options_now))
+        finally:
+            keras.config.set_dtype_policy("float32")
+        callback = ct.AdaptiveErrorBound(
+            target=target, interval=4, warmup=3, smoothing=0.0, limits=(1e-6, 1e6)
+        )
+        fit(model, callback)
+        found.append([update.bound for update in callback.updates])
+    assert len(found[0]) == 4
+    # Accumulated, Adam's first moment has seen half as many gradients, each the mean of two.
+    rough = target == "momentum" and bool(options)
+    assert found[1] == pytest.approx(found[0], rel=0.7 if rough else 0.1)

@@ -27,6 +27,10 @@ def test_peaks_that_fall_with_the_batch_are_not_extrapolated():
     assert fitting_batch(((10, 200), (20, 200)), 1000) == 100
 
 
+def test_peaks_of_nearly_the_same_batch_tell_no_slope():
+    assert fitting_batch(((32, 320), (40, 328)), 1000) == 1000 * 40 // 328
+
+
 def test_a_need_too_small_to_be_counted_is_no_obstacle():
     assert fitting_batch(((10, 0),), 1000) == 20
 

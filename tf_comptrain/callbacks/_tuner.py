@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tf_comptrain.report import format_bytes
 
+_APART = 1.5  # batch / batch, for two peaks to tell a slope
 _WORTH_IT = 1.1  # smaller steps than this only unsettle the training
 
 
@@ -52,11 +53,12 @@ class TunerState(NamedTuple):
 def fitting_batch(peaks: tuple[tuple[int, int], ...], room_bytes: float) -> int:
     """The largest batch whose peak over the resting level fits into `room_bytes`.
 
-    Peaks are taken to be a + b * batch, through the smallest and the largest batch seen. With one
-    size seen a is taken to be 0, which overstates the bytes per sample.
+    Peaks are taken to be a + b * batch, through the smallest and the largest batch seen. Where those
+    are less than half apart, the scatter of peaks would make that slope meaningless: a is taken to
+    be 0 then, which overstates the bytes per sample.
     """
     (small, low), (large, high) = min(peaks), max(peaks)
-    slope = (high - low) / (large - small) if large > small else 0.0
+    slope = (high - low) / (large - small) if large >= _APART * small else 0.0
     if slope <= 0:
         small, low, slope = 0, 0, high / large
     if slope <= 0:  # too small to be counted
