@@ -101,9 +101,11 @@ def vit_s16(compressed: bool) -> keras.Model:
     return keras.Model(inputs, layers.Dense(bench_worker.CLASSES)(x), name="vit_s16")
 
 
-def decoder(compressed: bool = False, width: int = 384, depth: int = 6, dropout: float = 0.2) -> keras.Model:
+def decoder(
+    compressed: bool, width: int = 384, depth: int = 6, dropout: float = 0.2, context: int = CONTEXT
+) -> keras.Model:
     """A GPT-style decoder over characters: 6 layers of width 384, 6 heads, dropout 0.2."""
-    inputs = keras.Input((CONTEXT,), dtype="int32")
+    inputs = keras.Input((context,), dtype="int32")
     x = layers.Embedding(CHARACTERS, width)(inputs)
     x = layers.Dropout(dropout)(Positions()(x))
     for _ in range(depth):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import layers
+from models import compiled, layers
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -59,6 +59,10 @@ CASES = {
     "max_pool": ([lambda: layers.MaxPooling2D(3, strides=2, padding="same")], (9, 9, 5), 0),
     "max_pool_1d": ([lambda: layers.MaxPooling1D(2)], (9, 5), 0),
     "max_pool_3d": ([lambda: layers.MaxPooling3D(2)], (6, 6, 6, 3), 0),
+    "global_max": ([lambda: layers.GlobalMaxPooling2D()], (9, 9, 5), 0),
+    "global_max_keepdims": ([lambda: layers.GlobalMaxPooling1D(keepdims=True)], (9, 5), 0),
+    "softmax_layer": ([lambda: layers.Softmax(), lambda: layers.Dense(7)], (9, 9, 7), 2),
+    "resizing": ([lambda: layers.Resizing(7, 7), lambda: layers.Conv2D(4, 3)], (9, 9, 5), 1),
     "average_pool": ([lambda: layers.AveragePooling2D(2)], (9, 9, 5), 0),
     "global_average": ([lambda: layers.GlobalAveragePooling2D()], (9, 9, 5), 0),
     "padding": ([lambda: layers.ZeroPadding2D(1), lambda: layers.Conv2D(8, 3)], (9, 9, 5), 1),
@@ -196,6 +200,58 @@ def test_attention_holds_no_probabilities(dropout, graph):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * max(1.0, np.abs(b).max()))
     for a, b in zip(ours_state, plain_state):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["dot", "attention", "attention_dropout", "additive"])
+def test_layers_of_several_tensors(kind):
+    make = {
+        "dot": lambda: layers.Dot(axes=(2, 2)),
+        "attention": lambda: layers.Attention(use_scale=True),
+        "attention_dropout": lambda: layers.Attention(dropout=0.3, seed=2),
+        "additive": lambda: layers.AdditiveAttention(),
+    }[kind]
+
+    def build():
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((12, 8))
+        a, b = (layers.Dense(8)(inputs) for _ in range(2))
+        return keras.Model(inputs, make()([a, b]))
+
+    x = np.random.default_rng(0).normal(size=(3, 12, 8)).astype("float32")
+    _, plain, _ = step(build(), x, graph=True)
+    model = build()
+    assert not ct.compress_model(model, error_bound=1e-5).skipped
+    _, ours, _ = step(model, x, graph=True)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_embeddings_and_masks():
+    def build():
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((20,), dtype="int32")
+        x = layers.Embedding(30, 16, mask_zero=True)(inputs)
+        x = layers.Dense(16, activation="tanh")(x)
+        x = layers.LayerNormalization()(layers.MultiHeadAttention(2, 8)(x, x))
+        return keras.Model(inputs, layers.Dense(4)(layers.GlobalAveragePooling1D()(x)))
+
+    rng = np.random.default_rng(0)
+    tokens, y = rng.integers(0, 30, (16, 20)), rng.integers(0, 4, 16)
+    losses = []
+    for compress in (False, True):
+        model = compiled(build())
+        if compress:
+            assert not ct.compress_model(model, error_bound=1e-5).skipped
+        losses.append(model.fit(tokens, y, epochs=3, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+
+
+def test_operations_without_a_layer_are_in_the_report():
+    inputs = keras.Input((9, 9, 8))
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    x = layers.Conv2D(8, 3)(keras.ops.relu(x) + keras.ops.square(inputs) - 1.0)
+    report = ct.compress_model(keras.Model(inputs, x))
+    assert [row.layer_class for row in report.skipped if "keras.ops" in row.note] == ["Relu", "Square"]
 
 
 @pytest.mark.parametrize("factor", [(9, 9, 8), (1, 1, 8)])

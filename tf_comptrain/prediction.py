@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import _keras
 from tf_comptrain.codecs import RANGE
 from tf_comptrain.report import Row
 from tf_comptrain.rules import Save
@@ -23,6 +24,8 @@ from tf_comptrain.storage import (
     Site,
 )
 
+_NO_LAYER = "an operation of keras.ops: only layers are instrumented; a layer of that kind would be"
+
 
 def predicted_rows(
     plans: Sequence[Any], sites: Mapping[int, Mapping[str, Site]], calls: Iterable[tuple[Any, list, list]]
@@ -34,6 +37,7 @@ def predicted_rows(
       sites: Where layers hold streams: id of the layer -> role -> site.
       calls: (operation, input tensors, output tensors) of the calls in the model's graph.
     """
+    calls = list(calls)
     graph = _Graph(plans, calls)
     for plan in plans:
         saves = _saves(plan)
@@ -42,6 +46,10 @@ def predicted_rows(
             yield Row(plan.path, type(plan.layer).__name__, "", storage, note=plan.reason)
         for save in saves:
             yield graph.row(plan, save, sites.get(id(plan.layer), {}).get(save.role))
+    for operation, _, outputs in calls:
+        has_gradient = any(tf.as_dtype(tensor.dtype).is_floating for tensor in outputs)
+        if has_gradient and not isinstance(operation, (keras.layers.Layer, *_keras.passive_operations())):
+            yield Row(operation.name, type(operation).__name__, "", KEEP, note=_NO_LAYER)
 
 
 def _saves(plan: Any) -> tuple[Save, ...]:

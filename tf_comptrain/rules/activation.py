@@ -71,7 +71,8 @@ _BIT_SLOPES = {
     for name, slopes in {"relu6": (6.0, 0.0), "leaky_relu": (float("inf"), 0.2)}.items()
     if hasattr(_activations, name)
 }
-_LOSS_READS_LOGITS = (_activations.softmax, _activations.sigmoid)
+_BEFORE_A_LOSS = (_activations.softmax, _activations.sigmoid)
+LOSS_READS_LOGITS = "Keras' losses look for the logits behind the last activation"
 
 
 def is_linear(fn: Callable | None) -> bool:
@@ -96,8 +97,8 @@ def _why_plain(layer: keras.layers.Layer) -> str | None:
         return None
     if fn not in _FROM_OUTPUT:
         return f"the gradient of activation {getattr(fn, '__name__', type(fn).__name__)} is not known"
-    if fn in _LOSS_READS_LOGITS and not _keras.feeds_a_layer(layer):
-        return "Keras' losses look for the logits behind the last activation"
+    if fn in _BEFORE_A_LOSS and not _keras.feeds_a_layer(layer):
+        return LOSS_READS_LOGITS
     return None
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.rules.activation import LOSS_READS_LOGITS
 from tf_comptrain.rules.base import COMPRESS, Context, Passive, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_input, from_inputs
 from tf_comptrain.storage import worth_holding
@@ -39,30 +41,55 @@ class FromInput(Rule):
         return from_input(fn, x, context.sites["input"], context.layer)
 
 
-class _Multiply(Rule):
-    """Each factor is the other's gradient; one that is too small to gain is kept."""
+class FromInputs(Rule):
+    """As `FromInput`, for a layer that is called on a list of tensors; small ones are kept.
+
+    Args:
+      kind: As in `FromInput`.
+      draws: Whether a layer draws random numbers.
+    """
+
+    def __init__(
+        self, kind: str = "nonlinear", draws: Callable[[keras.layers.Layer], bool] = lambda layer: False
+    ):
+        self.kind = kind
+        self.draws = draws
 
     def saves(self, layer, storage):
         return tuple(
-            Save(f"input{k}", "input", COMPRESS, kind="nonlinear", number=k) for k in range(_inputs_of(layer))
+            Save(f"input{k}", "input", COMPRESS, kind=self.kind, number=k) for k in range(_inputs_of(layer))
         )
 
     def call(self, context: Context, inputs, **kwargs):
+        layer = context.layer
         if not isinstance(inputs, (list, tuple)) or any(x.dtype == tf.float64 for x in inputs):
+            return context.original(inputs, **kwargs)
+        if kwargs.get("return_attention_scores"):
             return context.original(inputs, **kwargs)
         sites = [context.sites.get(f"input{k}") if worth_holding(x) else None for k, x in enumerate(inputs)]
 
-        def product(*tensors):
+        def run(*tensors):
             return context.original(list(tensors), **kwargs)
 
-        return from_inputs(product, inputs, sites, context.layer)
+        return from_inputs(run, inputs, sites, layer, recompute=self.draws(layer))
+
+
+class _Softmax(FromInput):
+    """The layer; the function is a rule of activations."""
+
+    def obstacle(self, layer):
+        return None if _keras.feeds_a_layer(layer) else LOSS_READS_LOGITS
 
 
 def _inputs_of(layer: keras.layers.Layer) -> int:
     return _keras.input_count(layer) or 2
 
 
-register_rule(keras.layers.Multiply)(_Multiply())
+# Each factor of a product is the other's gradient.
+register_rule(keras.layers.Multiply, keras.layers.Dot)(FromInputs())
+register_rule(keras.layers.Attention, keras.layers.AdditiveAttention)(
+    FromInputs(draws=lambda layer: bool(getattr(layer, "dropout", 0.0)))
+)
 register_rule(
     *(
         getattr(keras.layers, name)
@@ -71,5 +98,6 @@ register_rule(
     )
 )(FromInput("norm"))
 register_rule(keras.layers.ELU, keras.layers.PReLU)(FromInput("nonlinear"))
+register_rule(keras.layers.Softmax)(_Softmax())
 register_rule(*_keras.application_layers("LayerScale"))(FromInput("linear"))
 register_rule(*_keras.application_layers("CustomScaleLayer", "StochasticDepth"))(Passive())

@@ -14,7 +14,7 @@ _NAMES = (
     "Add", "Subtract", "Average", "Concatenate",
     "ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D", "Cropping1D", "Cropping2D", "Cropping3D",
     "UpSampling1D", "UpSampling2D", "UpSampling3D", "GaussianNoise", "Rescaling", "Normalization",
-    "ActivityRegularization",
+    "ActivityRegularization", "Embedding", "Masking", "Resizing", "CenterCrop",
 )  # fmt: skip
 register_rule(*(getattr(keras.layers, name) for name in _NAMES if hasattr(keras.layers, name)))(Passive())
 

@@ -40,6 +40,33 @@ class _MaxPooling(Rule):
         return y
 
 
+class _GlobalMaxPooling(Rule):
+    """The position of each maximum; of equal ones the first, where plain Keras divides the gradient among them."""
+
+    storages = (BITMASK, KEEP)
+
+    def obstacle(self, layer):
+        return "data_format='channels_first'" if layer.data_format != "channels_last" else None
+
+    def saves(self, layer, storage):
+        return (Save("index", "output", BITMASK, bits=32),)
+
+    def call(self, context: Context, x, **kwargs):
+        @tf.custom_gradient
+        def apply(x):
+            shape = tf.shape(x)
+            positions = tf.reduce_prod(shape[1:-1])
+            index = tf.argmax(tf.reshape(x, [shape[0], positions, shape[-1]]), axis=1, output_type=tf.int32)
+
+            def gradient(dy):
+                dy = tf.reshape(dy, [shape[0], 1, shape[-1]])
+                return tf.reshape(dy * tf.one_hot(index, positions, axis=1, dtype=dy.dtype), shape)
+
+            return context.original(x, **kwargs), gradient
+
+        return apply(fenced(x))
+
+
 def _tuple(size) -> tuple[int, ...]:
     return tuple(size) if isinstance(size, (list, tuple)) else (size,)
 
@@ -49,6 +76,9 @@ def _index_bits(window: int) -> int:
 
 
 register_rule(keras.layers.MaxPooling1D, keras.layers.MaxPooling2D, keras.layers.MaxPooling3D)(_MaxPooling())
+register_rule(
+    keras.layers.GlobalMaxPooling1D, keras.layers.GlobalMaxPooling2D, keras.layers.GlobalMaxPooling3D
+)(_GlobalMaxPooling())
 register_rule(
     keras.layers.AveragePooling1D,
     keras.layers.AveragePooling2D,
