@@ -1,5 +1,10 @@
 """The ways people train: each follows plain Keras when the bound is tight."""
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -131,3 +136,29 @@ def test_the_wrapper_refuses_what_it_cannot_do():
         ct.Compress("conv")
     with pytest.raises(ValueError, match="-1"):
         ct.Compress(layers.Conv2D(8, 3), error_bound=-1)
+
+
+MIRRORED = """
+    import numpy as np
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    import tf_comptrain as ct
+    from models import compiled, images, small_cnn
+
+    losses = []
+    for compress in (False, True):
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            model = compiled(small_cnn())
+        if compress:
+            ct.compress_model(model, error_bound=1e-5)
+        x, y = images(32)
+        losses.append(model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=5e-3)
+"""
+
+
+def test_mirrored_strategy_follows_plain_keras():
+    command = [sys.executable, "-c", textwrap.dedent(MIRRORED)]
+    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
