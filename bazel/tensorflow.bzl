@@ -19,6 +19,12 @@ cc_library(
 )
 
 cc_library(
+    name = "xla_headers",
+    includes = {xla_includes},
+    deps = [":headers"],
+)
+
+cc_library(
     name = "framework",
     srcs = ["libtensorflow_framework.so.2"],
     deps = [":headers"],
@@ -44,8 +50,16 @@ def _tensorflow_impl(ctx):
     version, flags, include, lib = json.decode(answer.stdout.strip().split("\n")[-1])
     ctx.symlink(include, "include")
     ctx.symlink(lib + "/libtensorflow_framework.so.2", "libtensorflow_framework.so.2")
-    ctx.file("BUILD", _BUILD.format(defines = repr([f[2:] for f in flags if f.startswith("-D")])))
-    ctx.file("version.bzl", 'TENSORFLOW_TAG = "tf%s"\n' % "_".join(version.split(".")[:2]))
+    external = ctx.path("include/external")
+    libraries = [d.basename for d in external.readdir()] if external.exists else []
+    ctx.file("BUILD", _BUILD.format(
+        defines = repr([f[2:] for f in flags if f.startswith("-D")]),
+        xla_includes = repr(["include/external/" + d for d in libraries + ["farmhash_archive/src"]]),
+    ))
+    ctx.file("version.bzl", 'TENSORFLOW_TAG = "tf%s"\nHAS_XLA_HEADERS = %s\n' % (
+        "_".join(version.split(".")[:2]),
+        ctx.path("include/xla/hlo/builder/xla_builder.h").exists,
+    ))
 
 tensorflow_repository = repository_rule(
     implementation = _tensorflow_impl,

@@ -295,14 +295,6 @@ def test_a_model_or_layer_is_compressed_once():
         ct.restore_model(shared)
 
 
-def test_jit_compiled_models_stay_plain_and_say_so():
-    model = compiled(small_cnn(), jit_compile=True)
-    report = ct.compress_model(model)
-    assert "jit_compile" in report.obstacle and "jit_compile" in str(report)
-    plain_losses, _ = train(compiled(small_cnn(), jit_compile=True), steps=2)
-    assert train(model, steps=2)[0] == plain_losses
-
-
 def grouped_cnn():
     """Two conv-BN-ReLU groups before a third convolution, one of them with swish."""
     keras.utils.set_random_seed(0)

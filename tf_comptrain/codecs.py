@@ -18,6 +18,7 @@ DEFAULT_DECAY = 0.9
 SIGMA = "sigma"  # what a relative bound is relative to
 RANGE = "range"
 
+_NO_STATE: tuple[float, ...] = ()  # streams of the executor have a header
 _SMALLEST_NORMAL = 2.0**-126
 _LARGEST_BOUND = 2.0**120  # twice the bound must stay finite in float32
 
@@ -33,6 +34,9 @@ class State(NamedTuple):
       sigma: Standard deviation of the last tensor, zeros included.
       stream_bytes: Size of the last stream.
       range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
+      saturated: Under XLA: largest share, of all values of a tensor, that a step saturated since
+        this was last set to 0; the bound does not hold for those.
+      running_range: Under XLA: running largest magnitude of the tensor; 0 before the first step.
     """
 
     bound_set: float = 0.0
@@ -42,6 +46,8 @@ class State(NamedTuple):
     sigma: float = 0.0
     stream_bytes: float = 0.0
     range: float = 0.0
+    saturated: float = 0.0
+    running_range: float = 0.0
 
 
 class ErrorBound(NamedTuple):
@@ -97,6 +103,7 @@ class Codec:
         bound, but the error has a mean of 0 and does not depend on the value.
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
       fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
+      under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
       predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
         "dense" tensors.
     """
@@ -104,6 +111,7 @@ class Codec:
     format: str
     dither = False
     carries_mask = True
+    under_xla = True
     fused_batch_norm = False
     predicted_bits: dict[str, float]
 
@@ -140,7 +148,7 @@ class Codec:
 
     def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
         """Decodes a stream once `gate`, the incoming gradient, is there; gate is not read."""
-        return native.ops().comptrain_decompress(stream, shape, gate, T=dtype)
+        return native.ops().comptrain_decompress(stream, shape, gate, _NO_STATE, T=dtype)
 
     def mask_gradient(self, stream: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """dy where the stored value is not zero, else 0; the stream must be mid-rise."""
@@ -195,12 +203,13 @@ class PlaneCodec(Codec):
 
     def __init__(self, dither: bool = False):
         self.dither = dither
+        self.under_xla = not dither
 
     def batch_norm_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """As Codec.batch_norm_gradient; the input is decoded tile by tile and is never a tensor."""
-        return native.ops().comptrain_batch_norm_grad(stream, dy, gamma, mean, inv_std)
+        return native.ops().comptrain_batch_norm_grad(stream, dy, gamma, mean, inv_std, _NO_STATE)
 
 
 class RansCodec(Codec):
@@ -217,6 +226,78 @@ class RansCodec(Codec):
 
     def __init__(self, dither: bool = False):
         self.dither = dither
+        self.under_xla = not dither
+
+
+class FixedStream(NamedTuple):
+    """A stream of codec F, with what its readers must be told: it has no header.
+
+    Attributes:
+      codes: uint8, of a static shape.
+      state: The new state of the compress op that wrote it.
+      mid_rise: The codes keep the mask x != 0.
+    """
+
+    codes: tf.Tensor
+    state: tf.Tensor
+    mid_rise: bool
+
+
+class FixedRateCodec(Codec):
+    """Codec F: what the compress op does under XLA, which needs static shapes.
+
+    Every value takes the same number of bits. Values out of range saturate: the bound does not
+    hold for them, and the state counts them. With 8 bits, where there is no larger rate to change
+    to, the bound grows with the running range instead.
+
+    Args:
+      bits: A value's: one of `RATES`.
+    """
+
+    format = "plane"
+    fused_batch_norm = True
+
+    def __init__(self, bits: int):
+        self.bits = bits
+
+    def compress(self, x, state, relative_bound, mid_rise, relative_to=SIGMA):
+        """As Codec.compress; the second result is a `FixedStream`."""
+        through, codes, new_state = native.ops().comptrain_compress(
+            x,
+            state,
+            relative_bound=relative_bound,
+            relative_to=relative_to,
+            decay=DEFAULT_DECAY,
+            mid_rise=mid_rise,
+            bits=self.bits,
+        )
+        return through, FixedStream(codes, new_state, mid_rise), new_state
+
+    def decompress(self, stream, shape, dtype, gate):
+        return native.ops().comptrain_decompress(
+            stream.codes, shape, gate, stream.state, T=dtype, mid_rise=stream.mid_rise, bits=self.bits
+        )
+
+    def mask_gradient(self, stream, dy):
+        return native.ops().comptrain_stream_mask_grad(stream.codes, dy, bits=self.bits)
+
+    def batch_norm_gradient(self, stream, dy, gamma, mean, inv_std):
+        return native.ops().comptrain_batch_norm_grad(
+            stream.codes, dy, gamma, mean, inv_std, stream.state, mid_rise=stream.mid_rise, bits=self.bits
+        )
+
+    @staticmethod
+    def rate_for(reach: float, mid_rise: bool) -> int:
+        """The fewest bits whose codes reach values of `reach` steps; 8 where none does.
+
+        Args:
+          reach: Largest magnitude / (2 * bound).
+          mid_rise: Codes are unsigned then.
+        """
+        return next((b for b in RATES if reach <= (2**b - 1 if mid_rise else 2 ** (b - 1) - 1)), RATES[-1])
+
+
+RATES = (2, 3, 4, 6, 8)
 
 
 class ZvcCodec(Codec):
@@ -227,6 +308,7 @@ class ZvcCodec(Codec):
     """
 
     format = "zvc"
+    under_xla = False  # lossless streams have no static size
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 
 
@@ -292,7 +374,7 @@ def _compress_gradient(op, dy, unused_dstream, unused_dstate):
 
 @tf.RegisterGradient("Comptrain>StreamMaskGrad")
 def _stream_mask_second_gradient(op, ddx):
-    return None, native.ops().comptrain_stream_mask_grad(op.inputs[0], ddx)
+    return None, native.ops().comptrain_stream_mask_grad(op.inputs[0], ddx, bits=op.get_attr("bits"))
 
 
 @tf.RegisterGradient("Comptrain>Bitmask")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Union
 
 import tensorflow as tf
+from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
@@ -21,6 +22,7 @@ from tf_comptrain.storage import (
     KEEP,
     RECOMPUTE,
     GradientStatistics,
+    RateChange,
     Site,
 )
 
@@ -49,8 +51,10 @@ class Instrument:
 
     def __init__(self, plan: Plan, codec: Codec, bound: ErrorBound | None):
         assert plan.rule is not None
+        native.ops()
         self.path = plan.path
         self.rule = plan.rule
+        self.codec = codec
         sites = {
             save.role: Site(
                 f"{plan.path}/{save.role}", codec, bound, save.kind, rebuild=plan.storage == RECOMPUTE
@@ -61,7 +65,7 @@ class Instrument:
         self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _keras.why_plain() is not None:
+        if _keras.why_plain() is not None or (_keras.under_xla() and not self.codec.under_xla):
             return self.context.original(*args, **kwargs)
         return self.rule.call(self.context, *args, **kwargs)
 
@@ -77,6 +81,7 @@ class Instrumentation:
         `collect_statistics` is called.
       bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
         ones.
+      rate_changes: Under XLA: every time that values were out of a stream's range, in order.
     """
 
     def __init__(
@@ -90,6 +95,7 @@ class Instrumentation:
         self.wrapped = wrapped
         self.collecting: tf.Variable | None = None
         self.bound_scale = 1.0
+        self.rate_changes: list[RateChange] = []
 
     def all_instruments(self) -> dict[keras.layers.Layer, Instrument]:
         return {**self.instruments, **self.wrapped}
@@ -107,6 +113,30 @@ class Instrumentation:
         self.bound_scale = 1.0
         for site in self.sites().values():
             site.reset_bound()
+
+    def raise_rates(self) -> list[RateChange]:
+        """Gives a larger rate to the streams that saturated under XLA, and logs it.
+
+        Returns:
+          The streams whose rate rises as soon as the step is traced anew.
+        """
+        changes = []
+        for site in self.sites().values():
+            change = site.raise_rate()
+            if change is None:
+                continue
+            self.rate_changes.append(change)
+            share = f"{change.site}: {change.saturated:.2g} of the values were out of the range of"
+            if change.new_bits > change.bits:
+                changes.append(change)
+                logging.warning(
+                    "%s %d bits; %d from now on (one compilation).", share, change.bits, change.new_bits
+                )
+            else:
+                logging.warning(
+                    "%s %d bits, the largest rate: a larger error bound fits them.", share, change.bits
+                )
+        return changes
 
     def collect_statistics(self, model: keras.Model) -> None:
         """Builds the gradient statistics into the train step (once; drops the compiled functions)."""
@@ -159,8 +189,12 @@ def _wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrum
     return {layer: call for layer, call in calls.items() if isinstance(call, Instrument)}
 
 
-def _obstacle(model: keras.Model) -> str | None:
-    return "compiled with jit_compile=True" if _keras.jit_compile(model) else _keras.device_obstacle()
+def _obstacle(model: keras.Model, codec: Codec | None = None) -> str | None:
+    """Why the whole model will train as plain Keras; None when it will not."""
+    xla = _keras.jit_compile(model)
+    if xla and codec is not None and not codec.under_xla:
+        return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
+    return _keras.device_obstacle(xla)
 
 
 def compress_model(
@@ -216,8 +250,8 @@ def compress_model(
     chosen_codec = codecs.get(codec)
     bound = None if error_bound is None else ErrorBound.parse(error_bound)
     plans = _plan(model, storage)
-    obstacle = _obstacle(model)
     native.ops()
+    obstacle = _obstacle(model, chosen_codec)
 
     instruments: dict[keras.layers.Layer, Instrument] = {}
     with _keras.strategy_scope(model):
@@ -226,13 +260,16 @@ def compress_model(
                 instruments[plan.layer] = Instrument(plan, chosen_codec, bound)
     calls = list(_keras.all_graph_calls(model))
     sites = {id(layer): instrument.context.sites for layer, instrument in instruments.items()}
-    report = Report(model.name, tuple(predicted_rows(plans, sites, calls)), obstacle)
+    rows = predicted_rows(plans, sites, calls, xla=_keras.jit_compile(model))
+    report = Report(model.name, tuple(rows), obstacle, tuple(_keras.layers_without_xla(model)))
     for layer, instrument in instruments.items():
         _keras.set_call(layer, instrument, instrument.rule.method)
+    wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
+    handle = Instrumentation(instruments, report, wrapped)
     if instruments:
         _keras.fence_optimizer(model)
-    wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
-    _instrumented[model] = Instrumentation(instruments, report, wrapped)
+        _keras.watch_steps(model, lambda: bool(handle.raise_rates()))
+    _instrumented[model] = handle
     _keras.forget_traces(model)
     return report
 
@@ -250,6 +287,7 @@ def restore_model(model: keras.Model) -> None:
     for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
     _keras.unfence_optimizer(model)
+    _keras.unwatch_steps(model)
     del _instrumented[model]
     _keras.forget_traces(model)
 

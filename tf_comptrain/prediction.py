@@ -28,7 +28,10 @@ _NO_LAYER = "an operation of keras.ops: only layers are instrumented; a layer of
 
 
 def predicted_rows(
-    plans: Sequence[Any], sites: Mapping[int, Mapping[str, Site]], calls: Iterable[tuple[Any, list, list]]
+    plans: Sequence[Any],
+    sites: Mapping[int, Mapping[str, Site]],
+    calls: Iterable[tuple[Any, list, list]],
+    xla: bool = False,
 ) -> Iterator[Row]:
     """One row for each tensor that a layer holds, and for each layer that holds none.
 
@@ -36,9 +39,10 @@ def predicted_rows(
       plans: What will happen to each layer (model.Plan), in the order of the model.
       sites: Where layers hold streams: id of the layer -> role -> site.
       calls: (operation, input tensors, output tensors) of the calls in the model's graph.
+      xla: The step is compiled by XLA: streams have a fixed rate.
     """
     calls = list(calls)
-    graph = _Graph(plans, calls)
+    graph = _Graph(plans, calls, xla)
     for plan in plans:
         saves = _saves(plan)
         if not saves and not isinstance(plan.layer, keras.layers.InputLayer):
@@ -59,7 +63,8 @@ def _saves(plan: Any) -> tuple[Save, ...]:
 class _Graph:
     """Which tensor each layer reads and makes, and in which layer's stream each tensor is."""
 
-    def __init__(self, plans: Sequence[Any], calls: Iterable[tuple[Any, list, list]]):
+    def __init__(self, plans: Sequence[Any], calls: Iterable[tuple[Any, list, list]], xla: bool):
+        self.xla = xla
         self.tensors: dict[int, tuple[list, list]] = {}  # layer -> inputs, outputs of its first call
         for operation, inputs, outputs in calls:
             self.tensors.setdefault(id(operation), (inputs, outputs))
@@ -125,7 +130,7 @@ class _Graph:
         itemsize = tf.as_dtype(tensor.dtype).size
         plain_bytes = 0 if id(tensor) in self.counted else elements * itemsize
         self.counted.add(id(tensor))
-        held_bytes = 0 if free else round(elements * _bits(save, site, itemsize) / 8)
+        held_bytes = 0 if free else round(elements * _bits(save, site, itemsize, self.xla) / 8)
         return row._replace(plain_bytes=plain_bytes, predicted_bytes=held_bytes)
 
 
@@ -133,13 +138,15 @@ class _Graph:
 _RANGE_OVER_SIGMA = 10.0
 
 
-def _bits(save: Save, site: Site | None, itemsize: int) -> float:
+def _bits(save: Save, site: Site | None, itemsize: int, xla: bool) -> float:
     """Predicted bits per element."""
     if save.storage == BITMASK:
         return save.bits
     if save.storage == FUSED or site is None:
         return 8 * itemsize
     sparse = save.kind == "linear"  # inputs of convolutions are mostly ReLU outputs
+    if xla:
+        return site.rate(mid_rise=sparse)
     bits = site.codec.predicted_bits["sparse" if sparse else "dense"]
     if site.bound.relative:  # each halving of the bound costs a bit
         scale = _RANGE_OVER_SIGMA if site.bound.scale == RANGE else 1.0

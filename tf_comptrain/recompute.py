@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs
+from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
 from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
@@ -69,6 +69,7 @@ class Recompute(keras.layers.Wrapper):
         self._slices = slices
         self._codec_name = codecs.get(codec).name
         self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
+        native.ops()
         super().__init__(layer, **kwargs)
         self._check_slices()
         site = None

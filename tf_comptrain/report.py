@@ -44,11 +44,15 @@ class Report(NamedTuple):
       model: Name of the model.
       rows: One per saved tensor and per layer that saves none, in the order of the layers.
       obstacle: Why the whole model runs as plain Keras (a GPU, XLA); None when it does not.
+      without_xla: Layers that say they do not support XLA: because of them Keras does not turn
+        it on by itself, which it does on a GPU and where a step can take more than twice as long
+        without.
     """
 
     model: str
     rows: tuple[Row, ...]
     obstacle: str | None = None
+    without_xla: tuple[str, ...] = ()
 
     @property
     def skipped(self) -> tuple[Row, ...]:
@@ -99,6 +103,12 @@ class Report(NamedTuple):
                 f"{format_bytes(self.plain_bytes)} as plain values "
                 f"({self.plain_bytes / self.predicted_bytes:.1f}x). "
                 "Measure with tf_comptrain.memory.measure_step.",
+                markup=False,
+            )
+        if self.without_xla:
+            console.print(
+                f"Keras does not turn XLA on by itself because of {', '.join(self.without_xla)} "
+                "(supports_jit=False); on a GPU a step can take more than twice as long without it.",
                 markup=False,
             )
         return out.getvalue()

@@ -11,12 +11,14 @@ the gate (decompression waits for dy), the pass-through (consumers read compress
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import native
-from tf_comptrain.codecs import RANGE, SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain import _keras, native
+from tf_comptrain.codecs import RANGE, RATES, SUPPORTED_DTYPES, Codec, ErrorBound, FixedRateCodec, State
 
 KEEP = "keep"  # as it is, by plain Keras
 COMPRESS = "compress"  # error-bounded stream
@@ -36,6 +38,28 @@ DEFAULT_BOUNDS = {
     "nonlinear": ErrorBound(0.02),
 }
 _TIGHTNESS = {"linear": 0, "norm": 1, "nonlinear": 2}
+
+# Under XLA. What a tensor is taken to reach, in sigma, before a step has told; a ReLU's output, whose
+# sigma is that of its zeros too, reaches further.
+_REACH, _REACH_OF_RELU = 6.0, 12.0
+_HEADROOM = 1.25  # over the running range, when a rate is chosen by it
+MAX_SATURATED = 1e-6  # share of a tensor's values
+
+
+class RateChange(NamedTuple):
+    """Values that were out of the range of a stream's fixed rate, under XLA.
+
+    Attributes:
+      site: "layer/role".
+      saturated: Largest share of a tensor's values in a step.
+      bits: Of a value, as it was.
+      new_bits: From the next trace on; the same where there is no larger rate.
+    """
+
+    site: str
+    saturated: float
+    bits: int
+    new_bits: int
 
 
 class Site:
@@ -59,6 +83,9 @@ class Site:
         self.state = _variable(start, f"{name}/codec_state")
         # Written on collecting steps by layers that a callback watches.
         self.statistics: GradientStatistics | None = None
+        # Bits of a value under XLA, when the model was last traced; never fewer than `min_bits`.
+        self.bits: int | None = None
+        self.min_bits = RATES[0]
         # Whose stream serves here, when the model was last traced; another site's for a shared tensor.
         self.holder = self
 
@@ -73,9 +100,47 @@ class Site:
         state = self.read_state()
         return self.bound.value * (state.range if self.bound.scale == RANGE else state.running_sigma)
 
+    def rate(self, mid_rise: bool) -> int:
+        """Bits that a value would take under XLA, by the bound and, after a step, the running range."""
+        with tf.init_scope():
+            state = self.read_state()
+        scale = state.range if self.bound.scale == RANGE else state.running_sigma
+        bound = state.bound_set or self.relative_bound * scale
+        if state.running_range > 0 and bound > 0:
+            reach = _HEADROOM * state.running_range / (2 * bound)
+        elif self.bound.relative and self.bound.scale == RANGE:
+            reach = 1 / (2 * self.relative_bound)
+        elif self.bound.relative:
+            reach = (_REACH_OF_RELU if mid_rise else _REACH) / (2 * self.relative_bound)
+        else:
+            reach = math.inf
+        return max(FixedRateCodec.rate_for(reach, mid_rise), self.min_bits)
+
+    def coder(self, mid_rise: bool) -> Codec:
+        """What encodes here, in the graph being traced: under XLA, codec F at this site's rate."""
+        if not _keras.under_xla():
+            return self.codec
+        self.bits = self.rate(mid_rise)
+        return FixedRateCodec(self.bits)
+
     def read_state(self) -> State:
         """The state after the last step, as numbers."""
         return State(*(float(v) for v in self.state.numpy()))
+
+    def raise_rate(self) -> RateChange | None:
+        """After steps under XLA: asks for more bits, from the next trace on, where values saturated.
+
+        Returns:
+          What happened; None where at most `MAX_SATURATED` of the values did.
+        """
+        state = self.read_state()
+        if self.bits is None or state.saturated <= MAX_SATURATED:
+            return None
+        self.min_bits = next((bits for bits in RATES if bits > self.bits), self.bits)
+        values = self.state.numpy()
+        values[State._fields.index("saturated")] = 0.0
+        self.state.assign(values)
+        return RateChange(self.name, state.saturated, self.bits, self.min_bits)
 
     def set_bound(self, bound: float) -> None:
         """Sets the absolute bound from the next step on; 0 returns to the relative one. No retracing."""
@@ -126,8 +191,9 @@ def _variable(values: Sequence[float], name: str) -> tf.Variable:
 class Held:
     """A tensor held as a stream."""
 
-    def __init__(self, site: Site, stream: tf.Tensor, x: tf.Tensor, mid_rise: bool):
+    def __init__(self, site: Site, codec: Codec, stream: Any, x: tf.Tensor, mid_rise: bool):
         self.site = site
+        self.codec = codec
         self.stream = stream
         self.mid_rise = mid_rise
         self._static_shape = x.shape
@@ -136,19 +202,19 @@ class Held:
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
-        x_hat = self.site.codec.decompress(self.stream, self._shape, self._dtype, gate)
+        x_hat = self.codec.decompress(self.stream, self._shape, self._dtype, gate)
         x_hat.set_shape(self._static_shape)
         return x_hat
 
     def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
         """dy where x != 0, else 0."""
-        return self.site.codec.mask_gradient(self.stream, dy)
+        return self.codec.mask_gradient(self.stream, dy)
 
     def batch_norm_gradient(
         self, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """dx, dgamma and dbeta where x is normalized; x_hat is never a tensor. dy is the gate."""
-        return self.site.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
+        return self.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
 
 
 class Rebuilt:
@@ -248,11 +314,12 @@ def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held | Rebuilt]:
         held = slot.rebuilt
     if held is None:
         mid_rise = slot.wants_mask and site.codec.carries_mask
-        through, stream, state = site.codec.compress(
+        codec = site.coder(mid_rise)
+        through, stream, state = codec.compress(
             x, site.state, site.relative_bound, mid_rise, site.bound.scale
         )
         site.state.assign(state)
-        held = Held(site, stream, x, mid_rise)
+        held = Held(site, codec, stream, x, mid_rise)
         slot.held.append(held)
         if not tf.executing_eagerly():  # eager execution runs in order by itself
             x._comptrain_through = through

@@ -72,6 +72,22 @@ class TensorFlow(NamedTuple):
     def tag(self) -> str:
         return "tf" + "_".join(self.version.split(".")[:2])
 
+    @property
+    def include(self) -> Path:
+        return next(Path(f[len("-isystem") :]) for f in self.compile_flags if f.startswith("-isystem"))
+
+    @property
+    def has_xla_headers(self) -> bool:
+        """Whether XLA is where cc/kernels/*_xla.cc include it from: since TensorFlow 2.18 or so."""
+        return (self.include / "xla/hlo/builder/xla_builder.h").exists()
+
+    def xla_flags(self) -> list[str]:
+        """What XLA's headers need beyond TensorFlow's own: those of the libraries that it uses."""
+        external = self.include / "external"
+        folders = [*sorted(p for p in external.iterdir() if p.is_dir()), external / "farmhash_archive/src"]
+        # GCC takes the small vectors inside XLA's shapes for uninitialized.
+        return [*(f"-isystem{folder}" for folder in folders), "-Wno-maybe-uninitialized"]
+
 
 class Cuda(NamedTuple):
     """A CUDA toolkit."""
@@ -167,6 +183,8 @@ def codec_unit(
 def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
     """A file of cc/ops or cc/kernels: compiled as TensorFlow was, for any x86-64."""
     flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
+    if source.stem.endswith("_xla"):
+        flags += tf.xla_flags()
     folder = BUILD / tf.tag / source.parent.name
     if cuda:
         flags += ["-DTF_COMPTRAIN_CUDA=1", f"-isystem{cuda.home / 'include'}"]
@@ -185,9 +203,12 @@ def codec_sources() -> list[Path]:
     return sorted(p for p in (ROOT / "cc/codec").glob("*.cc") if not p.stem.endswith("_test"))
 
 
-def kernel_sources(cuda: Cuda | None) -> list[Path]:
+def kernel_sources(tf: TensorFlow, cuda: Cuda | None) -> list[Path]:
+    left_out = tuple(
+        ending for ending, built in (("_gpu", cuda is not None), ("_xla", tf.has_xla_headers)) if not built
+    )
     files = [*(ROOT / "cc/ops").glob("*.cc"), *(ROOT / "cc/kernels").glob("*.cc")]
-    return sorted(p for p in files if cuda or not p.stem.endswith("_gpu"))
+    return sorted(p for p in files if not p.stem.endswith(left_out))
 
 
 def is_fresh(target: Path, command: list[str], inputs: list[Path]) -> bool:
@@ -269,7 +290,7 @@ def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
         raise BuildError("TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no cc/codec/*.cu.")
     cuda = find_cuda() if cuda_sources else None
     print(f"TensorFlow {tf.version}, " + (f"CUDA from {cuda.home}" if cuda else "CPU only"), flush=True)
-    units = [kernel_unit(p, tf, cuda) for p in kernel_sources(cuda)]
+    units = [kernel_unit(p, tf, cuda) for p in kernel_sources(tf, cuda)]
     units += [codec_unit(p) for p in codec_sources()]
     flags = list(tf.link_flags)
     if cuda:

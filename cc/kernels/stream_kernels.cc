@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/codec/choose.h"
 #include "cc/codec/codec.h"
+#include "cc/kernels/state.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -21,18 +22,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-// Layout of the state vector; tf_comptrain/codecs.py names the same fields.
-enum StateField {
-  kBoundSet,
-  kBoundUsed,
-  kRunningSigma,
-  kNonzeroRatio,
-  kSigma,
-  kStreamBytes,
-  kRange,
-  kStateFields
-};
 
 double SigmaOf(const PlaneStats& s, int64_t n) {
   if (n == 0) return 0;
@@ -143,6 +132,8 @@ class CompressOp : public OpKernel {
     new_state(kSigma) = sigma;
     new_state(kStreamBytes) = stream_bytes;
     new_state(kRange) = range;
+    new_state(kSaturated) = state(kSaturated);
+    new_state(kRunningRange) = state(kRunningRange);
     ctx->set_output(0, x);
   }
 

@@ -15,13 +15,15 @@ REGISTER_OP("Comptrain>BatchNormGrad")
     .Input("gamma: float")
     .Input("mean: float")
     .Input("inv_std: float")
+    .Input("state: float")
     .Output("dx: T")
     .Output("dgamma: float")
     .Output("dbeta: float")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("mid_rise: bool = false")
+    .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle dy, vector;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &vector));
       TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(1), 1, &dy));
       DimensionHandle channels =
           c->RankKnown(dy) ? c->Dim(dy, -1) : c->UnknownDim();
@@ -49,6 +51,8 @@ dy: the incoming gradient, channels last.
 gamma: [channels].
 mean: [channels], of the batch.
 inv_std: [channels], 1 / sqrt(population variance of the batch + epsilon).
+state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
+mid_rise, bits: XLA: as Comptrain>Compress had them.
 )doc");
 
 }  // namespace tensorflow

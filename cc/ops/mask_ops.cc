@@ -17,13 +17,14 @@ REGISTER_OP("Comptrain>Bitmask")
     .Attr("upper: float = inf")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(0));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->UnknownShape());
       return absl::OkStatus();
     })
     .Doc(R"doc(
 Packs lower < x < upper into one bit per element and passes x through.
 
-bits: [ceil(n / 8)]; element i is bit i % 8 of byte i / 8.
+bits: [ceil(n / 8)]; element i is bit i % 8 of byte i / 8. Under XLA of another
+  static shape; read by ops compiled as this one was.
 )doc");
 
 REGISTER_OP("Comptrain>BitmaskGrad")
@@ -81,14 +82,15 @@ REGISTER_OP("Comptrain>MaxPool")
         TF_RETURN_IF_ERROR(c->ReplaceDim(y, i + 1, out, &y));
       }
       c->set_output(0, y);
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->UnknownShape());
       return absl::OkStatus();
     })
     .Doc(R"doc(
 Max pooling, channels last, that keeps each maximum's position in its window.
 
 index: positions packed in 1, 2, 4, 8 or 16 bits by window size; what the
-  gradient needs in place of input and output.
+  gradient needs in place of input and output. Under XLA of a static shape, for
+  windows of at most 64 positions.
 )doc");
 
 REGISTER_OP("Comptrain>MaxPoolGrad")

@@ -22,11 +22,12 @@ REGISTER_OP("Comptrain>Compress")
     .Attr("decay: float = 0.9")
     .Attr("mid_rise: bool = false")
     .Attr("dither: bool = false")
+    .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle state;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &state));
       c->set_output(0, c->input(0));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->UnknownShape());
       c->set_output(2, state);
       return absl::OkStatus();
     })
@@ -36,12 +37,20 @@ Encodes x with an error bound, or without loss, and passes x through.
 Consumers of x read `output` (the same buffer), so that the forward pass cannot
 run ahead of compression.
 
+Executor and XLA encode differently. The executor's streams have as many bytes
+as the values need and hold the bound strictly. XLA needs static shapes: every
+value takes `bits` bits, values out of range saturate, and `new_state` counts
+them. A stream is read by ops compiled as its writer was.
+
 x: activation, channels last.
-state: [7]: bound set by the user (absolute; 0: relative), bound used,
+state: [9]: bound set by the user (absolute; 0: relative), bound used,
   running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream
-  bytes, range of this tensor (0 unless relative_to is 'range').
+  bytes, range of this tensor (0 unless relative_to is 'range'); under XLA also
+  the largest share of saturated values of a step so far, and the running
+  largest magnitude (0: none yet).
 output: x.
-stream: encoded bytes; their number is known only after encoding.
+stream: encoded bytes: a vector whose length is known only after encoding, or,
+  under XLA, of static shape.
 new_state: state after this tensor.
 codec: name of the stream format; 'zvc' is lossless, its bound is 0; 'auto':
   chosen for this tensor from a sample of it.
@@ -49,22 +58,26 @@ relative_bound: bound = relative_bound * running sigma where none is set.
 relative_to: 'range': bound = relative_bound * (max - min) of this tensor.
 decay: of the running sigma, per step.
 mid_rise: keep the zero mask of x exactly, so that the stream also serves the
-  gradient of the ReLU that made x.
+  gradient of the ReLU that made x. Under XLA codes are unsigned then: x >= 0.
 dither: make the error independent of the data, by subtractive dither; keeps the
-  zero mask too.
+  zero mask too. Not under XLA.
+bits: of one value under XLA: 2, 3, 4, 6 or 8. With 8 the bound grows where the
+  running range asks for it.
 )doc");
 
 REGISTER_OP("Comptrain>Decompress")
     .Input("stream: uint8")
     .Input("shape: Tshape")
     .Input("gate: G")
+    .Input("state: float")
     .Output("x_hat: T")
     .Attr("T: {float, bfloat16, half}")
     .Attr("G: type")
     .Attr("Tshape: {int32, int64} = DT_INT32")
+    .Attr("mid_rise: bool = false")
+    .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
-      ShapeHandle unused, out;
-      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
+      ShapeHandle out;
       TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(1, &out));
       c->set_output(0, out);
       return absl::OkStatus();
@@ -78,6 +91,8 @@ that nothing is decompressed before the backward pass needs it.
 stream: bytes of Comptrain>Compress.
 shape: of the result; its element count must be the stream's.
 gate: the incoming gradient.
+state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
+mid_rise, bits: XLA: as Comptrain>Compress had them.
 x_hat: |x - x_hat| <= bound for every finite element; x itself for 'zvc'.
 )doc");
 
@@ -86,6 +101,7 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
     .Input("dy: T")
     .Output("dx: T")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(1));
       return absl::OkStatus();
@@ -93,6 +109,8 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
     .Doc(R"doc(
 Gradient of ReLU from the mid-rise or lossless stream of its output: dy where
 the stored value is not zero, else 0.
+
+bits: XLA: as Comptrain>Compress had it.
 )doc");
 
 }  // namespace tensorflow

@@ -29,6 +29,7 @@ from tf_comptrain._keras.layers import (
     input_count,
     jit_compile,
     layer_output_hook,
+    layers_without_xla,
     passive_operations,
     reset_call,
     set_call,
@@ -46,6 +47,7 @@ from tf_comptrain._keras.scopes import (
     replay_scope,
     replaying,
     training_scope,
+    under_xla,
     why_plain,
 )
 from tf_comptrain._keras.training import (
@@ -60,6 +62,8 @@ from tf_comptrain._keras.training import (
     train_step_runner,
     trainable_variables,
     unfence_optimizer,
+    unwatch_steps,
+    watch_steps,
 )
 from tf_comptrain._keras.version import KERAS_3
 
@@ -96,6 +100,7 @@ __all__ = [
     "kernel_devices",
     "layer_output_hook",
     "layer_scope",
+    "layers_without_xla",
     "loss_scale",
     "passive_operations",
     "plain_scope",
@@ -111,7 +116,10 @@ __all__ = [
     "train_step_runner",
     "trainable_variables",
     "training_scope",
+    "under_xla",
     "unfence_optimizer",
     "unsteady_shuffle_of",
+    "unwatch_steps",
+    "watch_steps",
     "why_plain",
 ]

@@ -59,6 +59,11 @@ def jit_compile(model: keras.Model) -> bool:
     return bool(getattr(model, "_jit_compile", False))
 
 
+def layers_without_xla(model: keras.Model) -> list[str]:
+    """Names of the layers that keep Keras from choosing XLA by itself."""
+    return [layer.name for layer in sublayers(model) if not getattr(layer, "supports_jit", True)]
+
+
 def strategy_scope(model: keras.layers.Layer) -> contextlib.AbstractContextManager:
     """The tf.distribute scope in which the model's variables were made."""
     strategy = getattr(model, "_distribute_strategy", None)

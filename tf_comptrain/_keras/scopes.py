@@ -68,13 +68,26 @@ def why_plain() -> str | None:
     return device_obstacle()
 
 
-def device_obstacle() -> str | None:
-    """What about the device or the compilation keeps the codec ops from running; None if nothing."""
-    if control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()):
-        return "compiled with XLA (jit_compile=True), for which the codec ops have no lowering"
-    if tf.config.list_logical_devices("GPU"):
-        return "on a GPU, for which the codec ops have no kernel"
-    return None
+def under_xla() -> bool:
+    """Whether the graph being built will be compiled by XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()))
+
+
+def device_obstacle(xla: bool | None = None) -> str | None:
+    """What about the device or the compilation keeps the codec ops from running; None if nothing.
+
+    Args:
+      xla: Whether XLA compiles them; None: as the graph being built says.
+    """
+    xla = under_xla() if xla is None else xla
+    device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    if not xla and device == "CPU":
+        return None
+    if (f"XLA_{device}_JIT" if xla else device) in kernel_devices("Comptrain>Compress"):
+        return None
+    if xla:
+        return "compiled with XLA (jit_compile=True), for which this op library has no lowering"
+    return f"on a {device}, for which this op library has no kernel"
 
 
 def kernel_devices(op: str) -> list[str]:

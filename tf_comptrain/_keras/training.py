@@ -61,6 +61,45 @@ def _fenced_update_step(optimizer, gradient, *args, **kwargs):
         return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
 
 
+def watch_steps(model: keras.Model, check: Callable[[], bool]) -> None:
+    """Calls `check` after steps 1, 2, 4, 8 and every 16th of the compiled train function.
+
+    Where it answers True, the function is traced anew. Nothing in Keras 2.
+    """
+    if not KERAS_3:
+        return
+    reference = weakref.ref(model)
+
+    def make_train_function(force=False):
+        model: Any = reference()
+        if model.train_function is None or force:
+            type(model).make_train_function(model, force)
+            model.train_function = _watched(reference, model.train_function, check)
+        return model.train_function
+
+    model.__dict__["make_train_function"] = make_train_function
+
+
+def unwatch_steps(model: keras.Model) -> None:
+    model.__dict__.pop("make_train_function", None)
+
+
+def _watched(reference: Any, train_function: Callable, check: Callable[[], bool]) -> Callable:
+    steps = 0
+
+    def run(iterator):
+        nonlocal steps
+        logs = train_function(iterator)
+        model: Any = reference()
+        before, steps = steps, steps + model.steps_per_execution
+        due = before // 16 < steps // 16 or before.bit_length() < min(steps, 16).bit_length()
+        if due and check():
+            model.make_train_function(force=True)
+        return logs
+
+    return run
+
+
 def build_optimizer(model: keras.Model) -> None:
     """Makes the optimizer's slots now, so that they exist before a step is measured."""
     if not model.optimizer.built:

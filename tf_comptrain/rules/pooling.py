@@ -7,11 +7,12 @@ import math
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import native
+from tf_comptrain import _keras, native
 from tf_comptrain.rules.base import BITMASK, KEEP, Context, Passive, Rule, Save, register_rule
 from tf_comptrain.storage import fenced
 
 _MAX_WINDOW = 1 << 16
+_MAX_XLA_WINDOW = 64  # the lowering compares every position
 
 
 class _MaxPooling(Rule):
@@ -28,9 +29,10 @@ class _MaxPooling(Rule):
         return (Save("index", "output", BITMASK, bits=_index_bits(math.prod(_tuple(layer.pool_size)))),)
 
     def call(self, context: Context, x, **kwargs):
-        if not x.dtype.is_floating or x.dtype == tf.float64:
-            return context.original(x, **kwargs)
         layer = context.layer
+        too_large = _keras.under_xla() and math.prod(_tuple(layer.pool_size)) > _MAX_XLA_WINDOW
+        if not x.dtype.is_floating or x.dtype == tf.float64 or too_large:
+            return context.original(x, **kwargs)
         y, _ = native.ops().comptrain_max_pool(
             fenced(x),
             ksize=_tuple(layer.pool_size),

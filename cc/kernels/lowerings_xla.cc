@@ -1,0 +1,613 @@
+// XLA lowerings of the ops, for its CPU and GPU compilers.
+//
+// Registered as kernels of XLA's compilation devices. REGISTER_XLA_OP would not
+// do: its kernels are registered once, when the first op or model of the process
+// is made, and this library is loaded later.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cc/kernels/fixed_rate_xla.h"
+#include "cc/kernels/pool_attrs.h"
+#include "cc/kernels/state.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "xla/hlo/builder/lib/arithmetic.h"
+#include "xla/service/custom_call_status.h"
+#include "xla/service/custom_call_target_registry.h"
+
+namespace comptrain {
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::XlaOpKernel;
+using tensorflow::XlaOpKernelContext;
+using xla::XlaOp;
+
+// Positions of a pooling window are told apart by unrolled comparisons.
+constexpr int kMaxWindow = 64;
+// Of a tensor that is sampled for its standard deviation.
+constexpr char kCpuCompiler[] = "XLA_CPU_JIT", kGpuCompiler[] = "XLA_GPU_JIT";
+constexpr int64_t kSample = 1 << 16;
+// As in the streams of the executor: rounding stays within the bound.
+constexpr float kStepOverBound = 2 * (1 - 1.0f / 8192);
+constexpr float kSmallestBound = 1e-30f;
+// Over the running range, where the bound follows it.
+constexpr float kHeadroom = 1.25f;
+
+XlaOp F32(XlaOp x) { return xla::ConvertElementType(x, xla::F32); }
+XlaOp Scalar(XlaOp like, float value) {
+  return xla::ConstantR0<float>(like.builder(), value);
+}
+XlaOp Field(XlaOp state, StateField field) {
+  return xla::Reshape(xla::SliceInDim(state, field, field + 1, 1, 0), {});
+}
+std::vector<int64_t> Dims(XlaOp x) {
+  const auto dims = x.builder()->GetShape(x)->dimensions();
+  return {dims.begin(), dims.end()};
+}
+int64_t Size(XlaOp x) {
+  return xla::ShapeUtil::ElementsIn(*x.builder()->GetShape(x));
+}
+XlaOp SumAll(XlaOp x) {
+  return xla::ReduceAll(
+      x, xla::Zero(x.builder(), xla::F32),
+      xla::CreateScalarAddComputation(xla::F32, x.builder()));
+}
+// `x` folded to an eighth of its size: reductions do not always fuse with what
+// computes their operand, which would then be a tensor.
+template <class Combine>
+XlaOp Folded(XlaOp x, const Combine& combine) {
+  const std::vector<XlaOp> members = Packing(Dims(x), 1).Members(x);
+  XlaOp all = members[0];
+  for (size_t i = 1; i < members.size(); ++i) all = combine(all, members[i]);
+  return all;
+}
+// How many elements of a predicate hold; as f32, exact below 2^24.
+XlaOp CountAll(XlaOp pred) {
+  return SumAll(Folded(F32(pred), [](XlaOp a, XlaOp b) { return a + b; }));
+}
+// Of the finite values, and of 0; x is f32.
+XlaOp Largest(XlaOp x) {
+  const XlaOp finite = xla::Select(xla::IsFinite(x), x, xla::ZerosLike(x));
+  return xla::ReduceAll(
+      Folded(finite, [](XlaOp a, XlaOp b) { return xla::Max(a, b); }),
+      xla::Zero(x.builder(), xla::F32),
+      xla::CreateScalarMaxComputation(xla::F32, x.builder()));
+}
+XlaOp LargestMagnitude(XlaOp x) { return Largest(xla::Abs(x)); }
+XlaOp Squared(XlaOp x) { return x * x; }
+XlaOp IsZero(XlaOp x) {
+  return xla::Lt(xla::Abs(x), Scalar(x, std::numeric_limits<float>::min()));
+}
+
+// Every stride-th element along the largest dimensions but the last: at most
+// kSample, or one of each channel.
+XlaOp Sample(XlaOp x) {
+  std::vector<int64_t> limits = Dims(x), start(limits.size(), 0),
+                       stride(limits.size(), 1), left = limits;
+  int64_t n = Size(x);
+  while (n > kSample) {
+    int widest = -1;
+    for (int d = 0; d + 1 < static_cast<int>(left.size()); ++d) {
+      if (left[d] > 1 && (widest < 0 || left[d] > left[widest])) widest = d;
+    }
+    if (widest < 0) break;
+    n /= left[widest];
+    stride[widest] *= 2;
+    left[widest] = (limits[widest] + stride[widest] - 1) / stride[widest];
+    n *= left[widest];
+  }
+  return xla::Slice(x, start, limits, stride);
+}
+
+absl::Status CheckBits(int bits) {
+  if (bits == 2 || bits == 3 || bits == 4 || bits == 6 || bits == 8) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("bits must be 2, 3, 4, 6 or 8, got ", bits));
+}
+
+// Fence's custom call: each result is its operand. opaque: sizes in bytes.
+void FenceOnHost(void* out, const void** in, const char* opaque,
+                 size_t opaque_bytes, XlaCustomCallStatus* /*status*/) {
+  void** results = static_cast<void**>(out);
+  std::istringstream sizes(std::string(opaque, opaque_bytes));
+  size_t bytes;
+  for (int i = 0; sizes >> bytes; ++i) {
+    if (results[i] != in[i]) std::memcpy(results[i], in[i], bytes);
+  }
+}
+
+const bool registered = [] {
+  xla::CustomCallTargetRegistry::Global()->Register(
+      kFenceTarget, reinterpret_cast<void*>(FenceOnHost), "Host");
+  return true;
+}();
+
+// A lowering, and which of XLA's compilers it is for.
+class Lowering : public XlaOpKernel {
+ public:
+  explicit Lowering(OpKernelConstruction* ctx)
+      : XlaOpKernel(ctx), on_cpu_(ctx->device_type() == kCpuCompiler) {}
+
+ protected:
+  const bool on_cpu_;
+};
+
+// Codec F: quantization in a fixed number of bits.
+struct FixedRate {
+  int bits = 8;
+  bool mid_rise = false;
+
+  absl::Status Read(OpKernelConstruction* ctx) {
+    absl::Status s = ctx->GetAttr("bits", &bits);
+    if (s.ok()) s = CheckBits(bits);
+    if (s.ok()) s = ctx->GetAttr("mid_rise", &mid_rise);
+    return s;
+  }
+
+  // Codes count from the most negative one, unless the mask is kept: then zero
+  // is code 0, and all others are positive.
+  int zero_code() const { return mid_rise ? 0 : 1 << (bits - 1); }
+  int levels() const {
+    return mid_rise ? (1 << bits) - 1 : (1 << (bits - 1)) - 1;
+  }
+
+  struct Encoded {
+    XlaOp codes, saturated;
+  };
+
+  // x: f32. The error is at most step / 2 wherever `saturated` is false. NaN is
+  // saturated, and coded as zero; as the smallest value where a mask is kept.
+  Encoded Encode(XlaOp x, XlaOp step) const {
+    const XlaOp t = x * (Scalar(x, 1) / step);
+    if (mid_rise) {
+      const XlaOp code = xla::Clamp(Scalar(x, 1), xla::Floor(t) + Scalar(x, 1),
+                                    Scalar(x, levels()));
+      const XlaOp fits =
+          xla::And(xla::Ge(t, Scalar(x, 0)), xla::Le(t, Scalar(x, levels())));
+      return {ToInt(xla::Select(IsZero(x), xla::ZerosLike(x), Finite(code, 1))),
+              xla::Not(xla::Or(fits, IsZero(x)))};
+    }
+    const XlaOp code = xla::Clamp(Scalar(x, -levels()), xla::RoundNearestEven(t),
+                                  Scalar(x, levels()));
+    const XlaOp fits = xla::Le(xla::Abs(t), Scalar(x, levels() + 0.5f));
+    return {ToInt(Finite(code, 0) + Scalar(x, zero_code())), xla::Not(fits)};
+  }
+
+  XlaOp Decode(XlaOp codes, XlaOp step) const {
+    const XlaOp code = F32(codes);
+    if (!mid_rise) return (code - Scalar(code, zero_code())) * step;
+    return xla::Select(xla::Eq(code, Scalar(code, 0)), xla::ZerosLike(code),
+                       (code - Scalar(code, 0.5f)) * step);
+  }
+
+ private:
+  static XlaOp Finite(XlaOp code, float otherwise) {
+    return xla::Select(xla::Eq(code, code), code,
+                       xla::FullLike(code, otherwise));
+  }
+  static XlaOp ToInt(XlaOp code) {
+    return xla::ConvertElementType(code, xla::U8);
+  }
+};
+
+XlaOp StepOf(XlaOp state) {
+  return Field(state, kBoundUsed) * Scalar(state, kStepOverBound);
+}
+
+class CompressXla : public Lowering {
+ public:
+  explicit CompressXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_bound", &relative_bound_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &decay_));
+    std::string codec;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("codec", &codec));
+    OP_REQUIRES(ctx, codec != "zvc",
+                absl::UnimplementedError(
+                    "codec 'zvc' is lossless: its streams have no static size, "
+                    "which XLA needs. Use 'plane', or jit_compile=False."));
+    bool dither;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dither", &dither));
+    OP_REQUIRES(ctx, !dither,
+                absl::UnimplementedError("dither has no XLA lowering. Use dither="
+                                         "False, or jit_compile=False."));
+    std::string relative_to;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_to", &relative_to));
+    of_range_ = relative_to == "range";
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    const XlaOp x = ctx->Input(0), state = ctx->Input(1);
+    OP_REQUIRES(ctx, Size(state) == kStateFields,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "state must have ", static_cast<int>(kStateFields),
+                    " elements, got ", Size(state))));
+    const Packing packing(Dims(x), rate_.bits);
+    if (Size(x) == 0) {
+      ctx->SetOutput(0, x);
+      ctx->SetOutput(1, packing.Pack(xla::ConvertElementType(x, xla::U8)));
+      ctx->SetOutput(2, state);
+      return;
+    }
+    const XlaOp values = F32(x), sample = F32(Sample(x));
+    const XlaOp count = Scalar(x, Size(sample));
+    const XlaOp mean = SumAll(sample) / count;
+    const XlaOp sigma =
+        xla::Sqrt(SumAll(Squared(sample - mean)) / count);
+    const XlaOp range =
+        of_range_ ? Largest(values) + Largest(xla::Neg(values)) : Scalar(x, 0);
+    const XlaOp bound = Bound(state, sigma, range, LargestMagnitude(sample));
+    const FixedRate::Encoded encoded =
+        rate_.Encode(values, bound * Scalar(x, kStepOverBound));
+
+    const XlaOp largest = LargestMagnitude(values);
+    const XlaOp share = CountAll(encoded.saturated) / Scalar(x, Size(x));
+    const XlaOp fields[kStateFields] = {
+        Field(state, kBoundSet),
+        bound,
+        Running(state, kRunningSigma, sigma),
+        CountAll(xla::Not(IsZero(sample))) / count,
+        sigma,
+        Scalar(x, packing.stream_bytes()),
+        range,
+        xla::Max(Field(state, kSaturated), share),
+        xla::Max(largest, Running(state, kRunningRange, largest))};
+    std::vector<XlaOp> new_state;
+    for (const XlaOp& field : fields) {
+      new_state.push_back(xla::Reshape(field, {1}));
+    }
+    // Readers of x wait for the stream: the forward pass does not run ahead.
+    const std::vector<XlaOp> fenced =
+        Fence(on_cpu_, {x, packing.Pack(encoded.codes)});
+    ctx->SetOutput(0, fenced[0]);
+    ctx->SetOutput(1, fenced[1]);
+    ctx->SetOutput(2, xla::ConcatInDim(x.builder(), new_state, 0));
+  }
+
+ private:
+  // Absolute where the state sets one, else relative to sigma. The largest rate
+  // has no larger one to change to: its bound follows the range.
+  XlaOp Bound(XlaOp state, XlaOp sigma, XlaOp range, XlaOp sample_max) const {
+    const XlaOp running = Field(state, kRunningSigma);
+    const XlaOp set = Field(state, kBoundSet);
+    const XlaOp now =
+        of_range_ ? range
+                  : xla::Select(xla::Gt(running, xla::ZerosLike(running)),
+                                running, sigma);
+    XlaOp bound = xla::Select(
+        xla::Ne(set, xla::ZerosLike(set)), set,
+        xla::Max(now * Scalar(now, relative_bound_), Scalar(now, kSmallestBound)));
+    if (rate_.bits == 8) {
+      const XlaOp before = Field(state, kRunningRange);
+      const XlaOp known = xla::Gt(before, xla::ZerosLike(before));
+      const XlaOp reach = xla::Select(known, before * Scalar(before, kHeadroom),
+                                      sample_max * Scalar(before, 1.5f));
+      bound = xla::Max(
+          bound, reach / Scalar(before, kStepOverBound * rate_.levels()));
+    }
+    return bound;
+  }
+
+  XlaOp Running(XlaOp state, StateField field, XlaOp now) const {
+    const XlaOp before = Field(state, field);
+    return xla::Select(
+        xla::Gt(before, xla::ZerosLike(before)),
+        before * Scalar(now, decay_) + now * Scalar(now, 1 - decay_), now);
+  }
+
+  FixedRate rate_;
+  float relative_bound_ = 0, decay_ = 0;
+  bool of_range_ = false;
+};
+
+class DecompressXla : public Lowering {
+ public:
+  explicit DecompressXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    tensorflow::TensorShape shape;
+    OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(1, &shape));
+    const auto dims = shape.dim_sizes();
+    const Packing packing(dims, rate_.bits);
+    const XlaOp stream = ctx->Input(0);
+    OP_REQUIRES(ctx, Size(stream) == packing.stream_bytes(),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "a stream of ", rate_.bits, " bits a value for shape ",
+                    shape.DebugString(), " has ", packing.stream_bytes(),
+                    " bytes, got ", Size(stream))));
+    const XlaOp x_hat = rate_.Decode(
+        packing.Unpack(Gated(on_cpu_, stream, ctx->Input(2))), StepOf(ctx->Input(3)));
+    ctx->SetOutput(0,
+                   xla::Reshape(xla::ConvertElementType(
+                                    x_hat, ctx->output_xla_type(0)),
+                                dims));
+  }
+
+ private:
+  FixedRate rate_;
+};
+
+// dy where a code is not zero, times `on`; elsewhere times `off`.
+XlaOp MaskedGradient(bool on_cpu, XlaOp stream, XlaOp dy, int bits, float on, float off) {
+  const XlaOp codes = Packing(Dims(dy), bits).Unpack(Gated(on_cpu, stream, dy));
+  const XlaOp set =
+      xla::Reshape(xla::Ne(codes, xla::ZerosLike(codes)), Dims(dy));
+  auto times = [&](float factor) {
+    if (factor == 1) return dy;
+    if (factor == 0) return xla::ZerosLike(dy);
+    return dy * xla::FullLike(dy, factor);
+  };
+  return xla::Select(set, times(on), times(off));
+}
+
+class StreamMaskGradXla : public Lowering {
+ public:
+  explicit StreamMaskGradXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("bits", &bits_));
+    OP_REQUIRES_OK(ctx, CheckBits(bits_));
+  }
+  void Compile(XlaOpKernelContext* ctx) override {
+    ctx->SetOutput(0, MaskedGradient(on_cpu_, ctx->Input(0), ctx->Input(1), bits_, 1, 0));
+  }
+
+ private:
+  int bits_;
+};
+
+class BitmaskXla : public Lowering {
+ public:
+  explicit BitmaskXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("lower", &lower_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("upper", &upper_));
+  }
+  void Compile(XlaOpKernelContext* ctx) override {
+    const XlaOp x = ctx->Input(0), values = F32(x);
+    const XlaOp inside = xla::And(xla::Gt(values, Scalar(x, lower_)),
+                                  xla::Lt(values, Scalar(x, upper_)));
+    ctx->SetOutput(0, x);
+    ctx->SetOutput(1, Fence(on_cpu_, {Packing(Dims(x), 1).Pack(inside)})[0]);
+  }
+
+ private:
+  float lower_, upper_;
+};
+
+class BitmaskGradXla : public Lowering {
+ public:
+  explicit BitmaskGradXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("on", &on_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("off", &off_));
+  }
+  void Compile(XlaOpKernelContext* ctx) override {
+    ctx->SetOutput(0,
+                   MaskedGradient(on_cpu_, ctx->Input(0), ctx->Input(1), 1, on_, off_));
+  }
+
+ private:
+  float on_, off_;
+};
+
+class PoolXla : public Lowering {
+ public:
+  explicit PoolXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+    for (int k : attrs_.ksize) window_ *= k;
+    OP_REQUIRES(ctx, window_ <= kMaxWindow,
+                absl::UnimplementedError(absl::StrCat(
+                    "XLA: the pooling window has ", window_,
+                    " positions, more than ", kMaxWindow)));
+  }
+
+ protected:
+  int bits() const {
+    return window_ <= 2 ? 1 : window_ <= 4 ? 2 : window_ <= 16 ? 4 : 8;
+  }
+  int rank() const { return attrs_.ksize.size(); }
+
+  // Offset of a position, row-major, along each spatial dimension.
+  std::vector<int64_t> Offsets(int position) const {
+    std::vector<int64_t> offsets(rank());
+    for (int d = rank() - 1; d >= 0; --d) {
+      offsets[d] = position % attrs_.ksize[d];
+      position /= attrs_.ksize[d];
+    }
+    return offsets;
+  }
+
+  PoolAttrs attrs_;
+  int window_ = 1;
+};
+
+class MaxPoolXla : public PoolXla {
+ public:
+  using PoolXla::PoolXla;
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    PoolShape p;
+    XlaOp x = ctx->Input(0);
+    OP_REQUIRES_OK(ctx, attrs_.Shape(tensorflow::TensorShape(Dims(x)), &p));
+    xla::XlaBuilder* b = x.builder();
+    const int first = 3 - rank();  // PoolShape counts from three dimensions
+    xla::PaddingConfig padding = xla::MakeNoPaddingConfig(rank() + 2);
+    for (int d = 0; d < rank(); ++d) {
+      const int s = first + d;
+      const int64_t needed = (p.out_size[s] - 1) * p.stride[s] + p.window[s];
+      auto* of = padding.mutable_dimensions(d + 1);
+      of->set_edge_padding_low(p.pad_before[s]);
+      of->set_edge_padding_high(needed - p.pad_before[s] - p.in_size[s]);
+    }
+    x = xla::Pad(x, xla::MinValue(b, ctx->input_xla_type(0)), padding);
+    XlaOp y, index;
+    for (int position = 0; position < window_; ++position) {
+      const std::vector<int64_t> offsets = Offsets(position);
+      std::vector<int64_t> start = {0}, limit = {p.batch}, stride = {1};
+      for (int d = 0; d < rank(); ++d) {
+        const int s = first + d;
+        start.push_back(offsets[d]);
+        limit.push_back(offsets[d] + (p.out_size[s] - 1) * p.stride[s] + 1);
+        stride.push_back(p.stride[s]);
+      }
+      start.push_back(0);
+      limit.push_back(p.channels);
+      stride.push_back(1);
+      const XlaOp v = xla::Slice(x, start, limit, stride);
+      const XlaOp here = xla::Broadcast(
+          xla::ConstantR0<uint8_t>(b, position), Dims(v));
+      if (position == 0) {
+        y = v;
+        index = here;
+        continue;
+      }
+      // The first of equals and the first NaN stay.
+      const XlaOp beats = xla::And(xla::Not(xla::Le(v, y)), xla::Eq(y, y));
+      y = xla::Select(beats, v, y);
+      index = xla::Select(beats, here, index);
+    }
+    ctx->SetOutput(0, y);
+    ctx->SetOutput(
+        1, Fence(on_cpu_, {Packing(Dims(index), bits()).Pack(index)})[0]);
+  }
+};
+
+class MaxPoolGradXla : public PoolXla {
+ public:
+  using PoolXla::PoolXla;
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    tensorflow::TensorShape in;
+    OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(2, &in));
+    PoolShape p;
+    OP_REQUIRES_OK(ctx, attrs_.Shape(in, &p));
+    const XlaOp dy = F32(ctx->Input(1));
+    const XlaOp index = xla::ConvertElementType(
+        Packing(Dims(dy), bits()).Unpack(Gated(on_cpu_, ctx->Input(0), ctx->Input(1))),
+        xla::U8);
+    const int first = 3 - rank();
+    XlaOp dx;
+    for (int position = 0; position < window_; ++position) {
+      const std::vector<int64_t> offsets = Offsets(position);
+      xla::PaddingConfig spread = xla::MakeNoPaddingConfig(rank() + 2);
+      for (int d = 0; d < rank(); ++d) {
+        const int s = first + d;
+        const int64_t low = offsets[d] - p.pad_before[s];
+        const int64_t length = (p.out_size[s] - 1) * p.stride[s] + 1;
+        auto* of = spread.mutable_dimensions(d + 1);
+        of->set_edge_padding_low(low);
+        of->set_interior_padding(p.stride[s] - 1);
+        of->set_edge_padding_high(p.in_size[s] - low - length);
+      }
+      const XlaOp won =
+          xla::Select(xla::Eq(index, xla::FullLike(index, position)), dy,
+                      xla::ZerosLike(dy));
+      const XlaOp part = xla::Pad(won, Scalar(dy, 0), spread);
+      dx = position == 0 ? part : dx + part;
+    }
+    ctx->SetOutput(0, xla::ConvertElementType(dx, ctx->output_xla_type(0)));
+  }
+};
+
+class BatchNormGradXla : public Lowering {
+ public:
+  explicit BatchNormGradXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    const XlaOp dy = F32(ctx->Input(1));
+    const std::vector<int64_t> dims = Dims(dy);
+    const int64_t last = dims.size() - 1;
+    auto by_channel = [&](XlaOp vector) {
+      return xla::BroadcastInDim(vector, dims, {last});
+    };
+    const XlaOp stream = Gated(on_cpu_, ctx->Input(0), ctx->Input(1));
+    const XlaOp x_hat = rate_.Decode(Packing(dims, rate_.bits).Unpack(stream),
+                                     StepOf(ctx->Input(5)));
+    const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
+    const XlaOp x_norm =
+        (x_hat - by_channel(ctx->Input(3))) * by_channel(inv_std);
+    const XlaOp dbeta = SumPixels(dy), dgamma = SumPixels(dy * x_norm);
+    const int64_t channels = std::max<int64_t>(1, dims[last]);
+    const XlaOp pixels = xla::FullLike(
+        dbeta, static_cast<float>(std::max<int64_t>(1, Size(dy) / channels)));
+    const XlaOp dx =
+        by_channel(gamma * inv_std) *
+        (dy - by_channel(dbeta / pixels) - x_norm * by_channel(dgamma / pixels));
+    ctx->SetOutput(0, xla::ConvertElementType(dx, ctx->output_xla_type(0)));
+    ctx->SetOutput(1, dgamma);
+    ctx->SetOutput(2, dbeta);
+  }
+
+ private:
+  static XlaOp SumPixels(XlaOp x) {
+    std::vector<int64_t> all(Dims(x).size() - 1);
+    for (size_t d = 0; d < all.size(); ++d) all[d] = d;
+    return xla::Reduce(x, Scalar(x, 0),
+                       xla::CreateScalarAddComputation(xla::F32, x.builder()),
+                       all);
+  }
+
+  FixedRate rate_;
+};
+
+class GradientStatsXla : public Lowering {
+ public:
+  using Lowering::Lowering;
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    const XlaOp dy = F32(ctx->Input(0)), previous = ctx->Input(2);
+    const std::vector<int64_t> dims = Dims(dy);
+    if (Size(dy) == 0) {
+      ctx->SetOutput(0, previous);
+      return;
+    }
+    const XlaOp finite = xla::IsFinite(dy);
+    const XlaOp values = xla::Select(finite, dy, xla::ZerosLike(dy));
+    const XlaOp bad = CountAll(xla::Not(finite));
+    const XlaOp good =
+        xla::Max(Scalar(dy, Size(dy)) - bad, Scalar(dy, 1));
+    const XlaOp stats[] = {
+        SumAll(Squared(values)) /
+            Scalar(dy, dims.empty() ? 1 : dims.back()),
+        SumAll(xla::Abs(values)) / good, bad};
+    std::vector<XlaOp> fields;
+    for (const XlaOp& s : stats) fields.push_back(xla::Reshape(s, {1}));
+    ctx->SetOutput(
+        0, xla::Select(xla::Broadcast(ctx->Input(1), {3}),
+                       xla::ConcatInDim(dy.builder(), fields, 0), previous));
+  }
+};
+
+#define REGISTER(OP, KERNEL, T)                                              \
+  REGISTER_KERNEL_BUILDER(                                                   \
+      Name("Comptrain>" OP).Device(kCpuCompiler).TypeConstraint<T>("T"),    \
+      KERNEL);                                                               \
+  REGISTER_KERNEL_BUILDER(                                                   \
+      Name("Comptrain>" OP).Device(kGpuCompiler).TypeConstraint<T>("T"),    \
+      KERNEL);
+#define REGISTER_ALL(T)                             \
+  REGISTER("Compress", CompressXla, T)              \
+  REGISTER("Decompress", DecompressXla, T)          \
+  REGISTER("StreamMaskGrad", StreamMaskGradXla, T)  \
+  REGISTER("Bitmask", BitmaskXla, T)                \
+  REGISTER("BitmaskGrad", BitmaskGradXla, T)        \
+  REGISTER("MaxPool", MaxPoolXla, T)                \
+  REGISTER("MaxPoolGrad", MaxPoolGradXla, T)        \
+  REGISTER("BatchNormGrad", BatchNormGradXla, T)    \
+  REGISTER("GradientStats", GradientStatsXla, T)
+REGISTER_ALL(float)
+REGISTER_ALL(Eigen::bfloat16)
+REGISTER_ALL(Eigen::half)
+#undef REGISTER_ALL
+#undef REGISTER
+
+}  // namespace
+}  // namespace comptrain

@@ -1,0 +1,242 @@
+"""jit_compile=True: codec F in the place of the executor's streams."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import chain, compiled, images, layers, small_cnn
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain import native, storage
+from tf_comptrain.codecs import RATES, FixedRateCodec, State
+from tf_comptrain.model import instrumentation
+
+RNG = np.random.default_rng(0)
+X, Y = images(32)
+
+
+def xla(function):
+    return tf.function(function, jit_compile=True)
+
+
+def normal(*shape, dtype=tf.float32):
+    return tf.cast(RNG.normal(size=shape), dtype)
+
+
+def round_trip(x, bits, bound, mid_rise, state=None):
+    """x_hat, the gradient of ones through the mask, the new state, the codes."""
+    codec = FixedRateCodec(bits)
+
+    @xla
+    def run(x, state):
+        through, stream, new_state = codec.compress(x, state, 0.1, mid_rise)
+        dy = tf.ones_like(x)
+        x_hat = codec.decompress(stream, tf.shape(x), x.dtype, gate=dy)
+        mask = codec.mask_gradient(stream, dy)
+        return through, x_hat, mask, new_state, stream.codes
+
+    through, x_hat, mask, new_state, codes = run(x, tf.constant(state or State(bound_set=bound)))
+    np.testing.assert_array_equal(through, x)
+    return x_hat.numpy(), mask.numpy(), State(*new_state.numpy().tolist()), codes
+
+
+@pytest.mark.parametrize("mid_rise", [False, True])
+@pytest.mark.parametrize("bits", RATES)
+def test_the_bound_holds_for_values_in_range(bits, mid_rise):
+    levels = 2**bits - 1 if mid_rise else 2 ** (bits - 1) - 1
+    for shape in [(8, 4, 4, 32), (5, 7, 3, 13), (17,)]:
+        x = normal(*shape)
+        x = tf.nn.relu(x) if mid_rise else x
+        bound = float(tf.reduce_max(tf.abs(x))) / (2 * levels) * 1.01
+        x_hat, mask, state, codes = round_trip(x, bits, bound, mid_rise)
+        assert state.saturated == 0
+        assert np.abs(x_hat - x).max() <= state.bound_used
+        assert bits == 8 or state.bound_used == pytest.approx(bound)
+        assert state.stream_bytes == codes.numpy().size
+        if mid_rise:
+            assert np.array_equal(mask, (x.numpy() > 0).astype("float32"))
+            assert np.array_equal(x_hat == 0, x.numpy() == 0)
+
+
+def test_bits_of_a_value():
+    for bits in RATES:
+        *_, state, _ = round_trip(normal(8, 6, 6, 32), bits, 1.0, False)
+        assert state.stream_bytes == 8 * 6 * 6 * 32 * bits / 8
+
+
+def test_saturated_values_are_counted():
+    x = np.zeros((4, 1000), "float32")
+    x[0, :3] = 5.0, -7.0, np.nan
+    x_hat, _, state, _ = round_trip(tf.constant(x), 4, 0.1, False)
+    assert state.saturated == pytest.approx(3 / 4000)
+    assert state.running_range == 7.0
+    step = 2 * 0.1 * (1 - 2**-13)
+    np.testing.assert_allclose(x_hat[0, :4], [7 * step, -7 * step, 0, 0], rtol=1e-6)
+    *_, state, _ = round_trip(tf.zeros((4, 1000)), 4, 0.1, False, state)
+    assert state.saturated == pytest.approx(3 / 4000)  # the largest of all steps
+
+
+def test_the_largest_rate_widens_its_step_instead():
+    x = normal(64, 100)
+    *_, state, _ = round_trip(x, 8, 1e-5, False)
+    x_hat, _, state, _ = round_trip(x, 8, 1e-5, False, state)
+    assert state.bound_used > 1e-3
+    assert np.abs(x_hat - x).max() <= state.bound_used
+
+
+def test_relative_bounds_follow_the_running_sigma():
+    first, second = normal(64, 64), 3 * normal(64, 64)
+    *_, state, _ = round_trip(first, 6, 0.0, False)
+    sigma = np.std(first)
+    assert state.running_sigma == pytest.approx(sigma, rel=1e-4)
+    assert state.bound_used == pytest.approx(0.1 * sigma, rel=1e-4)
+    *_, state, _ = round_trip(second, 6, 0.0, False, state)
+    assert state.bound_used == pytest.approx(0.1 * sigma, rel=1e-4)
+    assert state.running_sigma == pytest.approx(0.9 * sigma + 0.1 * np.std(second), rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+def test_masks_and_pooling_are_those_of_the_executor(dtype):
+    ops = native.ops()
+
+    def masks(x, dy):
+        _, bits = ops.comptrain_bitmask(x, lower=0.0, upper=1.0)
+        return ops.comptrain_bitmask_grad(bits, dy, on=1.0, off=0.5)
+
+    x, dy = normal(3, 5, 7, 4, dtype=dtype), normal(3, 5, 7, 4, dtype=dtype)
+    np.testing.assert_array_equal(masks(x, dy), xla(masks)(x, dy))
+    for size, stride, padding in [(3, 2, "SAME"), (2, 2, "VALID"), (3, 1, "SAME"), (5, 3, "SAME")]:
+        attributes = {"ksize": (size, size), "strides": (stride, stride), "padding": padding}
+
+        def pool(x, attributes=attributes):
+            y, index = ops.comptrain_max_pool(x, **attributes)
+            return y, ops.comptrain_max_pool_grad(index, y * y, tf.shape(x), **attributes)
+
+        x = tf.round(normal(2, 11, 9, 5, dtype=dtype) * 2)  # with ties
+        for ours, executor in zip(xla(pool)(x), pool(x)):
+            np.testing.assert_array_equal(ours, executor)
+
+
+def test_gradient_statistics_are_those_of_the_executor():
+    dy = np.array(normal(9, 4))
+    dy[3, 2] = np.inf
+    stats = native.ops().comptrain_gradient_stats
+    for enabled in (True, False):
+        args = (tf.constant(dy), tf.constant(enabled), tf.constant([1.0, 2.0, 3.0]))
+        np.testing.assert_allclose(xla(stats)(*args), stats(*args), rtol=1e-6)
+
+
+def tiny_cnn():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((16, 16, 3))
+    x = layers.Conv2D(32, 3, activation="relu")(inputs)
+    x = layers.BatchNormalization()(x)
+    x = layers.MaxPooling2D(3, 2)(x)
+    x = layers.Dropout(0.1, seed=1)(x)
+    return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(layers.Conv2D(32, 3)(x))))
+
+
+def losses(build, jit, policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = compiled(build(), keras.optimizers.SGD(0.02), jit_compile=jit)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert ct.compress_model(model).obstacle is None
+    history = model.fit(X, Y, batch_size=8, epochs=5, shuffle=False, verbose=0)
+    sites = [site for site in instrumentation(model).sites().values() if site.holder is site]
+    assert sites and all(site.read_state().stream_bytes > 0 for site in sites)
+    assert all((site.bits is not None) == jit for site in sites)
+    return np.array(history.history["loss"])
+
+
+@pytest.mark.parametrize(("build", "policy"), [(small_cnn, "float32"), (tiny_cnn, "mixed_bfloat16")])
+def test_trains_as_the_executor_does(build, policy):
+    executor, ours = losses(build, False, policy), losses(build, True, policy)
+    assert ours[-1] < 0.9 * ours[0]
+    assert np.abs(ours - executor).max() <= 0.03 * executor[0]
+
+
+def test_the_library_may_load_late():
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from models import compiled, images, keras, layers\n"
+        "parts = [keras.Input((16, 16, 3)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(10)]\n"
+        "model = compiled(keras.Sequential(parts), jit_compile=True)\n"
+        "x, y = images(8)\n"
+        "model.train_on_batch(x, y)\n"  # XLA and its kernels are set up
+        "import tf_comptrain as ct\n"
+        "from tf_comptrain import native\n"
+        "from tf_comptrain.model import instrumentation\n"
+        "assert not native.is_loaded()\n"
+        "assert ct.compress_model(model).obstacle is None\n"
+        "model.train_on_batch(x, y)\n"
+        "assert all(s.read_state().stream_bytes for s in instrumentation(model).sites().values())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_saturation_raises_the_rate_once_and_is_logged(caplog):
+    model = compiled(
+        keras.Sequential([keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()]), jit_compile=True
+    )
+    ct.compress_model(model, error_bound=ct.ErrorBound(0.5))
+    handle = instrumentation(model)
+    (site,) = handle.sites().values()
+    x = np.array(normal(8, 8, 8, 32))
+    x[0, 0, 0, :4] = 12.0
+    for _ in range(8):
+        model.train_on_batch(x, Y[:8])
+    (change,) = handle.rate_changes
+    assert (change.bits, change.new_bits) == (4, 6) and site.bits == 6
+    assert change.saturated >= 4 / x.size > storage.MAX_SATURATED
+    assert any("out of the range of 4 bits" in record.getMessage() for record in caplog.records)
+    assert site.read_state().saturated == 0
+
+
+def test_the_rate_follows_the_bound_and_the_range():
+    site = storage.Site("a/input", ct.codecs.get("plane"), None, "linear")
+
+    def rate(mid_rise=False, **fields):
+        site.state.assign(State(**fields))
+        return site.rate(mid_rise)
+
+    assert rate() == rate(mid_rise=True) == 6
+    assert rate(running_sigma=1.0, running_range=1.0) == 4
+    assert rate(running_sigma=1.0, running_range=20.0) == 8
+    assert rate(bound_set=1.0, running_range=1.0) == 2
+    site.min_bits = 6
+    assert rate(bound_set=1.0, running_range=1.0) == 6
+    assert site.coder(mid_rise=False) is site.codec  # the executor's
+
+
+def test_memory_of_the_compiled_step_falls():
+    x, y = normal(16, 32, 32, 32), tf.zeros((16, 32))
+    peaks = []
+    for compress in (False, True):
+        model = chain(12)
+        model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
+        if compress:
+            ct.compress_model(model)
+        peaks.append(ct.memory.measure_step(model, x, y, steps=1).peak_bytes)
+    assert peaks[1] < 0.5 * peaks[0]
+
+
+def test_a_codec_without_a_lowering_says_so():
+    model = compiled(small_cnn(), jit_compile=True)
+    assert "'zvc'" in ct.compress_model(model, codec="zvc").obstacle
+    model.train_on_batch(X[:8], Y[:8])
+    assert not any(site.read_state().stream_bytes for site in instrumentation(model).sites().values())
+
+
+def test_the_report_predicts_the_rates_and_names_layers_without_xla():
+    parts = [keras.Input((8, 8, 32)), layers.Conv2D(32, 3), layers.Flatten(name="flat"), layers.Dense(10)]
+    model = keras.Sequential(parts)
+    model.get_layer("flat").supports_jit = False
+    compiled(model, jit_compile=True)
+    report = ct.compress_model(model)
+    assert report.rows[0].predicted_bytes == 8 * 8 * 32 * 6 / 8
+    assert report.without_xla == ("flat",) and "because of flat" in str(report)
