@@ -139,7 +139,8 @@ def _active() -> list[Finding]:
             "XLA lowering",
             any(name.startswith("XLA") for name in kernels),
             "built in",
-            "not active: this library has none, models compiled with jit_compile=True train as plain Keras",
+            "not active: this TensorFlow's headers have no XLA, models compiled with jit_compile=True train as "
+            "plain Keras",
         ),
     ]
 
