@@ -49,6 +49,13 @@ def write_activation(path, value):
         f.write(value.tobytes())
 
 
+def read_activation(path):
+    """What `write_activation` wrote."""
+    with open(path, "rb") as f:
+        shape = tuple(map(int, f.readline().split()))
+        return np.frombuffer(f.read(), "<f4").reshape(shape)
+
+
 def build_model(shape, widths):
     """A plain conv-BN-ReLU network, two blocks a stage, halved between stages."""
     inputs = x = keras.Input(shape)

@@ -1,4 +1,4 @@
-"""Bits per value of codecs A, B and C on the activations of CIFAR-10 networks as they train.
+"""Ratios of codecs A, B and C (and SZ3, zfp where installed) on the activations of CIFAR-10 networks as they train.
 
 `train` trains a residual network and a VGG, with flips and shifts and a cosine schedule, and after some of the epochs
 writes activations of early, middle and late layers (images held out, batch statistics), in the format of
@@ -9,17 +9,27 @@ writes activations of early, middle and late layers (images held out, batch stat
 """
 
 import argparse
+import collections
 import json
 import pathlib
 
 import keras
 import numpy as np
 import tensorflow as tf
-from dump_activations import load_images, write_activation
+from dump_activations import load_images, read_activation, write_activation
 
-from tf_comptrain import codecs
+from tf_comptrain.cli.codec_contenders import contenders
 
 BOUND = 0.1  # standard deviations
+COLUMNS = {
+    "A": "plane",
+    "A mid-rise": "plane mid-rise",
+    "B": "rans",
+    "B mid-rise": "rans mid-rise",
+    "C": "zvc",
+    "SZ3 Lorenzo": "sz3 lorenzo",
+    "zfp": "zfp",
+}
 
 
 def residual(shape, blocks=3):
@@ -110,32 +120,35 @@ def train(args):
                 write_activation(folder / f"{name}.bin", np.asarray(value))
 
 
-def bits(x, codec, mid_rise):
-    """Bits per value at the bound."""
-    state = tf.constant(codecs.State(bound_set=BOUND * float(np.std(x, dtype=np.float64))), tf.float32)
-    stream = codecs.get(codec).compress(tf.constant(x), state, BOUND, mid_rise)[1]
-    return 8 * int(tf.size(stream)) / x.size
+def ratio(x, contender):
+    """Uncompressed over compressed size at the bound."""
+    calls = contender.make(x, BOUND * float(np.std(x, dtype=np.float64)), 1)
+    return x.nbytes / calls.size(calls.compress())
 
 
 def table(args):
-    columns = ["network, images", "epoch", "layer", "not zero", "A", "A mid-rise", "B", "B mid-rise", "C"]
-    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    """One row a tensor; ratios after the epochs, from first to last."""
+    known = contenders()
+    columns = {title: known[name] for title, name in COLUMNS.items() if known[name].installed}
+    networks = collections.defaultdict(list)
     for folder in sorted(path.parent for path in args.out.glob("*/notes.json")):
         notes = json.loads((folder / "notes.json").read_text())
-        for file in sorted(folder.glob("*.bin")):
-            with open(file, "rb") as f:
-                shape = list(map(int, f.readline().split()))
-                x = np.frombuffer(f.read(), "<f4").reshape(shape)
-            relu = "relu" in file.stem
-            row = [f"{notes['network']}, {notes['images']:,}", f"{notes['epoch']} ({notes['accuracy']:.1%})"]
-            row += [f"{file.stem} {shape[1]}x{shape[2]}x{shape[3]}", f"{np.mean(x != 0):.2f}"]
-            for codec in ("plane", "rans"):
-                row += [
-                    f"{32 / bits(x, codec, False):.1f}",
-                    f"{32 / bits(x, codec, True):.1f}" if relu else "",
-                ]
-            row += [f"{32 / bits(x, 'zvc', False):.2f}" if relu else ""]
-            print("| " + " | ".join(row) + " |")
+        networks[notes["network"]].append((folder, notes))
+    for name, written in networks.items():
+        epochs = ", ".join(f"{notes['epoch']} ({notes['accuracy']:.0%})" for _, notes in written)
+        print(f"\n{name}, {written[0][1]['images']:,} images; epochs (training accuracy): {epochs}\n")
+        print(
+            "| " + " | ".join(["tensor", "not zero", *columns]) + " |\n" + "|---" * (len(columns) + 2) + "|"
+        )
+        for file in sorted(path.name for path in written[0][0].glob("*.bin")):
+            arrays = [read_activation(folder / file) for folder, _ in written]
+            shape = "x".join(map(str, arrays[0].shape[1:]))
+            row = [f"{file[: -len('.bin')]} {shape}", " ".join(f"{np.mean(x != 0):.2f}" for x in arrays)]
+            for title, contender in columns.items():
+                of_relu = title in ("A mid-rise", "B mid-rise", "C")
+                measured = "relu" in file or not of_relu
+                row.append(" ".join(f"{ratio(x, contender):.1f}" for x in arrays) if measured else "")
+            print("| " + " | ".join(row) + " |", flush=True)
 
 
 def main():

@@ -54,8 +54,7 @@ size_t PayloadBytes(CodecId id, const std::vector<uint8_t>& x,
   }
   size_t fixed = sizeof(StreamHeader);
   if (id == CodecId::kRans) {
-    fixed += sizeof(rans::TableHead) +
-             (params.n >= rans::kMinCountedValues ? rans::kFrequencyBytes : 0);
+    fixed += sizeof(rans::TableHead) + rans::kFrequencyBytes;
   }
   return encoder->total_bytes() - fixed;
 }
@@ -72,6 +71,7 @@ CodecId ChooseCodec(const void* x, const EncodeParams& params) {
   const rans::Geometry g(params.n, params.channels);
   p.width = g.Stride(params.width, params.channels);
   p.channels = kLanes;
+  p.counted_from = 0;  // as in the whole tensor
   const size_t plane = PayloadBytes(CodecId::kPlane, sample, p);
   if (PayloadBytes(CodecId::kZvc, sample, p) <= plane) return CodecId::kZvc;
   const double coded =

@@ -22,6 +22,9 @@ struct RansParams : PlaneParams {
   // channels of an image. 0: no pixel is above another. Only a hint: it
   // changes the ratio, never the promise.
   int64_t width = 0;
+  // Frequencies are counted in tensors of so many values, and take 1 KB; the
+  // built-in ones serve smaller tensors.
+  int64_t counted_from = 1 << 16;
 
   RansParams() = default;
   explicit RansParams(const PlaneParams& p, int64_t width = 0)

@@ -140,7 +140,7 @@ void RansEncoder::Impl::ChooseShift() {
 }
 
 void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
-  counted = params.n >= rans::kMinCountedValues;
+  counted = params.n >= params.counted_from;
   if (!counted) {
     rans::SetFrequencies(rans::kBuiltInFrequencies, &model);
     return;
@@ -368,7 +368,7 @@ size_t RansMaxBytes(int64_t n, int64_t channels, DType dtype) {
   }
   const Geometry g(n, channels);
   // Every chunk raw; only the flat view's last one can end inside a word.
-  return rans::Sections(g, n >= rans::kMinCountedValues).payload +
+  return rans::Sections(g, true).payload +
          4 * static_cast<size_t>(plane::CeilDiv(n * ItemBytes(dtype), 4));
 }
 

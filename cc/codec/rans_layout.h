@@ -19,9 +19,6 @@ namespace rans {
 
 using plane::CeilDiv;
 
-// Small tensors use the built-in frequencies: a table would not pay.
-constexpr int64_t kMinCountedValues = 1 << 16;
-
 // One chunk's place in the tensor, in elements.
 struct ChunkPlace {
   int64_t first;   // number of the first value, counted chunk by chunk

@@ -196,8 +196,10 @@ def contenders() -> dict[str, Contender]:
     own = {
         "plane": Contender(_own("plane"), threads=True),
         "plane mid-rise": Contender(_own("plane", mid_rise=True), threads=True),
+        "plane dither": Contender(_own("plane+dither"), threads=True),
         "rans": Contender(_own("rans"), threads=True),
         "rans mid-rise": Contender(_own("rans", mid_rise=True), threads=True),
+        "rans dither": Contender(_own("rans+dither"), threads=True),
         "zvc": Contender(_own("zvc"), lossless=True, threads=True),
         "auto": Contender(_own("auto"), threads=True),
     }
