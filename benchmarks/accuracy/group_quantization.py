@@ -24,7 +24,7 @@ class GroupQuantization(Codec):
 
     def __init__(self, bits: int):
         self.bits = bits
-        self.name = f"group{bits}"
+        self.format = f"group{bits}"
         self.predicted_bits = {"sparse": bits + 32 / GROUP, "dense": bits + 32 / GROUP}
 
     def compress(self, x, state, relative_bound, mid_rise, relative_to="sigma"):

@@ -38,8 +38,10 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     model = networks.BUILDERS["resnet14"]()
     batches = data.Batches(images, 64, seed=1)
+    steps = args.epochs * len(batches)
+    rate = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=0.1, warmup_steps=steps // 10)
     model.compile(
-        keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+        keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,
     )
@@ -54,7 +56,7 @@ def main() -> None:
     for step, found in bounds.checks:
         by_step.setdefault(step, []).append(found)
     if args.fixed is not None:
-        by_step[args.epochs * len(batches)] = ct.check_error_law(model, *check)
+        by_step[steps] = ct.check_error_law(model, *check)
     dithered = 0
     for step, checks in by_step.items():
         for gradient in ("kernel", "gamma", "input"):
