@@ -1,8 +1,8 @@
 """Training under a memory limit: plain at the batch it manages, adaptive from there on.
 
-    python benchmarks/accuracy/limit.py CIFAR10.npz [--batch 16] [--seeds 1 2 3]
+    python benchmarks/accuracy/limit.py CIFAR10.npz [--network resnet20] [--batch 64] [--seeds 1 2 3]
 
-The limit is what a plain ResNet-14 needs at that batch, measured. The adaptive run is given the limit and
+The limit is what the plain network needs at that batch, measured. The adaptive run is given the limit and
 begins at the same batch: bounds by `AdaptiveErrorBound`, batch by `AdaptiveBatchSize`.
 """
 
@@ -22,9 +22,9 @@ import tensorflow as tf
 import tf_comptrain as ct
 
 
-def compiled(seed: int, rate: float) -> keras.Model:
+def compiled(network: str, seed: int, rate: float) -> keras.Model:
     keras.utils.set_random_seed(seed)
-    model = networks.BUILDERS["resnet14"]()
+    model = networks.BUILDERS[network]()
     model.compile(
         keras.optimizers.Adam(rate),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -67,7 +67,8 @@ def train(model: keras.Model, images: data.Images, batch: int, epochs: int, more
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cifar", help="CIFAR-10 as .npz; see data.load")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--network", choices=networks.BUILDERS, default="resnet20")
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--rate", type=float, default=1e-3)
@@ -77,14 +78,14 @@ def main() -> None:
     images = data.load(args.cifar, args.images, 2000)
     test = (data.scaled(images.x_test), images.y_test)
     for seed in args.seeds:
-        plain = compiled(seed, args.rate)
+        plain = compiled(args.network, seed, args.rate)
         memory = ct.MemoryLogger()
         history, plain_s, _ = train(plain, images, args.batch, args.epochs, [memory])
         _, plain_accuracy = plain.evaluate(*test, batch_size=500, verbose=0)
         limit = max(record.peak_bytes for record in memory.records)
         del plain, history
         tf.keras.backend.clear_session()
-        model = compiled(seed, args.rate)
+        model = compiled(args.network, seed, args.rate)
         ct.compress_model(model)
         tuner = ct.AdaptiveBatchSize(memory_limit=limit, lr_scaling=args.lr_scaling)
         log = ct.MemoryLogger()

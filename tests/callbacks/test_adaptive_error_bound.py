@@ -343,8 +343,11 @@ def test_goes_on_with_backup_and_restore(tmp_path):
 
 def test_state_in_a_checkpoint(tmp_path):
     model, callback = batch_norm_network(), ct.AdaptiveErrorBound(interval=100, warmup=2)
+    checkpoint = tf.train.Checkpoint(bounds=callback.state)
+    checkpoint.restore(checkpoint.save(str(tmp_path / "untrained")))
+    assert callback.state.restored is None
     fit(model, callback)
-    path = tf.train.Checkpoint(bounds=callback.state).save(str(tmp_path / "ckpt"))
+    path = checkpoint.save(str(tmp_path / "ckpt"))
     other, again = batch_norm_network(), ct.AdaptiveErrorBound(interval=100, warmup=2)
     tf.train.Checkpoint(bounds=again.state).restore(path).assert_consumed()
     seen = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -58,11 +59,14 @@ def put_codec_states(handle: Instrumentation, states: dict[str, list[float]]) ->
 class Checkpointed(tf.train.experimental.PythonState):
     """Lets a tf.train.Checkpoint save and restore a `BoundsState`.
 
+    Args:
+      current: Returns the state now; None before any training.
+
     Attributes:
       restored: What a checkpoint brought, until training begins and takes it.
     """
 
-    def __init__(self, current: Any):
+    def __init__(self, current: Callable[[], BoundsState | None]):
         self._current = current
         self.restored: BoundsState | None = None
 
@@ -70,7 +74,8 @@ class Checkpointed(tf.train.experimental.PythonState):
         return json.dumps(self._current())
 
     def deserialize(self, string_value: str) -> None:
-        self.restored = BoundsState(*json.loads(string_value))
+        found = json.loads(string_value)
+        self.restored = None if found is None else BoundsState(*found)
 
 
 def write(state: BoundsState, folder: Path) -> None:

@@ -35,6 +35,7 @@ class Statistics(NamedTuple):
       gradient_mean_abs: Mean magnitude of the weight gradient.
       momentum: Mean |M|, M the accumulated gradient; 0 where the optimizer keeps none.
       stream_bytes: Of the stored input.
+      saturated: Share of its values out of the range of a stream of fixed rate (under XLA).
     """
 
     nonzero_ratio: float
@@ -44,6 +45,7 @@ class Statistics(NamedTuple):
     gradient_mean_abs: float
     momentum: float
     stream_bytes: float
+    saturated: float
 
 
 class BoundUpdate(NamedTuple):
@@ -58,6 +60,7 @@ class BoundUpdate(NamedTuple):
       predicted_sigma: The one it has with `bound`: smoothing and limits included.
       source: What set the target: "momentum" or "gradient".
       stream_bytes: Size of the stored input, at the bound before.
+      saturated: Share of its values out of the range of a stream of fixed rate (under XLA).
     """
 
     step: int
@@ -68,6 +71,7 @@ class BoundUpdate(NamedTuple):
     predicted_sigma: float
     source: str
     stream_bytes: float
+    saturated: float
 
 
 def target_of(statistics: Statistics, target: str, tolerance: float) -> tuple[float, str]:
@@ -202,7 +206,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self.checks: list[tuple[int, LawCheck]] = []
         self.dithered: dict[str, int] = {}
         self.skipped: dict[str, int] = {}
-        self.state = Checkpointed(self._state)
+        self._begun = False
+        self.state = Checkpointed(lambda: self._state() if self._begun else None)
         self._epochs: list[tuple[BoundUpdate, ...]] = []
         self._steps = 0
         self._next = warmup
@@ -213,6 +218,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._handle: Instrumentation = instrumentation(self.model)
+        self._begun = True
         self._handle.collect_statistics(self.model)
         if self.model.train_function is None:  # `fit` made it before callbacks begin
             self.model.make_train_function()
@@ -309,6 +315,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                     float(predicted) * self._correction.get(name, 1.0),
                     source,
                     statistics.stream_bytes,
+                    statistics.saturated,
                 )
             )
         checks = self._check() if found else []
@@ -359,8 +366,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _log(self, writer: Any, updates: Iterable[BoundUpdate], checks: Iterable[LawCheck]) -> None:
         with writer.as_default(step=self._steps):
             for update in updates:
-                for what in ("bound", "bound_over_sigma", "target_sigma", "predicted_sigma", "stream_bytes"):
-                    _scalar(f"{update.layer}/{what}", getattr(update, what))
+                values = update._asdict()
+                for what in values.keys() - {"step", "layer", "source"}:
+                    _scalar(f"{update.layer}/{what}", values[what])
                 _scalar(f"{update.layer}/overflows", self.skipped.get(update.layer, 0))
             for check in checks:
                 name = check.layer if check.gradient == "kernel" else f"{check.layer}/{check.gradient}"
@@ -418,6 +426,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             gradient_mean_abs=math.sqrt(replicas) * weight_mean / self._loss_scale,
             momentum=self._momentum(kernel),
             stream_bytes=holder.stream_bytes,
+            saturated=holder.saturated,
         )
 
     def _momentum(self, kernel: tf.Variable) -> float:
