@@ -7,6 +7,7 @@ library is valid for one TensorFlow minor version only.
 
     python tools/build_native.py ops            # tf_comptrain/_comptrain_ops_tf<M>_<m>.so
     python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc; --sanitize: with checks
+    python tools/build_native.py gpu [args..]   # build and run benchmarks/gpu/codec_gpu.cc: needs nvcc and a GPU
     python tools/build_native.py fuzz [name..]  # run cc/codec/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
 Environment: CXX, CXXFLAGS and LDFLAGS (appended), CUDA_HOME, TF_COMPTRAIN_CUDA (0 = never, 1 = fail
@@ -203,6 +204,15 @@ def codec_sources() -> list[Path]:
     return sorted(p for p in (ROOT / "cc/codec").glob("*.cc") if not p.stem.endswith("_test"))
 
 
+def cuda_sources() -> list[Path]:
+    return sorted((ROOT / "cc/codec").glob("*.cu"))
+
+
+def cudart_flags(cuda: Cuda) -> list[str]:
+    lib = [f"-L{p}" for p in (cuda.home / "lib64", cuda.home / "lib") if p.is_dir()]
+    return [*lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
+
+
 def kernel_sources(tf: TensorFlow, cuda: Cuda | None) -> list[Path]:
     left_out = tuple(
         ending for ending, built in (("_gpu", cuda is not None), ("_xla", tf.has_xla_headers)) if not built
@@ -285,19 +295,19 @@ def library_name(tf: TensorFlow) -> str:
 
 def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
     """Compiles and links the op library for one TensorFlow and copies it to target."""
-    cuda_sources = sorted((ROOT / "cc/codec").glob("*.cu"))
-    if not cuda_sources and os.environ.get("TF_COMPTRAIN_CUDA") == "1":
-        raise BuildError("TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no cc/codec/*.cu.")
-    cuda = find_cuda() if cuda_sources else None
+    # The library has CUDA in it once there are ops that call it.
+    has_gpu_ops = any((ROOT / "cc/kernels").glob("*_gpu.cc"))
+    if not has_gpu_ops and os.environ.get("TF_COMPTRAIN_CUDA") == "1":
+        raise BuildError("TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no cc/kernels/*_gpu.cc.")
+    cuda = find_cuda() if has_gpu_ops else None
     print(f"TensorFlow {tf.version}, " + (f"CUDA from {cuda.home}" if cuda else "CPU only"), flush=True)
     units = [kernel_unit(p, tf, cuda) for p in kernel_sources(tf, cuda)]
     units += [codec_unit(p) for p in codec_sources()]
     flags = list(tf.link_flags)
     if cuda:
-        units += [cuda_unit(p, cuda) for p in cuda_sources]
+        units += [cuda_unit(p, cuda) for p in cuda_sources()]
         # Before TensorFlow's flags: its framework exports CUDA stubs that would bind first.
-        lib = [f"-L{p}" for p in (cuda.home / "lib64", cuda.home / "lib") if p.is_dir()]
-        flags = [*lib, "-lcudart_static", "-ldl", "-lrt", "-lpthread", *flags]
+        flags = [*cudart_flags(cuda), *flags]
     built = BUILD / (tf.tag + ("_cuda" if cuda else "")) / library_name(tf)
     with one_build_at_a_time():
         link([cxx(), "-shared"], compile_all(units, jobs), flags, built)
@@ -341,6 +351,22 @@ def build_tests(tests: list[Path], folder: str, flags: Sequence[str], jobs: int)
         for program, test_object in zip(programs, objects):
             link([cxx(), *flags], [test_object, *codec], ["-lpthread"], program)
     return programs
+
+
+def run_gpu(arguments: list[str], jobs: int) -> int:
+    """Builds and runs the GPU codecs' test and benchmark. Returns its exit status, 0 without nvcc or a GPU."""
+    cuda = find_cuda()
+    if cuda is None:
+        print("GPU codecs: skipped, there is no nvcc (CUDA_HOME, or PATH)")
+        return 0
+    program = BUILD / "cuda" / "codec_gpu"
+    source = ROOT / "benchmarks/gpu/codec_gpu.cc"
+    main = codec_unit(source, "cuda", [f"-isystem{cuda.home / 'include'}"])
+    units = [main, *(cuda_unit(p, cuda) for p in cuda_sources()), *map(codec_unit, codec_sources())]
+    with one_build_at_a_time():
+        link([cxx()], compile_all(units, jobs), cudart_flags(cuda), program)
+    status = subprocess.run([str(program), *arguments]).returncode
+    return 0 if status == 77 else status  # it says itself that there is no GPU
 
 
 def run_fuzzers(names: list[str], jobs: int, runs: int) -> int:
@@ -388,8 +414,10 @@ def run_fuzzers(names: list[str], jobs: int, runs: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ops", "test", "fuzz"))
-    parser.add_argument("names", nargs="*", help="tests or fuzz targets to run (all of them by default)")
+    parser.add_argument("what", choices=("ops", "test", "gpu", "fuzz"))
+    parser.add_argument(
+        "names", nargs="*", help="tests or fuzz targets to run (all by default); arguments of gpu"
+    )
     parser.add_argument(
         "--sanitize", action="store_true", help="tests with AddressSanitizer and UndefinedBehaviorSanitizer"
     )
@@ -399,6 +427,8 @@ def main() -> int:
     try:
         if args.what == "test":
             return 1 if run_tests(args.names, args.jobs, args.sanitize) else 0
+        if args.what == "gpu":
+            return run_gpu(args.names, args.jobs)
         if args.what == "fuzz":
             return 1 if run_fuzzers(args.names, args.jobs, args.runs) else 0
         tf = find_tensorflow()

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/host_device.h"
 #include "cc/codec/stream.h"
 
 namespace comptrain {
@@ -14,23 +15,23 @@ namespace comptrain {
 // Everything here is `static`: sources compiled for a wider instruction set
 // include this header too, and the linker must not give their copies to others.
 
-static inline uint32_t FloatBits(float x) {
+COMPTRAIN_HD static inline uint32_t FloatBits(float x) {
   uint32_t b;
   std::memcpy(&b, &x, sizeof b);
   return b;
 }
 
-static inline float BitsFloat(uint32_t b) {
+COMPTRAIN_HD static inline float BitsFloat(uint32_t b) {
   float x;
   std::memcpy(&x, &b, sizeof x);
   return x;
 }
 
-static inline float BF16ToFloat(uint16_t h) {
+COMPTRAIN_HD static inline float BF16ToFloat(uint16_t h) {
   return BitsFloat(static_cast<uint32_t>(h) << 16);
 }
 
-static inline uint16_t FloatToBF16(float x) {
+COMPTRAIN_HD static inline uint16_t FloatToBF16(float x) {
   const uint32_t b = FloatBits(x);
   if ((b & 0x7fffffff) > 0x7f800000) {
     return static_cast<uint16_t>(b >> 16 | 0x40);
@@ -38,7 +39,7 @@ static inline uint16_t FloatToBF16(float x) {
   return static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
-static inline float F16ToFloat(uint16_t h) {
+COMPTRAIN_HD static inline float F16ToFloat(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t exponent = h >> 10 & 31, fraction = h & 0x3ff;
   if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24
@@ -52,7 +53,7 @@ static inline float F16ToFloat(uint16_t h) {
   return BitsFloat(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-static inline uint16_t FloatToF16(float x) {
+COMPTRAIN_HD static inline uint16_t FloatToF16(float x) {
   const uint32_t b = FloatBits(x);
   const uint32_t sign = b >> 16 & 0x8000, magnitude = b & 0x7fffffff;
   if (magnitude > 0x7f800000) {
@@ -76,7 +77,7 @@ static inline uint16_t FloatToF16(float x) {
 }
 
 // Element i of an array of any dtype.
-static inline float LoadFloat(const void* x, DType dtype, int64_t i) {
+COMPTRAIN_HD static inline float LoadFloat(const void* x, DType dtype, int64_t i) {
   const uint8_t* p = static_cast<const uint8_t*>(x);
   if (dtype == DType::kF32) {
     float f;
@@ -88,7 +89,7 @@ static inline float LoadFloat(const void* x, DType dtype, int64_t i) {
   return dtype == DType::kBF16 ? BF16ToFloat(h) : F16ToFloat(h);
 }
 
-static inline void StoreFloat(float f, DType dtype, void* out, int64_t i) {
+COMPTRAIN_HD static inline void StoreFloat(float f, DType dtype, void* out, int64_t i) {
   uint8_t* p = static_cast<uint8_t*>(out);
   if (dtype == DType::kF32) {
     std::memcpy(p + 4 * i, &f, sizeof f);
@@ -107,13 +108,13 @@ struct F16 {
   uint16_t bits;
 };
 
-static inline float ToFloat(float v) { return v; }
-static inline float ToFloat(BF16 v) { return BF16ToFloat(v.bits); }
-static inline float ToFloat(F16 v) { return F16ToFloat(v.bits); }
+COMPTRAIN_HD static inline float ToFloat(float v) { return v; }
+COMPTRAIN_HD static inline float ToFloat(BF16 v) { return BF16ToFloat(v.bits); }
+COMPTRAIN_HD static inline float ToFloat(F16 v) { return F16ToFloat(v.bits); }
 
-static inline void FromFloat(float v, float* out) { *out = v; }
-static inline void FromFloat(float v, BF16* out) { out->bits = FloatToBF16(v); }
-static inline void FromFloat(float v, F16* out) { out->bits = FloatToF16(v); }
+COMPTRAIN_HD static inline void FromFloat(float v, float* out) { *out = v; }
+COMPTRAIN_HD static inline void FromFloat(float v, BF16* out) { out->bits = FloatToBF16(v); }
+COMPTRAIN_HD static inline void FromFloat(float v, F16* out) { out->bits = FloatToF16(v); }
 
 // Calls f with a value of the storage type of dtype: f(float()), f(BF16()) or
 // f(F16()). The value only carries the type.

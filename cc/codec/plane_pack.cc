@@ -2,43 +2,12 @@
 // kernels are compared with, and what they use for wide codes.
 #include <cstring>
 
+#include "cc/codec/plane_lane.h"
 #include "cc/codec/plane_tile.h"
 
 namespace comptrain {
 namespace plane {
 namespace {
-
-constexpr int kNarrowHeaderWords = 4;
-constexpr int kWideHeaderWords = 8;
-constexpr int kWideSparse = 32;
-
-int BitLength(uint32_t v) { return v == 0 ? 0 : 32 - __builtin_clz(v); }
-
-// How one lane is stored: `width` bits for every code, or (sparse) a bit map
-// of the non-zero codes and `width` bits of code - 1 for each of those.
-struct LaneFormat {
-  int width = 0;
-  bool sparse = false;
-  uint32_t map = 0;
-
-  int value_bits() const {
-    return width * (sparse ? __builtin_popcount(map) : kPixels);
-  }
-};
-
-LaneFormat ChooseFormat(uint32_t largest, uint32_t map, int max_sparse) {
-  LaneFormat f;
-  f.map = map;
-  f.width = BitLength(largest);
-  if (largest == 0) return f;
-  const int sparse_width = BitLength(largest - 1);
-  const int sparse_bits = kPixels + sparse_width * __builtin_popcount(map);
-  if (sparse_width <= max_sparse && sparse_bits < f.width * kPixels) {
-    f.width = sparse_width;
-    f.sparse = true;
-  }
-  return f;
-}
 
 void ChooseFormats(const uint16_t* codes, int max_sparse,
                    LaneFormat formats[kLanes]) {
@@ -168,7 +137,7 @@ void Pack(const uint16_t* codes, uint32_t* out) {
   for (int l = 0; l < kLanes; ++l) {
     if (!formats[l].sparse) continue;
     for (uint32_t map = formats[l].map; map != 0; map &= map - 1) {
-      bits.Put(codes[__builtin_ctz(map) * kLanes + l] - 1u, formats[l].width);
+      bits.Put(codes[TrailingZeros(map) * kLanes + l] - 1u, formats[l].width);
     }
   }
   bits.Finish();
@@ -204,7 +173,7 @@ bool Unpack(const uint32_t* words, uint32_t n_words, uint16_t* codes) {
   BitReader bits(at);
   for (int l = 0; l < kLanes; ++l) {
     for (uint32_t map = formats[l].map; map != 0; map &= map - 1) {
-      const int t = __builtin_ctz(map);
+      const int t = TrailingZeros(map);
       codes[t * kLanes + l] =
           static_cast<uint16_t>(bits.Get(formats[l].width) + 1);
     }

@@ -4,20 +4,13 @@
 #include <cstring>
 
 #include "cc/codec/half.h"
+#include "cc/codec/plane_lane.h"
 #include "cc/codec/plane_tile.h"
 #include "cc/codec/quantize.h"
 
 namespace comptrain {
 namespace plane {
 namespace {
-
-uint16_t Zigzag(int16_t q) {
-  return static_cast<uint16_t>(static_cast<uint16_t>(q) << 1 ^ (q >> 15));
-}
-
-int16_t Unzigzag(uint16_t u) {
-  return static_cast<int16_t>(u >> 1 ^ -(u & 1));
-}
 
 TileSums FoldSums(int32_t nonzero, float* sum, float* sum_sq) {
   for (int half = kLanes / 2; half > 0; half /= 2) {

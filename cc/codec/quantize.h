@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "cc/codec/half.h"
+#include "cc/codec/host_device.h"
 #include "cc/codec/plane_tile.h"
 
 namespace comptrain {
@@ -15,19 +16,19 @@ namespace comptrain {
 constexpr int kMinCode = -32768, kMaxCode = 32767;
 
 // Zeros of either sign and f32 subnormals.
-static inline bool CountsAsZero(float x) {
+COMPTRAIN_HD static inline bool CountsAsZero(float x) {
   return (FloatBits(x) & 0x7f800000) == 0;
 }
 
 // Nearest even, for |t| < 2^22: the sum has no bits left below the point.
-static inline float RoundToEven(float t) {
+COMPTRAIN_HD static inline float RoundToEven(float t) {
   const float magic = 12582912.0f;
   return (t + magic) - magic;
 }
 
 // The offset of value number i, in steps: one of 2^16 between -1/2 and 1/2,
 // none of them 0, with a mean of 0.
-static inline float DitherOf(uint32_t i) {
+COMPTRAIN_HD static inline float DitherOf(uint32_t i) {
   uint32_t h = i * plane::kDitherMix1;
   h ^= h >> 15;
   h *= plane::kDitherMix2;
@@ -37,7 +38,7 @@ static inline float DitherOf(uint32_t i) {
 
 // False when x has no code. i: number of the value, for dither.
 template <Coding kCoding>
-static inline bool QuantizeValue(const plane::Quantizer& q, float x,
+COMPTRAIN_HD static inline bool QuantizeValue(const plane::Quantizer& q, float x,
                                  uint32_t i, int* code) {
   const float t = x * q.inv;
   if (!(std::fabs(t) < 65536.0f)) return false;
@@ -58,7 +59,7 @@ static inline bool QuantizeValue(const plane::Quantizer& q, float x,
 }
 
 template <Coding kCoding>
-static inline float DequantizeValue(const plane::Quantizer& q, int code,
+COMPTRAIN_HD static inline float DequantizeValue(const plane::Quantizer& q, int code,
                                     uint32_t i) {
   if (kCoding == Coding::kDither) {
     if (code == 0) return 0;
@@ -75,17 +76,17 @@ static inline float DequantizeValue(const plane::Quantizer& q, int code,
 // Larger codes, and those below SmallestSafe, have to be compared with their
 // values.
 constexpr int kLargestSafe = 255;
-static constexpr int SmallestSafe(Coding coding) {
+COMPTRAIN_HD static constexpr int SmallestSafe(Coding coding) {
   return coding == Coding::kDither ? -255 : -256;
 }
 
 template <Coding kCoding>
-static inline bool NeedsCheck(int code) {
+COMPTRAIN_HD static inline bool NeedsCheck(int code) {
   return code > kLargestSafe || code < SmallestSafe(kCoding);
 }
 
 template <Coding kCoding>
-static inline bool CodeWithinBound(const plane::Quantizer& q, float x,
+COMPTRAIN_HD static inline bool CodeWithinBound(const plane::Quantizer& q, float x,
                                    int code, uint32_t i) {
   const float x_hat = DequantizeValue<kCoding>(q, code, i);
   return std::fabs(x - x_hat) <= q.eb && std::fabs(x_hat) < q.limit;

@@ -1,0 +1,783 @@
+// Codec A on a GPU: a warp a tile, a thread a lane.
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <string>
+
+#include "cc/codec/half.h"
+#include "cc/codec/plane_gpu.h"
+#include "cc/codec/plane_lane.h"
+#include "cc/codec/plane_layout.h"
+#include "cc/codec/quantize.h"
+
+namespace comptrain {
+namespace {
+
+using plane::Geometry;
+using plane::kLanes;
+using plane::kPixels;
+using plane::kRangeTiles;
+using plane::kTileValues;
+using plane::LaneCodes;
+using plane::LaneFormat;
+using plane::Quantizer;
+using plane::Sections;
+
+constexpr unsigned kAll = 0xffffffff;
+constexpr int kWarps = 4;  // tiles a block; divides kRangeTiles
+constexpr int kThreads = kWarps * kLanes;
+static_assert(kRangeTiles % kWarps == 0, "a block's tiles are of one range");
+constexpr int kScanThreads = 1024;
+
+// --- Scratch -----------------------------------------------------------------
+
+struct BlockSums {
+  uint64_t nonzero;
+  double sum, sum_sq;
+};
+
+// Sections of scratch, in bytes.
+struct Scratch {
+  uint64_t words, starts, sums, entries, bytes;
+
+  explicit Scratch(const Geometry& g) {
+    words = 0;  // u32 a range: its payload words
+    starts = Sections::Align(words + 4 * static_cast<uint64_t>(g.ranges()));
+    sums = Sections::Align(starts + 4 * static_cast<uint64_t>(g.ranges()));
+    entries = sums + sizeof(BlockSums) * Blocks(g);
+    bytes = Sections::Align(entries + 2 * static_cast<uint64_t>(g.tiles));
+  }
+  static uint64_t Blocks(const Geometry& g) {
+    return static_cast<uint64_t>(plane::CeilDiv(g.tiles, kWarps));
+  }
+};
+
+// --- Device ------------------------------------------------------------------
+
+// Geometry::Place, which is host code.
+struct Tensor {
+  int64_t n, row, groups, tiles;
+  bool flat;
+
+  __device__ int64_t Offset(int64_t tile) const {
+    return tile / groups * kPixels * row + tile % groups * kLanes;
+  }
+  __device__ int Valid(int64_t tile) const {
+    const int64_t left =
+        flat ? n - Offset(tile)
+             : (n / row - tile / groups * kPixels) * kLanes;
+    return left < kTileValues ? static_cast<int>(left) : kTileValues;
+  }
+};
+
+__device__ int WarpSum(int v) {
+  for (int d = kLanes / 2; d > 0; d /= 2) v += __shfl_xor_sync(kAll, v, d);
+  return v;
+}
+__device__ int SumBefore(int v, int lane) {
+  int sum = v;
+  for (int d = 1; d < kLanes; d *= 2) {
+    const int below = __shfl_up_sync(kAll, sum, d);
+    if (lane >= d) sum += below;
+  }
+  return sum - v;
+}
+__device__ unsigned LanesBelow(int lane) { return (1u << lane) - 1; }
+
+// Where the parts of a tile's words lie; alike in all lanes but `dense`,
+// `sparse` and `map`, which are this lane's: first word, first bit, word.
+struct TileLayout {
+  int words = 0, map = 0, dense = 0, sparse = 0, sparse_words = 0, first_sparse = 0;
+};
+
+__device__ TileLayout LayOut(const LaneFormat& f, bool wide, int lane) {
+  TileLayout at;
+  const int header =
+      wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
+  const unsigned sparse = __ballot_sync(kAll, f.sparse);
+  const int maps = __popc(sparse);
+  const int dense = f.sparse ? 0 : f.width;
+  const int bits = f.sparse ? f.value_bits() : 0;
+  const int dense_words = WarpSum(dense);
+  at.sparse_words = (WarpSum(bits) + 31) / 32;
+  at.map = header + __popc(sparse & LanesBelow(lane));
+  at.dense = header + maps + SumBefore(dense, lane);
+  at.first_sparse = header + maps + dense_words;
+  at.sparse = 32 * at.first_sparse + SumBefore(bits, lane);
+  at.words = dense_words + maps == 0 ? 0 : at.first_sparse + at.sparse_words;
+  return at;
+}
+
+// One choice of codes for the tile.
+struct Candidate {
+  LaneFormat format;
+  bool wide;
+  TileLayout at;
+
+  __device__ Candidate(const LaneCodes& codes, int lane) {
+    uint32_t any = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) any |= codes.u[t];
+    wide = __any_sync(kAll, any > 255);
+    format = codes.Format(wide ? plane::kWideMaxSparse
+                               : plane::kNarrowMaxSparse);
+    at = LayOut(format, wide, lane);
+  }
+};
+
+// The words of a tile into shared memory.
+__device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
+                     uint32_t* words) {
+  uint32_t code = plane::FormatCode(c.format, c.wide);
+  if (!c.wide) code |= __shfl_down_sync(kAll, code, 16) << 4;
+  // Byte l % 16 or l of the header is this lane's.
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    word |= (__shfl_sync(kAll, code, (4 * lane + i) & 31) & 255) << (8 * i);
+  }
+  const int header =
+      c.wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
+  if (lane < header) words[lane] = word;
+  if (c.format.sparse) words[c.at.map] = c.format.map;
+  for (int i = lane; i < c.at.sparse_words; i += kLanes) {
+    words[c.at.first_sparse + i] = 0;
+  }
+  __syncwarp();
+  if (c.format.sparse) {
+    codes.WriteSparse(c.format, c.at.sparse, [words](int i, uint32_t bits) {
+      atomicOr(words + i, bits);
+    });
+  } else {
+    codes.WriteDense(c.format.width, words + c.at.dense);
+  }
+  __syncwarp();
+}
+
+template <Coding kCoding>
+__device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
+                         int lane, int16_t* code) {
+  bool coded = true, check = q.verify_all;
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) {
+    int c = 0;
+    coded &= QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &c);
+    check |= NeedsCheck<kCoding>(c);
+    code[t] = static_cast<int16_t>(c);
+  }
+  if (!__all_sync(kAll, coded)) return false;
+  if (!__any_sync(kAll, check)) return true;
+  bool within = true;
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) {
+    within &= CodeWithinBound<kCoding>(q, v[t], code[t],
+                                       first + t * kLanes + lane);
+  }
+  return __all_sync(kAll, within);
+}
+
+__device__ BlockSums SumsOf(const float* v) {
+  float sum = 0, sum_sq = 0;
+  int nonzero = 0;
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) {
+    nonzero += !CountsAsZero(v[t]);
+    sum += v[t];
+    sum_sq += v[t] * v[t];
+  }
+  double s = sum, sq = sum_sq;
+  if (!__all_sync(kAll, isfinite(sum) && isfinite(sum_sq))) {
+    s = sq = 0;
+    nonzero = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      if (!isfinite(v[t])) continue;
+      nonzero += !CountsAsZero(v[t]);
+      s += v[t];
+      sq += static_cast<double>(v[t]) * v[t];
+    }
+  }
+  for (int d = kLanes / 2; d > 0; d /= 2) {
+    s += __shfl_down_sync(kAll, s, d);
+    sq += __shfl_down_sync(kAll, sq, d);
+  }
+  return {static_cast<uint64_t>(WarpSum(nonzero)), s, sq};
+}
+
+// Encodes a tile; its words go to shared memory where words is not null.
+template <class T>
+__device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
+                               int64_t tile, const T* x, int lane,
+                               BlockSums* sums, uint32_t* words) {
+  const int valid = tensor.Valid(tile);
+  const T* from = x + tensor.Offset(tile) + lane;
+  T value[kPixels];
+  float v[kPixels];
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) {
+    value[t] = T();
+    if (t * kLanes + lane < valid) value[t] = from[t * tensor.row];
+    v[t] = ToFloat(value[t]);
+  }
+  if (sums != nullptr) *sums = SumsOf(v);
+
+  const int raw_words = (valid * static_cast<int>(sizeof(T)) + 3) / 4;
+  const uint32_t first = static_cast<uint32_t>(tile) * kTileValues;
+  int16_t code[kPixels];
+  bool coded;
+  switch (q.coding) {
+    case Coding::kMidRise:
+      coded = Quantize<Coding::kMidRise>(q, v, first, lane, code);
+      break;
+    case Coding::kDither:
+      coded = Quantize<Coding::kDither>(q, v, first, lane, code);
+      break;
+    default:
+      coded = Quantize<Coding::kPlain>(q, v, first, lane, code);
+  }
+  if (coded) {
+    int nonzero = 0;
+    bool negative = false;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      nonzero += code[t] != 0;
+      negative |= code[t] < 0;
+    }
+    negative = __any_sync(kAll, negative);
+    LaneCodes codes;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      codes.u[t] = negative ? plane::Zigzag(code[t])
+                            : static_cast<uint16_t>(code[t]);
+    }
+    Candidate best(codes, lane);
+    uint16_t flags = negative ? plane::kZigzag : 0;
+    if (WarpSum(nonzero) > plane::kDeltaMinNonzero) {
+      LaneCodes delta;
+#pragma unroll
+      for (int t = 0; t < kPixels; ++t) {
+        const int before = t == 0 ? 0 : code[t - 1];
+        delta.u[t] = plane::Zigzag(static_cast<int16_t>(code[t] - before));
+      }
+      const Candidate other(delta, lane);
+      if (other.at.words < best.at.words) {
+        best = other;
+        codes = delta;
+        flags = plane::kDelta | plane::kZigzag;
+      }
+    }
+    if (best.at.words == 0) return 0;
+    if (best.at.words < raw_words) {
+      if (words != nullptr) Pack(codes, best, lane, words);
+      return static_cast<uint16_t>(best.at.words | flags |
+                                   (best.wide ? plane::kWide : 0));
+    }
+  }
+  if (words != nullptr) {
+    if (lane == 0) words[raw_words - 1] = 0;
+    __syncwarp();
+    T* raw = reinterpret_cast<T*>(words);
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      if (t * kLanes + lane < valid) raw[t * kLanes + lane] = value[t];
+    }
+    __syncwarp();
+  }
+  return static_cast<uint16_t>(plane::kRaw | raw_words);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    MeasureTiles(Quantizer q, Tensor tensor, const T* x, uint16_t* entries,
+                 uint32_t* range_words, BlockSums* block_sums) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  __shared__ BlockSums of_warp[kWarps];
+  BlockSums sums = {0, 0, 0};
+  if (tile < tensor.tiles) {
+    const uint16_t entry =
+        EncodeTile(q, tensor, tile, x, lane, &sums, nullptr);
+    if (lane == 0) {
+      entries[tile] = entry;
+      atomicAdd(range_words + tile / kRangeTiles,
+                static_cast<uint32_t>(entry & plane::kWordsMask));
+    }
+  }
+  if (lane == 0) of_warp[warp] = sums;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    BlockSums all = of_warp[0];
+    for (int w = 1; w < kWarps; ++w) {
+      all.nonzero += of_warp[w].nonzero;
+      all.sum += of_warp[w].sum;
+      all.sum_sq += of_warp[w].sum_sq;
+    }
+    block_sums[blockIdx.x] = all;
+  }
+}
+
+// One block: where each range starts, and the totals. Sums in a fixed order.
+__global__ void __launch_bounds__(kScanThreads)
+    ScanRanges(int64_t ranges, const uint32_t* range_words, uint32_t* starts,
+               int64_t blocks, const BlockSums* block_sums,
+               PlaneGpuTotals* totals) {
+  __shared__ uint64_t words[kScanThreads];
+  __shared__ BlockSums sums[kScanThreads];
+  const int me = threadIdx.x;
+  const int64_t each = (ranges + kScanThreads - 1) / kScanThreads;
+  const int64_t begin = me * each < ranges ? me * each : ranges;
+  const int64_t end = begin + each < ranges ? begin + each : ranges;
+  uint64_t mine = 0;
+  for (int64_t r = begin; r < end; ++r) mine += range_words[r];
+  words[me] = mine;
+  BlockSums s = {0, 0, 0};
+  for (int64_t b = me; b < blocks; b += kScanThreads) {
+    s.nonzero += block_sums[b].nonzero;
+    s.sum += block_sums[b].sum;
+    s.sum_sq += block_sums[b].sum_sq;
+  }
+  sums[me] = s;
+  __syncthreads();
+  for (int d = 1; d < kScanThreads; d *= 2) {
+    const uint64_t below = me >= d ? words[me - d] : 0;
+    __syncthreads();
+    words[me] += below;
+    __syncthreads();
+  }
+  for (int d = kScanThreads / 2; d > 0; d /= 2) {
+    if (me < d) {
+      sums[me].nonzero += sums[me + d].nonzero;
+      sums[me].sum += sums[me + d].sum;
+      sums[me].sum_sq += sums[me + d].sum_sq;
+    }
+    __syncthreads();
+  }
+  uint64_t at = words[me] - mine;
+  for (int64_t r = begin; r < end; ++r) {
+    starts[r] = static_cast<uint32_t>(at);
+    at += range_words[r];
+  }
+  if (me == kScanThreads - 1) totals->words = words[me];
+  if (me == 0) {
+    totals->nonzero = sums[0].nonzero;
+    totals->sum = sums[0].sum;
+    totals->sum_sq = sums[0].sum_sq;
+  }
+}
+
+// Words of the range's tiles before this one.
+__device__ int WordsBefore(const uint16_t* entries, int64_t tile, int lane) {
+  const int64_t first = tile / kRangeTiles * kRangeTiles;
+  int words = 0;
+  for (int64_t t = first + lane; t < tile; t += kLanes) {
+    words += entries[t] & plane::kWordsMask;
+  }
+  return WarpSum(words);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    WriteTiles(Quantizer q, Tensor tensor, const T* x, const uint16_t* entries,
+               const uint32_t* starts, uint32_t* payload) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords];
+  if (tile >= tensor.tiles || entries[tile] == 0) return;
+  uint32_t* words = of_warp[warp];
+  const int count =
+      EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words) &
+      plane::kWordsMask;
+  uint32_t* to = payload + starts[tile / kRangeTiles] +
+                 WordsBefore(entries, tile, lane);
+  for (int i = lane; i < count; i += kLanes) to[i] = words[i];
+}
+
+// Header, directory and table with their padding: words of 4 bytes.
+__global__ void WriteHead(StreamHeader header, int64_t tiles, int64_t ranges,
+                          const uint16_t* entries, const uint32_t* starts,
+                          uint32_t* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t byte = 4 * i;
+  if (byte >= header.payload_offset) return;
+  uint32_t word = 0;
+  if (byte < static_cast<int64_t>(sizeof header)) {
+    memcpy(&word, reinterpret_cast<const uint8_t*>(&header) + byte, 4);
+  } else if (byte < header.table_offset) {
+    const int64_t tile = (byte - header.directory_offset) / 2;
+    if (tile < tiles) word = entries[tile];
+    if (tile + 1 < tiles) word |= static_cast<uint32_t>(entries[tile + 1]) << 16;
+  } else {
+    const int64_t range = (byte - header.table_offset) / 4;
+    if (range < ranges) word = starts[range];
+  }
+  out[i] = word;
+}
+
+// The codes of a tile that is neither zero nor raw; false when its words do not
+// add up. words: in shared memory, with a word of slack behind them.
+__device__ bool Unpack(uint16_t entry, const uint32_t* words, int lane,
+                       LaneCodes* codes) {
+  const int n_words = entry & plane::kWordsMask;
+  const bool wide = (entry & plane::kWide) != 0;
+  const int header =
+      wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
+  if (n_words < header) return false;
+  const uint32_t byte = words[(wide ? lane : lane % 16) / 4] >> (8 * (lane & 3));
+  const uint32_t code =
+      wide ? byte & 255 : byte >> (lane / 16 * 4) & 15;
+  LaneFormat f;
+  if (!__all_sync(kAll, plane::FormatOfCode(code, wide, &f))) return false;
+  const unsigned sparse = __ballot_sync(kAll, f.sparse);
+  if (header + __popc(sparse) > n_words) return false;
+  if (f.sparse) f.map = words[header + __popc(sparse & LanesBelow(lane))];
+  const TileLayout at = LayOut(f, wide, lane);
+  if (at.words != n_words) return false;
+  if (f.sparse) {
+    codes->ReadSparse(f, at.sparse, words);
+  } else {
+    codes->ReadDense(f.width, words + at.dense);
+  }
+  return true;
+}
+
+// What a decoder makes of a tile.
+template <class T>
+struct Values {
+  T* out;
+  __device__ void Put(int64_t i, T value) const { out[i] = value; }
+  __device__ void PutRaw(int64_t i, T value) const { out[i] = value; }
+  static constexpr bool kMask = false;
+};
+template <class T>
+struct MaskedGradient {
+  const T* dy;
+  T* dx;
+  __device__ void Put(int64_t i, bool set) const { dx[i] = set ? dy[i] : T(); }
+  __device__ void PutRaw(int64_t i, T value) const {
+    Put(i, !CountsAsZero(ToFloat(value)));
+  }
+  static constexpr bool kMask = true;
+};
+
+template <class T, Coding kCoding, class Sink>
+__device__ void Emit(const Quantizer& q, const LaneCodes& codes,
+                     uint16_t entry, const Tensor& tensor, int64_t tile,
+                     int lane, const Sink& sink) {
+  const int valid = tensor.Valid(tile);
+  const int64_t offset = tensor.Offset(tile) + lane;
+  const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
+  int16_t before = 0;
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) {
+    int16_t code = (entry & plane::kZigzag)
+                       ? plane::Unzigzag(codes.u[t])
+                       : static_cast<int16_t>(codes.u[t]);
+    if (entry & plane::kDelta) code = static_cast<int16_t>(code + before);
+    before = code;
+    if (t * kLanes + lane >= valid) continue;
+    if constexpr (Sink::kMask) {
+      sink.Put(offset + t * tensor.row, code != 0);
+    } else {
+      T value;
+      FromFloat(DequantizeValue<kCoding>(q, code, first + t * kLanes), &value);
+      sink.Put(offset + t * tensor.row, value);
+    }
+  }
+}
+
+struct Stream {
+  const uint8_t* bytes;
+  uint64_t payload_words;
+  uint32_t directory, table, payload;
+  StreamHeader expected;  // all but flags, step and inv
+};
+
+// Whether the header is one that the host expects; fills in the arithmetic.
+__device__ bool OpenHeader(const Stream& s, DType dtype, Quantizer* q) {
+  StreamHeader h;
+  memcpy(&h, s.bytes, sizeof h);
+  const uint8_t coding = h.flags & (kMidRise | kDither);
+  q->coding = coding & kDither    ? Coding::kDither
+              : coding & kMidRise ? Coding::kMidRise
+                                  : Coding::kPlain;
+  q->dtype = dtype;
+  q->step = h.step;
+  const StreamHeader& e = s.expected;
+  return h.magic == e.magic && h.version == e.version && h.codec == e.codec &&
+         h.dtype == e.dtype && h.n == e.n && h.channels == e.channels &&
+         (h.flags & kFlat) == (e.flags & kFlat) &&
+         h.log2_pixels == e.log2_pixels && h.total_bytes == e.total_bytes &&
+         h.n_chunks == e.n_chunks && h.directory_offset == e.directory_offset &&
+         h.table_offset == e.table_offset &&
+         h.payload_offset == e.payload_offset && h.step > 0;
+}
+
+template <class T, class Sink>
+__global__ void __launch_bounds__(kThreads)
+    DecodeTiles(Stream s, DType dtype, Tensor tensor, Sink sink,
+                uint32_t* damaged) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords + 2];
+  if (tile >= tensor.tiles) return;
+  uint32_t* words = of_warp[warp];
+  const auto* entries = reinterpret_cast<const uint16_t*>(s.bytes + s.directory);
+  const auto* starts = reinterpret_cast<const uint32_t*>(s.bytes + s.table);
+  const auto* payload = reinterpret_cast<const uint32_t*>(s.bytes + s.payload);
+
+  Quantizer q;
+  bool good = OpenHeader(s, dtype, &q);
+  uint16_t entry = good ? entries[tile] : 0;
+  const int count = entry & plane::kWordsMask;
+  const int valid = tensor.Valid(tile);
+  LaneCodes codes = {};
+  if (good) {
+    const uint64_t from =
+        static_cast<uint64_t>(starts[tile / kRangeTiles]) +
+        WordsBefore(entries, tile, lane);
+    good = from + count <= s.payload_words && count <= plane::kMaxTileWords;
+    // The last tile of a range knows where the next one starts.
+    if (tile + 1 == tensor.tiles) {
+      good = good && from + count == s.payload_words;
+    } else if ((tile + 1) % kRangeTiles == 0) {
+      good = good && from + count == starts[tile / kRangeTiles + 1];
+    }
+    if (good) {
+      for (int i = lane; i < count; i += kLanes) words[i] = payload[from + i];
+      if (lane < 2) words[count + lane] = 0;
+    }
+  }
+  __syncwarp();
+  if (good && (entry & plane::kRaw)) {
+    good = entry == (plane::kRaw |
+                     ((valid * static_cast<int>(sizeof(T)) + 3) / 4));
+    if (good) {
+      const T* raw = reinterpret_cast<const T*>(words);
+      for (int t = 0; t < kPixels; ++t) {
+        if (t * kLanes + lane >= valid) break;
+        sink.PutRaw(tensor.Offset(tile) + t * tensor.row + lane,
+                    raw[t * kLanes + lane]);
+      }
+      return;
+    }
+  }
+  if (good && entry != 0) good = Unpack(entry, words, lane, &codes);
+  if (!good) {
+    codes = LaneCodes();
+    entry = 0;
+    q.coding = Coding::kPlain;
+    q.step = 0;
+    if (lane == 0) *damaged = 1;
+  }
+  switch (q.coding) {
+    case Coding::kMidRise:
+      return Emit<T, Coding::kMidRise>(q, codes, entry, tensor, tile, lane, sink);
+    case Coding::kDither:
+      return Emit<T, Coding::kDither>(q, codes, entry, tensor, tile, lane, sink);
+    default:
+      return Emit<T, Coding::kPlain>(q, codes, entry, tensor, tile, lane, sink);
+  }
+}
+
+// --- Host --------------------------------------------------------------------
+
+Status CheckCuda(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return {};
+  return Status::Invalid(std::string("codec A on the GPU: ") + what +
+                         " failed, " + cudaGetErrorName(error) + " (" +
+                         cudaGetErrorString(error) +
+                         "); the GPU must be free and its driver as new as "
+                         "this library's CUDA");
+}
+
+Status CheckLaunch(const char* what) {
+  return CheckCuda(cudaGetLastError(), what);
+}
+
+Status CheckParams(const PlaneParams& p) {
+  const Geometry g(p.n, p.channels > 0 ? p.channels : 1);
+  if (p.n < 0 || p.channels <= 0 || p.channels > UINT32_MAX ||
+      p.n % p.channels != 0) {
+    return Status::Invalid(
+        "codec A on the GPU: channels must be a positive divisor of n = " +
+        std::to_string(p.n) + ", got " + std::to_string(p.channels));
+  }
+  if (!plane::BoundSupported(p.eb)) {
+    return Status::Invalid(
+        "codec A on the GPU: eb must lie between about 1.2e-38 and 4.2e37, "
+        "got " + std::to_string(p.eb));
+  }
+  if (Scratch::Blocks(g) > INT_MAX || Sections(g).payload > UINT32_MAX) {
+    return Status::Invalid("codec A on the GPU: n is too large for one "
+                           "stream, got " + std::to_string(p.n));
+  }
+  return {};
+}
+
+Tensor TensorOf(const Geometry& g) {
+  return {g.n, g.row, g.groups, g.tiles, g.flat};
+}
+
+Quantizer QuantizerOf(const PlaneParams& p) {
+  return plane::MakeQuantizer(p.dtype, plane::CodingOf(p),
+                              p.eb);
+}
+
+StreamHeader HeaderOf(DType dtype, const Geometry& g, int64_t channels,
+                      uint64_t total_bytes) {
+  const Sections at(g);
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(CodecId::kPlane);
+  h.dtype = static_cast<uint8_t>(dtype);
+  h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
+  h.n = static_cast<uint64_t>(g.n);
+  h.channels = static_cast<uint32_t>(channels);
+  h.log2_pixels = plane::kLog2Pixels;
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(g.tiles);
+  h.directory_offset = static_cast<uint32_t>(at.directory);
+  h.table_offset = static_cast<uint32_t>(at.table);
+  h.payload_offset = static_cast<uint32_t>(at.payload);
+  return h;
+}
+
+// Decodes with Sink(T()), a function from the storage type to a sink.
+template <class MakeSink>
+Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
+              int64_t n, int64_t channels, uint32_t* damaged_dev,
+              CUstream_st* stream, const MakeSink& make_sink) {
+  if (n < 0 || channels <= 0 || n % channels != 0) {
+    return Status::Invalid(
+        "codec A on the GPU: channels must be a positive divisor of n = " +
+        std::to_string(n) + ", got " + std::to_string(channels));
+  }
+  const Geometry g(n, channels);
+  const Sections at(g);
+  if (stream_bytes < at.payload || (stream_bytes - at.payload) % 4 != 0) {
+    return Status::Damaged(
+        "codec A stream: it must hold header, directory and table, " +
+        std::to_string(at.payload) + " bytes, and whole words after, got " +
+        std::to_string(stream_bytes) + " bytes; pass the whole stream");
+  }
+  if (n == 0) return {};
+  Stream s;
+  s.bytes = static_cast<const uint8_t*>(stream_dev);
+  s.payload_words = (stream_bytes - at.payload) / 4;
+  s.directory = static_cast<uint32_t>(at.directory);
+  s.table = static_cast<uint32_t>(at.table);
+  s.payload = static_cast<uint32_t>(at.payload);
+  s.expected = HeaderOf(dtype, g, channels, stream_bytes);
+  const auto blocks = static_cast<unsigned>(Scratch::Blocks(g));
+  WithStorageType(dtype, [&](auto type) {
+    using T = decltype(type);
+    DecodeTiles<T><<<blocks, kThreads, 0, stream>>>(
+        s, dtype, TensorOf(g), make_sink(type), damaged_dev);
+  });
+  return CheckLaunch("decoding");
+}
+
+}  // namespace
+
+size_t PlaneGpuScratchBytes(const PlaneParams& params) {
+  if (!CheckParams(params).ok()) return 0;
+  return Scratch(Geometry(params.n, params.channels)).bytes;
+}
+
+size_t PlaneGpuBytes(const PlaneParams& params, const PlaneGpuTotals& totals) {
+  return Sections(Geometry(params.n, params.channels)).payload +
+         4 * totals.words;
+}
+
+Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
+                       void* scratch_dev, PlaneGpuTotals* totals,
+                       CUstream_st* stream) {
+  Status s = CheckParams(params);
+  if (!s.ok()) return s;
+  const Geometry g(params.n, params.channels);
+  const Scratch at(g);
+  auto* scratch = static_cast<uint8_t*>(scratch_dev);
+  auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
+  auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
+  if (g.tiles > 0) {
+    s = CheckCuda(cudaMemsetAsync(words, 0, 4 * g.ranges(), stream),
+                  "clearing scratch");
+    if (!s.ok()) return s;
+    const auto blocks = static_cast<unsigned>(Scratch::Blocks(g));
+    WithStorageType(params.dtype, [&](auto type) {
+      using T = decltype(type);
+      MeasureTiles<T><<<blocks, kThreads, 0, stream>>>(
+          QuantizerOf(params), TensorOf(g), static_cast<const T*>(x_dev),
+          reinterpret_cast<uint16_t*>(scratch + at.entries), words, sums);
+    });
+    s = CheckLaunch("measuring tiles");
+    if (!s.ok()) return s;
+  }
+  ScanRanges<<<1, kScanThreads, 0, stream>>>(
+      g.ranges(), words, reinterpret_cast<uint32_t*>(scratch + at.starts),
+      static_cast<int64_t>(Scratch::Blocks(g)), sums, totals);
+  return CheckLaunch("adding up sizes");
+}
+
+Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
+                     const void* scratch_dev, const PlaneGpuTotals& totals,
+                     void* out_dev, CUstream_st* stream) {
+  Status s = CheckParams(params);
+  if (!s.ok()) return s;
+  if (totals.words > UINT32_MAX) {
+    return Status::Invalid("codec A on the GPU: a stream holds at most 2^32 - "
+                           "1 words, got " + std::to_string(totals.words) +
+                           "; split the tensor");
+  }
+  const Geometry g(params.n, params.channels);
+  const Scratch at(g);
+  const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
+  const auto* entries =
+      reinterpret_cast<const uint16_t*>(scratch + at.entries);
+  const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
+  const Quantizer q = QuantizerOf(params);
+  StreamHeader h =
+      HeaderOf(params.dtype, g, params.channels, PlaneGpuBytes(params, totals));
+  h.flags |= static_cast<uint8_t>((params.mid_rise ? kMidRise : 0) |
+                                  (params.dither ? kDither : 0));
+  h.step = q.step;
+  h.inv = q.inv;
+  const unsigned head_words = h.payload_offset / 4;
+  WriteHead<<<(head_words + 255) / 256, 256, 0, stream>>>(
+      h, g.tiles, g.ranges(), entries, starts, static_cast<uint32_t*>(out_dev));
+  s = CheckLaunch("writing the header");
+  if (!s.ok() || g.tiles == 0) return s;
+  auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
+                                              h.payload_offset);
+  WithStorageType(params.dtype, [&](auto type) {
+    using T = decltype(type);
+    WriteTiles<T><<<static_cast<unsigned>(Scratch::Blocks(g)), kThreads, 0,
+                    stream>>>(q, TensorOf(g), static_cast<const T*>(x_dev),
+                              entries, starts, payload);
+  });
+  return CheckLaunch("writing tiles");
+}
+
+Status PlaneGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
+                      int64_t n, int64_t channels, void* out_dev,
+                      uint32_t* damaged_dev, CUstream_st* stream) {
+  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
+                stream, [&](auto type) {
+                  using T = decltype(type);
+                  return Values<T>{static_cast<T*>(out_dev)};
+                });
+}
+
+Status PlaneGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
+                            DType dtype, int64_t n, int64_t channels,
+                            const void* dy_dev, void* dx_dev,
+                            uint32_t* damaged_dev, CUstream_st* stream) {
+  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
+                stream, [&](auto type) {
+                  using T = decltype(type);
+                  return MaskedGradient<T>{static_cast<const T*>(dy_dev),
+                                           static_cast<T*>(dx_dev)};
+                });
+}
+
+}  // namespace comptrain

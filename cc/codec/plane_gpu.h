@@ -1,0 +1,61 @@
+// Codec A on a GPU: the same bytes as PlaneEncoder, from and to device memory.
+//
+// Every call is asynchronous on the caller's stream, allocates nothing, and
+// returns an error of the CUDA runtime as Status::Invalid. A tensor is encoded
+// in two passes: the first measures, so that the caller can allocate exactly:
+//
+//   PlaneGpuMeasure(params, x_dev, scratch_dev, totals, stream);
+//   wait for the stream; allocate PlaneGpuBytes(params, *totals);
+//   PlaneGpuWrite(params, x_dev, scratch_dev, *totals, out_dev, stream);
+#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_
+#define TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/codec/plane.h"
+#include "cc/codec/status.h"
+
+struct CUstream_st;  // cudaStream_t, without CUDA's headers
+
+namespace comptrain {
+
+// What the first pass finds. In memory that both sides see (pinned, mapped).
+struct PlaneGpuTotals {
+  uint64_t words;  // of the payload
+  uint64_t nonzero;
+  double sum, sum_sq;  // of the finite values
+};
+
+// Device bytes of scratch, alike for both passes, aligned to 16: about 0.4% of
+// an f32 tensor.
+size_t PlaneGpuScratchBytes(const PlaneParams& params);
+// Bytes of the stream.
+size_t PlaneGpuBytes(const PlaneParams& params, const PlaneGpuTotals& totals);
+
+// x_dev: params.n elements, aligned to an element, unchanged until the second
+// pass is done. totals: seen by the device; valid once the stream got there.
+Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
+                       void* scratch_dev, PlaneGpuTotals* totals,
+                       CUstream_st* stream);
+// out_dev: PlaneGpuBytes() bytes, aligned to 4; every byte of it is written.
+Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
+                     const void* scratch_dev, const PlaneGpuTotals& totals,
+                     void* out_dev, CUstream_st* stream);
+
+// out_dev: n elements. channels: the last dimension, which the stream must have
+// been written with. A damaged stream sets *damaged_dev to a value other than
+// 0; nothing is read or written outside the buffers, and tiles that do not add
+// up come out as zeros. The caller zeroes *damaged_dev.
+Status PlaneGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
+                      int64_t n, int64_t channels, void* out_dev,
+                      uint32_t* damaged_dev, CUstream_st* stream);
+// As PlaneMaskGradient; dy_dev and dx_dev may be the same.
+Status PlaneGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
+                            DType dtype, int64_t n, int64_t channels,
+                            const void* dy_dev, void* dx_dev,
+                            uint32_t* damaged_dev, CUstream_st* stream);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_
