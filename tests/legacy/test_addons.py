@@ -9,6 +9,7 @@ tfa = pytest.importorskip("tensorflow_addons", reason="the legacy lane needs Ten
 
 import tf_comptrain as ct  # noqa: E402
 from tf_comptrain import native  # noqa: E402
+from tf_comptrain.codecs import State  # noqa: E402
 
 
 @pytest.fixture
@@ -44,9 +45,9 @@ def test_this_is_the_legacy_lane():
 def test_ops_hold_the_bound(dtype):
     x = tf.cast(tf.nn.relu(tf.random.stateless_normal([4, 8, 8, 32], seed=(1, 2))), dtype)
     bound = 0.125
-    state = tf.constant([bound, 0, 0, 0, 0, 0], tf.float32)
+    state = tf.constant(State(bound_set=bound), tf.float32)
     y, stream, _ = native.ops().comptrain_compress(x, state, mid_rise=True)
-    x_hat = native.ops().comptrain_decompress(stream, tf.shape(x), x, T=x.dtype)
+    x_hat = native.ops().comptrain_decompress(stream, tf.shape(x), x, state=[], T=x.dtype)
     assert np.array_equal(tf.cast(y, "float32"), tf.cast(x, "float32"))
     assert tf.size(stream) < tf.size(x) * x.dtype.size
     half_ulp = 0 if dtype == "float32" else 4 * {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
