@@ -311,6 +311,8 @@ def test_predicted_peak(compress):
     x = np.random.default_rng(0).normal(size=(32, 64, 64, 32)).astype("float32")
     y = np.zeros((32, 32), "float32")
     measured = ct.memory.measure_step(model, x, y).peak_bytes
-    np.testing.assert_allclose(ct.memory.predict_peak(model, 32, x, y), measured, rtol=0.15)
+    # A small step may run two operations in the other order, which is one tensor more or less alive.
+    one_tensor = x.nbytes if compress else 0
+    np.testing.assert_allclose(ct.memory.predict_peak(model, 32, x, y), measured, rtol=0.15, atol=one_tensor)
     with pytest.raises(ValueError, match="at least 8"):
         ct.memory.predict_peak(model, 32, x[:3], y[:3])
