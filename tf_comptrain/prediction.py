@@ -50,9 +50,14 @@ def predicted_rows(
             yield Row(plan.path, type(plan.layer).__name__, "", storage, note=plan.reason)
         for save in saves:
             yield graph.row(plan, save, sites.get(id(plan.layer), {}).get(save.role))
-    for operation, _, outputs in calls:
+    for operation, inputs, outputs in calls:
         has_gradient = any(tf.as_dtype(tensor.dtype).is_floating for tensor in outputs)
-        if has_gradient and not isinstance(operation, (keras.layers.Layer, *_keras.passive_operations())):
+        by_constant = type(operation).__name__ == "Multiply" and len(inputs) == 1
+        if (
+            has_gradient
+            and not by_constant
+            and not isinstance(operation, (keras.layers.Layer, *_keras.passive_operations()))
+        ):
             yield Row(operation.name, type(operation).__name__, "", KEEP, note=_NO_LAYER)
 
 

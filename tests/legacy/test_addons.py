@@ -8,7 +8,7 @@ import tensorflow as tf
 tfa = pytest.importorskip("tensorflow_addons", reason="the legacy lane needs TensorFlow Addons")
 
 import tf_comptrain as ct  # noqa: E402
-from tf_comptrain import codecs, native  # noqa: E402
+from tf_comptrain import native  # noqa: E402
 from tf_comptrain.codecs import State  # noqa: E402
 
 
