@@ -254,6 +254,21 @@ def test_operations_without_a_layer_are_in_the_report():
     assert [row.layer_class for row in report.skipped if "keras.ops" in row.note] == ["Relu", "Square"]
 
 
+def test_a_product_with_a_constant_keeps_no_tensor():
+    x = layers.BatchNormalization(name="bn")(inputs := keras.Input((16, 16, 4)))
+    outputs = layers.Conv2D(4, 3, padding="same", name="conv")(x) + 0.5 * x
+    report = ct.compress_model(keras.Model(inputs, outputs))
+    assert not [row for row in report.rows if row.layer_class == "Multiply"]
+    assert [row.storage for row in report.rows if row.layer == "conv"] == ["compress"]
+    report = ct.compress_model(
+        keras.Model(
+            inputs := keras.Input((16, 16, 4)),
+            layers.Conv2D(4, 3, padding="same", name="conv2")(inputs) + inputs * inputs,
+        )
+    )
+    assert [row.storage for row in report.rows if row.layer == "conv2"] == ["keep"]
+
+
 @pytest.mark.parametrize("factor", [(9, 9, 8), (1, 1, 8)])
 def test_products_hold_their_factors(factor):
     def build():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
 import tensorflow as tf
@@ -401,18 +401,20 @@ def _drop_tensors_kept_anyway(model: keras.Model, plans: list[Plan]) -> list[Pla
     consumers: dict[int, list] = {}
     for operation, inputs, _ in _keras.all_graph_calls(model):
         for x in inputs:
-            consumers.setdefault(id(x), []).append(operation)
+            consumers.setdefault(id(x), []).append((operation, inputs))
 
-    def keeps_input(operation: Any) -> bool:
+    def keeps_input(operation: Any, inputs: Sequence) -> bool:
         plan = by_layer.get(id(operation))
+        if plan is None and isinstance(operation, keras.layers.Layer):
+            return not isinstance(operation, keras.Model)
         if plan is None:
-            return not isinstance(operation, (keras.Model, *_keras.passive_operations()))
+            return _keras.keeps_inputs(operation, inputs)
         return plan.rule is None and _saves_input(plan)
 
     dropped: dict[int, Plan] = {}
-    for operations in consumers.values():
-        keeper = next((op for op in operations if keeps_input(op)), None)
-        for operation in operations:
+    for calls in consumers.values():
+        keeper = next((operation for operation, inputs in calls if keeps_input(operation, inputs)), None)
+        for operation, _ in calls:
             plan = by_layer.get(id(operation))
             if keeper is None or plan is None or plan.rule is None:
                 continue

@@ -52,12 +52,7 @@ def predicted_rows(
             yield graph.row(plan, save, sites.get(id(plan.layer), {}).get(save.role))
     for operation, inputs, outputs in calls:
         has_gradient = any(tf.as_dtype(tensor.dtype).is_floating for tensor in outputs)
-        by_constant = type(operation).__name__ == "Multiply" and len(inputs) == 1
-        if (
-            has_gradient
-            and not by_constant
-            and not isinstance(operation, (keras.layers.Layer, *_keras.passive_operations()))
-        ):
+        if has_gradient and _keras.keeps_inputs(operation, inputs):
             yield Row(operation.name, type(operation).__name__, "", KEEP, note=_NO_LAYER)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -97,10 +98,19 @@ def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
     return getattr(model, "_functional", None) or model
 
 
-def passive_operations() -> tuple[type, ...]:
-    """Functional-graph operations (`x + y`, `ops.reshape`) whose gradient reads no tensor's values."""
-    if not KERAS_3:
-        return ()
+def keeps_inputs(operation: Any, inputs: Sequence) -> bool:
+    """Whether the gradient of an operation in a functional graph (`x * y`, `ops.exp`), no layer, may read its inputs.
+
+    `inputs` are its tensors: constants are none.
+    """
+    if not KERAS_3 or isinstance(operation, (keras.layers.Layer, *_passive_operations())):
+        return False
+    return not (isinstance(operation, _numpy_ops.Multiply) and len(inputs) == 1)
+
+
+@functools.cache
+def _passive_operations() -> tuple[type, ...]:
+    """Operations whose gradient reads no tensor's values."""
     names = (
         "Add", "Subtract", "Negative", "Concatenate", "Stack", "Reshape", "Transpose", "Ravel",
         "Squeeze", "ExpandDims", "Pad", "Mean", "Sum", "GetItem", "Split", "Moveaxis", "Swapaxes",
