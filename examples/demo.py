@@ -205,7 +205,8 @@ def main() -> None:
     images = demo_data.load(args.out, args.train, args.test, args.offline)
     steps = args.epochs * -(-len(images.x) // args.batch)
     models = {label: compiled(resnet20(args.seed), steps) for label in LABELS}
-    report = ct.compress_model(models["compressed"], error_bound=ct.ErrorBound(args.error_bound))
+    bound = ct.ErrorBound(args.error_bound)
+    report = ct.compress_model(models["compressed"], codec=args.codec, error_bound=bound)
     console.print(
         f"ResNet-20, {models['plain'].count_params():,} weights; {len(images.x):,} training and "
         f"{len(images.x_test):,} test images ({images.source}); the same seed and batches for both."
@@ -230,7 +231,7 @@ def main() -> None:
         f"  {limited.largest['compressed'] / limited.largest['plain']:.1f} times the batch in the same memory"
     )
 
-    page = demo_report.write(args.out, runs, limited, report, args.batch, args.measure_batch, images.source)
+    page = demo_report.write(args, runs, limited, report, images.source)
     console.print(f"Wrote {page} and {page.with_name('demo.png')} in {time.perf_counter() - started:.0f} s.")
 
 
@@ -241,6 +242,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--train", type=int, default=8000, help="training images (%(default)s)")
     parser.add_argument("--test", type=int, default=10000, help="test images, at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--codec", default="plane", help="plane (the default), rans, zvc or auto")
     parser.add_argument(
         "--error-bound",
         type=float,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import html
 from pathlib import Path
@@ -68,15 +69,14 @@ def table(runs: dict, batch: int, measure_batch: int) -> Table:
     return made
 
 
-def write(
-    folder: Path, runs: dict, limited, report: Report, batch: int, measure_batch: int, source: str
-) -> Path:
+def write(args: argparse.Namespace, runs: dict, limited, report: Report, source: str) -> Path:
     """Writes demo.png and report.html, which holds the picture itself; returns the page's path."""
+    folder = args.out
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "demo.png"
-    plot(picture, runs, limited, measure_batch)
+    plot(picture, runs, limited, args.measure_batch)
     page = folder / "report.html"
-    page.write_text(_page(picture.read_bytes(), runs, limited, report, batch, measure_batch, source))
+    page.write_text(_page(args, picture.read_bytes(), runs, limited, report, source))
     return page
 
 
@@ -119,12 +119,10 @@ def _bars(axis: Axes, title: str, values: list, text: str, ratio: float | None) 
     axis.margins(y=0.15)
 
 
-def _page(
-    picture: bytes, runs: dict, limited, report: Report, batch: int, measure_batch: int, source: str
-) -> str:
+def _page(args: argparse.Namespace, picture: bytes, runs: dict, limited, report: Report, source: str) -> str:
     cells = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows(runs, batch, measure_batch)
+        for row in rows(runs, args.batch, args.measure_batch)
     )
     held = "".join(
         "<tr>"
@@ -137,7 +135,6 @@ def _page(
         for row in report.rows
     )  # fmt: skip
     largest = limited.largest
-    bound = next(row.bound for row in report.rows if row.bound).split()[0]
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>ResNet-20, plain and compressed</title>
@@ -151,9 +148,9 @@ code {{ background: #f3f3f3; padding: .1rem .3rem }}
 </style>
 <h1>ResNet-20 on Fashion-MNIST, plain and with its activations held compressed</h1>
 <p>Both trainings start from the same weights and see the same batches ({html.escape(source)},
-{len(runs["plain"].losses)} epochs, batch {batch}). The second one differs by one line:
-<code>ct.compress_model(model, error_bound=ct.ErrorBound({bound}))</code>, which allows errors of {bound} standard
-deviations of each stored tensor.</p>
+{len(runs["plain"].losses)} epochs, batch {args.batch}). The second one differs by one line:
+<code>ct.compress_model(model, codec="{args.codec}", error_bound=ct.ErrorBound({args.error_bound:g}))</code>, which
+allows errors of {args.error_bound:g} standard deviations of each stored tensor.</p>
 <table><tr><th></th><th>plain Keras</th><th>compressed</th><th>plain / compressed</th></tr>{cells}</table>
 <p><img alt="Losses, accuracies, memory and largest batch of both trainings"
 src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>

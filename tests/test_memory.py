@@ -89,6 +89,21 @@ def test_explaining_leaves_the_model_as_it_was():
     assert before[1] == after[1]
 
 
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_limit_holds_for_models_that_have_trained_before(compress):
+    model = compiled(small_cnn())
+    if compress:
+        ct.compress_model(model)
+    x, y = images(256)
+    model.fit(x[:28], y[:28], batch_size=16, verbose=0)  # two sizes: traced for any
+    in_use = tf.config.experimental.get_memory_info(ct.memory.device())["current"]
+    with ct.memory.limit(in_use + 5_000_000):
+        model.fit(x[:8], y[:8], batch_size=8, verbose=0)
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="memory limit"):
+            model.fit(x, y, batch_size=256, verbose=0)
+    model.fit(x, y, batch_size=256, verbose=0)
+
+
 def test_what_explain_peak_refuses():
     model = small_cnn()
     with pytest.raises(ValueError, match="not compiled"):

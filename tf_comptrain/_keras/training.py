@@ -72,8 +72,9 @@ def watch_steps(model: keras.Model, check: Callable[[], bool]) -> None:
 
     def make_train_function(force=False):
         model: Any = reference()
-        if model.train_function is None or force:
-            type(model).make_train_function(model, force)
+        before = model.train_function
+        type(model).make_train_function(model, force)
+        if model.train_function is not before:
             model.train_function = _watched(reference, model.train_function, check)
         return model.train_function
 
