@@ -52,7 +52,10 @@ def test_gradients_of_activations_go_on_in_their_inputs_memory(function):
 
     a, b = (tf.random.stateless_uniform([elements], [k, k]) for k in range(2))
     run(a, b)
-    assert trace_step(lambda: run(a, b)).peak_bytes <= 1.1 * 3 * 4 * elements
+    trace = trace_step(lambda: run(a, b))
+    # What was asked for: the allocator may hand out a larger chunk that it has at hand.
+    live = [trace.live_at(index) for index in range(len(trace.events))]
+    assert max(sum(event.requested_bytes for event in events) for events in live) <= 1.1 * 3 * 4 * elements
 
 
 def test_plain_training_would_not_pass():
