@@ -1,5 +1,5 @@
-// Codec A on a GPU against the CPU's bytes, and its speed. Needs a GPU, nothing
-// of TensorFlow; tools/build_native.py gpu builds and runs it.
+// Every GPU kernel against the CPU: codecs byte for byte, and their speed. Needs a
+// GPU, nothing of TensorFlow; tools/build_native.py gpu builds and runs it.
 //
 //   codec_gpu [random shapes, default 200] [MB of the speeds, default 16 64 256; 0: none]
 //
@@ -10,15 +10,22 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "cc/codec/plane_gpu.h"
+#include "cc/codec/bitmask.h"
+#include "cc/codec/codec.h"
+#include "cc/codec/codec_gpu.h"
+#include "cc/codec/gradient_stats.h"
+#include "cc/codec/items_gpu.h"
 #include "cc/codec/plane_test_util.h"
+#include "cc/codec/pool.h"
 #include "cc/codec/test_data.h"
 
 namespace comptrain {
@@ -60,7 +67,7 @@ class DeviceBytes {
 };
 
 struct Totals {
-  PlaneGpuTotals* host;
+  GpuTotals* host;
   Totals() { CUDA(cudaHostAlloc(&host, sizeof *host, cudaHostAllocMapped)); }
   ~Totals() { cudaFreeHost(host); }
 };
@@ -71,65 +78,86 @@ uint32_t ReadDamaged(const DeviceBytes& flag) {
   return value;
 }
 
-std::string Text(const PlaneParams& p) {
-  return "dtype " + std::to_string(static_cast<int>(p.dtype)) + ", n " +
+struct Codec {
+  CodecId id;
+  const char* name;
+};
+constexpr Codec kCodecs[] = {{CodecId::kPlane, "plane"}, {CodecId::kZvc, "zvc"}};
+
+std::string Text(const Codec& codec, const EncodeParams& p) {
+  return std::string(codec.name) + ", dtype " +
+         std::to_string(static_cast<int>(p.dtype)) + ", n " +
          std::to_string(p.n) + ", channels " + std::to_string(p.channels) +
          ", eb " + std::to_string(p.eb) + (p.mid_rise ? ", mid-rise" : "") +
          (p.dither ? ", dither" : "");
 }
 
-void TestOne(const Bytes& x, const PlaneParams& p, std::mt19937* random) {
-  const std::string what = Text(p);
-  const Encoded cpu = EncodePlane(x, p, Isa::kBest);
-  const DeviceBytes x_dev(x), scratch(PlaneGpuScratchBytes(p));
+Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
+                  PlaneStats* stats) {
+  const auto encoder = MakeEncoder(codec.id, p);
+  Bytes scratch(encoder->scratch_bytes());
+  Ok(encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
+  Bytes stream(encoder->total_bytes());
+  Ok(encoder->Write(stream.data(), SerialFor));
+  *stats = encoder->stats();
+  return stream;
+}
+
+void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
+             std::mt19937* random) {
+  const std::string what = Text(codec, p);
+  PlaneStats stats;
+  const Bytes cpu = EncodeOnCpu(codec, p, x, &stats);
+  const DeviceBytes x_dev(x), scratch(GpuScratchBytes(codec.id, p));
   Totals totals;
-  if (!Ok(PlaneGpuMeasure(p, x_dev.data(), scratch.data(), totals.host,
-                          nullptr))) {
+  if (!Ok(GpuMeasure(codec.id, p, x_dev.data(), scratch.data(), totals.host,
+                     nullptr))) {
     return;
   }
   CUDA(cudaDeviceSynchronize());
-  const size_t bytes = PlaneGpuBytes(p, *totals.host);
-  if (!CHECK_MSG(bytes == cpu.stream.size(), what)) return;
-  CHECK_MSG(static_cast<int64_t>(totals.host->nonzero) == cpu.stats.nonzero,
-            what);
-  CHECK_MSG(std::fabs(totals.host->sum_sq - cpu.stats.sum_sq) <=
-                1e-5 * std::fabs(cpu.stats.sum_sq),
-            what);
+  const size_t bytes = GpuStreamBytes(codec.id, p, *totals.host);
+  if (!CHECK_MSG(bytes == cpu.size(), what)) return;
+  CHECK_MSG(static_cast<int64_t>(totals.host->nonzero) == stats.nonzero, what);
+  if (!IsLossless(codec.id)) {  // whose CPU statistics are those of a sample
+    CHECK_MSG(std::fabs(totals.host->sum_sq - stats.sum_sq) <=
+                  1e-5 * std::fabs(stats.sum_sq),
+              what);
+  }
   const DeviceBytes stream(bytes);
-  if (!Ok(PlaneGpuWrite(p, x_dev.data(), scratch.data(), *totals.host,
-                        stream.data(), nullptr))) {
+  if (!Ok(GpuWrite(codec.id, p, x_dev.data(), scratch.data(), *totals.host,
+                   stream.data(), nullptr))) {
     return;
   }
-  CHECK_MSG(stream.Read() == cpu.stream, what);
+  CHECK_MSG(stream.Read() == cpu, what);
 
   Bytes expected(x.size());
-  PlaneDecode(cpu.stream.data(), cpu.stream.size(), p.dtype, p.n,
-              expected.data(), SerialFor);
+  DecodeStream(cpu.data(), cpu.size(), p.dtype, p.n, expected.data(), SerialFor);
   const DeviceBytes out(x.size()), flag(Bytes(4, 0));
   auto* damaged = static_cast<uint32_t*>(flag.data());
-  Ok(PlaneGpuDecode(stream.data(), bytes, p.dtype, p.n, p.channels, out.data(),
-                    damaged, nullptr));
+  Ok(GpuDecode(codec.id, stream.data(), bytes, p.dtype, p.n, p.channels,
+               out.data(), damaged, nullptr));
   CHECK_MSG(out.Read() == expected, what);
   CHECK_MSG(ReadDamaged(flag) == 0, what);
-  if (p.mid_rise || p.dither) {
-    PlaneMaskGradient(cpu.stream.data(), cpu.stream.size(), p.dtype, p.n,
-                      x.data(), expected.data(), SerialFor);
-    Ok(PlaneGpuMaskGradient(stream.data(), bytes, p.dtype, p.n, p.channels,
-                            x_dev.data(), out.data(), damaged, nullptr));
+  if (p.mid_rise || p.dither || IsLossless(codec.id)) {
+    StreamMaskGradient(cpu.data(), cpu.size(), p.dtype, p.n, x.data(),
+                       expected.data(), SerialFor);
+    Ok(GpuMaskGradient(codec.id, stream.data(), bytes, p.dtype, p.n, p.channels,
+                       x_dev.data(), out.data(), damaged, nullptr));
     CHECK_MSG(out.Read() == expected, what);
   }
 
   // Damage: an error, or some values; compute-sanitizer watches the accesses.
-  Bytes broken = cpu.stream;
+  Bytes broken = cpu;
   for (int i = 0; i < 4 && !broken.empty(); ++i) {
     broken[(*random)() % broken.size()] ^= 1 << (*random)() % 8;
   }
+  // With a damaged codec field the CPU would ask another decoder.
+  broken[offsetof(StreamHeader, codec)] = static_cast<uint8_t>(codec.id);
   const DeviceBytes broken_dev(broken);
-  Ok(PlaneGpuDecode(broken_dev.data(), bytes, p.dtype, p.n, p.channels,
-                    out.data(), damaged, nullptr));
-  const Status on_cpu =
-      PlaneDecode(broken.data(), broken.size(), p.dtype, p.n, expected.data(),
-                  SerialFor);
+  Ok(GpuDecode(codec.id, broken_dev.data(), bytes, p.dtype, p.n, p.channels,
+               out.data(), damaged, nullptr));
+  const Status on_cpu = DecodeStream(broken.data(), broken.size(), p.dtype, p.n,
+                                     expected.data(), SerialFor);
   CUDA(cudaDeviceSynchronize());
   if (on_cpu.ok()) CHECK_MSG(out.Read() == expected, "damaged, " + what);
 }
@@ -146,12 +174,104 @@ std::vector<float> Activations(int64_t n, bool relu, uint32_t seed) {
   return x;
 }
 
+// Masks, statistics and batch normalization of one tensor.
+void TestItems(const Bytes& x, const EncodeParams& p) {
+  const std::string what = Text({CodecId::kPlane, "items"}, p);
+  const DeviceBytes x_dev(x), out(x.size()), bits(BitmaskBytes(p.n));
+  Bytes want_bits(BitmaskBytes(p.n)), want(x.size());
+  auto* bits_dev = static_cast<uint8_t*>(bits.data());
+  BitmaskPack(x.data(), p.dtype, p.n, 0.0f, 6.0f, want_bits.data(), SerialFor);
+  Ok(BitmaskGpuPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
+  CHECK_MSG(bits.Read() == want_bits, what);
+  BitmaskGradient(want_bits.data(), p.dtype, p.n, 1.5f, 0.25f, x.data(),
+                  want.data(), SerialFor);
+  Ok(BitmaskGpuGradient(bits_dev, p.dtype, p.n, 1.5f, 0.25f, x_dev.data(),
+                        out.data(), nullptr));
+  CHECK_MSG(out.Read() == want, what);
+
+  const GradientStats stats =
+      MeasureGradient(x.data(), p.dtype, p.n, p.channels, SerialFor);
+  const DeviceBytes summary(SummaryGpuScratchBytes()), three(3 * sizeof(float));
+  Ok(GradientGpuStats(x_dev.data(), p.dtype, p.n, p.channels, summary.data(),
+                      static_cast<float*>(three.data()), nullptr));
+  float found[3];
+  std::memcpy(found, three.Read().data(), sizeof found);
+  CHECK_MSG(std::fabs(found[0] - stats.mean_channel_sum_sq) <=
+                1e-4 * std::fabs(stats.mean_channel_sum_sq) + 1e-30 ||
+                std::isinf(found[0]),
+            what);
+  CHECK_MSG(static_cast<int64_t>(found[2]) == stats.nonfinite, what);
+
+  // Its gradient, with x for x_hat and for dy.
+  const int64_t channels = p.channels;
+  const Bytes ones = ToTensor(std::vector<float>(channels, 1.0f), DType::kF32);
+  const Bytes zeros = ToTensor(std::vector<float>(channels, 0.0f), DType::kF32);
+  const DeviceBytes one(ones), zero(zeros), dgamma(4 * channels);
+  const DeviceBytes dbeta(4 * channels);
+  const DeviceBytes scratch(BatchNormGpuScratchBytes(p.n, channels));
+  Ok(BatchNormGpuGradient(
+      x_dev.data(), p.dtype, p.n, channels, x_dev.data(),
+      static_cast<const float*>(one.data()), static_cast<const float*>(zero.data()),
+      static_cast<const float*>(one.data()), scratch.data(), out.data(),
+      static_cast<float*>(dgamma.data()), static_cast<float*>(dbeta.data()),
+      nullptr));
+  const Bytes sums = dbeta.Read();
+  double sum = 0, magnitude = 0;
+  for (int64_t row = 0; row < p.n / channels; ++row) {
+    const float v = LoadFloat(x.data(), p.dtype, row * channels);
+    sum += v;
+    magnitude += std::fabs(v);
+  }
+  const float first = LoadFloat(sums.data(), DType::kF32, 0);
+  CHECK_MSG(!std::isfinite(sum) || !std::isfinite(first) ||
+                std::fabs(first - sum) <= 1e-4 * magnitude,
+            what);
+}
+
+void TestPools() {
+  for (DType dtype : kAllDTypes) {
+    for (int64_t window : {2, 3, 17}) {
+      for (int64_t channels : {3, 64}) {
+        PoolShape s;
+        s.batch = 3;
+        s.channels = channels;
+        for (int d = 1; d < 3; ++d) {
+          s.in_size[d] = 20 + d;
+          s.window[d] = window;
+          s.stride[d] = 2;
+          s.out_size[d] = (s.in_size[d] + 1) / 2;
+          const int64_t needed = (s.out_size[d] - 1) * 2 + window;
+          s.pad_before[d] = std::max<int64_t>(0, needed - s.in_size[d]) / 2;
+        }
+        const int64_t in = 3 * s.in_size[1] * s.in_size[2] * channels;
+        const int64_t out = 3 * s.out_size[1] * s.out_size[2] * channels;
+        const size_t item = ItemBytes(dtype);
+        Bytes x(in * item), y(out * item), index(PoolIndexBytes(s)), dx(in * item);
+        FillRandom(1, dtype, in, 0, x.data());
+        MaxPoolIndex(x.data(), dtype, s, y.data(), index.data(), SerialFor);
+        MaxPoolGradient(index.data(), dtype, s, y.data(), dx.data(), SerialFor);
+        const DeviceBytes x_dev(x), y_dev(y.size()), index_dev(index.size());
+        const DeviceBytes dx_dev(dx.size());
+        auto* positions = static_cast<uint8_t*>(index_dev.data());
+        Ok(MaxPoolGpuIndex(x_dev.data(), dtype, s, y_dev.data(), positions,
+                           nullptr));
+        Ok(MaxPoolGpuGradient(positions, dtype, s, y_dev.data(), dx_dev.data(),
+                              nullptr));
+        const std::string what = "pooling window " + std::to_string(window);
+        CHECK_MSG(y_dev.Read() == y, what);
+        CHECK_MSG(index_dev.Read() == index, what);
+        CHECK_MSG(dx_dev.Read() == dx, what);
+      }
+    }
+  }
+}
+
 void TestShapes(int count) {
   std::mt19937 random(7);
   const int64_t sizes[] = {0, 1, 31, 32, 33, 1023, 1024, 1025, 4096, 65536 + 7};
   const int64_t channels[] = {1, 3, 31, 32, 64, 96, 100, 256};
   for (int i = 0; i < count; ++i) {
-    PlaneParams p;
+    EncodeParams p;
     p.dtype = kAllDTypes[random() % 3];
     p.channels = channels[random() % 8];
     const int64_t pixels = random() % 2 ? sizes[random() % 10] : random() % 5000;
@@ -168,7 +288,8 @@ void TestShapes(int count) {
     } else {
       x = ToTensor(Activations(p.n, random() % 2, random()), p.dtype);
     }
-    TestOne(x, p, &random);
+    for (const Codec& codec : kCodecs) TestOne(codec, x, p, &random);
+    if (p.n > 0 && i % 8 == 0) TestItems(x, p);
   }
 }
 
@@ -193,54 +314,72 @@ double Seconds(const Run& run) {
   return best;
 }
 
-void Speeds(int mb) {
+// The best of three rounds, and all of them.
+std::string Rates(double gb, const double (&seconds)[3]) {
+  const double best = std::min({seconds[0], seconds[1], seconds[2]});
+  char text[64];
+  std::snprintf(text, sizeof text, "%.0f (%.0f, %.0f, %.0f)", gb / best,
+                gb / seconds[0], gb / seconds[1], gb / seconds[2]);
+  return text;
+}
+
+void Speeds(const Codec& codec, int mb) {
   for (const bool relu : {true, false}) {
-    PlaneParams p;
+    EncodeParams p;
     p.n = int64_t{mb} * (1 << 20) / 4;
     p.channels = 64;
     p.mid_rise = relu;
     const std::vector<float> values = Activations(p.n, relu, 1);
     p.eb = relu ? 0.058f : 0.1f;  // a tenth of the standard deviation
     const DeviceBytes x(ToTensor(values, p.dtype)), copy(4 * p.n);
-    const DeviceBytes scratch(PlaneGpuScratchBytes(p)), flag(Bytes(4, 0));
+    const DeviceBytes scratch(GpuScratchBytes(codec.id, p)), flag(Bytes(4, 0));
     Totals totals;
     auto measure = [&] {
-      Ok(PlaneGpuMeasure(p, x.data(), scratch.data(), totals.host, nullptr));
+      Ok(GpuMeasure(codec.id, p, x.data(), scratch.data(), totals.host, nullptr));
     };
     measure();
     CUDA(cudaDeviceSynchronize());
-    const DeviceBytes stream(PlaneGpuBytes(p, *totals.host));
+    const size_t bytes = GpuStreamBytes(codec.id, p, *totals.host);
+    const DeviceBytes stream(bytes);
     auto write = [&] {
-      Ok(PlaneGpuWrite(p, x.data(), scratch.data(), *totals.host,
-                       stream.data(), nullptr));
+      Ok(GpuWrite(codec.id, p, x.data(), scratch.data(), *totals.host,
+                  stream.data(), nullptr));
     };
     write();
-    const double compress_s = Seconds([&] { measure(); write(); });
-    double op_s = 1e9;  // with the read-back that an op waits for
-    for (int i = 0; i < 20; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      measure();
-      CUDA(cudaStreamSynchronize(nullptr));
-      write();
-      CUDA(cudaStreamSynchronize(nullptr));
-      const std::chrono::duration<double> s =
-          std::chrono::steady_clock::now() - begin;
-      op_s = std::min(op_s, s.count());
+    double op_s[3];  // with the read-back that an op waits for
+    for (double& best : op_s) {
+      best = 1e9;
+      for (int i = 0; i < 20; ++i) {
+        const auto begin = std::chrono::steady_clock::now();
+        measure();
+        CUDA(cudaStreamSynchronize(nullptr));
+        write();
+        CUDA(cudaStreamSynchronize(nullptr));
+        const std::chrono::duration<double> s =
+            std::chrono::steady_clock::now() - begin;
+        best = std::min(best, s.count());
+      }
     }
-    const double decompress_s = Seconds([&] {
-      Ok(PlaneGpuDecode(stream.data(), PlaneGpuBytes(p, *totals.host), p.dtype,
-                        p.n, p.channels, copy.data(),
-                        static_cast<uint32_t*>(flag.data()), nullptr));
-    });
-    const double copy_s = Seconds([&] {
+    const auto decode = [&] {
+      Ok(GpuDecode(codec.id, stream.data(), bytes, p.dtype, p.n, p.channels,
+                   copy.data(), static_cast<uint32_t*>(flag.data()), nullptr));
+    };
+    const auto copy_all = [&] {
       CUDA(cudaMemcpyAsync(copy.data(), x.data(), 4 * p.n,
                            cudaMemcpyDeviceToDevice));
-    });
+    };
+    double compress_s[3], decompress_s[3], copy_s[3];
+    for (int i = 0; i < 3; ++i) {
+      compress_s[i] = Seconds([&] { measure(); write(); });
+      decompress_s[i] = Seconds(decode);
+      copy_s[i] = Seconds(copy_all);
+    }
     const double gb = 4e-9 * p.n;
-    std::printf("| plane | %s | %d | %.2f | %.0f | %.0f | %.0f | %.0f |\n",
-                relu ? "ReLU" : "normal", mb,
-                4.0 * p.n / PlaneGpuBytes(p, *totals.host), gb / compress_s,
-                gb / op_s, gb / decompress_s, gb / copy_s);
+    std::printf("| %s | %s | %d | %.2f | %s | %s | %s | %s |\n", codec.name,
+                relu ? "ReLU" : "normal", mb, 4.0 * p.n / bytes,
+                Rates(gb, compress_s).c_str(), Rates(gb, op_s).c_str(),
+                Rates(gb, decompress_s).c_str(), Rates(gb, copy_s).c_str());
+    std::fflush(stdout);
   }
 }
 
@@ -255,15 +394,19 @@ int main(int argc, char** argv) {
   }
   cudaDeviceProp properties;
   comptrain::Require(cudaGetDeviceProperties(&properties, 0), "properties");
+  comptrain::TestPools();
   comptrain::TestShapes(argc > 1 ? std::atoi(argv[1]) : 200);
   const int status = comptrain::FinishTests();
   std::vector<int> sizes = {16, 64, 256};
   if (argc > 2) sizes.clear();
   for (int i = 2; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
   if (sizes == std::vector<int>{0}) return status;
-  std::printf("\n%s; GB/s of uncompressed f32, best of 20\n\n", properties.name);
+  std::printf("\n%s; GB/s of uncompressed f32, best of 20, three times\n\n",
+              properties.name);
   std::printf("| codec | data | MB | ratio | compress | with read-back | "
               "decompress | device copy |\n|---|---|---|---|---|---|---|---|\n");
-  for (int mb : sizes) comptrain::Speeds(mb);
+  for (const auto& codec : comptrain::kCodecs) {
+    for (int mb : sizes) comptrain::Speeds(codec, mb);
+  }
   return status;
 }

@@ -38,7 +38,7 @@ static inline void PackScalar(const void* x, int64_t n, float lower,
 }
 
 template <class T>
-static inline T ScaleScalar(T v, float factor) {
+COMPTRAIN_HD static inline T ScaleScalar(T v, float factor) {
   if (factor == 1.0f) return v;
   T out;
   FromFloat(ToFloat(v) * factor, &out);

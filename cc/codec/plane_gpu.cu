@@ -9,6 +9,7 @@
 #include "cc/codec/plane_lane.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/quantize.h"
+#include "cc/codec/stream_gpu_kernels.h"
 
 namespace comptrain {
 namespace {
@@ -23,34 +24,26 @@ using plane::LaneFormat;
 using plane::Quantizer;
 using plane::Sections;
 
-constexpr unsigned kAll = 0xffffffff;
-constexpr int kWarps = 4;  // tiles a block; divides kRangeTiles
-constexpr int kThreads = kWarps * kLanes;
+using gpu::BlockSums;
+using gpu::kAll;
+using gpu::kThreads;
+using gpu::kWarps;
+using gpu::WarpSum;
+
 static_assert(kRangeTiles % kWarps == 0, "a block's tiles are of one range");
-constexpr int kScanThreads = 1024;
 
-// --- Scratch -----------------------------------------------------------------
+gpu::Scratch ScratchOf(const Geometry& g) {
+  return gpu::Scratch(g.tiles, g.ranges());
+}
 
-struct BlockSums {
-  uint64_t nonzero;
-  double sum, sum_sq;
-};
+constexpr char kCodec[] = "codec A on the GPU";
 
-// Sections of scratch, in bytes.
-struct Scratch {
-  uint64_t words, starts, sums, entries, bytes;
-
-  explicit Scratch(const Geometry& g) {
-    words = 0;  // u32 a range: its payload words
-    starts = Sections::Align(words + 4 * static_cast<uint64_t>(g.ranges()));
-    sums = Sections::Align(starts + 4 * static_cast<uint64_t>(g.ranges()));
-    entries = sums + sizeof(BlockSums) * Blocks(g);
-    bytes = Sections::Align(entries + 2 * static_cast<uint64_t>(g.tiles));
-  }
-  static uint64_t Blocks(const Geometry& g) {
-    return static_cast<uint64_t>(plane::CeilDiv(g.tiles, kWarps));
-  }
-};
+Status CheckCuda(cudaError_t error, const char* what) {
+  return gpu::CheckCuda(kCodec, error, what);
+}
+Status CheckLaunch(const char* what) {
+  return CheckCuda(cudaGetLastError(), what);
+}
 
 // --- Device ------------------------------------------------------------------
 
@@ -70,10 +63,6 @@ struct Tensor {
   }
 };
 
-__device__ int WarpSum(int v) {
-  for (int d = kLanes / 2; d > 0; d /= 2) v += __shfl_xor_sync(kAll, v, d);
-  return v;
-}
 __device__ int SumBefore(int v, int lane) {
   int sum = v;
   for (int d = 1; d < kLanes; d *= 2) {
@@ -291,7 +280,6 @@ __global__ void __launch_bounds__(kThreads)
                  uint32_t* range_words, BlockSums* block_sums) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  __shared__ BlockSums of_warp[kWarps];
   BlockSums sums = {0, 0, 0};
   if (tile < tensor.tiles) {
     const uint16_t entry =
@@ -302,76 +290,13 @@ __global__ void __launch_bounds__(kThreads)
                 static_cast<uint32_t>(entry & plane::kWordsMask));
     }
   }
-  if (lane == 0) of_warp[warp] = sums;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    BlockSums all = of_warp[0];
-    for (int w = 1; w < kWarps; ++w) {
-      all.nonzero += of_warp[w].nonzero;
-      all.sum += of_warp[w].sum;
-      all.sum_sq += of_warp[w].sum_sq;
-    }
-    block_sums[blockIdx.x] = all;
-  }
-}
-
-// One block: where each range starts, and the totals. Sums in a fixed order.
-__global__ void __launch_bounds__(kScanThreads)
-    ScanRanges(int64_t ranges, const uint32_t* range_words, uint32_t* starts,
-               int64_t blocks, const BlockSums* block_sums,
-               PlaneGpuTotals* totals) {
-  __shared__ uint64_t words[kScanThreads];
-  __shared__ BlockSums sums[kScanThreads];
-  const int me = threadIdx.x;
-  const int64_t each = (ranges + kScanThreads - 1) / kScanThreads;
-  const int64_t begin = me * each < ranges ? me * each : ranges;
-  const int64_t end = begin + each < ranges ? begin + each : ranges;
-  uint64_t mine = 0;
-  for (int64_t r = begin; r < end; ++r) mine += range_words[r];
-  words[me] = mine;
-  BlockSums s = {0, 0, 0};
-  for (int64_t b = me; b < blocks; b += kScanThreads) {
-    s.nonzero += block_sums[b].nonzero;
-    s.sum += block_sums[b].sum;
-    s.sum_sq += block_sums[b].sum_sq;
-  }
-  sums[me] = s;
-  __syncthreads();
-  for (int d = 1; d < kScanThreads; d *= 2) {
-    const uint64_t below = me >= d ? words[me - d] : 0;
-    __syncthreads();
-    words[me] += below;
-    __syncthreads();
-  }
-  for (int d = kScanThreads / 2; d > 0; d /= 2) {
-    if (me < d) {
-      sums[me].nonzero += sums[me + d].nonzero;
-      sums[me].sum += sums[me + d].sum;
-      sums[me].sum_sq += sums[me + d].sum_sq;
-    }
-    __syncthreads();
-  }
-  uint64_t at = words[me] - mine;
-  for (int64_t r = begin; r < end; ++r) {
-    starts[r] = static_cast<uint32_t>(at);
-    at += range_words[r];
-  }
-  if (me == kScanThreads - 1) totals->words = words[me];
-  if (me == 0) {
-    totals->nonzero = sums[0].nonzero;
-    totals->sum = sums[0].sum;
-    totals->sum_sq = sums[0].sum_sq;
-  }
+  gpu::PutBlockSums(sums, block_sums);
 }
 
 // Words of the range's tiles before this one.
 __device__ int WordsBefore(const uint16_t* entries, int64_t tile, int lane) {
-  const int64_t first = tile / kRangeTiles * kRangeTiles;
-  int words = 0;
-  for (int64_t t = first + lane; t < tile; t += kLanes) {
-    words += entries[t] & plane::kWordsMask;
-  }
-  return WarpSum(words);
+  return gpu::WordsBefore(entries, tile / kRangeTiles * kRangeTiles, tile,
+                          plane::kWordsMask, lane);
 }
 
 template <class T>
@@ -389,27 +314,6 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t* to = payload + starts[tile / kRangeTiles] +
                  WordsBefore(entries, tile, lane);
   for (int i = lane; i < count; i += kLanes) to[i] = words[i];
-}
-
-// Header, directory and table with their padding: words of 4 bytes.
-__global__ void WriteHead(StreamHeader header, int64_t tiles, int64_t ranges,
-                          const uint16_t* entries, const uint32_t* starts,
-                          uint32_t* out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t byte = 4 * i;
-  if (byte >= header.payload_offset) return;
-  uint32_t word = 0;
-  if (byte < static_cast<int64_t>(sizeof header)) {
-    memcpy(&word, reinterpret_cast<const uint8_t*>(&header) + byte, 4);
-  } else if (byte < header.table_offset) {
-    const int64_t tile = (byte - header.directory_offset) / 2;
-    if (tile < tiles) word = entries[tile];
-    if (tile + 1 < tiles) word |= static_cast<uint32_t>(entries[tile + 1]) << 16;
-  } else {
-    const int64_t range = (byte - header.table_offset) / 4;
-    if (range < ranges) word = starts[range];
-  }
-  out[i] = word;
 }
 
 // The codes of a tile that is neither zero nor raw; false when its words do not
@@ -580,19 +484,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Host --------------------------------------------------------------------
 
-Status CheckCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  return Status::Invalid(std::string("codec A on the GPU: ") + what +
-                         " failed, " + cudaGetErrorName(error) + " (" +
-                         cudaGetErrorString(error) +
-                         "); the GPU must be free and its driver as new as "
-                         "this library's CUDA");
-}
-
-Status CheckLaunch(const char* what) {
-  return CheckCuda(cudaGetLastError(), what);
-}
-
 Status CheckParams(const PlaneParams& p) {
   const Geometry g(p.n, p.channels > 0 ? p.channels : 1);
   if (p.n < 0 || p.channels <= 0 || p.channels > UINT32_MAX ||
@@ -606,7 +497,7 @@ Status CheckParams(const PlaneParams& p) {
         "codec A on the GPU: eb must lie between about 1.2e-38 and 4.2e37, "
         "got " + std::to_string(p.eb));
   }
-  if (Scratch::Blocks(g) > INT_MAX || Sections(g).payload > UINT32_MAX) {
+  if (gpu::Scratch::Blocks(g.tiles) > INT_MAX || Sections(g).payload > UINT32_MAX) {
     return Status::Invalid("codec A on the GPU: n is too large for one "
                            "stream, got " + std::to_string(p.n));
   }
@@ -668,7 +559,7 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
   s.table = static_cast<uint32_t>(at.table);
   s.payload = static_cast<uint32_t>(at.payload);
   s.expected = HeaderOf(dtype, g, channels, stream_bytes);
-  const auto blocks = static_cast<unsigned>(Scratch::Blocks(g));
+  const auto blocks = static_cast<unsigned>(gpu::Scratch::Blocks(g.tiles));
   WithStorageType(dtype, [&](auto type) {
     using T = decltype(type);
     DecodeTiles<T><<<blocks, kThreads, 0, stream>>>(
@@ -681,21 +572,21 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
 
 size_t PlaneGpuScratchBytes(const PlaneParams& params) {
   if (!CheckParams(params).ok()) return 0;
-  return Scratch(Geometry(params.n, params.channels)).bytes;
+  return ScratchOf(Geometry(params.n, params.channels)).bytes;
 }
 
-size_t PlaneGpuBytes(const PlaneParams& params, const PlaneGpuTotals& totals) {
+size_t PlaneGpuBytes(const PlaneParams& params, const GpuTotals& totals) {
   return Sections(Geometry(params.n, params.channels)).payload +
          4 * totals.words;
 }
 
 Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
-                       void* scratch_dev, PlaneGpuTotals* totals,
+                       void* scratch_dev, GpuTotals* totals,
                        CUstream_st* stream) {
   Status s = CheckParams(params);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
-  const Scratch at(g);
+  const gpu::Scratch at = ScratchOf(g);
   auto* scratch = static_cast<uint8_t*>(scratch_dev);
   auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
   auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
@@ -703,7 +594,7 @@ Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
     s = CheckCuda(cudaMemsetAsync(words, 0, 4 * g.ranges(), stream),
                   "clearing scratch");
     if (!s.ok()) return s;
-    const auto blocks = static_cast<unsigned>(Scratch::Blocks(g));
+    const auto blocks = static_cast<unsigned>(gpu::Scratch::Blocks(g.tiles));
     WithStorageType(params.dtype, [&](auto type) {
       using T = decltype(type);
       MeasureTiles<T><<<blocks, kThreads, 0, stream>>>(
@@ -713,14 +604,14 @@ Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
     s = CheckLaunch("measuring tiles");
     if (!s.ok()) return s;
   }
-  ScanRanges<<<1, kScanThreads, 0, stream>>>(
+  gpu::ScanRanges<<<1, gpu::kScanThreads, 0, stream>>>(
       g.ranges(), words, reinterpret_cast<uint32_t*>(scratch + at.starts),
-      static_cast<int64_t>(Scratch::Blocks(g)), sums, totals);
+      static_cast<int64_t>(gpu::Scratch::Blocks(g.tiles)), sums, totals);
   return CheckLaunch("adding up sizes");
 }
 
 Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
-                     const void* scratch_dev, const PlaneGpuTotals& totals,
+                     const void* scratch_dev, const GpuTotals& totals,
                      void* out_dev, CUstream_st* stream) {
   Status s = CheckParams(params);
   if (!s.ok()) return s;
@@ -730,7 +621,7 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                            "; split the tensor");
   }
   const Geometry g(params.n, params.channels);
-  const Scratch at(g);
+  const gpu::Scratch at = ScratchOf(g);
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
   const auto* entries =
       reinterpret_cast<const uint16_t*>(scratch + at.entries);
@@ -743,7 +634,8 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
   h.step = q.step;
   h.inv = q.inv;
   const unsigned head_words = h.payload_offset / 4;
-  WriteHead<<<(head_words + 255) / 256, 256, 0, stream>>>(
+  gpu::WriteHead<<<(head_words + gpu::kHeadThreads - 1) / gpu::kHeadThreads,
+                   gpu::kHeadThreads, 0, stream>>>(
       h, g.tiles, g.ranges(), entries, starts, static_cast<uint32_t*>(out_dev));
   s = CheckLaunch("writing the header");
   if (!s.ok() || g.tiles == 0) return s;
@@ -751,7 +643,7 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                                               h.payload_offset);
   WithStorageType(params.dtype, [&](auto type) {
     using T = decltype(type);
-    WriteTiles<T><<<static_cast<unsigned>(Scratch::Blocks(g)), kThreads, 0,
+    WriteTiles<T><<<static_cast<unsigned>(gpu::Scratch::Blocks(g.tiles)), kThreads, 0,
                     stream>>>(q, TensorOf(g), static_cast<const T*>(x_dev),
                               entries, starts, payload);
   });

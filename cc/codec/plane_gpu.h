@@ -15,32 +15,24 @@
 
 #include "cc/codec/plane.h"
 #include "cc/codec/status.h"
-
-struct CUstream_st;  // cudaStream_t, without CUDA's headers
+#include "cc/codec/stream_gpu.h"
 
 namespace comptrain {
-
-// What the first pass finds. In memory that both sides see (pinned, mapped).
-struct PlaneGpuTotals {
-  uint64_t words;  // of the payload
-  uint64_t nonzero;
-  double sum, sum_sq;  // of the finite values
-};
 
 // Device bytes of scratch, alike for both passes, aligned to 16: about 0.4% of
 // an f32 tensor.
 size_t PlaneGpuScratchBytes(const PlaneParams& params);
 // Bytes of the stream.
-size_t PlaneGpuBytes(const PlaneParams& params, const PlaneGpuTotals& totals);
+size_t PlaneGpuBytes(const PlaneParams& params, const GpuTotals& totals);
 
 // x_dev: params.n elements, aligned to an element, unchanged until the second
 // pass is done. totals: seen by the device; valid once the stream got there.
 Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
-                       void* scratch_dev, PlaneGpuTotals* totals,
+                       void* scratch_dev, GpuTotals* totals,
                        CUstream_st* stream);
 // out_dev: PlaneGpuBytes() bytes, aligned to 4; every byte of it is written.
 Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
-                     const void* scratch_dev, const PlaneGpuTotals& totals,
+                     const void* scratch_dev, const GpuTotals& totals,
                      void* out_dev, CUstream_st* stream);
 
 // out_dev: n elements. channels: the last dimension, which the stream must have

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cc/codec/bits.h"
 #include "cc/codec/host_device.h"
 #include "cc/codec/plane_tile.h"
 
@@ -17,29 +18,6 @@ constexpr int kNarrowHeaderWords = 4;
 constexpr int kWideHeaderWords = 8;
 constexpr int kWideSparse = 32;
 constexpr int kNarrowMaxSparse = 7, kWideMaxSparse = 16;
-
-COMPTRAIN_HD static inline int PopCount(uint32_t v) {
-#ifdef __CUDA_ARCH__
-  return __popc(v);
-#else
-  return __builtin_popcount(v);
-#endif
-}
-// v is not 0.
-COMPTRAIN_HD static inline int TrailingZeros(uint32_t v) {
-#ifdef __CUDA_ARCH__
-  return __ffs(v) - 1;
-#else
-  return __builtin_ctz(v);
-#endif
-}
-COMPTRAIN_HD static inline int BitLength(uint32_t v) {
-#ifdef __CUDA_ARCH__
-  return 32 - __clz(v);
-#else
-  return v == 0 ? 0 : 32 - __builtin_clz(v);
-#endif
-}
 
 // How one lane is stored: `width` bits for every code, or (sparse) a bit map
 // of the non-zero codes and `width` bits of code - 1 for each of those.

@@ -64,7 +64,7 @@ void MaxPoolGradientWith(const PoolKernels& kernels, const uint8_t* index,
 
 // True when `v`, seen after `best`, is the new maximum: the first of equals
 // and the first NaN stay.
-static inline bool PoolBeats(float v, float best) {
+COMPTRAIN_HD static inline bool PoolBeats(float v, float best) {
   return !(v <= best) && best == best;
 }
 

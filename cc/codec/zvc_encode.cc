@@ -1,5 +1,6 @@
 // Codec C, encoder: counts the non-zeros of every chunk, then writes each chunk
 // to where the counts say.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <string>

@@ -2,10 +2,10 @@
 #ifndef TF_COMPTRAIN_CC_CODEC_ZVC_LAYOUT_H_
 #define TF_COMPTRAIN_CC_CODEC_ZVC_LAYOUT_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/host_device.h"
 #include "cc/codec/status.h"
 #include "cc/codec/stream.h"
 #include "cc/codec/zvc_kernels.h"
@@ -15,7 +15,9 @@ namespace zvc {
 
 constexpr int kRangeChunks = 16;  // chunks a table entry, and a unit of work
 
-inline int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+COMPTRAIN_HD inline int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0);
+}
 
 // The tensor as a flat run of values, cut into chunks.
 struct Layout {
@@ -38,20 +40,21 @@ struct Layout {
   static uint64_t Align(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
 
   // Values of a chunk; the last one may be short.
-  int Valid(int64_t chunk) const {
-    return static_cast<int>(
-        std::min<int64_t>(kChunkValues, n - chunk * kChunkValues));
+  COMPTRAIN_HD int Valid(int64_t chunk) const {
+    const int64_t left = n - chunk * kChunkValues;
+    return left < kChunkValues ? static_cast<int>(left) : kChunkValues;
   }
-  uint32_t RawWords(int valid) const {
+  COMPTRAIN_HD uint32_t RawWords(int valid) const {
     return static_cast<uint32_t>(CeilDiv(valid * item, 4));
   }
   // Of a chunk with `count` non-zeros: none when there are none, raw when the
   // mask does not pay.
-  uint32_t Words(int valid, int count) const {
+  COMPTRAIN_HD uint32_t Words(int valid, int count) const {
     if (count == 0) return 0;
-    return std::min(RawWords(valid), PackedWords(valid, count));
+    const uint32_t raw = RawWords(valid), packed = PackedWords(valid, count);
+    return packed < raw ? packed : raw;
   }
-  uint32_t PackedWords(int valid, int count) const {
+  COMPTRAIN_HD uint32_t PackedWords(int valid, int count) const {
     return static_cast<uint32_t>(CeilDiv(valid, 32) + CeilDiv(count * item, 4));
   }
 };

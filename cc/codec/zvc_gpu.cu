@@ -1,0 +1,342 @@
+// Codec C on a GPU: a warp a chunk.
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "cc/codec/half.h"
+#include "cc/codec/quantize.h"
+#include "cc/codec/stream_gpu_kernels.h"
+#include "cc/codec/zvc_gpu.h"
+#include "cc/codec/zvc_lane.h"
+
+namespace comptrain {
+namespace {
+
+using gpu::BlockSums;
+using gpu::kAll;
+using gpu::kThreads;
+using gpu::kWarps;
+using zvc::kChunkValues;
+using zvc::kRangeChunks;
+using zvc::Layout;
+
+static_assert(kRangeChunks % kWarps == 0, "a block's chunks are of one range");
+
+constexpr int kWordsMask = 0xffff;  // an entry is its words
+constexpr char kCodec[] = "codec C on the GPU";
+
+// The bits of an element of type S.
+template <class S>
+using BitsOf = std::conditional_t<sizeof(S) == 4, uint32_t, uint16_t>;
+
+template <class S>
+__device__ float Value(BitsOf<S> bits) {
+  S value;
+  memcpy(&value, &bits, sizeof value);
+  return ToFloat(value);
+}
+
+// --- Device ------------------------------------------------------------------
+
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    MeasureChunks(Layout layout, const BitsOf<S>* x, uint16_t* entries,
+                  uint32_t* range_words, BlockSums* block_sums) {
+  using T = BitsOf<S>;
+  const int lane = threadIdx.x % kWarpLanes;
+  const int64_t chunk =
+      static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
+  BlockSums sums = {0, 0, 0};
+  if (chunk < layout.chunks) {
+    const int valid = layout.Valid(chunk);
+    float sum = 0, sum_sq = 0;
+    const int count = zvc::CountChunk<T>(
+        DeviceWarp(lane), x + chunk * kChunkValues, valid, [&](T bits) {
+          const float v = Value<S>(bits);
+          // Values whose squares are no floats say nothing about the others.
+          if (!isfinite(v * v)) return;
+          sum += v;
+          sum_sq += v * v;
+        });
+    double s = sum, sq = sum_sq;
+    for (int d = kWarpLanes / 2; d > 0; d /= 2) {
+      s += __shfl_down_sync(kAll, s, d);
+      sq += __shfl_down_sync(kAll, sq, d);
+    }
+    sums = {static_cast<uint64_t>(count), s, sq};
+    if (lane == 0) {
+      const uint32_t words = layout.Words(valid, count);
+      entries[chunk] = static_cast<uint16_t>(words);
+      atomicAdd(range_words + chunk / kRangeChunks, words);
+    }
+  }
+  gpu::PutBlockSums(sums, block_sums);
+}
+
+__device__ int64_t FirstOfRange(int64_t chunk) {
+  return chunk / kRangeChunks * kRangeChunks;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    WriteChunks(Layout layout, const T* x, const uint16_t* entries,
+                const uint32_t* starts, uint32_t* payload) {
+  const int lane = threadIdx.x % kWarpLanes;
+  const int64_t chunk =
+      static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
+  if (chunk >= layout.chunks || entries[chunk] == 0) return;
+  uint32_t* to = payload + starts[chunk / kRangeChunks] +
+                 gpu::WordsBefore(entries, FirstOfRange(chunk), chunk,
+                                  kWordsMask, lane);
+  zvc::WriteChunk<T>(DeviceWarp(lane), layout, x + chunk * kChunkValues,
+                     layout.Valid(chunk), entries[chunk], to);
+}
+
+struct Stream {
+  const uint8_t* bytes;
+  uint64_t payload_words;
+  StreamHeader expected;
+};
+
+__device__ bool HeaderIsRight(const Stream& s) {
+  for (size_t i = 0; i < sizeof(StreamHeader) / 4; ++i) {
+    if (reinterpret_cast<const uint32_t*>(s.bytes)[i] !=
+        reinterpret_cast<const uint32_t*>(&s.expected)[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// What a decoder makes of a tensor's element i.
+template <class S>
+struct Values {
+  BitsOf<S>* out;
+  __device__ void Put(int64_t i, BitsOf<S> bits) const { out[i] = bits; }
+};
+template <class S>
+struct MaskedGradient {
+  const BitsOf<S>* dy;
+  BitsOf<S>* dx;
+  __device__ void Put(int64_t i, BitsOf<S> bits) const {
+    dx[i] = CountsAsZero(Value<S>(bits)) ? BitsOf<S>{0} : dy[i];
+  }
+};
+
+template <class S, class Sink>
+__global__ void __launch_bounds__(kThreads)
+    DecodeChunks(Stream s, Layout layout, Sink sink, uint32_t* damaged) {
+  using T = BitsOf<S>;
+  const int lane = threadIdx.x % kWarpLanes;
+  const int64_t chunk =
+      static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
+  if (chunk >= layout.chunks) return;
+  const DeviceWarp warp(lane);
+  const auto* entries =
+      reinterpret_cast<const uint16_t*>(s.bytes + layout.directory);
+  const auto* starts = reinterpret_cast<const uint32_t*>(s.bytes + layout.table);
+  const auto* payload =
+      reinterpret_cast<const uint32_t*>(s.bytes + layout.payload);
+  const int64_t first = chunk * kChunkValues;
+  const int valid = layout.Valid(chunk);
+  const auto put = [&](int i, T bits) { sink.Put(first + i, bits); };
+
+  bool good = HeaderIsRight(s);
+  if (good) {
+    const int words = entries[chunk];
+    const uint64_t from = static_cast<uint64_t>(starts[chunk / kRangeChunks]) +
+                          gpu::WordsBefore(entries, FirstOfRange(chunk), chunk,
+                                           kWordsMask, lane);
+    // The last chunk of a range knows where the next one starts.
+    const bool last = chunk + 1 == layout.chunks;
+    const bool ends = last || (chunk + 1) % kRangeChunks == 0;
+    const uint64_t end = last   ? s.payload_words
+                         : ends ? starts[chunk / kRangeChunks + 1]
+                                : from + words;
+    good = from + words <= s.payload_words && from + words == end &&
+           (chunk > 0 || from == 0);
+    good = good &&
+           zvc::ReadChunk<T>(warp, layout, payload + from, words, valid, put);
+  }
+  if (good) return;
+  if (lane == 0) *damaged = 1;
+  zvc::ReadChunk<T>(warp, layout, nullptr, 0, valid, put);
+}
+
+// --- Host --------------------------------------------------------------------
+
+Status CheckCuda(cudaError_t error, const char* what) {
+  return gpu::CheckCuda(kCodec, error, what);
+}
+Status CheckLaunch(const char* what) {
+  return CheckCuda(cudaGetLastError(), what);
+}
+
+Status CheckParams(int64_t n, int64_t channels, DType dtype) {
+  if (n < 0 || channels <= 0 || channels > UINT32_MAX || n % channels != 0) {
+    return Status::Invalid(
+        std::string(kCodec) + ": channels must be a positive divisor of n = " +
+        std::to_string(n) + ", got " + std::to_string(channels));
+  }
+  const Layout layout(n, dtype);
+  if (layout.chunks > INT_MAX || layout.payload > UINT32_MAX) {
+    return Status::Invalid(std::string(kCodec) +
+                           ": n is too large for one stream, got " +
+                           std::to_string(n));
+  }
+  return {};
+}
+
+unsigned Blocks(const Layout& layout) {
+  return static_cast<unsigned>(gpu::Scratch::Blocks(layout.chunks));
+}
+
+gpu::Scratch ScratchOf(const Layout& layout) {
+  return gpu::Scratch(layout.chunks, layout.ranges);
+}
+
+StreamHeader HeaderOf(DType dtype, const Layout& layout, int64_t channels,
+                      uint64_t total_bytes) {
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(CodecId::kZvc);
+  h.dtype = static_cast<uint8_t>(dtype);
+  h.n = static_cast<uint64_t>(layout.n);
+  h.channels = static_cast<uint32_t>(channels);
+  h.log2_pixels = zvc::kLog2ChunkValues;
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(layout.chunks);
+  h.directory_offset = static_cast<uint32_t>(layout.directory);
+  h.table_offset = static_cast<uint32_t>(layout.table);
+  h.payload_offset = static_cast<uint32_t>(layout.payload);
+  return h;
+}
+
+// Decodes with make_sink(S()), a function from the storage type to a sink.
+template <class MakeSink>
+Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
+              int64_t n, int64_t channels, uint32_t* damaged_dev,
+              CUstream_st* stream, const MakeSink& make_sink) {
+  const Status s = CheckParams(n, channels, dtype);
+  if (!s.ok()) return s;
+  const Layout layout(n, dtype);
+  if (stream_bytes < layout.payload ||
+      (stream_bytes - layout.payload) % 4 != 0) {
+    return Status::Damaged(
+        "codec C stream: it must hold header, directory and table, " +
+        std::to_string(layout.payload) + " bytes, and whole words after, got " +
+        std::to_string(stream_bytes) + " bytes; pass the whole stream");
+  }
+  if (n == 0) return {};
+  const Stream view = {static_cast<const uint8_t*>(stream_dev),
+                       (stream_bytes - layout.payload) / 4,
+                       HeaderOf(dtype, layout, channels, stream_bytes)};
+  WithStorageType(dtype, [&](auto type) {
+    using S = decltype(type);
+    DecodeChunks<S><<<Blocks(layout), kThreads, 0, stream>>>(
+        view, layout, make_sink(type), damaged_dev);
+  });
+  return CheckLaunch("decoding");
+}
+
+}  // namespace
+
+size_t ZvcGpuScratchBytes(const ZvcParams& p) {
+  if (!CheckParams(p.n, p.channels, p.dtype).ok()) return 0;
+  return ScratchOf(Layout(p.n, p.dtype)).bytes;
+}
+
+size_t ZvcGpuBytes(const ZvcParams& p, const GpuTotals& totals) {
+  return Layout(p.n, p.dtype).payload + 4 * totals.words;
+}
+
+Status ZvcGpuMeasure(const ZvcParams& p, const void* x_dev, void* scratch_dev,
+                     GpuTotals* totals, CUstream_st* stream) {
+  Status s = CheckParams(p.n, p.channels, p.dtype);
+  if (!s.ok()) return s;
+  const Layout layout(p.n, p.dtype);
+  const gpu::Scratch at = ScratchOf(layout);
+  auto* scratch = static_cast<uint8_t*>(scratch_dev);
+  auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
+  auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
+  if (layout.chunks > 0) {
+    s = CheckCuda(cudaMemsetAsync(words, 0, 4 * layout.ranges, stream),
+                  "clearing scratch");
+    if (!s.ok()) return s;
+    WithStorageType(p.dtype, [&](auto type) {
+      using S = decltype(type);
+      MeasureChunks<S><<<Blocks(layout), kThreads, 0, stream>>>(
+          layout, static_cast<const BitsOf<S>*>(x_dev),
+          reinterpret_cast<uint16_t*>(scratch + at.entries), words, sums);
+    });
+    s = CheckLaunch("counting");
+    if (!s.ok()) return s;
+  }
+  gpu::ScanRanges<<<1, gpu::kScanThreads, 0, stream>>>(
+      layout.ranges, words, reinterpret_cast<uint32_t*>(scratch + at.starts),
+      static_cast<int64_t>(gpu::Scratch::Blocks(layout.chunks)), sums, totals);
+  return CheckLaunch("adding up sizes");
+}
+
+Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
+                   const void* scratch_dev, const GpuTotals& totals,
+                   void* out_dev, CUstream_st* stream) {
+  Status s = CheckParams(p.n, p.channels, p.dtype);
+  if (!s.ok()) return s;
+  if (totals.words > UINT32_MAX) {
+    return Status::Invalid(std::string(kCodec) +
+                           ": a stream holds at most 2^32 - 1 words, got " +
+                           std::to_string(totals.words) + "; split the tensor");
+  }
+  const Layout layout(p.n, p.dtype);
+  const gpu::Scratch at = ScratchOf(layout);
+  const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
+  const auto* entries = reinterpret_cast<const uint16_t*>(scratch + at.entries);
+  const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
+  const unsigned head_words = static_cast<unsigned>(layout.payload / 4);
+  gpu::WriteHead<<<(head_words + gpu::kHeadThreads - 1) / gpu::kHeadThreads,
+                   gpu::kHeadThreads, 0, stream>>>(
+      HeaderOf(p.dtype, layout, p.channels, ZvcGpuBytes(p, totals)),
+      layout.chunks, layout.ranges, entries, starts,
+      static_cast<uint32_t*>(out_dev));
+  s = CheckLaunch("writing the header");
+  if (!s.ok() || layout.chunks == 0) return s;
+  auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
+                                              layout.payload);
+  if (layout.item == 4) {
+    WriteChunks<<<Blocks(layout), kThreads, 0, stream>>>(
+        layout, static_cast<const uint32_t*>(x_dev), entries, starts, payload);
+  } else {
+    WriteChunks<<<Blocks(layout), kThreads, 0, stream>>>(
+        layout, static_cast<const uint16_t*>(x_dev), entries, starts, payload);
+  }
+  return CheckLaunch("writing chunks");
+}
+
+Status ZvcGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
+                    int64_t n, int64_t channels, void* out_dev,
+                    uint32_t* damaged_dev, CUstream_st* stream) {
+  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
+                stream, [&](auto type) {
+                  using S = decltype(type);
+                  return Values<S>{static_cast<BitsOf<S>*>(out_dev)};
+                });
+}
+
+Status ZvcGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
+                          DType dtype, int64_t n, int64_t channels,
+                          const void* dy_dev, void* dx_dev,
+                          uint32_t* damaged_dev, CUstream_st* stream) {
+  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
+                stream, [&](auto type) {
+                  using S = decltype(type);
+                  return MaskedGradient<S>{static_cast<const BitsOf<S>*>(dy_dev),
+                                           static_cast<BitsOf<S>*>(dx_dev)};
+                });
+}
+
+}  // namespace comptrain
