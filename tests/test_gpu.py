@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import compiled, images, small_cnn
+from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain import _keras, gpu_check, native
 from tf_comptrain.model import instrumentation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,19 +19,74 @@ pytestmark = pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reas
 X, Y = images(32)
 
 
+def needs_kernels():
+    native.ops()
+    if "GPU" not in _keras.kernel_devices("Comptrain>Compress"):
+        pytest.skip("the library was built without CUDA")
+
+
+def losses(model):
+    return model.fit(X, Y, batch_size=8, epochs=4, shuffle=False, verbose=0).history["loss"]
+
+
+def all_compressed(model):
+    return all(site.read_state().stream_bytes for site in instrumentation(model).sites().values())
+
+
 def test_keras_default_compresses():
     model = compiled(small_cnn())
     report = ct.compress_model(model)
     assert model.jit_compile and report.obstacle is None
-    losses = model.fit(X, Y, batch_size=8, epochs=4, verbose=0).history["loss"]
-    assert np.isfinite(losses).all() and losses[-1] < losses[0]
-    assert any(site.read_state().stream_bytes for site in instrumentation(model).sites().values())
+    history = losses(model)
+    assert np.isfinite(history).all() and history[-1] < history[0]
+    assert all_compressed(model)
 
 
-def test_without_xla_the_report_says_why_it_is_plain():
-    model = compiled(small_cnn(), jit_compile=False)
-    assert "GPU" in ct.compress_model(model).obstacle
-    model.train_on_batch(X[:8], Y[:8])
+def test_the_kernels_answer_as_the_cpu():
+    needs_kernels()
+    assert gpu_check.problem() is None
+
+
+@pytest.mark.parametrize("codec", ["plane", "plane+dither", "zvc"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_the_executor_compresses(codec, policy):
+    needs_kernels()
+    keras.config.set_dtype_policy(policy)
+    try:
+        plain = compiled(small_cnn(), jit_compile=False)
+        model = compiled(small_cnn(), jit_compile=False)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert ct.compress_model(model, codec=codec).obstacle is None
+    ours, theirs = np.array(losses(model)), np.array(losses(plain))
+    assert np.isfinite(ours).all() and np.abs(ours - theirs).max() < 0.1 * theirs[0]
+    assert all_compressed(model)
+
+
+def test_peak_of_the_executor_falls():
+    needs_kernels()
+    x, y = images(64, size=64)
+    peaks = []
+    for compress in (False, True):
+        model = compiled(small_cnn(size=64), jit_compile=False)
+        if compress:
+            ct.compress_model(model)
+        peaks.append(ct.memory.measure_step(model, tf.constant(x), tf.constant(y), steps=2).peak_bytes)
+    assert peaks[1] < 0.7 * peaks[0]
+
+
+def test_a_damaged_stream_is_an_error():
+    needs_kernels()
+    ops = native.ops()
+    state = tf.constant((0.1,) + (0.0,) * 8)
+    with tf.device("GPU:0"):
+        x = tf.random.stateless_normal((64, 64), seed=(1, 2))
+        _, stream, _ = ops.comptrain_compress(x, state)
+        broken = tf.concat([stream[:64], stream[64:] ^ 255], axis=0)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="damaged"):
+            for _ in range(2):  # noted by the first, reported by the next
+                ops.comptrain_decompress(broken, x.shape, x, ()).numpy()
+        np.testing.assert_allclose(ops.comptrain_decompress(stream, x.shape, x, ()), x, atol=0.1)
 
 
 def test_codecs_write_the_cpu_bytes():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import native
+from tf_comptrain import gpu_check, native
 
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
@@ -104,6 +104,7 @@ class Codec:
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
       fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
+      on_gpu: The executor has GPU kernels for its streams.
       predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
         "dense" tensors.
     """
@@ -112,6 +113,7 @@ class Codec:
     dither = False
     carries_mask = True
     under_xla = True
+    on_gpu = False
     fused_batch_norm = False
     predicted_bits: dict[str, float]
 
@@ -148,11 +150,11 @@ class Codec:
 
     def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
         """Decodes a stream once `gate`, the incoming gradient, is there; gate is not read."""
-        return native.ops().comptrain_decompress(stream, shape, gate, _NO_STATE, T=dtype)
+        return native.ops().comptrain_decompress(stream, shape, gate, _NO_STATE, T=dtype, codec=self.format)
 
     def mask_gradient(self, stream: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """dy where the stored value is not zero, else 0; the stream must be mid-rise."""
-        return native.ops().comptrain_stream_mask_grad(stream, dy)
+        return native.ops().comptrain_stream_mask_grad(stream, dy, codec=self.format)
 
     def batch_norm_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
@@ -172,6 +174,8 @@ class Codec:
         Returns:
           dx (in the memory of dy where nothing else reads it), dgamma and dbeta.
         """
+        if gpu_check.on_gpu():  # whose fused kernel wants other reserves than the CPU's
+            return self._batch_norm_grad(stream, dy, gamma, mean, inv_std)
         x_hat = self.decompress(stream, tf.shape(dy), dy.dtype, gate=dy)
         x_hat.set_shape(dy.shape)
         # On the CPU the second reserve is the variance that epsilon is added to.
@@ -186,6 +190,11 @@ class Codec:
         )
         return tf.reshape(dx, tf.shape(dy)), dgamma, dbeta
 
+    def _batch_norm_grad(self, stream, dy, gamma, mean, inv_std):
+        return native.ops().comptrain_batch_norm_grad(
+            stream, dy, gamma, mean, inv_std, _NO_STATE, codec=self.format
+        )
+
 
 class PlaneCodec(Codec):
     """Codec A: error-bounded codes of 32 x 32 tiles in as many bits as they need, near memory speed.
@@ -198,6 +207,7 @@ class PlaneCodec(Codec):
     """
 
     format = "plane"
+    on_gpu = True
     fused_batch_norm = True
     predicted_bits = {"sparse": 3.0, "dense": 4.7}
 
@@ -209,7 +219,7 @@ class PlaneCodec(Codec):
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """As Codec.batch_norm_gradient; the input is decoded tile by tile and is never a tensor."""
-        return native.ops().comptrain_batch_norm_grad(stream, dy, gamma, mean, inv_std, _NO_STATE)
+        return self._batch_norm_grad(stream, dy, gamma, mean, inv_std)
 
 
 class RansCodec(Codec):
@@ -309,6 +319,7 @@ class ZvcCodec(Codec):
 
     format = "zvc"
     under_xla = False  # lossless streams have no static size
+    on_gpu = True
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 
 
@@ -374,7 +385,9 @@ def _compress_gradient(op, dy, unused_dstream, unused_dstate):
 
 @tf.RegisterGradient("Comptrain>StreamMaskGrad")
 def _stream_mask_second_gradient(op, ddx):
-    return None, native.ops().comptrain_stream_mask_grad(op.inputs[0], ddx, bits=op.get_attr("bits"))
+    return None, native.ops().comptrain_stream_mask_grad(
+        op.inputs[0], ddx, codec=op.get_attr("codec"), bits=op.get_attr("bits")
+    )
 
 
 @tf.RegisterGradient("Comptrain>Bitmask")

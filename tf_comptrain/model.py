@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs, native
+from tf_comptrain import _keras, codecs, gpu_check, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.prediction import predicted_rows
 from tf_comptrain.report import Report
@@ -65,7 +65,7 @@ class Instrument:
         self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _keras.why_plain() is not None or (_keras.under_xla() and not self.codec.under_xla):
+        if _keras.why_plain() is not None or _codec_obstacle(self.codec, _keras.under_xla()) is not None:
             return self.context.original(*args, **kwargs)
         return self.rule.call(self.context, *args, **kwargs)
 
@@ -192,9 +192,16 @@ def _wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrum
 def _obstacle(model: keras.Model, codec: Codec | None = None) -> str | None:
     """Why the whole model will train as plain Keras; None when it will not."""
     xla = _keras.jit_compile(model)
-    if xla and codec is not None and not codec.under_xla:
+    return (_codec_obstacle(codec, xla) if codec is not None else None) or _keras.device_obstacle(xla)
+
+
+def _codec_obstacle(codec: Codec, xla: bool) -> str | None:
+    """Why a codec cannot run, under XLA or in the executor."""
+    if xla and not codec.under_xla:
         return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
-    return _keras.device_obstacle(xla)
+    if not xla and gpu_check.on_gpu() and not codec.on_gpu:
+        return f"on a GPU, for which codec {codec.name!r} has no kernel: use 'plane' or 'zvc'"
+    return None
 
 
 def compress_model(

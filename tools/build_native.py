@@ -11,7 +11,8 @@ library is valid for one TensorFlow minor version only.
     python tools/build_native.py fuzz [name..]  # run cc/codec/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
 Environment: CXX, CXXFLAGS and LDFLAGS (appended), CUDA_HOME, TF_COMPTRAIN_CUDA (0 = never, 1 = fail
-without nvcc, unset = use nvcc when it is found), TF_COMPTRAIN_CUDA_ARCH (nvcc's -arch; all-major).
+without nvcc, unset = where nvcc is found and TensorFlow is a CUDA build), TF_COMPTRAIN_CUDA_ARCH (nvcc's
+-arch; all-major).
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class TensorFlow(NamedTuple):
     version: str
     compile_flags: list[str]
     link_flags: list[str]
+    is_cuda_build: bool
 
     @property
     def tag(self) -> str:
@@ -104,7 +106,8 @@ def find_tensorflow() -> TensorFlow:
     """Asks the TensorFlow of the running Python; imports it in a child process."""
     code = (
         "import json, tensorflow as tf; print(json.dumps("
-        "[tf.__version__, tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags()]))"
+        "[tf.__version__, tf.sysconfig.get_compile_flags(), tf.sysconfig.get_link_flags(), "
+        "bool(tf.sysconfig.get_build_info().get('is_cuda_build'))]))"
     )
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
     run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
@@ -115,10 +118,10 @@ def find_tensorflow() -> TensorFlow:
             f"cannot import one ({reason[0]}). Install it first (pip install tensorflow-cpu, or "
             "'tensorflow[and-cuda]' for a GPU), then run: pip install --no-build-isolation ."
         )
-    version, compile_flags, link_flags = json.loads(run.stdout.strip().splitlines()[-1])
+    version, compile_flags, link_flags, is_cuda_build = json.loads(run.stdout.strip().splitlines()[-1])
     # TensorFlow's headers are system headers: their warnings are not ours.
     compile_flags = ["-isystem" + f[2:] if f.startswith("-I") else f for f in compile_flags]
-    return TensorFlow(version, compile_flags, link_flags)
+    return TensorFlow(version, compile_flags, link_flags, is_cuda_build)
 
 
 def find_cuda() -> Cuda | None:
@@ -186,11 +189,10 @@ def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
     flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
     if source.stem.endswith("_xla"):
         flags += tf.xla_flags()
-    folder = BUILD / tf.tag / source.parent.name
-    if cuda:
-        flags += ["-DTF_COMPTRAIN_CUDA=1", f"-isystem{cuda.home / 'include'}"]
-        folder = BUILD / (tf.tag + "_cuda") / source.parent.name
-    return Unit(source, folder / (source.name + ".o"), [cxx(), *flags, *extra_flags("CXXFLAGS")])
+    if source.stem.endswith("_gpu") and cuda:
+        flags += [f"-isystem{cuda.home / 'include'}"]
+    target = BUILD / tf.tag / source.parent.name / (source.name + ".o")
+    return Unit(source, target, [cxx(), *flags, *extra_flags("CXXFLAGS")])
 
 
 def cuda_unit(source: Path, cuda: Cuda) -> Unit:
@@ -295,11 +297,9 @@ def library_name(tf: TensorFlow) -> str:
 
 def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
     """Compiles and links the op library for one TensorFlow and copies it to target."""
-    # The library has CUDA in it once there are ops that call it.
-    has_gpu_ops = any((ROOT / "cc/kernels").glob("*_gpu.cc"))
-    if not has_gpu_ops and os.environ.get("TF_COMPTRAIN_CUDA") == "1":
-        raise BuildError("TF_COMPTRAIN_CUDA=1 asks for GPU kernels, but there is no cc/kernels/*_gpu.cc.")
-    cuda = find_cuda() if has_gpu_ops else None
+    # A TensorFlow without CUDA never runs the GPU kernels: then they are built on demand only.
+    wanted = tf.is_cuda_build or os.environ.get("TF_COMPTRAIN_CUDA", "") != ""
+    cuda = find_cuda() if wanted else None
     print(f"TensorFlow {tf.version}, " + (f"CUDA from {cuda.home}" if cuda else "CPU only"), flush=True)
     units = [kernel_unit(p, tf, cuda) for p in kernel_sources(tf, cuda)]
     units += [codec_unit(p) for p in codec_sources()]

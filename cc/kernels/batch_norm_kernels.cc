@@ -1,6 +1,6 @@
 // CPU kernel of BatchNormGrad: validates, allocates, calls cc/codec.
-#include "absl/strings/str_cat.h"
 #include "cc/codec/batch_norm.h"
+#include "cc/kernels/batch_norm_shape.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -20,20 +20,8 @@ class BatchNormGradOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& stream = ctx->input(0);
     const Tensor& dy = ctx->input(1);
-    OP_REQUIRES(ctx, dy.dims() >= 1 && Channels(dy.shape()) >= 1,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "dy must have channels in its last dimension, got shape ",
-                    dy.shape().DebugString())));
-    const int64_t channels = Channels(dy.shape());
-    const char* const names[] = {"gamma", "mean", "inv_std"};
-    for (int i = 0; i < 3; ++i) {
-      const TensorShape& shape = ctx->input(2 + i).shape();
-      OP_REQUIRES(ctx, shape == TensorShape({channels}),
-                  absl::InvalidArgumentError(absl::StrCat(
-                      names[i], " must have shape [", channels,
-                      "], the last dimension of dy, got ",
-                      shape.DebugString())));
-    }
+    int64_t channels = 0;
+    OP_REQUIRES_OK(ctx, BatchNormChannelsOf(ctx, &channels));
     Tensor* dx = nullptr;
     Tensor* dgamma = nullptr;
     Tensor* dbeta = nullptr;

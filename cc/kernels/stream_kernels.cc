@@ -1,14 +1,10 @@
 // CPU kernels of Compress, Decompress and StreamMaskGrad: validate, allocate,
 // call cc/codec.
-#include <algorithm>
-#include <cmath>
 #include <memory>
-#include <string>
 
-#include "absl/strings/str_cat.h"
 #include "cc/codec/choose.h"
 #include "cc/codec/codec.h"
-#include "cc/kernels/state.h"
+#include "cc/kernels/compress_attrs.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -23,82 +19,29 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-double SigmaOf(const PlaneStats& s, int64_t n) {
-  if (n == 0) return 0;
-  const double mean = s.sum / n;
-  return std::sqrt(std::max(0.0, s.sum_sq / n - mean * mean));
-}
-
-// Pixels from one to the one above it, where there are images.
-int64_t ImageWidth(const TensorShape& shape) {
-  return shape.dims() >= 4 ? shape.dim_size(shape.dims() - 2) : 0;
-}
-
-// A constant tensor has no sigma to be relative to; any normal bound does.
-float UsableBound(double bound) {
-  const double smallest = 1e-30;
-  return static_cast<float>(std::max(bound, smallest));
-}
-
 class CompressOp : public OpKernel {
  public:
   explicit CompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    std::string codec;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("codec", &codec));
-    auto_ = codec == "auto";
-    OP_REQUIRES(ctx, auto_ || CodecFromName(codec, &codec_),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "codec must be the name of a codec, got '", codec, "'")));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_bound", &relative_bound_));
-    std::string relative_to;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_to", &relative_to));
-    of_range_ = relative_to == "range";
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &decay_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("mid_rise", &mid_rise_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dither", &dither_));
-    OP_REQUIRES(ctx, std::isnormal(relative_bound_) && relative_bound_ > 0,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "relative_bound must be a positive normal number, got ",
-                    relative_bound_)));
-    OP_REQUIRES(ctx, decay_ >= 0 && decay_ < 1,
-                absl::InvalidArgumentError(
-                    absl::StrCat("decay must be in [0, 1), got ", decay_)));
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
   }
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& state_tensor = ctx->input(1);
-    OP_REQUIRES(ctx, state_tensor.NumElements() == kStateFields,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "state must have ", static_cast<int>(kStateFields),
-                    " elements, got ", state_tensor.NumElements())));
-    const auto state = state_tensor.vec<float>();
-    const DType dtype = ToDType(x.dtype());
-    const int64_t n = x.NumElements();
-
-    EncodeParams params;
-    params.dtype = dtype;
-    params.n = n;
-    params.channels = n == 0 ? 1 : Channels(x.shape());
-    params.width = ImageWidth(x.shape());
-    params.mid_rise = mid_rise_;
-    params.dither = dither_;
+    OP_REQUIRES_OK(ctx, attrs_.CheckState(state_tensor));
+    const float* state = state_tensor.flat<float>().data();
+    EncodeParams params = attrs_.Params(x);
     const ParallelFor threads = WorkerThreads(ctx);
     const double range =
-        of_range_ ? ValueRange(Data(x), dtype, n, threads) : 0;
-    if (!auto_ && IsLossless(codec_)) {
-      params.eb = 0;
-    } else if (state(kBoundSet) != 0) {
-      params.eb = state(kBoundSet);
-    } else {
-      double scale = of_range_ ? range : state(kRunningSigma);
-      if (!of_range_ && !(scale > 0)) scale = SampleSigma(Data(x), dtype, n);
-      params.eb = UsableBound(relative_bound_ * scale);
-    }
+        attrs_.of_range ? ValueRange(Data(x), params.dtype, params.n, threads)
+                        : 0;
+    params.eb = attrs_.Bound(state, range, [&] {
+      return SampleSigma(Data(x), params.dtype, params.n);
+    });
 
     Tensor scratch;
     const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(
-        auto_ ? ChooseCodec(Data(x), params) : codec_, params);
+        attrs_.is_auto ? ChooseCodec(Data(x), params) : attrs_.codec, params);
     const int64_t scratch_bytes =
         static_cast<int64_t>(encoder->scratch_bytes());
     OP_REQUIRES_OK(ctx,
@@ -116,35 +59,16 @@ class CompressOp : public OpKernel {
     OP_REQUIRES_OK(ctx,
                    ToAbsl(encoder->Write(stream->flat<uint8_t>().data(), threads)));
 
-    Tensor* new_state_tensor = nullptr;
+    Tensor* new_state = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, TensorShape({kStateFields}),
-                                             &new_state_tensor));
-    auto new_state = new_state_tensor->vec<float>();
-    const PlaneStats stats = encoder->stats();
-    const double sigma = SigmaOf(stats, n);
-    const double running = state(kRunningSigma);
-    new_state(kBoundSet) = state(kBoundSet);
-    new_state(kBoundUsed) = params.eb;
-    new_state(kRunningSigma) =
-        running > 0 ? decay_ * running + (1 - decay_) * sigma : sigma;
-    new_state(kNonzeroRatio) =
-        n == 0 ? 0 : static_cast<double>(stats.nonzero) / n;
-    new_state(kSigma) = sigma;
-    new_state(kStreamBytes) = stream_bytes;
-    new_state(kRange) = range;
-    new_state(kSaturated) = state(kSaturated);
-    new_state(kRunningRange) = state(kRunningRange);
+                                             &new_state));
+    attrs_.NextState(state, params, encoder->stats(), range, stream_bytes,
+                     new_state->flat<float>().data());
     ctx->set_output(0, x);
   }
 
  private:
-  float relative_bound_;
-  float decay_;
-  bool mid_rise_;
-  bool dither_;
-  bool of_range_;
-  bool auto_;
-  CodecId codec_ = CodecId::kPlane;
+  CompressAttrs attrs_;
 };
 
 class DecompressOp : public OpKernel {

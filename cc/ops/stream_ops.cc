@@ -74,6 +74,7 @@ REGISTER_OP("Comptrain>Decompress")
     .Attr("T: {float, bfloat16, half}")
     .Attr("G: type")
     .Attr("Tshape: {int32, int64} = DT_INT32")
+    .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("mid_rise: bool = false")
     .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
@@ -92,6 +93,7 @@ stream: bytes of Comptrain>Compress.
 shape: of the result; its element count must be the stream's.
 gate: the incoming gradient.
 state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
+codec: GPU: as Comptrain>Compress had it. CPU: the stream says it.
 mid_rise, bits: XLA: as Comptrain>Compress had them.
 x_hat: |x - x_hat| <= bound for every finite element; x itself for 'zvc'.
 )doc");
@@ -101,6 +103,7 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
     .Input("dy: T")
     .Output("dx: T")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(1));
@@ -110,6 +113,7 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
 Gradient of ReLU from the mid-rise or lossless stream of its output: dy where
 the stored value is not zero, else 0.
 
+codec: GPU: as Comptrain>Compress had it. CPU: the stream says it.
 bits: XLA: as Comptrain>Compress had it.
 )doc");
 

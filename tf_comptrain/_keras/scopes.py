@@ -14,6 +14,7 @@ from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
+from tf_comptrain import gpu_check
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
@@ -80,14 +81,15 @@ def device_obstacle(xla: bool | None = None) -> str | None:
       xla: Whether XLA compiles them; None: as the graph being built says.
     """
     xla = under_xla() if xla is None else xla
-    device = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    device = "GPU" if gpu_check.on_gpu() else "CPU"
     if not xla and device == "CPU":
         return None
-    if (f"XLA_{device}_JIT" if xla else device) in kernel_devices("Comptrain>Compress"):
-        return None
-    if xla:
-        return "compiled with XLA (jit_compile=True), for which this op library has no lowering"
-    return f"on a {device}, for which this op library has no kernel"
+    if (f"XLA_{device}_JIT" if xla else device) not in kernel_devices("Comptrain>Compress"):
+        if xla:
+            return "compiled with XLA (jit_compile=True), for which this op library has no lowering"
+        return "on a GPU, for which this op library has no kernels (built without CUDA)"
+    problem = None if xla else gpu_check.problem()
+    return None if problem is None else f"on a GPU, where the kernels failed their check ({problem})"
 
 
 def kernel_devices(op: str) -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tf_comptrain import _keras, codecs, native
+from tf_comptrain import _keras, codecs, gpu_check, native
 from tf_comptrain.version import __version__
 
 _COMPRESS_OP = "Comptrain>Compress"
@@ -129,12 +129,7 @@ def _active() -> list[Finding]:
             "active in training steps of compressed models",
             f"not active, models train as plain Keras: {obstacle}",
         ),
-        _feature(
-            "GPU kernels",
-            "GPU" in kernels,
-            "built in",
-            "not active: this library has kernels for the CPU only",
-        ),
+        _gpu_kernels("GPU" in kernels),
         _feature(
             "XLA lowering",
             any(name.startswith("XLA") for name in kernels),
@@ -143,6 +138,17 @@ def _active() -> list[Finding]:
             "plain Keras",
         ),
     ]
+
+
+def _gpu_kernels(built: bool) -> Finding:
+    if not built:
+        return Finding("GPU kernels", "not active: this library has kernels for the CPU only")
+    if not gpu_check.on_gpu():
+        return Finding("GPU kernels", "built in; there is no GPU here to check them on")
+    problem = gpu_check.problem()
+    if problem is not None:
+        return Finding("GPU kernels", f"not active, they failed their check: {problem}", ok=False)
+    return Finding("GPU kernels", "built in; every op answers as on the CPU", ok=True)
 
 
 def _feature(about: str, active: bool, if_active: str, if_not: str) -> Finding:
