@@ -1,5 +1,6 @@
 """jit_compile=True: codec F in the place of the executor's streams."""
 
+import gc
 import subprocess
 import sys
 
@@ -214,6 +215,37 @@ def test_saturation_raises_the_rate_once_and_is_logged(caplog):
     assert site.read_state().saturated == 0
 
 
+def saturating(steps, at):
+    """A model, and batches of which one has values out of the range of its 4 bits."""
+    parts = [keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()]
+    model = compiled(keras.Sequential(parts), jit_compile=True)
+    ct.compress_model(model, error_bound=ct.ErrorBound(0.5))
+    x = np.array(normal(8 * steps, 8, 8, 32))
+    x[8 * at, 0, 0, :4] = 12.0
+    return model, x, np.tile(Y[:8], steps)
+
+
+@pytest.mark.parametrize("fit", ["keras", "ct"])
+def test_saturation_in_the_last_steps_is_reported(fit):
+    model, x, y = saturating(11, at=9)  # looked at after step 8, then not before 16
+    if fit == "keras":
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    else:
+        ct.fit(model, x, y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+    (change,) = instrumentation(model).rate_changes
+    assert (change.bits, change.new_bits) == (4, 6)
+
+
+def test_saturation_is_reported_when_the_model_ends(caplog):
+    model, x, y = saturating(3, at=2)
+    for k in range(3):
+        model.train_on_batch(x[8 * k : 8 * k + 8], y[:8])
+    assert not instrumentation(model).rate_changes
+    del model
+    gc.collect()
+    assert sum("out of the range of 4 bits" in record.getMessage() for record in caplog.records) == 1
+
+
 def test_the_rate_follows_the_bound_and_the_range():
     site = storage.Site("a/input", ct.codecs.get("plane"), None, "linear")
 
@@ -230,16 +262,67 @@ def test_the_rate_follows_the_bound_and_the_range():
     assert site.coder(mid_rise=False) is site.codec  # the executor's
 
 
-def test_memory_of_the_compiled_step_falls():
+def depthwise_chain(depth):
+    x = inputs = keras.Input((32, 32, 32))
+    for k in range(depth):
+        x = layers.DepthwiseConv2D(3, padding="same", activation="gelu" if k % 2 else "silu")(x)
+    return keras.Model(inputs, layers.GlobalMaxPooling2D()(x))
+
+
+@pytest.mark.parametrize("build, depth", [(chain, 12), (depthwise_chain, 2)])
+def test_memory_of_the_compiled_step_falls(build, depth):
     x, y = normal(16, 32, 32, 32), tf.zeros((16, 32))
     peaks = []
     for compress in (False, True):
-        model = chain(12)
+        model = build(depth)
         model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
         if compress:
             ct.compress_model(model)
         peaks.append(ct.memory.measure_step(model, x, y, steps=1).peak_bytes)
     assert peaks[1] < 0.5 * peaks[0]
+
+
+def test_depthwise_gelu_silu_and_global_max_train_as_plain():
+    def net():
+        keras.utils.set_random_seed(0)
+        x = inputs = keras.Input((12, 12, 16))
+        x = layers.DepthwiseConv2D(3, padding="same", activation="gelu")(x)
+        x = layers.Conv2D(16, 3, padding="same", groups=16, kernel_initializer="he_normal")(x)
+        x = layers.Activation("silu")(x)
+        return keras.Model(inputs, layers.Dense(10)(layers.GlobalMaxPooling2D()(x)))
+
+    x, y = images(8, size=12, channels=16)
+    losses = []
+    for compress in (False, True):
+        model = compiled(net(), jit_compile=True)
+        if compress:
+            report = ct.compress_model(model)
+            assert report.obstacle is None and not report.skipped
+        losses.append(np.array([model.train_on_batch(x, y) for _ in range(8)]))
+    plain, ours = losses
+    assert plain[-1] < 0.9 * plain[0]
+    assert np.abs(ours - plain).max() <= 0.01 * plain[0]
+
+
+def test_slices_have_the_gradients_of_the_whole_batch():
+    keras.utils.set_random_seed(0)
+    block = keras.Sequential([layers.Conv2D(32, 3, padding="same", activation="gelu"), layers.Conv2D(8, 3)])
+    wrapped = ct.Recompute(block, slices=4)
+    x, dy = normal(8, 10, 10, 4), normal(8, 8, 8, 8)
+    wrapped.build(x.shape)
+
+    def gradients(layer):
+        @xla
+        def step(x, dy):
+            with ct.training_scope(), tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x, training=True)
+            return tape.gradient(y, [x, *(v.value for v in block.trainable_variables)], dy)
+
+        return step(x, dy)
+
+    for ours, theirs in zip(gradients(wrapped), gradients(block)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_a_codec_without_a_lowering_says_so():

@@ -61,13 +61,55 @@ def _fenced_update_step(optimizer, gradient, *args, **kwargs):
         return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
 
 
+class _Watch:
+    """Which steps of a model's compiled train function `check` has not seen yet."""
+
+    def __init__(self, model: keras.Model, check: Callable[[], bool]):
+        self.model = weakref.ref(model)
+        self.check = check
+        self.unseen = False
+        # What no later step, and no end of `fit`, brings up: the model's end, or the program's.
+        self.at_end = weakref.finalize(model, self.finish)
+
+    def wrap(self, train_function: Callable) -> Callable:
+        steps = 0
+
+        def run(iterator):
+            nonlocal steps
+            self.unseen = False  # variables must not be read after a step that failed
+            logs = train_function(iterator)
+            self.unseen = True
+            model: Any = self.model()
+            before, steps = steps, steps + model.steps_per_execution
+            if before // 16 < steps // 16 or before.bit_length() < min(steps, 16).bit_length():
+                self.finish()
+            return logs
+
+        return run
+
+    def finish(self) -> None:
+        if not self.unseen:
+            return
+        self.unseen = False
+        model: Any = self.model()
+        with tf.init_scope():  # a model may end while the graph of another one is built
+            retrace = self.check()
+        if retrace and model is not None:
+            model.make_train_function(force=True)
+
+
+_watches: weakref.WeakKeyDictionary[keras.Model, _Watch] = weakref.WeakKeyDictionary()
+
+
 def watch_steps(model: keras.Model, check: Callable[[], bool]) -> None:
     """Calls `check` after steps 1, 2, 4, 8 and every 16th of the compiled train function.
 
-    Where it answers True, the function is traced anew. Nothing in Keras 2.
+    And after the last one: of a `fit`, or else before the model or the program ends. Where it answers
+    True, the function is traced anew. Nothing in Keras 2.
     """
     if not KERAS_3:
         return
+    watch = _watches[model] = _Watch(model, check)
     reference = weakref.ref(model)
 
     def make_train_function(force=False):
@@ -75,30 +117,31 @@ def watch_steps(model: keras.Model, check: Callable[[], bool]) -> None:
         before = model.train_function
         type(model).make_train_function(model, force)
         if model.train_function is not before:
-            model.train_function = _watched(reference, model.train_function, check)
+            model.train_function = watch.wrap(model.train_function)
         return model.train_function
 
+    def fit(*args, **kwargs):
+        model: Any = reference()
+        history = type(model).fit(model, *args, **kwargs)
+        watch.finish()
+        return history
+
     model.__dict__["make_train_function"] = make_train_function
+    model.__dict__["fit"] = fit
+
+
+def finish_steps(model: keras.Model) -> None:
+    """The last call of what `watch_steps` was given, where a training loop ends; nothing if it has been."""
+    if model in _watches:
+        _watches[model].finish()
 
 
 def unwatch_steps(model: keras.Model) -> None:
-    model.__dict__.pop("make_train_function", None)
-
-
-def _watched(reference: Any, train_function: Callable, check: Callable[[], bool]) -> Callable:
-    steps = 0
-
-    def run(iterator):
-        nonlocal steps
-        logs = train_function(iterator)
-        model: Any = reference()
-        before, steps = steps, steps + model.steps_per_execution
-        due = before // 16 < steps // 16 or before.bit_length() < min(steps, 16).bit_length()
-        if due and check():
-            model.make_train_function(force=True)
-        return logs
-
-    return run
+    finish_steps(model)
+    for name in ("make_train_function", "fit"):
+        model.__dict__.pop(name, None)
+    if model in _watches:
+        _watches.pop(model).at_end.detach()
 
 
 def build_optimizer(model: keras.Model) -> None:
