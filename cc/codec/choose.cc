@@ -11,18 +11,18 @@
 namespace comptrain {
 namespace {
 
-using rans::kLanes;
-
-constexpr int64_t kRows = 128;  // of a block: a chunk of codec B
-constexpr int64_t kBlockValues = kRows * kLanes;
+// Of a block: a small chunk of codec B.
+constexpr int64_t kBlockValues = 128 * rans::kLanes;
 constexpr int64_t kMaxBlocks = 16;
 
-// Blocks of rows x 32 lanes, one below the other, from places spread over x.
+// Blocks of pixels x unit channels, one below the other, from places spread
+// over x.
 std::vector<uint8_t> Sample(const void* x, const EncodeParams& p,
                             int64_t* values) {
   const int64_t item = static_cast<int64_t>(ItemBytes(p.dtype));
   const rans::Geometry g(p.n, p.channels);
-  const int64_t whole = p.n / g.row / kRows;  // blocks below each other
+  const int64_t pixels = kBlockValues / g.unit;
+  const int64_t whole = p.n / g.row / pixels;  // blocks below each other
   const int64_t blocks =
       std::min({kMaxBlocks, p.n / (16 * kBlockValues), whole * g.groups});
   *values = blocks * kBlockValues;
@@ -34,9 +34,9 @@ std::vector<uint8_t> Sample(const void* x, const EncodeParams& p,
     const int64_t across = (2 * i + 1) * g.groups / (2 * blocks);
     const int64_t group = (across + i) % g.groups;
     const uint8_t* from = static_cast<const uint8_t*>(x) +
-                          (down * kRows * g.row + group * kLanes) * item;
-    rans::CopyRows(from, g.row * item, to, kLanes * item, kBlockValues * item,
-                   kLanes * item);
+                          (down * pixels * g.row + group * g.unit) * item;
+    rans::CopyRows(from, g.row * item, to, g.unit * item, kBlockValues * item,
+                   g.unit * item);
     to += kBlockValues * item;
   }
   return sample;
@@ -70,7 +70,7 @@ CodecId ChooseCodec(const void* x, const EncodeParams& params) {
   if (p.n == 0) return CodecId::kPlane;
   const rans::Geometry g(params.n, params.channels);
   p.width = g.Stride(params.width, params.channels);
-  p.channels = kLanes;
+  p.channels = g.unit;
   p.counted_from = 0;  // as in the whole tensor
   const size_t plane = PayloadBytes(CodecId::kPlane, sample, p);
   if (PayloadBytes(CodecId::kZvc, sample, p) <= plane) return CodecId::kZvc;

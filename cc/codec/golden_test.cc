@@ -31,53 +31,54 @@ struct Golden {
   DType dtype;
   Coding coding;
   uint64_t grouped, flat;  // 64 channels, 20 channels
+  uint64_t runs = 0;       // 48 channels, where codec B has runs of 16
 };
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 
 constexpr Golden kGolden[] = {
-    {CodecId::kPlane, kF32, Coding::kPlain, 0x286674edd5d743d9,
-     0x0aa540cee5f95404},
-    {CodecId::kPlane, kF32, Coding::kMidRise, 0x35396063e1d14eb7,
-     0x5e25662e0ee52c6c},
-    {CodecId::kPlane, kF32, Coding::kDither, 0xa2a266887ae1099b,
-     0x7fdfa71d89d58206},
-    {CodecId::kPlane, kBF16, Coding::kPlain, 0xa36a2ab212abb570,
-     0x6a6a6d3fcc2d33a5},
-    {CodecId::kPlane, kBF16, Coding::kMidRise, 0xaec3c6a9496ac9b6,
-     0x4954ddaf2101fe5d},
-    {CodecId::kPlane, kBF16, Coding::kDither, 0x56b0d2be60a1eeea,
-     0x27eada26aacabc43},
-    {CodecId::kPlane, kF16, Coding::kPlain, 0x68f04cc67a6039cb,
-     0x54d8fb7276f372df},
-    {CodecId::kPlane, kF16, Coding::kMidRise, 0x59a6fbbefd859411,
-     0xa7028b6d423c8ddb},
-    {CodecId::kPlane, kF16, Coding::kDither, 0x811753aa4e6cc811,
-     0x465fdd588eefd22d},
-    {CodecId::kRans, kF32, Coding::kPlain, 0x095e9207750d56c1,
-     0x773f337347d99cb0},
-    {CodecId::kRans, kF32, Coding::kMidRise, 0x48caa930be9a63a1,
-     0x6d19f1fec7074872},
-    {CodecId::kRans, kF32, Coding::kDither, 0xa811a638ebea9061,
-     0xbcd44de9c4d80626},
-    {CodecId::kRans, kBF16, Coding::kPlain, 0x25f4eb2aef1c2d65,
-     0x6006526dece53a54},
-    {CodecId::kRans, kBF16, Coding::kMidRise, 0xd760fb22d2c539b1,
-     0x72931cb59a9c068a},
-    {CodecId::kRans, kBF16, Coding::kDither, 0xdba272114736c86d,
-     0x40a05b1b93f6b352},
-    {CodecId::kRans, kF16, Coding::kPlain, 0x520ef59f58841a32,
-     0xf94610784f1aaf1b},
-    {CodecId::kRans, kF16, Coding::kMidRise, 0xdc06f654c4b23da6,
-     0xd1f6cd693db77fb1},
-    {CodecId::kRans, kF16, Coding::kDither, 0x5a2ab4c4a6a8f896,
-     0x11a27be33b05d0c5},
-    {CodecId::kZvc, kF32, Coding::kPlain, 0xed88128edfffa260,
-     0xb2d935564941e27d},
-    {CodecId::kZvc, kBF16, Coding::kPlain, 0xe5b66f6bb16e37e1,
-     0x11ec799bba3db488},
-    {CodecId::kZvc, kF16, Coding::kPlain, 0xe0515bf357ecab88,
-     0x93fb28c5b2945e17},
+    {CodecId::kPlane, kF32, Coding::kPlain, 0x9abc075309636294,
+     0xc856f5d81f7ac5b9},
+    {CodecId::kPlane, kF32, Coding::kMidRise, 0x5c0c3dd302b8122a,
+     0x6a1017e4659332bd},
+    {CodecId::kPlane, kF32, Coding::kDither, 0xe85637e25492ca4a,
+     0xd492628f323ab877},
+    {CodecId::kPlane, kBF16, Coding::kPlain, 0xc3e5f6576de2660d,
+     0x5ee00c40fca17890},
+    {CodecId::kPlane, kBF16, Coding::kMidRise, 0x9801875a90240c53,
+     0x76a45d567070b5b4},
+    {CodecId::kPlane, kBF16, Coding::kDither, 0x59809a6e65154ce3,
+     0xc30d252f9ef41482},
+    {CodecId::kPlane, kF16, Coding::kPlain, 0x706a8c5e2e2df34e,
+     0xe5d8ba87690c7556},
+    {CodecId::kPlane, kF16, Coding::kMidRise, 0x110fd35bf94def34,
+     0xe3b759283fe5119e},
+    {CodecId::kPlane, kF16, Coding::kDither, 0x171d62e27d04d688,
+     0x9d40c369653ba7e0},
+    {CodecId::kRans, kF32, Coding::kPlain, 0xab865f17a344cbc4,
+     0x8b54b701a97ea998, 0xb8660872c15fbc69},
+    {CodecId::kRans, kF32, Coding::kMidRise, 0x13f1126c1fdfc6b7,
+     0x438b67c2b81f081a, 0x3d3249abe97fce73},
+    {CodecId::kRans, kF32, Coding::kDither, 0x06afc97d2b0d6fe5,
+     0x09ae6a1effe84b27, 0x2ba9fafb6b54a4c9},
+    {CodecId::kRans, kBF16, Coding::kPlain, 0x9f0ec44e89fd8dbc,
+     0x5f35cfe417943608, 0x811bc88861e46829},
+    {CodecId::kRans, kBF16, Coding::kMidRise, 0xe430df10f52296db,
+     0xd4dc07fec0cc5256, 0x77627385f5a99443},
+    {CodecId::kRans, kBF16, Coding::kDither, 0x71652fe6e4567651,
+     0x1cec79f5a2153013, 0x3ce3375339eaf441},
+    {CodecId::kRans, kF16, Coding::kPlain, 0x8162f71140fd53ff,
+     0x7faed132bef853a7, 0x95c1e9556a55a438},
+    {CodecId::kRans, kF16, Coding::kMidRise, 0x39b2862297c055f0,
+     0x7655564de4022509, 0x8e1ff2ac04337f7e},
+    {CodecId::kRans, kF16, Coding::kDither, 0x7f59ba4c987fa53a,
+     0x0b9bdef9b4fac920, 0x4f72aafb1a0b9f40},
+    {CodecId::kZvc, kF32, Coding::kPlain, 0x4f350ade4bbe9b8d,
+     0x4a43d22b1fe42ff0},
+    {CodecId::kZvc, kBF16, Coding::kPlain, 0x7d4fa3392b3a6314,
+     0x7b1983bc5e49f15d},
+    {CodecId::kZvc, kF16, Coding::kPlain, 0xf2cb9ecf9fa33385,
+     0x7b37c1518cfb2c7e},
 };
 
 void Check(const Golden& g, int64_t n, int64_t channels, uint64_t expected) {
@@ -99,6 +100,9 @@ int main() {
   for (const comptrain::Golden& g : comptrain::kGolden) {
     comptrain::Check(g, 1088 * 64, 64, g.grouped);
     comptrain::Check(g, 3481 * 20, 20, g.flat);
+    if (g.codec == comptrain::CodecId::kRans) {
+      comptrain::Check(g, 1453 * 48, 48, g.runs);
+    }
   }
   return comptrain::FinishTests();
 }

@@ -12,6 +12,7 @@
 #include "cc/codec/plane_lanes_bmi2.h"
 #include "cc/codec/plane_mask_bmi2.h"
 #include "cc/codec/quantize_avx512.h"
+#include "cc/codec/select_kernel.h"
 
 namespace comptrain {
 namespace plane {
@@ -221,18 +222,6 @@ void ApplyMask(const uint32_t rows[kPixels], int item, const uint8_t* dy,
   }
 }
 
-template <class T>
-DecodeTileFn Select(Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return DecodeTile<T, Coding::kMidRise>;
-    case Coding::kDither:
-      return DecodeTile<T, Coding::kDither>;
-    default:
-      return DecodeTile<T, Coding::kPlain>;
-  }
-}
-
 }  // namespace
 
 // plane_encode_avx512.cc
@@ -241,9 +230,9 @@ EncodeTileFn Avx512Encoder(DType dtype, Coding coding);
 TileKernels Avx512Kernels(DType dtype, Coding coding) {
   TileKernels k = {};
   k.encode = Avx512Encoder(dtype, coding);
-  k.decode = dtype == DType::kF32    ? Select<float>(coding)
-             : dtype == DType::kBF16 ? Select<BF16>(coding)
-                                     : Select<F16>(coding);
+  k.decode = SelectKernel(dtype, coding, [](auto v, auto c) -> DecodeTileFn {
+    return DecodeTile<decltype(v), c()>;
+  });
   k.mask = MaskTileBmi2;
   k.apply = ApplyMask;
   return k;

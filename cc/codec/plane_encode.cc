@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/plane.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/plane_tile.h"
@@ -59,43 +60,6 @@ struct PlaneEncoder::Impl {
 
 namespace {
 
-Status CheckParams(const PlaneParams& p, Isa isa) {
-  const std::string where = "codec A: ";
-  if (p.n < 0) {
-    return Status::Invalid(where + "n must be at least 0, got " +
-                           std::to_string(p.n));
-  }
-  if (p.channels <= 0 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
-    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
-                           "of n = " + std::to_string(p.n) + ", got " +
-                           std::to_string(p.channels) +
-                           "; pass the size of the last dimension");
-  }
-  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
-    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
-                           "float16, got " +
-                           std::to_string(static_cast<int>(p.dtype)));
-  }
-  if (!plane::BoundSupported(p.eb)) {
-    return Status::Invalid(where + "eb must lie between about 1.2e-38 and "
-                           "4.2e37, got " + std::to_string(p.eb) +
-                           "; set a positive finite error bound, or keep the "
-                           "tensor uncompressed");
-  }
-  if (!IsaAvailable(isa)) {
-    return Status::Invalid(where + "this machine lacks the instruction set "
-                           "asked for, got isa " +
-                           std::to_string(static_cast<int>(isa)) +
-                           "; use Isa::kBest");
-  }
-  const Geometry g(p.n, p.channels);
-  if (g.tiles > UINT32_MAX || plane::Sections(g).payload > UINT32_MAX) {
-    return Status::Invalid(where + "n is too large for one stream, got " +
-                           std::to_string(p.n) + "; split the tensor");
-  }
-  return {};
-}
-
 Status OutOfMemory(const std::exception& e) {
   return Status::Invalid(std::string("codec A: encoding failed, ") + e.what() +
                          "; free host memory or lower the batch size");
@@ -106,9 +70,12 @@ Status OutOfMemory(const std::exception& e) {
 PlaneEncoder::PlaneEncoder(const PlaneParams& params, Isa isa)
     : impl_(new Impl) {
   impl_->params = params;
-  impl_->checked = CheckParams(params, isa);
+  impl_->checked = CheckParams('A', params, isa);
   if (!impl_->checked.ok()) return;
   impl_->geometry = Geometry(params.n, params.channels);
+  impl_->checked =
+      CheckSize('A', params.n, impl_->geometry.tiles,
+                plane::Sections(impl_->geometry).payload);
   impl_->quantizer =
       plane::MakeQuantizer(params.dtype, plane::CodingOf(params), params.eb);
   impl_->kernels = plane::SelectKernels(isa, params.dtype, impl_->quantizer.coding);

@@ -6,6 +6,7 @@
 
 #include "cc/codec/plane_lanes_bmi2.h"
 #include "cc/codec/quantize_avx2.h"
+#include "cc/codec/select_kernel.h"
 
 namespace comptrain {
 namespace plane {
@@ -333,30 +334,12 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
   return static_cast<uint16_t>(best.words | flags);
 }
 
-template <class T>
-EncodeTileFn Select(Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return EncodeTile<T, Coding::kMidRise>;
-    case Coding::kDither:
-      return EncodeTile<T, Coding::kDither>;
-    default:
-      return EncodeTile<T, Coding::kPlain>;
-  }
-}
-
 }  // namespace
 
 EncodeTileFn Avx2Encoder(DType dtype, Coding coding) {
-  switch (dtype) {
-    case DType::kF32:
-      return Select<float>(coding);
-    case DType::kBF16:
-      return Select<BF16>(coding);
-    case DType::kF16:
-      return Select<F16>(coding);
-  }
-  return nullptr;
+  return SelectKernel(dtype, coding, [](auto v, auto c) -> EncodeTileFn {
+    return EncodeTile<decltype(v), c()>;
+  });
 }
 
 }  // namespace plane

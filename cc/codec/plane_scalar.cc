@@ -7,6 +7,7 @@
 #include "cc/codec/plane_lane.h"
 #include "cc/codec/plane_tile.h"
 #include "cc/codec/quantize.h"
+#include "cc/codec/select_kernel.h"
 
 namespace comptrain {
 namespace plane {
@@ -198,17 +199,9 @@ TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes) {
 }
 
 TileKernels ScalarKernels(DType /*dtype*/, Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return {EncodeTile<Coding::kMidRise>, DecodeTile<Coding::kMidRise>,
-              MaskTile, ApplyMask};
-    case Coding::kDither:
-      return {EncodeTile<Coding::kDither>, DecodeTile<Coding::kDither>,
-              MaskTile, ApplyMask};
-    default:
-      return {EncodeTile<Coding::kPlain>, DecodeTile<Coding::kPlain>, MaskTile,
-              ApplyMask};
-  }
+  return SelectCoding(coding, [](auto c) -> TileKernels {
+    return {EncodeTile<c()>, DecodeTile<c()>, MaskTile, ApplyMask};
+  });
 }
 
 }  // namespace plane

@@ -69,15 +69,16 @@ static inline Row256 LaneMask(uint32_t bits) {
   return r;
 }
 
-struct Modes256 {
-  Row256 coded_signed, predicted, median;
-  bool any_predicted;
+struct Lanes256 {
+  Row256 one_sided, average, median;
+  bool any_negative, any_one_sided;
 
-  explicit Modes256(const ChunkHead& h)
-      : coded_signed(LaneMask(h.mode_low | h.mode_high)),
-        predicted(LaneMask(h.mode_high)),
-        median(LaneMask(h.mode_low & h.mode_high)),
-        any_predicted(h.mode_high != 0) {}
+  explicit Lanes256(const ChunkHead& h)
+      : one_sided(LaneMask(~h.negative)),
+        average(LaneMask(h.average)),
+        median(LaneMask(h.median)),
+        any_negative(h.negative != 0),
+        any_one_sided(~h.negative != 0) {}
 };
 
 static inline __m256i Median256(__m256i left, __m256i above,
@@ -89,12 +90,23 @@ static inline __m256i Median256(__m256i left, __m256i above,
       _mm256_min_epu16(_mm256_max_epu16(left, above), plane));
 }
 
-static inline __m256i Predict256(const Modes256& modes, int h, __m256i left,
-                                 __m256i above, __m256i above_left) {
-  const __m256i p = _mm256_blendv_epi8(Bias256(), _mm256_avg_epu16(left, above),
-                                       modes.predicted.v[h]);
-  return _mm256_blendv_epi8(
-      p, Median256(left, above, above_left), modes.median.v[h]);
+// median: Median256 of half h of the row.
+static inline __m256i Predict256(const Lanes256& lanes, int h, __m256i left,
+                                 __m256i above, __m256i median) {
+  const __m256i p = _mm256_blendv_epi8(
+      Bias256(), _mm256_avg_epu16(left, above), lanes.average.v[h]);
+  return _mm256_blendv_epi8(p, median, lanes.median.v[h]);
+}
+
+static inline __m256i Neighbour256(__m256i u, int shift) {
+  return _mm256_min_epu16(_mm256_srli_epi16(u, shift),
+                          _mm256_set1_epi16(kMaxNeighbour));
+}
+
+// a > b, unsigned.
+static inline __m256i Greater(__m256i a, __m256i b) {
+  return _mm256_cmpgt_epi16(_mm256_xor_si256(a, Bias256()),
+                            _mm256_xor_si256(b, Bias256()));
 }
 
 // How many of the edges are at most v: bytes below 128.
@@ -109,34 +121,49 @@ static inline __m256i CountEdges(__m256i v, const int8_t (&edges)[kCount]) {
   return count;
 }
 
-struct Contexts256 {
-  __m256i sign;  // bytes, kSignedContext in signed lanes
-
-  explicit Contexts256(const Modes256& modes)
-      : sign(_mm256_and_si256(
-            _mm256_packs_epi16(modes.coded_signed.v[0],
-                               modes.coded_signed.v[1]),
-            _mm256_set1_epi8(kSignedContext))) {}
-
-  // Bytes. far: left of left and above of above.
-  __m256i Of(const Row256& left, const Row256& above, const Row256& left2,
-             const Row256& above2) const {
-    static constexpr int8_t kEdges[15] = {1,  3,  4,  6,  9,  12, 15, 19,
-                                          25, 33, 41, 53, 67, 85, 111};
-    static_assert(kEdges[14] == kContextEdges[14] + 1, "exceeded by");
-    const __m256i near = _mm256_add_epi8(ToBytes(left), ToBytes(above));
-    const __m256i far = _mm256_add_epi8(ToBytes(left2), ToBytes(above2));
-    const __m256i m = _mm256_add_epi8(_mm256_add_epi8(near, far),
-                                      _mm256_add_epi8(near, near));
-    return _mm256_add_epi8(
-        sign, CountEdges(_mm256_min_epu8(m, _mm256_set1_epi8(127)), kEdges));
-  }
-};
-
 static inline __m256i BytesTable(const uint8_t* of) {
   return _mm256_broadcastsi128_si256(
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(of)));
 }
+
+struct Contexts256 {
+  const Lanes256& lanes;
+  const int shift;
+  const __m256i one_sided =
+      _mm256_packs_epi16(lanes.one_sided.v[0], lanes.one_sided.v[1]);
+  const __m256i median_table = BytesTable(kByteTables.median);
+
+  Contexts256(const Lanes256& l, int model_shift)
+      : lanes(l), shift(model_shift) {}
+
+  // Bytes. median: Median256 of the row.
+  __m256i Of(const Row256& left, const Row256& above, const Row256& left2,
+             const Row256& above2, const Row256& median) const {
+    static constexpr int8_t kEdges[15] = {1,  3,  4,  6,  9,  12, 15, 19,
+                                          25, 33, 41, 53, 67, 85, 111};
+    static_assert(kEdges[14] == kContextEdges[14] + 1, "exceeded by");
+    static constexpr int8_t kSizes[3] = {3, 9, 25};
+    static_assert(kSizes[2] == kSizeEdges[2] + 1, "exceeded by");
+    const __m256i near = _mm256_add_epi8(ToBytes(left), ToBytes(above));
+    const __m256i far = _mm256_add_epi8(ToBytes(left2), ToBytes(above2));
+    const __m256i m = _mm256_min_epu8(
+        _mm256_add_epi8(_mm256_add_epi8(near, far),
+                        _mm256_add_epi8(near, near)),
+        _mm256_set1_epi8(127));
+    if (!lanes.any_one_sided) return CountEdges(m, kEdges);
+    Row256 level;
+    for (int h = 0; h < 2; ++h) {
+      level.v[h] = _mm256_min_epu16(
+          _mm256_srli_epi16(_mm256_xor_si256(median.v[h], Bias256()), shift),
+          _mm256_set1_epi16(15));
+    }
+    const __m256i positive =
+        _mm256_add_epi8(CountEdges(m, kSizes),
+                        _mm256_shuffle_epi8(median_table, ToBytes(level)));
+    if (!lanes.any_negative) return positive;
+    return _mm256_blendv_epi8(CountEdges(m, kEdges), positive, one_sided);
+  }
+};
 
 // Raw bits and first codes by token, for one shift.
 struct TokenTables {

@@ -15,15 +15,18 @@
 namespace comptrain {
 namespace rans {
 
-struct Modes512 {
-  __mmask32 coded_signed, predicted, median;
+struct Lanes512 {
+  __mmask32 negative, average, median;
+  bool plain;  // no lane is negative or predicted: u is q
 
-  explicit Modes512(const ChunkHead& h)
-      : coded_signed(h.mode_low | h.mode_high),
-        predicted(h.mode_high),
-        median(h.mode_low & h.mode_high) {}
-  Modes512() = default;
+  explicit Lanes512(const ChunkHead& h)
+      : negative(h.negative),
+        average(h.average),
+        median(h.median),
+        plain((h.negative | h.average | h.median) == 0) {}
 };
+
+constexpr __mmask32 kAll32 = ~__mmask32{0};
 
 static inline __m512i LoadRow(const uint16_t* p) {
   return _mm512_load_si512(p);
@@ -38,13 +41,21 @@ static inline __m512i Median512(__m512i left, __m512i above,
       _mm512_min_epu16(_mm512_max_epu16(left, above), plane));
 }
 
-static inline __m512i Predict512(const Modes512& modes, __m512i left,
-                                 __m512i above, __m512i above_left) {
-  const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
-  if (modes.predicted == 0) return bias;
-  const __m512i p = _mm512_mask_avg_epu16(bias, modes.predicted, left, above);
-  return _mm512_mask_mov_epi16(p, modes.median,
-                               Median512(left, above, above_left));
+static inline __m512i Bias512() {
+  return _mm512_set1_epi16(static_cast<short>(kCodeBias));
+}
+
+// median: Median512 of the row.
+static inline __m512i Predict512(const Lanes512& lanes, __m512i left,
+                                 __m512i above, __m512i median) {
+  return _mm512_mask_mov_epi16(
+      _mm512_mask_avg_epu16(Bias512(), lanes.average, left, above),
+      lanes.median, median);
+}
+
+static inline __m512i Neighbour512(__m512i u, int shift) {
+  return _mm512_min_epu16(_mm512_srli_epi16(u, shift),
+                          _mm512_set1_epi16(kMaxNeighbour));
 }
 
 // Values of a ByteTables table; it must give 0 for 0.
@@ -60,19 +71,29 @@ struct Bytes128 {
 };
 
 struct Contexts512 {
-  Bytes128 table{kByteTables.context};
-  __m512i sign;  // kSignedContext in signed lanes
+  const int shift;
+  const Bytes128 context{kByteTables.context}, size{kByteTables.size};
+  const __m512i of_median = _mm512_broadcast_i32x4(_mm_load_si128(
+      reinterpret_cast<const __m128i*>(kByteTables.median)));
 
-  explicit Contexts512(const Modes512& modes)
-      : sign(_mm512_maskz_set1_epi16(modes.coded_signed, kSignedContext)) {}
+  explicit Contexts512(int model_shift) : shift(model_shift) {}
 
-  // far: left of left and above of above.
-  __m512i Of(__m512i left, __m512i above, __m512i far) const {
+  // far: left of left and above of above; median: Median512 of the row.
+  __m512i Of(const Lanes512& lanes, __m512i left, __m512i above, __m512i far,
+             __m512i median) const {
     const __m512i near = _mm512_add_epi16(left, above);
-    const __m512i m = _mm512_add_epi16(
-        _mm512_add_epi16(near, far), _mm512_add_epi16(near, near));
-    return _mm512_add_epi16(
-        table[_mm512_min_epu16(m, _mm512_set1_epi16(127))], sign);
+    const __m512i m = _mm512_min_epu16(
+        _mm512_add_epi16(_mm512_add_epi16(near, far),
+                         _mm512_add_epi16(near, near)),
+        _mm512_set1_epi16(127));
+    if (lanes.negative == kAll32) return context[m];
+    const __m512i level = _mm512_min_epu16(
+        _mm512_srli_epi16(_mm512_xor_si512(median, Bias512()), shift),
+        _mm512_set1_epi16(15));
+    const __m512i one_sided =
+        _mm512_add_epi16(size[m], _mm512_shuffle_epi8(of_median, level));
+    if (lanes.negative == 0) return one_sided;
+    return _mm512_mask_mov_epi16(one_sided, lanes.negative, context[m]);
   }
 };
 
@@ -102,8 +123,7 @@ static inline __m512i High16(__m512i row) {
 
 static inline void ClearPadding512(ChunkWork* work) {
   for (int i = 0; i < kPadRows * kLanes; i += kLanes) {
-    _mm512_store_si512(work->q + i,
-                       _mm512_set1_epi16(static_cast<short>(kCodeBias)));
+    _mm512_store_si512(work->q + i, Bias512());
     _mm512_store_si512(work->u + i, _mm512_setzero_si512());
     _mm512_store_si512(work->c + i, _mm512_setzero_si512());
   }

@@ -17,7 +17,7 @@ namespace rans {
 using plane::Quantizer;
 
 constexpr int kLanes = 32;
-constexpr int kMaxPixels = 512;
+constexpr int kMaxPixels = 512;  // of a run
 constexpr int kChunkValues = kLanes * kMaxPixels;
 constexpr int kPadRows = 2;             // rows of zeros before the first
 constexpr uint16_t kCodeBias = 0x8000;  // codes are kept as q + this
@@ -27,21 +27,16 @@ constexpr int kSlackWords = 32;
 // A value takes at most two words: one for its token, one for its raw bits.
 constexpr int kMaxChunkWords = 2 * kChunkValues + kSlackWords;
 
-// How the values of a lane are coded.
-enum LaneMode : uint8_t {
-  kUnsigned = 0,  // q
-  kSigned = 1,    // zigzag(q)
-  kAverage = 2,   // zigzag of the difference to the mean of left and above
-  kMedian = 3,    // ... to the median of left, above and left + above - the
-                  // one left of above: plane on slopes, no overshoot at edges
-};
-
-// What precedes the words of a chunk.
+// What precedes the words of a chunk: the states, and a bit for each lane.
 struct ChunkHead {
   uint32_t state[kLanes];  // in the order of LaneOfState
-  uint32_t mode_low, mode_high;  // bits of each lane's LaneMode
+  uint32_t negative;       // the lane has negative codes
+  // What codes are predicted by, 0 without either, never both.
+  uint32_t average;  // the mean of left and above
+  uint32_t median;   // of left, above and left + above - above-left: the plane
+                     // on slopes, no overshoot at edges
 };
-static_assert(sizeof(ChunkHead) == 136, "packed layout");
+static_assert(sizeof(ChunkHead) == 140, "packed layout");
 
 // State i belongs to this lane: the order in which 16-bit lanes unpack to
 // 32 bits in vectors of 128.
@@ -52,6 +47,8 @@ struct ChunkWork {
   alignas(64) uint16_t q[(kMaxPixels + kPadRows) * kLanes];  // biased
   alignas(64) uint16_t u[(kMaxPixels + kPadRows) * kLanes];  // to be coded
   alignas(64) uint16_t c[(kMaxPixels + kPadRows) * kLanes];  // neighbour sizes
+  // context * kTokens + token, of a prepared chunk
+  alignas(64) uint16_t index[(kMaxPixels + kPadRows) * kLanes];
   alignas(64) uint16_t words[kMaxChunkWords];
 };
 
@@ -66,16 +63,21 @@ struct ChunkSums {
 
 enum class ChunkKind { kZero, kCoded, kRaw };
 
-// x: the first of `rows` rows of 32 values, row_bytes apart. Fills q, u, c and
-// the head's modes; unspecified unless kCoded.
+// Where the rows of a chunk are, in bytes from its first value: from a row to
+// the next, and from lane 0 to lanes 0, 8, 16 and 24. Eight lanes are always
+// neighbours in memory.
+constexpr int kPieces = kLanes / 8;
+struct Pitch {
+  int64_t row;
+  int64_t piece[kPieces];
+};
+
+// x: the first value of a chunk of `rows` rows. Fills work but for words, and
+// the head but for its states; unspecified unless kCoded.
 using PrepareFn = ChunkKind (*)(const Quantizer& quant, const Model& model,
-                                const void* x, int64_t row_bytes, int rows,
+                                const void* x, const Pitch& pitch, int rows,
                                 ChunkWork* work, ChunkHead* head,
                                 ChunkSums* sums);
-
-// Replaces q of a prepared chunk by context * kTokens + token.
-using IndexFn = void (*)(const Model& model, const ChunkHead& head, int rows,
-                         ChunkWork* work);
 
 // Codes a prepared chunk: fills head->state and work->words, and returns the
 // number of words.
@@ -90,7 +92,7 @@ struct DecodeJob {
   uint32_t counter;  // of the first value, for dither
   ChunkWork* work;
   void* out;
-  int64_t row_bytes;
+  Pitch pitch;  // of out
   bool ok;  // set by the kernel: the words came out even
 };
 constexpr int kMaxJobs = 2;
@@ -105,7 +107,6 @@ using MaskRowsFn = void (*)(const ChunkWork& work, int first, int last,
 
 struct ChunkKernels {
   PrepareFn prepare;
-  IndexFn index;
   EncodeChunkFn encode;
   DecodeChunksFn decode;
   MaskRowsFn mask;
@@ -126,7 +127,7 @@ PrepareFn Avx2Prepare(DType dtype, Coding coding);
 DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding);
 
 // For blocks whose sums are not finite in f32.
-ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows);
+ChunkSums PlainSums(DType dtype, const void* x, const Pitch& pitch, int rows);
 
 }  // namespace rans
 }  // namespace comptrain

@@ -40,9 +40,9 @@ std::vector<Sample> Samples() {
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF32}) {
-    for (int64_t channels : {32, 20}) {
-      const bool large = samples.size() >= 6;
-      if (large && channels == 20) continue;
+    for (int64_t channels : {32, 48, 20}) {
+      const bool large = samples.size() >= 9;
+      if (large && channels != 32) continue;
       const int64_t wanted = large ? 70000 : 2 * 4096 + 300;
       const int64_t n = wanted - wanted % channels;
       const RansParams p = RansParamsOf(dtype, n, channels, 0.1f, true, 16);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
 #include "cc/codec/rans.h"
 #include "cc/codec/rans_chunk.h"
@@ -35,9 +36,10 @@ struct Stored {
   const uint8_t* bytes;
   uint64_t n_bytes;
   uint64_t readable;  // bytes of the stream from there on
+  ChunkHead head;     // of a coded one
 };
 
-// False for sizes that no encoder writes.
+// False for sizes and heads that no encoder writes.
 bool Find(const StreamView& v, int64_t chunk, const ChunkPlace& place,
           Stored* s) {
   const uint64_t start = v.Start(chunk), stop = v.Start(chunk + 1);
@@ -52,8 +54,11 @@ bool Find(const StreamView& v, int64_t chunk, const ChunkPlace& place,
   s->kind = words == 0     ? StoredAs::kZero
             : words == raw ? StoredAs::kRaw
                            : StoredAs::kCoded;
-  return words <= raw && (s->kind != StoredAs::kCoded ||
-                          s->n_bytes >= sizeof(ChunkHead));
+  if (words > raw) return false;
+  if (s->kind != StoredAs::kCoded) return true;
+  if (s->n_bytes < sizeof s->head) return false;
+  std::memcpy(&s->head, s->bytes, sizeof s->head);
+  return (s->head.average & s->head.median) == 0;
 }
 
 // A coded chunk on its way, and the memory for it.
@@ -62,7 +67,7 @@ struct Slot {
   ChunkPlace place;
   ChunkHead head;
   std::unique_ptr<ChunkWork> work{new ChunkWork};
-  std::vector<uint8_t> whole;  // a chunk that reaches past the tensor's end
+  std::vector<uint8_t> padded;  // a chunk that reaches past the tensor's end
 };
 
 // One thread's part: chunks that are coded wait until there are as many as the
@@ -103,7 +108,7 @@ class Worker {
     Slot& slot = slots_[waiting_];
     slot.chunk = chunk;
     slot.place = place;
-    std::memcpy(&slot.head, s.bytes, sizeof slot.head);
+    slot.head = s.head;
     const uint8_t* from = s.bytes + sizeof slot.head;
     const uint64_t bytes = s.n_bytes - sizeof slot.head;
     const bool inside = s.readable >= s.n_bytes + kSlack &&
@@ -186,66 +191,53 @@ Status ReadChunks(StreamView* v, const ParallelFor& parallel, Isa isa,
 
 Status Open(const uint8_t* stream, size_t stream_bytes, int64_t n, Isa isa,
             StreamView* v) {
-  if (!IsaAvailable(isa)) {
-    return Status::Invalid(
-        "codec B: this machine lacks the instruction set asked for, got isa " +
-        std::to_string(static_cast<int>(isa)) + "; use Isa::kBest");
-  }
+  const Status s = CheckIsa('B', isa);
+  if (!s.ok()) return s;
   return rans::OpenStream(stream, stream_bytes, n, v);
-}
-
-// Rows [first, first + 32) of the mask of a raw chunk's values.
-void RawMaskRows(const uint8_t* bytes, DType dtype, const ChunkPlace& place,
-                 int first, uint32_t mask[plane::kPixels]) {
-  const int begin = first * kLanes;
-  const int end = std::min(place.valid, begin + plane::kTileValues);
-  for (int i = begin; i < end; ++i) {
-    const bool set =
-        (FloatBits(LoadFloat(bytes, dtype, i)) & 0x7f800000) != 0;
-    mask[(i - begin) / kLanes] |= static_cast<uint32_t>(set) << i % kLanes;
-  }
 }
 
 // Values to a tensor.
 struct ValueReader {
+  const rans::Geometry& geometry;
   uint8_t* out;
-  int64_t item, row_bytes;
+  int64_t item;
 
-  int64_t tile_row() const { return kLanes * item; }
+  int64_t pixel_bytes() const { return geometry.row * item; }
+  int64_t compact() const { return geometry.unit * item; }
   uint8_t* At(const ChunkPlace& place) const {
     return out + place.offset * item;
   }
   void Zero(const ChunkPlace& place) const {
     const int64_t bytes = place.valid * item;
-    for (int64_t done = 0; done < bytes; done += tile_row()) {
-      std::memset(At(place) + done / tile_row() * row_bytes, 0,
-                  std::min(tile_row(), bytes - done));
+    for (int64_t done = 0; done < bytes; done += compact()) {
+      std::memset(At(place) + done / compact() * pixel_bytes(), 0,
+                  std::min(compact(), bytes - done));
     }
   }
   void Raw(const ChunkPlace& place, const uint8_t* bytes) const {
-    CopyRows(bytes, tile_row(), At(place), row_bytes, place.valid * item,
-             tile_row());
+    CopyRows(bytes, compact(), At(place), pixel_bytes(), place.valid * item,
+             compact());
   }
   void Target(const ChunkPlace& place, Slot* slot, rans::DecodeJob* job) const {
     job->out = At(place);
-    job->row_bytes = row_bytes;
-    if (place.valid == place.rows * kLanes) return;
-    slot->whole.resize(place.rows * tile_row());
-    job->out = slot->whole.data();
-    job->row_bytes = tile_row();
+    job->pitch = geometry.PitchOf(place.rows, pixel_bytes(), item);
+    if (place.whole()) return;
+    slot->padded.resize(place.rows * kLanes * item);
+    job->out = slot->padded.data();
+    job->pitch = geometry.PitchOf(place.rows, compact(), item);
   }
   void Finish(const ChunkPlace& place, const Slot& slot) const {
-    if (place.valid == place.rows * kLanes) return;
-    Raw(place, slot.whole.data());
+    if (!place.whole()) Raw(place, slot.padded.data());
   }
 };
 
 // dy where the code or raw value is not zero.
 struct MaskReader {
+  const rans::Geometry& geometry;
   const uint8_t* dy;
   uint8_t* dx;
   DType stored;
-  int64_t item, row_bytes;
+  int64_t item;  // of dy
   plane::ApplyMaskFn apply;
   rans::MaskRowsFn mask;
 
@@ -254,12 +246,12 @@ struct MaskReader {
   }
   void Raw(const ChunkPlace& place, const uint8_t* bytes) const {
     Apply(place, [&](int first, uint32_t* rows) {
-      RawMaskRows(bytes, stored, place, first, rows);
+      RawMaskRows(bytes, place, first, rows);
     });
   }
   void Target(const ChunkPlace&, Slot*, rans::DecodeJob* job) const {
     job->out = nullptr;
-    job->row_bytes = 0;
+    job->pitch = {};
   }
   void Finish(const ChunkPlace& place, const Slot& slot) const {
     Apply(place, [&](int first, uint32_t* rows) {
@@ -268,24 +260,61 @@ struct MaskReader {
     });
   }
 
+  // Values inside the tensor of those of run k in rows [first, first + 32),
+  // which are the chunk's values from `begin` on.
+  int64_t RunValues(const ChunkPlace& place, int k, int first,
+                    int64_t* begin) const {
+    const int64_t rows = std::min(plane::kPixels, place.rows - first);
+    *begin = (int64_t{k} * place.rows + first) * geometry.unit;
+    return std::max<int64_t>(
+        0, std::min(rows * geometry.unit, place.valid - *begin));
+  }
+
+  void RawMaskRows(const uint8_t* bytes, const ChunkPlace& place, int first,
+                   uint32_t rows[plane::kPixels]) const {
+    for (int k = 0; k < geometry.runs; ++k) {
+      int64_t begin;
+      const int64_t count = RunValues(place, k, first, &begin);
+      for (int64_t i = 0; i < count; ++i) {
+        const bool set =
+            (FloatBits(LoadFloat(bytes, stored, begin + i)) & 0x7f800000) != 0;
+        rows[i / geometry.unit] |= static_cast<uint32_t>(set)
+                                   << (k * geometry.unit + i % geometry.unit);
+      }
+    }
+  }
+
   // fill(first, rows): the mask of 32 rows from `first` on; zero before.
   template <class Fill>
   void Apply(const ChunkPlace& place, const Fill& fill) const {
-    const int64_t tile_row = kLanes * item;
+    const int64_t pixel_bytes = geometry.row * item;
+    const int64_t compact = geometry.unit * item, tile_row = kLanes * item;
+    const uint8_t* const from = dy + place.offset * item;
+    uint8_t* const to = dx + place.offset * item;
     for (int first = 0; first < place.rows; first += plane::kPixels) {
       uint32_t rows[plane::kPixels] = {};
       fill(first, rows);
-      const int64_t at = place.offset * item + first * row_bytes;
-      const int valid =
-          std::min(place.valid - first * kLanes, plane::kTileValues);
-      if (valid == plane::kTileValues) {
-        apply(rows, static_cast<int>(item), dy + at, dx + at, row_bytes);
+      if (geometry.runs == 1 &&
+          place.valid - first * kLanes >= plane::kTileValues) {
+        apply(rows, static_cast<int>(item), from + first * pixel_bytes,
+              to + first * pixel_bytes, pixel_bytes);
         continue;
       }
-      alignas(64) uint8_t whole[plane::kTileValues * 4] = {};
-      CopyRows(dy + at, row_bytes, whole, tile_row, valid * item, tile_row);
-      apply(rows, static_cast<int>(item), whole, whole, tile_row);
-      CopyRows(whole, tile_row, dx + at, row_bytes, valid * item, tile_row);
+      alignas(64) uint8_t tile[plane::kTileValues * 4] = {};
+      for (int k = 0; k < geometry.runs; ++k) {
+        int64_t begin;
+        const int64_t count = RunValues(place, k, first, &begin);
+        CopyRows(from + begin / geometry.unit * pixel_bytes, pixel_bytes,
+                 tile + k * compact, tile_row, count * item, compact);
+      }
+      apply(rows, static_cast<int>(item), tile, tile, tile_row);
+      for (int k = 0; k < geometry.runs; ++k) {
+        int64_t begin;
+        const int64_t count = RunValues(place, k, first, &begin);
+        CopyRows(tile + k * compact, tile_row,
+                 to + begin / geometry.unit * pixel_bytes, pixel_bytes,
+                 count * item, compact);
+      }
     }
   }
 };
@@ -309,9 +338,9 @@ Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("codec B: out must not be null when n > 0");
   }
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
-  return ReadChunks(&v, parallel, isa,
-                    ValueReader{static_cast<uint8_t*>(out), item,
-                                v.geometry.row * item});
+  return ReadChunks(
+      &v, parallel, isa,
+      ValueReader{v.geometry, static_cast<uint8_t*>(out), item});
 }
 
 Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
@@ -329,15 +358,16 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec B: dy and dx must not be null when n > 0");
   }
-  MaskReader reader;
-  reader.dy = static_cast<const uint8_t*>(dy);
-  reader.dx = static_cast<uint8_t*>(dx);
-  reader.stored = v.quantizer.dtype;
-  reader.item = static_cast<int64_t>(ItemBytes(dtype));
-  reader.row_bytes = v.geometry.row * reader.item;
-  reader.apply = plane::SelectKernels(isa, dtype, v.quantizer.coding).apply;
-  reader.mask = rans::SelectChunkKernels(isa, v.quantizer.dtype,
-                                         v.quantizer.coding).mask;
+  const DType stored = v.quantizer.dtype;
+  const Coding coding = v.quantizer.coding;
+  const MaskReader reader{
+      v.geometry,
+      static_cast<const uint8_t*>(dy),
+      static_cast<uint8_t*>(dx),
+      stored,
+      static_cast<int64_t>(ItemBytes(dtype)),
+      plane::SelectKernels(isa, dtype, coding).apply,
+      rans::SelectChunkKernels(isa, stored, coding).mask};
   return ReadChunks(&v, parallel, isa, reader);
 }
 

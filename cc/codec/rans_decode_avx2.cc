@@ -5,6 +5,7 @@
     defined(__x86_64__)
 
 #include "cc/codec/quantize_avx2.h"
+#include "cc/codec/select_kernel.h"
 #include "cc/codec/rans_avx2.h"
 
 namespace comptrain {
@@ -72,18 +73,14 @@ inline Row256 PopRaw(__m256i bits, States256* s) {
 
 template <class T, Coding kCoding>
 inline void StoreValues(const Row256& biased, __m256 step, uint32_t first,
-                        uint8_t* to) {
-  T* row = reinterpret_cast<T*>(to);
-  for (int h = 0; h < 2; ++h) {
-    const __m256i q = _mm256_xor_si256(biased.v[h], Bias256());
-    const uint32_t at = first + static_cast<uint32_t>(16 * h);
-    Store8(Dequantize8<kCoding>(
-               _mm256_cvtepi16_epi32(_mm256_castsi256_si128(q)), step, at),
-           row + 16 * h);
-    Store8(Dequantize8<kCoding>(
-               _mm256_cvtepi16_epi32(_mm256_extracti128_si256(q, 1)), step,
-               at + 8),
-           row + 16 * h + 8);
+                        uint8_t* to, const Pitch& pitch) {
+  for (int i = 0; i < kPieces; ++i) {
+    const __m256i q = _mm256_xor_si256(biased.v[i / 2], Bias256());
+    const __m128i eight = i % 2 != 0 ? _mm256_extracti128_si256(q, 1)
+                                     : _mm256_castsi256_si128(q);
+    Store8(Dequantize8<kCoding>(_mm256_cvtepi16_epi32(eight), step,
+                                first + static_cast<uint32_t>(8 * i)),
+           reinterpret_cast<T*>(to + pitch.piece[i]));
   }
 }
 
@@ -104,10 +101,9 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
   }
   if (outside != 0) return false;
   ClearPadding256(work);
-  const Modes256 modes(head);
-  const Contexts256 contexts(modes);
+  const Lanes256 lanes(head);
+  const Contexts256 contexts(lanes, model.shift);
   const TokenTables tables(model.shift);
-  const __m256i most = _mm256_set1_epi16(kMaxNeighbour);
   const __m256i one = _mm256_set1_epi16(1), zero = _mm256_setzero_si256();
   const __m256 step = _mm256_set1_ps(quant.step);
   const uint16_t* end = words + job.n_words;
@@ -115,9 +111,14 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
   Row256 left = LoadRow(work->q), left_c = {{zero, zero}};
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
-    const __m256i context = contexts.Of(left_c, LoadRow(work->c + at.above),
-                                        LoadRow(work->c + at.left2),
-                                        LoadRow(work->c + at.context_above2));
+    const Row256 above = LoadRow(work->q + at.above);
+    const Row256 above_left = LoadRow(work->q + at.above_left);
+    const Row256 median = {
+        {Median256(left.v[0], above.v[0], above_left.v[0]),
+         Median256(left.v[1], above.v[1], above_left.v[1])}};
+    const __m256i context = contexts.Of(
+        left_c, LoadRow(work->c + at.above), LoadRow(work->c + at.left2),
+        LoadRow(work->c + at.above2), median);
     const __m256i tokens = PopTokens(model, context, &s);
     if (!Refill(&s, words, &end)) return false;
     Row256 u = tables.Bases(tokens);
@@ -127,27 +128,28 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
       for (int h = 0; h < 2; ++h) u.v[h] = _mm256_add_epi16(u.v[h], raw.v[h]);
       if (!Refill(&s, words, &end)) return false;
     }
-    const Row256 above = LoadRow(work->q + at.above);
-    const Row256 above_left = LoadRow(work->q + at.above_left);
     for (int h = 0; h < 2; ++h) {
-      left_c.v[h] =
-          _mm256_min_epu16(_mm256_srli_epi16(u.v[h], model.shift), most);
+      left_c.v[h] = Neighbour256(u.v[h], model.shift);
       const __m256i sign =
           _mm256_sub_epi16(zero, _mm256_and_si256(u.v[h], one));
-      const __m256i d = _mm256_blendv_epi8(
-          u.v[h], _mm256_xor_si256(_mm256_srli_epi16(u.v[h], 1), sign),
-          modes.coded_signed.v[h]);
-      left.v[h] = _mm256_add_epi16(
-          d, modes.any_predicted ? Predict256(modes, h, left.v[h], above.v[h],
-                                              above_left.v[h])
-                                 : Bias256());
+      const __m256i predicted =
+          Predict256(lanes, h, left.v[h], above.v[h], median.v[h]);
+      const __m256i folded = _mm256_add_epi16(
+          predicted, _mm256_xor_si256(_mm256_srli_epi16(u.v[h], 1), sign));
+      // Beyond twice what is predicted: the code itself, biased.
+      const __m256i itself = _mm256_and_si256(
+          lanes.one_sided.v[h],
+          Greater(u.v[h], _mm256_slli_epi16(predicted, 1)));
+      left.v[h] = _mm256_blendv_epi8(
+          folded, _mm256_xor_si256(u.v[h], Bias256()), itself);
     }
     StoreRow(left_c, work->c + at.here);
     StoreRow(left, work->q + at.here);
     if (to != nullptr) {
       StoreValues<T, kCoding>(
-          left, step, job.counter + static_cast<uint32_t>(t * kLanes), to);
-      to += job.row_bytes;
+          left, step, job.counter + static_cast<uint32_t>(t * kLanes), to,
+          job.pitch);
+      to += job.pitch.row;
     }
   }
   bool even = end == words || (end == words + 1 && *words == 0);
@@ -165,30 +167,12 @@ void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
   }
 }
 
-template <class T>
-DecodeChunksFn Select(Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return DecodeChunks<T, Coding::kMidRise>;
-    case Coding::kDither:
-      return DecodeChunks<T, Coding::kDither>;
-    default:
-      return DecodeChunks<T, Coding::kPlain>;
-  }
-}
-
 }  // namespace
 
 DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding) {
-  switch (dtype) {
-    case DType::kF32:
-      return Select<float>(coding);
-    case DType::kBF16:
-      return Select<BF16>(coding);
-    case DType::kF16:
-      return Select<F16>(coding);
-  }
-  return nullptr;
+  return SelectKernel(dtype, coding, [](auto v, auto c) -> DecodeChunksFn {
+    return DecodeChunks<decltype(v), c()>;
+  });
 }
 
 }  // namespace rans

@@ -5,6 +5,7 @@
     defined(__AVX512BW__) && defined(__x86_64__)
 
 #include "cc/codec/quantize_avx512.h"
+#include "cc/codec/select_kernel.h"
 #include "cc/codec/rans_avx512.h"
 
 namespace comptrain {
@@ -57,11 +58,10 @@ inline Found Search(const Model& model, __m512i context, __m512i slot) {
   const __mmask32 m1 = _mm512_cmpge_epu16_mask(slot, v);
   f.start = _mm512_mask_mov_epi16(f.start, m1, v);
   f.end = _mm512_mask_mov_epi16(v, m1, f.end);
-  f.token = _mm512_or_si512(
-      _mm512_or_si512(_mm512_maskz_set1_epi16(m8, 8),
-                      _mm512_maskz_set1_epi16(m4, 4)),
-      _mm512_or_si512(_mm512_maskz_set1_epi16(m2, 2),
-                      _mm512_maskz_set1_epi16(m1, 1)));
+  f.token = _mm512_maskz_set1_epi16(m8, 8);
+  f.token = _mm512_mask_add_epi16(f.token, m4, f.token, _mm512_set1_epi16(4));
+  f.token = _mm512_mask_add_epi16(f.token, m2, f.token, _mm512_set1_epi16(2));
+  f.token = _mm512_mask_add_epi16(f.token, m1, f.token, _mm512_set1_epi16(1));
   return f;
 }
 
@@ -101,19 +101,37 @@ inline __m512i PopRaw(__m512i bits, States* s) {
   return raw;
 }
 
+// The code that is coded as u and predicted as p.
+inline __m512i Unfold(__m512i u, __m512i p, __mmask32 negative) {
+  const __m512i sign = _mm512_sub_epi16(
+      _mm512_setzero_si512(), _mm512_and_si512(u, _mm512_set1_epi16(1)));
+  const __m512i folded = _mm512_add_epi16(
+      p, _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
+  return _mm512_mask_add_epi16(
+      folded,
+      _mm512_mask_cmpgt_epu16_mask(~negative, u, _mm512_slli_epi16(p, 1)), u,
+      Bias512());
+}
+
 template <class T, Coding kCoding>
-inline void StoreRow(__m512i biased, __m512 step, uint32_t first,
-                     uint8_t* to) {
-  const __m512i q = _mm512_xor_si512(
-      biased, _mm512_set1_epi16(static_cast<short>(kCodeBias)));
-  T* row = reinterpret_cast<T*>(to);
-  Store16(Dequantize16<kCoding>(
-              _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), step, first),
-          row, kAll16);
-  Store16(Dequantize16<kCoding>(
-              _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), step,
-              first + 16),
-          row + 16, kAll16);
+inline void StoreRow(__m512i biased, __m512 step, uint32_t first, uint8_t* to,
+                     const Pitch& pitch) {
+  const __m512i q = _mm512_xor_si512(biased, Bias512());
+  const __m512 a = Dequantize16<kCoding>(
+      _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), step, first);
+  const __m512 b = Dequantize16<kCoding>(
+      _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), step,
+      first + 16);
+  const auto piece = [&](int i) {
+    return reinterpret_cast<T*>(to + pitch.piece[i]);
+  };
+  if (pitch.piece[1] == 8 * sizeof(T)) {
+    Store16(a, piece(0), kAll16);
+    Store16(b, piece(2), kAll16);
+  } else {
+    StoreEights(a, piece(0), piece(1));
+    StoreEights(b, piece(2), piece(3));
+  }
 }
 
 inline bool AllInRange(const States& s) {
@@ -130,38 +148,84 @@ struct Constants {
   const __m512i bases = TokenBases(model.shift);
   const __m512i raw_bits = TokenRawBits(model.shift);
   const __m512 step = _mm512_set1_ps(quant.step);
+  const Contexts512 contexts{model.shift};
 };
 
-// A chunk between two rows.
+// A chunk, and what is known of its next row. The steps of a row are to be
+// called in their order; a chunk that is out of words goes on with others, and
+// is not ok.
 struct Chunk {
   States s;
-  __m512i left, left_c;
-  Modes512 modes;
-  Contexts512 contexts;
-  const uint16_t *words, *end;
-  ChunkWork* work;
+  __m512i left, left_c, median, token, bits;
+  const Lanes512 lanes;
+  const uint16_t* const words;
+  const uint16_t* end;
+  ChunkWork* const work;
   uint8_t* to;
+  const Pitch pitch;
+  const uint32_t counter;
   bool ok;
 
   explicit Chunk(const DecodeJob& job)
       : s{_mm512_loadu_si512(job.head->state),
           _mm512_loadu_si512(job.head->state + 16)},
-        modes(*job.head),
-        contexts(modes),
+        lanes(*job.head),
         words(job.words),
         end(words + job.n_words),
         work(job.work),
         to(static_cast<uint8_t*>(job.out)),
+        pitch(job.pitch),
+        counter(job.counter),
         ok(AllInRange(s)) {
     ClearPadding512(work);
     left = LoadRow(work->q);
-    left_c = _mm512_setzero_si512();
+    left_c = median = token = bits = _mm512_setzero_si512();
   }
 
-  // A chunk that is out of words goes on with others, and is not ok.
+  // Tokens, and states without them.
+  [[gnu::always_inline]] void PopTokens(const Constants& k, const RowPlaces& at) {
+    median = Median512(left, LoadRow(work->q + at.above),
+                       LoadRow(work->q + at.above_left));
+    const __m512i context =
+        k.contexts.Of(lanes, left_c, LoadRow(work->c + at.above),
+                      _mm512_add_epi16(LoadRow(work->c + at.left2),
+                                       LoadRow(work->c + at.above2)),
+                      median);
+    const __m512i slots = _mm512_set1_epi32(kProbOne - 1);
+    const __m512i slot = _mm512_packus_epi32(_mm512_and_si512(s.a, slots),
+                                             _mm512_and_si512(s.b, slots));
+    const Found found = Search(k.model, context, slot);
+    const __m512i f = _mm512_sub_epi16(found.end, found.start);
+    const __m512i rest = _mm512_sub_epi16(slot, found.start);
+    token = found.token;
+    bits = _mm512_permutexvar_epi16(token, k.raw_bits);
+    s.a = Pop(s.a, Low16(f), Low16(rest));
+    s.b = Pop(s.b, High16(f), High16(rest));
+  }
+
+  [[gnu::always_inline]] void TakeWords() { ok &= Refill(&s, words, &end); }
+
+  // u, but for its raw bits.
+  [[gnu::always_inline]] __m512i First(const Constants& k) const {
+    return _mm512_permutexvar_epi16(token, k.bases);
+  }
+
   template <class T, Coding kCoding>
-  inline void DecodeRow(const Constants& k, const RowPlaces& at,
-                        const DecodeJob& job, uint32_t first);
+  [[gnu::always_inline]] void Finish(const Constants& k, const RowPlaces& at, __m512i u,
+              uint32_t first) {
+    left_c = Neighbour512(u, k.model.shift);
+    _mm512_store_si512(work->c + at.here, left_c);
+    left = lanes.plain
+               ? _mm512_xor_si512(u, Bias512())
+               : Unfold(u,
+                        Predict512(lanes, left, LoadRow(work->q + at.above),
+                                   median),
+                        lanes.negative);
+    _mm512_store_si512(work->q + at.here, left);
+    if (to == nullptr) return;
+    StoreRow<T, kCoding>(left, k.step, counter + first, to, pitch);
+    to += pitch.row;
+  }
 
   bool CameOutEven() const {
     const __m512i bottom = _mm512_set1_epi32(kStateLow);
@@ -171,93 +235,63 @@ struct Chunk {
   }
 };
 
+// A chunk's steps wait for each other: two chunks take turns.
 template <class T, Coding kCoding>
-inline void Chunk::DecodeRow(const Constants& k, const RowPlaces& at,
-                             const DecodeJob& job, uint32_t first) {
-  const __m512i context =
-      contexts.Of(left_c, LoadRow(work->c + at.above),
-                  _mm512_add_epi16(LoadRow(work->c + at.left2),
-                                   LoadRow(work->c + at.context_above2)));
-  const __m512i slots = _mm512_set1_epi32(kProbOne - 1);
-  const __m512i slot = _mm512_packus_epi32(_mm512_and_si512(s.a, slots),
-                                           _mm512_and_si512(s.b, slots));
-  const Found found = Search(k.model, context, slot);
-  const __m512i f = _mm512_sub_epi16(found.end, found.start);
-  const __m512i rest = _mm512_sub_epi16(slot, found.start);
-  s.a = Pop(s.a, Low16(f), Low16(rest));
-  s.b = Pop(s.b, High16(f), High16(rest));
-  ok &= Refill(&s, words, &end);
-  __m512i u = _mm512_permutexvar_epi16(found.token, k.bases);
-  const __m512i bits = _mm512_permutexvar_epi16(found.token, k.raw_bits);
-  if (_mm512_test_epi16_mask(bits, bits) != 0) {
-    u = _mm512_add_epi16(u, PopRaw(bits, &s));
-    ok &= Refill(&s, words, &end);
-  }
-  left_c = _mm512_min_epu16(_mm512_srli_epi16(u, k.model.shift),
-                            _mm512_set1_epi16(kMaxNeighbour));
-  _mm512_store_si512(work->c + at.here, left_c);
-  const __m512i sign = _mm512_sub_epi16(
-      _mm512_setzero_si512(), _mm512_and_si512(u, _mm512_set1_epi16(1)));
-  const __m512i d = _mm512_mask_mov_epi16(
-      u, modes.coded_signed, _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
-  left = _mm512_add_epi16(
-      d, Predict512(modes, left, LoadRow(work->q + at.above),
-                    LoadRow(work->q + at.above_left)));
-  _mm512_store_si512(work->q + at.here, left);
-  if (to != nullptr) {
-    StoreRow<T, kCoding>(left, k.step, first, to);
-    to += job.row_bytes;
-  }
-}
-
-// Two chunks row by row: each waits for itself, not for the other.
-template <class T, Coding kCoding>
-void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
-                  DecodeJob* jobs, int n_jobs) {
+void DecodeTwo(const Quantizer& quant, const Model& model, int rows,
+               DecodeJob* jobs) {
   const Constants k{quant, model};
-  Chunk a(jobs[0]);
-  if (n_jobs == 1) {
-    for (int t = 0; t < rows && a.ok; ++t) {
-      a.DecodeRow<T, kCoding>(k, PlacesOf(t, model.stride), jobs[0],
-                              jobs[0].counter + t * kLanes);
-    }
-    jobs[0].ok = a.CameOutEven();
-    return;
-  }
-  Chunk b(jobs[1]);
+  Chunk a(jobs[0]), b(jobs[1]);
   for (int t = 0; t < rows && (a.ok || b.ok); ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
-    a.DecodeRow<T, kCoding>(k, at, jobs[0], jobs[0].counter + t * kLanes);
-    b.DecodeRow<T, kCoding>(k, at, jobs[1], jobs[1].counter + t * kLanes);
+    a.PopTokens(k, at);
+    b.PopTokens(k, at);
+    a.TakeWords();
+    b.TakeWords();
+    __m512i u_a = a.First(k), u_b = b.First(k);
+    const __m512i any = _mm512_or_si512(a.bits, b.bits);
+    if (_mm512_test_epi16_mask(any, any) != 0) {
+      u_a = _mm512_add_epi16(u_a, PopRaw(a.bits, &a.s));
+      u_b = _mm512_add_epi16(u_b, PopRaw(b.bits, &b.s));
+      a.TakeWords();
+      b.TakeWords();
+    }
+    const uint32_t first = static_cast<uint32_t>(t * kLanes);
+    a.Finish<T, kCoding>(k, at, u_a, first);
+    b.Finish<T, kCoding>(k, at, u_b, first);
   }
   jobs[0].ok = a.CameOutEven();
   jobs[1].ok = b.CameOutEven();
 }
 
-template <class T>
-DecodeChunksFn Select(Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return DecodeChunks<T, Coding::kMidRise>;
-    case Coding::kDither:
-      return DecodeChunks<T, Coding::kDither>;
-    default:
-      return DecodeChunks<T, Coding::kPlain>;
+template <class T, Coding kCoding>
+void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
+                  DecodeJob* jobs, int n_jobs) {
+  if (n_jobs == 2) {
+    DecodeTwo<T, kCoding>(quant, model, rows, jobs);
+    return;
   }
+  const Constants k{quant, model};
+  Chunk a(jobs[0]);
+  for (int t = 0; t < rows && a.ok; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    a.PopTokens(k, at);
+    a.TakeWords();
+    __m512i u = a.First(k);
+    if (_mm512_test_epi16_mask(a.bits, a.bits) != 0) {
+      u = _mm512_add_epi16(u, PopRaw(a.bits, &a.s));
+      a.TakeWords();
+    }
+    a.Finish<T, kCoding>(k, at, u, static_cast<uint32_t>(t * kLanes));
+  }
+  jobs[0].ok = a.CameOutEven();
 }
 
 }  // namespace
 
 DecodeChunksFn Avx512DecodeChunks(DType dtype, Coding coding) {
-  switch (dtype) {
-    case DType::kF32:
-      return Select<float>(coding);
-    case DType::kBF16:
-      return Select<BF16>(coding);
-    case DType::kF16:
-      return Select<F16>(coding);
-  }
-  return nullptr;
+  return SelectKernel(dtype, coding, [](auto v, auto c) -> DecodeChunksFn {
+    return DecodeChunks<decltype(v), c()>;
+  });
 }
 
 }  // namespace rans

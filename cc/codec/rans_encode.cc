@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/rans.h"
 #include "cc/codec/rans_chunk.h"
 #include "cc/codec/rans_layout.h"
@@ -52,6 +53,7 @@ struct RansEncoder::Impl {
   rans::ChunkKernels kernels;
   rans::Model model;
   uint16_t freq[kContexts * kTokens];
+  rans::Prior prior = rans::kOneSided;
   bool counted = false;
   Status checked;
 
@@ -63,15 +65,17 @@ struct RansEncoder::Impl {
   PlaneStats stats;
   bool encoded = false;
 
-  // The rows of a chunk, padded with zeros where the tensor ends inside one.
+  // The values of a chunk: in the tensor or, where it ends inside the chunk,
+  // a copy padded with zeros.
   struct Source {
     const uint8_t* x;
-    int64_t row_bytes;
+    int64_t pixel_bytes;
     std::vector<uint8_t> padded;
   };
-  void Locate(const ChunkPlace& place, Source* source) const;
+  ChunkKind Prepare(const ChunkPlace& place, Source* source, ChunkWork* work,
+                    ChunkHead* head, rans::ChunkSums* sums) const;
   int64_t SampleStep() const;
-  void ChooseShift();
+  void ChooseShiftAndPrior();
   void ChooseFrequencies(const ParallelFor& parallel);
   uint32_t EncodeOne(int64_t chunk, ChunkWork* work, Source* source,
                      uint32_t* out, uint64_t room, ChunkSize* size) const;
@@ -81,9 +85,11 @@ struct RansEncoder::Impl {
 RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
   Impl& m = *impl_;
   m.params = params;
-  m.checked = rans::CheckParams(params, isa);
+  m.checked = CheckParams('B', params, isa);
   if (!m.checked.ok()) return;
   m.geometry = Geometry(params.n, params.channels);
+  m.checked = CheckSize('B', params.n, m.geometry.chunks,
+                        rans::Sections(m.geometry, true).payload);
   m.quantizer = plane::MakeQuantizer(params.dtype, plane::CodingOf(params),
                                      params.eb);
   m.kernels = rans::SelectChunkKernels(isa, params.dtype, m.quantizer.coding);
@@ -92,15 +98,24 @@ RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
 
 RansEncoder::~RansEncoder() = default;
 
-void RansEncoder::Impl::Locate(const ChunkPlace& place, Source* source) const {
+ChunkKind RansEncoder::Impl::Prepare(const ChunkPlace& place, Source* source,
+                                     ChunkWork* work, ChunkHead* head,
+                                     rans::ChunkSums* sums) const {
   const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
   source->x = x + place.offset * item;
-  source->row_bytes = geometry.row * item;
-  if (place.valid == place.rows * kLanes) return;
-  // Flat: the values are contiguous.
-  source->padded.assign(place.rows * kLanes * item, 0);
-  std::memcpy(source->padded.data(), source->x, place.valid * item);
-  source->x = source->padded.data();
+  source->pixel_bytes = geometry.row * item;
+  if (!place.whole()) {
+    const int64_t compact = geometry.unit * item;
+    source->padded.assign(place.rows * kLanes * item, 0);
+    rans::CopyRows(source->x, source->pixel_bytes, source->padded.data(),
+                   compact, place.valid * item, compact);
+    source->x = source->padded.data();
+    source->pixel_bytes = compact;
+  }
+  return kernels.prepare(
+      plane::CountedFrom(quantizer, place.first), model, source->x,
+      geometry.PitchOf(place.rows, source->pixel_bytes, item), place.rows, work,
+      head, sums);
 }
 
 int64_t RansEncoder::Impl::SampleStep() const {
@@ -109,23 +124,24 @@ int64_t RansEncoder::Impl::SampleStep() const {
 }
 
 // From every eighth row of a few chunks: tokens are fine for means below 16.
-void RansEncoder::Impl::ChooseShift() {
+void RansEncoder::Impl::ChooseShiftAndPrior() {
   const int64_t step =
       std::max<int64_t>(1, geometry.chunks / kSampleChunks);
   std::unique_ptr<ChunkWork> work(new ChunkWork);
   Source source;
   uint64_t sum = 0, count = 0;
+  int64_t lanes = 0, negative = 0;
   model.shift = 0;
   for (int64_t chunk = step / 2; chunk < geometry.chunks; chunk += step) {
     const ChunkPlace place = geometry.Place(chunk);
-    Locate(place, &source);
     ChunkHead head;
     rans::ChunkSums sums;
-    const ChunkKind kind =
-        kernels.prepare(plane::CountedFrom(quantizer, place.first), model,
-                        source.x, source.row_bytes, place.rows, work.get(),
-                        &head, &sums);
-    if (kind != ChunkKind::kCoded) continue;
+    if (Prepare(place, &source, work.get(), &head, &sums) !=
+        ChunkKind::kCoded) {
+      continue;
+    }
+    lanes += kLanes;
+    negative += __builtin_popcount(head.negative);
     for (int t = 0; t < place.rows; t += 8) {
       for (int l = 0; l < kLanes; ++l) {
         sum += work->u[(t + rans::kPadRows) * kLanes + l];
@@ -137,12 +153,13 @@ void RansEncoder::Impl::ChooseShift() {
          count > 0) {
     ++model.shift;
   }
+  prior = 2 * negative > lanes ? rans::kTwoSided : rans::kOneSided;
 }
 
 void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
   counted = params.n >= params.counted_from;
   if (!counted) {
-    rans::SetFrequencies(rans::kBuiltInFrequencies, &model);
+    rans::SetFrequencies(rans::kBuiltInFrequencies[prior], &model);
     return;
   }
   const int64_t step = SampleStep();
@@ -157,16 +174,13 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
     std::vector<uint32_t> counts(2 * kContexts * kTokens, 0);
     for (int64_t i = begin; i < end; ++i) {
       const ChunkPlace place = geometry.Place(i * step);
-      Locate(place, &source);
       ChunkHead head;
       rans::ChunkSums sums;
-      if (kernels.prepare(plane::CountedFrom(quantizer, place.first), model,
-                          source.x, source.row_bytes, place.rows, work.get(),
-                          &head, &sums) != ChunkKind::kCoded) {
+      if (Prepare(place, &source, work.get(), &head, &sums) !=
+          ChunkKind::kCoded) {
         continue;
       }
-      kernels.index(model, head, place.rows, work.get());
-      const uint16_t* index = work->q + rans::kPadRows * kLanes;
+      const uint16_t* index = work->index + rans::kPadRows * kLanes;
       for (int k = 0; k < place.rows * kLanes; k += 2) {
         ++counts[index[k]];
         ++counts[index[k + 1] + kContexts * kTokens];
@@ -177,7 +191,7 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
       totals[k] += counts[k] + uint64_t{counts[k + kContexts * kTokens]};
     }
   });
-  rans::Normalize(totals.data(), freq);
+  rans::Normalize(totals.data(), prior, freq);
   rans::SetFrequencies(freq, &model);
 }
 
@@ -186,12 +200,8 @@ uint32_t RansEncoder::Impl::EncodeOne(int64_t chunk, ChunkWork* work,
                                       Source* source, uint32_t* out,
                                       uint64_t room, ChunkSize* size) const {
   const ChunkPlace place = geometry.Place(chunk);
-  Locate(place, source);
   ChunkHead head;
-  const ChunkKind kind =
-      kernels.prepare(plane::CountedFrom(quantizer, place.first), model,
-                      source->x, source->row_bytes, place.rows, work, &head,
-                      &size->sums);
+  const ChunkKind kind = Prepare(place, source, work, &head, &size->sums);
   if (kind == ChunkKind::kZero) return 0;
   const uint32_t raw_words = rans::RawWords(place.valid, params.dtype);
   uint8_t* to = reinterpret_cast<uint8_t*>(out);
@@ -214,8 +224,9 @@ uint32_t RansEncoder::Impl::EncodeOne(int64_t chunk, ChunkWork* work,
   if (raw_words > room) return raw_words;
   const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
   out[raw_words - 1] = 0;
-  rans::CopyRows(source->x, source->row_bytes, to, kLanes * item,
-                 place.valid * item, kLanes * item);
+  const int64_t compact = geometry.unit * item;
+  rans::CopyRows(source->x, source->pixel_bytes, to, compact,
+                 place.valid * item, compact);
   return raw_words;
 }
 
@@ -237,7 +248,7 @@ Status RansEncoder::Encode(const void* x, uint8_t* scratch,
     m.scratch = usable ? reinterpret_cast<uint32_t*>(scratch + skew) : nullptr;
     m.slice_words =
         usable && chunks > 0 ? (scratch_bytes - skew) / 4 / chunks : 0;
-    m.ChooseShift();
+    m.ChooseShiftAndPrior();
     m.ChooseFrequencies(parallel);
     parallel(chunks, kCyclesPerValue * kLanes << m.geometry.log2_pixels,
              [&m](int64_t begin, int64_t end) {
@@ -301,7 +312,8 @@ void RansEncoder::Impl::FillHeader(uint8_t* stream) const {
   rans::TableHead table = {};
   table.stride = static_cast<uint32_t>(model.stride);
   table.shift = static_cast<uint8_t>(model.shift);
-  table.counted = counted ? 1 : 0;
+  table.table = counted ? rans::kCountedTable
+                        : static_cast<uint8_t>(prior);
   std::memcpy(stream + at.table, &table, sizeof table);
   if (counted) std::memcpy(stream + at.table + sizeof table, freq, sizeof freq);
   uint32_t start = 0;

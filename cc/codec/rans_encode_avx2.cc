@@ -10,51 +10,6 @@ namespace comptrain {
 namespace rans {
 namespace {
 
-// Bytes.
-inline __m256i TokensOf(const Row256& u, int shift) {
-  static constexpr int8_t kLongTokens[6] = {9, 11, 15, 23, 39, 103};
-  static_assert(kTokenBase[9] == 9 && kTokenBase[14] == 103, "the same");
-  Row256 v, escape;
-  for (int h = 0; h < 2; ++h) {
-    v.v[h] = _mm256_srli_epi16(u.v[h], shift);
-    // Codes here are below 2^15.
-    escape.v[h] = _mm256_cmpgt_epi16(
-        v.v[h], _mm256_set1_epi16(static_cast<short>(kEscapeFrom - 1)));
-    v.v[h] = _mm256_min_epu16(v.v[h], _mm256_set1_epi16(127));
-  }
-  const __m256i small = ToBytes(v);
-  const __m256i token =
-      _mm256_add_epi8(_mm256_min_epu8(small, _mm256_set1_epi8(8)),
-                      CountEdges(small, kLongTokens));
-  return _mm256_blendv_epi8(token, _mm256_set1_epi8(kEscape),
-                            _mm256_packs_epi16(escape.v[0], escape.v[1]));
-}
-
-// context * kTokens + token.
-inline Row256 Indexes(const Contexts256& contexts, const uint16_t* c,
-                      const RowPlaces& at, __m256i tokens) {
-  const __m256i context =
-      contexts.Of(LoadRow(c + at.left), LoadRow(c + at.above),
-                  LoadRow(c + at.left2), LoadRow(c + at.context_above2));
-  const __m256i zero = _mm256_setzero_si256();
-  const Row256 high = FromBytes(context, zero), low = FromBytes(tokens, zero);
-  Row256 r;
-  for (int h = 0; h < 2; ++h) {
-    r.v[h] = _mm256_or_si256(_mm256_slli_epi16(high.v[h], 4), low.v[h]);
-  }
-  return r;
-}
-
-void Index(const Model& model, const ChunkHead& head, int rows,
-           ChunkWork* work) {
-  const Contexts256 contexts{Modes256(head)};
-  for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    const __m256i tokens = TokensOf(LoadRow(work->u + at.here), model.shift);
-    StoreRow(Indexes(contexts, work->c, at, tokens), work->q + at.here);
-  }
-}
-
 // Appends the low words of the states above `last`, and drops them.
 inline void Emit(const States256& last, States256* s, uint16_t** out) {
   uint16_t* to = *out;
@@ -124,25 +79,27 @@ inline void PushTokens(const Model& model, const Row256& index, States256* s,
 
 int EncodeChunk(const Model& model, int rows, ChunkWork* work,
                 ChunkHead* head) {
-  const Contexts256 contexts{Modes256(*head)};
   const TokenTables tables(model.shift);
   const __m256i zero = _mm256_setzero_si256();
   const __m256i bottom = _mm256_set1_epi32(kStateLow);
+  const __m256i token_bits = _mm256_set1_epi16(kTokens - 1);
   States256 s = {{bottom, bottom, bottom, bottom}};
   uint16_t* out = work->words;
   for (int t = rows - 1; t >= 0; --t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    const Row256 u = LoadRow(work->u + at.here);
-    const __m256i tokens = TokensOf(u, model.shift);
+    const int at = (t + kPadRows) * kLanes;
+    const Row256 index = LoadRow(work->index + at);
+    const __m256i tokens =
+        ToBytes({{_mm256_and_si256(index.v[0], token_bits),
+                  _mm256_and_si256(index.v[1], token_bits)}});
     const __m256i bits = tables.Bits(tokens);
     if (!_mm256_testz_si256(bits, bits)) {
-      const Row256 bases = tables.Bases(tokens);
+      const Row256 u = LoadRow(work->u + at), bases = tables.Bases(tokens);
       PushRaw(FromBytes(bits, zero),
               {{_mm256_sub_epi16(u.v[0], bases.v[0]),
                 _mm256_sub_epi16(u.v[1], bases.v[1])}},
               &s, &out);
     }
-    PushTokens(model, Indexes(contexts, work->c, at, tokens), &s, &out);
+    PushTokens(model, index, &s, &out);
   }
   for (int k = 0; k < 4; ++k) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(head->state) + k, s.v[k]);
@@ -164,7 +121,7 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 }  // namespace
 
 ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding) {
-  return {Avx2Prepare(dtype, coding), Index, EncodeChunk,
+  return {Avx2Prepare(dtype, coding), EncodeChunk,
           Avx2DecodeChunks(dtype, coding), MaskRows, true, 1};
 }
 

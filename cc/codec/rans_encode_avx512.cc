@@ -10,44 +10,6 @@ namespace comptrain {
 namespace rans {
 namespace {
 
-struct Tokens {
-  const Bytes128 table{kByteTables.token};
-  const int shift;
-  const __m512i bases, bits;
-
-  explicit Tokens(int s)
-      : shift(s), bases(TokenBases(s)), bits(TokenRawBits(s)) {}
-
-  __m512i Of(__m512i u) const {
-    const __m512i v = _mm512_srli_epi16(u, shift);
-    const __m512i k = table[_mm512_min_epu16(v, _mm512_set1_epi16(127))];
-    return _mm512_mask_mov_epi16(
-        k, _mm512_cmpge_epu16_mask(v, _mm512_set1_epi16(kEscapeFrom)),
-        _mm512_set1_epi16(kEscape));
-  }
-};
-
-inline __m512i ContextRow(const Contexts512& contexts, const uint16_t* c,
-                          const RowPlaces& at) {
-  return contexts.Of(LoadRow(c + at.left), LoadRow(c + at.above),
-                     _mm512_add_epi16(LoadRow(c + at.left2),
-                                      LoadRow(c + at.context_above2)));
-}
-
-void Index(const Model& model, const ChunkHead& head, int rows,
-           ChunkWork* work) {
-  const Contexts512 contexts{Modes512(head)};
-  const Tokens tokens(model.shift);
-  for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    const __m512i context = ContextRow(contexts, work->c, at);
-    _mm512_store_si512(
-        work->q + at.here,
-        _mm512_or_si512(_mm512_slli_epi16(context, 4),
-                        tokens.Of(LoadRow(work->u + at.here))));
-  }
-}
-
 struct States {
   __m512i a, b;
 };
@@ -134,20 +96,21 @@ inline void PushTokens(const Model& model, __m512i context, __m512i token,
 
 int EncodeChunk(const Model& model, int rows, ChunkWork* work,
                 ChunkHead* head) {
-  const Contexts512 contexts{Modes512(*head)};
-  const Tokens tokens(model.shift);
+  const __m512i bases = TokenBases(model.shift);
+  const __m512i raw_bits = TokenRawBits(model.shift);
   States s = {_mm512_set1_epi32(kStateLow), _mm512_set1_epi32(kStateLow)};
   uint16_t* out = work->words;
   for (int t = rows - 1; t >= 0; --t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    const __m512i u = LoadRow(work->u + at.here);
-    const __m512i context = ContextRow(contexts, work->c, at);
-    const __m512i token = tokens.Of(u);
-    const __m512i bits = _mm512_permutexvar_epi16(token, tokens.bits);
+    const int at = (t + kPadRows) * kLanes;
+    const __m512i index = LoadRow(work->index + at);
+    const __m512i context = _mm512_srli_epi16(index, 4);
+    const __m512i token =
+        _mm512_and_si512(index, _mm512_set1_epi16(kTokens - 1));
+    const __m512i bits = _mm512_permutexvar_epi16(token, raw_bits);
     if (_mm512_test_epi16_mask(bits, bits) != 0) {
       PushRaw(bits,
-              _mm512_sub_epi16(
-                  u, _mm512_permutexvar_epi16(token, tokens.bases)),
+              _mm512_sub_epi16(LoadRow(work->u + at),
+                               _mm512_permutexvar_epi16(token, bases)),
               &s, &out);
     }
     // Looked up in registers: gathers would take longer.
@@ -159,17 +122,16 @@ int EncodeChunk(const Model& model, int rows, ChunkWork* work,
 }
 
 void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
-  const __m512i zero = _mm512_set1_epi16(static_cast<short>(kCodeBias));
   for (int t = first; t < last; ++t) {
     *mask++ = _mm512_cmpneq_epu16_mask(
-        LoadRow(work.q + (t + kPadRows) * kLanes), zero);
+        LoadRow(work.q + (t + kPadRows) * kLanes), Bias512());
   }
 }
 
 }  // namespace
 
 ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding) {
-  return {Avx512Prepare(dtype, coding), Index, EncodeChunk,
+  return {Avx512Prepare(dtype, coding), EncodeChunk,
           Avx512DecodeChunks(dtype, coding), MaskRows, false, 2};
 }
 

@@ -87,7 +87,7 @@ Status CheckShape(const StreamHeader& h, size_t stream_bytes, int64_t n,
   }
   const Geometry g(n, h.channels);
   if (g.flat != ((h.flags & kFlat) != 0)) {
-    return BadHeader("flags", "flat (4) exactly when channels % 32 != 0",
+    return BadHeader("flags", "flat (4) exactly when channels % 8 != 0",
                      Text(h.flags));
   }
   if (h.log2_pixels != static_cast<uint32_t>(g.log2_pixels)) {
@@ -118,10 +118,13 @@ Status ReadTable(const uint8_t* stream, size_t stream_bytes,
   }
   TableHead head;
   std::memcpy(&head, stream + table, sizeof head);
-  if (head.counted > 1) {
-    return BadField("table field counted", "0 or 1", Text(head.counted));
+  if (head.table > kCountedTable) {
+    return BadField("table field table",
+                    "0 (one-sided), 1 (two-sided) or 2 (counted)",
+                    Text(head.table));
   }
-  view->sections = Sections(g, head.counted != 0);
+  const bool counted = head.table == kCountedTable;
+  view->sections = Sections(g, counted);
   const Sections& at = view->sections;
   if (h.payload_offset != at.payload || at.payload > stream_bytes ||
       (stream_bytes - at.payload) % 4 != 0) {
@@ -143,10 +146,10 @@ Status ReadTable(const uint8_t* stream, size_t stream_bytes,
     return BadField("padding", "zero", "other bytes");
   }
   uint16_t freq[kContexts * kTokens];
-  if (head.counted) {
+  if (counted) {
     std::memcpy(freq, stream + table + sizeof head, sizeof freq);
   }
-  if (!SetFrequencies(head.counted ? freq : kBuiltInFrequencies,
+  if (!SetFrequencies(counted ? freq : kBuiltInFrequencies[head.table],
                       &view->model)) {
     return BadField("table frequencies",
                     "positive with a sum of 4096 in each context", "others");
@@ -157,47 +160,6 @@ Status ReadTable(const uint8_t* stream, size_t stream_bytes,
 }
 
 }  // namespace
-
-Status CheckParams(const RansParams& p, Isa isa) {
-  const std::string where = "codec B: ";
-  if (p.n < 0) {
-    return Status::Invalid(where + "n must be at least 0, got " +
-                           std::to_string(p.n));
-  }
-  if (p.channels <= 0 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
-    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
-                           "of n = " + std::to_string(p.n) + ", got " +
-                           std::to_string(p.channels) +
-                           "; pass the size of the last dimension");
-  }
-  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
-    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
-                           "float16, got " +
-                           std::to_string(static_cast<int>(p.dtype)));
-  }
-  if (!plane::BoundSupported(p.eb)) {
-    return Status::Invalid(where + "eb must lie between about 1.2e-38 and "
-                           "4.2e37, got " + std::to_string(p.eb) +
-                           "; set a positive finite error bound, or keep the "
-                           "tensor uncompressed");
-  }
-  if (p.width < 0) {
-    return Status::Invalid(where + "width must be at least 0, got " +
-                           std::to_string(p.width));
-  }
-  if (!IsaAvailable(isa)) {
-    return Status::Invalid(where + "this machine lacks the instruction set "
-                           "asked for, got isa " +
-                           std::to_string(static_cast<int>(isa)) +
-                           "; use Isa::kBest");
-  }
-  const Geometry g(p.n, p.channels);
-  if (g.chunks > UINT32_MAX || Sections(g, true).payload > UINT32_MAX) {
-    return Status::Invalid(where + "n is too large for one stream, got " +
-                           std::to_string(p.n) + "; split the tensor");
-  }
-  return {};
-}
 
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view) {

@@ -23,46 +23,64 @@ using plane::CeilDiv;
 struct ChunkPlace {
   int64_t first;   // number of the first value, counted chunk by chunk
   int64_t offset;  // of its first value
-  int rows;        // 1 .. pixels of a chunk
-  int valid;       // values inside the tensor, row-major in the chunk
+  int rows;        // 1 .. 2^log2_pixels
+  int valid;       // values inside the tensor, pixel by pixel
+
+  bool whole() const { return valid == rows * kLanes; }
 };
 
-// The tensor as rows of `row` values cut into chunks of 2^log2_pixels rows x
-// 32 values: chunk index = (row block) * groups + group.
+// The tensor as pixels of `row` values. A chunk is `unit` neighbouring channels
+// of a stretch of pixels; its 32 lanes are those of 32 / unit runs, equal parts
+// of the stretch. Chunk index = (stretch) * groups + (group of unit channels).
 struct Geometry {
   int64_t n = 0;
   int64_t row = kLanes;  // channels, or 32 for the flat view
+  int unit = kLanes;     // 8, 16 or 32: the largest that divides row
+  int runs = 1;
   int64_t groups = 1;
-  int64_t rows = 0;
-  int log2_pixels = 7;
+  int64_t pixels = 0;
+  int log2_pixels = 7;  // of a run
   int64_t chunks = 0;
-  bool flat = false;
+  bool flat = false;  // channels % 8 != 0: rows of 32 whatever they are
 
   Geometry() = default;
   Geometry(int64_t n_values, int64_t channels) : n(n_values) {
-    flat = channels % kLanes != 0;
+    flat = channels % 8 != 0;
     row = flat ? kLanes : channels;
-    groups = row / kLanes;
-    rows = CeilDiv(n, row);
-    log2_pixels = n >= 1 << 22 ? 9 : n >= 1 << 20 ? 8 : 7;
-    chunks = CeilDiv(rows, int64_t{1} << log2_pixels) * groups;
+    while (row % unit != 0) unit /= 2;
+    runs = kLanes / unit;
+    groups = row / unit;
+    pixels = CeilDiv(n, row);
+    log2_pixels = n >= 1 << 20 ? 9 : n >= 1 << 18 ? 8 : 7;
+    chunks = CeilDiv(pixels, int64_t{runs} << log2_pixels) * groups;
   }
 
   ChunkPlace Place(int64_t chunk) const {
-    const int64_t first_row = chunk / groups << log2_pixels;
+    const int64_t stretch = int64_t{runs} << log2_pixels;
+    const int64_t first_pixel = chunk / groups * stretch;
+    const int64_t count = std::min(stretch, pixels - first_pixel);
     ChunkPlace p;
     p.first = chunk * kLanes << log2_pixels;
-    p.offset = first_row * row + chunk % groups * kLanes;
-    p.rows = static_cast<int>(
-        std::min<int64_t>(int64_t{1} << log2_pixels, rows - first_row));
-    p.valid = p.rows * kLanes;
+    p.offset = first_pixel * row + chunk % groups * unit;
+    p.rows = static_cast<int>(CeilDiv(count, runs));
+    p.valid = static_cast<int>(count * unit);
     if (flat) {
       p.valid = static_cast<int>(std::min<int64_t>(p.valid, n - p.offset));
     }
     return p;
   }
 
-  // Rows up to the pixel above, 0 when it is never in the same chunk.
+  // Of a chunk of `rows` rows in memory where pixels are so far apart.
+  Pitch PitchOf(int rows, int64_t pixel_bytes, int64_t item) const {
+    Pitch p;
+    p.row = pixel_bytes;
+    for (int i = 0; i < kPieces; ++i) {
+      p.piece[i] = 8 * i / unit * rows * pixel_bytes + 8 * i % unit * item;
+    }
+    return p;
+  }
+
+  // Rows up to the pixel above, 0 when it is never in the same run.
   int Stride(int64_t width, int64_t channels) const {
     const int64_t limit = int64_t{1} << log2_pixels;
     if (width <= 0 || width >= limit * kLanes) return 0;
@@ -76,10 +94,11 @@ struct Geometry {
 struct TableHead {
   uint32_t stride;
   uint8_t shift;
-  uint8_t counted;  // 1: kContexts * kTokens u16 follow
+  uint8_t table;  // a Prior, or kCountedTable: kContexts * kTokens u16 follow
   uint8_t padding[10];  // zero
 };
 static_assert(sizeof(TableHead) == 16, "packed layout");
+constexpr uint8_t kCountedTable = 2;
 constexpr size_t kFrequencyBytes = 2 * kContexts * kTokens;
 
 // Byte offsets of the sections, each a multiple of 16.
@@ -97,7 +116,7 @@ inline uint32_t RawWords(int valid, DType dtype) {
   return plane::RawWords(valid, dtype);
 }
 
-// Rows of a chunk between a tensor and a compact [rows][32] copy.
+// Pixels of a chunk between a tensor and a compact copy, [pixels][unit].
 inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
                      int64_t to_row, int64_t valid_bytes, int64_t tile_row) {
   for (int64_t done = 0; done < valid_bytes; done += tile_row) {
@@ -106,9 +125,6 @@ inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
     to += to_row;
   }
 }
-
-// What an encoder can do on this machine.
-Status CheckParams(const RansParams& params, Isa isa);
 
 // A checked stream.
 struct StreamView {

@@ -36,14 +36,14 @@ void MakeSlots(Model* model) {
 }
 
 // A built-in table weighs as much as 64 counts.
-void Normalize(const uint64_t counts[kContexts * kTokens],
+void Normalize(const uint64_t counts[kContexts * kTokens], Prior prior,
                uint16_t freq[kContexts * kTokens]) {
   constexpr uint64_t kWeight = kProbOne / 64;
   for (int c = 0; c < kContexts; ++c) {
     uint64_t weights[kTokens], total = 0;
     for (int k = 0; k < kTokens; ++k) {
       weights[k] = counts[c * kTokens + k] * kWeight +
-                   kBuiltInFrequencies[c * kTokens + k];
+                   kBuiltInFrequencies[prior][c * kTokens + k];
       total += weights[k];
     }
     int64_t left = kProbOne;

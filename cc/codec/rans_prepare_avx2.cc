@@ -7,6 +7,7 @@
     defined(__x86_64__)
 
 #include "cc/codec/quantize_avx2.h"
+#include "cc/codec/select_kernel.h"
 #include "cc/codec/rans_avx2.h"
 
 namespace comptrain {
@@ -18,6 +19,12 @@ struct Extent {
   Row256 largest = smallest;
 };
 
+// Lanes 8 i to 8 i + 7 of a row of values.
+template <class T>
+inline __m256 LoadPiece(const uint8_t* row, const Pitch& pitch, int i) {
+  return Load8(reinterpret_cast<const T*>(row + pitch.piece[i]));
+}
+
 // The bit of each 16-bit lane's sign.
 inline uint32_t SignBits(const Row256& r) {
   const __m256i bytes = _mm256_permute4x64_epi64(
@@ -28,7 +35,7 @@ inline uint32_t SignBits(const Row256& r) {
 // Rows [first, last), at most kSumRows.
 template <class T, Coding kCoding>
 inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
-                          int64_t row_bytes, int first, int last,
+                          const Pitch& pitch, int first, int last,
                           ChunkWork* work, Extent* extent, ChunkSums* total) {
   const __m256 inv = _mm256_set1_ps(quant.inv);
   const __m256i exponent = _mm256_set1_epi32(0x7f800000);
@@ -37,10 +44,11 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
   Extent e = *extent;
   int64_t zeros = 0;
   for (int t = first; t < last; ++t) {
-    const T* row = reinterpret_cast<const T*>(x + t * row_bytes);
+    const uint8_t* const row = x + t * pitch.row;
     Row256 q;
     for (int h = 0; h < 2; ++h) {
-      const __m256 a = Load8(row + 16 * h), b = Load8(row + 16 * h + 8);
+      const __m256 a = LoadPiece<T>(row, pitch, 2 * h);
+      const __m256 b = LoadPiece<T>(row, pitch, 2 * h + 1);
       const uint32_t at =
           quant.counter + static_cast<uint32_t>(t * kLanes + 16 * h);
       q.v[h] = _mm256_permute4x64_epi64(
@@ -79,7 +87,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
   block.sum = FoldLanes(sum);
   block.sum_sq = FoldLanes(sum_sq);
   if (!std::isfinite(block.sum) || !std::isfinite(block.sum_sq)) {
-    block = PlainSums(quant.dtype, x + first * row_bytes, row_bytes,
+    block = PlainSums(quant.dtype, x + first * pitch.row, pitch,
                       last - first);
   }
   total->nonzero += block.nonzero;
@@ -88,11 +96,11 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
 }
 
 template <class T, Coding kCoding>
-bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
+bool WithinBound(const Quantizer& quant, const uint8_t* x, const Pitch& pitch,
                  int rows, const ChunkWork& work) {
   __m256 outside = _mm256_setzero_ps();
   for (int t = 0; t < rows; ++t) {
-    const T* row = reinterpret_cast<const T*>(x + t * row_bytes);
+    const uint8_t* const row = x + t * pitch.row;
     const Row256 biased = LoadRow(work.q + (t + kPadRows) * kLanes);
     for (int h = 0; h < 2; ++h) {
       const __m256i q = _mm256_xor_si256(biased.v[h], Bias256());
@@ -104,26 +112,49 @@ bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
       outside = _mm256_or_ps(
           outside,
           _mm256_or_ps(
-              Outside8<kCoding>(Load8(row + 16 * h), low, quant, at),
-              Outside8<kCoding>(Load8(row + 16 * h + 8), high, quant,
-                                at + 8)));
+              Outside8<kCoding>(LoadPiece<T>(row, pitch, 2 * h), low, quant,
+                                at),
+              Outside8<kCoding>(LoadPiece<T>(row, pitch, 2 * h + 1), high,
+                                quant, at + 8)));
     }
   }
   return _mm256_movemask_ps(outside) == 0;
 }
 
-inline __m256i AddSize(__m256i sum, __m256i d, int shift) {
-  return _mm256_adds_epu16(sum, _mm256_srli_epi16(_mm256_abs_epi16(d), shift));
+// Bytes.
+inline __m256i TokensOf(const Row256& u, int shift) {
+  static constexpr int8_t kLongTokens[6] = {9, 11, 15, 23, 39, 103};
+  static_assert(kTokenBase[9] == 9 && kTokenBase[14] == 103, "the same");
+  Row256 v, escape;
+  for (int h = 0; h < 2; ++h) {
+    v.v[h] = _mm256_srli_epi16(u.v[h], shift);
+    // Codes here are below 2^15.
+    escape.v[h] = _mm256_cmpgt_epi16(
+        v.v[h], _mm256_set1_epi16(static_cast<short>(kEscapeFrom - 1)));
+    v.v[h] = _mm256_min_epu16(v.v[h], _mm256_set1_epi16(127));
+  }
+  const __m256i small = ToBytes(v);
+  const __m256i token =
+      _mm256_add_epi8(_mm256_min_epu8(small, _mm256_set1_epi8(8)),
+                      CountEdges(small, kLongTokens));
+  return _mm256_blendv_epi8(token, _mm256_set1_epi8(kEscape),
+                            _mm256_packs_epi16(escape.v[0], escape.v[1]));
 }
 
-// a < b, unsigned.
-inline __m256i Less(__m256i a, __m256i b) {
-  return _mm256_cmpgt_epi16(_mm256_xor_si256(b, Bias256()),
-                            _mm256_xor_si256(a, Bias256()));
+// What is coded for q, predicted as p.
+inline __m256i Fold(__m256i q, __m256i p, __m256i one_sided) {
+  const __m256i d = _mm256_sub_epi16(q, p);
+  const __m256i z =
+      _mm256_xor_si256(_mm256_slli_epi16(d, 1), _mm256_srai_epi16(d, 15));
+  const __m256i itself = _mm256_and_si256(
+      one_sided, Greater(z, _mm256_slli_epi16(p, 1)));
+  return _mm256_blendv_epi8(z, _mm256_xor_si256(q, Bias256()), itself);
 }
 
-void ChooseModes(const Model& model, int rows, const Row256& smallest,
-                 const uint16_t* q, ChunkHead* head) {
+// Fills the head's average and median.
+void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
+                      ChunkHead* head) {
+  const Row256 one_sided = LaneMask(~head->negative);
   const __m256i zero = _mm256_setzero_si256();
   Row256 plain = {{zero, zero}}, average = plain, median = plain;
   for (int t = 3; t < rows; t += 4) {
@@ -132,79 +163,75 @@ void ChooseModes(const Model& model, int rows, const Row256& smallest,
     const Row256 above = LoadRow(q + at.above);
     const Row256 above_left = LoadRow(q + at.above_left);
     for (int h = 0; h < 2; ++h) {
-      const __m256i by_median =
-          Median256(left.v[h], above.v[h], above_left.v[h]);
-      plain.v[h] = AddSize(
-          plain.v[h], _mm256_sub_epi16(here.v[h], Bias256()), model.shift);
-      average.v[h] =
-          AddSize(average.v[h],
-                  _mm256_sub_epi16(here.v[h],
-                                   _mm256_avg_epu16(left.v[h], above.v[h])),
-                  model.shift);
-      median.v[h] = AddSize(
-          median.v[h], _mm256_sub_epi16(here.v[h], by_median), model.shift);
+      const auto add = [&](__m256i p, Row256* sum) {
+        sum->v[h] = _mm256_add_epi16(
+            sum->v[h],
+            Neighbour256(Fold(here.v[h], p, one_sided.v[h]), model.shift));
+      };
+      add(Bias256(), &plain);
+      add(_mm256_avg_epu16(left.v[h], above.v[h]), &average);
+      add(Median256(left.v[h], above.v[h], above_left.v[h]), &median);
     }
   }
-  const uint32_t negative = SignBits(smallest);
   Row256 predicted, median_better;
   for (int h = 0; h < 2; ++h) {
-    // Zigzag doubles what is positive.
-    const __m256i direct = _mm256_blendv_epi8(
-        _mm256_srli_epi16(plain.v[h], 1), plain.v[h],
-        _mm256_srai_epi16(smallest.v[h], 15));
     predicted.v[h] =
-        Less(_mm256_min_epu16(average.v[h], median.v[h]), direct);
-    median_better.v[h] = Less(median.v[h], average.v[h]);
+        Greater(plain.v[h], _mm256_min_epu16(average.v[h], median.v[h]));
+    median_better.v[h] = Greater(average.v[h], median.v[h]);
   }
-  head->mode_high = SignBits(predicted);
-  head->mode_low = (head->mode_high & SignBits(median_better)) |
-                   (~head->mode_high & negative);
+  head->average = SignBits(predicted) & ~SignBits(median_better);
+  head->median = SignBits(predicted) & SignBits(median_better);
 }
 
-// From q to u and c. False when a code is too large for the escape.
-bool Transform(const Model& model, const Modes256& modes, int rows,
+// From q to u, c and index. False when a code is too large for the escape.
+bool Transform(const Model& model, const ChunkHead& head, int rows,
                ChunkWork* work) {
-  const __m256i most = _mm256_set1_epi16(kMaxNeighbour);
-  __m256i any = _mm256_setzero_si256();
+  const Lanes256 lanes(head);
+  const Contexts256 contexts(lanes, model.shift);
+  const __m256i zero = _mm256_setzero_si256();
+  __m256i any = zero;
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
     const Row256 here = LoadRow(work->q + at.here);
     const Row256 left = LoadRow(work->q + at.left);
     const Row256 above = LoadRow(work->q + at.above);
     const Row256 above_left = LoadRow(work->q + at.above_left);
-    Row256 u, c;
+    Row256 u, c, median;
     for (int h = 0; h < 2; ++h) {
-      const __m256i d = _mm256_sub_epi16(
-          here.v[h], modes.any_predicted
-                         ? Predict256(modes, h, left.v[h], above.v[h],
-                                      above_left.v[h])
-                         : Bias256());
-      u.v[h] = _mm256_blendv_epi8(
-          d,
-          _mm256_xor_si256(_mm256_slli_epi16(d, 1), _mm256_srai_epi16(d, 15)),
-          modes.coded_signed.v[h]);
-      c.v[h] = _mm256_min_epu16(_mm256_srli_epi16(u.v[h], model.shift), most);
+      median.v[h] = Median256(left.v[h], above.v[h], above_left.v[h]);
+      u.v[h] = Fold(
+          here.v[h],
+          Predict256(lanes, h, left.v[h], above.v[h], median.v[h]),
+          lanes.one_sided.v[h]);
+      c.v[h] = Neighbour256(u.v[h], model.shift);
       any = _mm256_or_si256(any, u.v[h]);
     }
+    const __m256i context = contexts.Of(
+        LoadRow(work->c + at.left), LoadRow(work->c + at.above),
+        LoadRow(work->c + at.left2), LoadRow(work->c + at.above2), median);
     StoreRow(u, work->u + at.here);
     StoreRow(c, work->c + at.here);
+    const Row256 high = FromBytes(context, zero);
+    const Row256 low = FromBytes(TokensOf(u, model.shift), zero);
+    StoreRow({{_mm256_or_si256(_mm256_slli_epi16(high.v[0], 4), low.v[0]),
+               _mm256_or_si256(_mm256_slli_epi16(high.v[1], 4), low.v[1])}},
+             work->index + at.here);
   }
-  const __m256i top = Bias256();
-  return _mm256_testz_si256(any, top) != 0;
+  return _mm256_testz_si256(any, Bias256()) != 0;
 }
 
 inline bool AnySet(__m256i v) { return !_mm256_testz_si256(v, v); }
 
 template <class T, Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
-                  int64_t row_bytes, int rows, ChunkWork* work,
+                  const Pitch& pitch, int rows, ChunkWork* work,
                   ChunkHead* head, ChunkSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   *sums = ChunkSums();
   ClearPadding256(work);
   Extent e;
   for (int t = 0; t < rows; t += kSumRows) {
-    QuantizeBlock<T, kCoding>(quant, from, row_bytes, t,
+    QuantizeBlock<T, kCoding>(quant, from, pitch, t,
                                     rows - t < kSumRows ? rows : t + kSumRows,
                                     work, &e, sums);
   }
@@ -216,39 +243,22 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
           _mm256_cmpgt_epi16(_mm256_set1_epi16(SmallestSafe(kCoding)),
                              least)));
   if ((large || quant.verify_all) &&
-      !WithinBound<T, kCoding>(quant, from, row_bytes, rows, *work)) {
+      !WithinBound<T, kCoding>(quant, from, pitch, rows, *work)) {
     return ChunkKind::kRaw;
   }
   if (!AnySet(_mm256_or_si256(most, least))) return ChunkKind::kZero;
-  ChooseModes(model, rows, e.smallest, work->q, head);
-  return Transform(model, Modes256(*head), rows, work) ? ChunkKind::kCoded
-                                                       : ChunkKind::kRaw;
-}
-
-template <class T>
-PrepareFn Select(Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return Prepare<T, Coding::kMidRise>;
-    case Coding::kDither:
-      return Prepare<T, Coding::kDither>;
-    default:
-      return Prepare<T, Coding::kPlain>;
-  }
+  head->negative = SignBits(e.smallest);
+  ChoosePredictors(model, rows, work->q, head);
+  return Transform(model, *head, rows, work) ? ChunkKind::kCoded
+                                             : ChunkKind::kRaw;
 }
 
 }  // namespace
 
 PrepareFn Avx2Prepare(DType dtype, Coding coding) {
-  switch (dtype) {
-    case DType::kF32:
-      return Select<float>(coding);
-    case DType::kBF16:
-      return Select<BF16>(coding);
-    case DType::kF16:
-      return Select<F16>(coding);
-  }
-  return nullptr;
+  return SelectKernel(dtype, coding, [](auto v, auto c) -> PrepareFn {
+    return Prepare<decltype(v), c()>;
+  });
 }
 
 }  // namespace rans

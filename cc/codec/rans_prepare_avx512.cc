@@ -7,11 +7,26 @@
     defined(__AVX512BW__) && defined(__x86_64__)
 
 #include "cc/codec/quantize_avx512.h"
+#include "cc/codec/select_kernel.h"
 #include "cc/codec/rans_avx512.h"
 
 namespace comptrain {
 namespace rans {
 namespace {
+
+// A row of values: lanes 0-15 and 16-31.
+template <class T>
+struct Row {
+  const uint8_t* x;
+  const Pitch& pitch;
+
+  Row(const uint8_t* row, const Pitch& p) : x(row), pitch(p) {}
+  const T* Piece(int i) const {
+    return reinterpret_cast<const T*>(x + pitch.piece[i]);
+  }
+  __m512 Low() const { return LoadEights(Piece(0), Piece(1)); }
+  __m512 High() const { return LoadEights(Piece(2), Piece(3)); }
+};
 
 struct Extent {
   __m512i smallest = _mm512_setzero_si512(), largest = smallest;
@@ -26,22 +41,21 @@ inline __m512i PackCodes(__m512i a, __m512i b) {
 // Rows [first, last), at most kSumRows.
 template <class T, Coding kCoding>
 inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
-                          int64_t row_bytes, int first, int last,
+                          const Pitch& pitch, int first, int last,
                           ChunkWork* work, Extent* extent, ChunkSums* total) {
   const __m512 inv = _mm512_set1_ps(quant.inv);
   const __m512i exponent = _mm512_set1_epi32(0x7f800000);
-  const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
   __m512 sum_a = _mm512_setzero_ps(), sum_b = sum_a, sq_a = sum_a, sq_b = sum_a;
   Extent e = *extent;
   int64_t nonzero = 0;
   for (int t = first; t < last; ++t) {
-    const T* row = reinterpret_cast<const T*>(x + t * row_bytes);
-    const __m512 a = Load16(row, kAll16), b = Load16(row + 16, kAll16);
+    const Row<T> row(x + t * pitch.row, pitch);
+    const __m512 a = row.Low(), b = row.High();
     const uint32_t at = quant.counter + static_cast<uint32_t>(t * kLanes);
     const __m512i q = PackCodes(Quantize16<kCoding>(a, inv, at),
                                 Quantize16<kCoding>(b, inv, at + 16));
     _mm512_store_si512(work->q + (t + kPadRows) * kLanes,
-                       _mm512_xor_si512(q, bias));
+                       _mm512_xor_si512(q, Bias512()));
     e.smallest = _mm512_min_epi16(e.smallest, q);
     e.largest = _mm512_max_epi16(e.largest, q);
     sum_a = _mm512_add_ps(sum_a, a);
@@ -62,7 +76,7 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
   block.sum = FoldLanes(sum_a, sum_b);
   block.sum_sq = FoldLanes(sq_a, sq_b);
   if (!std::isfinite(block.sum) || !std::isfinite(block.sum_sq)) {
-    block = PlainSums(quant.dtype, x + first * row_bytes, row_bytes,
+    block = PlainSums(quant.dtype, x + first * pitch.row, pitch,
                       last - first);
   }
   total->nonzero += block.nonzero;
@@ -71,91 +85,117 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
 }
 
 template <class T, Coding kCoding>
-bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
+bool WithinBound(const Quantizer& quant, const uint8_t* x, const Pitch& pitch,
                  int rows, const ChunkWork& work) {
-  const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
   __mmask16 outside = 0;
   for (int t = 0; t < rows; ++t) {
-    const T* row = reinterpret_cast<const T*>(x + t * row_bytes);
+    const Row<T> row(x + t * pitch.row, pitch);
     const __m512i q = _mm512_xor_si512(
-        LoadRow(work.q + (t + kPadRows) * kLanes), bias);
+        LoadRow(work.q + (t + kPadRows) * kLanes), Bias512());
     const uint32_t at = quant.counter + static_cast<uint32_t>(t * kLanes);
     outside |= Outside16<kCoding>(
-        Load16(row, kAll16),
+        row.Low(),
         _mm512_cvtepi16_epi32(_mm512_castsi512_si256(q)), quant, at);
     outside |= Outside16<kCoding>(
-        Load16(row + 16, kAll16),
+        row.High(),
         _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(q, 1)), quant,
         at + 16);
   }
   return outside == 0;
 }
 
-inline __m512i AddSize(__m512i sum, __m512i d, int shift) {
-  return _mm512_adds_epu16(sum, _mm512_srli_epi16(_mm512_abs_epi16(d), shift));
+struct Tokens {
+  const Bytes128 table{kByteTables.token};
+  const int shift;
+
+  explicit Tokens(int s) : shift(s) {}
+
+  __m512i Of(__m512i u) const {
+    const __m512i v = _mm512_srli_epi16(u, shift);
+    const __m512i k = table[_mm512_min_epu16(v, _mm512_set1_epi16(127))];
+    return _mm512_mask_mov_epi16(
+        k, _mm512_cmpge_epu16_mask(v, _mm512_set1_epi16(kEscapeFrom)),
+        _mm512_set1_epi16(kEscape));
+  }
+};
+
+// What is coded for q, predicted as p.
+inline __m512i Fold(__m512i q, __m512i p, __mmask32 negative) {
+  const __m512i d = _mm512_sub_epi16(q, p);
+  const __m512i z =
+      _mm512_xor_si512(_mm512_slli_epi16(d, 1), _mm512_srai_epi16(d, 15));
+  return _mm512_mask_sub_epi16(
+      z,
+      _mm512_mask_cmpgt_epu16_mask(~negative, z, _mm512_slli_epi16(p, 1)), q,
+      Bias512());
 }
 
-Modes512 ChooseModes(const Model& model, int rows, __mmask32 negative,
-                     const uint16_t* q, ChunkHead* head) {
-  const __m512i bias = _mm512_set1_epi16(static_cast<short>(kCodeBias));
+// Fills the head's average and median.
+void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
+                      ChunkHead* head) {
   __m512i plain = _mm512_setzero_si512(), average = plain, median = plain;
+  const __mmask32 negative = head->negative;
+  const auto add = [&](__m512i here, __m512i p, __m512i* sum) {
+    *sum = _mm512_add_epi16(
+        *sum, Neighbour512(Fold(here, p, negative), model.shift));
+  };
   for (int t = 3; t < rows; t += 4) {
     const RowPlaces at = PlacesOf(t, model.stride);
     const __m512i here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const __m512i above = LoadRow(q + at.above);
-    const __m512i by_median =
-        Median512(left, above, LoadRow(q + at.above_left));
-    plain = AddSize(plain, _mm512_sub_epi16(here, bias), model.shift);
-    average = AddSize(
-        average, _mm512_sub_epi16(here, _mm512_avg_epu16(left, above)),
-        model.shift);
-    median = AddSize(median, _mm512_sub_epi16(here, by_median), model.shift);
+    add(here, Bias512(), &plain);
+    add(here, _mm512_avg_epu16(left, above), &average);
+    add(here, Median512(left, above, LoadRow(q + at.above_left)), &median);
   }
-  // Zigzag doubles what is positive.
-  const __m512i direct = _mm512_mask_mov_epi16(_mm512_srli_epi16(plain, 1),
-                                               negative, plain);
-  const __mmask32 predicted = _mm512_cmplt_epu16_mask(
-      _mm512_min_epu16(average, median), direct);
+  const __mmask32 predicted =
+      _mm512_cmplt_epu16_mask(_mm512_min_epu16(average, median), plain);
   const __mmask32 median_better = _mm512_cmplt_epu16_mask(median, average);
-  head->mode_high = predicted;
-  head->mode_low = (predicted & median_better) | (~predicted & negative);
-  return Modes512(*head);
+  head->average = predicted & ~median_better;
+  head->median = predicted & median_better;
 }
 
-// From q to u and c. False when a code is too large for the escape.
-bool Transform(const Model& model, const Modes512& modes, int rows,
+// From q to u, c and index. False when a code is too large for the escape.
+bool Transform(const Model& model, const ChunkHead& head, int rows,
                ChunkWork* work) {
-  const __m512i most = _mm512_set1_epi16(kMaxNeighbour);
+  const Lanes512 lanes(head);
+  const Contexts512 contexts(model.shift);
+  const Tokens tokens(model.shift);
   __m512i any = _mm512_setzero_si512();
+  __m512i left = LoadRow(work->q), left_c = any, left2_c = any;
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
-    const __m512i d = _mm512_sub_epi16(
-        LoadRow(work->q + at.here),
-        Predict512(modes, LoadRow(work->q + at.left),
-                   LoadRow(work->q + at.above),
-                   LoadRow(work->q + at.above_left)));
-    const __m512i u = _mm512_mask_mov_epi16(
-        d, modes.coded_signed,
-        _mm512_xor_si512(_mm512_slli_epi16(d, 1), _mm512_srai_epi16(d, 15)));
+    const __m512i here = LoadRow(work->q + at.here);
+    const __m512i above = LoadRow(work->q + at.above);
+    const __m512i median =
+        Median512(left, above, LoadRow(work->q + at.above_left));
+    const __m512i u =
+        Fold(here, Predict512(lanes, left, above, median), lanes.negative);
+    const __m512i context = contexts.Of(
+        lanes, left_c, LoadRow(work->c + at.above),
+        _mm512_add_epi16(left2_c, LoadRow(work->c + at.above2)), median);
     any = _mm512_or_si512(any, u);
+    left = here;
+    left2_c = left_c;
+    left_c = Neighbour512(u, model.shift);
     _mm512_store_si512(work->u + at.here, u);
+    _mm512_store_si512(work->c + at.here, left_c);
     _mm512_store_si512(
-        work->c + at.here,
-        _mm512_min_epu16(_mm512_srli_epi16(u, model.shift), most));
+        work->index + at.here,
+        _mm512_or_si512(_mm512_slli_epi16(context, 4), tokens.Of(u)));
   }
   return _mm512_movepi16_mask(any) == 0;
 }
 
 template <class T, Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
-                  int64_t row_bytes, int rows, ChunkWork* work,
+                  const Pitch& pitch, int rows, ChunkWork* work,
                   ChunkHead* head, ChunkSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   *sums = ChunkSums();
   ClearPadding512(work);
   Extent e;
   for (int t = 0; t < rows; t += kSumRows) {
-    QuantizeBlock<T, kCoding>(quant, from, row_bytes, t,
+    QuantizeBlock<T, kCoding>(quant, from, pitch, t,
                                     rows - t < kSumRows ? rows : t + kSumRows,
                                     work, &e, sums);
   }
@@ -164,41 +204,23 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
        _mm512_cmplt_epi16_mask(e.smallest,
                                _mm512_set1_epi16(SmallestSafe(kCoding)))) != 0;
   if ((large || quant.verify_all) &&
-      !WithinBound<T, kCoding>(quant, from, row_bytes, rows, *work)) {
+      !WithinBound<T, kCoding>(quant, from, pitch, rows, *work)) {
     return ChunkKind::kRaw;
   }
   const __m512i any = _mm512_or_si512(e.smallest, e.largest);
   if (_mm512_test_epi16_mask(any, any) == 0) return ChunkKind::kZero;
-  const Modes512 modes =
-      ChooseModes(model, rows, _mm512_movepi16_mask(e.smallest), work->q, head);
-  return Transform(model, modes, rows, work) ? ChunkKind::kCoded
+  head->negative = _mm512_movepi16_mask(e.smallest);
+  ChoosePredictors(model, rows, work->q, head);
+  return Transform(model, *head, rows, work) ? ChunkKind::kCoded
                                              : ChunkKind::kRaw;
-}
-
-template <class T>
-PrepareFn Select(Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return Prepare<T, Coding::kMidRise>;
-    case Coding::kDither:
-      return Prepare<T, Coding::kDither>;
-    default:
-      return Prepare<T, Coding::kPlain>;
-  }
 }
 
 }  // namespace
 
 PrepareFn Avx512Prepare(DType dtype, Coding coding) {
-  switch (dtype) {
-    case DType::kF32:
-      return Select<float>(coding);
-    case DType::kBF16:
-      return Select<BF16>(coding);
-    case DType::kF16:
-      return Select<F16>(coding);
-  }
-  return nullptr;
+  return SelectKernel(dtype, coding, [](auto v, auto c) -> PrepareFn {
+    return Prepare<decltype(v), c()>;
+  });
 }
 
 }  // namespace rans

@@ -14,8 +14,8 @@ namespace rans {
 // In elements of a ChunkWork buffer, for row t.
 struct RowPlaces {
   int here, left, left2;
-  int above, above_left;  // for prediction
-  int context_above2;     // `above` serves contexts too
+  int above, above_left;
+  int above2;  // for contexts, as left2
 };
 
 // Without a row above, the left one stands in for it.
@@ -28,13 +28,13 @@ static inline RowPlaces PlacesOf(int t, int stride) {
   p.left2 = (row - 2) * kLanes;
   p.above = has ? (row - stride) * kLanes : p.left;
   p.above_left = has && t > stride ? p.above - kLanes : p.above;
-  p.context_above2 =
-      stride > 0 && t - stride >= stride ? (row - 2 * stride) * kLanes : p.left2;
+  p.above2 =
+      has && t - stride >= stride ? (row - 2 * stride) * kLanes : p.left2;
   return p;
 }
 
-// Modes are chosen on every fourth row.
-static inline bool IsModeRow(int t) { return t % 4 == 3; }
+// Predictors are chosen on every fourth row.
+static inline bool IsSampleRow(int t) { return t % 4 == 3; }
 
 }  // namespace rans
 }  // namespace comptrain

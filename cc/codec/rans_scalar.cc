@@ -1,13 +1,13 @@
 // Codec B's chunk kernels in plain C++: the definition of the format.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
 #include "cc/codec/half.h"
 #include "cc/codec/quantize.h"
 #include "cc/codec/rans_chunk.h"
 #include "cc/codec/rans_rows.h"
+#include "cc/codec/select_kernel.h"
 
 namespace comptrain {
 namespace rans {
@@ -33,28 +33,55 @@ uint16_t Median(uint16_t left, uint16_t above, uint16_t above_left) {
                   std::min(std::max(left, above), plane));
 }
 
-uint16_t Predict(int mode, const uint16_t* q, const RowPlaces& at, int lane) {
-  const uint16_t left = q[at.left + lane], above = q[at.above + lane];
-  if (mode == kAverage) return Average(left, above);
-  if (mode == kMedian) return Median(left, above, q[at.above_left + lane]);
+// How a lane is coded.
+struct Lane {
+  bool negative, average, median;
+
+  Lane(const ChunkHead& head, int lane)
+      : negative(head.negative >> lane & 1),
+        average(head.average >> lane & 1),
+        median(head.median >> lane & 1) {}
+};
+
+uint16_t MedianOf(const uint16_t* q, const RowPlaces& at, int lane) {
+  return Median(q[at.left + lane], q[at.above + lane],
+                q[at.above_left + lane]);
+}
+
+uint16_t Predict(const Lane& how, const uint16_t* q, const RowPlaces& at,
+                 int lane) {
+  if (how.median) return MedianOf(q, at, lane);
+  if (how.average) return Average(q[at.left + lane], q[at.above + lane]);
   return kCodeBias;
 }
 
-int ModeOf(const ChunkHead& head, int lane) {
-  return static_cast<int>((head.mode_low >> lane & 1) |
-                          (head.mode_high >> lane & 1) << 1);
+// What is coded for q, predicted as p: the zigzag of the difference. Without
+// negative codes it is only p steps down to zero, and q itself beyond 2 p.
+uint16_t Fold(uint16_t q, uint16_t p, bool negative) {
+  const uint16_t z = Zigzag(static_cast<uint16_t>(q - p));
+  const uint16_t twice = static_cast<uint16_t>(2 * p);  // the bias drops out
+  return !negative && z > twice ? static_cast<uint16_t>(q - kCodeBias) : z;
+}
+
+uint16_t Unfold(uint16_t u, uint16_t p, bool negative) {
+  const uint16_t twice = static_cast<uint16_t>(2 * p);
+  if (!negative && u > twice) return static_cast<uint16_t>(u + kCodeBias);
+  return static_cast<uint16_t>(p + Unzigzag(u));
 }
 
 uint16_t Neighbour(uint16_t u, int shift) {
   return static_cast<uint16_t>(std::min(u >> shift, kMaxNeighbour));
 }
 
-int ContextOf(const uint16_t* c, const RowPlaces& at, int lane,
-              bool is_signed) {
-  const int m = 3 * (c[at.left + lane] + c[at.above + lane]) +
-                c[at.left2 + lane] + c[at.context_above2 + lane];
-  return kByteTables.context[std::min(m, 127)] +
-         (is_signed ? kSignedContext : 0);
+// median: MedianOf the lane.
+int ContextOf(const uint16_t* c, const RowPlaces& at, int lane, bool negative,
+              uint16_t median, int shift) {
+  const int m = std::min(3 * (c[at.left + lane] + c[at.above + lane]) +
+                             c[at.left2 + lane] + c[at.above2 + lane],
+                         127);
+  if (negative) return kByteTables.context[m];
+  const int level = static_cast<uint16_t>(median - kCodeBias) >> shift;
+  return kByteTables.size[m] + kByteTables.median[std::min(level, 15)];
 }
 
 struct Token {
@@ -71,46 +98,42 @@ Token TokenOf(uint16_t u, int shift) {
           u - (static_cast<uint32_t>(kTokenBase[k]) << shift)};
 }
 
-void AddSaturated(int d, int shift, uint16_t* sum) {
-  const int magnitude = std::abs(static_cast<int16_t>(d)) >> shift;
-  *sum = static_cast<uint16_t>(std::min(*sum + magnitude, 0xffff));
-}
-
-void ChooseModes(const Model& model, int rows, const bool negative[kLanes],
-                 const uint16_t* q, ChunkHead* head) {
-  uint16_t plain[kLanes] = {}, average[kLanes] = {}, median[kLanes] = {};
+// Whatever makes the sizes of what is coded the smallest, in sum.
+void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
+                      ChunkHead* head) {
+  int plain[kLanes] = {}, average[kLanes] = {}, median[kLanes] = {};
   for (int t = 0; t < rows; ++t) {
-    if (!IsModeRow(t)) continue;
+    if (!IsSampleRow(t)) continue;
     const RowPlaces at = PlacesOf(t, model.stride);
     for (int l = 0; l < kLanes; ++l) {
-      const uint16_t here = q[at.here + l];
-      AddSaturated(here - kCodeBias, model.shift, &plain[l]);
-      AddSaturated(here - Predict(kAverage, q, at, l), model.shift,
-                   &average[l]);
-      AddSaturated(here - Predict(kMedian, q, at, l), model.shift,
-                   &median[l]);
+      const auto size = [&](uint16_t p) {
+        return Neighbour(Fold(q[at.here + l], p, head->negative >> l & 1),
+                         model.shift);
+      };
+      plain[l] += size(kCodeBias);
+      average[l] += size(Average(q[at.left + l], q[at.above + l]));
+      median[l] += size(MedianOf(q, at, l));
     }
   }
-  head->mode_low = head->mode_high = 0;
+  head->average = head->median = 0;
   for (int l = 0; l < kLanes; ++l) {
-    // Zigzag doubles what is positive.
-    const int direct = negative[l] ? plain[l] : plain[l] / 2;
-    int mode = negative[l] ? kSigned : kUnsigned;
-    if (std::min(average[l], median[l]) < direct) {
-      mode = median[l] < average[l] ? kMedian : kAverage;
-    }
-    head->mode_low |= static_cast<uint32_t>(mode & 1) << l;
-    head->mode_high |= static_cast<uint32_t>(mode >> 1) << l;
+    if (std::min(average[l], median[l]) >= plain[l]) continue;
+    (median[l] < average[l] ? head->median : head->average) |= 1u << l;
   }
 }
 
-void AddBlock(DType dtype, const uint8_t* x, int64_t row_bytes, int rows,
+// Lane l of a row.
+float LoadLane(const uint8_t* row, const Pitch& pitch, DType dtype, int l) {
+  return LoadFloat(row + pitch.piece[l / 8], dtype, l % 8);
+}
+
+void AddBlock(DType dtype, const uint8_t* x, const Pitch& pitch, int rows,
               ChunkSums* total) {
   float sum[kLanes] = {}, sum_sq[kLanes] = {};
   int64_t nonzero = 0;
   for (int t = 0; t < rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadFloat(x + t * row_bytes, dtype, l);
+      const float v = LoadLane(x + t * pitch.row, pitch, dtype, l);
       nonzero += !CountsAsZero(v);
       sum[l] += v;
       sum_sq[l] += v * v;
@@ -124,7 +147,7 @@ void AddBlock(DType dtype, const uint8_t* x, int64_t row_bytes, int rows,
   }
   ChunkSums block = {nonzero, sum[0], sum_sq[0]};
   if (!std::isfinite(sum[0]) || !std::isfinite(sum_sq[0])) {
-    block = PlainSums(dtype, x, row_bytes, rows);
+    block = PlainSums(dtype, x, pitch, rows);
   }
   total->nonzero += block.nonzero;
   total->sum += block.sum;
@@ -138,22 +161,44 @@ void ClearPadding(ChunkWork* work) {
   }
 }
 
+// From q to u, c and index. False when a code is too large for the escape.
+bool Transform(const Model& model, const ChunkHead& head, int rows,
+               ChunkWork* work) {
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    for (int l = 0; l < kLanes; ++l) {
+      const Lane how(head, l);
+      const uint16_t u = Fold(work->q[at.here + l],
+                              Predict(how, work->q, at, l), how.negative);
+      if (u >> kEscapeBits != 0) return false;
+      work->u[at.here + l] = u;
+      work->c[at.here + l] = Neighbour(u, model.shift);
+      const int context =
+          ContextOf(work->c, at, l, how.negative, MedianOf(work->q, at, l),
+                    model.shift);
+      work->index[at.here + l] = static_cast<uint16_t>(
+          context * kTokens + TokenOf(u, model.shift).token);
+    }
+  }
+  return true;
+}
+
 template <Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
-                  int64_t row_bytes, int rows, ChunkWork* work,
+                  const Pitch& pitch, int rows, ChunkWork* work,
                   ChunkHead* head, ChunkSums* sums) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   *sums = ChunkSums();
   for (int t = 0; t < rows; t += kSumRows) {
-    AddBlock(quant.dtype, from + t * row_bytes, row_bytes,
+    AddBlock(quant.dtype, from + t * pitch.row, pitch,
              std::min(kSumRows, rows - t), sums);
   }
   ClearPadding(work);
-  bool negative[kLanes] = {}, any = false, check = quant.verify_all;
-  bool within = true;
+  head->negative = 0;
+  bool any = false, check = quant.verify_all, within = true;
   for (int t = 0; t < rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadFloat(from + t * row_bytes, quant.dtype, l);
+      const float v = LoadLane(from + t * pitch.row, pitch, quant.dtype, l);
       const uint32_t i =
           quant.counter + static_cast<uint32_t>(t * kLanes + l);
       int code = 0;
@@ -162,7 +207,7 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
       }
       check |= NeedsCheck<kCoding>(code);
       within &= CodeWithinBound<kCoding>(quant, v, code, i);
-      negative[l] |= code < 0;
+      head->negative |= static_cast<uint32_t>(code < 0) << l;
       any |= code != 0;
       work->q[(t + kPadRows) * kLanes + l] =
           static_cast<uint16_t>(code + kCodeBias);
@@ -170,34 +215,9 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   }
   if (check && !within) return ChunkKind::kRaw;
   if (!any) return ChunkKind::kZero;
-  ChooseModes(model, rows, negative, work->q, head);
-  for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    for (int l = 0; l < kLanes; ++l) {
-      const int mode = ModeOf(*head, l);
-      const uint16_t d = static_cast<uint16_t>(
-          work->q[at.here + l] - Predict(mode, work->q, at, l));
-      const uint16_t u = mode == kUnsigned ? d : Zigzag(d);
-      if (u >> kEscapeBits != 0) return ChunkKind::kRaw;
-      work->u[at.here + l] = u;
-      work->c[at.here + l] = Neighbour(u, model.shift);
-    }
-  }
-  return ChunkKind::kCoded;
-}
-
-void Index(const Model& model, const ChunkHead& head, int rows,
-           ChunkWork* work) {
-  for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    for (int l = 0; l < kLanes; ++l) {
-      const int context =
-          ContextOf(work->c, at, l, ModeOf(head, l) != kUnsigned);
-      const Token token = TokenOf(work->u[at.here + l], model.shift);
-      work->q[at.here + l] =
-          static_cast<uint16_t>(context * kTokens + token.token);
-    }
-  }
+  ChoosePredictors(model, rows, work->q, head);
+  return Transform(model, *head, rows, work) ? ChunkKind::kCoded
+                                             : ChunkKind::kRaw;
 }
 
 int EncodeChunk(const Model& model, int rows, ChunkWork* work,
@@ -206,22 +226,18 @@ int EncodeChunk(const Model& model, int rows, ChunkWork* work,
   std::fill(state, state + kLanes, kStateLow);
   uint16_t* out = work->words;
   for (int t = rows - 1; t >= 0; --t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
-    Token token[kLanes];
+    const uint16_t* u = work->u + (t + kPadRows) * kLanes;
+    const uint16_t* index = work->index + (t + kPadRows) * kLanes;
     for (int i = 0; i < kLanes; ++i) {
-      token[i] = TokenOf(work->u[at.here + LaneOfState(i)], model.shift);
-      const int bits = token[i].bits;
-      if (state[i] >= kStateLow << (16 - bits)) {
+      const Token token = TokenOf(u[LaneOfState(i)], model.shift);
+      if (state[i] >= kStateLow << (16 - token.bits)) {
         *out++ = static_cast<uint16_t>(state[i]);
         state[i] >>= 16;
       }
-      state[i] = state[i] << bits | token[i].raw;
+      state[i] = state[i] << token.bits | token.raw;
     }
     for (int i = 0; i < kLanes; ++i) {
-      const int lane = LaneOfState(i);
-      const int context = ContextOf(work->c, at, lane,
-                                    ModeOf(*head, lane) != kUnsigned);
-      const uint32_t packed = model.packed[context * kTokens + token[i].token];
+      const uint32_t packed = model.packed[index[LaneOfState(i)]];
       const uint32_t f = packed >> 16, start = packed & 0xffff;
       if (state[i] >= f << (31 - kProbBits)) {
         *out++ = static_cast<uint16_t>(state[i]);
@@ -254,7 +270,8 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
   for (int i = 0; i < kLanes; ++i) {
     const int lane = LaneOfState(i);
     const int context =
-        ContextOf(work->c, at, lane, ModeOf(head, lane) != kUnsigned);
+        ContextOf(work->c, at, lane, head.negative >> lane & 1,
+                  MedianOf(work->q, at, lane), model.shift);
     const uint32_t slot = state[i] & (kProbOne - 1);
     int k = kTokens - 1;
     while (model.start[k][context] > slot) --k;
@@ -294,20 +311,18 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
     if (!DecodeRow(model, head, at, words, &end, state, work)) return false;
-    uint8_t* row = static_cast<uint8_t*>(job.out) + t * job.row_bytes;
+    uint8_t* row = static_cast<uint8_t*>(job.out) + t * job.pitch.row;
     for (int l = 0; l < kLanes; ++l) {
-      const int mode = ModeOf(head, l);
-      const uint16_t u = work->u[at.here + l];
-      const uint16_t d = mode == kUnsigned ? u : Unzigzag(u);
-      const uint16_t q =
-          static_cast<uint16_t>(d + Predict(mode, work->q, at, l));
+      const Lane how(head, l);
+      const uint16_t q = Unfold(work->u[at.here + l],
+                                Predict(how, work->q, at, l), how.negative);
       work->q[at.here + l] = q;
       if (job.out == nullptr) continue;
       const int code = static_cast<int>(q) - kCodeBias;
       const uint32_t i =
           job.counter + static_cast<uint32_t>(t * kLanes + l);
-      StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype, row,
-                 l);
+      StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype,
+                 row + job.pitch.piece[l / 8], l % 8);
     }
   }
   bool even = end == words || (end == words + 1 && *words == 0);
@@ -336,12 +351,12 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 
 }  // namespace
 
-ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows) {
+ChunkSums PlainSums(DType dtype, const void* x, const Pitch& pitch, int rows) {
   ChunkSums sums;
   for (int t = 0; t < rows; ++t) {
-    const uint8_t* row = static_cast<const uint8_t*>(x) + t * row_bytes;
+    const uint8_t* row = static_cast<const uint8_t*>(x) + t * pitch.row;
     for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadFloat(row, dtype, l);
+      const float v = LoadLane(row, pitch, dtype, l);
       if (!std::isfinite(v)) continue;
       sums.nonzero += !CountsAsZero(v);
       sums.sum += v;
@@ -352,17 +367,10 @@ ChunkSums PlainSums(DType dtype, const void* x, int64_t row_bytes, int rows) {
 }
 
 ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
-  switch (coding) {
-    case Coding::kMidRise:
-      return {Prepare<Coding::kMidRise>, Index, EncodeChunk,
-              DecodeChunks<Coding::kMidRise>, MaskRows, false, 1};
-    case Coding::kDither:
-      return {Prepare<Coding::kDither>, Index, EncodeChunk,
-              DecodeChunks<Coding::kDither>, MaskRows, false, 1};
-    default:
-      return {Prepare<Coding::kPlain>, Index, EncodeChunk,
-              DecodeChunks<Coding::kPlain>, MaskRows, false, 1};
-  }
+  return SelectCoding(coding, [](auto c) -> ChunkKernels {
+    return {Prepare<c()>, EncodeChunk, DecodeChunks<c()>, MaskRows,
+            false, 1};
+  });
 }
 
 }  // namespace rans

@@ -64,7 +64,9 @@ void TestSizes() {
       {0, 1},     {1, 1},      {2, 1},      {31, 31},    {32, 32},
       {4095, 1},  {4096, 1},   {4097, 1},   {4096, 32},  {4064, 32},
       {4128, 32}, {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},
-      {7000, 7},  {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256}};
+      {7000, 7},  {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256},
+      {16, 16},   {4080, 16},  {4112, 16},  {67600, 16}, {81936, 48},
+      {8, 8},     {4088, 8},   {4104, 8},   {69624, 24}};
   for (DType dtype : kDTypes) {
     for (bool mid_rise : {false, true}) {
       for (bool relu : {false, true}) {
@@ -210,7 +212,7 @@ void TestZeros() {
 
 // Bytes do not depend on threads, scratch or its alignment.
 void TestThreadsAndScratch() {
-  for (int64_t channels : {256, 48}) {
+  for (int64_t channels : {256, 48, 24}) {
     const RansParams p =
         RansParamsOf(DType::kF32, 96 * 4096, channels, 0.1f, true, 8);
     const Bytes x =
@@ -252,7 +254,7 @@ void TestStats() {
 
 void TestMaskGradient() {
   for (DType stored : kDTypes) {
-    for (int64_t channels : {64, 32, 20, 3}) {
+    for (int64_t channels : {64, 32, 48, 40, 20, 3}) {
       const int64_t n = 60 * 320;
       RansParams p = RansParamsOf(stored, n, channels, 0.2f, true, 8);
       std::vector<float> v = Activations(n, channels, true, 6);

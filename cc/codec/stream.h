@@ -18,7 +18,8 @@ enum StreamFlags : uint8_t {
   kMidRise = 1,  // zero code only for exact zeros: the stream carries the mask
   kDither = 2,   // subtractive dither: error independent of the data; the
                  // stream carries the mask as well; not with kMidRise
-  kFlat = 4,     // channels % 32 != 0: the tensor is viewed as [., 32]
+  kFlat = 4,     // viewed as [., 32]: A when channels % 32 != 0, B when
+                 // channels % 8 != 0
 };
 
 // How values become codes.
@@ -29,7 +30,7 @@ enum class Coding : uint8_t {
 };
 
 constexpr uint32_t kStreamMagic = 0x31525443;  // "CTR1", little-endian
-constexpr uint8_t kStreamVersion = 2;
+constexpr uint8_t kStreamVersion = 3;
 
 struct StreamHeader {
   uint32_t magic;

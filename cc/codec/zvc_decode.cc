@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/zvc.h"
 #include "cc/codec/zvc_layout.h"
 #include "cc/codec/zvc_select.h"
@@ -181,9 +182,10 @@ void ApplyMask(const void* x, DType x_dtype, DType dtype, int n,
 
 Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                  int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
-  if (!IsaAvailable(isa)) return zvc::IsaMissing(isa);
+  Status s = CheckIsa('C', isa);
+  if (!s.ok()) return s;
   StreamView v;
-  Status s = zvc::OpenStream(stream, stream_bytes, n, &v);
+  s = zvc::OpenStream(stream, stream_bytes, n, &v);
   if (!s.ok()) return s;
   if (v.dtype != dtype) {
     return Status::Damaged(
@@ -215,9 +217,10 @@ Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
 Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
                        int64_t n, const void* dy, void* dx,
                        const ParallelFor& parallel, Isa isa) {
-  if (!IsaAvailable(isa)) return zvc::IsaMissing(isa);
+  Status s = CheckIsa('C', isa);
+  if (!s.ok()) return s;
   StreamView v;
-  Status s = zvc::OpenStream(stream, stream_bytes, n, &v);
+  s = zvc::OpenStream(stream, stream_bytes, n, &v);
   if (!s.ok()) return s;
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec C: dy and dx must not be null when n > 0");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/zvc.h"
 #include "cc/codec/zvc_layout.h"
 #include "cc/codec/zvc_select.h"
@@ -29,32 +30,6 @@ struct Range {
   uint64_t words = 0;
   int64_t nonzero = 0;
 };
-
-Status CheckParams(const ZvcParams& p, Isa isa) {
-  const std::string where = "codec C: ";
-  if (p.n < 0) {
-    return Status::Invalid(where + "n must not be negative, got " +
-                           std::to_string(p.n) + "; pass the element count");
-  }
-  if (p.channels < 1 || p.channels > UINT32_MAX || p.n % p.channels != 0) {
-    return Status::Invalid(where + "channels must be a positive 32-bit divisor "
-                           "of n = " + std::to_string(p.n) + ", got " +
-                           std::to_string(p.channels) +
-                           "; pass the size of the last dimension");
-  }
-  if (static_cast<uint8_t>(p.dtype) > static_cast<uint8_t>(DType::kF16)) {
-    return Status::Invalid(where + "dtype must be float32, bfloat16 or "
-                           "float16, got " +
-                           std::to_string(static_cast<int>(p.dtype)));
-  }
-  if (!IsaAvailable(isa)) return zvc::IsaMissing(isa);
-  const Layout layout(p.n, p.dtype);
-  if (layout.chunks > UINT32_MAX || layout.payload > UINT32_MAX) {
-    return Status::Invalid(where + "n is too large for one stream, got " +
-                           std::to_string(p.n) + "; split the tensor");
-  }
-  return {};
-}
 
 Status OutOfMemory(const std::exception& e) {
   return Status::Invalid(std::string("codec C: encoding failed, ") + e.what() +
@@ -85,9 +60,12 @@ struct ZvcEncoder::Impl {
 
 ZvcEncoder::ZvcEncoder(const ZvcParams& params, Isa isa) : impl_(new Impl) {
   impl_->params = params;
-  impl_->checked = CheckParams(params, isa);
+  impl_->checked =
+      CheckTensor('C', params.n, params.channels, params.dtype, isa);
   if (!impl_->checked.ok()) return;
   impl_->layout = Layout(params.n, params.dtype);
+  impl_->checked = CheckSize('C', params.n, impl_->layout.chunks,
+                             impl_->layout.payload);
   impl_->kernels = zvc::SelectKernels(isa);
 }
 

@@ -2,8 +2,6 @@
 #ifndef TF_COMPTRAIN_CC_CODEC_ZVC_SELECT_H_
 #define TF_COMPTRAIN_CC_CODEC_ZVC_SELECT_H_
 
-#include <string>
-
 #include "cc/codec/plane.h"
 #include "cc/codec/zvc_kernels.h"
 
@@ -21,12 +19,6 @@ inline const ChunkKernels* SelectKernels(Isa isa) {
     k = Avx2ChunkKernels();
   }
   return k != nullptr ? k : ScalarChunkKernels();
-}
-
-inline Status IsaMissing(Isa isa) {
-  return Status::Invalid(
-      "codec C: this machine lacks the instruction set asked for, got isa " +
-      std::to_string(static_cast<int>(isa)) + "; use Isa::kBest");
 }
 
 }  // namespace zvc

@@ -44,7 +44,7 @@ inline std::vector<Bytes> Seeds(CodecId codec) {
   p.eb = 0.1f;
   p.width = 10;
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (int64_t channels : {32, 64, 20}) {
+    for (int64_t channels : {32, 64, 48, 24, 20}) {
       for (int64_t pixels : {1, 33, 100}) {
         for (Coding coding :
              {Coding::kPlain, Coding::kMidRise, Coding::kDither}) {

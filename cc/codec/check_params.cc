@@ -1,0 +1,63 @@
+#include "cc/codec/check_params.h"
+
+#include <string>
+
+#include "cc/codec/plane_layout.h"
+
+namespace comptrain {
+namespace {
+
+// "codec <letter>: <argument> must <rule>, got <value>; <remedy>"
+Status Invalid(char codec, const std::string& rule, const std::string& got,
+               const std::string& remedy) {
+  return Status::Invalid(std::string("codec ") + codec + ": " + rule +
+                         ", got " + got + "; " + remedy);
+}
+
+}  // namespace
+
+Status CheckIsa(char codec, Isa isa) {
+  if (IsaAvailable(isa)) return {};
+  return Invalid(codec, "isa must be an instruction set of this machine",
+                 std::to_string(static_cast<int>(isa)), "use Isa::kBest");
+}
+
+Status CheckTensor(char codec, int64_t n, int64_t channels, DType dtype,
+                   Isa isa) {
+  if (n < 0) {
+    return Invalid(codec, "n must be at least 0", std::to_string(n),
+                   "pass the number of elements");
+  }
+  if (channels <= 0 || channels > UINT32_MAX || n % channels != 0) {
+    return Invalid(codec,
+                   "channels must be a positive 32-bit divisor of n = " +
+                       std::to_string(n),
+                   std::to_string(channels),
+                   "pass the size of the last dimension");
+  }
+  if (static_cast<uint8_t>(dtype) > static_cast<uint8_t>(DType::kF16)) {
+    return Invalid(codec, "dtype must be float32, bfloat16 or float16",
+                   std::to_string(static_cast<int>(dtype)),
+                   "convert the tensor");
+  }
+  return CheckIsa(codec, isa);
+}
+
+Status CheckParams(char codec, const PlaneParams& params, Isa isa) {
+  const Status s =
+      CheckTensor(codec, params.n, params.channels, params.dtype, isa);
+  if (!s.ok() || plane::BoundSupported(params.eb)) return s;
+  return Invalid(codec, "eb must lie between about 1.2e-38 and 4.2e37",
+                 std::to_string(params.eb),
+                 "set a positive finite error bound, or keep the tensor "
+                 "uncompressed");
+}
+
+Status CheckSize(char codec, int64_t n, int64_t chunks,
+                 uint64_t payload_offset) {
+  if (chunks <= UINT32_MAX && payload_offset <= UINT32_MAX) return {};
+  return Invalid(codec, "n must fit into one stream", std::to_string(n),
+                 "split the tensor");
+}
+
+}  // namespace comptrain
