@@ -1,0 +1,56 @@
+"""benchmarks/gpu/run.py, as far as it goes without a GPU."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu" / "run.py"
+spec = importlib.util.spec_from_file_location("gpu_run", SCRIPT)
+gpu_run = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gpu_run)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be a GPU here")
+def test_without_a_gpu_it_says_so(tmp_path):
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "--out", str(tmp_path)], capture_output=True, text=True
+    )
+    assert run.returncode == gpu_run.NO_GPU
+    assert "There is no GPU here" in run.stdout and not run.stderr
+
+
+@pytest.mark.parametrize("most", [40, 100, 1000, 4321])
+@pytest.mark.parametrize("error", [0.8, 1.0, 1.3])
+def test_the_largest_batch_is_found_in_few_trials(most, error):
+    """A card that ends at `most`, though peaks grow as if it ended at error * most."""
+    memory, trials = 10**9, {}
+    while (batch := gpu_run.next_batch(trials, memory)) is not None:
+        trials[batch] = int(memory * batch / (error * most)) if batch <= most else 0
+        assert len(trials) <= gpu_run.MOST_TRIALS
+    fits = max(batch for batch, peak in trials.items() if peak)
+    assert most >= fits > 0.9 * most - 16 or most < 64
+
+
+def test_what_is_measured_is_not_repeated_and_what_is_missing_is_said(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def measurement(name, needs=()):
+        return gpu_run.Measurement(name, needs, 100, lambda s: asked.append(name) or {"text": f"{name} done"})
+
+    ones = [measurement("codec"), measurement("op", ("library",)), measurement("speed")]
+    monkeypatch.setattr(gpu_run, "measurements", lambda out, quick: ones)
+    monkeypatch.setattr(
+        gpu_run.Machine, "lacks", lambda self, need: "no library" if need == "library" else ""
+    )
+    assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 0
+    assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 0
+    assert asked == ["codec", "speed"]
+    assert "not run: op: no library" in capsys.readouterr().out
+    (tmp_path / "speed.json").unlink()
+    gpu_run.run_all(tmp_path, [], False, gpu_run.time.monotonic() + 20)
+    assert asked == ["codec", "speed"]
+    assert "1 left for lack of time (speed)" in capsys.readouterr().out
