@@ -1,57 +1,44 @@
-"""Every model of keras.applications: no layer without a rule, and the losses of plain Keras when the bound is tight.
+"""Models of keras.applications: no layer without a rule, and the losses of plain Keras when the bound is tight.
 
-All of them with COMPTRAIN_LONG=1 (hours, and 16 GB for the largest); a few otherwise.
+Three of them; benchmarks/applications.py has them all.
 """
 
-import os
+import json
+import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
-from tensorflow import keras
 
-import tf_comptrain as ct
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
-ALL = [name for name in sorted(dir(keras.applications)) if name[:1].isupper()]
-LONG = os.environ.get("COMPTRAIN_LONG") == "1"
-# Where the smallest image that a model takes is not the 32 pixels of most.
-SIZES = {"Xception": 71, "InceptionV3": 75, "InceptionResNetV2": 75, "NASNetLarge": 331, "NASNetMobile": 224}
-STEPS, BATCH = 3, 4
+import applications
 
 
-def build(name):
-    keras.utils.set_random_seed(0)
-    size = SIZES.get(name, 32)
-    arguments = {} if name.startswith("NASNet") else {"include_top": False, "pooling": "avg"}
-    base = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), **arguments)
-    return base, size
+@pytest.mark.parametrize(
+    ("name", "steps"), [("ConvNeXtTiny", 0), ("EfficientNetV2B0", 0), ("MobileNetV3Small", 3)]
+)
+def test_trains_as_plain_keras_with_no_unknown_layer(name, steps):
+    entry = applications.compare(name, steps, batch=4)
+    assert not entry["kept"] and entry["tensors_held"] > 30
+    assert len(entry["plain"]) == steps and applications.difference(entry) < applications.TOLERANCE
+    assert len({round(loss, 6) for loss in entry["plain"]}) == steps  # it trains
 
 
-def losses(name, compress):
-    base, size = build(name)
-    if compress:
-        ct.compress_model(base, error_bound=1e-6)
-    base.compile(keras.optimizers.SGD(1e-3), "mse")
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH, size, size, 3)).astype("float32")
-    y = rng.normal(size=(BATCH, base.output_shape[-1])).astype("float32")
-    history = base.fit(x, y, batch_size=BATCH, epochs=STEPS, shuffle=False, verbose=0).history["loss"]
-    keras.backend.clear_session()
-    return history
-
-
-@pytest.mark.parametrize("name", ALL if LONG else ["ConvNeXtTiny", "EfficientNetV2B0", "MobileNetV3Small"])
-def test_converts_with_no_unknown_layer(name):
-    base, _ = build(name)
-    report = ct.compress_model(base)
-    unknown = [
-        row for row in report.skipped if "loss" not in row.note
-    ]  # the softmax that a loss looks behind
-    assert not unknown
-
-
-@pytest.mark.parametrize("name", ALL if LONG else ["MobileNetV3Small"])
-def test_losses_of_plain_keras(name):
-    plain, ours = losses(name, False), losses(name, True)
-    print(name, plain, ours)
-    np.testing.assert_allclose(ours, plain, rtol=1e-3)
-    assert plain[-1] != plain[0]
+def test_the_table_reads_the_file(tmp_path):
+    assert len(applications.MODELS) >= 38
+    path = tmp_path / "lines.jsonl"
+    entry = {
+        "image": 32,
+        "parameters": 1e6,
+        "tensors_held": 5,
+        "kept": [],
+        "plain": [1.0, 2.0],
+        "compressed": [1.0, 2.1],
+    }
+    path.write_text("")
+    assert applications.done(path, 2) == {}
+    path.write_text(json.dumps({"model": "VGG16", **entry}) + "\n")
+    assert applications.done(path, 3) == {}
+    assert applications.table(applications.done(path, 2)).endswith(
+        "| VGG16 | 32 | 1.0 M | 5 | 0 | 1.0000, 2.0000 | 5.0e-02 |"
+    )

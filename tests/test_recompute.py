@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled, images, layers
+from models import compiled, gradients, images, layers
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -112,6 +112,38 @@ def test_only_the_inputs_are_held():
     held, all_of_it = (ct.memory.saved_bytes(m, x, y) for m in (model, plain))
     assert held <= 1.1 * X.shape[0] * 16 * 16 * (32 + 64) * 4
     assert all_of_it > 2 * held
+
+
+RECURRENT = {
+    "lstm": (lambda: layers.LSTM(8, return_sequences=True, dropout=0.2, recurrent_dropout=0.2, seed=3), (12, 6)),
+    "gru_states": (lambda: layers.GRU(8, return_sequences=True, return_state=True), (12, 6)),
+    "simple_rnn": (lambda: layers.SimpleRNN(8), (12, 6)),
+    "rnn_of_cells": (lambda: layers.RNN([layers.LSTMCell(8), layers.GRUCell(6)], return_sequences=True), (12, 6)),
+    "bidirectional": (lambda: layers.Bidirectional(layers.LSTM(8, return_sequences=True)), (12, 6)),
+    "time_distributed": (lambda: layers.TimeDistributed(layers.Conv2D(4, 3, activation="tanh")), (5, 8, 8, 3)),
+    "conv_lstm": (lambda: layers.ConvLSTM2D(4, 3, return_sequences=True), (5, 8, 8, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RECURRENT)
+def test_recurrent_layers(case):
+    make, shape = RECURRENT[case]
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, *shape)).astype("float32"), rng.normal(size=(4, 3)).astype("float32")
+    notes, results = [], []
+    for wrap in (as_it_is, ct.Recompute):
+        keras.utils.set_random_seed(0)
+        z = wrap(make())(layers.Dense(shape[-1])(inputs := keras.Input(shape)))
+        z = layers.Concatenate()([layers.Flatten()(part) for part in (*tf.nest.flatten(z), inputs)])
+        model = keras.Model(inputs, layers.Dense(3)(z))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        loss, grads = gradients(model, x, y)
+        results.append([loss, *grads.values()])
+        notes.append({row.storage: row.note for row in ct.compress_model(model).rows if row.note})
+    assert "Recompute(layer) holds its input alone" in notes[0]["keep"]
+    assert "keep" not in notes[1] and "Recompute" in notes[1]["recompute"]
+    for plain, ours in zip(*results):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
 
 
 def test_mixes_with_compression():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Union
 
 import tensorflow as tf
@@ -20,6 +20,7 @@ from tf_comptrain.storage import (
     COMPRESS,
     FUSED,
     KEEP,
+    NOTHING,
     RECOMPUTE,
     GradientStatistics,
     RateChange,
@@ -28,7 +29,13 @@ from tf_comptrain.storage import (
 
 StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
 _CHOICES = (COMPRESS, RECOMPUTE, BITMASK, FUSED, KEEP)
+_RECOMPUTED = "runs again, inside tf_comptrain.Recompute"
+_UNGRADED = "no gradient reaches it: nothing up to it is trained"
 # These call their inner layers in loops of their own, where a tensor has one handle for many steps.
+_IN_A_LOOP = (
+    "its states are made in a loop of TensorFlow's, which keeps them; tf_comptrain.Recompute(layer) holds "
+    "its input alone"
+)
 _OPAQUE = tuple(
     getattr(keras.layers, name)
     for name in ("RNN", "Bidirectional", "TimeDistributed", "StackedRNNCells")
@@ -37,9 +44,12 @@ _OPAQUE = tuple(
 
 
 class Plan(NamedTuple):
-    """What will happen to one layer: a storage and, unless KEEP, the rule; the reason where kept."""
+    """What will happen to one layer, or operation of a functional graph: a storage, and the rule.
 
-    layer: keras.layers.Layer
+    No rule where it stays plain; then the reason.
+    """
+
+    layer: Any
     path: str
     storage: str
     rule: Rule | None
@@ -226,7 +236,7 @@ def compress_model(
         in units of the activations. An `ErrorBound`: as it says.
       storage: How saved tensors are held. None: each layer's best ("compress", or "bitmask" where a
         bit per element is enough). A string: for all layers that can. A mapping from layer name,
-        path or class to a string, or a function from layer to string or None: for those; None
+        path or class to a string, or a function from layer (or operation) to string or None: for those; None
         and layers not named get the default. Strings: "compress"; "recompute" (the input of a
         convolution, dense layer or activation is rebuilt from the stream of the batch
         normalization before it: about a third less to hold, and its error is that stream's times
@@ -307,13 +317,21 @@ def _plan(model: keras.Model, storage: StorageChoice) -> list[Plan]:
     leaves = list(_leaves(model, ""))
     choose = _chooser(storage, leaves)
     plans = []
+    ungraded = _keras.ungraded(model)
+    wrappers = [layer for layer in _keras.sublayers(model) if getattr(layer, "recomputes", False)]
+    recomputed = {id(layer) for wrapper in wrappers for layer in _keras.sublayers(wrapper)}
     for path, layer, opaque in leaves:
         if any(_keras.has_own_call(layer, method) for method in METHODS):
             raise ValueError(
                 f"Layer {path!r} has an overridden `call`: it is instrumented already, by another "
                 "compress_model or by hand. Restore that first (tf_comptrain.restore_model)."
             )
-        plans.append(_plan_layer(path, layer, opaque, choose(path, layer)))
+        plan = _plan_layer(path, layer, opaque, choose(path, layer))
+        if not opaque and id(layer) in ungraded and find_rule(layer) is None:
+            plan = plan._replace(storage=NOTHING, reason=_UNGRADED)
+        elif plan.rule is None and id(layer) in recomputed:
+            plan = plan._replace(storage=RECOMPUTE, reason=_RECOMPUTED)
+        plans.append(plan)
     return _drop_tensors_kept_anyway(model, plans)
 
 
@@ -325,7 +343,7 @@ def _leaves(layer: keras.layers.Layer, prefix: str):
         inner = _keras.direct_sublayers(child)
         opaque = ""
         if isinstance(child, _OPAQUE):
-            opaque = "it runs its inner layers in a loop of its own"
+            opaque = _IN_A_LOOP
         elif getattr(child, "handles_storage", False):
             opaque = "wrapped in tf_comptrain.Compress"
         rule = find_rule(child)
@@ -338,6 +356,9 @@ def _leaves(layer: keras.layers.Layer, prefix: str):
             if id(item[1]) not in seen:
                 seen.add(id(item[1]))
                 yield item
+    for operation in _keras.graph_operations(layer):
+        if id(operation) not in seen:
+            yield f"{prefix}{operation.name}", operation, ""
 
 
 def _is_leaf(rule: Rule | None) -> bool:
@@ -392,8 +413,10 @@ def _check_choice(choice: Any) -> None:
 def _plan_layer(path: str, layer: keras.layers.Layer, opaque: str, choice: str | None) -> Plan:
     rule = None if opaque else find_rule(layer)
     if rule is None:
-        known = f"no rule for {type(layer).__name__}"
-        return Plan(layer, path, KEEP, None, opaque or f"{known}; tf_comptrain.Compress(layer) opts in")
+        unknown = f"no rule for {type(layer).__name__}"
+        if isinstance(layer, keras.layers.Layer):
+            unknown += "; tf_comptrain.Compress(layer) opts in"
+        return Plan(layer, path, KEEP, None, opaque or unknown)
     if choice == KEEP:
         return Plan(layer, path, KEEP, None, "storage='keep'")
     obstacle = rule.obstacle(layer)
@@ -408,20 +431,18 @@ def _drop_tensors_kept_anyway(model: keras.Model, plans: list[Plan]) -> list[Pla
     consumers: dict[int, list] = {}
     for operation, inputs, _ in _keras.all_graph_calls(model):
         for x in inputs:
-            consumers.setdefault(id(x), []).append((operation, inputs))
+            consumers.setdefault(id(x), []).append(operation)
 
-    def keeps_input(operation: Any, inputs: Sequence) -> bool:
+    def keeps_input(operation: Any) -> bool:
         plan = by_layer.get(id(operation))
-        if plan is None and isinstance(operation, keras.layers.Layer):
-            return not isinstance(operation, keras.Model)
         if plan is None:
-            return _keras.keeps_inputs(operation, inputs)
+            return isinstance(operation, keras.layers.Layer) and not isinstance(operation, keras.Model)
         return plan.rule is None and _saves_input(plan)
 
     dropped: dict[int, Plan] = {}
-    for calls in consumers.values():
-        keeper = next((operation for operation, inputs in calls if keeps_input(operation, inputs)), None)
-        for operation, _ in calls:
+    for operations in consumers.values():
+        keeper = next(filter(keeps_input, operations), None)
+        for operation in operations:
             plan = by_layer.get(id(operation))
             if keeper is None or plan is None or plan.rule is None:
                 continue
@@ -434,6 +455,8 @@ def _drop_tensors_kept_anyway(model: keras.Model, plans: list[Plan]) -> list[Pla
 
 def _saves_input(plan: Plan) -> bool:
     """Whether a kept layer's plain gradient reads its input; unknown code is taken to do so."""
+    if plan.storage != KEEP:
+        return False
     rule = find_rule(plan.layer)
     if rule is None:
         return not isinstance(plan.layer, keras.layers.InputLayer)

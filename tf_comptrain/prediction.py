@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
 from tf_comptrain.codecs import RANGE
 from tf_comptrain.report import Row
 from tf_comptrain.rules import Save
@@ -18,13 +17,10 @@ from tf_comptrain.storage import (
     COMPRESS,
     DEFAULT_BOUNDS,
     FUSED,
-    KEEP,
     NOTHING,
     RECOMPUTE,
     Site,
 )
-
-_NO_LAYER = "an operation of keras.ops: only layers are instrumented; a layer of that kind would be"
 
 
 def predicted_rows(
@@ -46,14 +42,10 @@ def predicted_rows(
     for plan in plans:
         saves = _saves(plan)
         if not saves and not isinstance(plan.layer, keras.layers.InputLayer):
-            storage = KEEP if plan.rule is None else NOTHING
+            storage = plan.storage if plan.rule is None else NOTHING
             yield Row(plan.path, type(plan.layer).__name__, "", storage, note=plan.reason)
         for save in saves:
             yield graph.row(plan, save, sites.get(id(plan.layer), {}).get(save.role))
-    for operation, inputs, outputs in calls:
-        has_gradient = any(tf.as_dtype(tensor.dtype).is_floating for tensor in outputs)
-        if has_gradient and _keras.keeps_inputs(operation, inputs):
-            yield Row(operation.name, type(operation).__name__, "", KEEP, note=_NO_LAYER)
 
 
 def _saves(plan: Any) -> tuple[Save, ...]:

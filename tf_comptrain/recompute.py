@@ -22,7 +22,7 @@ class Recompute(keras.layers.Wrapper):
     block may be compressed as well, by `compress_model`: that makes the second run's own peak small.
 
     Args:
-      layer: A layer or a model of one input tensor and one output tensor.
+      layer: A layer or a model of one input tensor; with `slices`, of one output tensor too.
       storage: How the block's input is held: "keep" or "compress".
       codec: For "compress": the stream format.
       error_bound: For "compress": as in `compress_model`; None: 0.02 sigma, since the error travels
@@ -47,6 +47,8 @@ class Recompute(keras.layers.Wrapper):
     Reference:
       Chen et al., Training deep nets with sublinear memory cost (2016).
     """
+
+    recomputes = True  # what compress_model keeps inside of it is held for the second run only
 
     def __init__(
         self,

@@ -15,10 +15,10 @@ class Row(NamedTuple):
     """One saved tensor, or one layer that saves none.
 
     Attributes:
-      layer: Name of the layer, with its path inside nested models.
+      layer: Name of the layer, or operation of a functional graph, with its path inside nested models.
       layer_class: Its class.
       role: What the tensor is to the layer: "input", "mask", "index", ...; "" where none is held.
-      storage: "compress", "bitmask", "fused", "keep" or "nothing".
+      storage: "compress", "recompute", "bitmask", "fused", "keep" or "nothing".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
       plain_bytes: Bytes of the tensor per sample as plain values; None where not known.
       predicted_bytes: Bytes held per sample, predicted; 0 where another row's stream serves.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -13,10 +12,17 @@ from tensorflow import keras
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
-    from keras.src import ops as _keras_ops
     from keras.src.applications import convnext, inception_resnet_v2
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
-    from keras.src.ops import numpy as _numpy_ops
+    from keras.src.ops import core, einops, image, linalg, math, nn, numpy
+
+    _OPERATIONS: tuple = (core, einops, image, linalg, math, nn, numpy)
+    OPERATION = keras.Operation  # layers are operations too
+    VARIABLES: tuple = (tf.Variable, keras.Variable)
+else:
+    _OPERATIONS = ()
+    OPERATION = keras.layers.Layer
+    VARIABLES = (tf.Variable,)
 
 
 def class_call(layer: keras.layers.Layer, method: str = "call") -> Callable:
@@ -72,12 +78,13 @@ def strategy_scope(model: keras.layers.Layer) -> contextlib.AbstractContextManag
 
 
 def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
-    """(operation, input tensors, output tensors) of each call in a functional model's graph.
+    """(operation, input tensors, output tensors) of each call in a functional model's graph, inputs first.
 
     Empty for subclassed models, which have no graph before they run.
     """
-    for nodes in getattr(model, "_nodes_by_depth", {}).values():
-        for node in nodes:
+    by_depth = getattr(model, "_nodes_by_depth", {})
+    for depth in sorted(by_depth, reverse=True):
+        for node in by_depth[depth]:
             operation = node.operation if KERAS_3 else node.layer
             if KERAS_3:
                 yield operation, list(node.input_tensors), list(node.outputs)
@@ -98,26 +105,61 @@ def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
     return getattr(model, "_functional", None) or model
 
 
-def keeps_inputs(operation: Any, inputs: Sequence) -> bool:
-    """Whether the gradient of an operation in a functional graph (`x * y`, `ops.exp`), no layer, may read its inputs.
+def graph_operations(model: keras.Model) -> list[Any]:
+    """Operations of a functional model's graph (`x * y`, `ops.exp`) that are no layers and may have a gradient."""
+    if not KERAS_3:
+        return []
+    found = {
+        id(operation): operation
+        for operation, inputs, outputs in graph_calls(functional_of(model))
+        if not isinstance(operation, keras.layers.Layer)
+        and any(_is_floating(tensor) for tensor in inputs)
+        and any(_is_floating(tensor) for tensor in outputs)
+    }
+    return list(found.values())
 
-    `inputs` are its tensors: constants are none.
+
+def _is_floating(tensor: Any) -> bool:
+    return tf.as_dtype(tensor.dtype).is_floating
+
+
+def operation_classes(*names: str) -> list[type]:
+    """Classes of those names behind the functions of keras.ops; those that this Keras has."""
+    return [getattr(module, name) for module in _OPERATIONS for name in names if hasattr(module, name)]
+
+
+def call_arguments(operation: Any) -> list[tuple[Any, bool]]:
+    """(argument, whether it is a tensor of the graph) of an operation's first call, in order."""
+    arguments = operation._inbound_nodes[0].arguments
+    flat = tf.nest.flatten((arguments.args, arguments.kwargs))
+    return [(argument, isinstance(argument, keras.KerasTensor)) for argument in flat]
+
+
+def ungraded(model: keras.layers.Layer) -> set[int]:
+    """Ids of what no gradient reaches in a functional graph: it has no trainable weights, nor has what it reads.
+
+    Layers of nested functional models too. What is in no such graph is not among them.
     """
-    if not KERAS_3 or isinstance(operation, (keras.layers.Layer, *_passive_operations())):
-        return False
-    return not (isinstance(operation, _numpy_ops.Multiply) and len(inputs) == 1)
+    seen: set[int] = set()
+    reached: set[int] = set()
 
+    def walk(model: Any, input_flags: list[bool]) -> None:
+        model = functional_of(model)
+        flags = {id(tensor): flag for tensor, flag in zip(model.inputs, input_flags)}
+        for operation, inputs, outputs in graph_calls(model):
+            if not inputs:
+                continue
+            seen.add(id(operation))
+            before = [flags.get(id(tensor), True) for tensor in inputs]
+            if any(before) or getattr(operation, "trainable_weights", None):
+                reached.add(id(operation))
+            flags.update((id(tensor), id(operation) in reached) for tensor in outputs)
+            if isinstance(operation, keras.Model) and getattr(functional_of(operation), "inputs", None):
+                walk(operation, before)
 
-@functools.cache
-def _passive_operations() -> tuple[type, ...]:
-    """Operations whose gradient reads no tensor's values."""
-    names = (
-        "Add", "Subtract", "Negative", "Concatenate", "Stack", "Reshape", "Transpose", "Ravel",
-        "Squeeze", "ExpandDims", "Pad", "Mean", "Sum", "GetItem", "Split", "Moveaxis", "Swapaxes",
-    )  # fmt: skip
-    return tuple(getattr(_numpy_ops, name) for name in names if hasattr(_numpy_ops, name)) + (
-        _keras_ops.core.Cast,
-    )
+    if getattr(functional_of(model), "inputs", None):
+        walk(model, [False] * len(functional_of(model).inputs))
+    return seen - reached
 
 
 def input_count(layer: keras.layers.Layer) -> int | None:

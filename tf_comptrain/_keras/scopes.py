@@ -116,8 +116,11 @@ def quiet_tape() -> contextlib.AbstractContextManager:
 
 @contextlib.contextmanager
 def layer_scope(layer: keras.layers.Layer) -> Iterator[None]:
-    """The dtype scope in which Keras runs `layer.call`; the backward pass runs outside of it."""
-    if layer.compute_dtype == layer.dtype:
+    """The dtype scope in which Keras runs `layer.call`; the backward pass runs outside of it.
+
+    None for an operation that is no layer: it has no dtype of its own.
+    """
+    if not isinstance(layer, keras.layers.Layer) or layer.compute_dtype == layer.dtype:
         yield
     elif KERAS_3:
         with _backend.AutocastScope(layer.compute_dtype):

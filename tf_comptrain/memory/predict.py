@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -10,10 +11,13 @@ from tensorflow import keras
 
 from tf_comptrain.memory.best_fit import BestFit
 from tf_comptrain.memory.explain import batch_of, trace_model
+from tf_comptrain.memory.measure import state_restored
+from tf_comptrain.memory.saved import SavedTensor, saved_tensors
 from tf_comptrain.memory.trace import Event, Trace
 
 # Smaller ones would leave streams below the 256 kB from which on TensorFlow records a buffer.
 _SMALL_BATCHES = (4, 8)
+_LEAST_RECORDED = 256 << 10  # bytes
 _STEPS = 3
 
 
@@ -27,7 +31,8 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
 
     and the allocations and releases of the larger step are replayed at the sizes this gives, in an
     allocator that works as TensorFlow's. So the peak is found where it lies at `batch_size`, which
-    may be another moment of the step.
+    may be another moment of the step. TensorFlow records no buffers under 256 kB: those that are held for
+    the backward pass are taken from `saved_tensors`, and to grow with the batch.
 
     Args:
       model: A compiled Keras model, compressed or not.
@@ -50,7 +55,10 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
         trace_model(model, *_first(count, *batch_of(model, count if x is None else x, y)))
         for count in _SMALL_BATCHES
     )
-    return peak_at(batch_size, small, large, _SMALL_BATCHES)
+    with state_restored(model):
+        count = _SMALL_BATCHES[1]
+        saved = saved_tensors(model, *_first(count, *batch_of(model, count if x is None else x, y)))
+    return peak_at(batch_size, small, large, _SMALL_BATCHES, saved)
 
 
 def _first(count: int, x: Any, y: Any) -> tuple:
@@ -60,8 +68,22 @@ def _first(count: int, x: Any, y: Any) -> tuple:
     return tf.nest.map_structure(lambda tensor: tensor[:count], (x, y))
 
 
-def peak_at(batch_size: int, small: Trace, large: Trace, batches: tuple[int, int]) -> int:
-    """Replays the trace of the larger of two batches at the sizes that its buffers have at `batch_size`."""
+def peak_at(
+    batch_size: int,
+    small: Trace,
+    large: Trace,
+    batches: tuple[int, int],
+    saved: Sequence[SavedTensor] = (),
+) -> int:
+    """Replays the trace of the larger of two batches at the sizes that its buffers have at `batch_size`.
+
+    Args:
+      batch_size: Samples.
+      small: Of a step of batches[0] samples.
+      large: Of a step of batches[1] samples.
+      batches: Samples of the two.
+      saved: What the larger step holds for its backward pass, in the order in which it is made.
+    """
     growth = (batch_size - batches[1]) / (batches[1] - batches[0])
     shrunk = batches[0] / batches[1]
     seen: collections.Counter = collections.Counter()
@@ -70,19 +92,79 @@ def peak_at(batch_size: int, small: Trace, large: Trace, batches: tuple[int, int
     acts: list[tuple[int, int]] = []  # (address, bytes asked for; 0 for a release)
     before_step: dict[int, int] = {}  # what was there before and is released in the step
     known: set[int] = set()
-    for event in large.events:
+    unrecorded = _Unrecorded(large, saved, batch_size / batches[1])
+    acts += unrecorded.made_after(None)
+    for index, event in enumerate(large.events):
         size = event.requested_bytes
         if event.bytes > 0:
             # One that is missing was too small to be recorded.
             less = in_small.get(_key(event, seen), round(size * shrunk))
             size = max(round(size + growth * (size - less)), 1)
             known.add(event.address)
+            acts.append((event.address, size))
+            acts += unrecorded.made_after(index)
         else:
             if event.address not in known:
                 before_step[event.address] = size
             known.discard(event.address)
-        acts.append((event.address, size if event.bytes > 0 else 0))
+            acts += unrecorded.freed_before(index)
+            acts.append((event.address, 0))
+    acts += unrecorded.freed_before(None)
     return _replayed(acts, before_step, large.base_bytes)
+
+
+class _Unrecorded:
+    """Saved tensors that are too small to be in a trace, between those that are.
+
+    What is made after another one is freed before it, for the backward pass goes the other way.
+
+    Args:
+      trace: Of a step.
+      saved: What it saves, in order.
+      factor: From the bytes in `saved` to those wanted.
+    """
+
+    def __init__(self, trace: Trace, saved: Sequence[SavedTensor], factor: float):
+        made, freed = _lifetimes(trace)
+        self._made: dict[int | None, list[tuple[int, int]]] = collections.defaultdict(list)
+        self._freed: dict[int | None, list[tuple[int, int]]] = collections.defaultdict(list)
+        start: int | None = None
+        end: int | None = None
+        for number, tensor in enumerate(saved):
+            if tensor.op in made:
+                start = made[tensor.op]
+                end = freed.get(start)
+            elif tensor.bytes < _LEAST_RECORDED:
+                address = -1 - number  # no buffer's
+                self._made[start].append((address, max(round(tensor.bytes * factor), 1)))
+                self._freed[end].append((address, 0))
+
+    def made_after(self, index: int | None) -> list[tuple[int, int]]:
+        """Allocations after that event; None: at the start."""
+        return self._made.get(index, [])
+
+    def freed_before(self, index: int | None) -> list[tuple[int, int]]:
+        """Releases before that event; None: at the end."""
+        return self._freed.get(index, [])
+
+
+def _lifetimes(trace: Trace) -> tuple[dict[str, int], dict[int, int]]:
+    """(operation -> event that made its longest-lived buffer, that event -> the one that freed it)."""
+    freed: dict[int, int] = {}
+    alive: dict[int, int] = {}
+    made: dict[str, int] = {}
+    end = len(trace.events)
+    for index, event in enumerate(trace.events):
+        if event.bytes > 0:
+            alive[event.address] = index
+        elif event.address in alive:
+            freed[alive.pop(event.address)] = index
+    for index, event in enumerate(trace.events):
+        if event.bytes > 0:
+            longest = made.get(event.op)
+            if longest is None or freed.get(index, end) > freed.get(longest, end):
+                made[event.op] = index
+    return made, freed
 
 
 def _key(event: Event, seen: collections.Counter) -> tuple[str, str, int]:

@@ -6,6 +6,7 @@ from tf_comptrain.rules import (  # noqa: F401 (they register)
     elementwise,
     linear,
     normalization,
+    operations,
     passive,
     pooling,
 )

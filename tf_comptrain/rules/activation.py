@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
@@ -22,6 +22,7 @@ _OUTPUT = Save("output", "output", COMPRESS, kind="nonlinear")
 _INPUT = Save("pre-activation", "output", COMPRESS, kind="nonlinear")
 
 _activations = keras.activations
+gelu_tanh = partial(_activations.gelu, approximate=True)
 _FROM_OUTPUT = {
     _activations.tanh: lambda dy, y: dy * (1 - y * y),
     _activations.sigmoid: lambda dy, y: dy * y * (1 - y),
@@ -34,7 +35,7 @@ _FROM_INPUT = tuple(
         "log_sigmoid", "mish", "selu", "silu", "softplus", "softsign", "squareplus", "swish", "tanh_shrink",
     )
     if hasattr(_activations, name)
-)  # fmt: skip
+) + (gelu_tanh,)  # fmt: skip
 
 
 def _gelu_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -48,6 +49,16 @@ def _gelu_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     across = after(half, [along]) * x
     density = tf.exp(-0.5 * tf.square(after(x, [across])) + 0.5 * math.log(2 / math.pi))
     return along + across * density
+
+
+def _gelu_tanh_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """dy ((1 + t) / 2 + x (1 - t^2) u' / 2) with t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    scale = math.sqrt(2 / math.pi)
+    t = tf.tanh(x * (scale + scale * 0.044715 * tf.square(x)))
+    along = dy * (0.5 + 0.5 * t)
+    x = after(x, [along])
+    across = (dy - dy * tf.square(t)) * x
+    return along + across * (0.5 * scale + 1.5 * scale * 0.044715 * tf.square(after(x, [across])))
 
 
 def _silu_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -64,6 +75,7 @@ _GRADIENTS = {
     for name, gradient in {"gelu": _gelu_gradient, "silu": _silu_gradient, "swish": _silu_gradient}.items()
     if (fn := getattr(_activations, name, None)) is not None
 }
+_GRADIENTS[gelu_tanh] = _gelu_tanh_gradient
 
 # function: (upper end of the slope-1 range, slope outside)
 _BIT_SLOPES = {
@@ -75,24 +87,23 @@ _BEFORE_A_LOSS = (_activations.softmax, _activations.sigmoid)
 LOSS_READS_LOGITS = "Keras' losses look for the logits behind the last activation"
 
 
-def is_linear(fn: Callable | None) -> bool:
+def is_linear(fn: Any) -> bool:
     return fn is None or fn is _activations.linear
 
 
-def saves_of(layer: keras.layers.Layer) -> tuple[Save, ...]:
-    """What the gradient of a layer's activation function needs; empty also where it stays plain."""
-    fn = layer.activation
+def saves_of(fn: Any, layer: Any) -> tuple[Save, ...]:
+    """What the gradient of a layer's activation function fn needs; empty also where it stays plain."""
     if fn is _activations.relu:
         return (_RELU,)
     if fn in _BIT_SLOPES:
         return (_BITS,)
-    if is_linear(fn) or _why_plain(layer) is not None:
+    if is_linear(fn) or why_plain(fn, layer) is not None:
         return ()
     return (_OUTPUT,) if fn in _FROM_OUTPUT else (_INPUT,)
 
 
-def _why_plain(layer: keras.layers.Layer) -> str | None:
-    fn = layer.activation
+def why_plain(fn: Any, layer: Any) -> str | None:
+    """Why the activation function of a layer, or an operation that is one, stays plain; None when it need not."""
     if is_linear(fn) or fn is _activations.relu or fn in _BIT_SLOPES or fn in _FROM_INPUT:
         return None
     if fn not in _FROM_OUTPUT:
@@ -102,9 +113,8 @@ def _why_plain(layer: keras.layers.Layer) -> str | None:
     return None
 
 
-def apply(context: Context, x: tf.Tensor) -> tf.Tensor:
-    """The layer's activation of x, holding what its gradient needs; plain where that is not known."""
-    fn = context.layer.activation
+def apply(fn: Any, context: Context, x: tf.Tensor) -> tf.Tensor:
+    """The layer's activation function fn of x, holding what its gradient needs; plain where that is not known."""
     if is_linear(fn):
         return x
     if x.dtype not in SUPPORTED_DTYPES:
@@ -128,43 +138,32 @@ def apply(context: Context, x: tf.Tensor) -> tf.Tensor:
     return y
 
 
-class _Activation(Rule):
-    """keras.layers.Activation: whatever its function needs."""
+class Activation(Rule):
+    """A layer or operation that is an activation function: whatever that needs.
+
+    Args:
+      function: Of a layer or operation: its function in keras.activations.
+    """
 
     storages = (COMPRESS, RECOMPUTE, KEEP)
     elementwise = True
 
-    def obstacle(self, layer):
-        return _why_plain(layer)
-
-    def saves(self, layer, storage):
-        return saves_of(layer)
-
-    def call(self, context: Context, x, **kwargs):
-        return apply(context, x)
-
-
-class _MaskLayer(Rule):
-    """ReLU and LeakyReLU layers: one bit per element."""
-
-    storages = (BITMASK, KEEP)
-    elementwise = True
+    def __init__(self, function: Callable[[Any], Callable]):
+        self.function = function
 
     def obstacle(self, layer):
-        if getattr(layer, "max_value", None) is not None and _slopes(layer).off != 0.0:
-            return "negative_slope together with max_value needs two bits per element"
-        return None
+        return why_plain(self.function(layer), layer)
 
     def saves(self, layer, storage):
-        return (_RELU if _slopes(layer) == _Slopes() else _BITS,)
+        # What a layer with a fused activation makes inside is the input of this one.
+        saves = saves_of(self.function(layer), layer)
+        return tuple(save._replace(of="input") if save == _INPUT else save for save in saves)
 
     def call(self, context: Context, x, **kwargs):
-        if x.dtype not in SUPPORTED_DTYPES:
-            return context.original(x, **kwargs)
-        return from_mask(partial(context.original, **kwargs), x, *_slopes(context.layer))
+        return apply(self.function(context.layer), context, x)
 
 
-class _Slopes(NamedTuple):
+class Slopes(NamedTuple):
     """Slope 1 where lower < x < upper, slope `off` elsewhere."""
 
     lower: float = 0.0
@@ -172,14 +171,41 @@ class _Slopes(NamedTuple):
     off: float = 0.0
 
 
-def _slopes(layer: keras.layers.Layer) -> _Slopes:
+class Mask(Rule):
+    """A layer or operation of two slopes: one bit per element.
+
+    Args:
+      slopes: Of a layer or operation.
+    """
+
+    storages = (BITMASK, KEEP)
+    elementwise = True
+
+    def __init__(self, slopes: Callable[[Any], Slopes]):
+        self.slopes = slopes
+
+    def obstacle(self, layer):
+        if getattr(layer, "max_value", None) is not None and self.slopes(layer).off != 0.0:
+            return "negative_slope together with max_value needs two bits per element"
+        return None
+
+    def saves(self, layer, storage):
+        return (_RELU if self.slopes(layer) == Slopes() else _BITS,)
+
+    def call(self, context: Context, x, **kwargs):
+        if x.dtype not in SUPPORTED_DTYPES:
+            return context.original(x, **kwargs)
+        return from_mask(partial(context.original, **kwargs), x, *self.slopes(context.layer))
+
+
+def _slopes(layer: keras.layers.Layer) -> Slopes:
     off = getattr(layer, "negative_slope", None)
     if off is None:
         off = layer.alpha  # Keras 2's LeakyReLU
     upper = getattr(layer, "max_value", None)
     lower = getattr(layer, "threshold", 0.0)
-    return _Slopes(float(lower), float("inf") if upper is None else float(upper), float(off))
+    return Slopes(float(lower), float("inf") if upper is None else float(upper), float(off))
 
 
-register_rule(keras.layers.Activation)(_Activation())
-register_rule(keras.layers.ReLU, keras.layers.LeakyReLU)(_MaskLayer())
+register_rule(keras.layers.Activation)(Activation(lambda layer: layer.activation))
+register_rule(keras.layers.ReLU, keras.layers.LeakyReLU)(Mask(_slopes))

@@ -7,6 +7,7 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.rules.base import COMPRESS, Context, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_inputs
+from tf_comptrain.rules.elementwise import NO_REPLAY
 from tf_comptrain.storage import worth_holding
 
 _ROLES = ("query", "key", "value")
@@ -20,6 +21,9 @@ class _Attention(Rule):
 
     method = "_compute_attention"
     covers = (keras.layers.Softmax, keras.layers.Dropout)
+
+    def obstacle(self, layer):
+        return NO_REPLAY if _dropout(layer) and not _keras.KERAS_3 else None
 
     def saves(self, layer, storage):
         return tuple(Save(role, "inside", COMPRESS, kind="nonlinear") for role in _ROLES)
@@ -35,9 +39,12 @@ class _Attention(Rule):
 
         sites = [context.sites[role] for role in _ROLES]
         layer = context.layer
-        dropout = getattr(layer, "dropout", None) or getattr(layer, "_dropout", 0.0)
-        y = from_inputs(attend, [query, key, value], sites, layer, recompute=bool(dropout))
+        y = from_inputs(attend, [query, key, value], sites, layer, recompute=_dropout(layer))
         return y, None
+
+
+def _dropout(layer: keras.layers.Layer) -> bool:
+    return bool(getattr(layer, "dropout", None) or getattr(layer, "_dropout", 0.0))
 
 
 _LAYERS = [

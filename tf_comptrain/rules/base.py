@@ -88,8 +88,13 @@ class Passive(Rule):
         return ()
 
     def call(self, context, *args, **kwargs):
-        args, kwargs = tf.nest.map_structure(lambda t: fenced(t) if tf.is_tensor(t) else t, (args, kwargs))
+        args, kwargs = tf.nest.map_structure(lambda t: fenced(t) if is_tensor(t) else t, (args, kwargs))
         return context.original(*args, **kwargs)
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether an argument of a call is a tensor; variables are none."""
+    return tf.is_tensor(x) and not isinstance(x, _keras.VARIABLES)
 
 
 _RULES: dict[type, Rule] = {}
@@ -100,19 +105,20 @@ RuleOrClass = TypeVar("RuleOrClass", bound="Rule | type[Rule]")
 
 
 def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
-    """Registers a rule for layer classes, and for those of their subclasses that inherit `call`.
+    """Registers a rule for layer or operation classes, and for those of their subclasses that inherit `call`.
 
     Decorates a subclass of `Rule`, or takes a rule that is made already. A rule registered later for
     the same class replaces the one before; models that are compressed keep theirs.
 
     Args:
-      *layer_classes: Subclasses of keras.layers.Layer.
+      *layer_classes: Subclasses of keras.layers.Layer, or of keras.Operation: what a functional graph
+        is made of beside layers.
 
     Returns:
       The decorator; it gives back what it got.
 
     Raises:
-      TypeError: Something else than layer classes, or than a rule.
+      TypeError: Something else than such classes, or than a rule.
 
     Example:
       >>> class Shift(keras.layers.Layer):                    # x + b: its gradient reads no tensor
@@ -127,9 +133,9 @@ def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
       ...     def call(self, context, x, **kwargs): ...
     """
     for layer_class in layer_classes:
-        if not (isinstance(layer_class, type) and issubclass(layer_class, keras.layers.Layer)):
+        if not (isinstance(layer_class, type) and issubclass(layer_class, _keras.OPERATION)):
             raise TypeError(
-                "`register_rule` takes subclasses of keras.layers.Layer. Received: "
+                "`register_rule` takes subclasses of keras.layers.Layer or keras.Operation. Received: "
                 f"{layer_class!r} (of type {type(layer_class).__name__})."
             )
 
@@ -158,5 +164,5 @@ def find_rule(layer: keras.layers.Layer) -> Rule | None:
 
 __all__ = [
     "BITMASK", "COMPRESS", "FUSED", "KEEP", "NOTHING", "RECOMPUTE",
-    "METHODS", "Context", "Passive", "Rule", "Save", "find_rule", "register_rule",
+    "METHODS", "Context", "Passive", "Rule", "Save", "find_rule", "is_tensor", "register_rule",
 ]  # fmt: skip

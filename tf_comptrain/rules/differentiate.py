@@ -27,7 +27,7 @@ def from_inputs(
     (convolution, matmul) and is pruned, so no gradient is written by hand.
 
     Args:
-      fn: A differentiable function of the inputs; may read the layer's variables.
+      fn: A differentiable function of the inputs, of one result or a list; may read the layer's variables.
       inputs: Tensors that fn takes.
       sites: Where each is held; None: kept as it is.
       layer: Whose dtype policy fn runs under.
@@ -47,17 +47,17 @@ def from_inputs(
             # Eagerly, what the gradient function names stays alive: not the inputs that are held.
             held = [(None, stream) if stream else (through, None) for through, stream in held]
 
-        def gradient(dy, variables=None):
+        def gradient(*dys, variables=None):
             variables = list(variables or ())
-            restored = [kept if stream is None else stream.restore(gate=dy) for kept, stream in held]
+            restored = [kept if stream is None else stream.restore(gate=dys[0]) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-            with _keras.layer_scope(layer), _keras.replay_scope(_gated(random_states, dy)), tape:
+            with _keras.layer_scope(layer), _keras.replay_scope(_gated(random_states, dys[0])), tape:
                 tape.watch([*restored, *variables])
-                y_hat = fn(*restored)
-            dws = tape.gradient(y_hat, variables, output_gradients=dy)
+                y_hat = tf.nest.flatten(fn(*restored))
+            dws = tape.gradient(y_hat, variables, output_gradients=list(dys))
             for site in filter(None, sites):
-                _collect(site, dy, dws)
-            dxs = tape.gradient(y_hat, restored, output_gradients=after(dy, dws))
+                _collect(site, dys[0], dws)
+            dxs = tape.gradient(y_hat, restored, output_gradients=[after(dy, dws) for dy in dys])
             return (dxs, dws) if variables else dxs
 
         return y, gradient
@@ -188,6 +188,69 @@ def from_output(
     y = apply(fenced(x))
     attach(y, slot)
     return y
+
+
+def from_replay(fn: Function, x: tf.Tensor, layer: keras.layers.Layer) -> tf.Tensor:
+    """y = fn(x) for an fn that is a x + b with random a and b: nothing is held.
+
+    The gradient is that of fn at zero, with the random numbers it drew.
+    """
+    states = _keras.random_states(layer)
+
+    @tf.custom_gradient
+    def apply(x):
+        with _keras.quiet_tape():
+            y = fn(x)
+
+        def gradient(dy):
+            zeros = tf.zeros_like(dy)
+            tape = tf.GradientTape(watch_accessed_variables=False)
+            with _keras.layer_scope(layer), _keras.replay_scope(_gated(states, dy)), tape:
+                tape.watch(zeros)
+                y_hat = fn(zeros)
+            return tape.gradient(y_hat, zeros, output_gradients=dy)
+
+        return y, gradient
+
+    return apply(fenced(x))
+
+
+def from_choice(
+    fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    condition: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    a: tf.Tensor,
+    b: tf.Tensor,
+) -> tf.Tensor:
+    """y = fn(a, b), elementwise with broadcasting, for an fn that takes a where condition(a, b), else b.
+
+    One exact bit per element of y is held.
+    """
+
+    @tf.custom_gradient
+    def apply(a, b):
+        ops = native.ops()
+        shapes = [(tf.shape(x), x.shape) for x in (a, b)]
+        with _keras.quiet_tape():
+            y = fn(a, b)
+            taken = tf.broadcast_to(condition(a, b), tf.shape(y))
+            _, bits = ops.comptrain_bitmask(tf.cast(taken, y.dtype))
+
+        def gradient(dy):
+            da = ops.comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
+            db = ops.comptrain_bitmask_grad(bits, dy, on=0.0, off=1.0)
+            return tuple(_summed_to(d, *shape) for d, shape in zip((da, db), shapes))
+
+        return y, gradient
+
+    return apply(fenced(a), fenced(b))
+
+
+def _summed_to(dy: tf.Tensor, shape: tf.Tensor, static_shape: tf.TensorShape) -> tf.Tensor:
+    """The gradient of a tensor of that shape which was broadcast to dy's."""
+    axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=shape, s1=tf.shape(dy))
+    dx = tf.reshape(tf.reduce_sum(dy, axes), shape)
+    dx.set_shape(static_shape)
+    return dx
 
 
 def from_mask(

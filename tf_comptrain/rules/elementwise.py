@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.activation import LOSS_READS_LOGITS
-from tf_comptrain.rules.base import COMPRESS, Context, Passive, Rule, Save, register_rule
-from tf_comptrain.rules.differentiate import from_input, from_inputs
+from tf_comptrain.rules.base import (
+    BITMASK,
+    COMPRESS,
+    KEEP,
+    Context,
+    Passive,
+    Rule,
+    Save,
+    is_tensor,
+    register_rule,
+)
+from tf_comptrain.rules.differentiate import from_choice, from_input, from_inputs
 from tf_comptrain.storage import worth_holding
+
+NO_REPLAY = "Keras 2 cannot draw its random numbers again"
 
 
 class FromInput(Rule):
@@ -42,43 +57,86 @@ class FromInput(Rule):
 
 
 class FromInputs(Rule):
-    """As `FromInput`, for a layer that is called on a list of tensors; small ones are kept.
+    """As `FromInput`, for a layer or operation of several tensors; small ones are kept.
 
     Args:
       kind: As in `FromInput`.
       draws: Whether a layer draws random numbers.
     """
 
-    def __init__(
-        self, kind: str = "nonlinear", draws: Callable[[keras.layers.Layer], bool] = lambda layer: False
-    ):
+    def __init__(self, kind: str = "nonlinear", draws: Callable[[Any], bool] = lambda layer: False):
         self.kind = kind
         self.draws = draws
+
+    def obstacle(self, layer):
+        return NO_REPLAY if self.draws(layer) and not _keras.KERAS_3 else None
 
     def saves(self, layer, storage):
         return tuple(
             Save(f"input{k}", "input", COMPRESS, kind=self.kind, number=k) for k in range(_inputs_of(layer))
         )
 
-    def call(self, context: Context, inputs, **kwargs):
+    def call(self, context: Context, *args, **kwargs):
+        flat = tf.nest.flatten((args, kwargs))
+        tensors = [k for k, value in enumerate(flat) if is_tensor(value)]
+        sites = {
+            k: context.sites.get(f"input{number}") if worth_holding(flat[k]) else None
+            for number, k in enumerate(tensors)
+            if flat[k].dtype.is_floating  # not masks
+        }
+        if not any(sites.values()) or kwargs.get("return_attention_scores"):
+            return context.original(*args, **kwargs)
+
+        def run(*inputs):
+            given = dict(zip(sites, inputs))
+            filled = [given.get(k, value) for k, value in enumerate(flat)]
+            args_again, kwargs_again = tf.nest.pack_sequence_as((args, kwargs), filled)
+            return context.original(*args_again, **kwargs_again)
+
         layer = context.layer
-        if not isinstance(inputs, (list, tuple)) or any(x.dtype == tf.float64 for x in inputs):
-            return context.original(inputs, **kwargs)
-        if kwargs.get("return_attention_scores"):
-            return context.original(inputs, **kwargs)
-        sites = [context.sites.get(f"input{k}") if worth_holding(x) else None for k, x in enumerate(inputs)]
-
-        def run(*tensors):
-            return context.original(list(tensors), **kwargs)
-
-        return from_inputs(run, inputs, sites, layer, recompute=self.draws(layer))
+        inputs = [flat[k] for k in sites]
+        return from_inputs(run, inputs, list(sites.values()), layer, recompute=self.draws(layer))
 
 
-class _Softmax(FromInput):
-    """The layer; the function is a rule of activations."""
+class Softmax(FromInput):
+    """The layer or operation; the function in `activation=` is a rule of activations."""
 
     def obstacle(self, layer):
         return None if _keras.feeds_a_layer(layer) else LOSS_READS_LOGITS
+
+
+class Extreme(Rule):
+    """The largest or smallest of some tensors, elementwise: one bit for each two says which it was.
+
+    Args:
+      fn: Of two tensors.
+      condition: Of two tensors: where fn takes the first one.
+    """
+
+    storages = (BITMASK, KEEP)
+
+    def __init__(self, fn: Callable, condition: Callable):
+        self.fn = fn
+        self.condition = condition
+
+    def saves(self, layer, storage):
+        return (Save("mask", "output", BITMASK, bits=max(_inputs_of(layer) - 1, 1)),)
+
+    def call(self, context: Context, *args, **kwargs):
+        tensors = as_tensors(args[0] if len(args) == 1 else args)
+        if tensors is None or any(getattr(x, "_keras_mask", None) is not None for x in tensors):
+            return context.original(*args, **kwargs)
+        return functools.reduce(partial(from_choice, self.fn, self.condition), tensors)
+
+
+def as_tensors(values: Sequence[Any]) -> list[tf.Tensor] | None:
+    """Tensors of one type and rank, and numbers as tensors of that type; None where they differ or have no codec."""
+    tensors = [value for value in values if is_tensor(value)]
+    if len({(x.dtype, x.shape.rank) for x in tensors}) != 1 or tensors[0].dtype not in SUPPORTED_DTYPES:
+        return None
+    if not all(is_tensor(value) or isinstance(value, (int, float)) for value in values):
+        return None
+    return [value if is_tensor(value) else tf.constant(value, tensors[0].dtype) for value in values]
 
 
 def _inputs_of(layer: keras.layers.Layer) -> int:
@@ -87,6 +145,8 @@ def _inputs_of(layer: keras.layers.Layer) -> int:
 
 # Each factor of a product is the other's gradient.
 register_rule(keras.layers.Multiply, keras.layers.Dot)(FromInputs())
+register_rule(keras.layers.Maximum)(Extreme(tf.maximum, tf.greater_equal))
+register_rule(keras.layers.Minimum)(Extreme(tf.minimum, tf.less_equal))
 register_rule(keras.layers.Attention, keras.layers.AdditiveAttention)(
     FromInputs(draws=lambda layer: bool(getattr(layer, "dropout", 0.0)))
 )
@@ -98,6 +158,6 @@ register_rule(
     )
 )(FromInput("norm"))
 register_rule(keras.layers.ELU, keras.layers.PReLU)(FromInput("nonlinear"))
-register_rule(keras.layers.Softmax)(_Softmax())
+register_rule(keras.layers.Softmax)(Softmax())
 register_rule(*_keras.application_layers("LayerScale"))(FromInput("linear"))
 register_rule(*_keras.application_layers("CustomScaleLayer", "StochasticDepth"))(Passive())

@@ -78,7 +78,10 @@ class _Linear(Rule):
         return None
 
     def saves(self, layer, storage):
-        return (Save("input", "input", COMPRESS, kind="linear"), *activation.saves_of(layer))
+        return (
+            Save("input", "input", COMPRESS, kind="linear"),
+            *activation.saves_of(layer.activation, layer),
+        )
 
     def call(self, context: Context, x, **kwargs):
         layer = context.layer
@@ -86,7 +89,7 @@ class _Linear(Rule):
             return context.original(x, **kwargs)
         linear = linear_part(layer, **kwargs)
         y = from_input(linear, x, context.sites["input"], layer) if worth_holding(x) else linear(x)
-        return activation.apply(context, y)
+        return activation.apply(layer.activation, context, y)
 
 
 _LAYERS = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
-from tf_comptrain.rules.base import BITMASK, KEEP, Context, Passive, Rule, Save, register_rule
+from tf_comptrain.rules.base import BITMASK, KEEP, NOTHING, Context, Passive, Rule, Save, register_rule
+from tf_comptrain.rules.differentiate import from_replay
+from tf_comptrain.rules.elementwise import NO_REPLAY
 from tf_comptrain.storage import fenced
 
 _NAMES = (
@@ -15,6 +19,7 @@ _NAMES = (
     "ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D", "Cropping1D", "Cropping2D", "Cropping3D",
     "UpSampling1D", "UpSampling2D", "UpSampling3D", "GaussianNoise", "Rescaling", "Normalization",
     "ActivityRegularization", "Embedding", "Masking", "Resizing", "CenterCrop",
+    "AdaptiveAveragePooling1D", "AdaptiveAveragePooling2D", "AdaptiveAveragePooling3D",
 )  # fmt: skip
 register_rule(*(getattr(keras.layers, name) for name in _NAMES if hasattr(keras.layers, name)))(Passive())
 
@@ -51,6 +56,23 @@ class _Dropout(Rule):
         return apply(fenced(x))
 
 
+class _Noise(Rule):
+    """x times random numbers, plus others: they are drawn again, and nothing is held."""
+
+    storages = (NOTHING, KEEP)
+
+    def obstacle(self, layer):
+        return None if _keras.KERAS_3 else NO_REPLAY
+
+    def saves(self, layer, storage):
+        return ()
+
+    def call(self, context: Context, x, **kwargs):
+        kwargs["training"] = True
+        return from_replay(partial(context.original, **kwargs), x, context.layer)
+
+
+register_rule(keras.layers.AlphaDropout, keras.layers.GaussianDropout)(_Noise())
 register_rule(
     keras.layers.Dropout,
     keras.layers.SpatialDropout1D,
