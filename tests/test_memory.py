@@ -15,6 +15,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain.memory import best_fit, explain, max_batch, predict, saved_report, trace, trial
 from tf_comptrain.memory.batches import random_batch
+from tf_comptrain.memory.saved import SavedTensor
 from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Job, Trial, run_trial
 
 BATCH, SIZE = 32, 32
@@ -316,6 +317,32 @@ def test_a_predicted_peak_is_found_where_it_lies_at_that_batch():
 
     assert predict.peak_at(5, step(2), step(4), (2, 4)) == 1000 * 1024
     assert 5000 * 1024 <= predict.peak_at(50, step(2), step(4), (2, 4)) < 2 * 5000 * 1024
+
+
+def test_saved_tensors_too_small_for_a_trace_count_from_the_ones_before_to_the_ones_after():
+    def step(batch):
+        """Three buffers that are held, a, b and c; then the last one is released, and the others around d."""
+        made = [event(op, 300 * batch, number) for number, op in enumerate("abc", 1)]
+        return trace.Trace(
+            0,
+            (*made, event("", -300 * batch, 3), event("", -300 * batch, 2), event("d", 1000 * batch, 4))
+            + (event("", -1000 * batch, 4), event("", -300 * batch, 1)),
+        )
+
+    def saved(op, size):
+        return SavedTensor("", op, "compress", (), "float32", 1024 * size, 0)
+
+    recorded = [saved(op, 300 * 4) for op in "abc"]
+    peaks = {
+        place: predict.peak_at(
+            8, step(2), step(4), (2, 4), [*recorded[:place], saved("tiny", 100), *recorded[place:]]
+        )
+        for place in range(4)
+    }
+    without = predict.peak_at(8, step(2), step(4), (2, 4))
+    # What is made before b is held until after b is released, and so is alive beside d.
+    assert peaks[0] - without == peaks[1] - without == 2 * 100 * 1024
+    assert peaks[2] == peaks[3] == without
 
 
 @pytest.mark.parametrize("compress", [False, True])

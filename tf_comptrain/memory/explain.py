@@ -172,11 +172,16 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
 
 def trace_model(model: keras.Model, x: Any, y: Any) -> Trace:
     """The allocator trace of one training step after two of warm-up; the model is left as it was."""
+    return trace_steps(model, x, y, 1)[0]
+
+
+def trace_steps(model: keras.Model, x: Any, y: Any, count: int) -> list[Trace]:
+    """As `trace_model`, of several steps one after the other."""
     step = _keras.train_step_runner(model, x, y)
     with state_restored(model):
         step()
         step()
-        return trace_step(step)
+        return [trace_step(step) for _ in range(count)]
 
 
 def _explain(model: keras.Model, batch_size: int, trace: Trace) -> Peak:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain.memory.best_fit import BestFit
-from tf_comptrain.memory.explain import batch_of, trace_model
+from tf_comptrain.memory.explain import batch_of, trace_model, trace_steps
 from tf_comptrain.memory.measure import state_restored
 from tf_comptrain.memory.saved import SavedTensor, saved_tensors
 from tf_comptrain.memory.trace import Event, Trace
@@ -18,6 +18,7 @@ from tf_comptrain.memory.trace import Event, Trace
 # Smaller ones would leave streams below the 256 kB from which on TensorFlow records a buffer.
 _SMALL_BATCHES = (4, 8)
 _LEAST_RECORDED = 256 << 10  # bytes
+_TRACES = 3  # no two steps run in the same order, and so have the same peak
 _STEPS = 3
 
 
@@ -31,8 +32,9 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
 
     and the allocations and releases of the larger step are replayed at the sizes this gives, in an
     allocator that works as TensorFlow's. So the peak is found where it lies at `batch_size`, which
-    may be another moment of the step. TensorFlow records no buffers under 256 kB: those that are held for
-    the backward pass are taken from `saved_tensors`, and to grow with the batch.
+    may be another moment of the step. Of three larger steps the highest counts. TensorFlow records no
+    buffers under 256 kB: those that are held for the backward pass are taken from `saved_tensors`, and
+    to grow with the batch.
 
     Args:
       model: A compiled Keras model, compressed or not.
@@ -51,14 +53,14 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
     Example:
       >>> ct.memory.predict_peak(model, 256) / 1e9
     """
-    small, large = (
-        trace_model(model, *_first(count, *batch_of(model, count if x is None else x, y)))
-        for count in _SMALL_BATCHES
+    (small_x, small_y), (large_x, large_y) = (
+        _first(count, *batch_of(model, count if x is None else x, y)) for count in _SMALL_BATCHES
     )
+    small = trace_model(model, small_x, small_y)
+    traces = trace_steps(model, large_x, large_y, _TRACES)
     with state_restored(model):
-        count = _SMALL_BATCHES[1]
-        saved = saved_tensors(model, *_first(count, *batch_of(model, count if x is None else x, y)))
-    return peak_at(batch_size, small, large, _SMALL_BATCHES, saved)
+        saved = saved_tensors(model, large_x, large_y)
+    return max(peak_at(batch_size, small, large, _SMALL_BATCHES, saved) for large in traces)
 
 
 def _first(count: int, x: Any, y: Any) -> tuple:
