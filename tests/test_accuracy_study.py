@@ -83,5 +83,5 @@ def test_the_report_replaces_its_own_part_only(tmp_path):
     report.write(tmp_path, tmp_path, study.PROTOCOLS)
     page = (tmp_path / "accuracy.md").read_text()
     assert page.startswith("before\n") and page.endswith("after\n") and "old" not in page
-    assert "| lossless | 2 | 61.50 ± 0.71 | +10.00 [+10.00, +10.00] | 2.0 | 2.0 | 1 / 1.0 | 1.00 |" in page
+    assert "| lossless | 2 | 61.50 ± 0.71 | +10.00 [+10.00, +10.00] | 2.0 | 2.0 | 0.0 | 1.0 | 1.00 |" in page
     assert (tmp_path / "images" / "accuracy_two-core_cnn.png").exists()

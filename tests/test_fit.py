@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -55,14 +56,21 @@ def data(count=SAMPLES):
     return rng.normal(size=(count, 8, 8, 3)).astype("float32"), rng.integers(0, 10, count)
 
 
-def network(first=None, last=None, faults=True, compress=False, **kwargs):
-    keras.backend.clear_session()  # layer names as in a new process
+def network(first=(), last=(), faults=True, compress=False, **kwargs):
+    """Args of `Fault` behind the first and the last layer. Names are those of a new process."""
     keras.utils.set_random_seed(0)
-    points = [first or Fault(), last or Fault()] if faults else []
-    conv, dense = layers.Conv2D(8, 3, padding="same", activation="relu"), layers.Dense(10)
-    parts = [keras.Input((8, 8, 3)), conv, *points[:1], layers.Conv2D(8, 3), layers.BatchNormalization()]
-    parts += [layers.Dropout(0.2), layers.Flatten(), dense, *points[1:]]
-    model = keras.Sequential(parts)
+    model = keras.Sequential(name="network")
+    model.add(keras.Input((8, 8, 3)))
+    model.add(layers.Conv2D(8, 3, padding="same", activation="relu", name="conv1"))
+    if faults:
+        model.add(Fault(*first, name="first"))
+    model.add(layers.Conv2D(8, 3, name="conv2"))
+    model.add(layers.BatchNormalization(name="norm"))
+    model.add(layers.Dropout(0.2, name="dropout"))
+    model.add(layers.Flatten(name="flatten"))
+    model.add(layers.Dense(10, name="dense"))
+    if faults:
+        model.add(Fault(*last, name="last"))
     if compress:
         ct.compress_model(model)
     return compiled(model, optimizer="adam", metrics=["accuracy"], **kwargs)
@@ -113,7 +121,7 @@ def test_trains_like_model_fit(capsys):
 @pytest.mark.parametrize("point", ["first", "last"])
 def test_replays_to_the_same_weights(undisturbed, direction, point):
     """In step 4 of the first epoch, and so after the snapshot at step 2."""
-    model = network(**{point: Fault(direction, at=4)})
+    model = network(**{point: (direction, 4)})
     history = fit(model, retries=1)
     (event,) = events(history)
     assert (event.epoch, event.step, event.back_to) == (0, 3, 2)
@@ -136,7 +144,7 @@ def test_lowers_the_batch_and_sees_every_sample_once(capsys):
 
     steps = []
     count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(batch))
-    model = network(first=Fault("backward", at=5))
+    model = network(first=("backward", 5))
     history = fit(model, samples.map(noted), epochs=1, verbose=2, callbacks=[count], shuffle=False)
     (event,) = events(history)
     assert (event.step, event.back_to, event.batch, event.new_batch) == (4, 4, BATCH, BATCH // 2)
@@ -150,7 +158,7 @@ def test_lowers_the_batch_and_sees_every_sample_once(capsys):
 
 
 def test_raises_at_the_smallest_batch_with_the_state_of_the_snapshot():
-    model = network(first=Fault("backward", at=1))
+    model = network(first=("backward", 1))
     before = model.get_weights()
     with pytest.raises(tf.errors.ResourceExhaustedError, match="`min_batch` is 8"):
         fit(model, min_batch=BATCH)
@@ -177,7 +185,7 @@ def test_no_variable_is_read_before_it_is_restored(undisturbed):
 
 def test_bounds_and_callbacks_are_part_of_the_state():
     runs = []
-    for fault in (Fault(), Fault("backward", at=9)):
+    for fault in ((), ("backward", 9)):
         model = network(first=fault, compress=True)
         bounds = ct.AdaptiveErrorBound(interval=2, warmup=1)
         stop = keras.callbacks.EarlyStopping("loss", patience=5)
@@ -192,12 +200,12 @@ def test_bounds_and_callbacks_are_part_of_the_state():
 
 def test_adaptive_batch_size_steers_and_learns_of_failures():
     tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, min_batch=2, verbose=0)
-    model = network(first=Fault("backward", at=3), compress=True)
+    model = network(first=("backward", 3), compress=True)
     fit(model, epochs=3, callbacks=[tuner])
     first = tuner.decisions[0]
     assert (first.action, first.batch, first.epoch) == ("lower", 4, 0)
     assert first.reason.startswith("out of memory") and first.learning_rate == pytest.approx(0.0005)
-    assert all(decision.batch <= 4 for decision in tuner.decisions)
+    assert all(decision.batch < BATCH for decision in tuner.decisions)
     model = network(compress=True)
     tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, verbose=0)
     history = fit(model, epochs=3, callbacks=[tuner])
@@ -278,6 +286,68 @@ def test_killed_processes_and_failed_steps(mode):
     command = [sys.executable, BENCHMARK, "--kills", "2", "--ooms", "1", "--epochs", "6", "--modes", mode]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+MIRRORED = """
+    import numpy as np
+    import tensorflow as tf
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    from test_fit import ct, data, equal, events, fit, network
+
+    tf.config.experimental.enable_op_determinism()
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    alone = network(faults=False, compress=True)
+    expected = fit(alone, shuffle=False).history["loss"]
+    runs = []
+    for fault in ((), ("backward", 17)):  # called by both replicas: in step 9
+        with strategy.scope():
+            model = network(first=fault, compress=True)
+        bounds = ct.AdaptiveErrorBound(interval=2, warmup=1)
+        runs.append((model, fit(model, retries=1, shuffle=False, callbacks=[bounds]), bounds.updates))
+    (plain, history, updates), (model, replayed, same) = runs
+    np.testing.assert_allclose(history.history["loss"], expected, rtol=0.1)
+    assert [event.back_to for event in events(replayed)] == [2], events(replayed)
+    assert equal(model, plain) and updates == same and len(updates) > 4
+
+    with strategy.scope():
+        model = network(first=("forward", 3), compress=True)
+    history = fit(model, *data(33), epochs=1, checkpoint_dir=FOLDER)  # one sample is left in the end
+    assert [event.new_batch for event in events(history)] == [4]
+    assert int(model.optimizer.iterations.numpy()) == 8 and np.isfinite(history.history["loss"]).all()
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+    with strategy.scope():
+        again = network(compress=True)
+    fit(again, *data(33), epochs=1, checkpoint_dir=FOLDER)
+    assert equal(again, model)
+    for bad, message in (({"batch_size": 1}, "number of replicas, 2"),):
+        try:
+            fit(again, **bad)
+        except ValueError as error:
+            assert message in str(error)
+        else:
+            raise AssertionError(message)
+"""
+
+
+def test_mirrored_strategy(tmp_path):
+    """Two replicas on two logical devices: replayed and restored to the same values, of each replica."""
+    code = textwrap.dedent(MIRRORED).replace("FOLDER", repr(str(tmp_path)))
+    tests = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_strategies_of_several_processes_are_refused():
+    class Workers:
+        num_replicas_in_sync = 4
+
+    model = network(faults=False)
+    model._distribute_strategy = Workers()
+    with pytest.raises(ValueError, match="in one process.*Workers: use model.fit"):
+        fit(model)
 
 
 def samples(count=SAMPLES):

@@ -18,7 +18,7 @@ from tf_comptrain.storage import Site
 
 
 class LawSite(NamedTuple):
-    """A layer whose weight-gradient error the law predicts.
+    """A layer whose weight-gradient error the law predicts: of a kernel, or a batch normalization's gamma.
 
     Attributes:
       layer: The layer.
@@ -31,6 +31,15 @@ class LawSite(NamedTuple):
     name: str
     site: Site
     share: float
+
+    @property
+    def weight(self) -> Any:
+        """The variable; None where that does not train, or the normalization has no gamma."""
+        weights = self.layer.trainable_weights
+        if self.site.kind == "norm":
+            gamma = self.layer.gamma if self.layer.scale else None
+            return gamma if any(gamma is weight for weight in weights) else None
+        return next((weight for weight in weights if len(weight.shape) > 1), None)
 
 
 _TOLERANCE = 0.25  # of the measured error: how far off the law may be and still be said to hold
@@ -76,7 +85,7 @@ def law_sites(instruments: Instrumentation) -> list[LawSite]:
     found = []
     for layer, instrument in instruments.all_instruments().items():
         for site in instrument.context.sites.values():
-            share = _share(layer) if site.kind == "linear" else None
+            share = _share(layer) if site.kind == "linear" else 1.0 if site.kind == "norm" else None
             if share is not None:
                 found.append(LawSite(layer, instrument.path, site, share))
     return found
@@ -146,15 +155,13 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
             loss = _keras.compute_loss(model, x, y)
         tape.gradient(loss, _keras.trainable_variables(model))
         del tape
-        checks = [_check(law, recordings) for law in law_sites(instruments)]
-        found = [check for check in checks if check is not None]
-        for instrument in instruments.all_instruments().values():
-            for site in instrument.context.sites.values():
-                if site.kind == "norm" and isinstance(
-                    instrument.context.layer, keras.layers.BatchNormalization
-                ):
-                    found += _check_batch_norm(instrument.path, recordings[id(site.holder)])
-    return found
+        laws = law_sites(instruments)
+        found = [_check(law, recordings) for law in laws if law.site.kind == "linear"]
+        checks = [check for check in found if check is not None]
+        for law in laws:
+            if law.site.kind == "norm":
+                checks += _check_batch_norm(law.name, recordings[id(law.site.holder)])
+    return checks
 
 
 class _Normalized(NamedTuple):
@@ -196,7 +203,7 @@ class _Recording:
         self.normalized.append(_Normalized(dy, gamma, mean, inv_std, dx, dgamma))
         return dx, dgamma, dbeta
 
-    def collect(self, dy: tf.Tensor, dw: tf.Tensor | None) -> None:
+    def collect(self, dy: tf.Tensor, dw: tf.Tensor | None, scale: tf.Tensor | None = None) -> None:
         self.gradients.append((dy, dw))
 
 

@@ -78,15 +78,17 @@ def fit(
     needs no `elastic_batch` here.
 
     Args:
-      model: Compiled; compressed or not; not under a tf.distribute strategy of several replicas.
+      model: Compiled; compressed or not; on one device, or made under a tf.distribute.MirroredStrategy:
+        each batch is split among its replicas then, and up to as many samples as there are replicas, less
+        one, are left out at the end of an epoch.
       x: Arrays with `y` (or a structure of them), or a tf.data.Dataset of single samples of known
         length, (x, y) or (x, y, sample_weight), or a function from the epoch to such a dataset.
       y: Targets, where `x` is arrays.
-      batch_size: Samples per batch to begin with.
+      batch_size: Samples per batch to begin with, over all replicas.
       epochs: Number of the last epoch, counted from 1.
       snapshot_every: Steps from one snapshot to the next: what a failure costs at most.
       checkpoint_dir: Folder of the state on disk; a checkpoint there is continued. None: none.
-      min_batch: Smallest batch. Running out of memory at this size raises.
+      min_batch: Smallest batch, at least a sample for each replica. Running out of memory at this size raises.
       retries: How often a failed stretch is replayed at the same batch size before that is lowered.
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
         is shuffled in, True 10,000. A function's datasets are taken as they are.
@@ -101,7 +103,8 @@ def fit(
 
     Raises:
       ValueError: Before training: a dataset that is batched, of unknown length or unsteady order;
-        `min_batch` above `batch_size`; a checkpoint of another model or other data; bad numbers.
+        `min_batch` above `batch_size`; a checkpoint of another model or other data; bad numbers; a strategy
+        of several replicas that is no MirroredStrategy.
       tf.errors.ResourceExhaustedError: Out of memory at `min_batch`. The model is as it was at the
         last snapshot.
 
@@ -118,12 +121,7 @@ def fit(
         )
     if not getattr(model, "compiled", False):
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise ValueError(
-            f"ct.fit trains on one device. Received a model made under a strategy of {replicas} replicas: "
-            "use model.fit."
-        )
+    min_batch = max(min_batch, _checked_replicas(model, batch_size))
     samples = Samples(x, y, sample_weight, shuffle, seed)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     kept = None if folder is None else snapshot.read(folder)
@@ -163,6 +161,7 @@ class _Run:
         self.min_batch = min_batch
         self.retries = retries
         self.verbose = verbose
+        self.replicas = model.distribute_strategy.num_replicas_in_sync
         self.events: list[Event] = []
         self.failures = 0  # at this batch size, since the snapshot
         self.place = Place(0, 0, 0, elastic.size)
@@ -199,7 +198,7 @@ class _Run:
         else:
             self._keep(Place(epoch, 0, 0, self.elastic.size))
         logs: dict = {}
-        while self.place.samples < self.samples.count and not self.model.stop_training:
+        while self._left() and not self.model.stop_training:
             reason = ""
             try:
                 logs = self._steps()
@@ -217,13 +216,13 @@ class _Run:
 
     def _steps(self) -> dict:
         """Trains from `place` to the end of the epoch, or until a callback ends the training."""
-        batches = self.samples.batches(self.place.epoch, self.place.samples, self.place.batch)
-        iterator = iter(batches)
-        left = -(-(self.samples.count - self.place.samples) // self.place.batch)
+        left = self._left()
+        batches = self.samples.batches(self.place.epoch, self.place.samples, self.place.batch).take(left)
+        iterator = iter(_keras.distributed(batches, self.model))
         _keras.show_steps(self.callbacks, self.place.step + left)
         since = 0
         logs: dict = {}
-        while self.place.samples < self.samples.count:
+        while left:
             if since >= self.snapshot_every:
                 self._keep(self.place)
                 since = 0
@@ -238,6 +237,11 @@ class _Run:
             if self.model.stop_training:
                 break
         return logs
+
+    def _left(self) -> int:
+        """Batches of the epoch still to come: each has a sample for every replica."""
+        whole, rest = divmod(self.samples.count - self.place.samples, self.place.batch)
+        return whole + (rest >= self.replicas)
 
     def _keep(self, place: Place) -> None:
         self.place = place
@@ -345,6 +349,21 @@ def _check_numbers(**numbers: int) -> None:
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` must be a positive integer. Received: {value!r}.")
+
+
+def _checked_replicas(model: keras.Model, batch_size: int) -> int:
+    strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
+    if replicas > 1 and not isinstance(strategy, tf.distribute.MirroredStrategy):
+        raise ValueError(
+            "ct.fit trains in one process, on one device or under a tf.distribute.MirroredStrategy. Received a "
+            f"model made under {type(strategy).__name__}: use model.fit."
+        )
+    if batch_size < replicas:
+        raise ValueError(
+            f"`batch_size` must be at least the number of replicas, {replicas}. Received: {batch_size}."
+        )
+    return replicas
 
 
 def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:

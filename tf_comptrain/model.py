@@ -89,6 +89,8 @@ class Instrumentation:
       wrapped: By layer, those of `Compress` wrappers in the model.
       collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
         `collect_statistics` is called.
+      pace: [factor, pace, offset] of the learning-rate schedule (`_keras.pace_schedule`); None until
+        `pace_schedule` is called.
       bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
         ones.
       rate_changes: Under XLA: every time that values were out of a stream's range, in order.
@@ -104,6 +106,7 @@ class Instrumentation:
         self.report = report
         self.wrapped = wrapped
         self.collecting: tf.Variable | None = None
+        self.pace: tf.Variable | None = None
         self.bound_scale = 1.0
         self.rate_changes: list[RateChange] = []
 
@@ -155,9 +158,20 @@ class Instrumentation:
         with _keras.strategy_scope(model):
             self.collecting = tf.Variable(False, trainable=False, name="comptrain_collecting")
             for site in self.sites().values():
-                if site.kind == "linear":
+                if site.kind != "nonlinear":
                     site.statistics = GradientStatistics(site.name, self.collecting)
         _keras.forget_traces(model)
+
+    def pace_schedule(self, model: keras.Model) -> tf.Variable:
+        """Lets the model's learning-rate schedule follow `pace`, as it was left or from 1, 1, 0 on."""
+        if self.pace is None:
+            with _keras.strategy_scope(model):
+                self.pace = tf.Variable((1.0, 1.0, 0.0), trainable=False, name="comptrain_pace")
+        if _keras.pace_schedule(model.optimizer, self.pace):
+            self.pace.assign((1.0, 1.0, 0.0))
+            _keras.forget_traces(model)
+            model.make_train_function()
+        return self.pace
 
 
 # model -> Instrumentation: by compress_model, or of models that have wrappers alone.
@@ -304,6 +318,7 @@ def restore_model(model: keras.Model) -> None:
     for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
     _keras.unfence_optimizer(model)
+    _keras.unpace_schedule(getattr(model, "optimizer", None))
     _keras.unwatch_steps(model)
     del _instrumented[model]
     _keras.forget_traces(model)

@@ -66,17 +66,19 @@ class Snapshot(NamedTuple):
 
 
 def state_variables(model: keras.Model) -> list:
-    """Weights, optimizer slots, iterations, learning rate, seeds, metrics; bounds and their statistics."""
+    """Weights, optimizer slots, iterations, learning rate, seeds, metrics; bounds and their statistics.
+
+    Of a variable that the replicas of a strategy write each for itself, the replicas' own.
+    """
     variables = _keras.all_variables(model)
     if is_compressed(model):
         handle = instrumentation(model)
-        if handle.collecting is not None:
-            variables.append(handle.collecting)
+        variables += [variable for variable in (handle.collecting, handle.pace) if variable is not None]
         for site in handle.sites().values():
             variables.append(site.state)
             if site.statistics is not None:
                 variables += [site.statistics.output, site.statistics.weight]
-    return variables
+    return [part for variable in variables for part in _keras.replica_parts(variable)]
 
 
 def signature(model: keras.Model) -> dict[str, Any]:

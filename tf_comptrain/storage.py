@@ -168,9 +168,18 @@ class GradientStatistics:
         self.output = _variable((0.0, 0.0, 0.0), f"{name}/output_gradient")
         self.weight = _variable((0.0, 0.0, 0.0), f"{name}/weight_gradient")
 
-    def collect(self, dy: tf.Tensor, dw: tf.Tensor | None) -> None:
-        """Adds the reductions to the step: [mean_k sum dy_k^2, mean |dy|, non-finite elements]."""
+    def collect(self, dy: tf.Tensor, dw: tf.Tensor | None, scale: tf.Tensor | None = None) -> None:
+        """Adds the reductions to the step: [mean_k sum dy_k^2, mean |dy|, non-finite elements].
+
+        Args:
+          dy: [.., channels] incoming gradient.
+          dw: Gradient of the weight; None: it has none.
+          scale: [channels] factor on dy.
+        """
         stats = native.ops().comptrain_gradient_stats
+        if scale is not None:
+            factor = tf.cast(scale, dy.dtype)
+            dy = tf.cond(self.enabled, lambda: dy * factor, lambda: dy[:0])
         self.output.assign(stats(dy, self.enabled, self.output))
         if dw is not None:
             self.weight.assign(stats(dw, self.enabled, self.weight))

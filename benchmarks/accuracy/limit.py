@@ -1,37 +1,36 @@
 """Training under a memory limit: plain at the batch it manages, adaptive from there on.
 
-    python benchmarks/accuracy/limit.py CIFAR10.npz [--network resnet20] [--batch 64] [--seeds 1 2 3]
+    python benchmarks/accuracy/limit.py CIFAR10.npz [--network resnet20] [--batch 32] [--seeds 1 2 3]
 
 The limit is what the plain network needs at that batch, measured. The adaptive run is given the limit and
-begins at the same batch: bounds by `AdaptiveErrorBound`, batch by `AdaptiveBatchSize`.
+begins at the same batch: bounds by `AdaptiveErrorBound`, batch and learning rate by `AdaptiveBatchSize`, all
+defaults. Both see the same number of images and are given the same schedule: SGD with momentum, a highest rate
+of 0.1 per 128 images (He et al.), warm-up over a tenth of the steps, then half a cosine to 0. Each finished
+seed is one line of results/limit.jsonl; seeds that are there are not trained again.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import os
+import statistics
 import time
+from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import data
 import keras
 import networks
+import numpy as np
 import tensorflow as tf
 
 import tf_comptrain as ct
 
-
-def compiled(network: str, seed: int, rate: float) -> keras.Model:
-    keras.utils.set_random_seed(seed)
-    model = networks.BUILDERS[network]()
-    model.compile(
-        keras.optimizers.Adam(rate),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        jit_compile=False,
-    )
-    return model
+RESULTS = Path(__file__).resolve().parent / "results" / "limit.jsonl"
 
 
 class Seconds(keras.callbacks.Callback):
@@ -53,53 +52,97 @@ class Seconds(keras.callbacks.Callback):
         self.epochs.append(self.sum)
 
 
-def train(model: keras.Model, images: data.Images, batch: int, epochs: int, more: list) -> tuple:
-    """(history, CPU seconds of the last epoch's steps)"""
-    # Sample by sample, as bytes: float arrays in the allocator would be a large part of what it counts.
-    samples = tf.data.Dataset.from_tensor_slices((images.x, images.y)).shuffle(len(images.x))
-    scaled = samples.map(lambda x, y: ((tf.cast(x, tf.float32) - 120.0) / 64.0, y))
-    batches = ct.elastic_batch(scaled, batch, drop_remainder=True)
-    seconds = Seconds()
-    history = model.fit(batches, epochs=epochs, verbose=0, callbacks=[*more, seconds]).history
-    return history, seconds.epochs[-1], batches.elastic.size
+def compiled(args: argparse.Namespace, seed: int) -> keras.Model:
+    keras.backend.clear_session()
+    gc.collect()
+    keras.utils.set_random_seed(seed)
+    model = networks.BUILDERS[args.network]()
+    steps = args.epochs * (args.images // args.batch)
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, steps, warmup_target=0.1 * args.batch / 128, warmup_steps=steps // 10
+    )
+    model.compile(
+        keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    return model
+
+
+def train(model: keras.Model, images: data.Images, args: argparse.Namespace, more: list) -> dict[str, Any]:
+    # By number, so that the images stay out of the allocator, as they would with a GPU.
+    x, y = data.scaled(images.x), images.y
+
+    def sample(row):
+        image, label = tf.numpy_function(lambda row: (x[row], y[row]), [row], (tf.float32, tf.int64))
+        return tf.ensure_shape(image, x.shape[1:]), tf.ensure_shape(label, ())
+
+    rows = tf.data.Dataset.range(len(x)).shuffle(len(x))
+    batches = ct.elastic_batch(rows.map(sample), args.batch, drop_remainder=True)
+    seconds, memory = Seconds(), ct.MemoryLogger()
+    history = model.fit(batches, epochs=args.epochs, verbose=0, callbacks=[*more, memory, seconds]).history
+    x_test, y_test = data.scaled(images.x_test), images.y_test
+    _, accuracy = model.evaluate(x_test, y_test, batch_size=args.batch, verbose=0)
+    return {
+        "accuracy": round(accuracy, 5),
+        "loss": [round(loss, 5) for loss in history["loss"]],
+        "batches": [int(size) for size in history.get("batch_size", [args.batch] * args.epochs)],
+        "peak_bytes": [record.peak_bytes for record in memory.records],
+        "cpu_s": [round(s, 3) for s in seconds.epochs],
+    }
+
+
+def run(args: argparse.Namespace, images: data.Images, seed: int) -> dict[str, Any]:
+    plain = train(compiled(args, seed), images, args, [])
+    limit = max(plain["peak_bytes"])
+    model = compiled(args, seed)
+    ct.compress_model(model, codec=args.codec)
+    tuner = ct.AdaptiveBatchSize(memory_limit=limit, verbose=0)
+    adaptive = train(model, images, args, [ct.AdaptiveErrorBound(), tuner])
+    task = {name: getattr(args, name) for name in ("network", "batch", "images", "epochs", "codec")}
+    decisions = [f"epoch {d.epoch + 1}: {d.action}, batch {d.batch}: {d.reason}" for d in tuner.decisions]
+    found = {"task": task, "seed": seed, "limit_bytes": limit, "plain": plain, "adaptive": adaptive}
+    return {**found, "decisions": decisions}
+
+
+def told(found: dict[str, Any]) -> str:
+    plain, adaptive, batch = found["plain"], found["adaptive"], found["task"]["batch"]
+    last = adaptive["batches"][-1]
+    return (
+        f"seed {found['seed']}, limit {found['limit_bytes'] / 1e6:.1f} MB: plain batch {batch}, accuracy "
+        f"{plain['accuracy']:.2%}; adaptive batches {adaptive['batches']}, ends at {last / batch:.2f} b, peak "
+        f"{max(adaptive['peak_bytes']) / 1e6:.1f} MB, accuracy {adaptive['accuracy']:.2%}; images per CPU second "
+        f"{plain['cpu_s'][-1] / adaptive['cpu_s'][-1]:.2f} times plain's in the last epoch, "
+        f"{sum(plain['cpu_s'][1:]) / sum(adaptive['cpu_s'][1:]):.2f} times after the first"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cifar", help="CIFAR-10 as .npz; see data.load")
     parser.add_argument("--network", choices=networks.BUILDERS, default="resnet20")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--codec", default="plane")
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--lr-scaling", default="sqrt")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     images = data.load(args.cifar, args.images, 2000)
-    test = (data.scaled(images.x_test), images.y_test)
+    lines = args.results.read_text().splitlines() if args.results.exists() else []
+    task = {name: getattr(args, name) for name in ("network", "batch", "images", "epochs", "codec")}
+    done = {found["seed"]: found for found in map(json.loads, lines) if found["task"] == task}
     for seed in args.seeds:
-        plain = compiled(args.network, seed, args.rate)
-        memory = ct.MemoryLogger()
-        history, plain_s, _ = train(plain, images, args.batch, args.epochs, [memory])
-        _, plain_accuracy = plain.evaluate(*test, batch_size=500, verbose=0)
-        limit = max(record.peak_bytes for record in memory.records)
-        del plain, history
-        tf.keras.backend.clear_session()
-        model = compiled(args.network, seed, args.rate)
-        ct.compress_model(model)
-        tuner = ct.AdaptiveBatchSize(memory_limit=limit, lr_scaling=args.lr_scaling)
-        log = ct.MemoryLogger()
-        history, adaptive_s, batch = train(
-            model, images, args.batch, args.epochs, [ct.AdaptiveErrorBound(), tuner, log]
-        )
-        _, accuracy = model.evaluate(*test, batch_size=500, verbose=0)
-        print(
-            f"seed {seed}, limit {limit / 1e6:.1f} MB: plain batch {args.batch}, accuracy {plain_accuracy:.2%}; "
-            f"adaptive batches {history['batch_size']}, ends at {batch} = {batch / args.batch:.1f} b, peak "
-            f"{max(r.peak_bytes for r in log.records) / 1e6:.1f} MB, accuracy {accuracy:.2%}, samples per CPU "
-            f"second {plain_s / adaptive_s:.2f} times plain's",
-            flush=True,
-        )
+        if seed not in done:
+            done[seed] = run(args, images, seed)
+            with open(args.results, "a") as file:
+                file.write(json.dumps(done[seed]) + "\n")
+        print(told(done[seed]), flush=True)
+    for method in ("plain", "adaptive"):
+        values = [100 * found[method]["accuracy"] for found in done.values()]
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        print(f"{method}: accuracy {np.mean(values):.2f}{spread}, {len(values)} seeds")
 
 
 if __name__ == "__main__":

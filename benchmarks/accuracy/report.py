@@ -12,8 +12,8 @@ PLAIN = "plain"
 # Student's t, two-sided 95%, by degrees of freedom.
 _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 HEADER = (
-    "| method | seeds | accuracy | change, paired | conv inputs | all saved | peak | CPU time a step |",
-    "|---|---|---|---|---|---|---|---|",
+    "| method | seeds | accuracy | change, paired | conv inputs | all saved | peak, MB | plain / it | CPU time/step |",
+    "|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -68,14 +68,15 @@ def _row(runs: Sequence[dict], plain: Mapping[int, dict]) -> str:
     change = paired([100 * (run["accuracy"] - other["accuracy"]) for run, other in pairs])
     conv = statistics.fmean(run["conv_ratio"] for run in runs)
     measured = next((pair for pair in pairs if pair[0]["saved_bytes"] and pair[1]["peak_bytes"]), None)
-    saved = peak = ""
+    saved = peak = times_peak = ""
     if measured is not None:
         run, other = measured
         saved = f"{run['saved_plain_bytes'] / run['saved_bytes']:.1f}"
-        peak = f"1 / {other['peak_bytes'] / run['peak_bytes']:.1f}"
+        peak = f"{run['peak_bytes'] / 1e6:.1f}"
+        times_peak = f"{other['peak_bytes'] / run['peak_bytes']:.1f}"
     times = statistics.median(run["cpu_s"] / other["cpu_s"] for run, other in pairs) if pairs else 0
     is_plain = runs[0]["method"] == PLAIN
-    return f"{'' if is_plain else change} | {conv:.1f} | {saved} | {peak} | {times:.2f}"
+    return f"{'' if is_plain else change} | {conv:.1f} | {saved} | {peak} | {times_peak} | {times:.2f}"
 
 
 def paired(differences: Sequence[float]) -> str:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,24 +167,12 @@ def compress(model: Any, method: str) -> None:
         raise SystemExit(f"{method}: the model would train as plain Keras here: {report.obstacle}.")
 
 
-def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dict[str, Any]:
-    """Trains one network once; the record of it."""
-    import data
+def compiled(task: Task, method: str, steps: int) -> Any:
+    """The network, compressed as the method has it."""
     import keras
     import networks
-    from meter import Meter
 
-    import tf_comptrain as ct
-
-    path = paths[task.data]
-    if path is None:
-        raise SystemExit(f"--{task.data} FILE.npz is needed for {task.network}.")
-    images = data.load(path, task.train, task.test)
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(seed)
     model = networks.BUILDERS[task.network]()
-    batches = data.Batches(images, task.batch, seed)
-    steps = task.epochs * len(batches)
     rate = keras.optimizers.schedules.CosineDecay(
         0.0, steps, warmup_target=task.rate, warmup_steps=max(steps // 10, 1)
     )
@@ -193,6 +183,52 @@ def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dic
         jit_compile=False,
     )
     compress(model, method)
+    return model
+
+
+def memory_of(task: Task, method: str, weights: list, states: dict, x: Any, y: Any) -> dict[str, int]:
+    """Peak and saved bytes of a step, in a process of its own.
+
+    Where a model has trained and been evaluated, the allocator gives out chunks of sizes that were needed
+    before, and counts the whole of them.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_memory_of, task, method, weights, states, x, y).result()
+
+
+def _memory_of(task: Task, method: str, weights: list, states: dict, x: Any, y: Any) -> dict[str, int]:
+    import tf_comptrain as ct
+    from tf_comptrain.model import instrumentation, is_compressed
+
+    model = compiled(task, method, 1)
+    model.set_weights(weights)
+    if is_compressed(model):
+        for site, state in zip(instrumentation(model).sites().values(), states.values()):
+            site.state.assign(state)
+    found = ct.memory.measure_step(model, x, y)
+    return {
+        "peak_bytes": found.peak_bytes,
+        "saved_bytes": found.saved_bytes,
+        "saved_plain_bytes": found.saved_plain_bytes,
+    }
+
+
+def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dict[str, Any]:
+    """Trains one network once; the record of it."""
+    import data
+    import keras
+    from meter import Meter
+
+    from tf_comptrain.model import instrumentation, is_compressed
+
+    path = paths[task.data]
+    if path is None:
+        raise SystemExit(f"--{task.data} FILE.npz is needed for {task.network}.")
+    images = data.load(path, task.train, task.test)
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(seed)
+    batches = data.Batches(images, task.batch, seed)
+    model = compiled(task, method, task.epochs * len(batches))
     callbacks, meter = callbacks_of(method), Meter(task.batch)
     start = time.perf_counter()
     history = model.fit(
@@ -204,7 +240,11 @@ def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dic
         verbose=0,
     ).history
     wall_s = time.perf_counter() - start
-    first = ct.memory.measure_step(model, *batches[0]) if seed == 1 else None
+    memory: dict[str, int | None] = dict.fromkeys(("peak_bytes", "saved_bytes", "saved_plain_bytes"))
+    if seed == 1:
+        sites = instrumentation(model).sites() if is_compressed(model) else {}
+        states = {name: site.state.numpy() for name, site in sites.items()}
+        memory.update(memory_of(task, method, model.get_weights(), states, *batches[0]))
     return {
         "network": task.network,
         "method": method,
@@ -218,9 +258,7 @@ def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dic
         "conv_ratio_epochs": [round(v, 3) for v in meter.epochs],
         "step_s": round(statistics.median(meter.steps_s), 5),
         "cpu_s": round(statistics.median(meter.steps_cpu_s), 5),
-        "peak_bytes": first.peak_bytes if first else None,
-        "saved_bytes": first.saved_bytes if first else None,
-        "saved_plain_bytes": first.saved_plain_bytes if first else None,
+        **memory,
         "bounds": _bounds(callbacks),
         "wall_s": round(wall_s, 1),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -305,6 +305,30 @@ def batch_norm_network():
     return model
 
 
+def test_a_batch_normalization_is_steered_by_its_gamma():
+    """Nothing learns, and the check is on the batch trained on: the error it predicts is the one wanted."""
+    model = compiled(batch_norm_network(), keras.optimizers.SGD(0.0))
+    callback = ct.AdaptiveErrorBound(warmup=0, smoothing=0.0, limits=(1e-6, 1e6), check_data=images(16))
+    fit(model, callback, steps=1)
+    update = next(update for update in callback.updates if update.layer == "bn")
+    check = next(check for _, check in callback.checks if check.gradient == "gamma")
+    assert check.bound == pytest.approx(update.bound, rel=1e-5)
+    assert check.predicted_sigma == pytest.approx(update.target_sigma, rel=0.02)
+
+
+def test_a_stream_that_convolutions_are_rebuilt_from_keeps_its_bound():
+    keras.utils.set_random_seed(3)
+    x = inputs = keras.Input((16, 16, 3))
+    x = layers.BatchNormalization(name="bn")(layers.Conv2D(8, 3, name="first")(x))
+    x = layers.Conv2D(8, 3, strides=2, name="second")(layers.ReLU()(x))
+    model = compiled(keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x))))
+    ct.compress_model(model, storage="recompute")
+    callback = ct.AdaptiveErrorBound(warmup=0, smoothing=0.0, limits=(1e-6, 1e6), tolerance=1e3)
+    fit(model, callback, steps=1)
+    bounds = {update.layer: update.bound_over_sigma for update in callback.updates}
+    assert bounds["first"] > 1 and bounds["bn"] == pytest.approx(0.1, rel=0.01)
+
+
 def states(model):
     return {name: list(site.read_state()) for name, site in instrumentation(model).sites().items()}
 

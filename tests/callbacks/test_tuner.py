@@ -14,25 +14,29 @@ def run(state, loss, peak, policy=POLICY):
     return decide(state, policy, loss, peak, RESTING)
 
 
-def test_one_peak_gives_bytes_per_sample():
-    assert fitting_batch(((10, 100),), 1000) == 100
-
-
-def test_two_peaks_give_the_fixed_part_too():
-    """100 bytes fixed and 5 a sample."""
-    assert fitting_batch(((10, 150), (20, 200)), 600) == 100
-
-
-def test_peaks_that_fall_with_the_batch_are_not_extrapolated():
-    assert fitting_batch(((10, 200), (20, 200)), 1000) == 100
-
-
-def test_peaks_of_nearly_the_same_batch_tell_no_slope():
-    assert fitting_batch(((32, 320), (40, 328)), 1000) == 1000 * 40 // 328
+def test_the_batch_that_fits_is_in_proportion_to_the_need():
+    assert fitting_batch(10, 100, 1000) == 100
 
 
 def test_a_need_too_small_to_be_counted_is_no_obstacle():
-    assert fitting_batch(((10, 0),), 1000) == 20
+    assert fitting_batch(10, 0, 1000) == 20
+
+
+def test_reaches_the_limit_from_below_where_a_part_of_the_need_is_fixed():
+    """200 bytes fixed and 2 a sample: room for 300."""
+    state, batches = TunerState(16, ceiling=512), []
+    for loss in range(20, 10, -1):
+        state, _, _ = run(state, loss, RESTING + 200 + 2 * state.batch)
+        batches.append(state.batch)
+    assert batches == sorted(batches) and 300 / 1.1 - 8 <= batches[-1] <= 300
+
+
+def test_a_size_that_passed_the_limit_is_not_tried_again():
+    state, action, _ = run(TunerState(64, ceiling=512, last=9.0), 2.0, 1040)
+    assert (state.batch, action, state.too_large) == (56, "lower", 64)
+    for loss in (1.8, 1.5, 1.2):
+        state, action, reason = run(state, loss, 600)
+        assert (state.batch, action) == (56, "keep") and "room for 63 only" in reason
 
 
 def test_the_first_epoch_is_an_improvement():
@@ -62,7 +66,7 @@ def test_a_gain_of_less_than_a_tenth_is_left():
 
 
 def test_rising_loss_tightens_first_and_then_lowers_the_batch():
-    state = TunerState(64, ceiling=512, best=1.0, last=1.0, peaks=((64, 100),))
+    state = TunerState(64, ceiling=512, best=1.0, last=1.0)
     seen = []
     for loss in (1.1, 1.2, 1.3):
         state, action, _ = run(state, loss, 300)

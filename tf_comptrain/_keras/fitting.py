@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain._keras.layers import strategy_scope
 from tf_comptrain._keras.training import build_optimizer
 from tf_comptrain._keras.version import KERAS_3, KERAS_VERSION
 
@@ -106,9 +107,34 @@ def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
             "2.16 or newer."
         )
     model._assert_compile_called("fit")
-    model._symbolic_build(data_batch=batches.element_spec)
-    build_optimizer(model)
+    with strategy_scope(model):
+        model._symbolic_build(data_batch=batches.element_spec)
+        build_optimizer(model)
     model.make_train_function()
+
+
+def distributed(batches: tf.data.Dataset, model: keras.Model) -> Any:
+    """Batches as the model's strategy takes them: each split evenly among the replicas.
+
+    tf.distribute's own split gives the last replicas nothing of a small batch, and the mean over
+    nothing is not a number.
+    """
+    strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return batches
+
+    def split(*batch):
+        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+
+        def part(k):
+            rows = slice(size * k // replicas, size * (k + 1) // replicas)
+            return tf.nest.map_structure(lambda t: t[rows], batch)
+
+        return tf.data.Dataset.range(replicas).map(part)
+
+    parts = batches.flat_map(split).prefetch(2 * replicas)
+    return strategy.distribute_datasets_from_function(lambda _: parts)
 
 
 def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int, steps: int) -> Any:

@@ -159,6 +159,13 @@ def all_variables(model: keras.Model) -> list:
     return list({id(v): v for v in variables}.values())
 
 
+def replica_parts(variable: Any) -> list:
+    """The variables of the replicas where each has a value of its own; else the variable itself."""
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    own = getattr(value, "synchronization", None) == tf.VariableSynchronization.ON_READ
+    return list(value.values) if own and isinstance(value, tf.distribute.DistributedValues) else [variable]
+
+
 def trainable_variables(model: keras.Model) -> list:
     """As tf.Variables: what a GradientTape takes in both Keras versions."""
     return [v.value if KERAS_3 else v for v in model.trainable_variables]
@@ -221,6 +228,46 @@ def has_schedule(optimizer: Any) -> bool:
     return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
 
 
+def pace_schedule(optimizer: Any, pace: tf.Variable) -> bool:
+    """Makes the learning-rate schedule answer factor * schedule(offset + pace * iterations).
+
+    The schedule itself, which is part of the optimizer's configuration, stays as it is.
+
+    Args:
+      optimizer: Whose learning rate is a schedule.
+      pace: [factor, pace, offset].
+
+    Returns:
+      Whether that is new: traced train functions know nothing of it then.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if "_get_current_learning_rate" in optimizer.__dict__:
+        return False
+    reference = weakref.ref(optimizer)
+
+    def learning_rate():
+        optimizer: Any = reference()
+        factor, per_step, offset = tf.unstack(tf.convert_to_tensor(pace))
+        position = offset + per_step * tf.cast(tf.convert_to_tensor(optimizer._iterations), tf.float32)
+        return tf.cast(factor, tf.float32) * tf.cast(optimizer._learning_rate(position), tf.float32)
+
+    optimizer.__dict__["_get_current_learning_rate"] = learning_rate
+    return True
+
+
+def unpace_schedule(optimizer: Any) -> None:
+    """Undoes `pace_schedule`."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if optimizer is not None:
+        optimizer.__dict__.pop("_get_current_learning_rate", None)
+
+
+def steps_of(optimizer: Any) -> int:
+    """Steps so far, as a learning-rate schedule is given them."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return int(tf.convert_to_tensor(optimizer._iterations))
+
+
 def abandon_buffers(variables: Iterable[Any]) -> None:
     """Makes it safe to assign to variables after an XLA step that failed.
 
@@ -229,5 +276,6 @@ def abandon_buffers(variables: Iterable[Any]) -> None:
     good, prevents that. The values are not looked at.
     """
     for variable in variables:
-        handle = (variable.value if isinstance(variable, keras.Variable) else variable).read_value()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+        value = variable.value if isinstance(variable, keras.Variable) else variable
+        for part in value.values if isinstance(value, tf.distribute.DistributedValues) else [value]:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(part.read_value()))

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from tf_comptrain.report import format_bytes
 
-_APART = 1.5  # batch / batch, for two peaks to tell a slope
 _WORTH_IT = 1.1  # smaller steps than this only unsettle the training
 
 
@@ -34,36 +33,32 @@ class TunerState(NamedTuple):
     Attributes:
       batch: Samples per batch.
       ceiling: Largest batch it may grow to: lowered where the loss got stuck.
+      too_large: Smallest batch that has passed the limit, or ran out of memory; 0: none yet.
       bound_scale: Factor on all error bounds.
       best: Lowest loss so far.
       last: Loss of the last epoch.
       stalled: Epochs in a row without a new best loss.
-      peaks: (batch, peak over the resting level in bytes), one entry per batch size seen.
     """
 
     batch: int
     ceiling: int
+    too_large: int = 0
     bound_scale: float = 1.0
     best: float = math.inf
     last: float = math.inf
     stalled: int = 0
-    peaks: tuple[tuple[int, int], ...] = ()
 
 
-def fitting_batch(peaks: tuple[tuple[int, int], ...], room_bytes: float) -> int:
-    """The largest batch whose peak over the resting level fits into `room_bytes`.
+def fitting_batch(batch: int, need_bytes: float, room_bytes: float) -> int:
+    """The batch that would fit into `room_bytes` if all that `batch` needs were in proportion to it.
 
-    Peaks are taken to be a + b * batch, through the smallest and the largest batch seen. Where those
-    are less than half apart, the scatter of peaks would make that slope meaningless: a is taken to
-    be 0 then, which overstates the bytes per sample.
+    A part of the need that does not grow makes this too small, and from epoch to epoch less so. A line
+    through the needs of two batch sizes would know that part, if it were not for the bounds: they
+    are tighter in the first epoch, whose need is too large for such a line, which then promises too much.
     """
-    (small, low), (large, high) = min(peaks), max(peaks)
-    slope = (high - low) / (large - small) if large >= _APART * small else 0.0
-    if slope <= 0:
-        small, low, slope = 0, 0, high / large
-    if slope <= 0:  # too small to be counted
-        return 2 * large
-    return max(int(small + (room_bytes - low) / slope), 0)
+    if need_bytes <= 0:  # too small to be counted
+        return 2 * batch
+    return max(int(batch * room_bytes / need_bytes), 0)
 
 
 def decide(
@@ -81,16 +76,13 @@ def decide(
     Returns:
       The state after, the action and its reason.
     """
-    peaks = dict(state.peaks)
-    peaks[state.batch] = max(peaks.get(state.batch, 0), peak_bytes - resting_bytes)
     room = policy.memory_limit * (1.0 - policy.margin) - resting_bytes
-    fits = fitting_batch(tuple(sorted(peaks.items())), room)
+    fits = fitting_batch(state.batch, peak_bytes - resting_bytes, room)
 
     improved = loss < state.best - policy.min_delta * abs(state.best) if math.isfinite(state.best) else True
     improved = improved and math.isfinite(loss)
     rising = not math.isfinite(loss) or loss > state.last + policy.min_delta * abs(state.last)
     state = state._replace(
-        peaks=tuple(sorted(peaks.items())),
         best=min(state.best, loss) if math.isfinite(loss) else state.best,
         last=loss if math.isfinite(loss) else state.last,
         stalled=0 if improved else state.stalled + 1,
@@ -98,6 +90,7 @@ def decide(
     peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.memory_limit)}"
 
     if peak_bytes > policy.memory_limit:
+        state = too_large(state)
         lower = _rounded(min(fits, state.batch - 1), policy)
         if lower < state.batch:
             return state._replace(batch=lower), "lower", f"over the limit: {peak}"
@@ -109,8 +102,15 @@ def decide(
     return state, "keep", f"loss {loss:.4g} has not improved, {peak}"
 
 
+def too_large(state: TunerState) -> TunerState:
+    """The batch of this state needs more memory than there is."""
+    return state._replace(too_large=min(state.batch, state.too_large or state.batch))
+
+
 def _grow(state: TunerState, policy: Policy, fits: int, trend: str, peak: str) -> tuple[TunerState, str, str]:
     largest = min(policy.max_batch, state.ceiling)
+    if state.too_large:
+        fits = min(fits, state.too_large - 1)
     batch = min(largest, _rounded(min(fits, round(state.batch * policy.growth)), policy))
     if batch >= _WORTH_IT * state.batch or state.batch < batch == largest:
         return state._replace(batch=batch), "grow", f"{trend}, {peak}: room for {fits}"

@@ -12,7 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
-from tf_comptrain.callbacks._tuner import Policy, TunerState, decide
+from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, too_large
 from tf_comptrain.callbacks.elastic_batch import ElasticBatch
 from tf_comptrain.model import Instrumentation, instrumentation
 
@@ -55,7 +55,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     - the peak passed the limit: the batch is lowered.
 
     The learning rate follows the batch: "linear" multiplies it by new / old (Goyal et al.), "sqrt"
-    by the square root (usual with Adam), None leaves it. Nothing is retraced. At the end of
+    by the square root (usual with Adam), None leaves it. A schedule is scaled likewise, and counts
+    samples then: a step of four times the batch takes it four steps on, so that it ends where it was
+    meant to. Nothing is retraced, but for a schedule once, when training begins. At the end of
     training batch and learning rate stay as they are, and another `fit` goes on from there.
 
     `model.fit` must be given the dataset of `elastic_batch`; `tf_comptrain.fit` makes the batches itself,
@@ -79,8 +81,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     Raises:
       ValueError: A bad argument. In `fit`, before the first step: the model is not compressed, the
         dataset is not elastic, the limit is below what is in use already, `max_batch` is below the
-        batch that training begins with, a learning-rate schedule cannot be scaled, or this
-        TensorFlow build does not count allocated bytes.
+        batch that training begins with, or this TensorFlow build does not count allocated bytes.
 
     Example:
       >>> data = ct.elastic_batch(samples, batch_size=64)
@@ -158,6 +159,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             multiple=8 * self.model.distribute_strategy.num_replicas_in_sync,
         )
         self._check_start(start)
+        self._pace = None
+        if _keras.has_schedule(self.model.optimizer):
+            self._pace = self._handle.pace_schedule(self.model)
+            self._follow(start)
         self._handle.reset_bounds()
         self._state = TunerState(start, ceiling=self._policy.max_batch)
         self._outcome: tuple[float, int] | None = None
@@ -178,9 +183,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         logs["batch_size"] = self._state.batch
 
     def on_out_of_memory(self, epoch: int, batch: int, reason: str) -> None:
-        """`tf_comptrain.fit` lowered the batch in the middle of an epoch: that size is not passed again."""
+        """`tf_comptrain.fit` lowered the batch in the middle of an epoch: it stays below the one that failed."""
         before = self._state
-        self._state = before._replace(batch=batch, ceiling=batch)
+        self._state = too_large(before)._replace(batch=batch)
         self._apply(epoch, before, "lower", before.last, 0, f"out of memory: {reason}")
         self._peak.start()
 
@@ -197,7 +202,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         if after.batch != before.batch:
             self._elastic.resize(after.batch)
             rate = before_rate * (after.batch / before.batch) ** _LR_POWER[self.lr_scaling]
-            if self.lr_scaling:
+            if self._pace is not None:
+                self._follow(after.batch)
+            elif self.lr_scaling:
                 optimizer.learning_rate = rate
         self._scale_bounds(after.bound_scale)
         self.decisions.append(
@@ -212,6 +219,14 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             print(f"{line}: {reason}")
         else:
             logging.info("%s: %s", line, reason)
+
+    def _follow(self, batch: int) -> None:
+        """Sets the schedule's factor and pace for a batch size; it goes on from where it is."""
+        assert self._pace is not None
+        _, before, offset = (float(v) for v in self._pace.numpy())
+        pace = batch / self._elastic.first
+        offset += (before - pace) * _keras.steps_of(self.model.optimizer)
+        self._pace.assign((pace ** _LR_POWER[self.lr_scaling], pace, offset))
 
     def _scale_bounds(self, scale: float) -> None:
         """Applies the factor to every bound; relative ones go on following their scale."""
@@ -270,9 +285,4 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             raise ValueError(
                 f"`min_batch` must be at most the batch size that training begins with, {start}. "
                 f"Received: {self.min_batch}."
-            )
-        if self.lr_scaling and _keras.has_schedule(self.model.optimizer):
-            raise ValueError(
-                f"`lr_scaling` must be None with a learning-rate schedule, which cannot be scaled. "
-                f"Received: {self.lr_scaling!r}."
             )

@@ -22,6 +22,9 @@ from tf_comptrain.storage import Site
 _TOLERANCES = {"momentum": 0.01, "gradient": 0.2}
 # What stands in for a momentum that is not there: the one that this gradient alone would build up.
 _USUAL_MOMENTUM = 0.9
+# Largest bound of a batch normalization's input / that of others. A bound is for the tensor, and what a
+# normalization makes of an error is relative to the channel, some of which are much quieter than the tensor.
+_NORM_LIMIT = 0.5
 
 
 class Statistics(NamedTuple):
@@ -87,13 +90,14 @@ def target_of(statistics: Statistics, target: str, tolerance: float) -> tuple[fl
 class AdaptiveErrorBound(keras.callbacks.Callback):
     """Sets each layer's error bound so that compression stays a small part of its weight gradient.
 
-    At the end of every collecting step, for each convolution and dense layer whose input is held
-    compressed,
+    At the end of every collecting step, for each convolution, dense layer and batch normalization whose
+    input is held compressed,
 
         eb = sqrt(3) * sigma / sqrt(R * S),    S = mean over output channels k of sum dy_k^2,
 
     where R is the non-zero ratio of the input and sigma the error that the weight gradient may
-    have. By target:
+    have; for a batch normalization that of gamma, with dy_k over the channel's standard deviation in S. By
+    target:
 
         "gradient":  sigma = tolerance * root mean square of the weight gradient  (AC-GC)
         "momentum":  sigma = tolerance * mean |M|,  M_t = g_t + mu M_(t-1)     (COMET)
@@ -106,8 +110,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
     training begins with this callback for the first time. Gradients are reduced on collecting steps
-    only. Batch normalization and nonlinear layers keep the bounds of `compress_model`, as do layers
-    that share a tensor with one of those, unless this layer needs a tighter one. A bound given to
+    only. Nonlinear layers keep the bounds of `compress_model`, as do layers that share a tensor with one of
+    those, unless this layer needs a tighter one. A bound given to
     `compress_model` holds until the first collecting step.
 
     Args:
@@ -118,7 +122,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
       warmup: Steps before the first collecting step, with the bounds of `compress_model`.
       smoothing: Weight of the past in [0, 1): bounds are averaged geometrically over updates.
       limits: Smallest and largest bound / running standard deviation of the input. Above about 0.5
-        the error follows the data, and the law predicts too little.
+        the error follows the data, and the law predicts too little. For batch normalization the
+        largest is half as large, for the sake of channels that are quieter than the tensor.
       check_data: (x, y), one small batch: the law is checked on it after each collecting step
         (`check_error_law`: one eager step, batch normalization too). Where it is off by more than 25%,
         the layer's codec gets dither, which makes the error independent of the data; the train
@@ -300,7 +305,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 target_sigma, source = target_of(statistics, self.target, self.tolerance)
                 if target_sigma > 0:
                     found[law.name] = (law, statistics, target_sigma, source)
-                    self._wanted[law.name] = self._bound(law.name, statistics, target_sigma)
+                    self._wanted[law.name] = self._bound(law, statistics, target_sigma)
         bounds = self._set_bounds()
         for name, (law, statistics, target_sigma, source) in found.items():
             bound = bounds[id(law.site.holder)]
@@ -347,7 +352,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 self.dithered.setdefault(holder.name, self._steps)
                 line = f"AdaptiveErrorBound, step {self._steps}: dither for {holder.name}"
                 logging.info("%s: error %.2f times as predicted", line, check.ratio)
-            elif check.gradient == "kernel":
+            elif check.gradient != "input":
                 before = self._correction.get(check.layer, 0.0)
                 self._correction[check.layer] = theory.smoothed(before, max(check.ratio, 1.0), self.smoothing)
         return checks
@@ -376,13 +381,15 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 _scalar(f"{name}/check_measured_sigma", check.measured_sigma)
                 _scalar(f"{name}/compression", check.compression)
 
-    def _bound(self, name: str, statistics: Statistics, target_sigma: float) -> float:
+    def _bound(self, law: LawSite, statistics: Statistics, target_sigma: float) -> float:
         """This layer's own bound: from the law, smoothed, within the limits."""
         smallest, largest = (limit * statistics.sigma for limit in self.limits)
+        if law.site.kind == "norm":
+            largest = max(_NORM_LIMIT * largest, smallest)
         new = float(theory.bound_for_sigma(target_sigma, statistics.nonzero_ratio, statistics.sum_sq))
-        new /= self._correction.get(name, 1.0)
+        new /= self._correction.get(law.name, 1.0)
         new = min(max(new, smallest), largest)
-        smooth = theory.smoothed(self._wanted.get(name, 0.0), new, self.smoothing)
+        smooth = theory.smoothed(self._wanted.get(law.name, 0.0), new, self.smoothing)
         return min(max(smooth, smallest), largest)
 
     def _set_bounds(self) -> dict[int, float]:
@@ -391,7 +398,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         for law in self._laws:
             if law.name in self._wanted:
                 holder = law.site.holder
-                _, tightest = wanted.get(id(holder), (holder, _own_bound(holder)))
+                _, tightest = wanted.get(id(holder), (holder, self._own_bound(holder)))
                 wanted[id(holder)] = (holder, min(tightest, self._wanted[law.name]))
         bounds = {}
         for key, (holder, bound) in wanted.items():
@@ -399,14 +406,26 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             holder.set_bound(bounds[key])
         return bounds
 
+    def _own_bound(self, holder: Site) -> float:
+        """The largest bound of a stream for the sake of those of its readers that the law does not rule.
+
+        A convolution's input that is rebuilt from a normalization's stream has an error of other units.
+        """
+        by_law = [law.site for law in self._laws if law.name in self._wanted and law.site.holder is holder]
+        if holder.kind != "linear" and (
+            holder not in by_law or any(site.rebuild for site in by_law if site is not holder)
+        ):
+            return holder.own_bound()
+        return math.inf
+
     def _read(self, law: LawSite) -> Statistics | None:
         """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
         holder = law.site.holder.read_state()
         assert law.site.statistics is not None
         sums, _, bad_dy = _values(law.site.statistics.output)
         weight_sums, weight_mean, bad_dw = _values(law.site.statistics.weight)
-        kernel = next((w for w in law.layer.trainable_weights if len(w.shape) > 1), None)
-        if kernel is None:  # frozen since
+        weight = law.weight
+        if weight is None:  # frozen since
             return None
         if bad_dy or bad_dw or not (math.isfinite(sums) and math.isfinite(weight_sums)):
             self.skipped[law.name] = self.skipped.get(law.name, 0) + 1
@@ -416,23 +435,23 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         # Each replica's statistics are of its part of the batch, and reading averages them: errors
         # and gradients add up over replicas, gradients at least as errors do.
         replicas = self.model.distribute_strategy.num_replicas_in_sync
-        channels = kernel.shape[-1]
+        channels = weight.shape[-1]
         return Statistics(
             nonzero_ratio=holder.nonzero_ratio,
             sigma=holder.running_sigma,
             sum_sq=replicas * law.share * sums / self._loss_scale**2,
-            gradient_rms=math.sqrt(replicas * weight_sums * channels / math.prod(kernel.shape))
+            gradient_rms=math.sqrt(replicas * weight_sums * channels / math.prod(weight.shape))
             / self._loss_scale,
             gradient_mean_abs=math.sqrt(replicas) * weight_mean / self._loss_scale,
-            momentum=self._momentum(kernel),
+            momentum=self._momentum(weight),
             stream_bytes=holder.stream_bytes,
             saturated=holder.saturated,
         )
 
-    def _momentum(self, kernel: tf.Variable) -> float:
+    def _momentum(self, weight: tf.Variable) -> float:
         found = None
         if self.target == "momentum":
-            found = _keras.accumulated_gradient(self.model.optimizer, kernel)
+            found = _keras.accumulated_gradient(self.model.optimizer, weight)
         if found is None:
             return 0.0
         slot, factor = found
@@ -442,13 +461,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 def _dithered(codec: Codec) -> Codec | None:
     """The same codec with dither; None where it has that already, or cannot."""
     return None if codec.dither else codecs.CODECS.get(f"{codec.name}+dither")
-
-
-def _own_bound(holder: Site) -> float:
-    """The bound that a stream needs for its own layer's sake, where the law does not rule that."""
-    if holder.kind == "linear":
-        return math.inf
-    return holder.own_bound()
 
 
 def _scalar(tag: str, value: float) -> None:

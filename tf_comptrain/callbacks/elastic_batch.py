@@ -12,6 +12,9 @@ from tf_comptrain import _keras
 class ElasticBatch:
     """The batch size of a dataset made by `elastic_batch`, as its attribute `elastic`.
 
+    Attributes:
+      first: The size that it was made with, which learning rates refer to.
+
     Args:
       size: Samples per batch.
       samples: Samples in the dataset.
@@ -19,6 +22,7 @@ class ElasticBatch:
     """
 
     def __init__(self, size: int, samples: int, drop_remainder: bool):
+        self.first = size
         self.samples = samples
         self.drop_remainder = drop_remainder
         with tf.init_scope(), tf.device("CPU:0"):

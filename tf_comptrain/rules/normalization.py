@@ -68,7 +68,10 @@ def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, 
 
         def gradient(dy, unused_dmean, unused_dvariance):
             if isinstance(held, Held):
-                return held.batch_norm_gradient(dy, gamma, mean, inv_std)
+                dx, dgamma, dbeta = held.batch_norm_gradient(dy, gamma, mean, inv_std)
+                if site is not None and site.statistics is not None:
+                    site.statistics.collect(dy, dgamma, inv_std)  # gamma meets an error e of x as e * inv_std
+                return dx, dgamma, dbeta
             dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
                 y_backprop=_as_rank_4(dy),
                 x=_as_rank_4(kept),
