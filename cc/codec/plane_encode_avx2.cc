@@ -5,6 +5,7 @@
     defined(__x86_64__)
 
 #include "cc/codec/plane_lanes_bmi2.h"
+#include "cc/codec/plane_wide_bmi2.h"
 #include "cc/codec/quantize_avx2.h"
 #include "cc/codec/select_kernel.h"
 
@@ -269,17 +270,24 @@ void ZigzagRows(Rows* codes, Extent* e) {
 struct Candidate {
   bool wide;
   LaneFormats formats;
+  WideFormats wide_formats;
   uint32_t words;
 };
 
-inline Candidate Measure(const Rows& codes, const Extent& e) {
+inline Candidate Measure(const Extent& e) {
   Candidate c;
   c.wide = Any(_mm256_srli_epi16(_mm256_or_si256(e.largest[0], e.largest[1]),
                                  8));
   if (c.wide) {
-    uint16_t natural[kTileValues];
-    StoreNatural(codes, natural);
-    c.words = WideWords(natural);
+    alignas(32) uint16_t largest[kLanes], nonzero[kLanes];
+    for (int h = 0; h < 2; ++h) {
+      _mm256_store_si256(reinterpret_cast<__m256i*>(largest) + h,
+                         Natural(e.largest[h]));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(nonzero) + h,
+                         Natural(e.nonzero[h]));
+    }
+    c.wide_formats = ChooseWideFormats(largest, nonzero);
+    c.words = c.wide_formats.words;
   } else {
     c.formats = ChooseFormats(NaturalBytes(e.largest), NaturalBytes(e.nonzero));
     c.words = c.formats.words;
@@ -312,10 +320,10 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
     ZigzagRows(&rows, &tile.extent);
     flags = kZigzag;
   }
-  Candidate best = Measure(rows, tile.extent);
+  Candidate best = Measure(tile.extent);
   const Rows* codes = &rows;
   if (try_delta) {
-    const Candidate other = Measure(delta, delta_extent);
+    const Candidate other = Measure(delta_extent);
     if (other.words < best.words) {
       best = other;
       codes = &delta;
@@ -326,7 +334,7 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
   if (best.wide) {
     uint16_t natural[kTileValues];
     StoreNatural(*codes, natural);
-    PackWide(natural, out);
+    PackWideTile(best.wide_formats, natural, out);
     flags |= kWide;
   } else {
     PackTile(*codes, best.formats, out);

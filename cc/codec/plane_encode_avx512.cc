@@ -10,6 +10,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include "cc/codec/plane_lanes_bmi2.h"
+#include "cc/codec/plane_wide_bmi2.h"
 #include "cc/codec/quantize_avx512.h"
 #include "cc/codec/select_kernel.h"
 
@@ -232,16 +233,19 @@ void ZigzagRows(Rows* codes, Extent* extent) {
 struct Candidate {
   bool wide;
   LaneFormats formats;
+  WideFormats wide_formats;
   uint32_t words;
 };
 
-inline Candidate Measure(const Rows& codes, const Extent& extent) {
+inline Candidate Measure(const Extent& extent) {
   Candidate c;
   c.wide = IsWide(extent);
   if (c.wide) {
-    uint16_t natural[kTileValues];
-    StoreNatural(codes, natural);
-    c.words = WideWords(natural);
+    alignas(64) uint16_t largest[kLanes], nonzero[kLanes];
+    _mm512_store_si512(largest, Natural(extent.largest));
+    _mm512_store_si512(nonzero, Natural(extent.nonzero));
+    c.wide_formats = ChooseWideFormats(largest, nonzero);
+    c.words = c.wide_formats.words;
   } else {
     c.formats = Formats(extent);
     c.words = c.formats.words;
@@ -276,10 +280,10 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
     ZigzagRows(&rows, &tile.extent);
     flags = kZigzag;
   }
-  Candidate best = Measure(rows, tile.extent);
+  Candidate best = Measure(tile.extent);
   const Rows* codes = &rows;
   if (try_delta) {
-    const Candidate other = Measure(delta, delta_extent);
+    const Candidate other = Measure(delta_extent);
     if (other.words < best.words) {
       best = other;
       codes = &delta;
@@ -290,7 +294,7 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
   if (best.wide) {
     uint16_t natural[kTileValues];
     StoreNatural(*codes, natural);
-    PackWide(natural, out);
+    PackWideTile(best.wide_formats, natural, out);
     flags |= kWide;
   } else {
     PackTile(*codes, best.formats, out);

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/plane_lane.h"
 #include "cc/codec/plane_tile.h"
 
 namespace comptrain {
 namespace plane {
 
-constexpr uint32_t kNarrowHeaderWords = 4;
 constexpr uint64_t kByteOnes = 0x0101010101010101;
 
 struct LaneFormats {
