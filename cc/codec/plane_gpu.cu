@@ -1,9 +1,9 @@
 // Codec A on a GPU: a warp a tile, a thread a lane.
 #include <cuda_runtime.h>
 
-#include <climits>
 #include <string>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
 #include "cc/codec/plane_gpu.h"
 #include "cc/codec/plane_lane.h"
@@ -484,24 +484,13 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Host --------------------------------------------------------------------
 
-Status CheckParams(const PlaneParams& p) {
-  const Geometry g(p.n, p.channels > 0 ? p.channels : 1);
-  if (p.n < 0 || p.channels <= 0 || p.channels > UINT32_MAX ||
-      p.n % p.channels != 0) {
-    return Status::Invalid(
-        "codec A on the GPU: channels must be a positive divisor of n = " +
-        std::to_string(p.n) + ", got " + std::to_string(p.channels));
-  }
-  if (!plane::BoundSupported(p.eb)) {
-    return Status::Invalid(
-        "codec A on the GPU: eb must lie between about 1.2e-38 and 4.2e37, "
-        "got " + std::to_string(p.eb));
-  }
-  if (gpu::Scratch::Blocks(g.tiles) > INT_MAX || Sections(g).payload > UINT32_MAX) {
-    return Status::Invalid("codec A on the GPU: n is too large for one "
-                           "stream, got " + std::to_string(p.n));
-  }
-  return {};
+Status CheckGeometry(int64_t n, const Geometry& g) {
+  return CheckSize('A', n, g.tiles, Sections(g).payload);
+}
+
+Status CheckEncode(const PlaneParams& p) {
+  const Status s = CheckParams('A', p, Isa::kScalar);
+  return s.ok() ? CheckGeometry(p.n, Geometry(p.n, p.channels)) : s;
 }
 
 Tensor TensorOf(const Geometry& g) {
@@ -538,12 +527,11 @@ template <class MakeSink>
 Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
               int64_t n, int64_t channels, uint32_t* damaged_dev,
               CUstream_st* stream, const MakeSink& make_sink) {
-  if (n < 0 || channels <= 0 || n % channels != 0) {
-    return Status::Invalid(
-        "codec A on the GPU: channels must be a positive divisor of n = " +
-        std::to_string(n) + ", got " + std::to_string(channels));
-  }
+  Status checked = CheckTensor('A', n, channels, dtype, Isa::kScalar);
+  if (!checked.ok()) return checked;
   const Geometry g(n, channels);
+  checked = CheckGeometry(n, g);
+  if (!checked.ok()) return checked;
   const Sections at(g);
   if (stream_bytes < at.payload || (stream_bytes - at.payload) % 4 != 0) {
     return Status::Damaged(
@@ -571,7 +559,7 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
 }  // namespace
 
 size_t PlaneGpuScratchBytes(const PlaneParams& params) {
-  if (!CheckParams(params).ok()) return 0;
+  if (!CheckEncode(params).ok()) return 0;
   return ScratchOf(Geometry(params.n, params.channels)).bytes;
 }
 
@@ -583,7 +571,7 @@ size_t PlaneGpuBytes(const PlaneParams& params, const GpuTotals& totals) {
 Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
                        void* scratch_dev, GpuTotals* totals,
                        CUstream_st* stream) {
-  Status s = CheckParams(params);
+  Status s = CheckEncode(params);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
   const gpu::Scratch at = ScratchOf(g);
@@ -613,7 +601,7 @@ Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
 Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                      const void* scratch_dev, const GpuTotals& totals,
                      void* out_dev, CUstream_st* stream) {
-  Status s = CheckParams(params);
+  Status s = CheckEncode(params);
   if (!s.ok()) return s;
   if (totals.words > UINT32_MAX) {
     return Status::Invalid("codec A on the GPU: a stream holds at most 2^32 - "

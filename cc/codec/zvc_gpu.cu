@@ -1,11 +1,11 @@
 // Codec C on a GPU: a warp a chunk.
 #include <cuda_runtime.h>
 
-#include <climits>
 #include <cstring>
 #include <string>
 #include <type_traits>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
 #include "cc/codec/quantize.h"
 #include "cc/codec/stream_gpu_kernels.h"
@@ -176,18 +176,10 @@ Status CheckLaunch(const char* what) {
 }
 
 Status CheckParams(int64_t n, int64_t channels, DType dtype) {
-  if (n < 0 || channels <= 0 || channels > UINT32_MAX || n % channels != 0) {
-    return Status::Invalid(
-        std::string(kCodec) + ": channels must be a positive divisor of n = " +
-        std::to_string(n) + ", got " + std::to_string(channels));
-  }
+  const Status s = CheckTensor('C', n, channels, dtype, Isa::kScalar);
+  if (!s.ok()) return s;
   const Layout layout(n, dtype);
-  if (layout.chunks > INT_MAX || layout.payload > UINT32_MAX) {
-    return Status::Invalid(std::string(kCodec) +
-                           ": n is too large for one stream, got " +
-                           std::to_string(n));
-  }
-  return {};
+  return CheckSize('C', n, layout.chunks, layout.payload);
 }
 
 unsigned Blocks(const Layout& layout) {
