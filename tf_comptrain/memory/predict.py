@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
 
     and the allocations and releases of the larger step are replayed at the sizes this gives, in an
     allocator that works as TensorFlow's. So the peak is found where it lies at `batch_size`, which
-    may be another moment of the step. Of three larger steps the highest counts. TensorFlow records no
+    may be another moment of the step. Of three larger steps the median counts. TensorFlow records no
     buffers under 256 kB: those that are held for the backward pass are taken from `saved_tensors`, and
     to grow with the batch.
 
@@ -60,7 +61,8 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
     traces = trace_steps(model, large_x, large_y, _TRACES)
     with state_restored(model):
         saved = saved_tensors(model, large_x, large_y)
-    return max(peak_at(batch_size, small, large, _SMALL_BATCHES, saved) for large in traces)
+    peaks = [peak_at(batch_size, small, large, _SMALL_BATCHES, saved) for large in traces]
+    return statistics.median_low(peaks)
 
 
 def _first(count: int, x: Any, y: Any) -> tuple:
