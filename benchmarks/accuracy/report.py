@@ -67,11 +67,10 @@ def _row(runs: Sequence[dict], plain: Mapping[int, dict]) -> str:
     pairs = [(run, plain[run["seed"]]) for run in runs if run["seed"] in plain]
     change = paired([100 * (run["accuracy"] - other["accuracy"]) for run, other in pairs])
     conv = statistics.fmean(run["conv_ratio"] for run in runs)
-    measured = next((pair for pair in pairs if pair[0]["saved_bytes"] and pair[1]["peak_bytes"]), None)
     saved = peak = times_peak = ""
-    if measured is not None:
-        run, other = measured
+    for run in (run for run in runs if run["saved_bytes"]):
         saved = f"{run['saved_plain_bytes'] / run['saved_bytes']:.1f}"
+    for run, other in ((run, other) for run, other in pairs if run["peak_bytes"] and other["peak_bytes"]):
         peak = f"{run['peak_bytes'] / 1e6:.1f}"
         times_peak = f"{other['peak_bytes'] / run['peak_bytes']:.1f}"
     times = statistics.median(run["cpu_s"] / other["cpu_s"] for run, other in pairs) if pairs else 0

@@ -31,12 +31,13 @@ def test_reaches_the_limit_from_below_where_a_part_of_the_need_is_fixed():
     assert batches == sorted(batches) and 300 / 1.1 - 8 <= batches[-1] <= 300
 
 
-def test_a_size_that_passed_the_limit_is_not_tried_again():
+def test_a_size_that_passed_the_limit_is_tried_again_only_with_a_fifth_to_spare():
     state, action, _ = run(TunerState(64, ceiling=512, last=9.0), 2.0, 1040)
     assert (state.batch, action, state.too_large) == (56, "lower", 64)
-    for loss in (1.8, 1.5, 1.2):
-        state, action, reason = run(state, loss, 600)
-        assert (state.batch, action) == (56, "keep") and "room for 63 only" in reason
+    state, action, reason = run(state, 1.8, RESTING + 600)  # would fit 74
+    assert (state.batch, action) == (56, "keep") and "room for 63 only" in reason
+    state, action, _ = run(state, 1.5, RESTING + 580)  # 77
+    assert (state.batch, action) == (72, "grow")
 
 
 def test_the_first_epoch_is_an_improvement():

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from tf_comptrain.report import format_bytes
 
 _WORTH_IT = 1.1  # smaller steps than this only unsettle the training
+_SLACK = 1.2  # batch that fits / one that passed the limit, for that to be tried again: peaks scatter
 
 
 class Policy(NamedTuple):
@@ -32,8 +33,8 @@ class TunerState(NamedTuple):
 
     Attributes:
       batch: Samples per batch.
-      ceiling: Largest batch it may grow to: lowered where the loss got stuck.
-      too_large: Smallest batch that has passed the limit, or ran out of memory; 0: none yet.
+      ceiling: Largest batch it may grow to: lowered where the loss got stuck, or memory ran out.
+      too_large: Smallest batch whose peak has passed the limit; 0: none yet.
       bound_scale: Factor on all error bounds.
       best: Lowest loss so far.
       last: Loss of the last epoch.
@@ -90,7 +91,7 @@ def decide(
     peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.memory_limit)}"
 
     if peak_bytes > policy.memory_limit:
-        state = too_large(state)
+        state = state._replace(too_large=min(state.batch, state.too_large or state.batch))
         lower = _rounded(min(fits, state.batch - 1), policy)
         if lower < state.batch:
             return state._replace(batch=lower), "lower", f"over the limit: {peak}"
@@ -102,14 +103,9 @@ def decide(
     return state, "keep", f"loss {loss:.4g} has not improved, {peak}"
 
 
-def too_large(state: TunerState) -> TunerState:
-    """The batch of this state needs more memory than there is."""
-    return state._replace(too_large=min(state.batch, state.too_large or state.batch))
-
-
 def _grow(state: TunerState, policy: Policy, fits: int, trend: str, peak: str) -> tuple[TunerState, str, str]:
     largest = min(policy.max_batch, state.ceiling)
-    if state.too_large:
+    if fits < _SLACK * state.too_large:
         fits = min(fits, state.too_large - 1)
     batch = min(largest, _rounded(min(fits, round(state.batch * policy.growth)), policy))
     if batch >= _WORTH_IT * state.batch or state.batch < batch == largest:

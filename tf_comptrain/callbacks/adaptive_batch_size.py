@@ -12,7 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
-from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, too_large
+from tf_comptrain.callbacks._tuner import Policy, TunerState, decide
 from tf_comptrain.callbacks.elastic_batch import ElasticBatch
 from tf_comptrain.model import Instrumentation, instrumentation
 
@@ -185,7 +185,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     def on_out_of_memory(self, epoch: int, batch: int, reason: str) -> None:
         """`tf_comptrain.fit` lowered the batch in the middle of an epoch: it stays below the one that failed."""
         before = self._state
-        self._state = too_large(before)._replace(batch=batch)
+        self._state = before._replace(batch=batch, ceiling=min(before.ceiling, before.batch - 1))
         self._apply(epoch, before, "lower", before.last, 0, f"out of memory: {reason}")
         self._peak.start()
 
