@@ -30,6 +30,8 @@ constexpr int64_t kCyclesPerValue = 5;
 // At least this many chunks, where there are, give the frequencies, and at
 // least one in kSampleStride.
 constexpr int64_t kSampleChunks = 8, kSampleStride = 16;
+// Of about kSampleChunks chunks, for the shift.
+constexpr int kShiftRows = 32;
 // Bits per value that RansScratchBytes allows for.
 constexpr int kScratchBits = 5;
 
@@ -72,8 +74,10 @@ struct RansEncoder::Impl {
     int64_t pixel_bytes;
     std::vector<uint8_t> padded;
   };
-  ChunkKind Prepare(const ChunkPlace& place, Source* source, ChunkWork* work,
-                    ChunkHead* head, rans::ChunkSums* sums) const;
+  // Of its first `rows` rows.
+  ChunkKind Prepare(const ChunkPlace& place, int rows, Source* source,
+                    ChunkWork* work, ChunkHead* head,
+                    rans::ChunkSums* sums) const;
   int64_t SampleStep() const;
   void ChooseShiftAndPrior();
   void ChooseFrequencies(const ParallelFor& parallel);
@@ -98,8 +102,9 @@ RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
 
 RansEncoder::~RansEncoder() = default;
 
-ChunkKind RansEncoder::Impl::Prepare(const ChunkPlace& place, Source* source,
-                                     ChunkWork* work, ChunkHead* head,
+ChunkKind RansEncoder::Impl::Prepare(const ChunkPlace& place, int rows,
+                                     Source* source, ChunkWork* work,
+                                     ChunkHead* head,
                                      rans::ChunkSums* sums) const {
   const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
   source->x = x + place.offset * item;
@@ -114,8 +119,8 @@ ChunkKind RansEncoder::Impl::Prepare(const ChunkPlace& place, Source* source,
   }
   return kernels.prepare(
       plane::CountedFrom(quantizer, place.first), model, source->x,
-      geometry.PitchOf(place.rows, source->pixel_bytes, item), place.rows, work,
-      head, sums);
+      geometry.PitchOf(place.rows, source->pixel_bytes, item), rows, work, head,
+      sums);
 }
 
 int64_t RansEncoder::Impl::SampleStep() const {
@@ -123,7 +128,7 @@ int64_t RansEncoder::Impl::SampleStep() const {
                   std::max<int64_t>(1, geometry.chunks / kSampleChunks));
 }
 
-// From every eighth row of a few chunks: tokens are fine for means below 16.
+// From the first rows of a few chunks: tokens are fine for means below 16.
 void RansEncoder::Impl::ChooseShiftAndPrior() {
   const int64_t step =
       std::max<int64_t>(1, geometry.chunks / kSampleChunks);
@@ -136,18 +141,16 @@ void RansEncoder::Impl::ChooseShiftAndPrior() {
     const ChunkPlace place = geometry.Place(chunk);
     ChunkHead head;
     rans::ChunkSums sums;
-    if (Prepare(place, &source, work.get(), &head, &sums) !=
+    const int rows = std::min(place.rows, kShiftRows);
+    if (Prepare(place, rows, &source, work.get(), &head, &sums) !=
         ChunkKind::kCoded) {
       continue;
     }
     lanes += kLanes;
     negative += __builtin_popcount(head.negative);
-    for (int t = 0; t < place.rows; t += 8) {
-      for (int l = 0; l < kLanes; ++l) {
-        sum += work->u[(t + rans::kPadRows) * kLanes + l];
-      }
-      count += kLanes;
-    }
+    const uint16_t* u = work->u + rans::kPadRows * kLanes;
+    for (int i = 0; i < rows * kLanes; ++i) sum += u[i];
+    count += static_cast<uint64_t>(rows) * kLanes;
   }
   while (model.shift < rans::kMaxShift && sum >> model.shift >= 16 * count &&
          count > 0) {
@@ -176,7 +179,7 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
       const ChunkPlace place = geometry.Place(i * step);
       ChunkHead head;
       rans::ChunkSums sums;
-      if (Prepare(place, &source, work.get(), &head, &sums) !=
+      if (Prepare(place, place.rows, &source, work.get(), &head, &sums) !=
           ChunkKind::kCoded) {
         continue;
       }
@@ -201,7 +204,8 @@ uint32_t RansEncoder::Impl::EncodeOne(int64_t chunk, ChunkWork* work,
                                       uint64_t room, ChunkSize* size) const {
   const ChunkPlace place = geometry.Place(chunk);
   ChunkHead head;
-  const ChunkKind kind = Prepare(place, source, work, &head, &size->sums);
+  const ChunkKind kind =
+      Prepare(place, place.rows, source, work, &head, &size->sums);
   if (kind == ChunkKind::kZero) return 0;
   const uint32_t raw_words = rans::RawWords(place.valid, params.dtype);
   uint8_t* to = reinterpret_cast<uint8_t*>(out);

@@ -17,15 +17,21 @@ namespace {
 // A row of values: lanes 0-15 and 16-31.
 template <class T>
 struct Row {
-  const uint8_t* x;
+  const uint8_t* const x;
   const Pitch& pitch;
 
   Row(const uint8_t* row, const Pitch& p) : x(row), pitch(p) {}
+  __m512 Low() const { return Sixteen(0); }
+  __m512 High() const { return Sixteen(2); }
+
+ private:
   const T* Piece(int i) const {
     return reinterpret_cast<const T*>(x + pitch.piece[i]);
   }
-  __m512 Low() const { return LoadEights(Piece(0), Piece(1)); }
-  __m512 High() const { return LoadEights(Piece(2), Piece(3)); }
+  __m512 Sixteen(int i) const {
+    return pitch.piece[1] == 8 * sizeof(T) ? Load16(Piece(i), kAll16)
+                                           : LoadEights(Piece(i), Piece(i + 1));
+  }
 };
 
 struct Extent {
