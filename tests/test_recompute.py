@@ -53,7 +53,7 @@ def test_fit_gives_the_weights_of_plain_keras(eager):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("batch", [8, 6])
+@pytest.mark.parametrize("batch", [8, 6, 3])
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 def test_slices_give_the_gradients_of_the_whole(eager, batch):
     def block(filters, name):

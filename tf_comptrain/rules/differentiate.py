@@ -93,14 +93,15 @@ def from_slices(
             for part in _split(through, slices):
                 states.append(_keras.random_states(layer))
                 parts.append(fn(after(part, parts[-1:])))
-            y = tf.concat(parts, axis=0)
+            y = tf.concat(parts, axis=0)[: tf.shape(x)[0]]
             kept = None if held else through
 
         def gradient(dy, variables=None):
             variables = list(variables or ())
             x_hat = kept if held is None else held.restore(gate=dy)
             dxs, dws, done = [], [None] * len(variables), [dy]
-            for part, dy_part, state in zip(_split(x_hat, slices), _split(dy, slices), states):
+            dy_parts = _split_gradient(dy, slices)
+            for part, dy_part, state in zip(_split(x_hat, slices), dy_parts, states):
                 part = after(part, done)
                 tape = tf.GradientTape(watch_accessed_variables=False)
                 with _keras.layer_scope(layer), _keras.replay_scope(_gated(state, dy)), tape:
@@ -110,7 +111,7 @@ def from_slices(
                 dws = [_add(dw, added) for dw, added in zip(dws, more)]
                 dxs.append(dx)
                 done = [dw for dw in dws if dw is not None] or [dx]
-            dx = tf.concat(dxs, axis=0)
+            dx = tf.concat(dxs, axis=0)[: tf.shape(dy)[0]]
             return (dx, dws) if variables else dx
 
         return y, gradient
@@ -119,8 +120,23 @@ def from_slices(
 
 
 def _split(x: tf.Tensor, slices: int) -> list[tf.Tensor]:
+    """Slices of a batch; one of fewer samples than slices repeats its last: convolutions refuse empty ones."""
     count = tf.shape(x)[0]
-    return [x[count * k // slices : count * (k + 1) // slices] for k in range(slices)]
+    starts = [(tf.minimum(start, count - 1), stop - start) for start, stop in _bounds(count, slices)]
+    return [x[start : start + size] for start, size in starts]
+
+
+def _split_gradient(dy: tf.Tensor, slices: int) -> list[tf.Tensor]:
+    """The same of a gradient, which is zero for repeated samples."""
+    count = tf.shape(dy)[0]
+    repeated = tf.maximum(slices - count, 0)
+    dy = tf.pad(dy, [[0, repeated]] + [[0, 0]] * (dy.shape.rank - 1))
+    return [dy[start:stop] for start, stop in _bounds(count, slices)]
+
+
+def _bounds(count: tf.Tensor, slices: int) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    count = tf.maximum(count, slices)
+    return [(count * k // slices, count * (k + 1) // slices) for k in range(slices)]
 
 
 def _add(a, b):
