@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ class Net(NamedTuple):
       target: Peak plain / compressed to reach.
       step_target: Step time compressed / plain not to exceed.
       text: Its input is text.
+      options: Arguments of compress_model, where not the defaults.
     """
 
     build: Callable[[bool], keras.Model]
@@ -37,11 +39,12 @@ class Net(NamedTuple):
     target: float
     step_target: float
     text: bool = False
+    options: Mapping[str, str] = MappingProxyType({})
 
     def make(self, variant: str, batch: int, text: Path | None) -> tuple[keras.Model, tf.Tensor, tf.Tensor]:
         """The compiled model in a variant (bench_worker.VARIANTS), and a batch (x, y)."""
         keras.utils.set_random_seed(0)
-        model = bench_worker.prepare(self.build(variant == "compressed"), variant)
+        model = bench_worker.prepare(self.build(variant == "compressed"), variant, **self.options)
         return model, *(characters(text, batch) if self.text else bench_worker.images(IMAGE, batch))
 
 

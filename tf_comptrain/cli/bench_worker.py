@@ -36,12 +36,12 @@ def build(name: str, image: int, variant: str) -> keras.Model:
     return prepare(built, variant)
 
 
-def prepare(built: keras.Model, variant: str) -> keras.Model:
-    """A classifier as one of the VARIANTS, compiled."""
+def prepare(built: keras.Model, variant: str, **options: Any) -> keras.Model:
+    """A classifier as one of the VARIANTS, compiled; options of compress_model for the compressed one."""
     if variant == "fused_bn":
         model.compress_model(built, storage=fused_batch_norm)
     elif variant == "compressed":
-        model.compress_model(built)
+        model.compress_model(built, **options)
     softmax = getattr(built.layers[-1], "activation", None) is keras.activations.softmax
     built.compile(
         optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
