@@ -122,8 +122,10 @@ def from_slices(
 def _split(x: tf.Tensor, slices: int) -> list[tf.Tensor]:
     """Slices of a batch; one of fewer samples than slices repeats its last: convolutions refuse empty ones."""
     count = tf.shape(x)[0]
-    starts = [(tf.minimum(start, count - 1), stop - start) for start, stop in _bounds(count, slices)]
-    return [x[start : start + size] for start, size in starts]
+    starts_and_sizes = [
+        (tf.minimum(start, count - 1), stop - start) for start, stop in _bounds(count, slices)
+    ]
+    return [x[start : start + size] for start, size in starts_and_sizes]
 
 
 def _split_gradient(dy: tf.Tensor, slices: int) -> list[tf.Tensor]:
