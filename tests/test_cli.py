@@ -40,7 +40,8 @@ def test_doctor_checks_the_bound():
 def test_bench_step_json(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "tf_comptrain.cli", "bench", "step"]
-        + ["--model", "MobileNet", "--image", "32", "--batch", "2", "--steps", "1", "--json"],
+        + ["--model", "MobileNet", "--image", "32", "--batch", "2", "--steps", "1", "--json"]
+        + ["--storage", "recompute", "--codec", "rans"],
         capture_output=True,
         text=True,
         timeout=500,
@@ -56,7 +57,14 @@ def test_bench_step_json(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["bench"], ["bench", "step", "--batch", "0"], ["bench", "step", "--steps", "x"], ["nothing"]],
+    [
+        [],
+        ["bench"],
+        ["bench", "step", "--batch", "0"],
+        ["bench", "step", "--steps", "x"],
+        ["bench", "batch", "--codec", "x"],
+        ["nothing"],
+    ],
 )
 def test_bad_arguments(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:

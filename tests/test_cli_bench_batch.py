@@ -39,6 +39,16 @@ def test_both_variants_and_their_ratio(monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["compressed"]["batch"] == 45
 
 
+def test_compression_as_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        bench_batch, "find_max_batch_size", lambda *a, **k: asked.append(a[0].keywords) or search(*a, **k)
+    )
+    command = ["tf-comptrain", "bench", "batch", "--model", "MobileNet", "--limit", "2GB"]
+    assert cli.run(cli.parse([*command, "--storage", "recompute", "--codec", "rans"])) == 0
+    assert asked == 2 * [{"codec": "rans", "storage": "recompute"}]
+
+
 def test_failures_have_a_status(monkeypatch, capsys):
     def broken(build, limit, **kwargs):
         raise TrialError("the child said so")

@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_batch, bench_codec, codec_contenders, doctor
+from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, codec_contenders, doctor
 
 
 def main() -> None:
@@ -44,6 +44,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     step.add_argument(
         "--steps", type=_positive, default=5, help="measured steps of each variant (%(default)s)"
     )
+    bench_worker.add_compression_arguments(step)
     step.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     step.set_defaults(function=bench.main)
     _add_codec(benches)

@@ -135,7 +135,8 @@ def main(args: argparse.Namespace) -> int:
         return 2
     start = f"from {bench_worker.__name__} import main; main()"
     command = [sys.executable, "-c", start, "--model", args.model]
-    command += ["--image", str(args.image), "--batch", str(args.batch)]
+    command += ["--image", str(args.image), "--batch", str(args.batch), "--codec", args.codec]
+    command += ["--storage", args.storage] if args.storage else []
     results = measure(command, args.steps, Console(stderr=True))
     if args.json:
         print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))

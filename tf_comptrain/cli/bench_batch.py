@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tolerance", type=float, default=0.02, help="stop this close to a batch that fails (%(default)s)"
     )
+    bench_worker.add_compression_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(function=main)
 
@@ -49,11 +50,12 @@ def main(args: argparse.Namespace) -> int:
         print(refusal, file=sys.stderr)
         return 2
     console = Console(stderr=True)
+    options = {"codec": args.codec, "storage": args.storage}
     results = {}
     for variant in ("plain", "compressed"):
         try:
             results[variant] = find_max_batch_size(
-                functools.partial(bench_worker.build, args.model, args.image, variant),
+                functools.partial(bench_worker.build, args.model, args.image, variant, **options),
                 args.limit,
                 max_batch=args.max_batch,
                 compress=False,  # the build does it

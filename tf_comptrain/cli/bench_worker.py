@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, memory, model
+from tf_comptrain import _keras, codecs, memory, model, storage
 
 CLASSES = 1000
 VARIANTS = ("plain", "fused_bn", "compressed")
@@ -29,11 +29,21 @@ def fused_batch_norm(layer: keras.layers.Layer) -> str:
     return "fused" if isinstance(layer, keras.layers.BatchNormalization) else "keep"
 
 
-def build(name: str, image: int, variant: str) -> keras.Model:
-    """A keras.applications model with random weights, compiled, in one of the VARIANTS."""
+def add_compression_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds --codec and --storage, as compress_model has them."""
+    parser.add_argument("--codec", choices=list(codecs.CODECS), default="plane", help="(%(default)s)")
+    parser.add_argument(
+        "--storage",
+        choices=[storage.COMPRESS, storage.RECOMPUTE, storage.KEEP],
+        help="of all layers that can (each layer's best)",
+    )
+
+
+def build(name: str, image: int, variant: str, **options: Any) -> keras.Model:
+    """A keras.applications model with random weights, compiled, in one of the VARIANTS; see `prepare`."""
     keras.utils.set_random_seed(0)
     built = getattr(keras.applications, name)(weights=None, input_shape=(image, image, 3), classes=CLASSES)
-    return prepare(built, variant)
+    return prepare(built, variant, **options)
 
 
 def prepare(built: keras.Model, variant: str, **options: Any) -> keras.Model:
@@ -63,8 +73,10 @@ def main() -> None:
     parser.add_argument("--image", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
+    add_compression_arguments(parser)
     args = parser.parse_args()
-    serve(lambda: (build(args.model, args.image, args.variant), *images(args.image, args.batch)))
+    options = {"codec": args.codec, "storage": args.storage}
+    serve(lambda: (build(args.model, args.image, args.variant, **options), *images(args.image, args.batch)))
 
 
 def serve(make: Callable[[], tuple[keras.Model, Any, Any]]) -> None:
