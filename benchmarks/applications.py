@@ -3,10 +3,11 @@
     python benchmarks/applications.py --out applications.jsonl
 
 Each model is built with random weights, its top and 10 classes, for images of 64 pixels (75 or 128 for some),
-and trained for three steps: plain, and from the same weights compressed with a bound of 1e-6. Gradients are clipped to
-a norm of 1: those of deep untrained networks are in the hundreds, and then the third loss says how roundings grow,
-not whether gradients agree. Each model runs in a process of its own and adds a line to the file; models that are there
-already are not run again. The table is printed from the file.
+and trained for three steps from the same weights: plain, compressed with a bound of 1e-6, and, as a control, with
+every tensor kept and nothing changed but batch normalization, which runs as TensorFlow's fused kernel in compressed
+models and rounds in another way. Gradients are clipped to a norm of 1: those of deep untrained networks are in the
+hundreds, and then the third loss says how roundings grow, not whether gradients agree. Each model runs in a process of
+its own and adds a line to the file; models that are there already are not run again. The table is printed from the file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain.cli.bench_worker import fused_batch_norm
 from tf_comptrain.rules.activation import LOSS_READS_LOGITS
 
 MODELS = [name for name in sorted(dir(keras.applications)) if name[:1].isupper()]
@@ -58,11 +60,18 @@ def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict
     start = time.perf_counter()
     model = build(name, image)
     before = [variable.numpy() for variable in model.variables]
-    plain = losses(model, steps, batch) if steps else []
-    for variable, value in zip(model.variables, before):
-        variable.assign(value)
+
+    def trained() -> list[float]:
+        for variable, value in zip(model.variables, before):
+            variable.assign(value)
+        return losses(model, steps, batch) if steps else []
+
+    plain = trained()
+    ct.compress_model(model, storage=fused_batch_norm)
+    fused = trained()
+    ct.restore_model(model)
     report = ct.compress_model(model, error_bound=BOUND)
-    ours = losses(model, steps, batch) if steps else []
+    compressed = trained()
     return {
         "model": name,
         "image": model.input_shape[1],
@@ -71,7 +80,8 @@ def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict
         "tensors_held": sum(row.role != "" for row in report.rows),
         "kept": kept_layers(report),
         "plain": plain,
-        "compressed": ours,
+        "fused": fused,
+        "compressed": compressed,
         "seconds": time.perf_counter() - start,
     }
 
@@ -107,22 +117,24 @@ def done(path: Path, steps: int) -> dict[str, dict]:
     return {entry["model"]: entry for entry in map(json.loads, lines) if len(entry["plain"]) >= steps}
 
 
-def difference(entry: dict) -> float:
-    """Of the losses, the largest one relative to plain Keras."""
-    return max((abs(a / b - 1) for a, b in zip(entry["compressed"], entry["plain"])), default=0.0)
+def difference(entry: dict, variant: str = "compressed", reference: str = "plain") -> float:
+    """Of two variants' losses, the largest relative one."""
+    return max((abs(a / b - 1) for a, b in zip(entry[variant], entry[reference])), default=0.0)
 
 
 def table(entries: dict[str, dict]) -> str:
     """As Markdown."""
     rows = [
-        "| model | image | parameters | tensors held | kept plain | losses, plain | largest difference |",
-        "|---|---|---|---|---|---|---|",
+        "| model | image | parameters | tensors held | kept plain | losses, plain | compressed / plain - 1 "
+        "| fused / plain - 1 | compressed / fused - 1 |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in MODELS:
         if name in entries:
             entry = entries[name]
             losses = ", ".join(f"{loss:.4f}" for loss in entry["plain"])
-            off = f"{difference(entry):.1e}" if entry["plain"] else ""
+            pairs = (("compressed", "plain"), ("fused", "plain"), ("compressed", "fused"))
+            off = " | ".join(f"{difference(entry, *pair):.1e}" if entry["plain"] else "" for pair in pairs)
             rows.append(
                 f"| {name} | {entry['image']} | {entry['parameters'] / 1e6:.1f} M | {entry['tensors_held']} "
                 f"| {len(entry['kept'])} | {losses} | {off} |"
