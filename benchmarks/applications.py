@@ -7,7 +7,7 @@ and trained for three steps from the same weights: plain, compressed with a boun
 every tensor kept and nothing changed but batch normalization, which runs as TensorFlow's fused kernel in compressed
 models and rounds in another way. Gradients are clipped to a norm of 1: those of deep untrained networks are in the
 hundreds, and then the third loss says how roundings grow, not whether gradients agree. Each model runs in a process of
-its own and adds a line to the file; models that are there already are not run again. The table is printed from the file.
+its own and adds a line to the file; models that are there already are not run again. The table is printed from it.
 """
 
 from __future__ import annotations
