@@ -79,10 +79,17 @@ using PrepareFn = ChunkKind (*)(const Quantizer& quant, const Model& model,
                                 ChunkWork* work, ChunkHead* head,
                                 ChunkSums* sums);
 
-// Codes a prepared chunk: fills head->state and work->words, and returns the
-// number of words.
-using EncodeChunkFn = int (*)(const Model& model, int rows, ChunkWork* work,
-                              ChunkHead* head);
+// A prepared chunk to encode.
+struct EncodeJob {
+  ChunkWork* work;  // the kernel fills words
+  ChunkHead* head;  // and state
+  int n_words;      // set by the kernel
+};
+constexpr int kMaxJobs = 2;
+
+// Encodes chunks of as many rows, at most ChunkKernels::at_once.
+using EncodeChunksFn = void (*)(const Model& model, int rows, EncodeJob* jobs,
+                                int n_jobs);
 
 // A chunk to decode: to out, or only to work->q when out is null.
 struct DecodeJob {
@@ -95,7 +102,6 @@ struct DecodeJob {
   Pitch pitch;  // of out
   bool ok;  // set by the kernel: the words came out even
 };
-constexpr int kMaxJobs = 2;
 
 // Decodes chunks of as many rows, at most ChunkKernels::at_once.
 using DecodeChunksFn = void (*)(const Quantizer& quant, const Model& model,
@@ -107,11 +113,11 @@ using MaskRowsFn = void (*)(const ChunkWork& work, int first, int last,
 
 struct ChunkKernels {
   PrepareFn prepare;
-  EncodeChunkFn encode;
+  EncodeChunksFn encode;
   DecodeChunksFn decode;
   MaskRowsFn mask;
   bool needs_slots;  // decode reads Model::slots
-  int at_once;       // chunks that decode is fastest with
+  int at_once;       // chunks that encode and decode are fastest with
 };
 
 ChunkKernels ScalarChunkKernels(DType dtype, Coding coding);

@@ -33,12 +33,32 @@ constexpr int64_t kSampleChunks = 8, kSampleStride = 16;
 // Of about kSampleChunks chunks, for the shift.
 constexpr int kShiftRows = 32;
 // Bits per value that RansScratchBytes allows for.
-constexpr int kScratchBits = 5;
+constexpr int kScratchBits = 6;
+
+constexpr uint64_t kNotInScratch = UINT64_MAX;
 
 struct ChunkSize {
   uint32_t words = 0;  // of 32 bits
-  bool in_scratch = true;
+  uint64_t at = kNotInScratch;  // the word of scratch it begins at
   rans::ChunkSums sums;
+};
+
+// The values of a chunk: in the tensor or, where it ends inside the chunk, a
+// copy padded with zeros.
+struct Source {
+  const uint8_t* x;
+  int64_t pixel_bytes;
+  std::vector<uint8_t> padded;
+};
+
+// A prepared chunk on its way, and the memory for it.
+struct Slot {
+  int64_t chunk = 0;
+  ChunkPlace place;
+  ChunkHead head;
+  rans::ChunkSums sums;
+  Source source;
+  std::unique_ptr<ChunkWork> work{new ChunkWork};
 };
 
 Status OutOfMemory(const std::exception& e) {
@@ -60,20 +80,13 @@ struct RansEncoder::Impl {
   Status checked;
 
   const uint8_t* x = nullptr;
-  uint32_t* scratch = nullptr;
-  uint64_t slice_words = 0;  // a chunk
+  uint8_t* scratch = nullptr;
+  uint64_t scratch_words = 0;
   std::vector<ChunkSize> sizes;
   size_t total_bytes = 0;
   PlaneStats stats;
   bool encoded = false;
 
-  // The values of a chunk: in the tensor or, where it ends inside the chunk,
-  // a copy padded with zeros.
-  struct Source {
-    const uint8_t* x;
-    int64_t pixel_bytes;
-    std::vector<uint8_t> padded;
-  };
   // Of its first `rows` rows.
   ChunkKind Prepare(const ChunkPlace& place, int rows, Source* source,
                     ChunkWork* work, ChunkHead* head,
@@ -81,8 +94,11 @@ struct RansEncoder::Impl {
   int64_t SampleStep() const;
   void ChooseShiftAndPrior();
   void ChooseFrequencies(const ParallelFor& parallel);
-  uint32_t EncodeOne(int64_t chunk, ChunkWork* work, Source* source,
-                     uint32_t* out, uint64_t room, ChunkSize* size) const;
+  template <class Wanted, class Put>
+  void EncodeChunks(int64_t begin, int64_t end, const Wanted& wanted,
+                    const Put& put) const;
+  template <class Put>
+  void Store(const Slot& slot, bool coded, int n_words, const Put& put) const;
   void FillHeader(uint8_t* stream) const;
 };
 
@@ -198,40 +214,72 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
   rans::SetFrequencies(freq, &model);
 }
 
-// Writes at most `room` words to out; the chunk's words are returned anyway.
-uint32_t RansEncoder::Impl::EncodeOne(int64_t chunk, ChunkWork* work,
-                                      Source* source, uint32_t* out,
-                                      uint64_t room, ChunkSize* size) const {
-  const ChunkPlace place = geometry.Place(chunk);
-  ChunkHead head;
-  const ChunkKind kind =
-      Prepare(place, place.rows, source, work, &head, &size->sums);
-  if (kind == ChunkKind::kZero) return 0;
-  const uint32_t raw_words = rans::RawWords(place.valid, params.dtype);
-  uint8_t* to = reinterpret_cast<uint8_t*>(out);
-  if (kind == ChunkKind::kCoded) {
-    const int n_words = kernels.encode(model, place.rows, work, &head);
-    const uint32_t words =
-        static_cast<uint32_t>(sizeof head / 4 + (n_words + 1) / 2);
-    if (words < raw_words) {
-      if (words > room) return words;
-      std::memcpy(to, &head, sizeof head);
-      to += sizeof head;
-      if (n_words % 2 != 0) {
-        std::memset(to, 0, 2);
-        to += 2;
-      }
-      std::memcpy(to, work->words, 2 * static_cast<size_t>(n_words));
-      return words;
+// Encodes the chunks of [begin, end) that wanted(chunk) is true of.
+// put(chunk, words, sums): where its words go, or null.
+template <class Wanted, class Put>
+void RansEncoder::Impl::EncodeChunks(int64_t begin, int64_t end,
+                                     const Wanted& wanted,
+                                     const Put& put) const {
+  Slot slots[rans::kMaxJobs];
+  rans::EncodeJob jobs[rans::kMaxJobs];
+  int waiting = 0;
+  const auto flush = [&] {
+    if (waiting == 0) return;
+    kernels.encode(model, slots[0].place.rows, jobs, waiting);
+    for (int i = 0; i < waiting; ++i) {
+      Store(slots[i], true, jobs[i].n_words, put);
+    }
+    waiting = 0;
+  };
+  for (int64_t chunk = begin; chunk < end; ++chunk) {
+    if (!wanted(chunk)) continue;
+    const ChunkPlace place = geometry.Place(chunk);
+    if (waiting > 0 && slots[0].place.rows != place.rows) flush();
+    Slot& slot = slots[waiting];
+    slot.chunk = chunk;
+    slot.place = place;
+    switch (Prepare(place, place.rows, &slot.source, slot.work.get(),
+                    &slot.head, &slot.sums)) {
+      case ChunkKind::kZero:
+        put(chunk, 0, slot.sums);
+        break;
+      case ChunkKind::kRaw:
+        Store(slot, false, 0, put);
+        break;
+      case ChunkKind::kCoded:
+        jobs[waiting++] = {slot.work.get(), &slot.head, 0};
+        if (waiting == kernels.at_once) flush();
     }
   }
-  if (raw_words > room) return raw_words;
+  flush();
+}
+
+// A coded chunk has n_words of 16 bits; it becomes raw where it is not smaller.
+template <class Put>
+void RansEncoder::Impl::Store(const Slot& slot, bool coded, int n_words,
+                              const Put& put) const {
+  const uint32_t raw_words = rans::RawWords(slot.place.valid, params.dtype);
+  const uint32_t words =
+      static_cast<uint32_t>(sizeof slot.head / 4 + (n_words + 1) / 2);
+  if (coded && words < raw_words) {
+    uint8_t* to = put(slot.chunk, words, slot.sums);
+    if (to == nullptr) return;
+    std::memcpy(to, &slot.head, sizeof slot.head);
+    to += sizeof slot.head;
+    if (n_words % 2 != 0) {
+      std::memset(to, 0, 2);
+      to += 2;
+    }
+    std::memcpy(to, slot.work->words, 2 * static_cast<size_t>(n_words));
+    return;
+  }
+  uint8_t* const to = put(slot.chunk, raw_words, slot.sums);
+  if (to == nullptr) return;
   const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
-  out[raw_words - 1] = 0;
   const int64_t compact = geometry.unit * item;
-  rans::CopyRows(source->x, source->pixel_bytes, to, compact,
-                 place.valid * item, compact);
-  return raw_words;
+  std::memset(to + 4 * size_t{raw_words} - 4, 0, 4);
+  rans::CopyRows(slot.source.x, slot.source.pixel_bytes, to, compact,
+                 slot.place.valid * item, compact);
 }
 
 Status RansEncoder::Encode(const void* x, uint8_t* scratch,
@@ -246,26 +294,26 @@ Status RansEncoder::Encode(const void* x, uint8_t* scratch,
   try {
     m.sizes.assign(chunks, ChunkSize());
     m.x = static_cast<const uint8_t*>(x);
-    // Whole words, aligned as u32 whatever the caller passed.
-    const size_t skew = -reinterpret_cast<uintptr_t>(scratch) & 3;
-    const bool usable = scratch != nullptr && scratch_bytes > skew;
-    m.scratch = usable ? reinterpret_cast<uint32_t*>(scratch + skew) : nullptr;
-    m.slice_words =
-        usable && chunks > 0 ? (scratch_bytes - skew) / 4 / chunks : 0;
+    m.scratch = scratch;
+    m.scratch_words = scratch == nullptr ? 0 : scratch_bytes / 4;
     m.ChooseShiftAndPrior();
     m.ChooseFrequencies(parallel);
     parallel(chunks, kCyclesPerValue * kLanes << m.geometry.log2_pixels,
-             [&m](int64_t begin, int64_t end) {
-      std::unique_ptr<ChunkWork> work(new ChunkWork);
-      Impl::Source source;
-      for (int64_t c = begin; c < end; ++c) {
-        uint32_t* slice =
-            m.scratch == nullptr ? nullptr : m.scratch + c * m.slice_words;
-        ChunkSize& size = m.sizes[c];
-        size.words = m.EncodeOne(c, work.get(), &source, slice, m.slice_words,
-                                 &size);
-        size.in_scratch = size.words <= m.slice_words;
-      }
+             [&m, chunks](int64_t begin, int64_t end) {
+      // A share of scratch, which they fill one after the other.
+      uint64_t at = m.scratch_words / chunks * begin;
+      const uint64_t limit = m.scratch_words / chunks * end;
+      m.EncodeChunks(
+          begin, end, [](int64_t) { return true; },
+          [&](int64_t chunk, uint32_t words, const rans::ChunkSums& sums) {
+        ChunkSize& size = m.sizes[chunk];
+        size.words = words;
+        size.sums = sums;
+        if (words > limit - at) return static_cast<uint8_t*>(nullptr);
+        size.at = at;
+        at += words;
+        return m.scratch + 4 * size.at;
+      });
     });
   } catch (const std::exception& e) {
     return OutOfMemory(e);
@@ -341,25 +389,26 @@ Status RansEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
     parallel(m.geometry.chunks,
              kCyclesPerValue * kLanes / 8 << m.geometry.log2_pixels,
              [&](int64_t begin, int64_t end) {
-      std::unique_ptr<ChunkWork> work;
-      Impl::Source source;
-      std::vector<uint32_t> again;
+      const auto place = [&](int64_t chunk) {
+        uint32_t start;
+        std::memcpy(&start, stream + at.directory + 4 * chunk, sizeof start);
+        return stream + at.payload + 4 * static_cast<uint64_t>(start);
+      };
+      bool all = true;
       for (int64_t c = begin; c < end; ++c) {
         const ChunkSize& size = m.sizes[c];
-        if (size.words == 0) continue;
-        uint32_t start;
-        std::memcpy(&start, stream + at.directory + 4 * c, sizeof start);
-        const uint32_t* from = m.scratch + c * m.slice_words;
-        if (!size.in_scratch) {
-          if (!work) work.reset(new ChunkWork);
-          ChunkSize same;
-          again.resize(size.words);
-          m.EncodeOne(c, work.get(), &source, again.data(), size.words, &same);
-          from = again.data();
-        }
-        std::memcpy(stream + at.payload + 4 * static_cast<uint64_t>(start),
-                    from, 4 * static_cast<size_t>(size.words));
+        all &= size.at != kNotInScratch;
+        if (size.words == 0 || size.at == kNotInScratch) continue;
+        std::memcpy(place(c), m.scratch + 4 * size.at,
+                    4 * static_cast<size_t>(size.words));
       }
+      if (all) return;
+      m.EncodeChunks(
+          begin, end,
+          [&](int64_t c) { return m.sizes[c].at == kNotInScratch; },
+          [&](int64_t c, uint32_t, const rans::ChunkSums&) {
+        return place(c);
+      });
     });
   } catch (const std::exception& e) {
     return OutOfMemory(e);

@@ -77,14 +77,15 @@ inline void PushTokens(const Model& model, const Row256& index, States256* s,
   }
 }
 
-int EncodeChunk(const Model& model, int rows, ChunkWork* work,
-                ChunkHead* head) {
+void EncodeChunks(const Model& model, int rows, EncodeJob* job,
+                  int /*n_jobs*/) {
+  const ChunkWork* const work = job->work;
   const TokenTables tables(model.shift);
   const __m256i zero = _mm256_setzero_si256();
   const __m256i bottom = _mm256_set1_epi32(kStateLow);
   const __m256i token_bits = _mm256_set1_epi16(kTokens - 1);
   States256 s = {{bottom, bottom, bottom, bottom}};
-  uint16_t* out = work->words;
+  uint16_t* out = job->work->words;
   for (int t = rows - 1; t >= 0; --t) {
     const int at = (t + kPadRows) * kLanes;
     const Row256 index = LoadRow(work->index + at);
@@ -102,9 +103,9 @@ int EncodeChunk(const Model& model, int rows, ChunkWork* work,
     PushTokens(model, index, &s, &out);
   }
   for (int k = 0; k < 4; ++k) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(head->state) + k, s.v[k]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(job->head->state) + k, s.v[k]);
   }
-  return static_cast<int>(out - work->words);
+  job->n_words = static_cast<int>(out - work->words);
 }
 
 void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
@@ -121,7 +122,7 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 }  // namespace
 
 ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding) {
-  return {Avx2Prepare(dtype, coding), EncodeChunk,
+  return {Avx2Prepare(dtype, coding), EncodeChunks,
           Avx2DecodeChunks(dtype, coding), MaskRows, true, 1};
 }
 

@@ -220,11 +220,12 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                                              : ChunkKind::kRaw;
 }
 
-int EncodeChunk(const Model& model, int rows, ChunkWork* work,
-                ChunkHead* head) {
-  uint32_t* state = head->state;
+void EncodeChunks(const Model& model, int rows, EncodeJob* job,
+                  int /*n_jobs*/) {
+  const ChunkWork* const work = job->work;
+  uint32_t* state = job->head->state;
   std::fill(state, state + kLanes, kStateLow);
-  uint16_t* out = work->words;
+  uint16_t* out = job->work->words;
   for (int t = rows - 1; t >= 0; --t) {
     const uint16_t* u = work->u + (t + kPadRows) * kLanes;
     const uint16_t* index = work->index + (t + kPadRows) * kLanes;
@@ -246,7 +247,7 @@ int EncodeChunk(const Model& model, int rows, ChunkWork* work,
       state[i] = (state[i] / f << kProbBits) + state[i] % f + start;
     }
   }
-  return static_cast<int>(out - work->words);
+  job->n_words = static_cast<int>(out - work->words);
 }
 
 // Takes words off the end, one for each state that fell below the range.
@@ -368,7 +369,7 @@ ChunkSums PlainSums(DType dtype, const void* x, const Pitch& pitch, int rows) {
 
 ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
   return SelectCoding(coding, [](auto c) -> ChunkKernels {
-    return {Prepare<c()>, EncodeChunk, DecodeChunks<c()>, MaskRows,
+    return {Prepare<c()>, EncodeChunks, DecodeChunks<c()>, MaskRows,
             false, 1};
   });
 }
