@@ -20,7 +20,7 @@ from tf_comptrain.memory.trace import Event, Trace
 _SMALL_BATCHES = (4, 8)
 _LEAST_RECORDED = 256 << 10  # bytes
 _TRACES = 3  # no two steps run in the same order, and so have the same peak
-_STEPS = 3
+_WARM_UP_STEPS, _STEPS = 2, 3  # replayed, as measure_step takes them
 
 
 def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = None) -> int:
@@ -33,9 +33,10 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
 
     and the allocations and releases of the larger step are replayed at the sizes this gives, in an
     allocator that works as TensorFlow's. So the peak is found where it lies at `batch_size`, which
-    may be another moment of the step. Of three larger steps the median counts. TensorFlow records no
-    buffers under 256 kB: those that are held for the backward pass are taken from `saved_tensors`, and
-    to grow with the batch.
+    may be another moment of the step. Like `measure_step`, the replay takes the highest of three steps
+    after two; of three traces of the larger batch the median counts. TensorFlow records no buffers
+    under 256 kB: those that are held for the backward pass are taken from `saved_tensors`, and to grow
+    with the batch.
 
     Args:
       model: A compiled Keras model, compressed or not.
@@ -178,14 +179,18 @@ def _key(event: Event, seen: collections.Counter) -> tuple[str, str, int]:
 
 
 def _replayed(acts: list[tuple[int, int]], before_step: dict[int, int], base_bytes: int) -> int:
-    """The highest level over the resting one in the last of some steps: a heap takes its form in the first."""
+    """The highest level over the resting one in `_STEPS` steps after a warm-up, as `measure_step` has it.
+
+    A heap takes its form in the first steps, and wastes another part of itself in each.
+    """
     heap = BestFit()
     heap.allocate(max(base_bytes - sum(before_step.values()), 1))
     # By size, since a step's new value of a variable is the next one's old value.
     resting = collections.defaultdict(list)
     for size in before_step.values():
         resting[size].append(heap.allocate(size))
-    for _ in range(_STEPS):
+    peaks = []
+    for _ in range(_WARM_UP_STEPS + _STEPS):
         start = highest = heap.used_bytes
         alive: dict[int, tuple[int, int]] = {}
         for address, size in acts:
@@ -198,4 +203,5 @@ def _replayed(acts: list[tuple[int, int]], before_step: dict[int, int], base_byt
                 heap.release(resting[before_step[address]].pop())
         for size, chunk in alive.values():
             resting[size].append(chunk)
-    return highest - start
+        peaks.append(highest - start)
+    return max(peaks[_WARM_UP_STEPS:])
