@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from models import chain
+from models import chain, gradients
 from tensorflow import keras
 from tensorflow.python.eager import context
 
 import tf_comptrain as ct
-from tf_comptrain import storage
+from tf_comptrain import codecs, storage
 from tf_comptrain.rules import differentiate
 
 
@@ -42,9 +42,9 @@ def of_type(graph, *kinds):
     return [node for node in graph.values() if node.op in kinds]
 
 
-def train_graph(depth=4, activation="relu"):
+def train_graph(depth=4, activation="relu", codec="plane"):
     model = chain(depth, activation, size=8)
-    ct.compress_model(model)
+    ct.compress_model(model, codec=codec)
     x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
     return optimized_graph(model, x, np.zeros((2, 32), "float32"))
 
@@ -81,6 +81,30 @@ def test_the_executed_graph_is_in_order(activation):
     assert len(of_type(graph, "Comptrain>Decompress")) >= 4
     assert len(of_type(graph, "Conv2DBackpropInput")) == 3
     assert unordered(graph) == []
+
+
+def test_codec_b_decodes_a_relu_output_once(monkeypatch):
+    graph = train_graph(codec="rans")
+    assert len(of_type(graph, "Comptrain>Decompress")) == len(of_type(graph, "Comptrain>Compress")) == 4
+    assert not of_type(graph, "Comptrain>StreamMaskGrad")
+    assert unordered(graph) == []
+    monkeypatch.setattr(codecs.RansCodec, "mask_decodes", False)
+    assert len(of_type(train_graph(codec="rans"), "Comptrain>StreamMaskGrad")) == 3
+
+
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_decoding_once_gives_the_same_gradients(as_graph, monkeypatch):
+    def found():
+        model = chain(4, "relu", size=8)
+        ct.compress_model(model, codec="rans")
+        x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
+        return gradients(model, x, np.zeros((2, 32), "float32"), as_graph)[1]
+
+    once = found()
+    monkeypatch.setattr(codecs.RansCodec, "mask_decodes", False)
+    twice = found()
+    for a, b in zip(once.values(), twice.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_without_the_gate_the_graph_is_out_of_order(monkeypatch):

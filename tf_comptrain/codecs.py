@@ -102,6 +102,7 @@ class Codec:
       dither: Whether values are rounded after a pseudo-random offset that decoding takes away again: same
         bound, but the error has a mean of 0 and does not depend on the value.
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
+      mask_decodes: `mask_gradient` takes as long as `decompress`.
       fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
       on_gpu: The executor has GPU kernels for its streams.
@@ -112,6 +113,7 @@ class Codec:
     format: str
     dither = False
     carries_mask = True
+    mask_decodes = False
     under_xla = True
     on_gpu = False
     fused_batch_norm = False
@@ -232,6 +234,7 @@ class RansCodec(Codec):
     """
 
     format = "rans"
+    mask_decodes = True
     predicted_bits = {"sparse": 2.5, "dense": 3.3}
 
     def __init__(self, dither: bool = False):
@@ -332,6 +335,7 @@ class AutoCodec(Codec):
     """
 
     format = "auto"
+    mask_decodes = True  # where it chose codec B
     predicted_bits = {"sparse": 3.0, "dense": 3.3}
 
 

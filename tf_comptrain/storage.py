@@ -208,15 +208,23 @@ class Held:
         self._static_shape = x.shape
         self._shape = tf.shape(x)
         self._dtype = x.dtype
+        # Of a ReLU's output, by the graph it was restored in (None: eagerly).
+        self._bits: dict[tf.Graph | None, tf.Tensor] = {}
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
         x_hat = self.codec.decompress(self.stream, self._shape, self._dtype, gate)
+        if self.mid_rise and self.codec.mask_decodes and _graph() not in self._bits:
+            # The ReLU's gradient follows: it need not decode again.
+            x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)
         x_hat.set_shape(self._static_shape)
         return x_hat
 
     def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
-        """dy where x != 0, else 0."""
+        """dy where x != 0, else 0; x is the output of a ReLU."""
+        bits = self._bits.get(_graph())
+        if bits is not None:
+            return native.ops().comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
         return self.codec.mask_gradient(self.stream, dy)
 
     def batch_norm_gradient(
@@ -224,6 +232,11 @@ class Held:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """dx, dgamma and dbeta where x is normalized; x_hat is never a tensor. dy is the gate."""
         return self.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
+
+
+def _graph() -> tf.Graph | None:
+    """The graph being traced; None in eager execution."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 class Rebuilt:
