@@ -102,7 +102,8 @@ class Codec:
       dither: Whether values are rounded after a pseudo-random offset that decoding takes away again: same
         bound, but the error has a mean of 0 and does not depend on the value.
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
-      mask_decodes: `mask_gradient` takes as long as `decompress`.
+      mask_of_restored: `mask_gradient` decodes, so that the mask x_hat > 0 of a restored ReLU output is worth
+        keeping. With dither it is not the same: values restored from near zero may be negative.
       fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
       on_gpu: The executor has GPU kernels for its streams.
@@ -113,7 +114,7 @@ class Codec:
     format: str
     dither = False
     carries_mask = True
-    mask_decodes = False
+    mask_of_restored = False
     under_xla = True
     on_gpu = False
     fused_batch_norm = False
@@ -234,12 +235,12 @@ class RansCodec(Codec):
     """
 
     format = "rans"
-    mask_decodes = True
     predicted_bits = {"sparse": 2.5, "dense": 3.3}
 
     def __init__(self, dither: bool = False):
         self.dither = dither
         self.under_xla = not dither
+        self.mask_of_restored = not dither
 
 
 class FixedStream(NamedTuple):
@@ -335,7 +336,7 @@ class AutoCodec(Codec):
     """
 
     format = "auto"
-    mask_decodes = True  # where it chose codec B
+    mask_of_restored = True  # where it chose codec B
     predicted_bits = {"sparse": 3.0, "dense": 3.3}
 
 

@@ -214,7 +214,7 @@ class Held:
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
         x_hat = self.codec.decompress(self.stream, self._shape, self._dtype, gate)
-        if self.mid_rise and self.codec.mask_decodes and _graph() not in self._bits:
+        if self.mid_rise and self.codec.mask_of_restored and _graph() not in self._bits:
             # The ReLU's gradient follows: it need not decode again.
             x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)
         x_hat.set_shape(self._static_shape)
