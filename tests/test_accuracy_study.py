@@ -80,7 +80,8 @@ def test_the_report_replaces_its_own_part_only(tmp_path):
                  "cpu_s": 0.1, "peak_bytes": 100 if seed == 1 else None, "saved_bytes": 10, "saved_plain_bytes": 20}
             )  # fmt: skip
     (tmp_path / "two-core.jsonl").write_text("\n".join(map(json.dumps, runs)))
-    report.write(tmp_path, tmp_path, study.PROTOCOLS)
+    results = {name: study.read(tmp_path / f"{name}.jsonl") for name in study.PROTOCOLS}
+    report.write(results, tmp_path, study.PROTOCOLS)
     page = (tmp_path / "accuracy.md").read_text()
     assert page.startswith("before\n") and page.endswith("after\n") and "old" not in page
     assert "| lossless | 2 | 61.50 ± 0.71 | +10.00 [+10.00, +10.00] | 2.0 | 2.0 | 0.0 | 1.0 | 1.00 |" in page

@@ -17,13 +17,17 @@ HEADER = (
 )
 
 
-def write(results: Path, docs: Path, protocols: Mapping[str, Any]) -> None:
-    """Writes the study's part of docs/accuracy.md, and its plots beside the other images."""
-    from study import read
+def write(results: Mapping[str, Sequence[dict]], docs: Path, protocols: Mapping[str, Any]) -> None:
+    """Writes the study's part of docs/accuracy.md, and its plots beside the other images.
 
+    Args:
+      results: The runs of each protocol.
+      docs: The folder with accuracy.md and images/.
+      protocols: study.PROTOCOLS.
+    """
     lines = [BEGIN, ""]
     for name, protocol in protocols.items():
-        runs = read(results / f"{name}.jsonl")
+        runs = results[name]
         if not runs or name == "smoke":
             continue
         lines += [f'### Protocol "{name}": {protocol.words}', ""]

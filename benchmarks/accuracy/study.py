@@ -24,6 +24,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import report
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 FOLDER = Path(__file__).resolve().parent
@@ -100,9 +102,8 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=FOLDER.parents[1] / "docs", help="where the report goes")
     args = parser.parse_args()
     if args.report:
-        import report
-
-        report.write(args.results, args.docs, PROTOCOLS)
+        results = {name: read(args.results / f"{name}.jsonl") for name in PROTOCOLS}
+        report.write(results, args.docs, PROTOCOLS)
         return
     protocol = PROTOCOLS[args.protocol]
     path = args.results / f"{args.protocol}.jsonl"

@@ -6,7 +6,8 @@ from tf_comptrain.memory.measure import StepMemory, device, measure_call, measur
 from tf_comptrain.memory.memory_limit import limit
 from tf_comptrain.memory.predict import predict_peak
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes
-from tf_comptrain.memory.saved_report import MemoryReport, Timeline, report
+from tf_comptrain.memory.saved_report import MemoryReport, report
+from tf_comptrain.memory.timeline import Timeline
 from tf_comptrain.memory.trial import Trial, TrialError
 
 __all__ = [

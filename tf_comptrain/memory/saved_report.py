@@ -17,39 +17,11 @@ from tf_comptrain import _keras
 from tf_comptrain.memory.explain import batch_of, forward_end_s, trace_model
 from tf_comptrain.memory.measure import state_restored
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
+from tf_comptrain.memory.timeline import Timeline, draw
 from tf_comptrain.model import instrumentation, is_compressed
 from tf_comptrain.report import format_bytes
 
 PLAIN, COMPRESSED = "plain", "compressed"
-
-
-class Timeline(NamedTuple):
-    """Bytes of the device allocator over the resting level during one training step.
-
-    Attributes:
-      time_s: Since the first allocation, under the profiler, which slows a step down.
-      live_bytes: After each allocation or release.
-      forward_end_s: When the forward pass made its last tensor.
-    """
-
-    time_s: tuple[float, ...]
-    live_bytes: tuple[int, ...]
-    forward_end_s: float
-
-    @property
-    def peak_bytes(self) -> int:
-        return max(self.live_bytes)
-
-    def progress(self) -> list[float]:
-        """Times with the forward pass from 0 to 1 and the backward pass from 1 to 2."""
-        end = self.time_s[-1]
-        backward_s = max(end - self.forward_end_s, 1e-9)
-        return [
-            t / max(self.forward_end_s, 1e-9)
-            if t <= self.forward_end_s
-            else 1 + (t - self.forward_end_s) / backward_s
-            for t in self.time_s
-        ]
 
 
 class MemoryReport(NamedTuple):
@@ -130,9 +102,7 @@ class MemoryReport(NamedTuple):
         """
         if not self.timelines:
             raise ValueError("This report has no timelines to draw: call report(..., timeline=True).")
-        from tf_comptrain.memory.timeline_plot import draw
-
-        draw(self, path)
+        draw(self.timelines, f"{self.model}, batch {self.batch_size}", path)
 
 
 def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool = True) -> MemoryReport:
