@@ -33,6 +33,7 @@ def test_the_table_reads_the_file(tmp_path):
         "tensors_held": 5,
         "kept": [],
         "plain": [1.0, 2.0],
+        "rounded": [1.0, 2.02],
         "fused": [1.0, 2.0],
         "compressed": [1.0, 2.1],
     }
@@ -41,5 +42,5 @@ def test_the_table_reads_the_file(tmp_path):
     path.write_text(json.dumps({"model": "VGG16", **entry}) + "\n")
     assert applications.done(path, 3) == {}
     assert applications.table(applications.done(path, 2)).endswith(
-        "| VGG16 | 32 | 1.0 M | 5 | 0 | 1.0000, 2.0000 | 5.0e-02 | 0.0e+00 | 5.0e-02 |"
+        "| VGG16 | 32 | 1.0 M | 5 | 0 | 1.0000, 2.0000 | 5.0e-02 | 0.0e+00 | 1.0e-02 |"
     )
