@@ -116,7 +116,7 @@ class Codec:
     carries_mask = True
     mask_of_restored = False
     under_xla = True
-    on_gpu = False
+    on_gpu = True
     fused_batch_norm = False
     predicted_bits: dict[str, float]
 
@@ -210,7 +210,6 @@ class PlaneCodec(Codec):
     """
 
     format = "plane"
-    on_gpu = True
     fused_batch_norm = True
     predicted_bits = {"sparse": 3.0, "dense": 4.7}
 
@@ -323,7 +322,6 @@ class ZvcCodec(Codec):
 
     format = "zvc"
     under_xla = False  # lossless streams have no static size
-    on_gpu = True
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 
 
@@ -337,6 +335,7 @@ class AutoCodec(Codec):
 
     format = "auto"
     mask_of_restored = True  # where it chose codec B
+    on_gpu = False  # where readers must be told the codec when the graph is made
     predicted_bits = {"sparse": 3.0, "dense": 3.3}
 
 

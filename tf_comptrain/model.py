@@ -224,7 +224,7 @@ def _codec_obstacle(codec: Codec, xla: bool) -> str | None:
     if xla and not codec.under_xla:
         return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
     if not xla and gpu_check.on_gpu() and not codec.on_gpu:
-        return f"on a GPU, for which codec {codec.name!r} has no kernel: use 'plane' or 'zvc'"
+        return f"on a GPU, for which codec {codec.name!r} has no kernel: use 'plane', 'rans' or 'zvc'"
     return None
 
 

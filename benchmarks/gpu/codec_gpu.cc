@@ -82,14 +82,16 @@ struct Codec {
   CodecId id;
   const char* name;
 };
-constexpr Codec kCodecs[] = {{CodecId::kPlane, "plane"}, {CodecId::kZvc, "zvc"}};
+constexpr Codec kCodecs[] = {{CodecId::kPlane, "plane"},
+                             {CodecId::kRans, "rans"},
+                             {CodecId::kZvc, "zvc"}};
 
 std::string Text(const Codec& codec, const EncodeParams& p) {
   return std::string(codec.name) + ", dtype " +
          std::to_string(static_cast<int>(p.dtype)) + ", n " +
          std::to_string(p.n) + ", channels " + std::to_string(p.channels) +
-         ", eb " + std::to_string(p.eb) + (p.mid_rise ? ", mid-rise" : "") +
-         (p.dither ? ", dither" : "");
+         ", width " + std::to_string(p.width) + ", eb " + std::to_string(p.eb) +
+         (p.mid_rise ? ", mid-rise" : "") + (p.dither ? ", dither" : "");
 }
 
 Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
@@ -269,11 +271,13 @@ void TestPools() {
 void TestShapes(int count) {
   std::mt19937 random(7);
   const int64_t sizes[] = {0, 1, 31, 32, 33, 1023, 1024, 1025, 4096, 65536 + 7};
-  const int64_t channels[] = {1, 3, 31, 32, 64, 96, 100, 256};
+  const int64_t channels[] = {1, 3, 8, 31, 32, 48, 64, 96, 100, 256};
+  const int64_t widths[] = {0, 1, 7, 28, 32, 56, 112, 224};  // for codec B
   for (int i = 0; i < count; ++i) {
     EncodeParams p;
     p.dtype = kAllDTypes[random() % 3];
-    p.channels = channels[random() % 8];
+    p.channels = channels[random() % 10];
+    p.width = widths[random() % 8];
     const int64_t pixels = random() % 2 ? sizes[random() % 10] : random() % 5000;
     p.n = pixels * p.channels;
     const float bounds[] = {1e-6f, 1e-3f, 0.01f, 0.1f, 1.0f, 1e4f};
@@ -328,6 +332,7 @@ void Speeds(const Codec& codec, int mb) {
     EncodeParams p;
     p.n = int64_t{mb} * (1 << 20) / 4;
     p.channels = 64;
+    p.width = 56;
     p.mid_rise = relu;
     const std::vector<float> values = Activations(p.n, relu, 1);
     p.eb = relu ? 0.058f : 0.1f;  // a tenth of the standard deviation

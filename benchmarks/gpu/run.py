@@ -5,7 +5,7 @@
 | section   | asks                                                              | needs                     |
 |-----------|-------------------------------------------------------------------|---------------------------|
 | codec     | every kernel against the CPU on 1,000 random shapes               | nvcc, or codec_gpu, built |
-| speed     | GB/s of codecs A and C at 16, 64 and 256 MB                       | the same                  |
+| speed     | GB/s of codecs A, B and C at 16, 64 and 256 MB                    | the same                  |
 | sanitizer | compute-sanitizer memcheck, racecheck, initcheck                  | that, compute-sanitizer   |
 | build     | the op library, where none with GPU kernels loads                 | nvcc, g++, TensorFlow     |
 | tests     | the tests that need a GPU, and those of XLA                       | TensorFlow, the library   |
@@ -378,7 +378,7 @@ def ops(megabytes: list[int]) -> Result:
     if problem is not None:
         return {"error": f"the kernels failed their check: {problem}"}
     rows = []
-    for name in ("plane", "zvc"):
+    for name in ("plane", "rans", "zvc"):
         codec = codecs.get(name)
         for mb in megabytes:
             n = mb * MIB // 4

@@ -1,4 +1,4 @@
-// Counting bits, on a CPU and on a GPU.
+// Counting bits and the like, on a CPU and on a GPU.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
 #ifndef TF_COMPTRAIN_CC_CODEC_BITS_H_
@@ -17,6 +17,8 @@ COMPTRAIN_HD static inline int PopCount(uint32_t v) {
   return __builtin_popcount(v);
 #endif
 }
+// The bits before bit i, which is below 32.
+COMPTRAIN_HD static inline uint32_t BitsBelow(int i) { return (1u << i) - 1; }
 // v is not 0.
 COMPTRAIN_HD static inline int TrailingZeros(uint32_t v) {
 #ifdef __CUDA_ARCH__

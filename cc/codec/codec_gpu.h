@@ -12,10 +12,6 @@
 
 namespace comptrain {
 
-// Whether a codec has GPU kernels; the other calls return an error, or 0, where
-// it has none.
-bool CodecOnGpu(CodecId id);
-
 size_t GpuScratchBytes(CodecId id, const EncodeParams& params);
 size_t GpuStreamBytes(CodecId id, const EncodeParams& params,
                       const GpuTotals& totals);

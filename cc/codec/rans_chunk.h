@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "cc/codec/host_device.h"
 #include "cc/codec/plane_tile.h"
 #include "cc/codec/rans_model.h"
 #include "cc/codec/stream.h"
@@ -40,7 +41,9 @@ static_assert(sizeof(ChunkHead) == 140, "packed layout");
 
 // State i belongs to this lane: the order in which 16-bit lanes unpack to
 // 32 bits in vectors of 128.
-constexpr int LaneOfState(int i) { return i % 16 / 4 * 8 + i / 16 * 4 + i % 4; }
+COMPTRAIN_HD constexpr int LaneOfState(int i) {
+  return i % 16 / 4 * 8 + i / 16 * 4 + i % 4;
+}
 
 // Row t is at (t + kPadRows) * kLanes.
 struct ChunkWork {

@@ -10,6 +10,7 @@
 #include "cc/codec/check_params.h"
 #include "cc/codec/rans.h"
 #include "cc/codec/rans_chunk.h"
+#include "cc/codec/rans_code.h"
 #include "cc/codec/rans_layout.h"
 #include "cc/codec/rans_model.h"
 
@@ -27,11 +28,6 @@ using rans::kTokens;
 namespace {
 
 constexpr int64_t kCyclesPerValue = 5;
-// At least this many chunks, where there are, give the frequencies, and at
-// least one in kSampleStride.
-constexpr int64_t kSampleChunks = 8, kSampleStride = 16;
-// Of about kSampleChunks chunks, for the shift.
-constexpr int kShiftRows = 32;
 // Bits per value that RansScratchBytes allows for.
 constexpr int kScratchBits = 6;
 
@@ -91,7 +87,6 @@ struct RansEncoder::Impl {
   ChunkKind Prepare(const ChunkPlace& place, int rows, Source* source,
                     ChunkWork* work, ChunkHead* head,
                     rans::ChunkSums* sums) const;
-  int64_t SampleStep() const;
   void ChooseShiftAndPrior();
   void ChooseFrequencies(const ParallelFor& parallel);
   template <class Wanted, class Put>
@@ -139,15 +134,9 @@ ChunkKind RansEncoder::Impl::Prepare(const ChunkPlace& place, int rows,
       sums);
 }
 
-int64_t RansEncoder::Impl::SampleStep() const {
-  return std::min(kSampleStride,
-                  std::max<int64_t>(1, geometry.chunks / kSampleChunks));
-}
-
 // From the first rows of a few chunks: tokens are fine for means below 16.
 void RansEncoder::Impl::ChooseShiftAndPrior() {
-  const int64_t step =
-      std::max<int64_t>(1, geometry.chunks / kSampleChunks);
+  const int64_t step = geometry.ShiftStep();
   std::unique_ptr<ChunkWork> work(new ChunkWork);
   Source source;
   uint64_t sum = 0, count = 0;
@@ -157,7 +146,7 @@ void RansEncoder::Impl::ChooseShiftAndPrior() {
     const ChunkPlace place = geometry.Place(chunk);
     ChunkHead head;
     rans::ChunkSums sums;
-    const int rows = std::min(place.rows, kShiftRows);
+    const int rows = std::min(place.rows, rans::kShiftRows);
     if (Prepare(place, rows, &source, work.get(), &head, &sums) !=
         ChunkKind::kCoded) {
       continue;
@@ -168,10 +157,7 @@ void RansEncoder::Impl::ChooseShiftAndPrior() {
     for (int i = 0; i < rows * kLanes; ++i) sum += u[i];
     count += static_cast<uint64_t>(rows) * kLanes;
   }
-  while (model.shift < rans::kMaxShift && sum >> model.shift >= 16 * count &&
-         count > 0) {
-    ++model.shift;
-  }
+  model.shift = rans::ShiftFor(sum, count);
   prior = 2 * negative > lanes ? rans::kTwoSided : rans::kOneSided;
 }
 
@@ -181,7 +167,7 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
     rans::SetFrequencies(rans::kBuiltInFrequencies[prior], &model);
     return;
   }
-  const int64_t step = SampleStep();
+  const int64_t step = geometry.CountStep();
   std::vector<uint64_t> totals(kContexts * kTokens, 0);
   std::mutex mutex;
   parallel(plane::CeilDiv(geometry.chunks, step),

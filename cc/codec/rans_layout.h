@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/host_device.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/rans.h"
 #include "cc/codec/rans_chunk.h"
@@ -19,6 +20,12 @@ namespace rans {
 
 using plane::CeilDiv;
 
+// At least this many chunks, where there are, give the frequencies, and at
+// least one in kCountStride.
+constexpr int64_t kSampleChunks = 8, kCountStride = 16;
+// Of about kSampleChunks chunks, for the shift.
+constexpr int kShiftRows = 32;
+
 // One chunk's place in the tensor, in elements.
 struct ChunkPlace {
   int64_t first;   // number of the first value, counted chunk by chunk
@@ -27,6 +34,15 @@ struct ChunkPlace {
   int valid;       // values inside the tensor, pixel by pixel
 
   bool whole() const { return valid == rows * kLanes; }
+};
+
+// What a lane of a chunk has inside the tensor: `rows` values from element
+// `first` on, a pixel apart; in a raw chunk they are from element `raw` on,
+// `unit` apart.
+struct Column {
+  int64_t first = 0;
+  int raw = 0;
+  int rows = 0;
 };
 
 // The tensor as pixels of `row` values. A chunk is `unit` neighbouring channels
@@ -55,20 +71,36 @@ struct Geometry {
     chunks = CeilDiv(pixels, int64_t{runs} << log2_pixels) * groups;
   }
 
-  ChunkPlace Place(int64_t chunk) const {
+  COMPTRAIN_HD ChunkPlace Place(int64_t chunk) const {
     const int64_t stretch = int64_t{runs} << log2_pixels;
     const int64_t first_pixel = chunk / groups * stretch;
-    const int64_t count = std::min(stretch, pixels - first_pixel);
+    const int64_t left = pixels - first_pixel;
+    const int64_t count = left < stretch ? left : stretch;
     ChunkPlace p;
     p.first = chunk * kLanes << log2_pixels;
     p.offset = first_pixel * row + chunk % groups * unit;
-    p.rows = static_cast<int>(CeilDiv(count, runs));
+    p.rows = static_cast<int>((count + runs - 1) / runs);
     p.valid = static_cast<int>(count * unit);
-    if (flat) {
-      p.valid = static_cast<int>(std::min<int64_t>(p.valid, n - p.offset));
-    }
+    if (flat && n - p.offset < p.valid) p.valid = static_cast<int>(n - p.offset);
     return p;
   }
+
+  COMPTRAIN_HD Column ColumnOf(const ChunkPlace& p, int lane) const {
+    const int channel = lane % unit, pixel = lane / unit * p.rows;
+    const int left = (p.valid - channel + unit - 1) / unit - pixel;
+    Column c;
+    c.first = p.offset + pixel * row + channel;
+    c.raw = pixel * unit + channel;
+    c.rows = left < 0 ? 0 : left < p.rows ? left : p.rows;
+    return c;
+  }
+
+  // Chunks from one to the next that the shift, and the frequencies, are taken
+  // from; the first of them is ShiftStep() / 2, and 0.
+  int64_t ShiftStep() const {
+    return std::max<int64_t>(1, chunks / kSampleChunks);
+  }
+  int64_t CountStep() const { return std::min(kCountStride, ShiftStep()); }
 
   // Of a chunk of `rows` rows in memory where pixels are so far apart.
   Pitch PitchOf(int rows, int64_t pixel_bytes, int64_t item) const {

@@ -1,6 +1,6 @@
 #include "cc/codec/rans_model.h"
 
-#include <algorithm>
+#include "cc/codec/rans_code.h"
 
 namespace comptrain {
 namespace rans {
@@ -35,29 +35,10 @@ void MakeSlots(Model* model) {
   }
 }
 
-// A built-in table weighs as much as 64 counts.
 void Normalize(const uint64_t counts[kContexts * kTokens], Prior prior,
                uint16_t freq[kContexts * kTokens]) {
-  constexpr uint64_t kWeight = kProbOne / 64;
-  for (int c = 0; c < kContexts; ++c) {
-    uint64_t weights[kTokens], total = 0;
-    for (int k = 0; k < kTokens; ++k) {
-      weights[k] = counts[c * kTokens + k] * kWeight +
-                   kBuiltInFrequencies[prior][c * kTokens + k];
-      total += weights[k];
-    }
-    int64_t left = kProbOne;
-    int largest = 0;
-    uint16_t* f = freq + c * kTokens;
-    for (int k = 0; k < kTokens; ++k) {
-      f[k] = static_cast<uint16_t>(
-          std::max<uint64_t>(1, weights[k] * kProbOne / total));
-      left -= f[k];
-      if (f[k] > f[largest]) largest = k;
-    }
-    // Rounding down leaves little, at most 15 tokens are raised to 1, and the
-    // largest has at least 1 / 16 of it all.
-    f[largest] = static_cast<uint16_t>(f[largest] + left);
+  for (int i = 0; i < kContexts * kTokens; i += kTokens) {
+    NormalizeContext(counts + i, kBuiltInFrequencies[prior] + i, freq + i);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cc/codec/host_device.h"
 #include "cc/codec/rans_chunk.h"
 
 namespace comptrain {
@@ -19,7 +20,7 @@ struct RowPlaces {
 };
 
 // Without a row above, the left one stands in for it.
-static inline RowPlaces PlacesOf(int t, int stride) {
+COMPTRAIN_HD static inline RowPlaces PlacesOf(int t, int stride) {
   const int row = t + kPadRows;
   const bool has = stride > 0 && t >= stride;
   RowPlaces p;
@@ -34,7 +35,7 @@ static inline RowPlaces PlacesOf(int t, int stride) {
 }
 
 // Predictors are chosen on every fourth row.
-static inline bool IsSampleRow(int t) { return t % 4 == 3; }
+constexpr int kFirstSampleRow = 3, kSampleRows = 4;
 
 }  // namespace rans
 }  // namespace comptrain

@@ -6,42 +6,13 @@
 #include "cc/codec/half.h"
 #include "cc/codec/quantize.h"
 #include "cc/codec/rans_chunk.h"
+#include "cc/codec/rans_code.h"
 #include "cc/codec/rans_rows.h"
 #include "cc/codec/select_kernel.h"
 
 namespace comptrain {
 namespace rans {
 namespace {
-
-uint16_t Zigzag(uint16_t d) {
-  return static_cast<uint16_t>(d << 1 ^ -(d >> 15));
-}
-
-uint16_t Unzigzag(uint16_t u) {
-  return static_cast<uint16_t>(u >> 1 ^ -(u & 1));
-}
-
-// All on biased codes, modulo 2^16.
-uint16_t Average(uint16_t a, uint16_t b) {
-  return static_cast<uint16_t>((a + b + 1) >> 1);
-}
-
-// Of left, above and the plane through all three.
-uint16_t Median(uint16_t left, uint16_t above, uint16_t above_left) {
-  const uint16_t plane = static_cast<uint16_t>(left + above - above_left);
-  return std::max(std::min(left, above),
-                  std::min(std::max(left, above), plane));
-}
-
-// How a lane is coded.
-struct Lane {
-  bool negative, average, median;
-
-  Lane(const ChunkHead& head, int lane)
-      : negative(head.negative >> lane & 1),
-        average(head.average >> lane & 1),
-        median(head.median >> lane & 1) {}
-};
 
 uint16_t MedianOf(const uint16_t* q, const RowPlaces& at, int lane) {
   return Median(q[at.left + lane], q[at.above + lane],
@@ -50,38 +21,17 @@ uint16_t MedianOf(const uint16_t* q, const RowPlaces& at, int lane) {
 
 uint16_t Predict(const Lane& how, const uint16_t* q, const RowPlaces& at,
                  int lane) {
-  if (how.median) return MedianOf(q, at, lane);
-  if (how.average) return Average(q[at.left + lane], q[at.above + lane]);
-  return kCodeBias;
-}
-
-// What is coded for q, predicted as p: the zigzag of the difference. Without
-// negative codes it is only p steps down to zero, and q itself beyond 2 p.
-uint16_t Fold(uint16_t q, uint16_t p, bool negative) {
-  const uint16_t z = Zigzag(static_cast<uint16_t>(q - p));
-  const uint16_t twice = static_cast<uint16_t>(2 * p);  // the bias drops out
-  return !negative && z > twice ? static_cast<uint16_t>(q - kCodeBias) : z;
-}
-
-uint16_t Unfold(uint16_t u, uint16_t p, bool negative) {
-  const uint16_t twice = static_cast<uint16_t>(2 * p);
-  if (!negative && u > twice) return static_cast<uint16_t>(u + kCodeBias);
-  return static_cast<uint16_t>(p + Unzigzag(u));
-}
-
-uint16_t Neighbour(uint16_t u, int shift) {
-  return static_cast<uint16_t>(std::min(u >> shift, kMaxNeighbour));
+  return how.Predict(q[at.left + lane], q[at.above + lane],
+                     MedianOf(q, at, lane));
 }
 
 // median: MedianOf the lane.
 int ContextOf(const uint16_t* c, const RowPlaces& at, int lane, bool negative,
               uint16_t median, int shift) {
-  const int m = std::min(3 * (c[at.left + lane] + c[at.above + lane]) +
-                             c[at.left2 + lane] + c[at.above2 + lane],
-                         127);
+  const int m = NeighbourSum(c[at.left + lane], c[at.left2 + lane],
+                             c[at.above + lane], c[at.above2 + lane]);
   if (negative) return kByteTables.context[m];
-  const int level = static_cast<uint16_t>(median - kCodeBias) >> shift;
-  return kByteTables.size[m] + kByteTables.median[std::min(level, 15)];
+  return kByteTables.size[m] + kByteTables.median[MedianLevel(median, shift)];
 }
 
 struct Token {
@@ -102,8 +52,7 @@ Token TokenOf(uint16_t u, int shift) {
 void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
                       ChunkHead* head) {
   int plain[kLanes] = {}, average[kLanes] = {}, median[kLanes] = {};
-  for (int t = 0; t < rows; ++t) {
-    if (!IsSampleRow(t)) continue;
+  for (int t = kFirstSampleRow; t < rows; t += kSampleRows) {
     const RowPlaces at = PlacesOf(t, model.stride);
     for (int l = 0; l < kLanes; ++l) {
       const auto size = [&](uint16_t p) {

@@ -51,15 +51,16 @@ static __device__ inline int WarpSum(int v) {
 }
 
 // The sums of a block's warps, each given by its lane 0, to block_sums.
+template <int kBlockWarps = kWarps>
 static __device__ inline void PutBlockSums(const BlockSums& of_this_warp,
                                            BlockSums* block_sums) {
-  __shared__ BlockSums of_warp[kWarps];
+  __shared__ BlockSums of_warp[kBlockWarps];
   const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
   if (lane == 0) of_warp[warp] = of_this_warp;
   __syncthreads();
   if (threadIdx.x != 0) return;
   BlockSums all = of_warp[0];
-  for (int w = 1; w < kWarps; ++w) {
+  for (int w = 1; w < kBlockWarps; ++w) {
     all.nonzero += of_warp[w].nonzero;
     all.sum += of_warp[w].sum;
     all.sum_sq += of_warp[w].sum_sq;

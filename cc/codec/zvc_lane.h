@@ -19,10 +19,6 @@ constexpr int kBatch = 8;
 static_assert(kMaskWords % kBatch == 0, "a chunk is whole batches");
 static_assert(kMaskWords == 2 * kWarpLanes, "a lane has two words of the mask");
 
-COMPTRAIN_HD static inline uint32_t BitsBelow(int lane) {
-  return (1u << lane) - 1;
-}
-
 // Calls body(w, v) for each 32 elements of a chunk, v its lanes' elements (0
 // past the end), until body has seen the last valid one.
 template <class T, class Warp, class Body>

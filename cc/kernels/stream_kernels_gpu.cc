@@ -21,17 +21,13 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-absl::Status CheckCodec(CodecId codec, bool is_auto) {
-  if (!is_auto && CodecOnGpu(codec)) return absl::OkStatus();
-  return absl::UnimplementedError(
-      "this codec has no GPU kernels; use codec 'plane' or 'zvc'");
-}
-
-// The codec of an op that reads streams.
+// The codec of an op; a stream does not tell the host what it is.
 absl::Status ReadGpuCodec(OpKernelConstruction* ctx, CodecId* codec) {
   bool is_auto = false;
   const absl::Status s = ReadCodec(ctx, codec, &is_auto);
-  return s.ok() ? CheckCodec(*codec, is_auto) : s;
+  if (!s.ok() || !is_auto) return s;
+  return absl::UnimplementedError(
+      "codec 'auto' has no GPU kernels; use codec 'plane', 'rans' or 'zvc'");
 }
 
 int64_t ChannelsOf(const TensorShape& shape) {
@@ -42,7 +38,7 @@ class CompressGpuOp : public OpKernel {
  public:
   explicit CompressGpuOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-    OP_REQUIRES_OK(ctx, CheckCodec(attrs_.codec, attrs_.is_auto));
+    OP_REQUIRES_OK(ctx, ReadGpuCodec(ctx, &attrs_.codec));
   }
 
   void Compute(OpKernelContext* ctx) override {

@@ -20,7 +20,7 @@ REGISTER_OP("Comptrain>BatchNormGrad")
     .Output("dgamma: float")
     .Output("dbeta: float")
     .Attr("T: {float, bfloat16, half}")
-    .Attr("codec: {'plane', 'zvc'} = 'plane'")
+    .Attr("codec: {'plane', 'rans', 'zvc'} = 'plane'")
     .Attr("mid_rise: bool = false")
     .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
