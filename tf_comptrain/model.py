@@ -31,6 +31,10 @@ StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Uni
 _CHOICES = (COMPRESS, RECOMPUTE, BITMASK, FUSED, KEEP)
 _RECOMPUTED = "runs again, inside tf_comptrain.Recompute"
 _UNGRADED = "no gradient reaches it: nothing up to it is trained"
+_UNTOLD = (
+    "Layer %s was called under a GradientTape without training=True, so its activations are not held compressed. "
+    "In a training step pass training=True, or use `with tf_comptrain.training_scope():`."
+)
 # These call their inner layers in loops of their own, where a tensor has one handle for many steps.
 _IN_A_LOOP = (
     "its states are made in a loop of TensorFlow's, which keeps them; tf_comptrain.Recompute(layer) holds "
@@ -75,9 +79,13 @@ class Instrument:
         self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _keras.why_plain() is not None or _codec_obstacle(self.codec, _keras.under_xla()) is not None:
-            return self.context.original(*args, **kwargs)
-        return self.rule.call(self.context, *args, **kwargs)
+        reason = _keras.why_plain() or _codec_obstacle(self.codec, _keras.under_xla())
+        if reason is None:
+            return self.rule.call(self.context, *args, **kwargs)
+        trained = getattr(self.context.layer, "trainable_weights", None)
+        if reason == _keras.NOT_TRAINING and trained and _keras.recording():
+            logging.log_first_n(logging.WARNING, _UNTOLD, 1, self.path)
+        return self.context.original(*args, **kwargs)
 
 
 class Instrumentation:
@@ -94,6 +102,7 @@ class Instrumentation:
       bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
         ones.
       rate_changes: Under XLA: every time that values were out of a stream's range, in order.
+      frozen: By path, layers that were not trained when the model was compressed, and so are plain.
     """
 
     def __init__(
@@ -109,6 +118,7 @@ class Instrumentation:
         self.pace: tf.Variable | None = None
         self.bound_scale = 1.0
         self.rate_changes: list[RateChange] = []
+        self.frozen: dict[str, Any] = {}
 
     def all_instruments(self) -> dict[keras.layers.Layer, Instrument]:
         return {**self.instruments, **self.wrapped}
@@ -150,6 +160,17 @@ class Instrumentation:
                     "%s %d bits, the largest rate: a larger error bound fits them.", share, change.bits
                 )
         return changes
+
+    def warn_of_unfrozen(self) -> None:
+        """Says which layers are trained by now, and hold their activations as plain Keras does."""
+        names = [path for path, layer in self.frozen.items() if layer.trainable]
+        if names:
+            logging.warning(
+                "%d layers (%s, ...) were frozen when the model was compressed, and are held as plain Keras has "
+                "them. To compress them too: tf_comptrain.restore_model(model), then compress_model(model).",
+                len(names),
+                names[0],
+            )
 
     def collect_statistics(self, model: keras.Model) -> None:
         """Builds the gradient statistics into the train step (once; drops the compiled functions)."""
@@ -297,9 +318,14 @@ def compress_model(
         _keras.set_call(layer, instrument, instrument.rule.method)
     wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
     handle = Instrumentation(instruments, report, wrapped)
+    handle.frozen = {
+        plan.path: plan.layer
+        for plan in plans
+        if plan.rule is None and not getattr(plan.layer, "trainable", True)
+    }
     if instruments:
-        _keras.fence_optimizer(model)
-        _keras.watch_steps(model, lambda: bool(handle.raise_rates()))
+        _keras.override_train_step(model)
+        _keras.watch_steps(model, lambda: bool(handle.raise_rates()), handle.warn_of_unfrozen)
     _instrumented[model] = handle
     _keras.forget_traces(model)
     return report
@@ -317,7 +343,7 @@ def restore_model(model: keras.Model) -> None:
         )
     for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
-    _keras.unfence_optimizer(model)
+    _keras.reset_train_step(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     _keras.unwatch_steps(model)
     del _instrumented[model]
@@ -342,8 +368,8 @@ def _plan(model: keras.Model, storage: StorageChoice) -> list[Plan]:
                 "compress_model or by hand. Restore that first (tf_comptrain.restore_model)."
             )
         plan = _plan_layer(path, layer, opaque, choose(path, layer))
-        if not opaque and id(layer) in ungraded and find_rule(layer) is None:
-            plan = plan._replace(storage=NOTHING, reason=_UNGRADED)
+        if not opaque and id(layer) in ungraded:
+            plan = plan._replace(storage=NOTHING, rule=None, reason=_UNGRADED)
         elif plan.rule is None and id(layer) in recomputed:
             plan = plan._replace(storage=RECOMPUTE, reason=_RECOMPUTED)
         plans.append(plan)

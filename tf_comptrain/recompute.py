@@ -90,9 +90,9 @@ class Recompute(keras.layers.Wrapper):
 
         def run(x):
             if _keras.replaying():
-                return _keras.call_in_training(self.layer, x)
+                return self.layer(x)
             with _keras.plain_scope():  # the first run's activations are not held in any form
-                return _keras.call_in_training(self.layer, x)
+                return self.layer(x)
 
         site = self.__dict__["_site"] if worth_holding(inputs) else None
         if self._slices > 1:

@@ -21,19 +21,24 @@ if KERAS_3:
     from keras.src import backend as _backend
     from keras.src.backend.common import global_state as _global_state
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.layers.layer import CallContext
 else:
     from keras.src.engine import base_layer_utils as _base_layer_utils
     from keras.src.mixed_precision import autocast_variable as _autocast_variable
 
 _scopes = threading.local()
+NOT_TRAINING = "not a training call"
 
 
 @contextlib.contextmanager
 def training_scope(training: bool = True) -> Iterator[None]:
     """Says that the calls inside belong to a training step.
 
-    For hand-written loops that call the model without `training=`: Keras then tells layers
-    nothing, and instrumented layers run as plain ones. An explicit `training=` wins.
+    For hand-written loops that call the model without `training=True`: instrumented layers then take
+    it for inference, and run as plain ones. What layers compute stays as Keras has it: without
+    `training=True` dropout is off, and batch normalization uses its moving statistics.
+
+    Outside of a GradientTape calls with `training=False` stay plain.
 
     Example:
       >>> with ct.training_scope(), tf.GradientTape() as tape:
@@ -64,8 +69,8 @@ def why_plain() -> str | None:
         return "measured as plain Keras"
     if KERAS_3 and in_symbolic_scope():
         return "shape inference"
-    if not _training():
-        return "not a training call"
+    if not _in_step():
+        return NOT_TRAINING
     return device_obstacle()
 
 
@@ -97,16 +102,27 @@ def kernel_devices(op: str) -> list[str]:
     return sorted({kernel.device_type for kernel in tf_kernels.get_registered_kernels_for_op(op).kernel})
 
 
-def _training() -> bool:
+def training() -> bool | None:
+    """What Keras tells the layers called now: batch statistics and dropout, or not. None: nothing."""
     if KERAS_3:
-        context = _global_state.get_global_attribute("current_call_ctx")
-        training = getattr(context, "training", None)
-    else:
-        context = _base_layer_utils.call_context()
-        training = context.training if context.in_call else None
-    if training is None:
-        training = getattr(_scopes, "training", None)
-    return bool(training)
+        return getattr(_global_state.get_global_attribute("current_call_ctx"), "training", None)
+    context = _base_layer_utils.call_context()
+    return context.training if context.in_call else None
+
+
+def _in_step() -> bool:
+    """Whether a gradient of the calls now will be wanted.
+
+    Keras' word for it does not last: after a layer that was called with `training=False`, or whose
+    default it is, it tells the next ones False too. Hence the scope around a train step.
+    """
+    told, scope = training(), bool(getattr(_scopes, "training", None))
+    return bool(told) or scope and (told is None or recording())
+
+
+def recording() -> bool:
+    """Whether a GradientTape is."""
+    return bool(record.could_possibly_record())
 
 
 def quiet_tape() -> contextlib.AbstractContextManager:
@@ -115,11 +131,34 @@ def quiet_tape() -> contextlib.AbstractContextManager:
 
 
 @contextlib.contextmanager
-def layer_scope(layer: keras.layers.Layer) -> Iterator[None]:
-    """The dtype scope in which Keras runs `layer.call`; the backward pass runs outside of it.
+def layer_scope(layer: keras.layers.Layer, training: bool | None = None) -> Iterator[None]:
+    """What Keras sets up around `layer.call`, for the backward pass, which runs outside of it.
 
-    None for an operation that is no layer: it has no dtype of its own.
+    Args:
+      layer: Whose dtype it is; an operation that is no layer has none of its own.
+      training: What layers inside are told.
     """
+    with _call_context(training), _dtype_scope(layer):
+        yield
+
+
+@contextlib.contextmanager
+def _call_context(training: bool | None) -> Iterator[None]:
+    if not KERAS_3 or training is None:
+        yield
+        return
+    previous = _global_state.get_global_attribute("current_call_ctx")
+    context = CallContext(entry_layer=None)
+    context.set_value("training", training)
+    _global_state.set_global_attribute("current_call_ctx", context)
+    try:
+        yield
+    finally:
+        _global_state.set_global_attribute("current_call_ctx", previous)
+
+
+@contextlib.contextmanager
+def _dtype_scope(layer: keras.layers.Layer) -> Iterator[None]:
     if not isinstance(layer, keras.layers.Layer) or layer.compute_dtype == layer.dtype:
         yield
     elif KERAS_3:
@@ -154,7 +193,7 @@ def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> Iterator[None]:
     previous = getattr(_scopes, "replaying", False)
     _scopes.replaying = True
     try:
-        with keras.StatelessScope(state_mapping=states), training_scope():
+        with keras.StatelessScope(state_mapping=states):
             yield
     finally:
         _scopes.replaying = previous
@@ -162,8 +201,3 @@ def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> Iterator[None]:
 
 def replaying() -> bool:
     return getattr(_scopes, "replaying", False)
-
-
-def call_in_training(layer: keras.layers.Layer, x: Any) -> Any:
-    """layer(x) as in a training step, also where no outer call says that it is one."""
-    return layer(x, training=True) if layer._call_has_training_arg else layer(x)

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
 
 
@@ -23,11 +24,12 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
     return lambda: model.train_function(batches)
 
 
-def fence_optimizer(model: keras.Model) -> None:
-    """Makes the model's train step compute each variable's update after that variable's gradient.
+def override_train_step(model: keras.Model) -> None:
+    """Says of all that the model's train step calls that it is training, and orders the optimizer's work.
 
-    Parts of an update that read no gradient (momentum * m) otherwise run at the start of the step,
-    and take the size of the weights until its end.
+    Each variable's update is computed after that variable's gradient. Parts of an update that read no
+    gradient (momentum * m) otherwise run at the start of the step, and take the size of the weights
+    until its end.
     """
     reference = weakref.ref(model)
 
@@ -37,7 +39,8 @@ def fence_optimizer(model: keras.Model) -> None:
         if optimizer is not None:
             optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
         try:
-            return type(model).train_step(model, *args, **kwargs)
+            with training_scope():
+                return type(model).train_step(model, *args, **kwargs)
         finally:
             if optimizer is not None:
                 optimizer.__dict__.pop("update_step", None)
@@ -45,7 +48,7 @@ def fence_optimizer(model: keras.Model) -> None:
     model.__dict__["train_step"] = train_step
 
 
-def unfence_optimizer(model: keras.Model) -> None:
+def reset_train_step(model: keras.Model) -> None:
     model.__dict__.pop("train_step", None)
 
 
@@ -101,11 +104,13 @@ class _Watch:
 _watches: weakref.WeakKeyDictionary[keras.Model, _Watch] = weakref.WeakKeyDictionary()
 
 
-def watch_steps(model: keras.Model, check: Callable[[], bool]) -> None:
+def watch_steps(
+    model: keras.Model, check: Callable[[], bool], at_trace: Callable[[], None] = lambda: None
+) -> None:
     """Calls `check` after steps 1, 2, 4, 8 and every 16th of the compiled train function.
 
     And after the last one: of a `fit`, or else before the model or the program ends. Where it answers
-    True, the function is traced anew. Nothing in Keras 2.
+    True, the function is traced anew. Calls `at_trace` where the function is made. Nothing in Keras 2.
     """
     if not KERAS_3:
         return
@@ -117,6 +122,7 @@ def watch_steps(model: keras.Model, check: Callable[[], bool]) -> None:
         before = model.train_function
         type(model).make_train_function(model, force)
         if model.train_function is not before:
+            at_trace()
             model.train_function = watch.wrap(model.train_function)
         return model.train_function
 

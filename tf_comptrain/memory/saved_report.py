@@ -155,10 +155,10 @@ def _timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
 def _plain_timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
     """Of a compressed model's step as plain Keras runs it."""
     _keras.forget_traces(model)
-    _keras.unfence_optimizer(model)
+    _keras.reset_train_step(model)
     try:
         with _keras.plain_scope():
             return _timeline(model, x, y)
     finally:
-        _keras.fence_optimizer(model)
+        _keras.override_train_step(model)
         _keras.forget_traces(model)

@@ -37,6 +37,7 @@ def from_inputs(
     Returns:
       fn(*inputs).
     """
+    training = _keras.training()
     random_states = _keras.random_states(layer) if recompute else None
 
     @tf.custom_gradient
@@ -51,7 +52,8 @@ def from_inputs(
             variables = list(variables or ())
             restored = [kept if stream is None else stream.restore(gate=dys[0]) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-            with _keras.layer_scope(layer), _keras.replay_scope(_gated(random_states, dys[0])), tape:
+            states = _gated(random_states, dys[0])
+            with _keras.layer_scope(layer, training), _keras.replay_scope(states), tape:
                 tape.watch([*restored, *variables])
                 y_hat = tf.nest.flatten(fn(*restored))
             dws = tape.gradient(y_hat, variables, output_gradients=list(dys))
@@ -83,6 +85,7 @@ def from_slices(
     Returns:
       fn(x).
     """
+    training = _keras.training()
 
     @tf.custom_gradient
     def apply(x):
@@ -104,7 +107,7 @@ def from_slices(
             for part, dy_part, state in zip(_split(x_hat, slices), dy_parts, states):
                 part = after(part, done)
                 tape = tf.GradientTape(watch_accessed_variables=False)
-                with _keras.layer_scope(layer), _keras.replay_scope(_gated(state, dy)), tape:
+                with _keras.layer_scope(layer, training), _keras.replay_scope(_gated(state, dy)), tape:
                     tape.watch([part, *variables])
                     y_hat = fn(part)
                 dx, *more = tape.gradient(y_hat, [part, *variables], output_gradients=dy_part)
@@ -213,7 +216,7 @@ def from_replay(fn: Function, x: tf.Tensor, layer: keras.layers.Layer) -> tf.Ten
 
     The gradient is that of fn at zero, with the random numbers it drew.
     """
-    states = _keras.random_states(layer)
+    states, training = _keras.random_states(layer), _keras.training()
 
     @tf.custom_gradient
     def apply(x):
@@ -223,7 +226,7 @@ def from_replay(fn: Function, x: tf.Tensor, layer: keras.layers.Layer) -> tf.Ten
         def gradient(dy):
             zeros = tf.zeros_like(dy)
             tape = tf.GradientTape(watch_accessed_variables=False)
-            with _keras.layer_scope(layer), _keras.replay_scope(_gated(states, dy)), tape:
+            with _keras.layer_scope(layer, training), _keras.replay_scope(_gated(states, dy)), tape:
                 tape.watch(zeros)
                 y_hat = fn(zeros)
             return tape.gradient(y_hat, zeros, output_gradients=dy)

@@ -34,7 +34,7 @@ class _BatchNormalization(Rule):
     def call(self, context: Context, x, training=None, mask=None, **kwargs):
         layer = context.layer
         if training is None:
-            training = True  # `why_plain` has asked Keras' call context
+            training = _keras.training()
         if not (training and layer.trainable) or mask is not None or x.shape.rank not in (2, 3, 4, 5):
             return context.original(x, training=training, mask=mask, **kwargs)
         if context.storage == COMPRESS and not worth_holding(x):

@@ -37,7 +37,7 @@ class _Dropout(Rule):
 
     def call(self, context: Context, x, **kwargs):
         rate = float(context.layer.rate)
-        if not 0 < rate < 1 or not x.dtype.is_floating or x.dtype == tf.float64:
+        if not _keras.training() or not 0 < rate < 1 or not x.dtype.is_floating or x.dtype == tf.float64:
             return context.original(x, **kwargs)
         kwargs["training"] = True
 
@@ -68,6 +68,8 @@ class _Noise(Rule):
         return ()
 
     def call(self, context: Context, x, **kwargs):
+        if not _keras.training():
+            return context.original(x, **kwargs)
         kwargs["training"] = True
         return from_replay(partial(context.original, **kwargs), x, context.layer)
 

@@ -1,0 +1,151 @@
+"""Which calls belong to a training step, and what layers are told in it."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled, images, layers, small_cnn
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain import rules
+from tf_comptrain.model import instrumentation
+
+X, Y = images(8)
+TIGHT = 1e-6
+
+
+def held(model):
+    return {name for name, site in instrumentation(model).sites().items() if site.read_state().stream_bytes}
+
+
+def untold_gradients(model):
+    """Of a loop that passes no `training=`."""
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x=x, y=y, y_pred=model(x))
+        return tape.gradient(loss, model.trainable_variables)
+
+    return [gradient.numpy() for gradient in step(tf.constant(X), tf.constant(Y))]
+
+
+def test_in_the_scope_layers_compute_what_keras_has_them_compute():
+    model = compiled(small_cnn())
+    plain = untold_gradients(model)
+    ct.compress_model(model, error_bound=TIGHT)
+    with ct.training_scope():
+        ours = untold_gradients(model)
+    # A normalization told nothing uses its moving statistics: it needs no fused kernel, and is kept.
+    assert held(model) == set(instrumentation(model).sites()) - {"bn1/input"}
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+class Critic(keras.Model):
+    """A train step of its own that tells the inner model nothing."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self.inner(x))
+        variables = self.inner.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+
+def test_a_train_step_of_the_model_is_one_whatever_it_passes():
+    model = compiled(Critic(small_cnn()))
+    ct.compress_model(model)
+    model.fit(X, Y, verbose=0)
+    assert len(held(model)) == len(instrumentation(model).sites()) - 1  # not the normalization
+
+
+def test_a_loop_that_tells_nothing_is_told(caplog):
+    model = small_cnn()
+    ct.compress_model(model)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        model(X)
+        assert not caplog.records
+        untold_gradients(compiled(model))
+    assert not held(model)
+    assert any("training_scope" in record.message and "conv1" in record.message for record in caplog.records)
+
+
+class FrozenPart(keras.Model):
+    """What follows a layer that was called with training=False is told the same by Keras."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.conv = layers.Dropout(0.5), layers.Conv2D(8, 3, name="conv")
+        self.pool, self.head = layers.GlobalAveragePooling2D(), layers.Dense(10)
+
+    def call(self, x):
+        return self.head(self.pool(self.conv(self.drop(x, training=False))))
+
+
+def test_what_follows_a_layer_in_inference_is_held_too():
+    model = compiled(FrozenPart())
+    ct.compress_model(model)
+    model.fit(X, Y, verbose=0)
+    assert "conv/input" in held(model)
+
+
+class Drops(layers.Layer):
+    """No `training` argument of its own: only Keras' context tells the inner layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.drop = layers.Conv2D(8, 3), layers.Dropout(0.5, seed=3)
+
+    def call(self, x):
+        return self.drop(self.conv(x))
+
+
+def trained(way, eager):
+    keras.utils.set_random_seed(0)
+    block = ct.Recompute(Drops()) if way == "recompute" else Drops()
+    parts = [keras.Input(X.shape[1:]), block, layers.GlobalAveragePooling2D(), layers.Dense(10)]
+    model = compiled(keras.Sequential(parts), run_eagerly=eager)
+    if way == "rule":
+        ct.compress_model(model, error_bound=TIGHT)
+    model.fit(X, Y, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("way", ["rule", "recompute"])
+def test_the_second_run_is_told_what_the_first_was(way, eager, monkeypatch):
+    monkeypatch.setattr(rules.base, "_RULES", dict(rules.base._RULES))
+    ct.register_rule(Drops)(ct.rules.FromInput(recompute=True))
+    ours = trained(way, eager)
+    assert way != "rule" or len(held(ours)) == 1
+    for a, b in zip(ours.get_weights(), trained("plain", eager).get_weights()):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_held_where_no_gradient_goes_and_unfreezing_is_noticed(caplog):
+    base = small_cnn()
+    base.trainable = False
+    inputs = keras.Input(X.shape[1:])
+    hidden = layers.Dense(64, activation="relu", name="hidden")(base(inputs))
+    model = compiled(keras.Model(inputs, layers.Dense(10)(hidden)))
+    report = ct.compress_model(model)
+    held_rows = [row for row in report.rows if row.storage != "nothing"]
+    assert not any("small_cnn/" in row.layer for row in held_rows) and held_rows[0].layer == "hidden"
+
+    model.fit(X, Y, verbose=0)
+    assert not caplog.records
+    base.trainable = True
+    compiled(model).fit(X, Y, verbose=0)
+    assert any("conv1" in record.message and "restore_model" in record.message for record in caplog.records)
+    ct.restore_model(model)
+    ct.compress_model(model)
+    compiled(model).fit(X, Y, verbose=0)
+    assert "small_cnn/conv2/input" in held(model) and len(caplog.records) == 1
