@@ -20,6 +20,19 @@ SHAPES = [(8, 112, 112, 64), (8, 56, 56, 256), (8, 14, 14, 1024), (8, 112, 112, 
 REPEATS = 25
 
 
+def decode_first(codec, stream, dy, gamma, mean, inv_std):
+    """By TensorFlow's own kernel, whose second reserve is the variance that epsilon is added to."""
+    return tf.raw_ops.FusedBatchNormGradV3(
+        y_backprop=dy,
+        x=codec.decompress(stream, tf.shape(dy), dy.dtype, gate=dy),
+        scale=gamma,
+        reserve_space_1=mean,
+        reserve_space_2=1.0 / tf.square(inv_std),
+        reserve_space_3=mean,
+        epsilon=0.0,
+    )[:3]
+
+
 def steps(shape, dtype):
     random = np.random.default_rng(0)
     plane = codecs.get("plane")
@@ -39,7 +52,7 @@ def steps(shape, dtype):
 
     return {
         "dy alone": step(lambda stream, dy, *rest: [dy]),
-        "decode first": step(lambda *given: codecs.Codec.batch_norm_gradient(plane, *given)),
+        "decode first": step(lambda *given: decode_first(plane, *given)),
         "from stream": step(plane.batch_norm_gradient),
     }
 

@@ -12,7 +12,7 @@ SHAPES = [(8, 9, 9, 64), (4, 7, 7, 24), (40, 1000), (6, 50, 32), (2, 3, 4, 5, 7)
 TOLERANCES = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 2e-3}
 
 
-def arguments(shape, dtype, bound):
+def arguments(shape, dtype, bound, codec=PLANE):
     """The stream of a random x and what else the op reads; and x itself."""
     random = np.random.default_rng(sum(shape))
     channels = shape[-1]
@@ -20,7 +20,7 @@ def arguments(shape, dtype, bound):
     x = tf.cast(random.normal(size=shape) * spread + random.normal(size=channels), dtype)
     dy = tf.cast(random.normal(size=shape) + 0.2, dtype)
     state = tf.constant(codecs.State(bound_set=bound))
-    _, stream, _ = PLANE.compress(x, state, relative_bound=0.1, mid_rise=False)
+    _, stream, _ = codec.compress(x, state, relative_bound=0.1, mid_rise=False)
     axes = list(range(len(shape) - 1))
     mean, variance = tf.nn.moments(tf.cast(x, tf.float32), axes)
     gamma = tf.cast(random.uniform(0.5, 2, channels), tf.float32)
@@ -29,8 +29,10 @@ def arguments(shape, dtype, bound):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_matches_keras(shape, dtype):
-    x, (stream, dy, gamma, mean, inv_std) = arguments(shape, dtype, bound=1e-6)
+@pytest.mark.parametrize("name", ["plane", "rans"])
+def test_matches_keras(shape, dtype, name):
+    codec = codecs.get(name)
+    x, (stream, dy, gamma, mean, inv_std) = arguments(shape, dtype, 1e-6, codec)
     layer = keras.layers.BatchNormalization(dtype="float32")
     layer.build(shape)
     layer.gamma.assign(gamma)
@@ -40,16 +42,23 @@ def test_matches_keras(shape, dtype):
         y = layer(x32, training=True)
     variables = [x32, layer.gamma, layer.beta]
     expected = tape.gradient(y, variables, output_gradients=tf.cast(dy, tf.float32))
-    for got, want in zip(PLANE.batch_norm_gradient(stream, dy, gamma, mean, inv_std), expected, strict=True):
+    for got, want in zip(codec.batch_norm_gradient(stream, dy, gamma, mean, inv_std), expected, strict=True):
         scale = max(1e-3, float(tf.reduce_max(tf.abs(want))))
         np.testing.assert_allclose(tf.cast(got, tf.float32), want, atol=TOLERANCES[dtype] * scale)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_matches_decoding_first(shape):
-    _, given = arguments(shape, "float32", bound=0.2)
-    expected = codecs.Codec.batch_norm_gradient(PLANE, *given)
-    for got, want in zip(PLANE.batch_norm_gradient(*given), expected, strict=True):
+@pytest.mark.parametrize("name", ["plane", "rans", "zvc", "auto"])
+def test_matches_decoding_first(shape, name):
+    codec = codecs.get(name)
+    _, (stream, dy, gamma, mean, inv_std) = arguments(shape, "float32", 0.2, codec)
+    x_norm = (codec.decompress(stream, tf.shape(dy), dy.dtype, gate=dy) - mean) * inv_std
+    axes = list(range(len(shape) - 1))
+    dbeta, dgamma = tf.reduce_sum(dy, axes), tf.reduce_sum(dy * x_norm, axes)
+    pixels = np.prod(shape[:-1])
+    dx = gamma * inv_std * (dy - dbeta / pixels - x_norm * dgamma / pixels)
+    results = codec.batch_norm_gradient(stream, dy, gamma, mean, inv_std)
+    for got, want in zip(results, (dx, dgamma, dbeta), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 

@@ -52,17 +52,6 @@ def test_mask_gradient(name):
     assert state.sigma == pytest.approx(np.std(x), rel=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(4, 12, 12, 64), (6, 10, 32), (60, 32)])
-def test_batch_norm_gradient_without_the_fused_op(shape):
-    x, dy = _activation(shape, relu=False), _activation(shape, relu=False)[::-1]
-    gamma, mean, inv_std = (tf.random.uniform([shape[-1]], 0.5, 1.5, seed=s) for s in (1, 2, 3))
-    plane, rans = codecs.get("plane"), codecs.get("rans")
-    assert plane.fused_batch_norm and not rans.fused_batch_norm
-    results = [c.batch_norm_gradient(_encode(c, x)[0], dy, gamma, mean, inv_std) for c in (plane, rans)]
-    for fused, plain in zip(*results):
-        np.testing.assert_allclose(fused, plain, rtol=2e-4, atol=2e-4 * np.max(np.abs(fused)))
-
-
 def test_rans_is_smaller_than_plane():
     x = _activation((4, 32, 32, 64))
     sizes = {name: _encode(codecs.get(name), x)[1].stream_bytes for name in ("plane", "rans")}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import gpu_check, native
+from tf_comptrain import native
 
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
@@ -104,7 +104,6 @@ class Codec:
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
       mask_of_restored: `mask_gradient` decodes, so that the mask x_hat > 0 of a restored ReLU output is worth
         keeping. With dither it is not the same: values restored from near zero may be negative.
-      fused_batch_norm: `batch_norm_gradient` never decodes the whole input.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
       on_gpu: The executor has GPU kernels for its streams.
       predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
@@ -117,7 +116,6 @@ class Codec:
     mask_of_restored = False
     under_xla = True
     on_gpu = True
-    fused_batch_norm = False
     predicted_bits: dict[str, float]
 
     @property
@@ -166,6 +164,7 @@ class Codec:
 
         With x_norm = (x_hat - mean) * inv_std and m elements a channel: dbeta = sum dy,
         dgamma = sum dy * x_norm, dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
+        On the CPU codec A's streams are decoded piece by piece, and x_hat is never a tensor.
 
         Args:
           stream: Of the input; made by `compress`.
@@ -177,23 +176,6 @@ class Codec:
         Returns:
           dx (in the memory of dy where nothing else reads it), dgamma and dbeta.
         """
-        if gpu_check.on_gpu():  # whose fused kernel wants other reserves than the CPU's
-            return self._batch_norm_grad(stream, dy, gamma, mean, inv_std)
-        x_hat = self.decompress(stream, tf.shape(dy), dy.dtype, gate=dy)
-        x_hat.set_shape(dy.shape)
-        # On the CPU the second reserve is the variance that epsilon is added to.
-        dx, dgamma, dbeta, _, _ = tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=_as_rank_4(dy),
-            x=_as_rank_4(x_hat),
-            scale=gamma,
-            reserve_space_1=mean,
-            reserve_space_2=1.0 / tf.square(inv_std),
-            reserve_space_3=mean,
-            epsilon=0.0,
-        )
-        return tf.reshape(dx, tf.shape(dy)), dgamma, dbeta
-
-    def _batch_norm_grad(self, stream, dy, gamma, mean, inv_std):
         return native.ops().comptrain_batch_norm_grad(
             stream, dy, gamma, mean, inv_std, _NO_STATE, codec=self.format
         )
@@ -210,18 +192,11 @@ class PlaneCodec(Codec):
     """
 
     format = "plane"
-    fused_batch_norm = True
     predicted_bits = {"sparse": 3.0, "dense": 4.7}
 
     def __init__(self, dither: bool = False):
         self.dither = dither
         self.under_xla = not dither
-
-    def batch_norm_gradient(
-        self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """As Codec.batch_norm_gradient; the input is decoded tile by tile and is never a tensor."""
-        return self._batch_norm_grad(stream, dy, gamma, mean, inv_std)
 
 
 class RansCodec(Codec):
@@ -268,7 +243,6 @@ class FixedRateCodec(Codec):
     """
 
     format = "plane"
-    fused_batch_norm = True
 
     def __init__(self, bits: int):
         self.bits = bits
@@ -365,10 +339,6 @@ def get(codec: str | Codec) -> Codec:
     raise ValueError(
         f"`codec` must be one of {', '.join(map(repr, CODECS))} or a Codec. Received: {codec!r}."
     )
-
-
-def _as_rank_4(x: tf.Tensor) -> tf.Tensor:
-    return x if x.shape.rank == 4 else tf.reshape(x, [-1, 1, 1, tf.shape(x)[-1]])
 
 
 def _no_second_gradient(what: str):

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/codec/batch_norm_kernels.h"
+#include "cc/codec/half.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/plane_ranges.h"
 #include "cc/codec/plane_strips.h"
@@ -16,7 +17,6 @@ namespace {
 
 using plane::FirstFailure;
 using plane::kLanes;
-using plane::StreamView;
 using plane::Strip;
 
 const BatchNormKernels& Select(Isa isa) {
@@ -37,29 +37,94 @@ struct Sums {
   std::vector<double> dyx;  // of dy * (x - mean)
 };
 
+// Where x_hat comes from: the strips of ranges of values. A codec A stream.
+struct StreamSource {
+  static constexpr int64_t kCyclesPerRange = plane::kDecodeCyclesPerRange;
+  const plane::StreamView& v;
+  const Isa isa;
+
+  DType dtype() const { return v.quantizer.dtype; }
+  int64_t n() const { return v.geometry.n; }
+  bool flat() const { return v.geometry.flat; }
+  int64_t ranges() const { return v.geometry.ranges(); }
+
+  template <class Work>
+  Status Run(const ParallelFor& parallel, int64_t items, int64_t cost,
+             const Work& work) const {
+    return plane::RunChecked(v, parallel, items, cost, work);
+  }
+  template <class Body>
+  void ForStrips(int64_t begin, int64_t end, FirstFailure* failure,
+                 const Body& body) const {
+    plane::ForDecodedStrips(v, isa, begin, end, failure, body);
+  }
+};
+
+// A tensor: x_hat itself, in ranges of one strip.
+struct TensorSource {
+  static constexpr int64_t kRangeValues = 8192;  // 32 KB, the L1 cache
+  static constexpr int64_t kCyclesPerRange = kRangeValues;
+  const uint8_t* const x_hat;
+  const DType type;
+  const int64_t count;
+
+  DType dtype() const { return type; }
+  int64_t n() const { return count; }
+  bool flat() const { return true; }
+  int64_t ranges() const { return plane::CeilDiv(count, kRangeValues); }
+
+  template <class Work>
+  Status Run(const ParallelFor& parallel, int64_t items, int64_t cost,
+             const Work& work) const {
+    parallel(items, cost,
+             [&](int64_t begin, int64_t end) { work(begin, end, nullptr); });
+    return {};
+  }
+  template <class Body>
+  void ForStrips(int64_t begin, int64_t end, FirstFailure* /*failure*/,
+                 const Body& body) const {
+    alignas(64) float buffer[kRangeValues];
+    for (int64_t range = begin; range < end; ++range) {
+      Strip strip;
+      strip.offset = range * kRangeValues;
+      strip.values = std::min(kRangeValues, count - strip.offset);
+      strip.x = buffer;
+      strip.ahead = 0;
+      if (type == DType::kF32) {
+        strip.x = reinterpret_cast<const float*>(x_hat) + strip.offset;
+      } else {
+        for (int64_t i = 0; i < strip.values; ++i) {
+          buffer[i] = LoadFloat(x_hat, type, strip.offset + i);
+        }
+      }
+      body(strip);
+    }
+  }
+};
+
 // The tensor as rows of whole pixels, one or more: column j belongs to channel
 // j % channels. Where tiles hold channels side by side a row is one pixel,
 // otherwise as many as make rows aligned, unless they become too long.
-int64_t Columns(const plane::Geometry& g, int64_t channels) {
-  if (!g.flat) return channels;
+int64_t Columns(bool flat, int64_t channels) {
+  if (!flat) return channels;
   const int64_t aligned = std::lcm<int64_t>(channels, kLanes);
   return aligned <= 1024 ? aligned : channels;
 }
 
-// One call of BatchNormGradient.
+// One call.
+template <class Source>
 class Gradient {
  public:
-  Gradient(const StreamView& v, const BatchNormChannels& of, const void* dy,
+  Gradient(const Source& source, const BatchNormChannels& of, const void* dy,
            const ParallelFor& parallel, Isa isa)
-      : v_(v),
+      : source_(source),
         of_(of),
         dy_(static_cast<const uint8_t*>(dy)),
         parallel_(parallel),
         kernels_(Select(isa)),
-        isa_(isa),
-        type_(static_cast<int>(v.quantizer.dtype)),
-        item_(static_cast<int64_t>(ItemBytes(v.quantizer.dtype))),
-        columns_(Columns(v.geometry, of.channels)) {}
+        type_(static_cast<int>(source.dtype())),
+        item_(static_cast<int64_t>(ItemBytes(source.dtype()))),
+        columns_(Columns(source.flat(), of.channels)) {}
 
   Status Run(void* dx, float* dgamma, float* dbeta) const {
     Sums total(of_.channels);
@@ -97,7 +162,7 @@ class Gradient {
       at += rows * width;
       left -= rows * width;
     };
-    if (!v_.geometry.flat) {
+    if (!source_.flat()) {
       next(left / kLanes, kLanes, kLanes);
       return;
     }
@@ -112,12 +177,11 @@ class Gradient {
                 FirstFailure* failure, Sums* sums) const;
   Status WriteDx(const Sums& total, uint8_t* dx) const;
 
-  const StreamView& v_;
+  const Source& source_;
   const BatchNormChannels& of_;
   const uint8_t* const dy_;
   const ParallelFor& parallel_;
   const BatchNormKernels& kernels_;
-  const Isa isa_;
   const int type_;
   const int64_t item_;
   const int64_t columns_;
@@ -125,21 +189,21 @@ class Gradient {
 
 // Blocks of ranges, as many whatever the number of threads: their sums take
 // about 1/64 of a tensor's memory.
-int64_t Blocks(const plane::Geometry& g, int64_t columns) {
-  const int64_t most = std::clamp<int64_t>(g.n / (256 * columns), 16, 256);
-  return std::min(g.ranges(), most);
+int64_t Blocks(int64_t n, int64_t ranges, int64_t columns) {
+  return std::min(ranges, std::clamp<int64_t>(n / (256 * columns), 16, 256));
 }
 
-Status Gradient::SumAll(Sums* total) const {
+template <class Source>
+Status Gradient<Source>::SumAll(Sums* total) const {
   const std::vector<float> mean =
       ForColumns([&](int64_t c) { return of_.mean[c]; });
-  const int64_t ranges = v_.geometry.ranges();
-  const int64_t n_blocks = Blocks(v_.geometry, columns_);
+  const int64_t ranges = source_.ranges();
+  const int64_t n_blocks = Blocks(source_.n(), ranges, columns_);
   std::vector<Sums> blocks(n_blocks, Sums(columns_));
   const int64_t cost =
-      plane::kDecodeCyclesPerRange * plane::CeilDiv(ranges, n_blocks);
-  const Status s = plane::RunChecked(
-      v_, parallel_, n_blocks, cost,
+      Source::kCyclesPerRange * plane::CeilDiv(ranges, n_blocks);
+  const Status s = source_.Run(
+      parallel_, n_blocks, cost,
       [&](int64_t begin, int64_t end, FirstFailure* failure) {
         for (int64_t b = begin; b < end; ++b) {
           SumBlock(mean, ranges * b / n_blocks, ranges * (b + 1) / n_blocks,
@@ -155,11 +219,13 @@ Status Gradient::SumAll(Sums* total) const {
   return s;
 }
 
-void Gradient::SumBlock(const std::vector<float>& mean, int64_t begin,
-                        int64_t end, FirstFailure* failure, Sums* sums) const {
+template <class Source>
+void Gradient<Source>::SumBlock(const std::vector<float>& mean, int64_t begin,
+                                int64_t end, FirstFailure* failure,
+                                Sums* sums) const {
   const auto add_sums = kernels_.add_sums[type_];
-  plane::ForDecodedStrips(
-      v_, isa_, begin, end, failure, [&](const Strip& strip) {
+  source_.ForStrips(
+      begin, end, failure, [&](const Strip& strip) {
         ForPanels(strip, [&](const BatchNormPanel& p, int64_t j, int64_t) {
           add_sums(p, mean.data() + j, sums->dy.data() + j,
                    sums->dyx.data() + j);
@@ -167,8 +233,9 @@ void Gradient::SumBlock(const std::vector<float>& mean, int64_t begin,
       });
 }
 
-Status Gradient::WriteDx(const Sums& total, uint8_t* dx) const {
-  const double count = static_cast<double>(v_.geometry.n / of_.channels);
+template <class Source>
+Status Gradient<Source>::WriteDx(const Sums& total, uint8_t* dx) const {
+  const double count = static_cast<double>(source_.n() / of_.channels);
   const auto inv = [&](int64_t c) -> double { return of_.inv_std[c]; };
   const auto mean = ForColumns([&](int64_t c) { return of_.mean[c]; });
   const auto slope = ForColumns(
@@ -177,11 +244,11 @@ Status Gradient::WriteDx(const Sums& total, uint8_t* dx) const {
   const auto scale =
       ForColumns([&](int64_t c) { return of_.gamma[c] * inv(c); });
   const auto gradient = kernels_.gradient[type_];
-  return plane::RunChecked(
-      v_, parallel_, v_.geometry.ranges(), plane::kDecodeCyclesPerRange,
+  return source_.Run(
+      parallel_, source_.ranges(), Source::kCyclesPerRange,
       [&](int64_t begin, int64_t end, FirstFailure* failure) {
-        plane::ForDecodedStrips(
-            v_, isa_, begin, end, failure, [&](const Strip& strip) {
+        source_.ForStrips(
+            begin, end, failure, [&](const Strip& strip) {
               ForPanels(strip, [&](const BatchNormPanel& p, int64_t j,
                                    int64_t offset) {
                 gradient(p,
@@ -199,6 +266,35 @@ uint32_t HeaderChannels(const uint8_t* stream) {
   return h.channels;
 }
 
+Status CheckArguments(const void* dy, const BatchNormChannels& of, int64_t n,
+                      const void* dx, const float* dgamma,
+                      const float* dbeta) {
+  if (of.channels < 1) {
+    return Status::Invalid("batch normalization: channels must be positive, "
+                           "got " + std::to_string(of.channels));
+  }
+  if (of.gamma == nullptr || of.mean == nullptr || of.inv_std == nullptr ||
+      dgamma == nullptr || dbeta == nullptr ||
+      ((dy == nullptr || dx == nullptr) && n > 0)) {
+    return Status::Invalid(
+        "batch normalization: no array may be null when it has elements");
+  }
+  return {};
+}
+
+template <class Source>
+Status GradientFrom(const Source& source, const void* dy,
+                    const BatchNormChannels& of, void* dx, float* dgamma,
+                    float* dbeta, const ParallelFor& parallel, Isa isa) {
+  if (source.n() == 0) {
+    std::fill(dgamma, dgamma + of.channels, 0.0f);
+    std::fill(dbeta, dbeta + of.channels, 0.0f);
+    return {};
+  }
+  return Gradient<Source>(source, of, dy, parallel, isa)
+      .Run(dx, dgamma, dbeta);
+}
+
 }  // namespace
 
 const BatchNormKernels* BatchNormKernelsScalar() {
@@ -211,13 +307,11 @@ Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
                          float* dbeta, const ParallelFor& parallel, Isa isa) {
   Status s = plane::CheckIsa(isa);
   if (!s.ok()) return s;
-  StreamView v;
+  plane::StreamView v;
   s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
   if (!s.ok()) return s;
-  if (of.channels < 1) {
-    return Status::Invalid("batch normalization: channels must be positive, "
-                           "got " + std::to_string(of.channels));
-  }
+  s = CheckArguments(dy, of, n, dx, dgamma, dbeta);
+  if (!s.ok()) return s;
   if (n > 0 && HeaderChannels(stream) != of.channels) {
     return Status::Invalid(
         "codec A stream: header field channels must be the number of channels "
@@ -225,18 +319,27 @@ Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
         std::to_string(of.channels) + ", got " +
         std::to_string(HeaderChannels(stream)));
   }
-  if (of.gamma == nullptr || of.mean == nullptr || of.inv_std == nullptr ||
-      dgamma == nullptr || dbeta == nullptr ||
-      ((dy == nullptr || dx == nullptr) && n > 0)) {
+  return GradientFrom(StreamSource{v, isa}, dy, of, dx, dgamma, dbeta,
+                      parallel, isa);
+}
+
+Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
+                           const void* dy, const BatchNormChannels& of,
+                           void* dx, float* dgamma, float* dbeta,
+                           const ParallelFor& parallel, Isa isa) {
+  Status s = plane::CheckIsa(isa);
+  if (!s.ok()) return s;
+  s = CheckArguments(dy, of, n, dx, dgamma, dbeta);
+  if (!s.ok()) return s;
+  if (n < 0 || n % of.channels != 0 || (x_hat == nullptr && n > 0)) {
     return Status::Invalid(
-        "batch normalization: no array may be null when it has elements");
+        "batch normalization: x_hat must have a multiple of " +
+        std::to_string(of.channels) + " elements, its channels, got " +
+        std::to_string(n));
   }
-  if (n == 0) {
-    std::fill(dgamma, dgamma + of.channels, 0.0f);
-    std::fill(dbeta, dbeta + of.channels, 0.0f);
-    return {};
-  }
-  return Gradient(v, of, dy, parallel, isa).Run(dx, dgamma, dbeta);
+  return GradientFrom(
+      TensorSource{static_cast<const uint8_t*>(x_hat), dtype, n}, dy, of, dx,
+      dgamma, dbeta, parallel, isa);
 }
 
 }  // namespace comptrain

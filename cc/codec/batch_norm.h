@@ -1,5 +1,6 @@
-// The gradient of batch normalization straight from the codec A stream of its
-// input: tiles are decoded in cache, the decoded input is never a tensor.
+// The gradient of batch normalization: straight from the codec A stream of its
+// input, where tiles are decoded in cache and the decoded input is never a
+// tensor, or from that tensor, which other codecs decode in one go.
 #ifndef TF_COMPTRAIN_CC_CODEC_BATCH_NORM_H_
 #define TF_COMPTRAIN_CC_CODEC_BATCH_NORM_H_
 
@@ -35,6 +36,12 @@ Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
                          const BatchNormChannels& of, void* dx, float* dgamma,
                          float* dbeta, const ParallelFor& parallel,
                          Isa isa = Isa::kBest);
+
+// The same from x_hat: n elements of dtype, host.
+Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
+                           const void* dy, const BatchNormChannels& of,
+                           void* dx, float* dgamma, float* dbeta,
+                           const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain
 

@@ -86,6 +86,19 @@ Result Run(const Case& c, const ParallelFor& parallel, Isa isa) {
   return r;
 }
 
+// From x_hat as codec A decodes it.
+Result RunOf(const Case& c, const ParallelFor& parallel, Isa isa) {
+  Result r;
+  r.dx.assign(c.dy.size(), 0xcd);
+  r.dgamma.assign(c.params.channels, NAN);
+  r.dbeta.assign(c.params.channels, NAN);
+  const Status s = BatchNormGradientOf(
+      c.x_hat.data(), c.params.dtype, c.params.n, c.dy.data(), c.channels(),
+      r.dx.data(), r.dgamma.data(), r.dbeta.data(), parallel, isa);
+  CHECK_MSG(s.ok(), s.message);
+  return r;
+}
+
 Result RunInPlace(const Case& c, Isa isa) {
   Result r;
   r.dx = c.dy;
@@ -155,10 +168,13 @@ void TestGradient(DType dtype, int64_t pixels, int64_t channels,
                             " channels " + std::to_string(channels);
   const Result first = Run(c, SerialFor, Isa::kScalar);
   CHECK_MSG(Mistakes(c, first) == 0, which);
+  const Result of = RunOf(c, SerialFor, Isa::kScalar);
+  CHECK_MSG(Mistakes(c, of) == 0, which);
   for (const Isa isa : AvailableIsas()) {
     CHECK_MSG(RunInPlace(c, isa) == first, which);
     for (const ParallelFor& parallel : ParallelVariants()) {
       CHECK_MSG(Run(c, parallel, isa) == first, which);
+      CHECK_MSG(RunOf(c, parallel, isa) == of, which);
     }
   }
 }
@@ -169,8 +185,10 @@ void TestEmpty() {
   c.gamma.resize(5);
   c.mean.resize(5);
   c.inv_std.resize(5);
-  const Result r = Run(c, SerialFor, Isa::kBest);
-  for (int k = 0; k < 5; ++k) CHECK(r.dgamma[k] == 0 && r.dbeta[k] == 0);
+  for (const Result& r :
+       {Run(c, SerialFor, Isa::kBest), RunOf(c, SerialFor, Isa::kBest)}) {
+    for (int k = 0; k < 5; ++k) CHECK(r.dgamma[k] == 0 && r.dbeta[k] == 0);
+  }
 }
 
 // One bad value spoils its own channel only.
@@ -205,6 +223,13 @@ void TestArguments() {
   CHECK_MSG(s.message.find("got 16") != std::string::npos, s.message);
   CHECK(Call(c, c.stream, nullptr, &r, SerialFor, Isa::kBest).code ==
         Code::kInvalidArgument);
+  const auto of = [&](const void* x_hat, int64_t n) {
+    return BatchNormGradientOf(x_hat, DType::kF32, n, c.dy.data(),
+                               c.channels(), r.dx.data(), r.dgamma.data(),
+                               r.dbeta.data(), SerialFor).code;
+  };
+  CHECK(of(c.x_hat.data(), 64 * 32 - 1) == Code::kInvalidArgument);
+  CHECK(of(nullptr, 64 * 32) == Code::kInvalidArgument);
   c.params.dtype = DType::kBF16;
   CHECK(Call(c, c.stream, c.dy.data(), &r, SerialFor, Isa::kBest).code ==
         Code::kDamagedStream);

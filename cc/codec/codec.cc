@@ -115,6 +115,10 @@ bool CodecFromName(const std::string& name, CodecId* id) {
   return false;
 }
 
+CodecId StreamCodec(const uint8_t* stream, size_t stream_bytes) {
+  return CodecOf(stream, stream_bytes).id;
+}
+
 Status DecodeStream(const uint8_t* stream, size_t stream_bytes, DType dtype,
                     int64_t n, void* out, const ParallelFor& parallel,
                     Isa isa) {

@@ -43,6 +43,9 @@ bool CodecFromName(const std::string& name, CodecId* id);
 // A lossless codec takes no error bound.
 inline bool IsLossless(CodecId id) { return id == CodecId::kZvc; }
 
+// The codec whose stream this says it is; codec A's where it names none.
+CodecId StreamCodec(const uint8_t* stream, size_t stream_bytes);
+
 // PlaneDecode and PlaneMaskGradient for a stream of any codec.
 Status DecodeStream(const uint8_t* stream, size_t stream_bytes, DType dtype,
                     int64_t n, void* out, const ParallelFor& parallel,

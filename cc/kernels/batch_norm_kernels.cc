@@ -1,5 +1,6 @@
 // CPU kernel of BatchNormGrad: validates, allocates, calls cc/codec.
 #include "cc/codec/batch_norm.h"
+#include "cc/codec/codec.h"
 #include "cc/kernels/batch_norm_shape.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -36,12 +37,26 @@ class BatchNormGradOp : public OpKernel {
     of.gamma = ctx->input(2).flat<float>().data();
     of.mean = ctx->input(3).flat<float>().data();
     of.inv_std = ctx->input(4).flat<float>().data();
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(BatchNormGradient(
-                 stream.flat<uint8_t>().data(), stream.NumElements(),
-                 ToDType(dy.dtype()), dy.NumElements(), Data(dy), of,
-                 MutableData(dx), dgamma->flat<float>().data(),
-                 dbeta->flat<float>().data(), WorkerThreads(ctx))));
+    const uint8_t* const bytes = stream.flat<uint8_t>().data();
+    const DType dtype = ToDType(dy.dtype());
+    const int64_t n = dy.NumElements();
+    float* const dgamma_to = dgamma->flat<float>().data();
+    float* const dbeta_to = dbeta->flat<float>().data();
+    const ParallelFor threads = WorkerThreads(ctx);
+    if (StreamCodec(bytes, stream.NumElements()) == CodecId::kPlane) {
+      OP_REQUIRES_OK(ctx, ToAbsl(BatchNormGradient(
+                              bytes, stream.NumElements(), dtype, n, Data(dy),
+                              of, MutableData(dx), dgamma_to, dbeta_to,
+                              threads)));
+      return;
+    }
+    Tensor x_hat;
+    OP_REQUIRES_OK(ctx, ctx->allocate_temp(dy.dtype(), dy.shape(), &x_hat));
+    OP_REQUIRES_OK(ctx, ToAbsl(DecodeStream(bytes, stream.NumElements(), dtype,
+                                            n, MutableData(&x_hat), threads)));
+    OP_REQUIRES_OK(ctx, ToAbsl(BatchNormGradientOf(
+                            Data(x_hat), dtype, n, Data(dy), of,
+                            MutableData(dx), dgamma_to, dbeta_to, threads)));
   }
 };
 

@@ -20,7 +20,7 @@ REGISTER_OP("Comptrain>BatchNormGrad")
     .Output("dgamma: float")
     .Output("dbeta: float")
     .Attr("T: {float, bfloat16, half}")
-    .Attr("codec: {'plane', 'rans', 'zvc'} = 'plane'")
+    .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("mid_rise: bool = false")
     .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
@@ -44,8 +44,8 @@ Gradient of batch normalization, in training mode, from the stream of its input.
 With x_norm = (x_hat - mean) * inv_std and m elements a channel:
   dbeta = sum dy, dgamma = sum dy * x_norm,
   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
-On a CPU the stream is decoded piece by piece in cache, and x_hat is never a
-tensor. dx takes the memory of dy where nothing else reads it.
+On a CPU codec A's stream is decoded piece by piece in cache, and x_hat is never
+a tensor. dx takes the memory of dy where nothing else reads it.
 
 stream: Comptrain>Compress of the input, which has the shape of dy.
 dy: the incoming gradient, channels last.
@@ -53,7 +53,7 @@ gamma: [channels].
 mean: [channels], of the batch.
 inv_std: [channels], 1 / sqrt(population variance of the batch + epsilon).
 state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
-codec: as Comptrain>Compress had it; CPU and XLA: 'plane'.
+codec: as Comptrain>Compress had it; XLA: 'plane', GPU: not 'auto'.
 mid_rise, bits: XLA: as Comptrain>Compress had them.
 )doc");
 
