@@ -130,22 +130,16 @@ def test_the_second_run_is_told_what_the_first_was(way, eager, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_is_held_where_no_gradient_goes_and_unfreezing_is_noticed(caplog):
-    base = small_cnn()
-    base.trainable = False
-    inputs = keras.Input(X.shape[1:])
-    hidden = layers.Dense(64, activation="relu", name="hidden")(base(inputs))
-    model = compiled(keras.Model(inputs, layers.Dense(10)(hidden)))
-    report = ct.compress_model(model)
-    held_rows = [row for row in report.rows if row.storage != "nothing"]
-    assert not any("small_cnn/" in row.layer for row in held_rows) and held_rows[0].layer == "hidden"
-
+def test_unfreezing_is_noticed(caplog):
+    model = compiled(small_cnn())
+    model.get_layer("conv2").trainable = False
+    ct.compress_model(model)
     model.fit(X, Y, verbose=0)
     assert not caplog.records
-    base.trainable = True
+    model.get_layer("conv2").trainable = True
     compiled(model).fit(X, Y, verbose=0)
-    assert any("conv1" in record.message and "restore_model" in record.message for record in caplog.records)
+    assert any("conv2" in record.message and "restore_model" in record.message for record in caplog.records)
     ct.restore_model(model)
     ct.compress_model(model)
     compiled(model).fit(X, Y, verbose=0)
-    assert "small_cnn/conv2/input" in held(model) and len(caplog.records) == 1
+    assert "conv2/input" in held(model) and len(caplog.records) == 1
