@@ -59,6 +59,7 @@ CASES = {
     "max_pool": ([lambda: layers.MaxPooling2D(3, strides=2, padding="same")], (9, 9, 5), 0),
     "max_pool_1d": ([lambda: layers.MaxPooling1D(2)], (9, 5), 0),
     "max_pool_3d": ([lambda: layers.MaxPooling3D(2)], (6, 6, 6, 3), 0),
+    "adaptive_max": ([lambda: layers.AdaptiveMaxPooling2D(3)], (9, 9, 5), 0),
     "global_max": ([lambda: layers.GlobalMaxPooling2D()], (9, 9, 5), 0),
     "global_max_keepdims": ([lambda: layers.GlobalMaxPooling1D(keepdims=True)], (9, 5), 0),
     "softmax_layer": ([lambda: layers.Softmax(), lambda: layers.Dense(7)], (9, 9, 7), 2),
@@ -312,6 +313,39 @@ def test_the_last_softmax_stays_plain_for_the_loss():
     model = keras.Sequential([keras.Input((100,)), layers.Dense(100, activation="softmax", name="head")])
     roles = {row.role for row in ct.compress_model(model).rows}
     assert roles == {"input"}
+
+
+class Probabilities(keras.Model):
+    """A sigmoid inside, a softmax at the end: in no graph that tells which is which."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.head = (
+            layers.Dense(100, activation="sigmoid"),
+            layers.Dense(100, activation="softmax"),
+        )
+
+    def call(self, x):
+        return self.head(self.gate(x))
+
+
+def test_losses_find_the_logits_of_subclassed_models():
+    results = []
+    for compress in (False, True):
+        keras.utils.set_random_seed(0)
+        model = Probabilities()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        model(np.zeros((1, 100)))
+        # Probabilities of 0: only logits have the right loss.
+        model.head.kernel.assign(model.head.kernel * 300)
+        if compress:
+            report = ct.compress_model(model, error_bound=1e-6)
+            assert [row.layer_class for row in report.rows if row.role == "output"] == ["Dense", "Dense"]
+        x = np.random.default_rng(0).normal(size=(16, 100)).astype("float32")
+        loss = model.train_on_batch(x, np.arange(16))
+        results.append([loss, *model.get_weights()])
+    for a, b in zip(*results):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 class Mixed(layers.Layer):

@@ -26,6 +26,8 @@ CASES = {
     "maximum": (lambda x, y, gate: ops.maximum(x, y), "Maximum", 0, True),
     "maximum_broadcast": (lambda x, y, gate: ops.maximum(x, gate), "Maximum", 0, True),
     "minimum_constant": (lambda x, y, gate: ops.minimum(0.25, x), "Minimum", 0, True),
+    "absolute": (lambda x, y, gate: ops.abs(ops.relu(x) - ops.relu(y)), "Absolute", 0, True),
+    "max_pool": (lambda x, y, gate: ops.max_pool(x, 2, strides=1, padding="same"), "MaxPool", 0, True),
     "where": (lambda x, y, gate: ops.where(x > 0, x, y), "Where", 0, True),
     "tanh": (lambda x, y, gate: ops.tanh(x), "Tanh", 1, False),
     "sigmoid": (lambda x, y, gate: ops.sigmoid(x), "Sigmoid", 1, False),
@@ -103,12 +105,17 @@ def test_held_bytes_fall():
     assert ct.memory.saved_bytes(model, x, y) == held["plain"]
 
 
-@pytest.mark.parametrize("case", ["log", "quotient", "root", "maximum_of_all"])
+@pytest.mark.parametrize(
+    "case", ["log", "quotient", "root", "maximum_of_all", "unequal_windows", "lambda", "images"]
+)
 def test_what_is_kept_has_a_reason(case):
     operation, reason = {
         "log": (lambda x, y: ops.log(ops.exp(x)), "without bound"),
         "quotient": (lambda x, y: x / ops.exp(y), "without bound"),
         "root": (lambda x, y: ops.exp(x) ** 0.5, "without bound"),
+        "unequal_windows": (lambda x, y: layers.AdaptiveMaxPooling2D(4)(x), "windows of unequal size"),
+        "lambda": (lambda x, y: layers.Lambda(lambda t: 2 * t)(x), "Recompute(layer) holds the exact input"),
+        "images": (lambda x, y: layers.RandomFlip()(x), "Recompute(layer) holds its input"),
         "maximum_of_all": (lambda x, y: ops.max(x, axis=-1, keepdims=True), "no rule for Max"),
     }[case]
     model = build(lambda x, y, gate: operation(x, y))

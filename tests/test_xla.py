@@ -236,6 +236,27 @@ def test_saturation_in_the_last_steps_is_reported(fit):
     assert (change.bits, change.new_bits) == (4, 6)
 
 
+def test_rates_rise_in_a_loop_of_its_own():
+    model = keras.Sequential([keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()])
+    ct.compress_model(model)
+    x = np.array(normal(4, 8, 8, 32))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True))
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    xla(step)(tf.constant(x))
+    assert not ct.raise_rates(model)
+    x[0, 0, 0, :8] = 100.0
+    xla(step)(tf.constant(x))
+    assert ct.raise_rates(model) and not ct.raise_rates(model)
+    (site,) = instrumentation(model).sites().values()
+    before = site.bits
+    xla(step)(tf.constant(x))
+    assert site.bits > before
+
+
 def test_saturation_is_reported_when_the_model_ends(caplog):
     model, x, y = saturating(3, at=2)
     for k in range(3):

@@ -35,6 +35,14 @@ _UNTOLD = (
     "Layer %s was called under a GradientTape without training=True, so its activations are not held compressed. "
     "In a training step pass training=True, or use `with tf_comptrain.training_scope():`."
 )
+_ANY_FUNCTION = (
+    "what its function's gradient needs is not known; tf_comptrain.Compress(layer) opts in where it bears a small "
+    "error of the input, tf_comptrain.Recompute(layer) holds the exact input alone"
+)
+_IMAGES = (
+    "where a gradient goes through it, it is held as plain Keras does; tf_comptrain.Recompute(layer) holds its "
+    "input alone"
+)
 # These call their inner layers in loops of their own, where a tensor has one handle for many steps.
 _IN_A_LOOP = (
     "its states are made in a loop of TensorFlow's, which keeps them; tf_comptrain.Recompute(layer) holds "
@@ -350,6 +358,35 @@ def restore_model(model: keras.Model) -> None:
     _keras.forget_traces(model)
 
 
+def raise_rates(model: keras.Model) -> bool:
+    """Under XLA, in a loop of your own: gives more bits to streams that values were out of the range of.
+
+    Such values saturate, and the error bound does not hold for them. A model that `compress_model` took
+    looks for them by itself where its own train function runs (`fit`, `train_on_batch`). Call this where
+    it does not: in loops that call the model, and for models with `Compress` wrappers alone. It reads a
+    few numbers for each tensor: call it after steps 1, 2, 4, 8, every 16th and the last.
+
+    Returns:
+      Whether the step has to be traced again, for which a tf.function has to be made again. The model's
+      own train function, where there is one, has been.
+
+    Raises:
+      ValueError: The model is not compressed.
+
+    Example:
+      >>> step = tf.function(train_step, jit_compile=True)
+      >>> for count, batch in enumerate(batches, 1):
+      ...     step(batch)
+      ...     if (count in (1, 2, 4, 8) or count % 16 == 0) and ct.raise_rates(model):
+      ...         step = tf.function(train_step, jit_compile=True)
+    """
+    if not instrumentation(model).raise_rates():
+        return False
+    if getattr(model, "train_function", None) is not None:
+        model.make_train_function(force=True)
+    return True
+
+
 def _plan(model: keras.Model, storage: StorageChoice) -> list[Plan]:
     if model in _instrumented:
         raise ValueError(
@@ -454,16 +491,24 @@ def _check_choice(choice: Any) -> None:
 def _plan_layer(path: str, layer: keras.layers.Layer, opaque: str, choice: str | None) -> Plan:
     rule = None if opaque else find_rule(layer)
     if rule is None:
-        unknown = f"no rule for {type(layer).__name__}"
-        if isinstance(layer, keras.layers.Layer):
-            unknown += "; tf_comptrain.Compress(layer) opts in"
-        return Plan(layer, path, KEEP, None, opaque or unknown)
+        return Plan(layer, path, KEEP, None, opaque or _why_no_rule(layer))
     if choice == KEEP:
         return Plan(layer, path, KEEP, None, "storage='keep'")
     obstacle = rule.obstacle(layer)
     if obstacle:
         return Plan(layer, path, KEEP, None, obstacle)
     return Plan(layer, path, choice if choice in rule.storages else rule.storages[0], rule)
+
+
+def _why_no_rule(layer: Any) -> str:
+    if isinstance(layer, keras.layers.Lambda):
+        return _ANY_FUNCTION
+    if isinstance(layer, _keras.image_layers()):
+        return _IMAGES
+    reason = f"no rule for {type(layer).__name__}"
+    return (
+        f"{reason}; tf_comptrain.Compress(layer) opts in" if isinstance(layer, keras.layers.Layer) else reason
+    )
 
 
 def _drop_tensors_kept_anyway(model: keras.Model, plans: list[Plan]) -> list[Plan]:

@@ -14,6 +14,9 @@ from tf_comptrain._keras.version import KERAS_3
 if KERAS_3:
     from keras.src.applications import convnext, inception_resnet_v2
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.layers.preprocessing.image_preprocessing.base_image_preprocessing_layer import (
+        BaseImagePreprocessingLayer,
+    )
     from keras.src.ops import core, einops, image, linalg, math, nn, numpy
 
     _OPERATIONS: tuple = (core, einops, image, linalg, math, nn, numpy)
@@ -170,9 +173,27 @@ def input_count(layer: keras.layers.Layer) -> int | None:
     return len(nodes[0].input_tensors if KERAS_3 else tf.nest.flatten(nodes[0].keras_inputs))
 
 
-def feeds_a_layer(layer: keras.layers.Layer) -> bool:
-    """Whether another layer of a functional model reads the layer's output."""
-    return bool(layer._outbound_nodes)
+def input_shape(layer: Any) -> tuple[int | None, ...] | None:
+    """Of a layer's or operation's first input in the functional graph it is part of; None outside of one."""
+    nodes = layer._inbound_nodes
+    if not nodes:
+        return None
+    return tuple((nodes[0].input_tensors if KERAS_3 else tf.nest.flatten(nodes[0].keras_inputs))[0].shape)
+
+
+def makes_an_output(layer: keras.layers.Layer) -> bool:
+    """Whether a functional model's graph ends with the layer; False for a layer that is in no such graph."""
+    return bool(layer._inbound_nodes) and not layer._outbound_nodes
+
+
+def remember_logits(y: tf.Tensor, x: tf.Tensor) -> None:
+    """Tells Keras' losses, as its own sigmoid and softmax do, that y is made of the logits x."""
+    y._keras_logits = x
+
+
+def image_layers() -> tuple[type, ...]:
+    """The base class of layers that change images, by chance or not."""
+    return (BaseImagePreprocessingLayer,) if KERAS_3 else ()
 
 
 def application_layers(*names: str) -> list[type]:

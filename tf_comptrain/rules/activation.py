@@ -108,7 +108,7 @@ def why_plain(fn: Any, layer: Any) -> str | None:
         return None
     if fn not in _FROM_OUTPUT:
         return f"the gradient of activation {getattr(fn, '__name__', type(fn).__name__)} is not known"
-    if fn in _BEFORE_A_LOSS and not _keras.feeds_a_layer(layer):
+    if fn in _BEFORE_A_LOSS and _keras.makes_an_output(layer):
         return LOSS_READS_LOGITS
     return None
 
@@ -128,7 +128,10 @@ def apply(fn: Any, context: Context, x: tf.Tensor) -> tf.Tensor:
     if site is None or not worth_holding(x):
         return fn(x)
     if fn in _FROM_OUTPUT:
-        return from_output(fn, _FROM_OUTPUT[fn], x, site)
+        y = from_output(fn, _FROM_OUTPUT[fn], x, site)
+        if fn in _BEFORE_A_LOSS:
+            _keras.remember_logits(y, x)
+        return y
     y = (
         from_derivative(fn, _GRADIENTS[fn], x, site)
         if fn in _GRADIENTS

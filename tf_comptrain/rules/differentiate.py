@@ -266,6 +266,26 @@ def from_choice(
     return apply(fenced(a), fenced(b))
 
 
+def from_sign(fn: Function, x: tf.Tensor) -> tf.Tensor:
+    """y = fn(x) for the absolute value: dy with the sign of x, 0 where x is. Two exact bits per element are held."""
+
+    @tf.custom_gradient
+    def apply(x):
+        ops = native.ops()
+        with _keras.quiet_tape():
+            through, positive = ops.comptrain_bitmask(x)
+            _, negative = ops.comptrain_bitmask(-through)
+            y = fn(through)
+
+        def gradient(dy):
+            up = ops.comptrain_bitmask_grad(positive, dy, on=1.0, off=0.0)
+            return up + ops.comptrain_bitmask_grad(negative, dy, on=-1.0, off=0.0)
+
+        return y, gradient
+
+    return apply(fenced(x))
+
+
 def _summed_to(dy: tf.Tensor, shape: tf.Tensor, static_shape: tf.TensorShape) -> tf.Tensor:
     """The gradient of a tensor of that shape which was broadcast to dy's."""
     axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=shape, s1=tf.shape(dy))

@@ -102,7 +102,12 @@ class Softmax(FromInput):
     """The layer or operation; the function in `activation=` is a rule of activations."""
 
     def obstacle(self, layer):
-        return None if _keras.feeds_a_layer(layer) else LOSS_READS_LOGITS
+        return LOSS_READS_LOGITS if _keras.makes_an_output(layer) else None
+
+    def call(self, context: Context, x, *args, **kwargs):
+        y = super().call(context, x, *args, **kwargs)
+        _keras.remember_logits(y, x)
+        return y
 
 
 class Extreme(Rule):

@@ -7,9 +7,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.activation import Activation, Mask, Slopes, gelu_tanh
-from tf_comptrain.rules.base import BITMASK, KEEP, Context, Passive, Rule, Save, register_rule
-from tf_comptrain.rules.differentiate import from_choice
+from tf_comptrain.rules.base import BITMASK, KEEP, Context, Passive, Rule, Save, is_tensor, register_rule
+from tf_comptrain.rules.differentiate import from_choice, from_sign
 from tf_comptrain.rules.elementwise import Extreme, FromInputs, Softmax, as_tensors
 
 _UNBOUNDED = "its gradient grows without bound, and an error of its input with it"
@@ -77,6 +78,18 @@ class _Where(Rule):
         return from_choice(lambda a, b: tf.where(condition, a, b), lambda a, b: condition, *tensors)
 
 
+class _Absolute(Rule):
+    storages = (BITMASK, KEEP)
+
+    def saves(self, layer, storage):
+        return (Save("mask", "output", BITMASK, bits=2),)
+
+    def call(self, context: Context, x, **kwargs):
+        if not is_tensor(x) or x.dtype not in SUPPORTED_DTYPES:
+            return context.original(x, **kwargs)
+        return from_sign(context.original, x)
+
+
 class _Clip(Mask):
     def obstacle(self, layer):
         numbers = all(isinstance(end, (int, float)) for end in (layer.x_min, layer.x_max))
@@ -122,6 +135,7 @@ _register(FromInputs("linear"), "Conv", "ConvTranspose", "DepthwiseConv")
 _register(Extreme(tf.maximum, tf.greater_equal), "Maximum")
 _register(Extreme(tf.minimum, tf.less_equal), "Minimum")
 _register(_Where(), "Where")
+_register(_Absolute(), "Absolute", "Abs")
 _register(_Quotient(), "Divide", "TrueDivide")
 _register(_Power(), "Power")
 _register(
