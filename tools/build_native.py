@@ -6,7 +6,8 @@ installed TensorFlow, whose version ends up in the library's name: a C++ op
 library is valid for one TensorFlow minor version only.
 
     python tools/build_native.py ops            # tf_comptrain/_comptrain_ops_tf<M>_<m>.so
-    python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc; --sanitize: with checks
+    python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc, and the CUDA sources on the CPU
+                                                # (emulated_gpu); --sanitize: with checks
     python tools/build_native.py gpu [args..]   # build and run benchmarks/gpu/codec_gpu.cc: needs nvcc and a GPU
     python tools/build_native.py fuzz [name..]  # run cc/codec/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
@@ -42,6 +43,14 @@ KERNEL_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall"]
 # Every access outside a buffer and every undefined operation ends the program.
 SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
 NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-Xcompiler", "-fPIC,-ffp-contract=off"]
+GPU_PROGRAM = "benchmarks/gpu/codec_gpu.cc"  # compares every kernel with the CPU
+# For a CPU that runs the threads of a GPU in turn: cc/codec/emulated_gpu.
+EMULATED_GPU = "emulated_gpu"
+EMULATED_SHAPES = "12"  # random ones that are tried
+EMULATED_FLAGS = [
+    *("-x", "c++", "-D__CUDACC__", "-U_FORTIFY_SOURCE", f"-I{ROOT}/cc/codec/{EMULATED_GPU}"),
+    *("-Wno-unknown-pragmas", "-Wno-unused-function"),
+]
 # Instruction sets are chosen at run time, so they belong to single files.
 ISA_FLAGS = {
     "_avx2.cc": ["-mavx2", "-mbmi", "-mbmi2", "-mf16c"],
@@ -323,22 +332,26 @@ def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
 def run_tests(names: list[str], jobs: int, sanitize: bool = False) -> int:
     """Builds and runs the codec's C++ tests: stand-alone programs. Returns how many failed."""
     tests = sorted((ROOT / "cc/codec").glob("*_test.cc"))
+    emulated = not names or EMULATED_GPU in names
     if names:
         tests = [t for t in tests if t.stem in names or t.stem[: -len("_test")] in names]
-        if not tests:
+        if not tests and not emulated:
             raise BuildError(f"no test in cc/codec is named {' or '.join(names)}.")
     folder, flags = ("sanitize", SANITIZE_FLAGS) if sanitize else ("codec", [])
-    programs = build_tests(tests, folder, flags, jobs)
+    commands = [[str(program)] for program in build_tests(tests, folder, flags, jobs)]
+    if emulated:
+        commands.append([str(build_emulated_gpu(folder, flags, jobs)), EMULATED_SHAPES, "0"])
     failed = []
-    for program in programs:
+    for command in commands:
+        program = Path(command[0])
         started = time.monotonic()
-        run = subprocess.run([str(program)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         last = (run.stdout.strip().splitlines() or ["no output"])[-1]
         print(f"{program.name}: {last} ({time.monotonic() - started:.1f} s)", flush=True)
         if run.returncode != 0:
             failed.append(program.name)
             print(run.stdout, f"{program.name}: exit status {run.returncode}", flush=True)
-    print(f"C++ tests: {len(tests) - len(failed)} programs passed, {len(failed)} failed")
+    print(f"C++ tests: {len(commands) - len(failed)} programs passed, {len(failed)} failed")
     return len(failed)
 
 
@@ -353,6 +366,17 @@ def build_tests(tests: list[Path], folder: str, flags: Sequence[str], jobs: int)
     return programs
 
 
+def build_emulated_gpu(folder: str, flags: Sequence[str], jobs: int) -> Path:
+    """The program of `run_gpu` without a GPU."""
+    program = BUILD / folder / EMULATED_GPU
+    sources = [*(ROOT / "cc/codec" / EMULATED_GPU).glob("*.cc"), *cuda_sources(), ROOT / GPU_PROGRAM]
+    units = [codec_unit(p, f"{folder}/{EMULATED_GPU}_objects", [*flags, *EMULATED_FLAGS]) for p in sources]
+    units += [codec_unit(p, folder, flags) for p in codec_sources()]
+    with one_build_at_a_time():
+        link([cxx(), *flags], compile_all(units, jobs), ["-lpthread"], program)
+    return program
+
+
 def run_gpu(arguments: list[str], jobs: int) -> int:
     """Builds and runs the GPU codecs' test and benchmark. Returns its exit status, 0 without nvcc or a GPU."""
     cuda = find_cuda()
@@ -360,8 +384,7 @@ def run_gpu(arguments: list[str], jobs: int) -> int:
         print("GPU codecs: skipped, there is no nvcc (CUDA_HOME, or PATH)")
         return 0
     program = BUILD / "cuda" / "codec_gpu"
-    source = ROOT / "benchmarks/gpu/codec_gpu.cc"
-    main = codec_unit(source, "cuda", [f"-isystem{cuda.home / 'include'}"])
+    main = codec_unit(ROOT / GPU_PROGRAM, "cuda", [f"-isystem{cuda.home / 'include'}"])
     units = [main, *(cuda_unit(p, cuda) for p in cuda_sources()), *map(codec_unit, codec_sources())]
     with one_build_at_a_time():
         link([cxx()], compile_all(units, jobs), cudart_flags(cuda), program)

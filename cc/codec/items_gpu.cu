@@ -27,10 +27,9 @@ int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 template <class F>
 Status ForItems(const char* what, int64_t n, const F& f, CUstream_st* stream) {
   if (n <= 0) return {};
-  const auto blocks = static_cast<unsigned>(
-      std::min(kMostBlocks, CeilDiv(n, kThreadsPerBlock)));
-  RunItems<<<blocks, kThreadsPerBlock, 0, stream>>>(f, n);
-  return gpu::CheckCuda("GPU kernels", cudaGetLastError(), what);
+  return gpu::Launch("GPU kernels", what, RunItems<F>,
+                     std::min(kMostBlocks, CeilDiv(n, kThreadsPerBlock)),
+                     kThreadsPerBlock, 0, stream, f, n);
 }
 
 // As ForItems, f made by make(T()) for the storage type.

@@ -38,13 +38,6 @@ gpu::Scratch ScratchOf(const Geometry& g) {
 
 constexpr char kCodec[] = "codec A on the GPU";
 
-Status CheckCuda(cudaError_t error, const char* what) {
-  return gpu::CheckCuda(kCodec, error, what);
-}
-Status CheckLaunch(const char* what) {
-  return CheckCuda(cudaGetLastError(), what);
-}
-
 // --- Device ------------------------------------------------------------------
 
 // Geometry::Place, which is host code.
@@ -484,6 +477,10 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Host --------------------------------------------------------------------
 
+int64_t Blocks(const Geometry& g) {
+  return static_cast<int64_t>(gpu::Scratch::Blocks(g.tiles));
+}
+
 Status CheckGeometry(int64_t n, const Geometry& g) {
   return CheckSize('A', n, g.tiles, Sections(g).payload);
 }
@@ -547,13 +544,13 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
   s.table = static_cast<uint32_t>(at.table);
   s.payload = static_cast<uint32_t>(at.payload);
   s.expected = HeaderOf(dtype, g, channels, stream_bytes);
-  const auto blocks = static_cast<unsigned>(gpu::Scratch::Blocks(g.tiles));
   WithStorageType(dtype, [&](auto type) {
-    using T = decltype(type);
-    DecodeTiles<T><<<blocks, kThreads, 0, stream>>>(
-        s, dtype, TensorOf(g), make_sink(type), damaged_dev);
+    const auto sink = make_sink(type);
+    checked = gpu::Launch(
+        kCodec, "decoding", DecodeTiles<decltype(type), decltype(make_sink(type))>,
+        Blocks(g), kThreads, 0, stream, s, dtype, TensorOf(g), sink, damaged_dev);
   });
-  return CheckLaunch("decoding");
+  return checked;
 }
 
 }  // namespace
@@ -579,23 +576,24 @@ Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
   auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
   auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
   if (g.tiles > 0) {
-    s = CheckCuda(cudaMemsetAsync(words, 0, 4 * g.ranges(), stream),
-                  "clearing scratch");
+    s = gpu::CheckCuda(
+        kCodec, cudaMemsetAsync(words, 0, 4 * g.ranges(), stream),
+        "clearing scratch");
     if (!s.ok()) return s;
-    const auto blocks = static_cast<unsigned>(gpu::Scratch::Blocks(g.tiles));
     WithStorageType(params.dtype, [&](auto type) {
       using T = decltype(type);
-      MeasureTiles<T><<<blocks, kThreads, 0, stream>>>(
-          QuantizerOf(params), TensorOf(g), static_cast<const T*>(x_dev),
-          reinterpret_cast<uint16_t*>(scratch + at.entries), words, sums);
+      s = gpu::Launch(kCodec, "measuring tiles", MeasureTiles<T>, Blocks(g),
+                      kThreads, 0, stream, QuantizerOf(params), TensorOf(g),
+                      static_cast<const T*>(x_dev),
+                      reinterpret_cast<uint16_t*>(scratch + at.entries), words,
+                      sums);
     });
-    s = CheckLaunch("measuring tiles");
     if (!s.ok()) return s;
   }
-  gpu::ScanRanges<<<1, gpu::kScanThreads, 0, stream>>>(
-      g.ranges(), words, reinterpret_cast<uint32_t*>(scratch + at.starts),
-      static_cast<int64_t>(gpu::Scratch::Blocks(g.tiles)), sums, totals);
-  return CheckLaunch("adding up sizes");
+  return gpu::Launch(kCodec, "adding up sizes", gpu::ScanRanges, 1,
+                     gpu::kScanThreads, 0, stream, g.ranges(), words,
+                     reinterpret_cast<uint32_t*>(scratch + at.starts), Blocks(g),
+                     sums, totals);
 }
 
 Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
@@ -621,21 +619,20 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                                   (params.dither ? kDither : 0));
   h.step = q.step;
   h.inv = q.inv;
-  const unsigned head_words = h.payload_offset / 4;
-  gpu::WriteHead<<<(head_words + gpu::kHeadThreads - 1) / gpu::kHeadThreads,
-                   gpu::kHeadThreads, 0, stream>>>(
-      h, g.tiles, g.ranges(), entries, starts, static_cast<uint32_t*>(out_dev));
-  s = CheckLaunch("writing the header");
+  s = gpu::Launch(kCodec, "writing the header", gpu::WriteHead,
+                  plane::CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
+                  gpu::kHeadThreads, 0, stream, h, g.tiles, g.ranges(), entries,
+                  starts, static_cast<uint32_t*>(out_dev));
   if (!s.ok() || g.tiles == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               h.payload_offset);
   WithStorageType(params.dtype, [&](auto type) {
     using T = decltype(type);
-    WriteTiles<T><<<static_cast<unsigned>(gpu::Scratch::Blocks(g.tiles)), kThreads, 0,
-                    stream>>>(q, TensorOf(g), static_cast<const T*>(x_dev),
-                              entries, starts, payload);
+    s = gpu::Launch(kCodec, "writing tiles", WriteTiles<T>, Blocks(g), kThreads,
+                    0, stream, q, TensorOf(g), static_cast<const T*>(x_dev),
+                    entries, starts, payload);
   });
-  return CheckLaunch("writing tiles");
+  return s;
 }
 
 Status PlaneGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,

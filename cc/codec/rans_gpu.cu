@@ -145,13 +145,11 @@ __device__ void AddTo(uint64_t* total, uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(total), value);
 }
 
-extern __shared__ __align__(16) uint8_t shared_memory[];
-
 // For shift and prior: a block each of a few chunks.
 template <class T>
 __global__ void __launch_bounds__(kTeamThreads)
     SampleChunks(Source<T> source, int64_t step, Sample* sample) {
-  const TeamMemory memory(source.geometry, shared_memory);
+  const TeamMemory memory(source.geometry, gpu::SharedMemory());
   LoadTables(0, memory.tables);
   __syncthreads();
   const Team team;
@@ -177,7 +175,7 @@ __global__ void __launch_bounds__(kTeamThreads)
 template <class T>
 __global__ void __launch_bounds__(kTeamThreads)
     CountChunks(Source<T> source, int64_t step, Sample* sample) {
-  const TeamMemory memory(source.geometry, shared_memory);
+  const TeamMemory memory(source.geometry, gpu::SharedMemory());
   const int shift = rans::ShiftFor(sample->sum, sample->count);
   auto* counts = reinterpret_cast<uint32_t*>(memory.entries);
   LoadTables(shift, memory.tables);
@@ -235,7 +233,7 @@ __device__ uint32_t RawWords(const ChunkPlace& place) {
 template <class T, bool kAgain>
 __global__ void __launch_bounds__(kTeamThreads)
     EncodeChunks(Source<T> source, const WriterModel* model, Target target) {
-  const TeamMemory memory(source.geometry, shared_memory);
+  const TeamMemory memory(source.geometry, gpu::SharedMemory());
   const int shift = model->shift;
   LoadTables(shift, memory.tables);
   for (int i = threadIdx.x; i < kContexts * kTokens; i += kTeamThreads) {
@@ -485,7 +483,7 @@ __global__ void DecodeChunks(Stream s, DType dtype, Geometry geometry,
   if (!good) o.stride = o.shift = 0;
   if (o.stride >= shape_rows || o.stride < fewer_rows) return;
 
-  auto* tables = reinterpret_cast<ReaderTables*>(shared_memory);
+  auto* tables = reinterpret_cast<ReaderTables*>(gpu::SharedMemory());
   LoadTables(o.shift, &tables->lane);
   if (good) {
     const auto* counted = reinterpret_cast<const uint16_t*>(
@@ -527,7 +525,7 @@ __global__ void DecodeChunks(Stream s, DType dtype, Geometry geometry,
     }
     if (good && n_words > 0) {
       auto* codes = reinterpret_cast<uint16_t*>(
-          shared_memory + sizeof(ReaderTables) +
+          reinterpret_cast<uint8_t*>(tables + 1) +
           warp * HistoryBytes(shape_rows));
       const History history = {
           codes, reinterpret_cast<uint8_t*>(codes + shape_rows * kLanes),
@@ -556,28 +554,6 @@ __global__ void DecodeChunks(Stream s, DType dtype, Geometry geometry,
 }
 
 // --- Host --------------------------------------------------------------------
-
-Status CheckCuda(cudaError_t error, const char* what) {
-  return gpu::CheckCuda(kCodec, error, what);
-}
-
-// Launches a kernel with so much shared memory.
-template <class... Parameters, class... Arguments>
-Status Launch(const char* what, void (*kernel)(Parameters...), int64_t blocks,
-              int threads, size_t shared_bytes, CUstream_st* stream,
-              const Arguments&... arguments) {
-  // More than that has to be asked for.
-  if (shared_bytes > 48 << 10) {
-    const Status s = CheckCuda(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes)),
-        what);
-    if (!s.ok()) return s;
-  }
-  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(
-      arguments...);
-  return CheckCuda(cudaGetLastError(), what);
-}
 
 Status CheckGeometry(int64_t n, const Geometry& g) {
   return CheckSize('B', n, g.chunks, rans::Sections(g, true).payload);
@@ -636,24 +612,28 @@ Status EncodeToScratch(const RansParams& p, const Geometry& g, const void* x_dev
   auto* model = reinterpret_cast<WriterModel*>(scratch + at.model);
   const size_t shared_bytes = TeamMemory::Bytes(g);
   const int64_t shift_step = g.ShiftStep(), count_step = g.CountStep();
-  Status s = CheckCuda(cudaMemsetAsync(sample, 0, sizeof *sample, stream),
-                       "clearing scratch");
+  Status s = gpu::CheckCuda(
+      kCodec, cudaMemsetAsync(sample, 0, sizeof *sample, stream),
+      "clearing scratch");
   if (s.ok() && g.chunks > 0) {
-    s = Launch("sampling", SampleChunks<T>,
-               plane::CeilDiv(g.chunks - shift_step / 2, shift_step),
-               kTeamThreads, shared_bytes, stream, source, shift_step, sample);
+    s = gpu::Launch(kCodec, "sampling", SampleChunks<T>,
+                    plane::CeilDiv(g.chunks - shift_step / 2, shift_step),
+                    kTeamThreads, shared_bytes, stream, source, shift_step,
+                    sample);
   }
   if (s.ok() && g.chunks > 0 && Counted(p)) {
-    s = Launch("counting", CountChunks<T>, plane::CeilDiv(g.chunks, count_step),
-               kTeamThreads, shared_bytes, stream, source, count_step, sample);
+    s = gpu::Launch(kCodec, "counting", CountChunks<T>,
+                    plane::CeilDiv(g.chunks, count_step), kTeamThreads,
+                    shared_bytes, stream, source, count_step, sample);
   }
   if (s.ok()) {
-    s = Launch("making tables", FinishModel, 1, kContexts, 0, stream, BuiltIn(),
-               Counted(p), sample, model);
+    s = gpu::Launch(kCodec, "making tables", FinishModel, 1, kContexts, 0,
+                    stream, BuiltIn(), Counted(p), sample, model);
   }
   if (!s.ok() || g.chunks == 0) return s;
-  return Launch("encoding", EncodeChunks<T, false>, g.chunks, kTeamThreads,
-                shared_bytes, stream, source, model, TargetOf(at, scratch));
+  return gpu::Launch(kCodec, "encoding", EncodeChunks<T, false>, g.chunks,
+                     kTeamThreads, shared_bytes, stream, source, model,
+                     TargetOf(at, scratch));
 }
 
 // The second one, after the header.
@@ -665,12 +645,13 @@ Status CopyFromScratch(const RansParams& p, const Geometry& g, const void* x_dev
   const auto* model = reinterpret_cast<const WriterModel*>(scratch + at.model);
   Target target = TargetOf(at, scratch);
   target.payload = payload;
-  const Status s = Launch("copying chunks", GatherChunks<T>, g.chunks,
-                          kGatherThreads, 0, stream, source, target);
+  const Status s =
+      gpu::Launch(kCodec, "copying chunks", GatherChunks<T>, g.chunks,
+                  kGatherThreads, 0, stream, source, target);
   if (!s.ok()) return s;
-  return Launch("encoding again", EncodeChunks<T, true>,
-                std::min(g.chunks, kAgainBlocks), kTeamThreads,
-                TeamMemory::Bytes(g), stream, source, model, target);
+  return gpu::Launch(kCodec, "encoding again", EncodeChunks<T, true>,
+                     std::min(g.chunks, kAgainBlocks), kTeamThreads,
+                     TeamMemory::Bytes(g), stream, source, model, target);
 }
 
 // Decodes with make_sink(T()), a function from the storage type to a sink.
@@ -699,8 +680,8 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
     int fewer_rows = 0;
     for (const ReaderShape& shape : kReaderShapes) {
       if (!checked.ok() || fewer_rows >> g.log2_pixels != 0) break;
-      checked = Launch(
-          "decoding", DecodeChunks<T, decltype(make_sink(type))>,
+      checked = gpu::Launch(
+          kCodec, "decoding", DecodeChunks<T, decltype(make_sink(type))>,
           plane::CeilDiv(g.chunks, shape.warps), shape.warps * kWarpLanes,
           sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
           stream, view, dtype, g, BuiltIn(), shape.rows, fewer_rows, sink,
@@ -735,11 +716,12 @@ Status RansGpuMeasure(const RansParams& params, const void* x_dev,
     s = EncodeToScratch<decltype(type)>(params, g, x_dev, scratch, stream);
   });
   if (!s.ok()) return s;
-  gpu::ScanRanges<<<1, gpu::kScanThreads, 0, stream>>>(
-      g.chunks, reinterpret_cast<const uint32_t*>(scratch + at.words),
-      reinterpret_cast<uint32_t*>(scratch + at.starts), g.chunks,
-      reinterpret_cast<const BlockSums*>(scratch + at.sums), totals);
-  return CheckCuda(cudaGetLastError(), "adding up sizes");
+  return gpu::Launch(kCodec, "adding up sizes", gpu::ScanRanges, 1,
+                     gpu::kScanThreads, 0, stream, g.chunks,
+                     reinterpret_cast<const uint32_t*>(scratch + at.words),
+                     reinterpret_cast<uint32_t*>(scratch + at.starts), g.chunks,
+                     reinterpret_cast<const BlockSums*>(scratch + at.sums),
+                     totals);
 }
 
 Status RansGpuWrite(const RansParams& params, const void* x_dev,
@@ -763,12 +745,12 @@ Status RansGpuWrite(const RansParams& params, const void* x_dev,
   h.step = q.step;
   h.inv = q.inv;
   auto* out = static_cast<uint32_t*>(out_dev);
-  s = Launch("writing the header", WriteRansHead,
-             plane::CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
-             gpu::kHeadThreads, 0, stream, h, g.Stride(params.width, params.channels),
-             Counted(params),
-             reinterpret_cast<const WriterModel*>(scratch + at.model),
-             reinterpret_cast<const uint32_t*>(scratch + at.starts), out);
+  s = gpu::Launch(kCodec, "writing the header", WriteRansHead,
+                  plane::CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
+                  gpu::kHeadThreads, 0, stream, h,
+                  g.Stride(params.width, params.channels), Counted(params),
+                  reinterpret_cast<const WriterModel*>(scratch + at.model),
+                  reinterpret_cast<const uint32_t*>(scratch + at.starts), out);
   if (!s.ok() || g.chunks == 0) return s;
   WithStorageType(params.dtype, [&](auto type) {
     s = CopyFromScratch<decltype(type)>(params, g, x_dev, scratch,

@@ -149,6 +149,23 @@ static __global__ void WriteHead(StreamHeader header, int64_t items,
   out[i] = word;
 }
 
+#ifdef __NVCC__
+// The memory that a block is launched with.
+static __device__ inline uint8_t* SharedMemory() {
+  extern __shared__ __align__(16) uint8_t memory[];
+  return memory;
+}
+template <class... Parameters, class... Arguments>
+static void Start(void (*kernel)(Parameters...), unsigned blocks, int threads,
+                  size_t shared_bytes, CUstream_st* stream,
+                  const Arguments&... arguments) {
+  kernel<<<blocks, threads, shared_bytes, stream>>>(arguments...);
+}
+#else  // <cuda_runtime.h> is that of cc/codec/emulated_gpu
+using emulated_gpu::SharedMemory;
+using emulated_gpu::Start;
+#endif
+
 // codec: "codec A on the GPU", for messages.
 static inline Status CheckCuda(const char* codec, cudaError_t error,
                                const char* what) {
@@ -158,6 +175,25 @@ static inline Status CheckCuda(const char* codec, cudaError_t error,
                          cudaGetErrorString(error) +
                          "); the GPU must be free and its driver as new as "
                          "this library's CUDA");
+}
+
+template <class... Parameters, class... Arguments>
+static Status Launch(const char* codec, const char* what,
+                     void (*kernel)(Parameters...), int64_t blocks, int threads,
+                     size_t shared_bytes, CUstream_st* stream,
+                     const Arguments&... arguments) {
+  // More than that has to be asked for.
+  if (shared_bytes > 48 << 10) {
+    const Status s = CheckCuda(
+        codec,
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_bytes)),
+        what);
+    if (!s.ok()) return s;
+  }
+  Start(kernel, static_cast<unsigned>(blocks), threads, shared_bytes, stream,
+        arguments...);
+  return CheckCuda(codec, cudaGetLastError(), what);
 }
 
 }  // namespace gpu

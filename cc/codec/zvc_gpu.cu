@@ -168,13 +168,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- Host --------------------------------------------------------------------
 
-Status CheckCuda(cudaError_t error, const char* what) {
-  return gpu::CheckCuda(kCodec, error, what);
-}
-Status CheckLaunch(const char* what) {
-  return CheckCuda(cudaGetLastError(), what);
-}
-
 Status CheckParams(int64_t n, int64_t channels, DType dtype) {
   const Status s = CheckTensor('C', n, channels, dtype, Isa::kScalar);
   if (!s.ok()) return s;
@@ -182,8 +175,8 @@ Status CheckParams(int64_t n, int64_t channels, DType dtype) {
   return CheckSize('C', n, layout.chunks, layout.payload);
 }
 
-unsigned Blocks(const Layout& layout) {
-  return static_cast<unsigned>(gpu::Scratch::Blocks(layout.chunks));
+int64_t Blocks(const Layout& layout) {
+  return static_cast<int64_t>(gpu::Scratch::Blocks(layout.chunks));
 }
 
 gpu::Scratch ScratchOf(const Layout& layout) {
@@ -227,12 +220,14 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
   const Stream view = {static_cast<const uint8_t*>(stream_dev),
                        (stream_bytes - layout.payload) / 4,
                        HeaderOf(dtype, layout, channels, stream_bytes)};
+  Status launched;
   WithStorageType(dtype, [&](auto type) {
-    using S = decltype(type);
-    DecodeChunks<S><<<Blocks(layout), kThreads, 0, stream>>>(
-        view, layout, make_sink(type), damaged_dev);
+    const auto sink = make_sink(type);
+    launched = gpu::Launch(
+        kCodec, "decoding", DecodeChunks<decltype(type), decltype(make_sink(type))>,
+        Blocks(layout), kThreads, 0, stream, view, layout, sink, damaged_dev);
   });
-  return CheckLaunch("decoding");
+  return launched;
 }
 
 }  // namespace
@@ -256,22 +251,24 @@ Status ZvcGpuMeasure(const ZvcParams& p, const void* x_dev, void* scratch_dev,
   auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
   auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
   if (layout.chunks > 0) {
-    s = CheckCuda(cudaMemsetAsync(words, 0, 4 * layout.ranges, stream),
-                  "clearing scratch");
+    s = gpu::CheckCuda(
+        kCodec, cudaMemsetAsync(words, 0, 4 * layout.ranges, stream),
+        "clearing scratch");
     if (!s.ok()) return s;
     WithStorageType(p.dtype, [&](auto type) {
       using S = decltype(type);
-      MeasureChunks<S><<<Blocks(layout), kThreads, 0, stream>>>(
-          layout, static_cast<const BitsOf<S>*>(x_dev),
-          reinterpret_cast<uint16_t*>(scratch + at.entries), words, sums);
+      s = gpu::Launch(kCodec, "counting", MeasureChunks<S>, Blocks(layout),
+                      kThreads, 0, stream, layout,
+                      static_cast<const BitsOf<S>*>(x_dev),
+                      reinterpret_cast<uint16_t*>(scratch + at.entries), words,
+                      sums);
     });
-    s = CheckLaunch("counting");
     if (!s.ok()) return s;
   }
-  gpu::ScanRanges<<<1, gpu::kScanThreads, 0, stream>>>(
-      layout.ranges, words, reinterpret_cast<uint32_t*>(scratch + at.starts),
-      static_cast<int64_t>(gpu::Scratch::Blocks(layout.chunks)), sums, totals);
-  return CheckLaunch("adding up sizes");
+  return gpu::Launch(kCodec, "adding up sizes", gpu::ScanRanges, 1,
+                     gpu::kScanThreads, 0, stream, layout.ranges, words,
+                     reinterpret_cast<uint32_t*>(scratch + at.starts),
+                     Blocks(layout), sums, totals);
 }
 
 Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
@@ -289,24 +286,22 @@ Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
   const auto* entries = reinterpret_cast<const uint16_t*>(scratch + at.entries);
   const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
-  const unsigned head_words = static_cast<unsigned>(layout.payload / 4);
-  gpu::WriteHead<<<(head_words + gpu::kHeadThreads - 1) / gpu::kHeadThreads,
-                   gpu::kHeadThreads, 0, stream>>>(
-      HeaderOf(p.dtype, layout, p.channels, ZvcGpuBytes(p, totals)),
+  s = gpu::Launch(
+      kCodec, "writing the header", gpu::WriteHead,
+      zvc::CeilDiv(layout.payload / 4, gpu::kHeadThreads), gpu::kHeadThreads, 0,
+      stream, HeaderOf(p.dtype, layout, p.channels, ZvcGpuBytes(p, totals)),
       layout.chunks, layout.ranges, entries, starts,
       static_cast<uint32_t*>(out_dev));
-  s = CheckLaunch("writing the header");
   if (!s.ok() || layout.chunks == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               layout.payload);
-  if (layout.item == 4) {
-    WriteChunks<<<Blocks(layout), kThreads, 0, stream>>>(
-        layout, static_cast<const uint32_t*>(x_dev), entries, starts, payload);
-  } else {
-    WriteChunks<<<Blocks(layout), kThreads, 0, stream>>>(
-        layout, static_cast<const uint16_t*>(x_dev), entries, starts, payload);
-  }
-  return CheckLaunch("writing chunks");
+  WithStorageType(p.dtype, [&](auto type) {
+    using T = BitsOf<decltype(type)>;
+    s = gpu::Launch(kCodec, "writing chunks", WriteChunks<T>, Blocks(layout),
+                    kThreads, 0, stream, layout, static_cast<const T*>(x_dev),
+                    entries, starts, payload);
+  });
+  return s;
 }
 
 Status ZvcGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
