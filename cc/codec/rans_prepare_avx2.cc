@@ -154,11 +154,12 @@ inline __m256i Fold(__m256i q, __m256i p, __m256i one_sided) {
 // Fills the head's average and median.
 void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
                       ChunkHead* head) {
+  const int stride = model.stride, shift = model.shift;
   const Row256 one_sided = LaneMask(~head->negative);
   const __m256i zero = _mm256_setzero_si256();
   Row256 plain = {{zero, zero}}, average = plain, median = plain;
   for (int t = 3; t < rows; t += 4) {
-    const RowPlaces at = PlacesOf(t, model.stride);
+    const RowPlaces at = PlacesOf(t, stride);
     const Row256 here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const Row256 above = LoadRow(q + at.above);
     const Row256 above_left = LoadRow(q + at.above_left);
@@ -166,7 +167,7 @@ void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
       const auto add = [&](__m256i p, Row256* sum) {
         sum->v[h] = _mm256_add_epi16(
             sum->v[h],
-            Neighbour256(Fold(here.v[h], p, one_sided.v[h]), model.shift));
+            Neighbour256(Fold(here.v[h], p, one_sided.v[h]), shift));
       };
       add(Bias256(), &plain);
       add(_mm256_avg_epu16(left.v[h], above.v[h]), &average);
@@ -186,12 +187,13 @@ void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
 // From q to u, c and index. False when a code is too large for the escape.
 bool Transform(const Model& model, const ChunkHead& head, int rows,
                ChunkWork* work) {
+  const int stride = model.stride, shift = model.shift;
   const Lanes256 lanes(head);
-  const Contexts256 contexts(lanes, model.shift);
+  const Contexts256 contexts(lanes, shift);
   const __m256i zero = _mm256_setzero_si256();
   __m256i any = zero;
   for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
+    const RowPlaces at = PlacesOf(t, stride);
     const Row256 here = LoadRow(work->q + at.here);
     const Row256 left = LoadRow(work->q + at.left);
     const Row256 above = LoadRow(work->q + at.above);
@@ -203,7 +205,7 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
           here.v[h],
           Predict256(lanes, h, left.v[h], above.v[h], median.v[h]),
           lanes.one_sided.v[h]);
-      c.v[h] = Neighbour256(u.v[h], model.shift);
+      c.v[h] = Neighbour256(u.v[h], shift);
       any = _mm256_or_si256(any, u.v[h]);
     }
     const __m256i context = contexts.Of(
@@ -212,7 +214,7 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
     StoreRow(u, work->u + at.here);
     StoreRow(c, work->c + at.here);
     const Row256 high = FromBytes(context, zero);
-    const Row256 low = FromBytes(TokensOf(u, model.shift), zero);
+    const Row256 low = FromBytes(TokensOf(u, shift), zero);
     StoreRow({{_mm256_or_si256(_mm256_slli_epi16(high.v[0], 4), low.v[0]),
                _mm256_or_si256(_mm256_slli_epi16(high.v[1], 4), low.v[1])}},
              work->index + at.here);

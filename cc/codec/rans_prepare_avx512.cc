@@ -136,17 +136,27 @@ inline __m512i Fold(__m512i q, __m512i p, __mmask32 negative) {
       Bias512());
 }
 
+// Most chunks have lanes of one kind only: loops know then, and leave out what
+// is for the other.
+constexpr uint32_t kNone = 0, kAll = ~0u, kSome = 1;
+
+template <uint32_t kNegative>
+inline __mmask32 NegativeLanes(const ChunkHead& head) {
+  return kNegative == kSome ? head.negative : kNegative;
+}
+
 // Fills the head's average and median.
+template <uint32_t kNegative>
 void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
                       ChunkHead* head) {
+  const int stride = model.stride, shift = model.shift;
+  const __mmask32 negative = NegativeLanes<kNegative>(*head);
   __m512i plain = _mm512_setzero_si512(), average = plain, median = plain;
-  const __mmask32 negative = head->negative;
   const auto add = [&](__m512i here, __m512i p, __m512i* sum) {
-    *sum = _mm512_add_epi16(
-        *sum, Neighbour512(Fold(here, p, negative), model.shift));
+    *sum = _mm512_add_epi16(*sum, Neighbour512(Fold(here, p, negative), shift));
   };
   for (int t = 3; t < rows; t += 4) {
-    const RowPlaces at = PlacesOf(t, model.stride);
+    const RowPlaces at = PlacesOf(t, stride);
     const __m512i here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const __m512i above = LoadRow(q + at.above);
     add(here, Bias512(), &plain);
@@ -161,15 +171,19 @@ void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
 }
 
 // From q to u, c and index. False when a code is too large for the escape.
+template <uint32_t kNegative>
 bool Transform(const Model& model, const ChunkHead& head, int rows,
                ChunkWork* work) {
-  const Lanes512 lanes(head);
-  const Contexts512 contexts(model.shift);
-  const Tokens tokens(model.shift);
+  const int stride = model.stride, shift = model.shift;
+  ChunkHead known = head;
+  known.negative = NegativeLanes<kNegative>(head);
+  const Lanes512 lanes(known);
+  const Contexts512 contexts(shift);
+  const Tokens tokens(shift);
   __m512i any = _mm512_setzero_si512();
   __m512i left = LoadRow(work->q), left_c = any, left2_c = any;
   for (int t = 0; t < rows; ++t) {
-    const RowPlaces at = PlacesOf(t, model.stride);
+    const RowPlaces at = PlacesOf(t, stride);
     const __m512i here = LoadRow(work->q + at.here);
     const __m512i above = LoadRow(work->q + at.above);
     const __m512i median =
@@ -182,7 +196,7 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
     any = _mm512_or_si512(any, u);
     left = here;
     left2_c = left_c;
-    left_c = Neighbour512(u, model.shift);
+    left_c = Neighbour512(u, shift);
     _mm512_store_si512(work->u + at.here, u);
     _mm512_store_si512(work->c + at.here, left_c);
     _mm512_store_si512(
@@ -190,6 +204,14 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
         _mm512_or_si512(_mm512_slli_epi16(context, 4), tokens.Of(u)));
   }
   return _mm512_movepi16_mask(any) == 0;
+}
+
+template <uint32_t kNegative>
+ChunkKind FromCodes(const Model& model, int rows, ChunkWork* work,
+                    ChunkHead* head) {
+  ChoosePredictors<kNegative>(model, rows, work->q, head);
+  return Transform<kNegative>(model, *head, rows, work) ? ChunkKind::kCoded
+                                                        : ChunkKind::kRaw;
 }
 
 template <class T, Coding kCoding>
@@ -216,9 +238,9 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   const __m512i any = _mm512_or_si512(e.smallest, e.largest);
   if (_mm512_test_epi16_mask(any, any) == 0) return ChunkKind::kZero;
   head->negative = _mm512_movepi16_mask(e.smallest);
-  ChoosePredictors(model, rows, work->q, head);
-  return Transform(model, *head, rows, work) ? ChunkKind::kCoded
-                                             : ChunkKind::kRaw;
+  return head->negative == kNone  ? FromCodes<kNone>(model, rows, work, head)
+         : head->negative == kAll ? FromCodes<kAll>(model, rows, work, head)
+                                  : FromCodes<kSome>(model, rows, work, head);
 }
 
 }  // namespace
