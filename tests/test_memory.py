@@ -263,6 +263,29 @@ def test_saved_bytes_of_the_fused_normalization():
     assert ct.memory.saved_bytes(model, tf.constant(x), tf.constant(y)) > 8 * 16 * 16 * 32 * 4
 
 
+class Unbuilt(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.flat, self.head = layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(10)
+
+    def call(self, x):
+        return self.head(self.flat(self.conv(x)))
+
+
+@pytest.mark.parametrize("first", ["measure_step", "AdaptiveBatchSize"])
+def test_a_model_that_is_built_by_its_first_step(first):
+    model = compiled(Unbuilt())
+    ct.compress_model(model)
+    x, y = images(8)
+    callbacks = []
+    if first == "measure_step":
+        assert ct.memory.measure_step(model, x, y, steps=1).saved_bytes > 0
+    else:
+        callbacks = [ct.AdaptiveBatchSize(memory_limit=10**9, max_batch=8)]
+    history = model.fit(ct.elastic_batch((x, y), 4), epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    assert np.all(np.isfinite(history.history["loss"]))
+
+
 def test_eager_steps_let_go_of_the_inputs_that_are_held():
     def held_bytes(compress):
         x = tf.random.stateless_normal([64, 64, 64, 8], seed=(1, 2))

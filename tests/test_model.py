@@ -270,6 +270,7 @@ def test_frozen_layers_hold_nothing():
         ({"codec": "zip"}, ValueError, "'zip'"),
         ({"storage": "disk"}, ValueError, "'disk'"),
         ({"storage": {"conv9": "keep"}}, ValueError, "'conv9'"),
+        ({"storage": {"conv1": "bitmask"}}, ValueError, "'conv1'"),
         ({"storage": 3}, TypeError, "3"),
     ],
 )

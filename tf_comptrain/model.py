@@ -464,6 +464,7 @@ def _chooser(storage: StorageChoice, leaves: list):
         def from_mapping(path, layer):
             for key in (path, layer.name, type(layer)):
                 if key in choices:
+                    _check_offered(path, layer, choices[key])
                     return choices[key]
             return None
 
@@ -486,6 +487,16 @@ def _chooser(storage: StorageChoice, leaves: list):
 def _check_choice(choice: Any) -> None:
     if choice not in _CHOICES:
         raise ValueError(f"`storage` must be one of {', '.join(map(repr, _CHOICES))}. Received: {choice!r}.")
+
+
+def _check_offered(path: str, layer: Any, choice: str) -> None:
+    rule = find_rule(layer)
+    offered = (*rule.storages, COMPRESS, KEEP) if rule else _CHOICES
+    if choice not in offered:
+        raise ValueError(
+            f"`storage` gives {path!r} ({type(layer).__name__}) a storage that it does not have. Received: "
+            f"{choice!r}. It can be held as {', '.join(map(repr, dict.fromkeys(offered)))}."
+        )
 
 
 def _plan_layer(path: str, layer: keras.layers.Layer, opaque: str, choice: str | None) -> Plan:

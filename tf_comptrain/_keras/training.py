@@ -11,12 +11,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain._keras.layers import strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
 
 
 def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
-    """A function that runs the model's compiled train step on one batch of tensors."""
+    """A function that runs the model's compiled train step on one batch of tensors; the model is built for it."""
+    if KERAS_3 and not all(layer.built for layer in sublayers(model)):
+        with strategy_scope(model):
+            model._symbolic_build(data_batch=(x, y))
     model.make_train_function()
     if KERAS_3:
         return lambda: model.train_function(iter([(x, y)] * model.steps_per_execution))
@@ -151,8 +155,11 @@ def unwatch_steps(model: keras.Model) -> None:
 
 
 def build_optimizer(model: keras.Model) -> None:
-    """Makes the optimizer's slots now, so that they exist before a step is measured."""
-    if not model.optimizer.built:
+    """Makes the optimizer's slots now, so that they exist before a step is measured.
+
+    Not for a model that has no weights before its first step.
+    """
+    if not model.optimizer.built and all(layer.built for layer in sublayers(model)):
         model.optimizer.build(model.trainable_variables)
 
 

@@ -48,13 +48,18 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
       Bytes.
 
     Raises:
-      ValueError: The model is not compiled, `x` is too short, or the model has no input shapes to
-        make a random batch from.
+      ValueError: The model is not compiled, `batch_size` is no whole number of at least 1, `x` is too
+        short, or the model has no input shapes to make a random batch from.
       RuntimeError: The profiler runs already, or records no allocations in this TensorFlow build.
 
     Example:
       >>> ct.memory.predict_peak(model, 256) / 1e9
     """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(
+            "`batch_size` must be a whole number of at least 1; data goes into x and y. Received: "
+            f"{type(batch_size).__name__} {str(batch_size)[:80]}."
+        )
     (small_x, small_y), (large_x, large_y) = (
         _first(count, *batch_of(model, count if x is None else x, y)) for count in _SMALL_BATCHES
     )

@@ -94,7 +94,8 @@ def trace_step(step: Callable[[], Any]) -> Trace:
         found = [event for path in files for event in _memory_events(path)]
     if not found:
         raise RuntimeError(
-            "This TensorFlow build records no allocations in its profile: peaks cannot be explained."
+            "The step's profile has no allocations, so its peak cannot be explained. TensorFlow records no "
+            "buffers under 256 kB: pass a larger batch. If that does not help, this build records none."
         )
     found.sort(key=lambda item: item[0])
     return _trace_of_device(found)
