@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cc/codec/batch_norm_kernels.h"
-#include "cc/codec/half.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/plane_ranges.h"
 #include "cc/codec/plane_strips.h"
@@ -67,6 +66,7 @@ struct TensorSource {
   const uint8_t* const x_hat;
   const DType type;
   const int64_t count;
+  const BatchNormKernels& kernels;
 
   DType dtype() const { return type; }
   int64_t n() const { return count; }
@@ -89,13 +89,13 @@ struct TensorSource {
       strip.offset = range * kRangeValues;
       strip.values = std::min(kRangeValues, count - strip.offset);
       strip.x = buffer;
-      strip.ahead = 0;
+      strip.ahead = range + 1 < ranges() ? kRangeValues : 0;
       if (type == DType::kF32) {
         strip.x = reinterpret_cast<const float*>(x_hat) + strip.offset;
       } else {
-        for (int64_t i = 0; i < strip.values; ++i) {
-          buffer[i] = LoadFloat(x_hat, type, strip.offset + i);
-        }
+        kernels.widen[static_cast<int>(type)](
+            x_hat + strip.offset * static_cast<int64_t>(ItemBytes(type)),
+            strip.values, buffer);
       }
       body(strip);
     }
@@ -338,8 +338,8 @@ Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
         std::to_string(n));
   }
   return GradientFrom(
-      TensorSource{static_cast<const uint8_t*>(x_hat), dtype, n}, dy, of, dx,
-      dgamma, dbeta, parallel, isa);
+      TensorSource{static_cast<const uint8_t*>(x_hat), dtype, n, Select(isa)},
+      dy, of, dx, dgamma, dbeta, parallel, isa);
 }
 
 }  // namespace comptrain

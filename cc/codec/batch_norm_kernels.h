@@ -37,6 +37,8 @@ struct BatchNormKernels {
   // dx: rows dy_stride apart, may be dy.
   void (*gradient[3])(const BatchNormPanel& p, const BatchNormLine& line,
                       uint8_t* dx);
+  // n values as floats.
+  void (*widen[3])(const uint8_t* from, int64_t n, float* to);
 };
 
 const BatchNormKernels* BatchNormKernelsScalar();
@@ -159,12 +161,21 @@ static void BatchNormDx(const BatchNormPanel& p, const BatchNormLine& line,
   BatchNormColumns<BatchNormOne, T, 1>::Gradient(p, j, line, dx);
 }
 
+template <class V, class T>
+static void WidenValues(const uint8_t* from, int64_t n, float* to) {
+  const T* const values = reinterpret_cast<const T*>(from);
+  int64_t i = 0;
+  for (; i + V::kWidth <= n; i += V::kWidth) V::Store(V::Load(values + i), to + i);
+  for (; i < n; ++i) to[i] = ToFloat(values[i]);
+}
+
 template <class V>
 static const BatchNormKernels* MakeBatchNormKernels() {
   static const BatchNormKernels kernels = {
       {AddBatchNormSums<V, float>, AddBatchNormSums<V, BF16>,
        AddBatchNormSums<V, F16>},
-      {BatchNormDx<V, float>, BatchNormDx<V, BF16>, BatchNormDx<V, F16>}};
+      {BatchNormDx<V, float>, BatchNormDx<V, BF16>, BatchNormDx<V, F16>},
+      {WidenValues<V, float>, WidenValues<V, BF16>, WidenValues<V, F16>}};
   return &kernels;
 }
 
