@@ -51,7 +51,7 @@ class Critic(keras.Model):
         self.inner = inner
 
     def train_step(self, data):
-        x, y = data
+        x, y = data[:2]
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x=x, y=y, y_pred=self.inner(x))
         variables = self.inner.trainable_variables
@@ -64,6 +64,21 @@ def test_a_train_step_of_the_model_is_one_whatever_it_passes():
     ct.compress_model(model)
     model.fit(X, Y, verbose=0)
     assert len(held(model)) == len(instrumentation(model).sites()) - 1  # not the normalization
+
+
+def test_a_gradient_penalty_by_a_plain_call():
+    class Penalty(Critic):
+        def compute_loss(self, x=None, y=None, y_pred=None, **kwargs):
+            with ct.training_scope(False), tf.GradientTape() as tape:
+                tape.watch(x)
+                slope = self.inner(x)
+            penalty = tf.reduce_sum(tf.square(tape.gradient(slope, x)))
+            return penalty + super().compute_loss(x=x, y=y, y_pred=y_pred, **kwargs)
+
+    model = compiled(Penalty(small_cnn()))
+    ct.compress_model(model)
+    assert np.isfinite(model.train_on_batch(X, Y))
+    assert len(held(model)) == len(instrumentation(model).sites()) - 1
 
 
 def test_a_loop_that_tells_nothing_is_told(monkeypatch):

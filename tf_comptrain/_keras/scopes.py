@@ -38,7 +38,8 @@ def training_scope(training: bool = True) -> Iterator[None]:
     it for inference, and run as plain ones. What layers compute stays as Keras has it: without
     `training=True` dropout is off, and batch normalization uses its moving statistics.
 
-    Outside of a GradientTape calls with `training=False` stay plain.
+    Outside of a GradientTape calls with `training=False` stay plain. `training_scope(False)` says of calls
+    that pass no `training=True` that they stay plain, also inside a model's train step.
 
     Example:
       >>> with ct.training_scope(), tf.GradientTape() as tape:
