@@ -109,7 +109,10 @@ def _checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
     return [
         *((f"codec {name}", functools.partial(codec, name, "sigma"), 0.0) for name in _CODECS),
         ("codec plane by range", functools.partial(codec, "plane", "range"), 0.0),
-        ("batch normalization", functools.partial(batch_norm, "plane"), rounding),
+        *(
+            (f"batch normalization, {name}", functools.partial(batch_norm, name), rounding)
+            for name in _CODECS
+        ),
         ("masks", masks, 0.0),
         ("max pooling", pool, 0.0),
         ("gradient statistics", statistics, rounding),

@@ -2,8 +2,8 @@
 #include "cc/codec/batch_norm.h"
 #include "cc/codec/codec.h"
 #include "cc/kernels/batch_norm_shape.h"
+#include "cc/kernels/register.h"
 #include "cc/kernels/util.h"
-#include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace comptrain {
@@ -60,15 +60,7 @@ class BatchNormGradOp : public OpKernel {
   }
 };
 
-#define REGISTER(T)                                         \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>BatchNormGrad")   \
-                              .Device(tensorflow::DEVICE_CPU) \
-                              .TypeConstraint<T>("T"),      \
-                          BatchNormGradOp);
-REGISTER(float)
-REGISTER(Eigen::bfloat16)
-REGISTER(Eigen::half)
-#undef REGISTER
+COMPTRAIN_REGISTER("BatchNormGrad", tensorflow::DEVICE_CPU, BatchNormGradOp)
 
 }  // namespace
 }  // namespace comptrain

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/fixed_rate_xla.h"
 #include "cc/kernels/pool_attrs.h"
+#include "cc/kernels/register.h"
 #include "cc/kernels/state.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
@@ -586,27 +587,18 @@ class GradientStatsXla : public Lowering {
   }
 };
 
-#define REGISTER(OP, KERNEL, T)                                              \
-  REGISTER_KERNEL_BUILDER(                                                   \
-      Name("Comptrain>" OP).Device(kCpuCompiler).TypeConstraint<T>("T"),    \
-      KERNEL);                                                               \
-  REGISTER_KERNEL_BUILDER(                                                   \
-      Name("Comptrain>" OP).Device(kGpuCompiler).TypeConstraint<T>("T"),    \
-      KERNEL);
-#define REGISTER_ALL(T)                             \
-  REGISTER("Compress", CompressXla, T)              \
-  REGISTER("Decompress", DecompressXla, T)          \
-  REGISTER("StreamMaskGrad", StreamMaskGradXla, T)  \
-  REGISTER("Bitmask", BitmaskXla, T)                \
-  REGISTER("BitmaskGrad", BitmaskGradXla, T)        \
-  REGISTER("MaxPool", MaxPoolXla, T)                \
-  REGISTER("MaxPoolGrad", MaxPoolGradXla, T)        \
-  REGISTER("BatchNormGrad", BatchNormGradXla, T)    \
-  REGISTER("GradientStats", GradientStatsXla, T)
-REGISTER_ALL(float)
-REGISTER_ALL(Eigen::bfloat16)
-REGISTER_ALL(Eigen::half)
-#undef REGISTER_ALL
+#define REGISTER(OP, KERNEL)                    \
+  COMPTRAIN_REGISTER(OP, kCpuCompiler, KERNEL) \
+  COMPTRAIN_REGISTER(OP, kGpuCompiler, KERNEL)
+REGISTER("Compress", CompressXla)
+REGISTER("Decompress", DecompressXla)
+REGISTER("StreamMaskGrad", StreamMaskGradXla)
+REGISTER("Bitmask", BitmaskXla)
+REGISTER("BitmaskGrad", BitmaskGradXla)
+REGISTER("MaxPool", MaxPoolXla)
+REGISTER("MaxPoolGrad", MaxPoolGradXla)
+REGISTER("BatchNormGrad", BatchNormGradXla)
+REGISTER("GradientStats", GradientStatsXla)
 #undef REGISTER
 
 }  // namespace

@@ -1,6 +1,6 @@
 // CPU kernels of Bitmask, MaxPool and their gradients.
 #include "cc/kernels/mask_kernels.h"
-#include "tensorflow/core/framework/register_types.h"
+#include "cc/kernels/register.h"
 
 namespace comptrain {
 namespace {
@@ -35,27 +35,10 @@ struct Cpu {
   }
 };
 
-#define REGISTER(T)                                                         \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>Bitmask")                         \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          BitmaskOp<Cpu>);                                  \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>BitmaskGrad")                     \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          BitmaskGradOp<Cpu>);                              \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>MaxPool")                         \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          MaxPoolOp<Cpu>);                                  \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>MaxPoolGrad")                     \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          MaxPoolGradOp<Cpu>);
-REGISTER(float)
-REGISTER(Eigen::bfloat16)
-REGISTER(Eigen::half)
-#undef REGISTER
+COMPTRAIN_REGISTER("Bitmask", tensorflow::DEVICE_CPU, BitmaskOp<Cpu>)
+COMPTRAIN_REGISTER("BitmaskGrad", tensorflow::DEVICE_CPU, BitmaskGradOp<Cpu>)
+COMPTRAIN_REGISTER("MaxPool", tensorflow::DEVICE_CPU, MaxPoolOp<Cpu>)
+COMPTRAIN_REGISTER("MaxPoolGrad", tensorflow::DEVICE_CPU, MaxPoolGradOp<Cpu>)
 
 }  // namespace
 }  // namespace comptrain

@@ -2,7 +2,7 @@
 #include "cc/codec/items_gpu.h"
 #include "cc/kernels/gpu_util.h"
 #include "cc/kernels/mask_kernels.h"
-#include "tensorflow/core/framework/register_types.h"
+#include "cc/kernels/register.h"
 
 namespace comptrain {
 namespace {
@@ -33,28 +33,11 @@ struct Gpu {
   }
 };
 
-#define REGISTER(T)                                                         \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>Bitmask")                         \
-                              .Device(tensorflow::DEVICE_GPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          BitmaskOp<Gpu>);                                  \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>BitmaskGrad")                     \
-                              .Device(tensorflow::DEVICE_GPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          BitmaskGradOp<Gpu>);                              \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>MaxPool")                         \
-                              .Device(tensorflow::DEVICE_GPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          MaxPoolOp<Gpu>);                                  \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>MaxPoolGrad")                     \
-                              .Device(tensorflow::DEVICE_GPU)               \
-                              .HostMemory("input_shape")                    \
-                              .TypeConstraint<T>("T"),                      \
-                          MaxPoolGradOp<Gpu>);
-REGISTER(float)
-REGISTER(Eigen::bfloat16)
-REGISTER(Eigen::half)
-#undef REGISTER
+COMPTRAIN_REGISTER("Bitmask", tensorflow::DEVICE_GPU, BitmaskOp<Gpu>)
+COMPTRAIN_REGISTER("BitmaskGrad", tensorflow::DEVICE_GPU, BitmaskGradOp<Gpu>)
+COMPTRAIN_REGISTER("MaxPool", tensorflow::DEVICE_GPU, MaxPoolOp<Gpu>)
+COMPTRAIN_REGISTER("MaxPoolGrad", tensorflow::DEVICE_GPU, MaxPoolGradOp<Gpu>,
+                   .HostMemory("input_shape"))
 
 }  // namespace
 }  // namespace comptrain

@@ -3,9 +3,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/codec/gradient_stats.h"
+#include "cc/kernels/measure_kernels.h"
+#include "cc/kernels/register.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/allocator.h"
-#include "tensorflow/core/framework/register_types.h"
 
 namespace comptrain {
 namespace {
@@ -13,35 +14,22 @@ namespace {
 using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
-class GradientStatsOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* ctx) override {
-    const Tensor& dy = ctx->input(0);
-    const Tensor& previous = ctx->input(2);
-    OP_REQUIRES(ctx, previous.NumElements() == 3,
-                absl::InvalidArgumentError(
-                    absl::StrCat("previous must have 3 elements, got ",
-                                 previous.NumElements())));
-    if (!ctx->input(1).scalar<bool>()() || dy.NumElements() == 0) {
-      ctx->set_output(0, previous);
-      return;
-    }
+struct Cpu {
+  static absl::Status Measure(OpKernelContext* ctx, const tensorflow::Tensor& dy,
+                              float* stats) {
     const GradientStats s =
         MeasureGradient(Data(dy), ToDType(dy.dtype()), dy.NumElements(),
                         Channels(dy.shape()), WorkerThreads(ctx));
-    Tensor* stats_tensor = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({3}), &stats_tensor));
-    auto stats = stats_tensor->vec<float>();
-    stats(0) = s.mean_channel_sum_sq;
-    stats(1) = s.mean_abs;
-    stats(2) = s.nonfinite;
+    stats[0] = s.mean_channel_sum_sq;
+    stats[1] = s.mean_abs;
+    stats[2] = s.nonfinite;
+    return absl::OkStatus();
   }
 };
+
+COMPTRAIN_REGISTER("GradientStats", tensorflow::DEVICE_CPU,
+                   GradientStatsOp<Cpu>)
 
 // Set by a failure, cleared by the first check that finds memory back under the
 // limit: until then the allocator's peak belongs to the failed step.
@@ -78,16 +66,6 @@ class MemoryLimitOp : public OpKernel {
  private:
   std::string where_;
 };
-
-#define REGISTER(T)                                                    \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>GradientStats")              \
-                              .Device(tensorflow::DEVICE_CPU)          \
-                              .TypeConstraint<T>("T"),                 \
-                          GradientStatsOp);
-REGISTER(float)
-REGISTER(Eigen::bfloat16)
-REGISTER(Eigen::half)
-#undef REGISTER
 
 REGISTER_KERNEL_BUILDER(
     Name("Comptrain>MemoryLimit").Device(tensorflow::DEVICE_CPU),

@@ -5,8 +5,8 @@
 #include "cc/codec/choose.h"
 #include "cc/codec/codec.h"
 #include "cc/kernels/compress_attrs.h"
+#include "cc/kernels/register.h"
 #include "cc/kernels/util.h"
-#include "tensorflow/core/framework/register_types.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_util.h"
 
@@ -109,23 +109,9 @@ class StreamMaskGradOp : public OpKernel {
   }
 };
 
-#define REGISTER(T)                                                         \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>Compress")                        \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          CompressOp);                                      \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>Decompress")                      \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          DecompressOp);                                    \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>StreamMaskGrad")                  \
-                              .Device(tensorflow::DEVICE_CPU)               \
-                              .TypeConstraint<T>("T"),                      \
-                          StreamMaskGradOp);
-REGISTER(float)
-REGISTER(Eigen::bfloat16)
-REGISTER(Eigen::half)
-#undef REGISTER
+COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_CPU, CompressOp)
+COMPTRAIN_REGISTER("Decompress", tensorflow::DEVICE_CPU, DecompressOp)
+COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_CPU, StreamMaskGradOp)
 
 }  // namespace
 }  // namespace comptrain

@@ -8,7 +8,7 @@
 #include "cc/kernels/batch_norm_shape.h"
 #include "cc/kernels/compress_attrs.h"
 #include "cc/kernels/gpu_util.h"
-#include "tensorflow/core/framework/register_types.h"
+#include "cc/kernels/register.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_util.h"
 
@@ -212,32 +212,13 @@ class BatchNormGradGpuOp : public OpKernel {
   CodecId codec_;
 };
 
-#define REGISTER(T)                                                       \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>Compress")                      \
-                              .Device(tensorflow::DEVICE_GPU)             \
-                              .HostMemory("state")                        \
-                              .HostMemory("new_state")                    \
-                              .TypeConstraint<T>("T"),                    \
-                          CompressGpuOp);                                 \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>Decompress")                    \
-                              .Device(tensorflow::DEVICE_GPU)             \
-                              .HostMemory("shape")                        \
-                              .HostMemory("state")                        \
-                              .TypeConstraint<T>("T"),                    \
-                          DecompressGpuOp);                               \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>StreamMaskGrad")                \
-                              .Device(tensorflow::DEVICE_GPU)             \
-                              .TypeConstraint<T>("T"),                    \
-                          StreamMaskGradGpuOp);                           \
-  REGISTER_KERNEL_BUILDER(Name("Comptrain>BatchNormGrad")                 \
-                              .Device(tensorflow::DEVICE_GPU)             \
-                              .HostMemory("state")                        \
-                              .TypeConstraint<T>("T"),                    \
-                          BatchNormGradGpuOp);
-REGISTER(float)
-REGISTER(Eigen::bfloat16)
-REGISTER(Eigen::half)
-#undef REGISTER
+COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_GPU, CompressGpuOp,
+                   .HostMemory("state").HostMemory("new_state"))
+COMPTRAIN_REGISTER("Decompress", tensorflow::DEVICE_GPU, DecompressGpuOp,
+                   .HostMemory("shape").HostMemory("state"))
+COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_GPU, StreamMaskGradGpuOp)
+COMPTRAIN_REGISTER("BatchNormGrad", tensorflow::DEVICE_GPU, BatchNormGradGpuOp,
+                   .HostMemory("state"))
 
 }  // namespace
 }  // namespace comptrain
