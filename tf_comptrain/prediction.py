@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain.codecs import RANGE
+from tf_comptrain.plan import Plan
 from tf_comptrain.report import Row
 from tf_comptrain.rules import Save
 from tf_comptrain.storage import (
@@ -24,7 +25,7 @@ from tf_comptrain.storage import (
 
 
 def predicted_rows(
-    plans: Sequence[Any],
+    plans: Sequence[Plan],
     sites: Mapping[int, Mapping[str, Site]],
     calls: Iterable[tuple[Any, list, list]],
     xla: bool = False,
@@ -32,7 +33,7 @@ def predicted_rows(
     """One row for each tensor that a layer holds, and for each layer that holds none.
 
     Args:
-      plans: What will happen to each layer (model.Plan), in the order of the model.
+      plans: What will happen to each layer, in the order of the model.
       sites: Where layers hold streams: id of the layer -> role -> site.
       calls: (operation, input tensors, output tensors) of the calls in the model's graph.
       xla: The step is compiled by XLA: streams have a fixed rate.
@@ -48,14 +49,14 @@ def predicted_rows(
             yield graph.row(plan, save, sites.get(id(plan.layer), {}).get(save.role))
 
 
-def _saves(plan: Any) -> tuple[Save, ...]:
+def _saves(plan: Plan) -> tuple[Save, ...]:
     return plan.rule.saves(plan.layer, plan.storage) if plan.rule else ()
 
 
 class _Graph:
     """Which tensor each layer reads and makes, and in which layer's stream each tensor is."""
 
-    def __init__(self, plans: Sequence[Any], calls: Iterable[tuple[Any, list, list]], xla: bool):
+    def __init__(self, plans: Sequence[Plan], calls: Iterable[tuple[Any, list, list]], xla: bool):
         self.xla = xla
         self.tensors: dict[int, tuple[list, list]] = {}  # layer -> inputs, outputs of its first call
         for operation, inputs, outputs in calls:
@@ -70,7 +71,7 @@ class _Graph:
                     self.streams.setdefault(id(tensor), plan.path)
         self.counted: set[int] = set()
 
-    def _rebuildable(self, plans: Sequence[Any]) -> dict[int, str]:
+    def _rebuildable(self, plans: Sequence[Plan]) -> dict[int, str]:
         """tensor -> the batch normalization whose stream it can be rebuilt from."""
         found: dict[int, str] = {}
         by_layer = {id(plan.layer): plan for plan in plans}
@@ -86,19 +87,19 @@ class _Graph:
                     found[id(outputs[0])] = found[id(inputs[0])]
         return found
 
-    def _tensor(self, plan: Any, save: Save) -> Any:
+    def _tensor(self, plan: Plan, save: Save) -> Any:
         inputs, outputs = self.tensors.get(id(plan.layer), ([], []))
         of = {"input": inputs, "output": outputs}.get(save.of, [])
         return of[save.number] if save.number < len(of) else None
 
-    def _rebuilds(self, plan: Any, save: Save) -> str | None:
+    def _rebuilds(self, plan: Plan, save: Save) -> str | None:
         """The layer from whose stream this tensor is rebuilt; None where it is held itself."""
         inputs, _ = self.tensors.get(id(plan.layer), ([], []))
         if plan.storage != RECOMPUTE or save.storage != COMPRESS or not inputs:
             return None
         return self.rebuilt.get(id(inputs[0]))
 
-    def row(self, plan: Any, save: Save, site: Site | None) -> Row:
+    def row(self, plan: Plan, save: Save, site: Site | None) -> Row:
         row = Row(plan.path, type(plan.layer).__name__, save.role, save.storage)
         if site is not None:
             row = row._replace(bound=str(site.bound))

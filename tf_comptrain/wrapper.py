@@ -9,7 +9,8 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.model import Instrument, Plan
+from tf_comptrain.model import Instrument
+from tf_comptrain.plan import Plan
 from tf_comptrain.rules import Context, Rule, Save, find_rule
 from tf_comptrain.rules.differentiate import from_input
 from tf_comptrain.storage import COMPRESS, worth_holding
