@@ -24,7 +24,7 @@
 #include "cc/codec/codec_gpu.h"
 #include "cc/codec/gradient_stats.h"
 #include "cc/codec/items_gpu.h"
-#include "cc/codec/plane_test_util.h"
+#include "cc/codec/codec_test_util.h"
 #include "cc/codec/pool.h"
 #include "cc/codec/test_data.h"
 

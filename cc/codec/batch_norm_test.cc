@@ -4,14 +4,14 @@
 #include <cmath>
 #include <memory>
 
-#include "cc/codec/plane_test_util.h"
+#include "cc/codec/codec_test_util.h"
 #include "cc/codec/test_data.h"
 
 namespace comptrain {
 namespace {
 
 struct Case {
-  PlaneParams params;
+  EncodeParams params;
   Bytes stream, x_hat, dy;
   std::vector<float> gamma, mean, inv_std;
 
@@ -50,8 +50,8 @@ Case MakeCase(DType dtype, int64_t pixels, int64_t channels, bool mid_rise) {
     dy[i] = normal(random) + 0.25f;
   }
   const Bytes tensor = ToTensor(x, dtype);
-  c.stream = EncodePlane(tensor, c.params, Isa::kBest).stream;
-  c.x_hat = DecodePlane(c.stream, c.params, Isa::kBest);
+  c.stream = EncodeWith(CodecId::kPlane, tensor, c.params);
+  c.x_hat = DecodeWith(c.stream, c.params);
   c.dy = ToTensor(dy, dtype);
   std::vector<double> sum(channels), square(channels);
   for (int64_t i = 0; i < n; ++i) {
@@ -197,7 +197,7 @@ void TestNonFinite() {
     Case c = MakeCase(DType::kF32, 700, channels, false);
     Bytes x = c.x_hat;
     StoreFloat(NAN, DType::kF32, x.data(), 300 * channels + 5);
-    c.stream = EncodePlane(x, c.params, Isa::kBest).stream;
+    c.stream = EncodeWith(CodecId::kPlane, x, c.params);
     const Result r = Run(c, SerialFor, Isa::kBest);
     for (int64_t k = 0; k < channels; ++k) {
       CHECK_EQ(std::isnan(r.dgamma[k]), k == 5);

@@ -1,13 +1,13 @@
 // Every codec by its name, and its streams by their header.
 #include "cc/codec/codec.h"
 
-#include "cc/codec/plane_test_util.h"
+#include "cc/codec/codec_test_util.h"
 
 namespace comptrain {
 namespace {
 
 void TestRoundTrip() {
-  const EncodeParams p(Params(DType::kF32, 96 * 64, 64, 0.1f, true), 12);
+  const EncodeParams p = Params(DType::kF32, 96 * 64, 64, 0.1f, true, 12);
   std::vector<float> v(p.n);
   for (int64_t i = 0; i < p.n; ++i) v[i] = i % 3 ? 0.01f * (i % 100) : 0;
   const Bytes x = ToTensor(v, p.dtype);

@@ -9,7 +9,7 @@
 #include "cc/codec/bitmask.h"
 #include "cc/codec/gradient_stats.h"
 #include "cc/codec/items.h"
-#include "cc/codec/plane_test_util.h"
+#include "cc/codec/codec_test_util.h"
 #include "cc/codec/test_data.h"
 
 namespace comptrain {
@@ -155,8 +155,8 @@ void TestBatchNorm(int64_t rows, int64_t channels) {
   for (auto* v : {&x, &dy, &gamma, &mean, &inv}) {
     for (auto& e : *v) e = normal(random);
   }
-  const PlaneParams p = Params(DType::kF32, n, channels, 1e-4f, false);
-  const Bytes stream = EncodePlane(ToTensor(x, DType::kF32), p, Isa::kBest).stream;
+  const EncodeParams p = Params(DType::kF32, n, channels, 1e-4f, false);
+  const Bytes stream = EncodeWith(CodecId::kPlane, ToTensor(x, DType::kF32), p);
   PlaneDecode(stream.data(), stream.size(), DType::kF32, n, x.data(), SerialFor);
   std::vector<float> want(n), want_gamma(channels), want_beta(channels);
   CHECK(BatchNormGradient(stream.data(), stream.size(), DType::kF32, n, dy.data(),

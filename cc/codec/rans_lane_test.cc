@@ -8,7 +8,7 @@
 
 #include "cc/codec/half.h"
 #include "cc/codec/rans_lane.h"
-#include "cc/codec/rans_test_util.h"
+#include "cc/codec/codec_test_util.h"
 #include "cc/codec/team.h"
 #include "cc/codec/test_data.h"
 
@@ -233,7 +233,8 @@ bool Decode(const Bytes& stream, const RansParams& p, T* out) {
 template <class T>
 void TestOne(const Bytes& x, const RansParams& p, std::mt19937* random,
              const std::string& what) {
-  const Encoded expected = EncodeRans(x, p, Isa::kScalar);
+  const Encoded expected =
+      EncodeWithStats(CodecId::kRans, x, p, Isa::kScalar);
   const Bytes& stream = expected.stream;
   const T* values = reinterpret_cast<const T*>(x.data());
   StreamView v;
@@ -321,8 +322,8 @@ void TestTensors() {
     for (DType dtype : kAllDTypes) {
       for (int kind = 0; kind < 6; ++kind) {
         const int64_t n = shape.pixels * shape.channels;
-        RansParams p = RansParamsOf(dtype, n, shape.channels,
-                                    bounds[random() % 4], false, shape.width);
+        EncodeParams p = Params(dtype, n, shape.channels,
+                                bounds[random() % 4], false, shape.width);
         const int coding = random() % 3;
         p.mid_rise = coding == 1;
         p.dither = coding == 2;
@@ -345,8 +346,8 @@ void TestTensors() {
 void TestLongChunks() {
   std::mt19937 random(6);
   for (int64_t width : {224, 511}) {
-    const RansParams p = RansParamsOf(DType::kF32, 1 << 20, 256, 0.1f,
-                                      width == 224, width);
+    const EncodeParams p = Params(DType::kF32, 1 << 20, 256, 0.1f,
+                                  width == 224, width);
     TestOne<float>(Values(p.dtype, p.n, 2, &random), p, &random,
                    "width " + std::to_string(width));
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/codec/plane_test_util.h"
+#include "cc/codec/codec_test_util.h"
 #include "cc/codec/test_data.h"
 #include "cc/codec/zvc.h"
 #include "cc/codec/zvc_lane.h"

@@ -1,9 +1,9 @@
-// The contract of codec B on the CPU. COMPTRAIN_LONG=1 adds 10^8 random values.
+// The contract of the error-bounded codecs, A and B, on the CPU.
+#include <array>
+
+#include "cc/codec/codec_test_util.h"
+#include "cc/codec/plane.h"
 #include "cc/codec/rans.h"
-
-#include <cstdlib>
-
-#include "cc/codec/rans_test_util.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -12,33 +12,52 @@
 namespace comptrain {
 namespace {
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+// What a codec's format has that another's has not.
+struct Subject {
+  CodecId id;
+  const char* name;
+  size_t (*max_bytes)(int64_t n, int64_t channels, DType dtype);
+  std::vector<std::array<int64_t, 2>> shapes;  // (elements, channels)
+  std::vector<int64_t> widths;
+};
 
-std::string Case(const RansParams& p, const std::string& what) {
-  return what + ": dtype " + std::to_string(static_cast<int>(p.dtype)) +
-         " n " + std::to_string(p.n) + " channels " +
-         std::to_string(p.channels) + " width " + std::to_string(p.width) +
-         " eb " + std::to_string(p.eb) +
+const Subject kSubjects[] = {
+    {CodecId::kPlane, "plane", PlaneMaxBytes,
+     {{1023, 1}, {1024, 1}, {1025, 1}, {1024, 32}, {992, 32}, {1056, 32}},
+     {8}},
+    {CodecId::kRans, "rans", RansMaxBytes,
+     {{4095, 1},  {4096, 1},  {4097, 1},   {4096, 32},  {4064, 32}, {4128, 32},
+      {16, 16},   {4080, 16}, {4112, 16},  {67600, 16}, {81936, 48},
+      {8, 8},     {4088, 8},  {4104, 8},   {69624, 24}},
+     {0, 1, 8, 40, 1 << 20}},
+};
+
+std::string Case(const Subject& codec, const EncodeParams& p,
+                 const std::string& what) {
+  return std::string(codec.name) + " " + what + ": dtype " +
+         std::to_string(static_cast<int>(p.dtype)) + " n " +
+         std::to_string(p.n) + " channels " + std::to_string(p.channels) +
+         " width " + std::to_string(p.width) + " eb " + std::to_string(p.eb) +
          (p.mid_rise ? " mid-rise" : "");
 }
 
 // Every instruction set gives the same bytes, sums and values, within bound.
-Bytes CheckRoundTrip(const Bytes& x, const RansParams& p,
-                     const std::string& what) {
-  const Encoded reference = EncodeRans(x, p, Isa::kScalar);
-  CHECK(reference.stream.size() <= RansMaxBytes(p.n, p.channels, p.dtype));
-  const Bytes y = DecodeRans(reference.stream, p, Isa::kScalar);
-  CHECK_MSG(Violations(x, y, p) == 0, Case(p, what));
+void CheckRoundTrip(const Subject& codec, const Bytes& x, const EncodeParams& p,
+                    const std::string& what) {
+  const Encoded reference = EncodeWithStats(codec.id, x, p, Isa::kScalar);
+  CHECK(reference.stream.size() <= codec.max_bytes(p.n, p.channels, p.dtype));
+  const Bytes y = DecodeWith(reference.stream, p, Isa::kScalar);
+  CHECK_MSG(Violations(x, y, p) == 0, Case(codec, p, what));
   for (Isa isa : AvailableIsas()) {
-    const Encoded e = EncodeRans(x, p, isa);
-    CHECK_MSG(e.stream == reference.stream, Case(p, what + " bytes"));
+    const Encoded e = EncodeWithStats(codec.id, x, p, isa);
+    CHECK_MSG(e.stream == reference.stream, Case(codec, p, what + " bytes"));
     CHECK_MSG(e.stats.nonzero == reference.stats.nonzero &&
                   e.stats.sum == reference.stats.sum &&
                   e.stats.sum_sq == reference.stats.sum_sq,
-              Case(p, what + " sums"));
-    CHECK_MSG(DecodeRans(e.stream, p, isa) == y, Case(p, what + " values"));
+              Case(codec, p, what + " sums"));
+    CHECK_MSG(DecodeWith(e.stream, p, isa) == y,
+              Case(codec, p, what + " values"));
   }
-  return reference.stream;
 }
 
 // Gaussian values; some channels zero, some sparse, some of another scale.
@@ -59,23 +78,21 @@ std::vector<float> Activations(int64_t n, int64_t channels, bool relu,
   return x;
 }
 
-void TestSizes() {
-  const int64_t shapes[][2] = {
-      {0, 1},     {1, 1},      {2, 1},      {31, 31},    {32, 32},
-      {4095, 1},  {4096, 1},   {4097, 1},   {4096, 32},  {4064, 32},
-      {4128, 32}, {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},
-      {7000, 7},  {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256},
-      {16, 16},   {4080, 16},  {4112, 16},  {67600, 16}, {81936, 48},
-      {8, 8},     {4088, 8},   {4104, 8},   {69624, 24}};
+void TestSizes(const Subject& codec) {
+  std::vector<std::array<int64_t, 2>> shapes = {
+      {0, 1},      {1, 1},      {2, 1},    {31, 31},   {32, 32},
+      {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},  {7000, 7},
+      {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256}};
+  shapes.insert(shapes.end(), codec.shapes.begin(), codec.shapes.end());
   for (DType dtype : kDTypes) {
     for (bool mid_rise : {false, true}) {
       for (bool relu : {false, true}) {
         for (const auto& s : shapes) {
           const Bytes x = ToTensor(Activations(s[0], s[1], relu, 1), dtype);
-          for (int64_t width : {0, 1, 8, 40, 1 << 20}) {
-            const RansParams p =
-                RansParamsOf(dtype, s[0], s[1], 0.07f, mid_rise, width);
-            CheckRoundTrip(x, p, "sizes");
+          for (int64_t width : codec.widths) {
+            CheckRoundTrip(codec, x,
+                           Params(dtype, s[0], s[1], 0.07f, mid_rise, width),
+                           "sizes");
           }
         }
       }
@@ -83,8 +100,8 @@ void TestSizes() {
   }
 }
 
-// Chunks of 256 and 512 pixels, predicted lanes, the counted table.
-void TestLargeChunks() {
+// Codec B: chunks of 256 and 512 pixels, predicted lanes, the counted table.
+void TestLargeChunks(const Subject& codec) {
   for (int64_t n : {int64_t{1} << 20, (int64_t{1} << 22) + 32 * 64 * 3}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<float> v = Activations(n, 64, false, 20);
@@ -94,23 +111,24 @@ void TestLargeChunks() {
       const Bytes x = ToTensor(v, dtype);
       for (float eb : {0.1f, 0.0005f}) {
         const bool mid_rise = dtype == DType::kF32;
-        CheckRoundTrip(x, RansParamsOf(dtype, n, 64, eb, mid_rise, 16), "large");
+        CheckRoundTrip(codec, x, Params(dtype, n, 64, eb, mid_rise, 16),
+                       "large");
       }
     }
   }
 }
 
-void TestBounds() {
+void TestBounds(const Subject& codec) {
   for (DType dtype : kDTypes) {
     for (bool mid_rise : {false, true}) {
       for (float eb = 1e-6f; eb < 20; eb *= 3) {
         for (int64_t channels : {64, 24}) {
-          const RansParams p =
-              RansParamsOf(dtype, 9600, channels, eb, mid_rise, 8);
-          CheckRoundTrip(ToTensor(Activations(p.n, channels, false, 2), dtype),
-                         p, "bounds");
-          CheckRoundTrip(ToTensor(Activations(p.n, channels, true, 3), dtype),
-                         p, "bounds relu");
+          const EncodeParams p = Params(dtype, 9600, channels, eb, mid_rise);
+          for (bool relu : {false, true}) {
+            const auto v = Activations(p.n, channels, relu, 2 + relu);
+            CheckRoundTrip(codec, ToTensor(v, dtype), p,
+                           relu ? "bounds relu" : "bounds");
+          }
         }
       }
     }
@@ -118,7 +136,7 @@ void TestBounds() {
 }
 
 // Codes at and around the limits of narrow, verified and 16-bit codes.
-void TestCodeLimits() {
+void TestCodeLimits(const Subject& codec) {
   for (bool mid_rise : {false, true}) {
     for (float sign : {1.0f, -1.0f}) {
       for (float edge : {7.f, 31.f, 127.f, 128.f, 255.f, 256.f, 257.f, 511.f,
@@ -130,18 +148,16 @@ void TestCodeLimits() {
           x[i] = random() % 3 ? 0 : sign * near;
           if (i >= 2048 && random() % 2) x[i] = -x[i];
         }
-        CheckRoundTrip(ToTensor(x, DType::kF32),
-                       RansParamsOf(DType::kF32, 4096, 32, 0.5f, mid_rise, 8),
-                       "limits");
-        CheckRoundTrip(ToTensor(x, DType::kBF16),
-                       RansParamsOf(DType::kBF16, 4096, 32, 0.5f, mid_rise, 8),
-                       "limits");
+        for (DType dtype : {DType::kF32, DType::kBF16}) {
+          CheckRoundTrip(codec, ToTensor(x, dtype),
+                         Params(dtype, 4096, 32, 0.5f, mid_rise), "limits");
+        }
       }
     }
   }
 }
 
-void TestSpecialValues() {
+void TestSpecialValues(const Subject& codec) {
   const float kInf = HUGE_VALF;
   const std::vector<std::vector<float>> kinds = {
       {0}, {-0.0f}, {1}, {-2.5f}, {NAN}, {kInf}, {-kInf}, {kInf, -kInf, NAN},
@@ -156,8 +172,8 @@ void TestSpecialValues() {
           for (size_t i = 0; i < x.size(); ++i) {
             x[i] = i < 1024 || i % 5 ? kinds[k][i % kinds[k].size()] : 0.5f;
           }
-          CheckRoundTrip(ToTensor(x, dtype),
-                         RansParamsOf(dtype, 2080, 32, eb, mid_rise, 8),
+          CheckRoundTrip(codec, ToTensor(x, dtype),
+                         Params(dtype, 2080, 32, eb, mid_rise),
                          "special " + std::to_string(k));
         }
       }
@@ -166,7 +182,7 @@ void TestSpecialValues() {
 }
 
 // TensorFlow's threads flush subnormals to zero: same bytes, same values.
-void TestFlushToZero() {
+void TestFlushToZero(const Subject& codec) {
 #if defined(__x86_64__)
   std::mt19937 random(10);
   std::vector<float> v(4096);
@@ -177,17 +193,18 @@ void TestFlushToZero() {
   for (DType dtype : kDTypes) {
     for (bool mid_rise : {false, true}) {
       for (float eb : {2.4e-38f, 1e-37f, 1e-7f}) {
-        const RansParams p = RansParamsOf(dtype, 4096, 32, eb, mid_rise, 8);
+        const EncodeParams p = Params(dtype, 4096, 32, eb, mid_rise);
         const Bytes x = ToTensor(v, dtype);
         for (Isa isa : AvailableIsas()) {
-          const Bytes stream = EncodeRans(x, p, isa).stream;
-          const Bytes y = DecodeRans(stream, p, isa);
+          const Bytes stream = EncodeWith(codec.id, x, p, isa);
+          const Bytes y = DecodeWith(stream, p, isa);
           const unsigned csr = _mm_getcsr();
           _mm_setcsr(csr | 0x8040);  // FTZ and DAZ
-          const bool same_stream = EncodeRans(x, p, isa).stream == stream;
-          const bool same_values = DecodeRans(stream, p, isa) == y;
+          const bool same_stream = EncodeWith(codec.id, x, p, isa) == stream;
+          const bool same_values = DecodeWith(stream, p, isa) == y;
           _mm_setcsr(csr);
-          CHECK_MSG(same_stream && same_values, Case(p, "flush to zero"));
+          CHECK_MSG(same_stream && same_values,
+                    Case(codec, p, "flush to zero"));
         }
       }
     }
@@ -196,43 +213,44 @@ void TestFlushToZero() {
 }
 
 // -0 decodes as +0; an all-zero tensor is header, directory and table head.
-void TestZeros() {
+void TestZeros(const Subject& codec) {
   for (bool mid_rise : {false, true}) {
-    const RansParams p = RansParamsOf(DType::kF32, 4096, 64, 0.1f, mid_rise, 8);
+    const EncodeParams p = Params(DType::kF32, 4096, 64, 0.1f, mid_rise);
     for (float zero : {0.0f, -0.0f, 1e-41f}) {
       const Bytes x = ToTensor(std::vector<float>(4096, zero), DType::kF32);
       for (Isa isa : AvailableIsas()) {
-        const Bytes stream = EncodeRans(x, p, isa).stream;
+        const Bytes stream = EncodeWith(codec.id, x, p, isa);
         CHECK_EQ(stream.size(), size_t{64 + 16 + 16});
-        CHECK(DecodeRans(stream, p, isa) == Bytes(4096 * 4, 0));
+        CHECK(DecodeWith(stream, p, isa) == Bytes(4096 * 4, 0));
       }
     }
   }
 }
 
 // Bytes do not depend on threads, scratch or its alignment.
-void TestThreadsAndScratch() {
+void TestThreadsAndScratch(const Subject& codec) {
   for (int64_t channels : {256, 48, 24}) {
-    const RansParams p =
-        RansParamsOf(DType::kF32, 96 * 4096, channels, 0.1f, true, 8);
+    const EncodeParams p =
+        Params(DType::kF32, 96 * 4096, channels, 0.1f, true);
     const Bytes x =
         ToTensor(Activations(p.n, channels, true, 4), DType::kF32);
     for (Isa isa : AvailableIsas()) {
-      const Bytes expected = EncodeRans(x, p, isa).stream;
-      const Bytes y = DecodeRans(expected, p, isa);
+      const Bytes expected = EncodeWith(codec.id, x, p, isa);
+      const Bytes y = DecodeWith(expected, p, isa);
       for (const ParallelFor& parallel : ParallelVariants()) {
         for (int64_t scratch : {-1, 0, 1, 5, 1000, 40001, 150002, 400003}) {
-          const Encoded e = EncodeRans(x, p, isa, parallel, scratch);
-          CHECK_MSG(e.stream == expected, "scratch " + std::to_string(scratch));
+          CHECK_MSG(EncodeWithStats(codec.id, x, p, isa, parallel, scratch)
+                            .stream == expected,
+                    Case(codec, p, "scratch " + std::to_string(scratch)));
         }
-        CHECK(DecodeRans(expected, p, isa, parallel) == y);
+        CHECK(DecodeWith(expected, p, isa, parallel) == y);
       }
     }
   }
 }
 
-void TestStats() {
-  const RansParams p = RansParamsOf(DType::kF32, 5000, 8, 0.05f, true, 8);
+void TestStats(const Subject& codec) {
+  const EncodeParams p = Params(DType::kF32, 5000, 8, 0.05f, true);
   std::vector<float> v = Activations(p.n, 8, false, 5);
   v[17] = NAN;
   v[4000] = HUGE_VALF;
@@ -246,23 +264,23 @@ void TestStats() {
     sum_sq += static_cast<double>(f) * f;
   }
   const PlaneStats s =
-      EncodeRans(ToTensor(v, DType::kF32), p, Isa::kBest).stats;
+      EncodeWithStats(codec.id, ToTensor(v, DType::kF32), p).stats;
   CHECK_EQ(s.nonzero, nonzero);
   CHECK(std::fabs(s.sum - sum) <= 1e-5 * std::fabs(sum));
   CHECK(std::fabs(s.sum_sq - sum_sq) <= 1e-5 * sum_sq);
 }
 
-void TestMaskGradient() {
+void TestMaskGradient(const Subject& codec) {
   for (DType stored : kDTypes) {
     for (int64_t channels : {64, 32, 48, 40, 20, 3}) {
       const int64_t n = 60 * 320;
-      RansParams p = RansParamsOf(stored, n, channels, 0.2f, true, 8);
+      const EncodeParams p = Params(stored, n, channels, 0.2f, true);
       std::vector<float> v = Activations(n, channels, true, 6);
       v[5] = 1e-39f;  // counts as zero (in f16 it is)
-      v[100] = NAN;   // a raw tile
+      v[100] = NAN;   // held raw
       v[9000] = 1e6f;
       const Bytes x = ToTensor(v, stored);
-      const Bytes stream = EncodeRans(x, p, Isa::kBest).stream;
+      const Bytes stream = EncodeWith(codec.id, x, p);
       for (DType dtype : kDTypes) {
         const size_t item = ItemBytes(dtype);
         Bytes dy(n * item), expected(n * item, 0);
@@ -275,14 +293,14 @@ void TestMaskGradient() {
         }
         for (Isa isa : AvailableIsas()) {
           Bytes dx(n * item, 0x77);
-          CHECK(RansMaskGradient(stream.data(), stream.size(), dtype, n,
-                                  dy.data(), dx.data(), Threads(2), isa)
+          CHECK(StreamMaskGradient(stream.data(), stream.size(), dtype, n,
+                                   dy.data(), dx.data(), Threads(2), isa)
                     .ok());
-          CHECK_MSG(dx == expected, Case(p, "mask"));
+          CHECK_MSG(dx == expected, Case(codec, p, "mask"));
           Bytes in_place = dy;
-          CHECK(RansMaskGradient(stream.data(), stream.size(), dtype, n,
-                                  in_place.data(), in_place.data(), SerialFor,
-                                  isa)
+          CHECK(StreamMaskGradient(stream.data(), stream.size(), dtype, n,
+                                   in_place.data(), in_place.data(), SerialFor,
+                                   isa)
                     .ok());
           CHECK(in_place == expected);
         }
@@ -291,47 +309,66 @@ void TestMaskGradient() {
   }
 }
 
-void TestInvalidArguments() {
-  const auto fails = [](RansParams p) {
+void TestInvalidArguments(const Subject& codec) {
+  const auto fails = [&codec](const EncodeParams& p) {
     const Bytes x(1 << 16);
-    RansEncoder encoder(p);
-    const Status s = encoder.Encode(x.data(), nullptr, 0, SerialFor);
+    const auto encoder = MakeEncoder(codec.id, p);
+    const Status s = encoder->Encode(x.data(), nullptr, 0, SerialFor);
     Bytes out(1 << 16);
     return s.code == Code::kInvalidArgument && !s.message.empty() &&
-           encoder.Write(out.data(), SerialFor).code == Code::kInvalidArgument;
+           encoder->Write(out.data(), SerialFor).code == Code::kInvalidArgument;
   };
-  const RansParams good = RansParamsOf(DType::kF32, 96, 32, 0.1f, false, 8);
+  const EncodeParams good = Params(DType::kF32, 96, 32, 0.1f, false);
   CHECK(!fails(good));
   for (float eb : {0.0f, -1.0f, NAN, HUGE_VALF, 1e-39f, 1e38f, FLT_MIN}) {
-    RansParams p = good;
+    EncodeParams p = good;
     p.eb = eb;
     CHECK_MSG(fails(p), "eb " + std::to_string(eb));
   }
   for (int64_t channels : {int64_t{0}, int64_t{-1}, int64_t{7},
                            int64_t{1} << 33}) {
-    RansParams p = good;
+    EncodeParams p = good;
     p.channels = channels;
     CHECK(fails(p));
   }
-  RansParams p = good;
+  EncodeParams p = good;
   p.n = -32;
   CHECK(fails(p));
+}
+
+void TestSigma() {
+  std::vector<float> v(1 << 20);
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal(1, 3);
+  for (float& f : v) f = normal(random);
+  v[3] = NAN;
+  for (DType dtype : kDTypes) {
+    const Bytes x = ToTensor(v, dtype);
+    for (int64_t n : {1 << 20, 1 << 15}) {
+      CHECK(std::fabs(SampleSigma(x.data(), dtype, n) - 3) < 0.1);
+    }
+  }
+  CHECK_EQ(SampleSigma(v.data(), DType::kF32, 0), 0.0);
+  CHECK_EQ(SampleSigma(v.data(), DType::kF32, 1), 0.0);
 }
 
 }  // namespace
 }  // namespace comptrain
 
 int main() {
-  comptrain::TestSizes();
-  comptrain::TestLargeChunks();
-  comptrain::TestBounds();
-  comptrain::TestCodeLimits();
-  comptrain::TestSpecialValues();
-  comptrain::TestFlushToZero();
-  comptrain::TestZeros();
-  comptrain::TestThreadsAndScratch();
-  comptrain::TestStats();
-  comptrain::TestMaskGradient();
-  comptrain::TestInvalidArguments();
+  for (const auto& codec : comptrain::kSubjects) {
+    comptrain::TestSizes(codec);
+    comptrain::TestBounds(codec);
+    comptrain::TestCodeLimits(codec);
+    comptrain::TestSpecialValues(codec);
+    comptrain::TestFlushToZero(codec);
+    comptrain::TestZeros(codec);
+    comptrain::TestThreadsAndScratch(codec);
+    comptrain::TestStats(codec);
+    comptrain::TestMaskGradient(codec);
+    comptrain::TestInvalidArguments(codec);
+  }
+  comptrain::TestLargeChunks(comptrain::kSubjects[1]);
+  comptrain::TestSigma();
   return comptrain::FinishTests();
 }
