@@ -69,7 +69,8 @@ def test_without_the_gate_the_peak_is_too_high(monkeypatch):
     base = measure(1)
     restore = storage.Held.restore
     monkeypatch.setattr(storage.Held, "restore", lambda self, gate: restore(self, self.stream))
-    assert excess(measure(12, steps=1), 12, base) > 0
+    # In which steps the executor decodes early, chance decides.
+    assert excess(measure(12), 12, base) > 0
 
 
 def test_without_the_weight_gradient_first_the_working_set_grows(monkeypatch):
