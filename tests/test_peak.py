@@ -1,5 +1,7 @@
 """The peak of a chain grows by what each layer holds, and by nothing else."""
 
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -65,12 +67,12 @@ def test_plain_training_would_not_pass():
     assert excess(plain._replace(saved_bytes=compressed.saved_bytes), 12, base) > 0
 
 
+@pytest.mark.skipif(os.cpu_count() < 2, reason="on one core it is chance whether streams are decoded early")
 def test_without_the_gate_the_peak_is_too_high(monkeypatch):
     base = measure(1)
     restore = storage.Held.restore
     monkeypatch.setattr(storage.Held, "restore", lambda self, gate: restore(self, self.stream))
-    # In which steps the executor decodes early, chance decides.
-    assert excess(measure(12), 12, base) > 0
+    assert excess(measure(24), 24, base) > 0
 
 
 def test_without_the_weight_gradient_first_the_working_set_grows(monkeypatch):
