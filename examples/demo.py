@@ -201,7 +201,7 @@ def attempt(model: keras.Model, images: demo_data.Images, batch: int) -> tuple[s
 def main() -> None:
     args = parse()
     started = time.perf_counter()
-    tf.config.set_visible_devices([], "GPU")  # this version compresses on the CPU only
+    tf.config.set_visible_devices([], "GPU")  # the figures are those of the CPU's allocator
     images = demo_data.load(args.out, args.train, args.test, args.offline)
     steps = args.epochs * -(-len(images.x) // args.batch)
     models = {label: compiled(resnet20(args.seed), steps) for label in LABELS}
