@@ -207,22 +207,12 @@ const PlaneStats& PlaneEncoder::stats() const { return impl_->stats; }
 void PlaneEncoder::Impl::FillHeader(uint8_t* stream) const {
   const plane::Sections at(geometry);
   std::memset(stream, 0, at.payload);
-  StreamHeader h = {};
-  h.magic = kStreamMagic;
-  h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(CodecId::kPlane);
-  h.dtype = static_cast<uint8_t>(params.dtype);
+  StreamHeader h =
+      MakeHeader(CodecId::kPlane, params.dtype, params.n, params.channels,
+                 plane::kLog2Pixels, geometry.tiles, at, total_bytes);
   h.flags = plane::FlagsOf(quantizer.coding, geometry.flat);
-  h.n = static_cast<uint64_t>(params.n);
-  h.channels = static_cast<uint32_t>(params.channels);
-  h.log2_pixels = plane::kLog2Pixels;
   h.step = quantizer.step;
   h.inv = quantizer.inv;
-  h.total_bytes = total_bytes;
-  h.n_chunks = static_cast<uint32_t>(geometry.tiles);
-  h.directory_offset = static_cast<uint32_t>(at.directory);
-  h.table_offset = static_cast<uint32_t>(at.table);
-  h.payload_offset = static_cast<uint32_t>(at.payload);
   std::memcpy(stream, &h, sizeof h);
   if (geometry.tiles == 0) return;
   std::memcpy(stream + at.directory, entries.data(), 2 * entries.size());

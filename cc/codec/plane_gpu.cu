@@ -501,21 +501,10 @@ Quantizer QuantizerOf(const PlaneParams& p) {
 
 StreamHeader HeaderOf(DType dtype, const Geometry& g, int64_t channels,
                       uint64_t total_bytes) {
-  const Sections at(g);
-  StreamHeader h = {};
-  h.magic = kStreamMagic;
-  h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(CodecId::kPlane);
-  h.dtype = static_cast<uint8_t>(dtype);
+  StreamHeader h = MakeHeader(CodecId::kPlane, dtype, g.n, channels,
+                              plane::kLog2Pixels, g.tiles, Sections(g),
+                              total_bytes);
   h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
-  h.n = static_cast<uint64_t>(g.n);
-  h.channels = static_cast<uint32_t>(channels);
-  h.log2_pixels = plane::kLog2Pixels;
-  h.total_bytes = total_bytes;
-  h.n_chunks = static_cast<uint32_t>(g.tiles);
-  h.directory_offset = static_cast<uint32_t>(at.directory);
-  h.table_offset = static_cast<uint32_t>(at.table);
-  h.payload_offset = static_cast<uint32_t>(at.payload);
   return h;
 }
 
@@ -530,12 +519,8 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
   checked = CheckGeometry(n, g);
   if (!checked.ok()) return checked;
   const Sections at(g);
-  if (stream_bytes < at.payload || (stream_bytes - at.payload) % 4 != 0) {
-    return Status::Damaged(
-        "codec A stream: it must hold header, directory and table, " +
-        std::to_string(at.payload) + " bytes, and whole words after, got " +
-        std::to_string(stream_bytes) + " bytes; pass the whole stream");
-  }
+  checked = gpu::CheckStreamBytes(kCodec, stream_bytes, at.payload);
+  if (!checked.ok()) return checked;
   if (n == 0) return {};
   Stream s;
   s.bytes = static_cast<const uint8_t*>(stream_dev);
@@ -601,11 +586,8 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                      void* out_dev, CUstream_st* stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
-  if (totals.words > UINT32_MAX) {
-    return Status::Invalid("codec A on the GPU: a stream holds at most 2^32 - "
-                           "1 words, got " + std::to_string(totals.words) +
-                           "; split the tensor");
-  }
+  s = gpu::CheckWords(kCodec, totals);
+  if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
   const gpu::Scratch at = ScratchOf(g);
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);

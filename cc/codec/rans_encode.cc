@@ -330,22 +330,12 @@ const PlaneStats& RansEncoder::stats() const { return impl_->stats; }
 void RansEncoder::Impl::FillHeader(uint8_t* stream) const {
   const rans::Sections at(geometry, counted);
   std::memset(stream, 0, at.payload);
-  StreamHeader h = {};
-  h.magic = kStreamMagic;
-  h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(CodecId::kRans);
-  h.dtype = static_cast<uint8_t>(params.dtype);
+  StreamHeader h =
+      MakeHeader(CodecId::kRans, params.dtype, params.n, params.channels,
+                 geometry.log2_pixels, geometry.chunks, at, total_bytes);
   h.flags = plane::FlagsOf(quantizer.coding, geometry.flat);
-  h.n = static_cast<uint64_t>(params.n);
-  h.channels = static_cast<uint32_t>(params.channels);
-  h.log2_pixels = static_cast<uint32_t>(geometry.log2_pixels);
   h.step = quantizer.step;
   h.inv = quantizer.inv;
-  h.total_bytes = total_bytes;
-  h.n_chunks = static_cast<uint32_t>(geometry.chunks);
-  h.directory_offset = static_cast<uint32_t>(at.directory);
-  h.table_offset = static_cast<uint32_t>(at.table);
-  h.payload_offset = static_cast<uint32_t>(at.payload);
   std::memcpy(stream, &h, sizeof h);
   rans::TableHead table = {};
   table.stride = static_cast<uint32_t>(model.stride);

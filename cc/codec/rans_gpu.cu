@@ -584,21 +584,10 @@ Target TargetOf(const Scratch& at, uint8_t* scratch) {
 
 StreamHeader HeaderOf(DType dtype, const Geometry& g, int64_t channels,
                       bool counted, uint64_t total_bytes) {
-  const rans::Sections at(g, counted);
-  StreamHeader h = {};
-  h.magic = kStreamMagic;
-  h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(CodecId::kRans);
-  h.dtype = static_cast<uint8_t>(dtype);
+  StreamHeader h = MakeHeader(CodecId::kRans, dtype, g.n, channels,
+                              g.log2_pixels, g.chunks,
+                              rans::Sections(g, counted), total_bytes);
   h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
-  h.n = static_cast<uint64_t>(g.n);
-  h.channels = static_cast<uint32_t>(channels);
-  h.log2_pixels = static_cast<uint32_t>(g.log2_pixels);
-  h.total_bytes = total_bytes;
-  h.n_chunks = static_cast<uint32_t>(g.chunks);
-  h.directory_offset = static_cast<uint32_t>(at.directory);
-  h.table_offset = static_cast<uint32_t>(at.table);
-  h.payload_offset = static_cast<uint32_t>(at.payload);
   return h;
 }
 
@@ -664,13 +653,9 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
   const Geometry g(n, channels);
   checked = CheckGeometry(n, g);
   if (!checked.ok()) return checked;
-  const uint64_t least = rans::Sections(g, false).payload;
-  if (stream_bytes < least || stream_bytes % 4 != 0) {
-    return Status::Damaged(
-        "codec B stream: it must hold header, directory and table, " +
-        std::to_string(least) + " bytes, and whole words after, got " +
-        std::to_string(stream_bytes) + " bytes; pass the whole stream");
-  }
+  checked = gpu::CheckStreamBytes(kCodec, stream_bytes,
+                                  rans::Sections(g, false).payload);
+  if (!checked.ok()) return checked;
   if (n == 0) return {};
   const Stream view = {static_cast<const uint8_t*>(stream_dev), stream_bytes,
                        HeaderOf(dtype, g, channels, false, stream_bytes)};
@@ -729,11 +714,8 @@ Status RansGpuWrite(const RansParams& params, const void* x_dev,
                     void* out_dev, CUstream_st* stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
-  if (totals.words > UINT32_MAX) {
-    return Status::Invalid(std::string(kCodec) +
-                           ": a stream holds at most 2^32 - 1 words, got " +
-                           std::to_string(totals.words) + "; split the tensor");
-  }
+  s = gpu::CheckWords(kCodec, totals);
+  if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
   const Scratch at(g, params.dtype);
   auto* scratch = static_cast<uint8_t*>(const_cast<void*>(scratch_dev));

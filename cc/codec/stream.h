@@ -1,5 +1,4 @@
-// The 64-byte header every stream of codecs A (plane) and B (rans) starts
-// with. docs/codec-format.md is the specification.
+// The 64-byte header every stream starts with. docs/codec-format.md is the specification.
 #ifndef TF_COMPTRAIN_CC_CODEC_STREAM_H_
 #define TF_COMPTRAIN_CC_CODEC_STREAM_H_
 
@@ -55,6 +54,28 @@ static_assert(offsetof(StreamHeader, n) == 8, "packed layout");
 static_assert(offsetof(StreamHeader, step) == 24, "packed layout");
 static_assert(offsetof(StreamHeader, total_bytes) == 32, "packed layout");
 static_assert(offsetof(StreamHeader, payload_offset) == 52, "packed layout");
+
+// All but flags, step and inv. at: has the offsets of the sections directory,
+// table and payload.
+template <class Sections>
+StreamHeader MakeHeader(CodecId codec, DType dtype, int64_t n,
+                        int64_t channels, int log2_pixels, int64_t chunks,
+                        const Sections& at, uint64_t total_bytes) {
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(codec);
+  h.dtype = static_cast<uint8_t>(dtype);
+  h.n = static_cast<uint64_t>(n);
+  h.channels = static_cast<uint32_t>(channels);
+  h.log2_pixels = static_cast<uint32_t>(log2_pixels);
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(chunks);
+  h.directory_offset = static_cast<uint32_t>(at.directory);
+  h.table_offset = static_cast<uint32_t>(at.table);
+  h.payload_offset = static_cast<uint32_t>(at.payload);
+  return h;
+}
 
 }  // namespace comptrain
 

@@ -45,6 +45,26 @@ struct Scratch {
   }
 };
 
+// Whether a payload's words can be counted in a table of u32. codec: its name,
+// as messages have it.
+inline Status CheckWords(const char* codec, const GpuTotals& totals) {
+  if (totals.words <= UINT32_MAX) return {};
+  return Status::Invalid(std::string(codec) +
+                         ": a stream holds at most 2^32 - 1 words, got " +
+                         std::to_string(totals.words) + "; split the tensor");
+}
+
+// Whether so many bytes can be a stream: kernels read its head unasked, and
+// its payload by words.
+inline Status CheckStreamBytes(const char* codec, uint64_t stream_bytes,
+                               uint64_t payload_offset) {
+  if (stream_bytes >= payload_offset && stream_bytes % 4 == 0) return {};
+  return Status::Damaged(
+      std::string(codec) + ": a stream must hold header, directory and table, " +
+      std::to_string(payload_offset) + " bytes, and whole words after, got " +
+      std::to_string(stream_bytes) + " bytes; pass the whole stream");
+}
+
 static __device__ inline int WarpSum(int v) {
   for (int d = kWarpLanes / 2; d > 0; d /= 2) v += __shfl_xor_sync(kAll, v, d);
   return v;

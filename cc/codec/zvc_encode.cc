@@ -139,19 +139,9 @@ int64_t ZvcEncoder::nonzero() const { return impl_->nonzero; }
 // Header, directory and table, with their padding.
 void ZvcEncoder::Impl::FillHeader(uint8_t* stream) const {
   std::memset(stream, 0, layout.payload);
-  StreamHeader h = {};
-  h.magic = kStreamMagic;
-  h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(CodecId::kZvc);
-  h.dtype = static_cast<uint8_t>(params.dtype);
-  h.n = static_cast<uint64_t>(params.n);
-  h.channels = static_cast<uint32_t>(params.channels);
-  h.log2_pixels = zvc::kLog2ChunkValues;
-  h.total_bytes = total_bytes;
-  h.n_chunks = static_cast<uint32_t>(layout.chunks);
-  h.directory_offset = static_cast<uint32_t>(layout.directory);
-  h.table_offset = static_cast<uint32_t>(layout.table);
-  h.payload_offset = static_cast<uint32_t>(layout.payload);
+  const StreamHeader h =
+      MakeHeader(CodecId::kZvc, params.dtype, params.n, params.channels,
+                 zvc::kLog2ChunkValues, layout.chunks, layout, total_bytes);
   std::memcpy(stream, &h, sizeof h);
   if (layout.chunks == 0) return;
   std::memcpy(stream + layout.directory, words.data(), 2 * words.size());

@@ -185,20 +185,8 @@ gpu::Scratch ScratchOf(const Layout& layout) {
 
 StreamHeader HeaderOf(DType dtype, const Layout& layout, int64_t channels,
                       uint64_t total_bytes) {
-  StreamHeader h = {};
-  h.magic = kStreamMagic;
-  h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(CodecId::kZvc);
-  h.dtype = static_cast<uint8_t>(dtype);
-  h.n = static_cast<uint64_t>(layout.n);
-  h.channels = static_cast<uint32_t>(channels);
-  h.log2_pixels = zvc::kLog2ChunkValues;
-  h.total_bytes = total_bytes;
-  h.n_chunks = static_cast<uint32_t>(layout.chunks);
-  h.directory_offset = static_cast<uint32_t>(layout.directory);
-  h.table_offset = static_cast<uint32_t>(layout.table);
-  h.payload_offset = static_cast<uint32_t>(layout.payload);
-  return h;
+  return MakeHeader(CodecId::kZvc, dtype, layout.n, channels,
+                    zvc::kLog2ChunkValues, layout.chunks, layout, total_bytes);
 }
 
 // Decodes with make_sink(S()), a function from the storage type to a sink.
@@ -206,16 +194,11 @@ template <class MakeSink>
 Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
               int64_t n, int64_t channels, uint32_t* damaged_dev,
               CUstream_st* stream, const MakeSink& make_sink) {
-  const Status s = CheckParams(n, channels, dtype);
+  Status s = CheckParams(n, channels, dtype);
   if (!s.ok()) return s;
   const Layout layout(n, dtype);
-  if (stream_bytes < layout.payload ||
-      (stream_bytes - layout.payload) % 4 != 0) {
-    return Status::Damaged(
-        "codec C stream: it must hold header, directory and table, " +
-        std::to_string(layout.payload) + " bytes, and whole words after, got " +
-        std::to_string(stream_bytes) + " bytes; pass the whole stream");
-  }
+  s = gpu::CheckStreamBytes(kCodec, stream_bytes, layout.payload);
+  if (!s.ok()) return s;
   if (n == 0) return {};
   const Stream view = {static_cast<const uint8_t*>(stream_dev),
                        (stream_bytes - layout.payload) / 4,
@@ -276,11 +259,8 @@ Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
                    void* out_dev, CUstream_st* stream) {
   Status s = CheckParams(p.n, p.channels, p.dtype);
   if (!s.ok()) return s;
-  if (totals.words > UINT32_MAX) {
-    return Status::Invalid(std::string(kCodec) +
-                           ": a stream holds at most 2^32 - 1 words, got " +
-                           std::to_string(totals.words) + "; split the tensor");
-  }
+  s = gpu::CheckWords(kCodec, totals);
+  if (!s.ok()) return s;
   const Layout layout(p.n, p.dtype);
   const gpu::Scratch at = ScratchOf(layout);
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
