@@ -105,6 +105,7 @@ def fit(
       ValueError: Before training: a dataset that is batched, of unknown length or unsteady order;
         `min_batch` above `batch_size`; a checkpoint of another model or other data; bad numbers; a strategy
         of several replicas that is no MirroredStrategy.
+      RuntimeError: Keras 2.
       tf.errors.ResourceExhaustedError: Out of memory at `min_batch`. The model is as it was at the
         last snapshot.
 
@@ -112,6 +113,7 @@ def fit(
       >>> ct.compress_model(model)
       >>> ct.fit(model, images, labels, batch_size=256, epochs=20, checkpoint_dir="run1")
     """
+    _keras.require_keras_3("tf_comptrain.fit", "Use model.fit")
     _check_numbers(batch_size=batch_size, epochs=epochs, snapshot_every=snapshot_every, min_batch=min_batch)
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise ValueError(f"`retries` must be an integer, 0 or more. Received: {retries!r}.")

@@ -81,3 +81,12 @@ def test_saved_model_is_a_plain_one(data, tmp_path):
     plain, _, _ = three_layer_model()
     plain.load_weights(tmp_path / "weights.h5")
     np.testing.assert_array_equal(plain.predict(data[0], verbose=0), model.predict(data[0], verbose=0))
+
+
+def test_what_needs_keras_3_says_so(data):
+    with pytest.raises(RuntimeError, match="needs Keras 3.*Use a fixed one"):
+        ct.elastic_batch(data, 32)
+    model, optimizer, loss = three_layer_model()
+    model.compile(optimizer, loss)
+    with pytest.raises(RuntimeError, match="needs Keras 3.*Use model.fit"):
+        ct.fit(model, *data)

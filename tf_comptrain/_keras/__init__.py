@@ -81,7 +81,7 @@ from tf_comptrain._keras.training import (
     unwatch_steps,
     watch_steps,
 )
-from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain._keras.version import KERAS_3, require_keras_3
 
 __all__ = [
     "KERAS_3",
@@ -136,6 +136,7 @@ __all__ = [
     "replay_scope",
     "replica_parts",
     "replaying",
+    "require_keras_3",
     "reset_call",
     "reset_train_step",
     "set_call",

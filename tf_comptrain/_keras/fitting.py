@@ -13,7 +13,7 @@ from tensorflow import keras
 
 from tf_comptrain._keras.layers import strategy_scope
 from tf_comptrain._keras.training import build_optimizer
-from tf_comptrain._keras.version import KERAS_3, KERAS_VERSION
+from tf_comptrain._keras.version import KERAS_3, require_keras_3
 
 if KERAS_3:
     from keras.src.backend.tensorflow import trainer as _trainer
@@ -41,11 +41,7 @@ def follow_cardinality() -> None:
     An epoch of exactly that many steps ends without a step on no data, which would advance
     `optimizer.iterations`. The progress bar follows too.
     """
-    if not KERAS_3:
-        raise NotImplementedError(
-            f"Batch sizes that change from epoch to epoch need Keras 3; this is Keras {KERAS_VERSION}. "
-            "Use a fixed batch size, or TensorFlow 2.16 or newer."
-        )
+    require_keras_3("A batch size that changes from epoch to epoch", "Use a fixed one")
     if _trainer.TFEpochIterator.__name__ == "_FollowingIterator":
         return
 
@@ -101,11 +97,6 @@ def unsteady_shuffle_of(dataset: tf.data.Dataset) -> str | None:
 
 def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
     """Makes every variable of a training now (weights, slots, metrics), and the train function."""
-    if not KERAS_3:
-        raise NotImplementedError(
-            f"tf_comptrain.fit needs Keras 3; this is Keras {KERAS_VERSION}. Use model.fit, or TensorFlow "
-            "2.16 or newer."
-        )
     model._assert_compile_called("fit")
     with strategy_scope(model):
         model._symbolic_build(data_batch=batches.element_spec)

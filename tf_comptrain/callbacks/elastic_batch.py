@@ -69,6 +69,7 @@ def elastic_batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -
       TypeError: Neither a tf.data.Dataset nor a tuple.
       ValueError: Arrays of different lengths; a dataset that is batched already, infinite or of
         unknown length; a bad size.
+      RuntimeError: Keras 2.
 
     Example:
       >>> data = ct.elastic_batch((images, labels), batch_size=64)
