@@ -14,6 +14,9 @@ import data
 import group_quantization
 import report
 import study
+from tensorflow import keras
+
+from tf_comptrain.codecs import State
 
 
 @pytest.mark.parametrize("bits", [2, 4])
@@ -33,6 +36,26 @@ def test_group_quantization(bits, shape):
     error = np.array(restored) - x.numpy()
     assert np.abs(error).max() <= 1.02 * step + 0.02  # ends in bfloat16
     assert np.abs(error.mean(0)).max() < 0.2 * step + 0.02  # rounding up or down at random: no bias
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 6, 5), (32, 7)])
+def test_group_quantization_behind_batch_normalization(shape):
+    """The gradient is that of plain batch normalization, at the values that come back."""
+    codec = group_quantization.GroupQuantization(4)
+    keras.utils.set_random_seed(1)
+    x, dy = tf.random.normal(shape, 1.0, 2.0), tf.random.normal(shape)
+    gamma = tf.random.normal(shape[-1:])
+    over = list(range(len(shape) - 1))
+    stream = codec.compress(x, tf.zeros([len(State._fields)]), 0.1, False)[1]
+    x_hat = codec.decompress(stream, tf.shape(x), x.dtype, dy)
+    with tf.GradientTape() as tape:
+        tape.watch([x_hat, gamma])
+        mean, variance = tf.nn.moments(x_hat, over)
+        y = gamma * (x_hat - mean) * tf.math.rsqrt(variance + 1e-3)
+    wanted = tape.gradient(y, [x_hat, gamma], dy)
+    dx, dgamma, dbeta = codec.batch_norm_gradient(stream, dy, gamma, mean, tf.math.rsqrt(variance + 1e-3))
+    for ours, plain in zip((dx, dgamma, dbeta), (*wanted, tf.reduce_sum(dy, over))):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_left_to_run_comes_seed_by_seed():

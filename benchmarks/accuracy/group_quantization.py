@@ -61,6 +61,16 @@ class GroupQuantization(Codec):
         values = codes * (ends[:, 1:] / (2**self.bits - 1)) + ends[:, :1]
         return tf.cast(_from_groups(values, shape), dtype)
 
+    def batch_norm_gradient(self, stream, dy, gamma, mean, inv_std):
+        x_hat = tf.cast(self.decompress(stream, tf.shape(dy), dy.dtype, dy), tf.float32)
+        x_norm = (x_hat - mean) * inv_std
+        slope = tf.cast(dy, tf.float32)
+        over = list(range(slope.shape.rank - 1))
+        dbeta, dgamma = tf.reduce_sum(slope, over), tf.reduce_sum(slope * x_norm, over)
+        count = tf.cast(tf.size(slope) // tf.size(dbeta), tf.float32)
+        dx = gamma * inv_std * (slope - (dbeta + x_norm * dgamma) / count)
+        return tf.cast(dx, dy.dtype), dgamma, dbeta
+
 
 def _to_groups(x: tf.Tensor) -> tf.Tensor:
     """[groups, GROUP]; a group never spans two samples, and only for small images two channels."""
