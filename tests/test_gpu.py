@@ -47,7 +47,7 @@ def test_the_kernels_answer_as_the_cpu():
     assert gpu_check.problem() is None
 
 
-@pytest.mark.parametrize("codec", ["plane", "plane+dither", "rans", "rans+dither", "zvc"])
+@pytest.mark.parametrize("codec", ["plane", "plane+dither", "rans", "rans+dither", "zvc", "auto"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_the_executor_compresses(codec, policy):
     needs_kernels()

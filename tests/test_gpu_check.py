@@ -66,11 +66,3 @@ def test_a_failed_check_warns_once_and_trains_plain(with_gpu, caplog):
         model.train_on_batch(X, Y)
     assert sum("failed their check" in record.getMessage() for record in caplog.records) == 1
     assert not any(streams(model))
-
-
-def test_codecs_without_gpu_kernels_train_plain(with_gpu):
-    with_gpu.setattr(gpu_check, "_first_difference", lambda device: None)
-    model = compiled(small_cnn(), jit_compile=False)
-    assert "'auto' has no kernel" in ct.compress_model(model, codec="auto").obstacle
-    model.train_on_batch(X, Y)
-    assert not any(streams(model))

@@ -105,7 +105,6 @@ class Codec:
       mask_of_restored: `mask_gradient` decodes, so that the mask x_hat > 0 of a restored ReLU output is worth
         keeping. With dither it is not the same: values restored from near zero may be negative.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
-      on_gpu: The executor has GPU kernels for its streams.
       predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
         "dense" tensors.
     """
@@ -115,7 +114,6 @@ class Codec:
     carries_mask = True
     mask_of_restored = False
     under_xla = True
-    on_gpu = True
     predicted_bits: dict[str, float]
 
     @property
@@ -309,7 +307,6 @@ class AutoCodec(Codec):
 
     format = "auto"
     mask_of_restored = True  # where it chose codec B
-    on_gpu = False  # where readers must be told the codec when the graph is made
     predicted_bits = {"sparse": 3.0, "dense": 3.3}
 
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_comptrain import native
 
 _STATE = (0.1,) + (0.0,) * 8  # an absolute bound
-_CODECS = ("plane", "rans", "zvc")
+_CODECS = ("plane", "rans", "zvc", "auto")
 
 
 def on_gpu() -> bool:

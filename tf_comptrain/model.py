@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs, gpu_check, native
+from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.plan import Plan, StorageChoice, plan_model
 from tf_comptrain.prediction import predicted_rows
@@ -211,11 +211,9 @@ def _obstacle(model: keras.Model, codec: Codec | None = None) -> str | None:
 
 def _codec_obstacle(codec: Codec, xla: bool) -> str | None:
     """Why a codec cannot run, under XLA or in the executor."""
-    if xla and not codec.under_xla:
-        return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
-    if not xla and gpu_check.on_gpu() and not codec.on_gpu:
-        return f"on a GPU, for which codec {codec.name!r} has no kernel: use 'plane', 'rans' or 'zvc'"
-    return None
+    if not xla or codec.under_xla:
+        return None
+    return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
 
 
 def compress_model(

@@ -49,6 +49,7 @@ EMULATED_GPU = "emulated_gpu"
 EMULATED_SHAPES = "12"  # random ones that are tried
 EMULATED_FLAGS = [
     *("-x", "c++", "-D__CUDACC__", "-U_FORTIFY_SOURCE", f"-I{ROOT}/cc/codec/{EMULATED_GPU}"),
+    *("-include", "cuda_runtime.h"),  # as nvcc does
     *("-Wno-unknown-pragmas", "-Wno-unused-function"),
 ]
 # Instruction sets are chosen at run time, so they belong to single files.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cc/codec/bitmask.h"
+#include "cc/codec/choose.h"
 #include "cc/codec/codec.h"
 #include "cc/codec/codec_gpu.h"
 #include "cc/codec/gradient_stats.h"
@@ -135,16 +136,21 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
   Bytes expected(x.size());
   DecodeStream(cpu.data(), cpu.size(), p.dtype, p.n, expected.data(), SerialFor);
   const DeviceBytes out(x.size()), flag(Bytes(4, 0));
-  auto* damaged = static_cast<uint32_t*>(flag.data());
-  Ok(GpuDecode(codec.id, stream.data(), bytes, p.dtype, p.n, p.channels,
-               out.data(), damaged, nullptr));
+  GpuEncoded from;
+  from.stream_dev = stream.data();
+  from.bytes = bytes;
+  from.dtype = p.dtype;
+  from.n = p.n;
+  from.channels = p.channels;
+  from.damaged_dev = static_cast<uint32_t*>(flag.data());
+  from.any_codec = (*random)() % 2;
+  Ok(GpuDecode(codec.id, from, out.data(), nullptr));
   CHECK_MSG(out.Read() == expected, what);
   CHECK_MSG(ReadDamaged(flag) == 0, what);
   if (p.mid_rise || p.dither || IsLossless(codec.id)) {
     StreamMaskGradient(cpu.data(), cpu.size(), p.dtype, p.n, x.data(),
                        expected.data(), SerialFor);
-    Ok(GpuMaskGradient(codec.id, stream.data(), bytes, p.dtype, p.n, p.channels,
-                       x_dev.data(), out.data(), damaged, nullptr));
+    Ok(GpuMaskGradient(codec.id, from, x_dev.data(), out.data(), nullptr));
     CHECK_MSG(out.Read() == expected, what);
   }
 
@@ -153,15 +159,26 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
   for (int i = 0; i < 4 && !broken.empty(); ++i) {
     broken[(*random)() % broken.size()] ^= 1 << (*random)() % 8;
   }
-  // With a damaged codec field the CPU would ask another decoder.
-  broken[offsetof(StreamHeader, codec)] = static_cast<uint8_t>(codec.id);
+  if (!from.any_codec) {  // with a damaged one the CPU asks another decoder
+    broken[offsetof(StreamHeader, codec)] = static_cast<uint8_t>(codec.id);
+  }
   const DeviceBytes broken_dev(broken);
-  Ok(GpuDecode(codec.id, broken_dev.data(), bytes, p.dtype, p.n, p.channels,
-               out.data(), damaged, nullptr));
+  from.stream_dev = broken_dev.data();
+  Ok(GpuDecode(codec.id, from, out.data(), nullptr));
   const Status on_cpu = DecodeStream(broken.data(), broken.size(), p.dtype, p.n,
                                      expected.data(), SerialFor);
   CUDA(cudaDeviceSynchronize());
   if (on_cpu.ok()) CHECK_MSG(out.Read() == expected, "damaged, " + what);
+
+  // Too short for any codec: noticed by the one that the header names.
+  if (p.n == 0 || !from.any_codec) return;
+  const DeviceBytes header(Bytes(cpu.begin(), cpu.begin() + sizeof(StreamHeader)));
+  CUDA(cudaMemset(flag.data(), 0, 4));
+  from.stream_dev = header.data();
+  from.bytes = sizeof(StreamHeader);
+  Ok(GpuDecode(codec.id, from, out.data(), nullptr));
+  CHECK_MSG(out.Read() == Bytes(x.size()), "short, " + what);
+  CHECK_MSG(ReadDamaged(flag) != 0, "short, " + what);
 }
 
 // ReLU outputs or normalized values, in runs as images have them.
@@ -174,6 +191,42 @@ std::vector<float> Activations(int64_t n, bool relu, uint32_t seed) {
     if (relu) v = std::max(v, 0.0f);
   }
   return x;
+}
+
+// The GPU's sample, and the codec that it leads to.
+void TestChoice() {
+  int64_t chosen[4] = {};
+  for (DType dtype : kAllDTypes) {
+    for (int64_t channels : {3, 8, 48, 64, 100, 512}) {
+      for (int kind = 0; kind < 3; ++kind) {
+        EncodeParams p;
+        p.dtype = dtype;
+        p.channels = channels;
+        p.width = 14;
+        p.n = (kMinChosenValues * (1 + kind) / channels + 1) * channels;
+        p.eb = kind == 2 ? 1e-6f : 0.1f;
+        // Noise for codec A, smooth images for B; few values, tightly bound, for C.
+        std::vector<float> values = Activations(p.n, false, channels);
+        for (int64_t i = 0; i < p.n; ++i) {
+          if (kind == 1) values[i] = 5 * std::sin(0.01f * (i / channels) + i % channels);
+          if (kind == 2 && i % 16 != 0) values[i] = 0;
+        }
+        const Bytes x = ToTensor(values, dtype);
+        const SamplePlan plan(p);
+        const DeviceBytes x_dev(x), sample(plan.n * ItemBytes(dtype));
+        Ok(TakeSampleGpu(x_dev.data(), dtype, plan, sample.data(), nullptr));
+        const Bytes found = sample.Read();
+        const std::string what = Text({CodecId::kPlane, "a choice"}, p);
+        CHECK_MSG(plan.n > 0 && found == SampleOf(x.data(), dtype, plan), what);
+        const CodecId codec = ChooseBySample(found.data(), plan, p);
+        CHECK_MSG(codec == ChooseCodec(x.data(), p), what);
+        ++chosen[static_cast<int>(codec)];
+      }
+    }
+  }
+  for (const Codec& codec : kCodecs) {
+    CHECK_MSG(chosen[static_cast<int>(codec.id)] > 0, codec.name);
+  }
 }
 
 // Masks, statistics and batch normalization of one tensor.
@@ -365,9 +418,14 @@ void Speeds(const Codec& codec, int mb) {
         best = std::min(best, s.count());
       }
     }
+    GpuEncoded from;
+    from.stream_dev = stream.data();
+    from.bytes = bytes;
+    from.n = p.n;
+    from.channels = p.channels;
+    from.damaged_dev = static_cast<uint32_t*>(flag.data());
     const auto decode = [&] {
-      Ok(GpuDecode(codec.id, stream.data(), bytes, p.dtype, p.n, p.channels,
-                   copy.data(), static_cast<uint32_t*>(flag.data()), nullptr));
+      Ok(GpuDecode(codec.id, from, copy.data(), nullptr));
     };
     const auto copy_all = [&] {
       CUDA(cudaMemcpyAsync(copy.data(), x.data(), 4 * p.n,
@@ -400,6 +458,7 @@ int main(int argc, char** argv) {
   cudaDeviceProp properties;
   comptrain::Require(cudaGetDeviceProperties(&properties, 0), "properties");
   comptrain::TestPools();
+  comptrain::TestChoice();
   comptrain::TestShapes(argc > 1 ? std::atoi(argv[1]) : 200);
   const int status = comptrain::FinishTests();
   std::vector<int> sizes = {16, 64, 256};

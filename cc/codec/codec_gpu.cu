@@ -10,6 +10,17 @@ namespace {
 
 ZvcParams Lossless(const EncodeParams& p) { return {p.dtype, p.n, p.channels}; }
 
+// read(codec) for every codec that the stream may be of.
+template <class Read>
+Status ForReaders(CodecId id, const GpuEncoded& from, const Read& read) {
+  if (!from.any_codec) return read(id);
+  for (CodecId reader : {CodecId::kPlane, CodecId::kRans, CodecId::kZvc}) {
+    const Status s = read(reader);
+    if (!s.ok()) return s;
+  }
+  return {};
+}
+
 }  // namespace
 
 size_t GpuScratchBytes(CodecId id, const EncodeParams& params) {
@@ -65,39 +76,34 @@ Status GpuWrite(CodecId id, const EncodeParams& params, const void* x_dev,
   return PlaneGpuWrite(params, x_dev, scratch_dev, totals, out_dev, stream);
 }
 
-Status GpuDecode(CodecId id, const void* stream_dev, size_t stream_bytes,
-                 DType dtype, int64_t n, int64_t channels, void* out_dev,
-                 uint32_t* damaged_dev, CUstream_st* stream) {
-  switch (id) {
-    case CodecId::kRans:
-      return RansGpuDecode(stream_dev, stream_bytes, dtype, n, channels,
-                           out_dev, damaged_dev, stream);
-    case CodecId::kZvc:
-      return ZvcGpuDecode(stream_dev, stream_bytes, dtype, n, channels, out_dev,
-                          damaged_dev, stream);
-    case CodecId::kPlane:
-      break;
-  }
-  return PlaneGpuDecode(stream_dev, stream_bytes, dtype, n, channels, out_dev,
-                        damaged_dev, stream);
+Status GpuDecode(CodecId id, const GpuEncoded& from, void* out_dev,
+                 CUstream_st* stream) {
+  return ForReaders(id, from, [&](CodecId reader) {
+    switch (reader) {
+      case CodecId::kRans:
+        return RansGpuDecode(from, out_dev, stream);
+      case CodecId::kZvc:
+        return ZvcGpuDecode(from, out_dev, stream);
+      case CodecId::kPlane:
+        break;
+    }
+    return PlaneGpuDecode(from, out_dev, stream);
+  });
 }
 
-Status GpuMaskGradient(CodecId id, const void* stream_dev, size_t stream_bytes,
-                       DType dtype, int64_t n, int64_t channels,
-                       const void* dy_dev, void* dx_dev, uint32_t* damaged_dev,
-                       CUstream_st* stream) {
-  switch (id) {
-    case CodecId::kRans:
-      return RansGpuMaskGradient(stream_dev, stream_bytes, dtype, n, channels,
-                                 dy_dev, dx_dev, damaged_dev, stream);
-    case CodecId::kZvc:
-      return ZvcGpuMaskGradient(stream_dev, stream_bytes, dtype, n, channels,
-                                dy_dev, dx_dev, damaged_dev, stream);
-    case CodecId::kPlane:
-      break;
-  }
-  return PlaneGpuMaskGradient(stream_dev, stream_bytes, dtype, n, channels,
-                              dy_dev, dx_dev, damaged_dev, stream);
+Status GpuMaskGradient(CodecId id, const GpuEncoded& from, const void* dy_dev,
+                       void* dx_dev, CUstream_st* stream) {
+  return ForReaders(id, from, [&](CodecId reader) {
+    switch (reader) {
+      case CodecId::kRans:
+        return RansGpuMaskGradient(from, dy_dev, dx_dev, stream);
+      case CodecId::kZvc:
+        return ZvcGpuMaskGradient(from, dy_dev, dx_dev, stream);
+      case CodecId::kPlane:
+        break;
+    }
+    return PlaneGpuMaskGradient(from, dy_dev, dx_dev, stream);
+  });
 }
 
 }  // namespace comptrain

@@ -21,15 +21,12 @@ Status GpuWrite(CodecId id, const EncodeParams& params, const void* x_dev,
                 const void* scratch_dev, const GpuTotals& totals, void* out_dev,
                 CUstream_st* stream);
 
-// id: of the stream, whose header the host does not see. channels: the last
-// dimension of the tensor.
-Status GpuDecode(CodecId id, const void* stream_dev, size_t stream_bytes,
-                 DType dtype, int64_t n, int64_t channels, void* out_dev,
-                 uint32_t* damaged_dev, CUstream_st* stream);
-Status GpuMaskGradient(CodecId id, const void* stream_dev, size_t stream_bytes,
-                       DType dtype, int64_t n, int64_t channels,
-                       const void* dy_dev, void* dx_dev, uint32_t* damaged_dev,
-                       CUstream_st* stream);
+// id: of the stream, whose header the host does not see. With from.any_codec the
+// stream says it, at the price of a launch for every codec, and id is not read.
+Status GpuDecode(CodecId id, const GpuEncoded& from, void* out_dev,
+                 CUstream_st* stream);
+Status GpuMaskGradient(CodecId id, const GpuEncoded& from, const void* dy_dev,
+                       void* dx_dev, CUstream_st* stream);
 
 }  // namespace comptrain
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "cc/codec/bitmask_kernels.h"
+#include "cc/codec/choose.h"
 #include "cc/codec/half.h"
 #include "cc/codec/host_device.h"
 #include "cc/codec/pool_kernels.h"
@@ -48,6 +49,22 @@ struct ApplyBits {
     const bool set = bits[i / 8] >> (i % 8) & 1;
     const float factor = set ? on : off;
     dx[i] = set || off != 0.0f ? ScaleScalar(dy[i], factor) : T{};
+  }
+};
+
+// --- choose.h ----------------------------------------------------------------
+
+// Item: an element of the sample.
+template <class T>
+struct TakeSample {
+  SamplePlan plan;
+  const T* x;
+  T* sample;
+
+  COMPTRAIN_HD void operator()(int64_t item) const {
+    const int64_t i = item % SamplePlan::kBlockValues;
+    sample[item] = x[plan.First(item / SamplePlan::kBlockValues) +
+                     i / plan.unit * plan.row + i % plan.unit];
   }
 };
 

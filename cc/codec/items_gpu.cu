@@ -124,6 +124,18 @@ Status MaxPoolGpuGradient(const uint8_t* index, DType dtype,
       stream);
 }
 
+Status TakeSampleGpu(const void* x, DType dtype, const SamplePlan& plan,
+                     void* sample, CUstream_st* stream) {
+  return ForTypedItems(
+      "taking a sample", dtype, plan.n,
+      [&](auto type) {
+        using T = decltype(type);
+        return TakeSample<T>{plan, static_cast<const T*>(x),
+                             static_cast<T*>(sample)};
+      },
+      stream);
+}
+
 // The summary, then the sums it is made of.
 size_t SummaryGpuScratchBytes() {
   return sizeof(Summary) * (1 + ReductionSize(kSummaryItems, 1));

@@ -1,5 +1,5 @@
-// Masks, pooling, sums and the gradient of batch normalization on a GPU: what
-// bitmask.h, pool.h, gradient_stats.h and batch_norm.h do on a CPU.
+// Masks, pooling, samples, sums and the gradient of batch normalization on a GPU:
+// what bitmask.h, pool.h, choose.h, gradient_stats.h and batch_norm.h do on a CPU.
 //
 // Every call is asynchronous on the caller's stream, allocates nothing, and
 // returns an error of the CUDA runtime as Status::Invalid. All pointers are to
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cc/codec/choose.h"
 #include "cc/codec/pool.h"
 #include "cc/codec/status.h"
 #include "cc/codec/stream.h"
@@ -31,6 +32,10 @@ Status MaxPoolGpuIndex(const void* x, DType dtype, const PoolShape& shape,
 Status MaxPoolGpuGradient(const uint8_t* index, DType dtype,
                           const PoolShape& shape, const void* dy, void* dx,
                           CUstream_st* stream);
+
+// sample: plan.n elements.
+Status TakeSampleGpu(const void* x, DType dtype, const SamplePlan& plan,
+                     void* sample, CUstream_st* stream);
 
 // What is in a tensor. The summary is the first thing in scratch.
 size_t SummaryGpuScratchBytes();

@@ -386,6 +386,7 @@ struct Stream {
   uint64_t payload_words;
   uint32_t directory, table, payload;
   StreamHeader expected;  // all but flags, step and inv
+  bool any_codec;
 };
 
 // Whether the header is one that the host expects; fills in the arithmetic.
@@ -405,7 +406,8 @@ __device__ bool OpenHeader(const Stream& s, DType dtype, Quantizer* q) {
          h.log2_pixels == e.log2_pixels && h.total_bytes == e.total_bytes &&
          h.n_chunks == e.n_chunks && h.directory_offset == e.directory_offset &&
          h.table_offset == e.table_offset &&
-         h.payload_offset == e.payload_offset && h.step > 0;
+         h.payload_offset == e.payload_offset &&
+         h.total_bytes >= h.payload_offset && h.step > 0;
 }
 
 template <class T, class Sink>
@@ -416,6 +418,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords + 2];
   if (tile >= tensor.tiles) return;
+  if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kPlane)) return;
   uint32_t* words = of_warp[warp];
   const auto* entries = reinterpret_cast<const uint16_t*>(s.bytes + s.directory);
   const auto* starts = reinterpret_cast<const uint32_t*>(s.bytes + s.table);
@@ -510,30 +513,31 @@ StreamHeader HeaderOf(DType dtype, const Geometry& g, int64_t channels,
 
 // Decodes with Sink(T()), a function from the storage type to a sink.
 template <class MakeSink>
-Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
-              int64_t n, int64_t channels, uint32_t* damaged_dev,
-              CUstream_st* stream, const MakeSink& make_sink) {
-  Status checked = CheckTensor('A', n, channels, dtype, Isa::kScalar);
+Status Decode(const GpuEncoded& from, CUstream_st* stream,
+              const MakeSink& make_sink) {
+  Status checked =
+      CheckTensor('A', from.n, from.channels, from.dtype, Isa::kScalar);
   if (!checked.ok()) return checked;
-  const Geometry g(n, channels);
-  checked = CheckGeometry(n, g);
+  const Geometry g(from.n, from.channels);
+  checked = CheckGeometry(from.n, g);
   if (!checked.ok()) return checked;
   const Sections at(g);
-  checked = gpu::CheckStreamBytes(kCodec, stream_bytes, at.payload);
-  if (!checked.ok()) return checked;
-  if (n == 0) return {};
+  checked = gpu::CheckStreamBytes(kCodec, from, at.payload);
+  if (!checked.ok() || from.n == 0) return checked;
   Stream s;
-  s.bytes = static_cast<const uint8_t*>(stream_dev);
-  s.payload_words = (stream_bytes - at.payload) / 4;
+  s.bytes = static_cast<const uint8_t*>(from.stream_dev);
+  s.payload_words = (from.bytes - at.payload) / 4;
   s.directory = static_cast<uint32_t>(at.directory);
   s.table = static_cast<uint32_t>(at.table);
   s.payload = static_cast<uint32_t>(at.payload);
-  s.expected = HeaderOf(dtype, g, channels, stream_bytes);
-  WithStorageType(dtype, [&](auto type) {
+  s.expected = HeaderOf(from.dtype, g, from.channels, from.bytes);
+  s.any_codec = from.any_codec;
+  WithStorageType(from.dtype, [&](auto type) {
     const auto sink = make_sink(type);
     checked = gpu::Launch(
         kCodec, "decoding", DecodeTiles<decltype(type), decltype(make_sink(type))>,
-        Blocks(g), kThreads, 0, stream, s, dtype, TensorOf(g), sink, damaged_dev);
+        Blocks(g), kThreads, 0, stream, s, from.dtype, TensorOf(g), sink,
+        from.damaged_dev);
   });
   return checked;
 }
@@ -617,26 +621,21 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
   return s;
 }
 
-Status PlaneGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
-                      int64_t n, int64_t channels, void* out_dev,
-                      uint32_t* damaged_dev, CUstream_st* stream) {
-  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
-                stream, [&](auto type) {
-                  using T = decltype(type);
-                  return Values<T>{static_cast<T*>(out_dev)};
-                });
+Status PlaneGpuDecode(const GpuEncoded& from, void* out_dev,
+                      CUstream_st* stream) {
+  return Decode(from, stream, [&](auto type) {
+    using T = decltype(type);
+    return Values<T>{static_cast<T*>(out_dev)};
+  });
 }
 
-Status PlaneGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
-                            DType dtype, int64_t n, int64_t channels,
-                            const void* dy_dev, void* dx_dev,
-                            uint32_t* damaged_dev, CUstream_st* stream) {
-  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
-                stream, [&](auto type) {
-                  using T = decltype(type);
-                  return MaskedGradient<T>{static_cast<const T*>(dy_dev),
-                                           static_cast<T*>(dx_dev)};
-                });
+Status PlaneGpuMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                            void* dx_dev, CUstream_st* stream) {
+  return Decode(from, stream, [&](auto type) {
+    using T = decltype(type);
+    return MaskedGradient<T>{static_cast<const T*>(dy_dev),
+                             static_cast<T*>(dx_dev)};
+  });
 }
 
 }  // namespace comptrain

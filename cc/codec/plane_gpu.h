@@ -35,18 +35,14 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                      const void* scratch_dev, const GpuTotals& totals,
                      void* out_dev, CUstream_st* stream);
 
-// out_dev: n elements. channels: the last dimension, which the stream must have
-// been written with. A damaged stream sets *damaged_dev to a value other than
-// 0; nothing is read or written outside the buffers, and tiles that do not add
-// up come out as zeros. The caller zeroes *damaged_dev.
-Status PlaneGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
-                      int64_t n, int64_t channels, void* out_dev,
-                      uint32_t* damaged_dev, CUstream_st* stream);
+// out_dev: from.n elements. The stream must have been written with from.channels.
+// Where it is damaged nothing is read or written outside the buffers, and tiles
+// that do not add up come out as zeros.
+Status PlaneGpuDecode(const GpuEncoded& from, void* out_dev,
+                      CUstream_st* stream);
 // As PlaneMaskGradient; dy_dev and dx_dev may be the same.
-Status PlaneGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
-                            DType dtype, int64_t n, int64_t channels,
-                            const void* dy_dev, void* dx_dev,
-                            uint32_t* damaged_dev, CUstream_st* stream);
+Status PlaneGpuMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                            void* dx_dev, CUstream_st* stream);
 
 }  // namespace comptrain
 

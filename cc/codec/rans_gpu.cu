@@ -394,6 +394,7 @@ struct Stream {
   // All but flags, step, inv and the offset of the payload, which the stream
   // says, and that of a stream with built-in frequencies in its place.
   StreamHeader expected;
+  bool any_codec;
 };
 
 // How a block reads a stream: codes of how many rows its warps hold on to. Most
@@ -428,6 +429,7 @@ __device__ bool OpenRans(const Stream& s, DType dtype, OpenedStream* o) {
   o->quantizer.dtype = dtype;
   o->quantizer.step = h.step;
   const StreamHeader& e = s.expected;
+  if (s.n_bytes < e.payload_offset) return false;
   TableHead table;
   memcpy(&table, s.bytes + e.table_offset, sizeof table);
   o->stride = static_cast<int>(table.stride);
@@ -478,6 +480,7 @@ template <class T, class Sink>
 __global__ void DecodeChunks(Stream s, DType dtype, Geometry geometry,
                              BuiltIn built_in, int shape_rows, int fewer_rows,
                              Sink sink, uint32_t* damaged) {
+  if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kRans)) return;
   OpenedStream o;
   bool good = OpenRans(s, dtype, &o);
   if (!good) o.stride = o.shift = 0;
@@ -645,21 +648,21 @@ Status CopyFromScratch(const RansParams& p, const Geometry& g, const void* x_dev
 
 // Decodes with make_sink(T()), a function from the storage type to a sink.
 template <class MakeSink>
-Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
-              int64_t n, int64_t channels, uint32_t* damaged_dev,
-              CUstream_st* stream, const MakeSink& make_sink) {
-  Status checked = CheckTensor('B', n, channels, dtype, Isa::kScalar);
+Status Decode(const GpuEncoded& from, CUstream_st* stream,
+              const MakeSink& make_sink) {
+  Status checked =
+      CheckTensor('B', from.n, from.channels, from.dtype, Isa::kScalar);
   if (!checked.ok()) return checked;
-  const Geometry g(n, channels);
-  checked = CheckGeometry(n, g);
+  const Geometry g(from.n, from.channels);
+  checked = CheckGeometry(from.n, g);
   if (!checked.ok()) return checked;
-  checked = gpu::CheckStreamBytes(kCodec, stream_bytes,
-                                  rans::Sections(g, false).payload);
-  if (!checked.ok()) return checked;
-  if (n == 0) return {};
-  const Stream view = {static_cast<const uint8_t*>(stream_dev), stream_bytes,
-                       HeaderOf(dtype, g, channels, false, stream_bytes)};
-  WithStorageType(dtype, [&](auto type) {
+  checked =
+      gpu::CheckStreamBytes(kCodec, from, rans::Sections(g, false).payload);
+  if (!checked.ok() || from.n == 0) return checked;
+  const Stream view = {static_cast<const uint8_t*>(from.stream_dev), from.bytes,
+                       HeaderOf(from.dtype, g, from.channels, false, from.bytes),
+                       from.any_codec};
+  WithStorageType(from.dtype, [&](auto type) {
     using T = decltype(type);
     const auto sink = make_sink(type);
     int fewer_rows = 0;
@@ -669,8 +672,8 @@ Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
           kCodec, "decoding", DecodeChunks<T, decltype(make_sink(type))>,
           plane::CeilDiv(g.chunks, shape.warps), shape.warps * kWarpLanes,
           sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
-          stream, view, dtype, g, BuiltIn(), shape.rows, fewer_rows, sink,
-          damaged_dev);
+          stream, view, from.dtype, g, BuiltIn(), shape.rows, fewer_rows, sink,
+          from.damaged_dev);
       fewer_rows = shape.rows;
     }
   });
@@ -741,26 +744,21 @@ Status RansGpuWrite(const RansParams& params, const void* x_dev,
   return s;
 }
 
-Status RansGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
-                     int64_t n, int64_t channels, void* out_dev,
-                     uint32_t* damaged_dev, CUstream_st* stream) {
-  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
-                stream, [&](auto type) {
-                  using T = decltype(type);
-                  return Values<T>{static_cast<T*>(out_dev)};
-                });
+Status RansGpuDecode(const GpuEncoded& from, void* out_dev,
+                     CUstream_st* stream) {
+  return Decode(from, stream, [&](auto type) {
+    using T = decltype(type);
+    return Values<T>{static_cast<T*>(out_dev)};
+  });
 }
 
-Status RansGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
-                           DType dtype, int64_t n, int64_t channels,
-                           const void* dy_dev, void* dx_dev,
-                           uint32_t* damaged_dev, CUstream_st* stream) {
-  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
-                stream, [&](auto type) {
-                  using T = decltype(type);
-                  return MaskedGradient<T>{static_cast<const T*>(dy_dev),
-                                           static_cast<T*>(dx_dev)};
-                });
+Status RansGpuMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                           void* dx_dev, CUstream_st* stream) {
+  return Decode(from, stream, [&](auto type) {
+    using T = decltype(type);
+    return MaskedGradient<T>{static_cast<const T*>(dy_dev),
+                             static_cast<T*>(dx_dev)};
+  });
 }
 
 }  // namespace comptrain

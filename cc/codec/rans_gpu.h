@@ -28,16 +28,12 @@ Status RansGpuWrite(const RansParams& params, const void* x_dev,
                     const void* scratch_dev, const GpuTotals& totals,
                     void* out_dev, CUstream_st* stream);
 
-// A damaged stream sets *damaged_dev; chunks that do not add up come out as
-// zeros.
-Status RansGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
-                     int64_t n, int64_t channels, void* out_dev,
-                     uint32_t* damaged_dev, CUstream_st* stream);
+// Chunks that do not add up come out as zeros.
+Status RansGpuDecode(const GpuEncoded& from, void* out_dev,
+                     CUstream_st* stream);
 // As RansMaskGradient, for dy and dx of the stream's own dtype.
-Status RansGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
-                           DType dtype, int64_t n, int64_t channels,
-                           const void* dy_dev, void* dx_dev,
-                           uint32_t* damaged_dev, CUstream_st* stream);
+Status RansGpuMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                           void* dx_dev, CUstream_st* stream);
 
 }  // namespace comptrain
 

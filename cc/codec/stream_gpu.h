@@ -3,7 +3,10 @@
 #ifndef TF_COMPTRAIN_CC_CODEC_STREAM_GPU_H_
 #define TF_COMPTRAIN_CC_CODEC_STREAM_GPU_H_
 
+#include <cstddef>
 #include <cstdint>
+
+#include "cc/codec/stream.h"
 
 struct CUstream_st;  // cudaStream_t, without CUDA's headers
 
@@ -14,6 +17,18 @@ struct GpuTotals {
   uint64_t words;  // of the payload
   uint64_t nonzero;
   double sum, sum_sq;  // of the finite values
+};
+
+// A stream in device memory, and what the host knows of it.
+struct GpuEncoded {
+  const void* stream_dev = nullptr;
+  size_t bytes = 0;
+  DType dtype = DType::kF32;
+  int64_t n = 0, channels = 1;  // channels: the last dimension of the tensor
+  // Set to a value other than 0 where the stream is damaged; the caller zeroes it.
+  uint32_t* damaged_dev = nullptr;
+  // The stream may be another codec's: it is left to that one's reader then.
+  bool any_codec = false;
 };
 
 }  // namespace comptrain

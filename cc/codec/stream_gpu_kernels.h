@@ -54,15 +54,34 @@ inline Status CheckWords(const char* codec, const GpuTotals& totals) {
                          std::to_string(totals.words) + "; split the tensor");
 }
 
-// Whether so many bytes can be a stream: kernels read its head unasked, and
-// its payload by words.
-inline Status CheckStreamBytes(const char* codec, uint64_t stream_bytes,
+// Whether the bytes can be a stream: kernels read its header unasked, and its
+// payload by words. payload_offset: that of this codec's streams.
+inline Status CheckStreamBytes(const char* codec, const GpuEncoded& from,
                                uint64_t payload_offset) {
-  if (stream_bytes >= payload_offset && stream_bytes % 4 == 0) return {};
+  const uint64_t least =
+      from.any_codec ? sizeof(StreamHeader) : payload_offset;
+  if (from.bytes >= least && from.bytes % 4 == 0) return {};
   return Status::Damaged(
       std::string(codec) + ": a stream must hold header, directory and table, " +
-      std::to_string(payload_offset) + " bytes, and whole words after, got " +
-      std::to_string(stream_bytes) + " bytes; pass the whole stream");
+      std::to_string(least) + " bytes, and whole words after, got " +
+      std::to_string(from.bytes) + " bytes; pass the whole stream");
+}
+
+// What the reader of a codec has to leave alone; one that names no codec is
+// codec A's, as it is on a CPU.
+static __device__ inline bool IsAnothers(const uint8_t* stream, CodecId reader) {
+  const uint8_t codec = stream[offsetof(StreamHeader, codec)];
+  const bool b = codec == static_cast<uint8_t>(CodecId::kRans);
+  const bool c = codec == static_cast<uint8_t>(CodecId::kZvc);
+  switch (reader) {
+    case CodecId::kRans:
+      return !b;
+    case CodecId::kZvc:
+      return !c;
+    case CodecId::kPlane:
+      break;
+  }
+  return b || c;
 }
 
 static __device__ inline int WarpSum(int v) {

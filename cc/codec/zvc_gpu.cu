@@ -99,6 +99,7 @@ struct Stream {
   const uint8_t* bytes;
   uint64_t payload_words;
   StreamHeader expected;
+  bool any_codec;
 };
 
 __device__ bool HeaderIsRight(const Stream& s) {
@@ -108,7 +109,7 @@ __device__ bool HeaderIsRight(const Stream& s) {
       return false;
     }
   }
-  return true;
+  return s.expected.total_bytes >= s.expected.payload_offset;
 }
 
 // What a decoder makes of a tensor's element i.
@@ -134,6 +135,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t chunk =
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
   if (chunk >= layout.chunks) return;
+  if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kZvc)) return;
   const DeviceWarp warp(lane);
   const auto* entries =
       reinterpret_cast<const uint16_t*>(s.bytes + layout.directory);
@@ -191,26 +193,25 @@ StreamHeader HeaderOf(DType dtype, const Layout& layout, int64_t channels,
 
 // Decodes with make_sink(S()), a function from the storage type to a sink.
 template <class MakeSink>
-Status Decode(const void* stream_dev, size_t stream_bytes, DType dtype,
-              int64_t n, int64_t channels, uint32_t* damaged_dev,
-              CUstream_st* stream, const MakeSink& make_sink) {
-  Status s = CheckParams(n, channels, dtype);
+Status Decode(const GpuEncoded& from, CUstream_st* stream,
+              const MakeSink& make_sink) {
+  Status s = CheckParams(from.n, from.channels, from.dtype);
   if (!s.ok()) return s;
-  const Layout layout(n, dtype);
-  s = gpu::CheckStreamBytes(kCodec, stream_bytes, layout.payload);
-  if (!s.ok()) return s;
-  if (n == 0) return {};
-  const Stream view = {static_cast<const uint8_t*>(stream_dev),
-                       (stream_bytes - layout.payload) / 4,
-                       HeaderOf(dtype, layout, channels, stream_bytes)};
-  Status launched;
-  WithStorageType(dtype, [&](auto type) {
+  const Layout layout(from.n, from.dtype);
+  s = gpu::CheckStreamBytes(kCodec, from, layout.payload);
+  if (!s.ok() || from.n == 0) return s;
+  const Stream view = {static_cast<const uint8_t*>(from.stream_dev),
+                       (from.bytes - layout.payload) / 4,
+                       HeaderOf(from.dtype, layout, from.channels, from.bytes),
+                       from.any_codec};
+  WithStorageType(from.dtype, [&](auto type) {
     const auto sink = make_sink(type);
-    launched = gpu::Launch(
+    s = gpu::Launch(
         kCodec, "decoding", DecodeChunks<decltype(type), decltype(make_sink(type))>,
-        Blocks(layout), kThreads, 0, stream, view, layout, sink, damaged_dev);
+        Blocks(layout), kThreads, 0, stream, view, layout, sink,
+        from.damaged_dev);
   });
-  return launched;
+  return s;
 }
 
 }  // namespace
@@ -284,26 +285,21 @@ Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
   return s;
 }
 
-Status ZvcGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
-                    int64_t n, int64_t channels, void* out_dev,
-                    uint32_t* damaged_dev, CUstream_st* stream) {
-  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
-                stream, [&](auto type) {
-                  using S = decltype(type);
-                  return Values<S>{static_cast<BitsOf<S>*>(out_dev)};
-                });
+Status ZvcGpuDecode(const GpuEncoded& from, void* out_dev,
+                    CUstream_st* stream) {
+  return Decode(from, stream, [&](auto type) {
+    using S = decltype(type);
+    return Values<S>{static_cast<BitsOf<S>*>(out_dev)};
+  });
 }
 
-Status ZvcGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
-                          DType dtype, int64_t n, int64_t channels,
-                          const void* dy_dev, void* dx_dev,
-                          uint32_t* damaged_dev, CUstream_st* stream) {
-  return Decode(stream_dev, stream_bytes, dtype, n, channels, damaged_dev,
-                stream, [&](auto type) {
-                  using S = decltype(type);
-                  return MaskedGradient<S>{static_cast<const BitsOf<S>*>(dy_dev),
-                                           static_cast<BitsOf<S>*>(dx_dev)};
-                });
+Status ZvcGpuMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                          void* dx_dev, CUstream_st* stream) {
+  return Decode(from, stream, [&](auto type) {
+    using S = decltype(type);
+    return MaskedGradient<S>{static_cast<const BitsOf<S>*>(dy_dev),
+                             static_cast<BitsOf<S>*>(dx_dev)};
+  });
 }
 
 }  // namespace comptrain

@@ -26,16 +26,12 @@ Status ZvcGpuWrite(const ZvcParams& params, const void* x_dev,
                    const void* scratch_dev, const GpuTotals& totals,
                    void* out_dev, CUstream_st* stream);
 
-// A damaged stream sets *damaged_dev; chunks that do not add up come out as
-// zeros.
-Status ZvcGpuDecode(const void* stream_dev, size_t stream_bytes, DType dtype,
-                    int64_t n, int64_t channels, void* out_dev,
-                    uint32_t* damaged_dev, CUstream_st* stream);
+// Chunks that do not add up come out as zeros.
+Status ZvcGpuDecode(const GpuEncoded& from, void* out_dev,
+                    CUstream_st* stream);
 // As ZvcMaskGradient, for dy and dx of the stream's own dtype.
-Status ZvcGpuMaskGradient(const void* stream_dev, size_t stream_bytes,
-                          DType dtype, int64_t n, int64_t channels,
-                          const void* dy_dev, void* dx_dev,
-                          uint32_t* damaged_dev, CUstream_st* stream);
+Status ZvcGpuMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                          void* dx_dev, CUstream_st* stream);
 
 }  // namespace comptrain
 

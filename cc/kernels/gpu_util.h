@@ -39,26 +39,25 @@ inline absl::Status AllocateScratch(tensorflow::OpKernelContext* ctx,
       tensorflow::TensorShape({static_cast<int64_t>(bytes)}), scratch);
 }
 
-// Copies from the device to *to, and waits for all that was launched before. An
-// op that waits like this also keeps the host from running ahead of the GPU.
-template <class T>
-absl::Status ReadBack(tensorflow::OpKernelContext* ctx, const void* from_dev,
-                      T* to) {
+// Copies from the device to *host, which it allocates, and waits for all that was
+// launched before. An op that waits like this also keeps the host from running
+// ahead of the GPU.
+inline absl::Status ReadBack(tensorflow::OpKernelContext* ctx,
+                             const void* from_dev, size_t bytes,
+                             tensorflow::Tensor* host) {
   // Pinned: a copy to pageable memory is staged by the driver.
   tensorflow::AllocatorAttributes pinned;
   pinned.set_on_host(true);
   pinned.set_gpu_compatible(true);
-  tensorflow::Tensor host;
-  absl::Status s =
-      ctx->allocate_temp(tensorflow::DT_UINT8,
-                         tensorflow::TensorShape({sizeof(T)}), &host, pinned);
+  absl::Status s = ctx->allocate_temp(
+      tensorflow::DT_UINT8,
+      tensorflow::TensorShape({static_cast<int64_t>(bytes)}), host, pinned);
   if (!s.ok()) return s;
   CUstream_st* stream = GpuStream(ctx);
-  s = CudaStatus(cudaMemcpyAsync(MutableData(&host), from_dev, sizeof(T),
+  s = CudaStatus(cudaMemcpyAsync(MutableData(host), from_dev, bytes,
                                  cudaMemcpyDeviceToHost, stream),
                  "a copy to the host");
   if (s.ok()) s = CudaStatus(cudaStreamSynchronize(stream), "waiting");
-  if (s.ok()) std::memcpy(to, Data(host), sizeof(T));
   return s;
 }
 

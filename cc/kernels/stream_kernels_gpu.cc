@@ -1,7 +1,9 @@
 // GPU kernels of Compress, Decompress, StreamMaskGrad and BatchNormGrad: validate,
 // allocate, call cc/codec.
 #include <cmath>
+#include <cstring>
 
+#include "cc/codec/choose.h"
 #include "cc/codec/codec_gpu.h"
 #include "cc/codec/items.h"
 #include "cc/codec/items_gpu.h"
@@ -21,24 +23,10 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// The codec of an op; a stream does not tell the host what it is.
-absl::Status ReadGpuCodec(OpKernelConstruction* ctx, CodecId* codec) {
-  bool is_auto = false;
-  const absl::Status s = ReadCodec(ctx, codec, &is_auto);
-  if (!s.ok() || !is_auto) return s;
-  return absl::UnimplementedError(
-      "codec 'auto' has no GPU kernels; use codec 'plane', 'rans' or 'zvc'");
-}
-
-int64_t ChannelsOf(const TensorShape& shape) {
-  return shape.num_elements() == 0 ? 1 : Channels(shape);
-}
-
 class CompressGpuOp : public OpKernel {
  public:
   explicit CompressGpuOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-    OP_REQUIRES_OK(ctx, ReadGpuCodec(ctx, &attrs_.codec));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -52,36 +40,43 @@ class CompressGpuOp : public OpKernel {
     OP_REQUIRES_OK(ctx, DamageFlag::Get(&unused_word));
 
     // The scale of the tensor itself: where bounds are relative to its range,
-    // and at the first step.
+    // and at the first step. What a codec is chosen by.
+    const bool needs_summary = attrs_.of_range || attrs_.NeedsSigma(state);
+    const SamplePlan plan = attrs_.is_auto ? SamplePlan(params) : SamplePlan();
     Summary summary;
-    if (attrs_.of_range || attrs_.NeedsSigma(state)) {
-      OP_REQUIRES_OK(ctx, Summarize(ctx, x, params, &summary));
-    }
+    Tensor sample;
+    OP_REQUIRES_OK(ctx,
+                   Look(ctx, x, plan, &sample, needs_summary ? &summary : nullptr));
     const double range =
         attrs_.of_range && summary.finite > 0
             ? static_cast<double>(summary.high) - summary.low
             : 0;
     params.eb = attrs_.Bound(state, range, [&] { return Sigma(summary); });
+    const CodecId codec = attrs_.is_auto
+                              ? ChooseBySample(Data(sample), plan, params)
+                              : attrs_.codec;
 
     Tensor scratch;
-    const size_t scratch_bytes = GpuScratchBytes(attrs_.codec, params);
+    const size_t scratch_bytes = GpuScratchBytes(codec, params);
     OP_REQUIRES_OK(
         ctx, AllocateScratch(ctx, scratch_bytes + sizeof(GpuTotals), &scratch));
     auto* const scratch_dev = static_cast<uint8_t*>(MutableData(&scratch));
     auto* const totals_dev =
         reinterpret_cast<GpuTotals*>(scratch_dev + scratch_bytes);
-    OP_REQUIRES_OK(ctx, ToAbsl(GpuMeasure(attrs_.codec, params, Data(x),
+    OP_REQUIRES_OK(ctx, ToAbsl(GpuMeasure(codec, params, Data(x),
                                           scratch_dev, totals_dev, stream)));
+    Tensor totals_host;
+    OP_REQUIRES_OK(ctx, ReadBack(ctx, totals_dev, sizeof *totals_dev, &totals_host));
     GpuTotals totals;
-    OP_REQUIRES_OK(ctx, ReadBack(ctx, totals_dev, &totals));
+    std::memcpy(&totals, Data(totals_host), sizeof totals);
 
     Tensor* out = nullptr;
-    const int64_t stream_bytes = GpuStreamBytes(attrs_.codec, params, totals);
+    const int64_t stream_bytes = GpuStreamBytes(codec, params, totals);
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(1, TensorShape({stream_bytes}), &out));
     OP_REQUIRES_OK(ctx,
-                   ToAbsl(GpuWrite(attrs_.codec, params, Data(x), scratch_dev,
-                                   totals, MutableData(out), stream)));
+                   ToAbsl(GpuWrite(codec, params, Data(x), scratch_dev, totals,
+                                   MutableData(out), stream)));
     Tensor* new_state = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, TensorShape({kStateFields}),
                                              &new_state));
@@ -95,14 +90,33 @@ class CompressGpuOp : public OpKernel {
   }
 
  private:
-  static absl::Status Summarize(OpKernelContext* ctx, const Tensor& x,
-                                const EncodeParams& params, Summary* summary) {
+  // Brings to the host, in one copy, a sample where there is to be one, and a
+  // summary where there is room for it.
+  static absl::Status Look(OpKernelContext* ctx, const Tensor& x,
+                           const SamplePlan& plan, Tensor* sample,
+                           Summary* summary) {
+    const DType dtype = ToDType(x.dtype());
+    const size_t sample_bytes = plan.n * ItemBytes(dtype);
+    if (sample_bytes == 0 && summary == nullptr) return absl::OkStatus();
     Tensor scratch;
-    absl::Status s = AllocateScratch(ctx, SummaryGpuScratchBytes(), &scratch);
+    absl::Status s = AllocateScratch(
+        ctx, sample_bytes + (summary ? SummaryGpuScratchBytes() : 0), &scratch);
     if (!s.ok()) return s;
-    s = ToAbsl(SummarizeGpu(Data(x), params.dtype, params.n,
-                            MutableData(&scratch), GpuStream(ctx)));
-    return s.ok() ? ReadBack(ctx, Data(scratch), summary) : s;
+    auto* const at = static_cast<uint8_t*>(MutableData(&scratch));
+    s = ToAbsl(TakeSampleGpu(Data(x), dtype, plan, at, GpuStream(ctx)));
+    if (s.ok() && summary) {
+      s = ToAbsl(SummarizeGpu(Data(x), dtype, x.NumElements(), at + sample_bytes,
+                              GpuStream(ctx)));
+    }
+    if (s.ok()) {
+      s = ReadBack(ctx, at, sample_bytes + (summary ? sizeof *summary : 0),
+                   sample);
+    }
+    if (s.ok() && summary) {
+      std::memcpy(summary, static_cast<const uint8_t*>(Data(*sample)) + sample_bytes,
+                  sizeof *summary);
+    }
+    return s;
   }
 
   static double Sigma(const Summary& s) {
@@ -114,78 +128,82 @@ class CompressGpuOp : public OpKernel {
   CompressAttrs attrs_;
 };
 
-class DecompressGpuOp : public OpKernel {
+// What the ops that read a stream, their first input, have in common.
+class ReaderOp : public OpKernel {
  public:
-  explicit DecompressGpuOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ReadGpuCodec(ctx, &codec_));
+  explicit ReaderOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ReadCodec(ctx, &codec_, &is_auto_));
   }
 
-  void Compute(OpKernelContext* ctx) override {
+ protected:
+  // The stream as one of a tensor of that type and shape.
+  absl::Status Open(OpKernelContext* ctx, tensorflow::DataType dtype,
+                    const TensorShape& shape, GpuEncoded* from) const {
     const Tensor& stream = ctx->input(0);
-    TensorShape shape;
-    OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(ctx->input(1), &shape));
-    uint32_t* damaged = nullptr;
-    OP_REQUIRES_OK(ctx, DamageFlag::Get(&damaged));
-    Tensor* x_hat = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(GpuDecode(codec_, Data(stream), stream.NumElements(),
-                              ToDType(x_hat->dtype()), x_hat->NumElements(),
-                              ChannelsOf(shape), MutableData(x_hat), damaged,
-                              GpuStream(ctx))));
+    from->stream_dev = Data(stream);
+    from->bytes = stream.NumElements();
+    from->dtype = ToDType(dtype);
+    from->n = shape.num_elements();
+    from->channels = from->n == 0 ? 1 : Channels(shape);
+    from->any_codec = is_auto_;
+    return DamageFlag::Get(&from->damaged_dev);
   }
+  CodecId codec() const { return codec_; }
 
  private:
-  CodecId codec_;
+  CodecId codec_ = CodecId::kPlane;
+  bool is_auto_ = false;
 };
 
-class StreamMaskGradGpuOp : public OpKernel {
+class DecompressGpuOp : public ReaderOp {
  public:
-  explicit StreamMaskGradGpuOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ReadGpuCodec(ctx, &codec_));
-  }
+  using ReaderOp::ReaderOp;
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor& stream = ctx->input(0);
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(ctx->input(1), &shape));
+    GpuEncoded from;
+    OP_REQUIRES_OK(ctx,
+                   Open(ctx, ctx->expected_output_dtype(0), shape, &from));
+    Tensor* x_hat = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
+    OP_REQUIRES_OK(ctx, ToAbsl(GpuDecode(codec(), from, MutableData(x_hat),
+                                         GpuStream(ctx))));
+  }
+};
+
+class StreamMaskGradGpuOp : public ReaderOp {
+ public:
+  using ReaderOp::ReaderOp;
+
+  void Compute(OpKernelContext* ctx) override {
     const Tensor& dy = ctx->input(1);
-    uint32_t* damaged = nullptr;
-    OP_REQUIRES_OK(ctx, DamageFlag::Get(&damaged));
+    GpuEncoded from;
+    OP_REQUIRES_OK(ctx, Open(ctx, dy.dtype(), dy.shape(), &from));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(),
                                                               &dx));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(GpuMaskGradient(codec_, Data(stream), stream.NumElements(),
-                                    ToDType(dy.dtype()), dy.NumElements(),
-                                    ChannelsOf(dy.shape()), Data(dy),
-                                    MutableData(dx), damaged, GpuStream(ctx))));
+    OP_REQUIRES_OK(ctx, ToAbsl(GpuMaskGradient(codec(), from, Data(dy),
+                                               MutableData(dx), GpuStream(ctx))));
   }
-
- private:
-  CodecId codec_;
 };
 
-class BatchNormGradGpuOp : public OpKernel {
+class BatchNormGradGpuOp : public ReaderOp {
  public:
-  explicit BatchNormGradGpuOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ReadGpuCodec(ctx, &codec_));
-  }
+  using ReaderOp::ReaderOp;
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor& stream = ctx->input(0);
     const Tensor& dy = ctx->input(1);
     int64_t channels = 0;
     OP_REQUIRES_OK(ctx, BatchNormChannelsOf(ctx, &channels));
-    uint32_t* damaged = nullptr;
-    OP_REQUIRES_OK(ctx, DamageFlag::Get(&damaged));
-    const DType dtype = ToDType(dy.dtype());
-    const int64_t n = dy.NumElements();
+    GpuEncoded from;
+    OP_REQUIRES_OK(ctx, Open(ctx, dy.dtype(), dy.shape(), &from));
     CUstream_st* const on = GpuStream(ctx);
 
     Tensor x_hat;
     OP_REQUIRES_OK(ctx, ctx->allocate_temp(dy.dtype(), dy.shape(), &x_hat));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(GpuDecode(codec_, Data(stream), stream.NumElements(), dtype,
-                              n, channels, MutableData(&x_hat), damaged, on)));
+    OP_REQUIRES_OK(ctx,
+                   ToAbsl(GpuDecode(codec(), from, MutableData(&x_hat), on)));
     Tensor* dx = nullptr;
     Tensor* dgamma = nullptr;
     Tensor* dbeta = nullptr;
@@ -196,20 +214,18 @@ class BatchNormGradGpuOp : public OpKernel {
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(2, TensorShape({channels}), &dbeta));
     Tensor scratch;
-    OP_REQUIRES_OK(ctx, AllocateScratch(
-                            ctx, BatchNormGpuScratchBytes(n, channels), &scratch));
+    OP_REQUIRES_OK(
+        ctx, AllocateScratch(ctx, BatchNormGpuScratchBytes(from.n, channels),
+                             &scratch));
     OP_REQUIRES_OK(
         ctx, ToAbsl(BatchNormGpuGradient(
-                 Data(x_hat), dtype, n, channels, Data(dy),
+                 Data(x_hat), from.dtype, from.n, channels, Data(dy),
                  ctx->input(2).flat<float>().data(),
                  ctx->input(3).flat<float>().data(),
                  ctx->input(4).flat<float>().data(), MutableData(&scratch),
                  MutableData(dx), dgamma->flat<float>().data(),
                  dbeta->flat<float>().data(), on)));
   }
-
- private:
-  CodecId codec_;
 };
 
 COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_GPU, CompressGpuOp,

@@ -53,7 +53,7 @@ gamma: [channels].
 mean: [channels], of the batch.
 inv_std: [channels], 1 / sqrt(population variance of the batch + epsilon).
 state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
-codec: as Comptrain>Compress had it; XLA: 'plane', GPU: not 'auto'.
+codec: as Comptrain>Compress had it; XLA: 'plane'.
 mid_rise, bits: XLA: as Comptrain>Compress had them.
 )doc");
 

@@ -93,7 +93,7 @@ stream: bytes of Comptrain>Compress.
 shape: of the result; its element count must be the stream's.
 gate: the incoming gradient.
 state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
-codec: GPU: as Comptrain>Compress had it. CPU: the stream says it.
+codec: GPU: as Comptrain>Compress had it, or 'auto'. CPU: the stream says it.
 mid_rise, bits: XLA: as Comptrain>Compress had them.
 x_hat: |x - x_hat| <= bound for every finite element; x itself for 'zvc'.
 )doc");
@@ -113,7 +113,7 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
 Gradient of ReLU from the mid-rise or lossless stream of its output: dy where
 the stored value is not zero, else 0.
 
-codec: GPU: as Comptrain>Compress had it. CPU: the stream says it.
+codec: GPU: as Comptrain>Compress had it, or 'auto'. CPU: the stream says it.
 bits: XLA: as Comptrain>Compress had it.
 )doc");
 
