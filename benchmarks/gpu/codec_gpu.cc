@@ -19,11 +19,13 @@
 #include <thread>
 #include <vector>
 
+#include "cc/codec/batch_norm.h"
 #include "cc/codec/bitmask.h"
 #include "cc/codec/choose.h"
 #include "cc/codec/codec.h"
 #include "cc/codec/codec_gpu.h"
 #include "cc/codec/gradient_stats.h"
+#include "cc/codec/items.h"
 #include "cc/codec/items_gpu.h"
 #include "cc/codec/codec_test_util.h"
 #include "cc/codec/pool.h"
@@ -106,6 +108,28 @@ Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
   return stream;
 }
 
+// The CPU's verdict on one bit of the payload.
+void TestPayloadDamage(const Codec& codec, const Bytes& stream, GpuEncoded from,
+                       const DeviceBytes& out, const EncodeParams& p,
+                       std::mt19937* random) {
+  StreamHeader header;
+  std::memcpy(&header, stream.data(), sizeof header);
+  if (stream.size() == header.payload_offset) return;
+  const std::string what = "payload damaged, " + Text(codec, p);
+  Bytes broken = stream, expected(p.n * ItemBytes(p.dtype));
+  broken[header.payload_offset +
+         (*random)() % (stream.size() - header.payload_offset)] ^=
+      1 << (*random)() % 8;
+  const bool ok = DecodeStream(broken.data(), broken.size(), p.dtype, p.n,
+                               expected.data(), SerialFor).ok();
+  const DeviceBytes broken_dev(broken), flag(Bytes(4, 0));
+  from.stream_dev = broken_dev.data();
+  from.damaged_dev = static_cast<uint32_t*>(flag.data());
+  Ok(GpuDecode(codec.id, from, out.data(), nullptr));
+  CHECK_MSG((ReadDamaged(flag) == 0) == ok, what);
+  if (ok) CHECK_MSG(out.Read() == expected, what);
+}
+
 void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
              std::mt19937* random) {
   const std::string what = Text(codec, p);
@@ -169,6 +193,7 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
                                      expected.data(), SerialFor);
   CUDA(cudaDeviceSynchronize());
   if (on_cpu.ok()) CHECK_MSG(out.Read() == expected, "damaged, " + what);
+  TestPayloadDamage(codec, cpu, from, out, p, random);
 
   // Too short for any codec: noticed by the one that the header names.
   if (p.n == 0 || !from.any_codec) return;
@@ -238,16 +263,18 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
   BitmaskPack(x.data(), p.dtype, p.n, 0.0f, 6.0f, want_bits.data(), SerialFor);
   Ok(BitmaskGpuPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
   CHECK_MSG(bits.Read() == want_bits, what);
-  BitmaskGradient(want_bits.data(), p.dtype, p.n, 1.5f, 0.25f, x.data(),
-                  want.data(), SerialFor);
-  Ok(BitmaskGpuGradient(bits_dev, p.dtype, p.n, 1.5f, 0.25f, x_dev.data(),
-                        out.data(), nullptr));
-  CHECK_MSG(out.Read() == want, what);
+  for (float off : {0.0f, 0.25f}) {
+    BitmaskGradient(want_bits.data(), p.dtype, p.n, 1.5f, off, x.data(),
+                    want.data(), SerialFor);
+    Ok(BitmaskGpuGradient(bits_dev, p.dtype, p.n, 1.5f, off, x_dev.data(),
+                          out.data(), nullptr));
+    CHECK_MSG(out.Read() == want, what);
+  }
 
   const GradientStats stats =
       MeasureGradient(x.data(), p.dtype, p.n, p.channels, SerialFor);
-  const DeviceBytes summary(SummaryGpuScratchBytes()), three(3 * sizeof(float));
-  Ok(GradientGpuStats(x_dev.data(), p.dtype, p.n, p.channels, summary.data(),
+  const DeviceBytes scratch(SummaryGpuScratchBytes()), three(3 * sizeof(float));
+  Ok(GradientGpuStats(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
                       static_cast<float*>(three.data()), nullptr));
   float found[3];
   std::memcpy(found, three.Read().data(), sizeof found);
@@ -255,67 +282,116 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
                 1e-4 * std::fabs(stats.mean_channel_sum_sq) + 1e-30 ||
                 std::isinf(found[0]),
             what);
+  CHECK_MSG(std::fabs(found[1] - stats.mean_abs) <= 1e-4 * stats.mean_abs + 1e-30 ||
+                std::isinf(found[1]),
+            what);
   CHECK_MSG(static_cast<int64_t>(found[2]) == stats.nonfinite, what);
-
-  // Its gradient, with x for x_hat and for dy.
-  const int64_t channels = p.channels;
-  const Bytes ones = ToTensor(std::vector<float>(channels, 1.0f), DType::kF32);
-  const Bytes zeros = ToTensor(std::vector<float>(channels, 0.0f), DType::kF32);
-  const DeviceBytes one(ones), zero(zeros), dgamma(4 * channels);
-  const DeviceBytes dbeta(4 * channels);
-  const DeviceBytes scratch(BatchNormGpuScratchBytes(p.n, channels));
-  Ok(BatchNormGpuGradient(
-      x_dev.data(), p.dtype, p.n, channels, x_dev.data(),
-      static_cast<const float*>(one.data()), static_cast<const float*>(zero.data()),
-      static_cast<const float*>(one.data()), scratch.data(), out.data(),
-      static_cast<float*>(dgamma.data()), static_cast<float*>(dbeta.data()),
-      nullptr));
-  const Bytes sums = dbeta.Read();
-  double sum = 0, magnitude = 0;
-  for (int64_t row = 0; row < p.n / channels; ++row) {
-    const float v = LoadFloat(x.data(), p.dtype, row * channels);
-    sum += v;
-    magnitude += std::fabs(v);
-  }
-  const float first = LoadFloat(sums.data(), DType::kF32, 0);
-  CHECK_MSG(!std::isfinite(sum) || !std::isfinite(first) ||
-                std::fabs(first - sum) <= 1e-4 * magnitude,
+  Summary summary;
+  std::memcpy(&summary, scratch.Read().data(), sizeof summary);
+  CHECK_MSG(summary.finite + summary.nonfinite == static_cast<double>(p.n), what);
+  CHECK_MSG(summary.finite == 0 ||
+                static_cast<double>(summary.high) - summary.low ==
+                    ValueRange(x.data(), p.dtype, p.n, SerialFor),
             what);
 }
 
+// From codec A's stream, as the CPU reads it.
+void TestBatchNorm(int64_t rows, int64_t channels) {
+  const EncodeParams p =
+      Params(DType::kF32, rows * channels, channels, 1e-4f, false);
+  const Bytes dy = ToTensor(Activations(p.n, false, 1), p.dtype);
+  const Bytes vectors[] = {ToTensor(Activations(channels, false, 2), p.dtype),
+                           ToTensor(Activations(channels, false, 3), p.dtype),
+                           ToTensor(Activations(channels, false, 4), p.dtype)};
+  const auto floats = [](const Bytes& b) {
+    return reinterpret_cast<const float*>(b.data());
+  };
+  const Bytes stream = EncodeWith(
+      CodecId::kPlane, ToTensor(Activations(p.n, false, 5), p.dtype), p);
+  std::vector<float> dx(p.n), dgamma(channels), dbeta(channels);
+  Ok(BatchNormGradient(
+      stream.data(), stream.size(), p.dtype, p.n, dy.data(),
+      {channels, floats(vectors[0]), floats(vectors[1]), floats(vectors[2])},
+      dx.data(), dgamma.data(), dbeta.data(), SerialFor));
+
+  const DeviceBytes x_hat(DecodeWith(stream, p)), dy_dev(dy);
+  const DeviceBytes gamma(vectors[0]), mean(vectors[1]), inv(vectors[2]);
+  const DeviceBytes scratch(BatchNormGpuScratchBytes(p.n, channels));
+  const DeviceBytes dgamma_dev(4 * channels), dbeta_dev(4 * channels);
+  const auto dev = [](const DeviceBytes& b) { return static_cast<float*>(b.data()); };
+  Ok(BatchNormGpuGradient(x_hat.data(), p.dtype, p.n, channels, dy_dev.data(),
+                          dev(gamma), dev(mean), dev(inv), scratch.data(),
+                          dy_dev.data(), dev(dgamma_dev), dev(dbeta_dev), nullptr));
+  const auto near = [&](const DeviceBytes& found, const std::vector<float>& want,
+                        double tolerance) {
+    const Bytes bytes = found.Read();
+    bool all = true;
+    for (size_t i = 0; i < want.size(); ++i) {
+      all = all && std::fabs(floats(bytes)[i] - want[i]) < tolerance;
+    }
+    CHECK_MSG(all, std::to_string(rows) + " x " + std::to_string(channels));
+  };
+  near(dgamma_dev, dgamma, 1e-4 * rows);
+  near(dbeta_dev, dbeta, 1e-4 * rows);
+  near(dy_dev, dx, 1e-4);
+}
+
+void TestPool(DType dtype, const PoolShape& s) {
+  int64_t in = s.batch * s.channels, out = in;
+  for (int d = 0; d < 3; ++d) {
+    in *= s.in_size[d];
+    out *= s.out_size[d];
+  }
+  const size_t item = ItemBytes(dtype);
+  Bytes x(in * item), y(out * item), index(PoolIndexBytes(s)), dx(in * item);
+  FillRandom(1, dtype, in, 20, x.data());
+  MaxPoolIndex(x.data(), dtype, s, y.data(), index.data(), SerialFor);
+  MaxPoolGradient(index.data(), dtype, s, y.data(), dx.data(), SerialFor);
+  const DeviceBytes x_dev(x), y_dev(y.size()), index_dev(index.size());
+  const DeviceBytes dx_dev(dx.size());
+  auto* positions = static_cast<uint8_t*>(index_dev.data());
+  Ok(MaxPoolGpuIndex(x_dev.data(), dtype, s, y_dev.data(), positions, nullptr));
+  Ok(MaxPoolGpuGradient(positions, dtype, s, y_dev.data(), dx_dev.data(), nullptr));
+  const std::string what = "pooling window " + std::to_string(s.window[2]) +
+                           ", channels " + std::to_string(s.channels);
+  CHECK_MSG(y_dev.Read() == y, what);
+  CHECK_MSG(index_dev.Read() == index, what);
+  // A NaN that two windows share is one in the sum, whatever its bits.
+  const Bytes found = dx_dev.Read();
+  bool same = true;
+  for (int64_t i = 0; i < in; ++i) {
+    same = same && SameNumber(LoadFloat(found.data(), dtype, i),
+                              LoadFloat(dx.data(), dtype, i));
+  }
+  CHECK_MSG(same, what);
+}
+
 void TestPools() {
+  struct Case {
+    int64_t window[3], stride[3], in[3], out[3], pad[3];
+  };
+  const Case cases[] = {
+      {{1, 1, 2}, {1, 1, 2}, {1, 1, 9}, {1, 1, 4}, {0, 0, 0}},     // 1 bit
+      {{1, 2, 2}, {1, 2, 2}, {1, 8, 6}, {1, 4, 3}, {0, 0, 0}},     // 2 bits
+      {{1, 3, 3}, {1, 2, 2}, {1, 9, 7}, {1, 5, 4}, {0, 1, 1}},     // 4, overlap
+      {{2, 3, 3}, {1, 1, 1}, {4, 5, 6}, {4, 5, 6}, {0, 1, 1}},     // 8, 3-D
+      {{1, 17, 17}, {1, 5, 5}, {1, 20, 20}, {1, 4, 4}, {0, 6, 6}}, // 16 bits
+      {{1, 1, 1}, {1, 3, 3}, {1, 7, 7}, {1, 3, 3}, {0, 0, 0}},     // gaps
+  };
   for (DType dtype : kAllDTypes) {
-    for (int64_t window : {2, 3, 17}) {
-      for (int64_t channels : {3, 64}) {
+    for (const Case& c : cases) {
+      for (int64_t channels : {3, 32}) {
         PoolShape s;
-        s.batch = 3;
+        s.batch = 2;
         s.channels = channels;
-        for (int d = 1; d < 3; ++d) {
-          s.in_size[d] = 20 + d;
-          s.window[d] = window;
-          s.stride[d] = 2;
-          s.out_size[d] = (s.in_size[d] + 1) / 2;
-          const int64_t needed = (s.out_size[d] - 1) * 2 + window;
-          s.pad_before[d] = std::max<int64_t>(0, needed - s.in_size[d]) / 2;
+        for (int d = 0; d < 3; ++d) {
+          s.window[d] = c.window[d];
+          s.stride[d] = c.stride[d];
+          s.in_size[d] = c.in[d];
+          s.out_size[d] = c.out[d];
+          s.pad_before[d] = c.pad[d];
         }
-        const int64_t in = 3 * s.in_size[1] * s.in_size[2] * channels;
-        const int64_t out = 3 * s.out_size[1] * s.out_size[2] * channels;
-        const size_t item = ItemBytes(dtype);
-        Bytes x(in * item), y(out * item), index(PoolIndexBytes(s)), dx(in * item);
-        FillRandom(1, dtype, in, 0, x.data());
-        MaxPoolIndex(x.data(), dtype, s, y.data(), index.data(), SerialFor);
-        MaxPoolGradient(index.data(), dtype, s, y.data(), dx.data(), SerialFor);
-        const DeviceBytes x_dev(x), y_dev(y.size()), index_dev(index.size());
-        const DeviceBytes dx_dev(dx.size());
-        auto* positions = static_cast<uint8_t*>(index_dev.data());
-        Ok(MaxPoolGpuIndex(x_dev.data(), dtype, s, y_dev.data(), positions,
-                           nullptr));
-        Ok(MaxPoolGpuGradient(positions, dtype, s, y_dev.data(), dx_dev.data(),
-                              nullptr));
-        const std::string what = "pooling window " + std::to_string(window);
-        CHECK_MSG(y_dev.Read() == y, what);
-        CHECK_MSG(index_dev.Read() == index, what);
-        CHECK_MSG(dx_dev.Read() == dx, what);
+        TestPool(dtype, s);
       }
     }
   }
@@ -458,6 +534,9 @@ int main(int argc, char** argv) {
   cudaDeviceProp properties;
   comptrain::Require(cudaGetDeviceProperties(&properties, 0), "properties");
   comptrain::TestPools();
+  comptrain::TestBatchNorm(1, 32);
+  comptrain::TestBatchNorm(129, 7);
+  comptrain::TestBatchNorm(5000, 64);
   comptrain::TestChoice();
   comptrain::TestShapes(argc > 1 ? std::atoi(argv[1]) : 200);
   const int status = comptrain::FinishTests();

@@ -1,5 +1,5 @@
-// What needs no warp: functions of an item's number, an item a GPU thread, and
-// on a CPU (for tests) a turn of a loop. T: float, BF16 or F16.
+// What needs no warp: functions of an item's number, an item a GPU thread. T:
+// float, BF16 or F16.
 #ifndef TF_COMPTRAIN_CC_CODEC_ITEMS_H_
 #define TF_COMPTRAIN_CC_CODEC_ITEMS_H_
 

@@ -25,7 +25,6 @@ using plane::Quantizer;
 using plane::Sections;
 
 using gpu::BlockSums;
-using gpu::kAll;
 using gpu::kThreads;
 using gpu::kWarps;
 using gpu::WarpSum;
@@ -59,7 +58,7 @@ struct Tensor {
 __device__ int SumBefore(int v, int lane) {
   int sum = v;
   for (int d = 1; d < kLanes; d *= 2) {
-    const int below = __shfl_up_sync(kAll, sum, d);
+    const int below = __shfl_up_sync(kAllLanes, sum, d);
     if (lane >= d) sum += below;
   }
   return sum - v;
@@ -76,7 +75,7 @@ __device__ TileLayout LayOut(const LaneFormat& f, bool wide, int lane) {
   TileLayout at;
   const int header =
       wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
-  const unsigned sparse = __ballot_sync(kAll, f.sparse);
+  const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
   const int maps = __popc(sparse);
   const int dense = f.sparse ? 0 : f.width;
   const int bits = f.sparse ? f.value_bits() : 0;
@@ -100,7 +99,7 @@ struct Candidate {
     uint32_t any = 0;
 #pragma unroll
     for (int t = 0; t < kPixels; ++t) any |= codes.u[t];
-    wide = __any_sync(kAll, any > 255);
+    wide = __any_sync(kAllLanes, any > 255);
     format = codes.Format(wide ? plane::kWideMaxSparse
                                : plane::kNarrowMaxSparse);
     at = LayOut(format, wide, lane);
@@ -111,11 +110,11 @@ struct Candidate {
 __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
                      uint32_t* words) {
   uint32_t code = plane::FormatCode(c.format, c.wide);
-  if (!c.wide) code |= __shfl_down_sync(kAll, code, 16) << 4;
+  if (!c.wide) code |= __shfl_down_sync(kAllLanes, code, 16) << 4;
   // Byte l % 16 or l of the header is this lane's.
   uint32_t word = 0;
   for (int i = 0; i < 4; ++i) {
-    word |= (__shfl_sync(kAll, code, (4 * lane + i) & 31) & 255) << (8 * i);
+    word |= (__shfl_sync(kAllLanes, code, (4 * lane + i) & 31) & 255) << (8 * i);
   }
   const int header =
       c.wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
@@ -146,15 +145,15 @@ __device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
     check |= NeedsCheck<kCoding>(c);
     code[t] = static_cast<int16_t>(c);
   }
-  if (!__all_sync(kAll, coded)) return false;
-  if (!__any_sync(kAll, check)) return true;
+  if (!__all_sync(kAllLanes, coded)) return false;
+  if (!__any_sync(kAllLanes, check)) return true;
   bool within = true;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
     within &= CodeWithinBound<kCoding>(q, v[t], code[t],
                                        first + t * kLanes + lane);
   }
-  return __all_sync(kAll, within);
+  return __all_sync(kAllLanes, within);
 }
 
 __device__ BlockSums SumsOf(const float* v) {
@@ -167,7 +166,7 @@ __device__ BlockSums SumsOf(const float* v) {
     sum_sq += v[t] * v[t];
   }
   double s = sum, sq = sum_sq;
-  if (!__all_sync(kAll, isfinite(sum) && isfinite(sum_sq))) {
+  if (!__all_sync(kAllLanes, isfinite(sum) && isfinite(sum_sq))) {
     s = sq = 0;
     nonzero = 0;
 #pragma unroll
@@ -179,8 +178,8 @@ __device__ BlockSums SumsOf(const float* v) {
     }
   }
   for (int d = kLanes / 2; d > 0; d /= 2) {
-    s += __shfl_down_sync(kAll, s, d);
-    sq += __shfl_down_sync(kAll, sq, d);
+    s += __shfl_down_sync(kAllLanes, s, d);
+    sq += __shfl_down_sync(kAllLanes, sq, d);
   }
   return {static_cast<uint64_t>(WarpSum(nonzero)), s, sq};
 }
@@ -224,7 +223,7 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
       nonzero += code[t] != 0;
       negative |= code[t] < 0;
     }
-    negative = __any_sync(kAll, negative);
+    negative = __any_sync(kAllLanes, negative);
     LaneCodes codes;
 #pragma unroll
     for (int t = 0; t < kPixels; ++t) {
@@ -322,8 +321,8 @@ __device__ bool Unpack(uint16_t entry, const uint32_t* words, int lane,
   const uint32_t code =
       wide ? byte & 255 : byte >> (lane / 16 * 4) & 15;
   LaneFormat f;
-  if (!__all_sync(kAll, plane::FormatOfCode(code, wide, &f))) return false;
-  const unsigned sparse = __ballot_sync(kAll, f.sparse);
+  if (!__all_sync(kAllLanes, plane::FormatOfCode(code, wide, &f))) return false;
+  const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
   if (header + __popc(sparse) > n_words) return false;
   if (f.sparse) f.map = words[header + __popc(sparse & LanesBelow(lane))];
   const TileLayout at = LayOut(f, wide, lane);

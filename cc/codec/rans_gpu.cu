@@ -16,13 +16,11 @@
 #include "cc/codec/rans_lane.h"
 #include "cc/codec/rans_layout.h"
 #include "cc/codec/stream_gpu_kernels.h"
-#include "cc/codec/team.h"
 
 namespace comptrain {
 namespace {
 
 using gpu::BlockSums;
-using gpu::kAll;
 using rans::ChunkHead;
 using rans::ChunkKind;
 using rans::ChunkPlace;
@@ -41,11 +39,8 @@ using rans::WriterModel;
 
 constexpr char kCodec[] = "codec B on the GPU";
 
-// A warp codes, the others look up a row each for a batch.
-constexpr int kTeamWarps = 1 + rans::kBatchRows;
-constexpr int kTeamThreads = kTeamWarps * kWarpLanes;
-using Team = DeviceTeam<kTeamWarps>;
-using Writer = rans::ChunkWriter<Team>;
+using Writer = rans::ChunkWriter;
+constexpr int kTeamThreads = Writer::kWarps * kWarpLanes;
 
 constexpr int kGatherThreads = 256;
 // Blocks that look for chunks to encode again: there are few, or all.
@@ -133,7 +128,7 @@ __device__ void LoadTables(int shift, LaneTables* tables) {
 template <class T>
 __device__ ChunkKind Prepare(const Source<T>& source, Writer* writer,
                              int64_t chunk, int most_rows,
-                             Team::Lanes<rans::LaneSums>* sums, int* rows) {
+                             rans::LaneSums* sums, int* rows) {
   const ChunkPlace place = source.geometry.Place(chunk);
   Quantizer q = source.quantizer;
   q.counter = static_cast<uint32_t>(place.first);
@@ -152,10 +147,9 @@ __global__ void __launch_bounds__(kTeamThreads)
   const TeamMemory memory(source.geometry, gpu::SharedMemory());
   LoadTables(0, memory.tables);
   __syncthreads();
-  const Team team;
-  Writer writer(team, *memory.tables, source.stride, 0, memory.writer, memory.q,
+  Writer writer(*memory.tables, source.stride, 0, memory.writer, memory.q,
                 memory.c);
-  Team::Lanes<rans::LaneSums> sums;
+  rans::LaneSums sums;
   int rows;
   if (Prepare(source, &writer, step / 2 + blockIdx.x * step, rans::kShiftRows,
               &sums, &rows) != ChunkKind::kCoded) {
@@ -163,7 +157,7 @@ __global__ void __launch_bounds__(kTeamThreads)
   }
   const int lane = threadIdx.x % kLanes;
   // At most 2^15 a value.
-  const int sum = gpu::WarpSum(static_cast<int>(writer.CodeSum(lane)));
+  const int sum = gpu::WarpSum(static_cast<int>(writer.code_sum()));
   if (lane == 0) AddTo(&sample->sum, static_cast<uint64_t>(sum));
   if (threadIdx.x != 0) return;
   AddTo(&sample->count, static_cast<uint64_t>(rows) * kLanes);
@@ -183,18 +177,15 @@ __global__ void __launch_bounds__(kTeamThreads)
     counts[i] = 0;
   }
   __syncthreads();
-  const Team team;
-  Writer writer(team, *memory.tables, source.stride, shift, memory.writer,
+  Writer writer(*memory.tables, source.stride, shift, memory.writer,
                 memory.q, memory.c);
-  Team::Lanes<rans::LaneSums> sums;
+  rans::LaneSums sums;
   int rows;
   if (Prepare(source, &writer, blockIdx.x * step, rans::kMaxPixels, &sums,
               &rows) != ChunkKind::kCoded) {
     return;
   }
-  team.Rows(rows, [&](int t, int lane) {
-    atomicAdd(counts + writer.IndexAt(t, lane), 1);
-  });
+  writer.Rows(rows, [&](int t) { atomicAdd(counts + writer.IndexAt(t), 1); });
   for (int i = threadIdx.x; i < kContexts * kTokens; i += kTeamThreads) {
     if (counts[i] != 0) AddTo(sample->counts + i, counts[i]);
   }
@@ -240,8 +231,7 @@ __global__ void __launch_bounds__(kTeamThreads)
     memory.entries[i] = model->entries[i];
   }
   __syncthreads();
-  const Team team;
-  Writer writer(team, *memory.tables, source.stride, shift, memory.writer,
+  Writer writer(*memory.tables, source.stride, shift, memory.writer,
                 memory.q, memory.c);
   for (int64_t chunk = blockIdx.x; chunk < source.geometry.chunks;
        chunk += gridDim.x) {
@@ -252,7 +242,7 @@ __global__ void __launch_bounds__(kTeamThreads)
         (words_before <= target.slice_words || words_before >= raw_words)) {
       continue;
     }
-    Team::Lanes<rans::LaneSums> sums;
+    rans::LaneSums sums;
     int rows;
     const ChunkKind kind = Prepare(source, &writer, chunk, rans::kMaxPixels,
                                    &sums, &rows);
@@ -275,17 +265,15 @@ __global__ void __launch_bounds__(kTeamThreads)
       if (threadIdx.x == 0) slice[0] = static_cast<uint32_t>(n_words);
     }
     if (threadIdx.x == 0) target.words[chunk] = words;
-    const int lane = threadIdx.x % kLanes;
-    const rans::LaneSums& mine = sums[lane];
-    double sum = mine.sum + mine.large_sum;
-    double sum_sq = mine.sum_sq + mine.large_sum_sq;
+    double sum = sums.sum + sums.large_sum;
+    double sum_sq = sums.sum_sq + sums.large_sum_sq;
     for (int d = kWarpLanes / 2; d > 0; d /= 2) {
-      sum += __shfl_down_sync(kAll, sum, d);
-      sum_sq += __shfl_down_sync(kAll, sum_sq, d);
+      sum += __shfl_down_sync(kAllLanes, sum, d);
+      sum_sq += __shfl_down_sync(kAllLanes, sum_sq, d);
     }
-    const BlockSums of_warp = {static_cast<uint64_t>(gpu::WarpSum(mine.nonzero)),
+    const BlockSums of_warp = {static_cast<uint64_t>(gpu::WarpSum(sums.nonzero)),
                                sum, sum_sq};
-    gpu::PutBlockSums<kTeamWarps>(of_warp, target.sums);
+    gpu::PutBlockSums<Writer::kWarps>(of_warp, target.sums);
   }
 }
 
@@ -458,15 +446,14 @@ __device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
                           int n_words, const History& history,
                           const Sink& sink) {
   const auto* head = reinterpret_cast<const ChunkHead*>(words);
-  const DeviceWarp warp(threadIdx.x % kWarpLanes);
   // Of the lane whose state this thread has.
-  const Column column = geometry.ColumnOf(
-      place, rans::LaneOfState(threadIdx.x % kWarpLanes));
+  const int lane = rans::LaneOfState(threadIdx.x % kWarpLanes);
+  const Column column = geometry.ColumnOf(place, lane);
   return rans::ReadChunk(
-      warp, tables, o.stride, o.shift, *head,
+      tables, o.stride, o.shift, *head,
       reinterpret_cast<const uint16_t*>(words + kHeadWords),
       2 * (n_words - kHeadWords), place.rows, history,
-      [&](int t, int lane, int code) {
+      [&](int t, int code) {
         if (t >= column.rows) return;
         sink.template Put<kCoding>(
             q, column.first + t * geometry.row, code,

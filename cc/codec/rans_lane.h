@@ -1,189 +1,24 @@
-// Codec B as a GPU does it, and a test on the CPU: a chunk is encoded by a team
-// of warps (team.h) and decoded by one (warp.h). rans_scalar.cc is the plain
-// definition of the same.
+// Codec B on a GPU: a chunk is encoded by a block of threads and decoded by a warp.
+// rans_scalar.cc is the plain definition of the same.
 #ifndef TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
 #define TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
 
+#include <cuda_runtime.h>
+
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "cc/codec/bits.h"
 #include "cc/codec/half.h"
-#include "cc/codec/host_device.h"
 #include "cc/codec/quantize.h"
 #include "cc/codec/rans_chunk.h"
-#include "cc/codec/rans_code.h"
 #include "cc/codec/rans_layout.h"
 #include "cc/codec/rans_rows.h"
+#include "cc/codec/rans_tables.h"
 #include "cc/codec/warp.h"
 
 namespace comptrain {
 namespace rans {
-
-// --- Tables ------------------------------------------------------------------
-
-// How a token is written: token | raw bits << 4 | its first code << 8.
-struct TokenEntry {
-  uint32_t packed;
-
-  COMPTRAIN_HD int token() const { return packed & 15; }
-  COMPTRAIN_HD int bits() const { return packed >> 4 & 15; }
-  COMPTRAIN_HD uint32_t base() const { return packed >> 8; }
-  COMPTRAIN_HD TokenEntry Shifted(int shift) const {
-    if (token() == kEscape) return *this;
-    return {packed + (static_cast<uint32_t>(shift) << 4) +
-            (((base() << shift) - base()) << 8)};
-  }
-};
-
-constexpr int kTableValues = 128;  // larger ones count as the last
-
-// kByteTables, and the tokens by code >> shift (the last: escape) and by number.
-struct LaneTables {
-  TokenEntry of_value[kTableValues + 1];
-  TokenEntry of_token[kTokens];
-  uint8_t context[kTableValues];
-  uint8_t size[kTableValues];
-  uint8_t median[16];
-
-  COMPTRAIN_HD TokenEntry TokenOf(uint32_t v) const {
-    return of_value[v >= kEscapeFrom ? kTableValues
-                                     : Smaller<uint32_t>(v, kTableValues - 1)];
-  }
-  // neighbours: a NeighbourSum. median_part: of the lane's median level.
-  COMPTRAIN_HD int ContextOf(int neighbours, bool negative,
-                             int median_part) const {
-    return negative ? context[neighbours] : size[neighbours] + median_part;
-  }
-};
-
-constexpr LaneTables MakeLaneTables() {
-  LaneTables t = {};
-  for (int k = 0; k < kTokens; ++k) {
-    const uint32_t bits = k == kEscape ? kEscapeBits : kTokenBits[k];
-    t.of_token[k].packed = static_cast<uint32_t>(k) | bits << 4 |
-                           static_cast<uint32_t>(kTokenBase[k]) << 8;
-  }
-  for (int v = 0; v < kTableValues; ++v) {
-    t.of_value[v] = t.of_token[kByteTables.token[v]];
-    t.context[v] = kByteTables.context[v];
-    t.size[v] = kByteTables.size[v];
-  }
-  t.of_value[kTableValues] = t.of_token[kEscape];
-  for (int v = 0; v < 16; ++v) t.median[v] = kByteTables.median[v];
-  return t;
-}
-constexpr LaneTables kLaneTables = MakeLaneTables();
-
-// Words of the tables, of which the first so many are tokens, to be shifted.
-constexpr int kLaneTableWords = sizeof(LaneTables) / 4;
-constexpr int kTokenWords = kTableValues + 1 + kTokens;
-COMPTRAIN_HD static inline uint32_t ShiftedWord(const LaneTables& tables, int i,
-                                                int shift) {
-  uint32_t word;
-  memcpy(&word, reinterpret_cast<const uint8_t*>(&tables) + 4 * i, sizeof word);
-  return i < kTokenWords ? TokenEntry{word}.Shifted(shift).packed : word;
-}
-
-// What coding a token needs of its frequency f and its start: division by f as
-// a multiplication, exact for states below 2^31.
-struct CodeEntry {
-  uint32_t reciprocal;  // ceil(2^(31 + log2) / f)
-  uint32_t packed;      // start | f << 12 | log2 << 24, log2 = ceil(log2 f)
-
-  CodeEntry() = default;
-  COMPTRAIN_HD CodeEntry(uint32_t start, uint32_t f) {
-    const uint32_t log2 = BitLength(f - 1);
-    reciprocal =
-        static_cast<uint32_t>(((uint64_t{1} << (31 + log2)) + f - 1) / f);
-    packed = start | f << 12 | log2 << 24;
-  }
-
-  COMPTRAIN_HD uint32_t frequency() const { return packed >> 12 & 4095; }
-  // state / f * 4096 + state % f + start
-  COMPTRAIN_HD uint32_t Put(uint32_t state) const {
-    const uint32_t quotient = static_cast<uint32_t>(
-        uint64_t{state << 1} * reciprocal >> 32 >> (packed >> 24));
-    return state + (packed & 4095) + quotient * (kProbOne - frequency());
-  }
-};
-
-// What chunks were sampled for, before any is coded.
-struct Sample {
-  uint64_t sum, count;       // of codes
-  uint64_t lanes, negative;  // of chunks, and those with negative codes
-  uint64_t counts[kContexts * kTokens];
-};
-
-COMPTRAIN_HD static inline Prior PriorOf(const Sample& s) {
-  return 2 * s.negative > s.lanes ? kTwoSided : kOneSided;
-}
-
-// What the sample says.
-struct WriterModel {
-  int shift;
-  uint32_t table;  // as in TableHead
-  uint16_t freq[kContexts * kTokens];
-  CodeEntry entries[kContexts * kTokens];
-
-  // One context's part; built_in: kBuiltInFrequencies.
-  COMPTRAIN_HD void Fill(const Sample& sample, bool counted,
-                         const uint16_t (*built_in)[kContexts * kTokens],
-                         int context) {
-    const Prior prior = PriorOf(sample);
-    shift = ShiftFor(sample.sum, sample.count);
-    table = counted ? kCountedTable : static_cast<uint32_t>(prior);
-    const int at = context * kTokens;
-    uint16_t* f = freq + at;
-    for (int k = 0; k < kTokens; ++k) f[k] = built_in[prior][at + k];
-    if (counted) {
-      NormalizeContext(sample.counts + at, built_in[prior] + at, f);
-    }
-    uint32_t start = 0;
-    for (int k = 0; k < kTokens; ++k) {
-      entries[at + k] = CodeEntry(start, f[k]);
-      start += f[k];
-    }
-  }
-};
-
-// Tokens by their place in the frequencies, in two steps of four.
-struct SearchTables {
-  struct alignas(8) Starts {
-    uint16_t of[4];
-  };
-  // [0]: of tokens 4, 8, 12; [1 + i]: of 4 i + 1, 4 i + 2, 4 i + 3.
-  Starts starts[5][kContexts];
-  uint32_t packed[kContexts * kTokens];  // start | f << 16
-
-  // False when the frequencies of the context are none: see SetFrequencies.
-  COMPTRAIN_HD bool Fill(int context, const uint16_t* freq) {
-    uint32_t start = 0;
-    for (int k = 0; k < kTokens; ++k) {
-      const uint32_t f = freq[k];
-      if (f == 0 || f >= kProbOne) return false;
-      packed[context * kTokens + k] = start | f << 16;
-      Starts& part = starts[k % 4 == 0 ? 0 : 1 + k / 4][context];
-      if (k > 0) {
-        part.of[k % 4 == 0 ? k / 4 - 1 : k % 4 - 1] =
-            static_cast<uint16_t>(start);
-      }
-      start += f;
-      if (start > kProbOne) return false;
-    }
-    return start == kProbOne;
-  }
-
-  COMPTRAIN_HD int Find(int context, uint32_t slot) const {
-    const Starts coarse = starts[0][context];
-    const int part =
-        (slot >= coarse.of[0]) + (slot >= coarse.of[1]) + (slot >= coarse.of[2]);
-    const Starts fine = starts[1 + part][context];
-    return 4 * part + (slot >= fine.of[0]) + (slot >= fine.of[1]) +
-           (slot >= fine.of[2]);
-  }
-};
 
 // --- Encoding ----------------------------------------------------------------
 
@@ -203,7 +38,7 @@ struct LaneSums {
   float sum = 0, sum_sq = 0;
   double large_sum = 0, large_sum_sq = 0;  // of those whose squares add up badly
 
-  COMPTRAIN_HD void Add(float v) {
+  __device__ void Add(float v) {
     const float magnitude = std::fabs(v);
     if (magnitude < 1e15f) {
       nonzero += !CountsAsZero(v);
@@ -217,27 +52,33 @@ struct LaneSums {
   }
 };
 
-// A team's work on one chunk after the other.
-template <class Team>
+// A block's work on one chunk after the other. One warp codes; the others look up
+// a row each for a batch.
 class ChunkWriter {
  public:
-  template <class T>
-  using Lanes = typename Team::template Lanes<T>;
+  static constexpr int kWarps = 1 + kBatchRows;
 
   // tables: shifted. q, c: (rows + kPadRows) * kLanes elements. All of it is
-  // shared by the team.
-  COMPTRAIN_HD ChunkWriter(const Team& team, const LaneTables& tables,
-                           int stride, int shift, WriterMemory* memory,
-                           uint16_t* q, uint8_t* c)
-      : team_(team), tables_(tables), stride_(stride), shift_(shift),
-        memory_(memory), q_(q), c_(c) {}
+  // shared by the block.
+  __device__ ChunkWriter(const LaneTables& tables, int stride, int shift,
+                         WriterMemory* memory, uint16_t* q, uint8_t* c)
+      : tables_(tables), stride_(stride), shift_(shift), memory_(memory), q_(q),
+        c_(c), lane_(threadIdx.x % kLanes), warp_(threadIdx.x / kLanes) {}
+
+  // f(t) for rows 0 .. n - 1, in any order; then all threads meet.
+  template <class F>
+  __device__ void Rows(int n, const F& f) const {
+#pragma unroll 4
+    for (int t = warp_; t < n; t += kWarps) f(t);
+    __syncthreads();
+  }
 
   // Reads the first `rows` rows of a chunk of the tensor x, counted by
-  // quant.counter. Sums: of what each thread read.
+  // quant.counter. sums: of what this thread read.
   template <class T>
-  COMPTRAIN_HD ChunkKind Prepare(const Quantizer& quant, const Geometry& geometry,
+  __device__ ChunkKind Prepare(const Quantizer& quant, const Geometry& geometry,
                                  const ChunkPlace& place, int rows, const T* x,
-                                 Lanes<LaneSums>* sums) {
+                                 LaneSums* sums) {
     switch (quant.coding) {
       case Coding::kMidRise:
         return PrepareAs<Coding::kMidRise>(quant, geometry, place, rows, x, sums);
@@ -248,52 +89,49 @@ class ChunkWriter {
     }
   }
 
-  // Of a prepared chunk: the lanes with negative codes, a thread's share of the
-  // sum of what is coded, and context * kTokens + token of a value.
-  COMPTRAIN_HD uint32_t negative() const { return memory_->negative; }
-  COMPTRAIN_HD uint32_t CodeSum(int lane) { return seen_[lane].code_sum; }
-  COMPTRAIN_HD uint32_t IndexAt(int t, int lane) {
-    return Item(t, lane) >> kIndexAt;
-  }
+  // Of a prepared chunk: the lanes with negative codes, this thread's share of the
+  // sum of what is coded, and context * kTokens + token of its value in row t.
+  __device__ uint32_t negative() const { return memory_->negative; }
+  __device__ uint32_t code_sum() const { return seen_.code_sum; }
+  __device__ uint32_t IndexAt(int t) const { return Item(t) >> kIndexAt; }
 
   // Codes a prepared chunk: its words to out as far as there is room for them.
   // Returns how many they are, after the head is written.
-  COMPTRAIN_HD int Encode(const CodeEntry* entries, uint16_t* out, int room,
+  __device__ int Encode(const CodeEntry* entries, uint16_t* out, int room,
                           ChunkHead* head) {
-    Lanes<uint32_t> state;
+    uint32_t state = kStateLow;  // of the first warp: thread i has state i
     int n_words = 0;
-    team_.Each([&](int i) { state[i] = kStateLow; });
-    const auto produce = [&](int batch) {
-      return [this, batch](int i, int lane) {
-        memory_->items[batch % 2][i * kLanes + lane] =
-            Item(rows_ - 1 - batch * kBatchRows - i, lane);
-      };
+    const auto produce = [&](int batch, int row, int rows) {
+      for (; row < BatchRows(batch); row += rows) {
+        memory_->items[batch % 2][row * kLanes + lane_] =
+            Item(rows_ - 1 - batch * kBatchRows - row);
+      }
     };
-    team_.Rows(BatchRows(0), produce(0));
+    produce(0, warp_, kWarps);
+    __syncthreads();
     for (int batch = 0; BatchRows(batch) > 0; ++batch) {
-      team_.Meanwhile(
-          BatchRows(batch + 1), produce(batch + 1), [&](const auto& warp) {
-            for (int i = 0; i < BatchRows(batch); ++i) {
-              EncodeRow(warp, memory_->items[batch % 2] + i * kLanes, entries,
-                        out, room, &state, &n_words);
-            }
-          });
+      if (warp_ == 0) {
+        for (int i = 0; i < BatchRows(batch); ++i) {
+          EncodeRow(memory_->items[batch % 2] + i * kLanes, entries, out, room,
+                    &state, &n_words);
+        }
+      } else {
+        produce(batch + 1, warp_ - 1, kWarps - 1);
+      }
+      __syncthreads();
     }
-    const auto nothing = [](int, int) {};
-    team_.Meanwhile(0, nothing, [&](const auto& warp) {
-      const uint32_t average =
-          warp.Ballot([&](int lane) { return how_[lane].average; });
-      const uint32_t median =
-          warp.Ballot([&](int lane) { return how_[lane].median; });
-      warp.Each([&](int i) {
-        head->state[i] = state[i];
-        if (i != 0) return;
+    if (warp_ == 0) {
+      head->state[lane_] = state;
+      const uint32_t average = __ballot_sync(kAllLanes, how_.average);
+      const uint32_t median = __ballot_sync(kAllLanes, how_.median);
+      if (lane_ == 0) {
         head->negative = memory_->negative;
         head->average = average;
         head->median = median;
         memory_->n_words = static_cast<uint32_t>(n_words);
-      });
-    });
+      }
+    }
+    __syncthreads();
     return static_cast<int>(memory_->n_words);
   }
 
@@ -311,192 +149,186 @@ class ChunkWriter {
     uint32_t plain = 0, average = 0, median = 0;
   };
 
-  COMPTRAIN_HD int BatchRows(int batch) const {
+  __device__ int BatchRows(int batch) const {
     return Smaller(kBatchRows, rows_ - batch * kBatchRows);
   }
 
   template <Coding kCoding, class T>
-  COMPTRAIN_HD ChunkKind PrepareAs(const Quantizer& quant,
+  __device__ ChunkKind PrepareAs(const Quantizer& quant,
                                    const Geometry& geometry,
                                    const ChunkPlace& place, int rows, const T* x,
-                                   Lanes<LaneSums>* sums) {
+                                   LaneSums* sums) {
     rows_ = rows;
-    Lanes<Column> column;
-    team_.Each([&](int lane) {
-      column[lane] = geometry.ColumnOf(place, lane);
-      seen_[lane] = Seen();
-      (*sums)[lane] = LaneSums();
-    });
-    team_.Rows(3, [&](int t, int lane) {
-      memory_->sizes[t * kLanes + lane] = 0;
+    const Column column = geometry.ColumnOf(place, lane_);
+    seen_ = Seen();
+    *sums = LaneSums();
+    __syncthreads();  // with the chunk before
+    Rows(3, [&](int t) {
+      memory_->sizes[t * kLanes + lane_] = 0;
       if (t < kPadRows) {
-        q_[t * kLanes + lane] = kCodeBias;
-        c_[t * kLanes + lane] = 0;
-      } else if (lane == 0) {
+        q_[t * kLanes + lane_] = kCodeBias;
+        c_[t * kLanes + lane_] = 0;
+      } else if (lane_ == 0) {
         memory_->flags = memory_->negative = 0;
       }
     });
-    const auto load = [&](int t, int lane) {
-      const Column& at = column[lane];
-      return t < at.rows ? ToFloat(x[at.first + t * geometry.row]) : 0.0f;
+    const auto load = [&](int t) {
+      return t < column.rows ? ToFloat(x[column.first + t * geometry.row]) : 0.0f;
     };
-    const auto number = [&](int t, int lane) {
-      return quant.counter + static_cast<uint32_t>(t * kLanes + lane);
+    const auto number = [&](int t) {
+      return quant.counter + static_cast<uint32_t>(t * kLanes + lane_);
     };
-    team_.Rows(rows, [&](int t, int lane) {
-      const float v = load(t, lane);
-      (*sums)[lane].Add(v);
+    Rows(rows, [&](int t) {
+      const float v = load(t);
+      sums->Add(v);
       int code = 0;
-      Seen& seen = seen_[lane];
-      if (!QuantizeValue<kCoding>(quant, v, number(t, lane), &code)) {
-        seen.flags |= kUncodable;
+      if (!QuantizeValue<kCoding>(quant, v, number(t), &code)) {
+        seen_.flags |= kUncodable;
       }
-      if (NeedsCheck<kCoding>(code)) seen.flags |= kCheck;
-      if (code != 0) seen.flags |= kAny;
-      if (code < 0) seen.negative = 1;
-      q_[(t + kPadRows) * kLanes + lane] = static_cast<uint16_t>(code + kCodeBias);
+      if (NeedsCheck<kCoding>(code)) seen_.flags |= kCheck;
+      if (code != 0) seen_.flags |= kAny;
+      if (code < 0) seen_.negative = 1;
+      q_[(t + kPadRows) * kLanes + lane_] = static_cast<uint16_t>(code + kCodeBias);
     });
-    team_.Each([&](int lane) {
-      team_.Or(&memory_->flags, seen_[lane].flags);
-      team_.Or(&memory_->negative, seen_[lane].negative << lane);
-    });
+    Or(&memory_->negative, seen_.negative << lane_);
+    ShareFlags();
     const uint32_t flags = memory_->flags;
     if (flags & kUncodable) return ChunkKind::kRaw;
     if (quant.verify_all || (flags & kCheck)) {
-      team_.Rows(rows, [&](int t, int lane) {
-        const int code = q_[(t + kPadRows) * kLanes + lane] - kCodeBias;
-        if (!CodeWithinBound<kCoding>(quant, load(t, lane), code,
-                                      number(t, lane))) {
-          seen_[lane].flags |= kUncodable;
+      Rows(rows, [&](int t) {
+        const int code = q_[(t + kPadRows) * kLanes + lane_] - kCodeBias;
+        if (!CodeWithinBound<kCoding>(quant, load(t), code, number(t))) {
+          seen_.flags |= kUncodable;
         }
       });
       if (!Codable()) return ChunkKind::kRaw;
     }
     if (!(flags & kAny)) return ChunkKind::kZero;
     ChoosePredictors();
-    team_.Rows(rows, [&](int t, int lane) {
+    Rows(rows, [&](int t) {
       const RowPlaces at = PlacesOf(t, stride_);
       uint16_t median;
-      const uint16_t u = CodeAt(at, lane, &median);
-      if (u >> kEscapeBits != 0) seen_[lane].flags |= kUncodable;
-      seen_[lane].code_sum += u;
+      const uint16_t u = CodeAt(at, &median);
+      if (u >> kEscapeBits != 0) seen_.flags |= kUncodable;
+      seen_.code_sum += u;
       const int part = tables_.median[MedianLevel(median, shift_)];
-      c_[at.here + lane] =
+      c_[at.here + lane_] =
           static_cast<uint8_t>(Neighbour(u, shift_) | part << kMedianShift);
     });
     return Codable() ? ChunkKind::kCoded : ChunkKind::kRaw;
   }
 
+  // Sets bits of a word that all threads share. By whole warps.
+  __device__ void Or(uint32_t* word, uint32_t bits) const {
+    for (int d = kLanes / 2; d > 0; d /= 2) {
+      bits |= __shfl_xor_sync(kAllLanes, bits, d);
+    }
+    if (lane_ == 0 && bits != 0) atomicOr(word, bits);
+  }
+
+  __device__ void ShareFlags() const {
+    Or(&memory_->flags, seen_.flags);
+    __syncthreads();
+  }
+
   // Whether no thread saw a value that is not.
-  COMPTRAIN_HD bool Codable() {
-    team_.Each([&](int lane) { team_.Or(&memory_->flags, seen_[lane].flags); });
+  __device__ bool Codable() const {
+    ShareFlags();
     return !(memory_->flags & kUncodable);
   }
 
   // Whatever makes the sizes of what is coded the smallest, in sum.
-  COMPTRAIN_HD void ChoosePredictors() {
-    const uint32_t negative = memory_->negative;
-    team_.Rows(rows_ / kSampleRows, [&](int i, int lane) {
+  __device__ void ChoosePredictors() {
+    const bool negative = memory_->negative >> lane_ & 1;
+    Rows(rows_ / kSampleRows, [&](int i) {
       const RowPlaces at = PlacesOf(kFirstSampleRow + kSampleRows * i, stride_);
-      const uint16_t left = q_[at.left + lane], above = q_[at.above + lane];
+      const uint16_t left = q_[at.left + lane_], above = q_[at.above + lane_];
       const auto size = [&](uint16_t p) {
-        return Neighbour(Fold(q_[at.here + lane], p, negative >> lane & 1),
-                         shift_);
+        return Neighbour(Fold(q_[at.here + lane_], p, negative), shift_);
       };
-      seen_[lane].plain += size(kCodeBias);
-      seen_[lane].average += size(Average(left, above));
-      seen_[lane].median += size(Median(left, above, q_[at.above_left + lane]));
+      seen_.plain += size(kCodeBias);
+      seen_.average += size(Average(left, above));
+      seen_.median += size(Median(left, above, q_[at.above_left + lane_]));
     });
-    team_.Each([&](int lane) {
-      team_.Add(memory_->sizes + lane, seen_[lane].plain);
-      team_.Add(memory_->sizes + kLanes + lane, seen_[lane].average);
-      team_.Add(memory_->sizes + 2 * kLanes + lane, seen_[lane].median);
-    });
-    team_.Each([&](int lane) {
-      const uint32_t plain = memory_->sizes[lane];
-      const uint32_t average = memory_->sizes[kLanes + lane];
-      const uint32_t median = memory_->sizes[2 * kLanes + lane];
-      const bool predicted = Smaller(average, median) < plain;
-      how_[lane].negative = negative >> lane & 1;
-      how_[lane].median = predicted && median < average;
-      how_[lane].average = predicted && !(median < average);
-    });
+    atomicAdd(memory_->sizes + lane_, seen_.plain);
+    atomicAdd(memory_->sizes + kLanes + lane_, seen_.average);
+    atomicAdd(memory_->sizes + 2 * kLanes + lane_, seen_.median);
+    __syncthreads();
+    const uint32_t plain = memory_->sizes[lane_];
+    const uint32_t average = memory_->sizes[kLanes + lane_];
+    const uint32_t median = memory_->sizes[2 * kLanes + lane_];
+    const bool predicted = Smaller(average, median) < plain;
+    how_.negative = negative;
+    how_.median = predicted && median < average;
+    how_.average = predicted && !(median < average);
   }
 
   // What is coded for a value, and the median of its neighbours.
-  COMPTRAIN_HD uint16_t CodeAt(const RowPlaces& at, int lane, uint16_t* median) {
-    const uint16_t left = q_[at.left + lane], above = q_[at.above + lane];
-    *median = Median(left, above, q_[at.above_left + lane]);
-    return Fold(q_[at.here + lane], how_[lane].Predict(left, above, *median),
-                how_[lane].negative);
+  __device__ uint16_t CodeAt(const RowPlaces& at, uint16_t* median) const {
+    const uint16_t left = q_[at.left + lane_], above = q_[at.above + lane_];
+    *median = Median(left, above, q_[at.above_left + lane_]);
+    return Fold(q_[at.here + lane_], how_.Predict(left, above, *median),
+                how_.negative);
   }
 
-  COMPTRAIN_HD int NeighbourAt(int at) const {
+  __device__ int NeighbourAt(int at) const {
     return c_[at] & ((1 << kBitsOfNeighbour) - 1);
   }
 
-  COMPTRAIN_HD uint32_t Item(int t, int lane) {
+  // What coding this thread's value in row t takes.
+  __device__ uint32_t Item(int t) const {
     const RowPlaces at = PlacesOf(t, stride_);
     uint16_t unused;
-    const uint16_t u = CodeAt(at, lane, &unused);
-    const int sum =
-        NeighbourSum(NeighbourAt(at.left + lane), NeighbourAt(at.left2 + lane),
-                     NeighbourAt(at.above + lane), NeighbourAt(at.above2 + lane));
+    const uint16_t u = CodeAt(at, &unused);
+    const int sum = NeighbourSum(
+        NeighbourAt(at.left + lane_), NeighbourAt(at.left2 + lane_),
+        NeighbourAt(at.above + lane_), NeighbourAt(at.above2 + lane_));
     const int part =
-        c_[at.here + lane] >> kBitsOfNeighbour << (kBitsOfNeighbour - kMedianShift);
-    const uint32_t context =
-        tables_.ContextOf(sum, how_[lane].negative, part);
+        c_[at.here + lane_] >> kBitsOfNeighbour << (kBitsOfNeighbour - kMedianShift);
+    const uint32_t context = tables_.ContextOf(sum, how_.negative, part);
     const TokenEntry token = tables_.TokenOf(static_cast<uint32_t>(u) >> shift_);
     return (u - token.base()) | static_cast<uint32_t>(token.bits()) << kBitsAt |
            (context * kTokens + token.token()) << kIndexAt;
   }
 
-  // Thread i has state i.
-  template <class Warp>
-  COMPTRAIN_HD void EncodeRow(const Warp& warp, const uint32_t* items,
-                              const CodeEntry* entries, uint16_t* out, int room,
-                              Lanes<uint32_t>* state, int* n_words) const {
-    Lanes<uint32_t> item;
-    Lanes<CodeEntry> entry;
+  // By the first warp.
+  __device__ void EncodeRow(const uint32_t* items, const CodeEntry* entries,
+                            uint16_t* out, int room, uint32_t* state,
+                            int* n_words) const {
     // Takes a word off the states that would become too large.
-    const auto shrink = [&](uint32_t which, int i) {
-      if (!(which >> i & 1)) return;
-      const int at = *n_words + PopCount(which & BitsBelow(i));
-      if (at < room) out[at] = static_cast<uint16_t>((*state)[i]);
-      (*state)[i] >>= 16;
+    const auto shrink = [&](uint32_t which) {
+      if (!(which >> lane_ & 1)) return;
+      const int at = *n_words + PopCount(which & BitsBelow(lane_));
+      if (at < room) out[at] = static_cast<uint16_t>(*state);
+      *state >>= 16;
     };
-    const uint32_t raw_large = warp.Ballot([&](int i) {
-      item[i] = items[LaneOfState(i)];
-      entry[i] = entries[item[i] >> kIndexAt];
-      return (*state)[i] >= kStateLow << (16 - (item[i] >> kBitsAt & 15));
-    });
-    const int raw_words = PopCount(raw_large);
-    const uint32_t large = warp.Ballot([&](int i) {
-      shrink(raw_large, i);
-      (*state)[i] = (*state)[i] << (item[i] >> kBitsAt & 15) |
-                    (item[i] & ((1u << kBitsAt) - 1));
-      return (*state)[i] >= entry[i].frequency() << (31 - kProbBits);
-    });
-    *n_words += raw_words;
-    warp.Each([&](int i) {
-      shrink(large, i);
-      (*state)[i] = entry[i].Put((*state)[i]);
-    });
+    const uint32_t item = items[LaneOfState(lane_)];
+    const CodeEntry entry = entries[item >> kIndexAt];
+    const int raw_bits = item >> kBitsAt & 15;
+    const uint32_t raw_large =
+        __ballot_sync(kAllLanes, *state >= kStateLow << (16 - raw_bits));
+    shrink(raw_large);
+    *n_words += PopCount(raw_large);
+    *state = *state << raw_bits | (item & ((1u << kBitsAt) - 1));
+    const uint32_t large = __ballot_sync(
+        kAllLanes, *state >= entry.frequency() << (31 - kProbBits));
+    shrink(large);
     *n_words += PopCount(large);
+    *state = entry.Put(*state);
   }
 
   static constexpr int kBitsOfNeighbour = 5;
   static_assert(kMaxNeighbour < 1 << kBitsOfNeighbour, "a byte holds both");
 
-  const Team& team_;
   const LaneTables& tables_;
   const int stride_, shift_;
   WriterMemory* const memory_;
   uint16_t* const q_;
   uint8_t* const c_;
+  const int lane_, warp_;
   int rows_ = 0;
-  Lanes<Seen> seen_;
-  Lanes<Lane> how_;
+  Seen seen_;  // of this thread
+  Lane how_;
 };
 
 // --- Decoding ----------------------------------------------------------------
@@ -507,10 +339,10 @@ struct History {
   uint8_t* c;
   int q_rows, c_rows;  // powers of two, at least stride + 1 and 2 stride + 1
 
-  COMPTRAIN_HD uint16_t& Code(int t, int lane) const {
+  __device__ uint16_t& Code(int t, int lane) const {
     return q[(t & (q_rows - 1)) * kLanes + lane];
   }
-  COMPTRAIN_HD uint8_t& Size(int t, int lane) const {
+  __device__ uint8_t& Size(int t, int lane) const {
     return c[(t & (c_rows - 1)) * kLanes + lane];
   }
 };
@@ -521,89 +353,65 @@ struct ReaderTables {
   SearchTables search;
 };
 
-// Calls put(t, lane, code) for the codes of a chunk, from row 0 up; false, some
-// of them put, when the words do not come out even.
-template <class Warp, class Put>
-COMPTRAIN_HD bool ReadChunk(const Warp& warp, const ReaderTables& tables,
-                            int stride, int shift, const ChunkHead& head,
-                            const uint16_t* words, int n_words, int rows,
-                            const History& history, const Put& put) {
-  struct Reader {
-    Lane how;
-    uint32_t state;
-    TokenEntry token;
-    uint16_t left, above, predicted, code;
-    uint8_t size_left, size_left2;
-  };
-  // Thread i has state i and its lane.
-  typename Warp::template Lanes<Reader> reader;
-  const uint32_t bad = warp.Ballot([&](int i) {
-    Reader& r = reader[i];
-    r.how = Lane(head, LaneOfState(i));
-    r.state = head.state[i];
-    r.left = r.above = kCodeBias;
-    r.size_left = r.size_left2 = 0;
-    return r.state < kStateLow || r.state >> 31 != 0 ||
-           (r.how.average && r.how.median);
-  });
-  if (bad != 0) return false;
+// Calls put(t, code) for the codes of lane LaneOfState(i) in thread i, from row 0
+// up; false, some of them put, when the words do not come out even.
+template <class Put>
+__device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
+                          const ChunkHead& head, const uint16_t* words,
+                          int n_words, int rows, const History& history,
+                          const Put& put) {
+  const int i = threadIdx.x % kLanes, lane = LaneOfState(i);
+  const Lane how(head, lane);
+  uint32_t state = head.state[i];
+  uint16_t left = kCodeBias, above = kCodeBias;
+  int size_left = 0, size_left2 = 0;
+  if (__any_sync(kAllLanes, state < kStateLow || state >> 31 != 0 ||
+                                (how.average && how.median))) {
+    return false;
+  }
   int end = n_words;
-  const auto refill = [&](Reader& r, uint32_t low, int i) {
-    if (!(low >> i & 1)) return;
-    r.state = r.state << 16 | words[end + PopCount(low & BitsBelow(i))];
+  // A word for each state that became too small; false when there are not as many.
+  const auto refill = [&] {
+    const uint32_t low = __ballot_sync(kAllLanes, state < kStateLow);
+    end -= PopCount(low);
+    if (end < 0) return false;
+    if (low >> i & 1) {
+      state = state << 16 | words[end + PopCount(low & BitsBelow(i))];
+    }
+    return true;
   };
   for (int t = 0; t < rows; ++t) {
     const bool has = stride > 0 && t >= stride;
     const bool has2 = has && t - stride >= stride;
-    uint32_t low = warp.Ballot([&](int i) {
-      const int lane = LaneOfState(i);
-      Reader& r = reader[i];
-      const uint16_t above = has ? history.Code(t - stride, lane) : r.left;
-      const uint16_t above_left = has && t > stride ? r.above : above;
-      const int size_above = has ? history.Size(t - stride, lane) : r.size_left;
-      const int size_above2 =
-          has2 ? history.Size(t - 2 * stride, lane) : r.size_left2;
-      r.above = above;
-      const uint16_t median = Median(r.left, above, above_left);
-      r.predicted = r.how.Predict(r.left, above, median);
-      const int context = tables.lane.ContextOf(
-          NeighbourSum(r.size_left, r.size_left2, size_above, size_above2),
-          r.how.negative, tables.lane.median[MedianLevel(median, shift)]);
-      const uint32_t slot = r.state & (kProbOne - 1);
-      const int token = tables.search.Find(context, slot);
-      const uint32_t packed = tables.search.packed[context * kTokens + token];
-      r.token = tables.lane.of_token[token];
-      r.state = (packed >> 16) * (r.state >> kProbBits) + slot - (packed & 0xffff);
-      return r.state < kStateLow;
-    });
-    end -= PopCount(low);
-    if (end < 0) return false;
-    const uint32_t low_raw = warp.Ballot([&](int i) {
-      Reader& r = reader[i];
-      refill(r, low, i);
-      const uint32_t raw = r.state & ((1u << r.token.bits()) - 1);
-      r.state >>= r.token.bits();
-      r.code = static_cast<uint16_t>(r.token.base() + raw);
-      return r.state < kStateLow;
-    });
-    end -= PopCount(low_raw);
-    if (end < 0) return false;
-    warp.Each([&](int i) {
-      const int lane = LaneOfState(i);
-      Reader& r = reader[i];
-      refill(r, low_raw, i);
-      const uint16_t q = Unfold(r.code, r.predicted, r.how.negative);
-      r.left = q;
-      r.size_left2 = r.size_left;
-      r.size_left = static_cast<uint8_t>(Neighbour(r.code, shift));
-      history.Code(t, lane) = q;
-      history.Size(t, lane) = r.size_left;
-      put(t, lane, static_cast<int>(q) - kCodeBias);
-    });
+    const uint16_t now_above = has ? history.Code(t - stride, lane) : left;
+    const uint16_t above_left = has && t > stride ? above : now_above;
+    const int size_above = has ? history.Size(t - stride, lane) : size_left;
+    const int size_above2 = has2 ? history.Size(t - 2 * stride, lane) : size_left2;
+    above = now_above;
+    const uint16_t median = Median(left, above, above_left);
+    const uint16_t predicted = how.Predict(left, above, median);
+    const int context = tables.lane.ContextOf(
+        NeighbourSum(size_left, size_left2, size_above, size_above2),
+        how.negative, tables.lane.median[MedianLevel(median, shift)]);
+    const uint32_t slot = state & (kProbOne - 1);
+    const int number = tables.search.Find(context, slot);
+    const uint32_t packed = tables.search.packed[context * kTokens + number];
+    const TokenEntry token = tables.lane.of_token[number];
+    state = (packed >> 16) * (state >> kProbBits) + slot - (packed & 0xffff);
+    if (!refill()) return false;
+    const uint32_t raw = state & ((1u << token.bits()) - 1);
+    state >>= token.bits();
+    if (!refill()) return false;
+    const uint16_t code = static_cast<uint16_t>(token.base() + raw);
+    left = Unfold(code, predicted, how.negative);
+    size_left2 = size_left;
+    size_left = Neighbour(code, shift);
+    history.Code(t, lane) = left;
+    history.Size(t, lane) = static_cast<uint8_t>(size_left);
+    put(t, static_cast<int>(left) - kCodeBias);
   }
-  const uint32_t odd =
-      warp.Ballot([&](int i) { return reader[i].state != kStateLow; });
-  return odd == 0 && (end == 0 || (end == 1 && words[0] == 0));
+  return __all_sync(kAllLanes, state == kStateLow) &&
+         (end == 0 || (end == 1 && words[0] == 0));
 }
 
 }  // namespace rans

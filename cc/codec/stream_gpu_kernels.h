@@ -17,7 +17,6 @@
 namespace comptrain {
 namespace gpu {
 
-constexpr unsigned kAll = 0xffffffff;
 constexpr int kWarps = 4;  // items a block; divides the items of a range
 constexpr int kThreads = kWarps * kWarpLanes;
 constexpr int kScanThreads = 1024;
@@ -85,7 +84,7 @@ static __device__ inline bool IsAnothers(const uint8_t* stream, CodecId reader) 
 }
 
 static __device__ inline int WarpSum(int v) {
-  for (int d = kWarpLanes / 2; d > 0; d /= 2) v += __shfl_xor_sync(kAll, v, d);
+  for (int d = kWarpLanes / 2; d > 0; d /= 2) v += __shfl_xor_sync(kAllLanes, v, d);
   return v;
 }
 

@@ -5,18 +5,18 @@
 #include <string>
 #include <type_traits>
 
+#include "cc/codec/bits.h"
 #include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
 #include "cc/codec/quantize.h"
 #include "cc/codec/stream_gpu_kernels.h"
 #include "cc/codec/zvc_gpu.h"
-#include "cc/codec/zvc_lane.h"
+#include "cc/codec/zvc_layout.h"
 
 namespace comptrain {
 namespace {
 
 using gpu::BlockSums;
-using gpu::kAll;
 using gpu::kThreads;
 using gpu::kWarps;
 using zvc::kChunkValues;
@@ -39,6 +39,111 @@ __device__ float Value(BitsOf<S> bits) {
   return ToFloat(value);
 }
 
+// --- Device: a chunk by a warp ------------------------------------------------
+
+// Lane l has elements l, l + 32, ... of the chunk; T is uint16_t or uint32_t, the
+// bits of an element.
+
+// Warp-wide reads under way at once.
+constexpr int kBatch = 8;
+static_assert(zvc::kMaskWords % kBatch == 0, "a chunk is whole batches");
+static_assert(zvc::kMaskWords == 2 * kWarpLanes, "a lane has two words of the mask");
+
+// Calls body(w, v) for each 32 elements of a chunk, v this lane's (0 past the
+// end), until body has seen the last valid one.
+template <class T, class Body>
+__device__ void ForWords(int lane, const T* x, int valid, const Body& body) {
+  T v[kBatch];
+  for (int w = 0; 32 * w < valid; w += kBatch) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = 32 * (w + i) + lane;
+      v[i] = at < valid ? x[at] : T{0};
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) body(w + i, v[i]);
+  }
+}
+
+// The words of a chunk: n_words as Layout::Words has them.
+template <class T>
+__device__ void WriteChunk(int lane, const Layout& layout, const T* x, int valid,
+                           int n_words, uint32_t* words) {
+  if (n_words == 0) return;
+  if (n_words == static_cast<int>(layout.RawWords(valid))) {
+    T* to = reinterpret_cast<T*>(words);
+    ForWords<T>(lane, x, valid, [&](int w, T v) {
+      if (32 * w + lane < valid) to[32 * w + lane] = v;
+    });
+    if (lane == 0 && sizeof(T) == 2 && valid % 2 != 0) to[valid] = 0;
+    return;
+  }
+  const int mask_words = static_cast<int>(zvc::CeilDiv(valid, 32));
+  T* values = reinterpret_cast<T*>(words + mask_words);
+  uint32_t low = 0, high = 0;  // words `lane` and `lane` + 32 of the mask
+  int count = 0;
+  ForWords<T>(lane, x, valid, [&](int w, T v) {
+    const uint32_t mask = __ballot_sync(kAllLanes, v != 0);
+    if (v != 0) values[count + PopCount(mask & BitsBelow(lane))] = v;
+    if (lane == w % 32) (w < 32 ? low : high) = mask;
+    count += PopCount(mask);
+  });
+  if (lane < mask_words) words[lane] = low;
+  if (lane + 32 < mask_words) words[lane + 32] = high;
+  if (lane == 0 && sizeof(T) == 2 && count % 2 != 0) values[count] = 0;
+}
+
+// Calls put(i, value) for every element; false, and nothing put, when the words
+// do not add up.
+template <class T, class Put>
+__device__ bool ReadChunk(int lane, const Layout& layout, const uint32_t* words,
+                          int n_words, int valid, const Put& put) {
+  const bool odd_item = sizeof(T) == 2;
+  const int raw_words = static_cast<int>(layout.RawWords(valid));
+  if (n_words == 0) {
+    for (int i = lane; i < valid; i += kWarpLanes) put(i, T{0});
+    return true;
+  }
+  if (n_words == raw_words) {
+    const T* from = reinterpret_cast<const T*>(words);
+    if (odd_item && valid % 2 != 0 && from[valid] != 0) return false;
+    ForWords<T>(lane, from, valid, [&](int w, T v) {
+      if (32 * w + lane < valid) put(32 * w + lane, v);
+    });
+    return true;
+  }
+  const int mask_words = static_cast<int>(zvc::CeilDiv(valid, 32));
+  if (n_words > raw_words || n_words <= mask_words) return false;
+  const uint32_t low = lane < mask_words ? words[lane] : 0;
+  const uint32_t high = lane + 32 < mask_words ? words[lane + 32] : 0;
+  const int total = gpu::WarpSum(PopCount(low) + PopCount(high));
+  if (valid % 32 != 0 && words[valid / 32] >> (valid % 32) != 0) return false;
+  if (total == 0 ||
+      n_words != static_cast<int>(layout.PackedWords(valid, total))) {
+    return false;
+  }
+  const T* values = reinterpret_cast<const T*>(words + mask_words);
+  if (odd_item && total % 2 != 0 && values[total] != 0) return false;
+  int before = 0;
+  for (int w = 0; w < mask_words; w += kBatch) {
+    T v[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const uint32_t mask =
+          __shfl_sync(kAllLanes, w + i < 32 ? low : high, (w + i) % 32);
+      const bool set = mask >> lane & 1;
+      v[i] = set ? values[before + PopCount(mask & BitsBelow(lane))] : T{0};
+      before += PopCount(mask);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = 32 * (w + i) + lane;
+      if (at < valid) put(at, v[i]);
+    }
+  }
+  return true;
+}
+
 // --- Device ------------------------------------------------------------------
 
 template <class S>
@@ -53,18 +158,19 @@ __global__ void __launch_bounds__(kThreads)
   if (chunk < layout.chunks) {
     const int valid = layout.Valid(chunk);
     float sum = 0, sum_sq = 0;
-    const int count = zvc::CountChunk<T>(
-        DeviceWarp(lane), x + chunk * kChunkValues, valid, [&](T bits) {
-          const float v = Value<S>(bits);
-          // Values whose squares are no floats say nothing about the others.
-          if (!isfinite(v * v)) return;
-          sum += v;
-          sum_sq += v * v;
-        });
+    int count = 0;
+    ForWords<T>(lane, x + chunk * kChunkValues, valid, [&](int, T bits) {
+      count += PopCount(__ballot_sync(kAllLanes, bits != 0));
+      const float v = Value<S>(bits);
+      // Values whose squares are no floats say nothing about the others.
+      if (!isfinite(v * v)) return;
+      sum += v;
+      sum_sq += v * v;
+    });
     double s = sum, sq = sum_sq;
     for (int d = kWarpLanes / 2; d > 0; d /= 2) {
-      s += __shfl_down_sync(kAll, s, d);
-      sq += __shfl_down_sync(kAll, sq, d);
+      s += __shfl_down_sync(kAllLanes, s, d);
+      sq += __shfl_down_sync(kAllLanes, sq, d);
     }
     sums = {static_cast<uint64_t>(count), s, sq};
     if (lane == 0) {
@@ -91,8 +197,8 @@ __global__ void __launch_bounds__(kThreads)
   uint32_t* to = payload + starts[chunk / kRangeChunks] +
                  gpu::WordsBefore(entries, FirstOfRange(chunk), chunk,
                                   kWordsMask, lane);
-  zvc::WriteChunk<T>(DeviceWarp(lane), layout, x + chunk * kChunkValues,
-                     layout.Valid(chunk), entries[chunk], to);
+  WriteChunk<T>(lane, layout, x + chunk * kChunkValues,
+                layout.Valid(chunk), entries[chunk], to);
 }
 
 struct Stream {
@@ -136,7 +242,6 @@ __global__ void __launch_bounds__(kThreads)
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
   if (chunk >= layout.chunks) return;
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kZvc)) return;
-  const DeviceWarp warp(lane);
   const auto* entries =
       reinterpret_cast<const uint16_t*>(s.bytes + layout.directory);
   const auto* starts = reinterpret_cast<const uint32_t*>(s.bytes + layout.table);
@@ -161,11 +266,11 @@ __global__ void __launch_bounds__(kThreads)
     good = from + words <= s.payload_words && from + words == end &&
            (chunk > 0 || from == 0);
     good = good &&
-           zvc::ReadChunk<T>(warp, layout, payload + from, words, valid, put);
+           ReadChunk<T>(lane, layout, payload + from, words, valid, put);
   }
   if (good) return;
   if (lane == 0) *damaged = 1;
-  zvc::ReadChunk<T>(warp, layout, nullptr, 0, valid, put);
+  ReadChunk<T>(lane, layout, nullptr, 0, valid, put);
 }
 
 // --- Host --------------------------------------------------------------------
