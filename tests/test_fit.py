@@ -270,6 +270,55 @@ def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path):
     assert equal(longer, plain)
 
 
+class Stops(keras.callbacks.Callback):
+    """Is interrupted after `limit` steps; `seen` counts them."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit, self.seen = limit, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+        if self.seen == self.limit:
+            raise KeyboardInterrupt
+
+
+def test_a_restart_takes_new_arguments_and_keeps_what_training_changed(tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        fit(network(faults=False), callbacks=[Stops(9)], checkpoint_dir=tmp_path)
+    stops = Stops(99)
+    history = fit(
+        network(faults=False), callbacks=[stops], checkpoint_dir=tmp_path, batch_size=4, epochs=3, verbose=2
+    )
+    (event,) = events(history)
+    assert (event.kind, event.epoch, event.step, event.new_batch) == ("resumed", 1, 2, 4)
+    assert stops.limit == 99 and stops.seen == 8 + 7 + 11  # 28 samples were left of epoch 2, in batches of 4
+    assert "Epoch 3/3" in capsys.readouterr().out
+
+
+def test_a_restart_goes_on_with_the_batch_that_memory_or_a_callback_set(tmp_path):
+    fit(network(first=("forward", 4)), epochs=1, checkpoint_dir=tmp_path / "memory")
+    history = fit(network(), epochs=2, batch_size=6, checkpoint_dir=tmp_path / "memory")
+    assert [(event.kind, event.new_batch) for event in events(history)] == [
+        ("out of memory", 4),
+        ("resumed", 4),
+    ]
+    limits = {"memory_limit": 4_000_000_000, "verbose": 0}
+    with pytest.raises(KeyboardInterrupt):
+        first = [ct.AdaptiveBatchSize(**limits), Stops(3)]
+        fit(network(compress=True), callbacks=first, checkpoint_dir=tmp_path / "callback")
+    tuner = ct.AdaptiveBatchSize(**{**limits, "memory_limit": 3_000_000_000})
+    fit(
+        network(compress=True),
+        callbacks=[tuner],
+        checkpoint_dir=tmp_path / "callback",
+        batch_size=4,
+        epochs=1,
+    )
+    assert tuner.model.history.history["batch_size"] == [BATCH]
+    assert tuner._policy.memory_limit == 3_000_000_000
+
+
 def test_a_torn_write_leaves_the_last_complete_checkpoint(tmp_path):
     with pytest.raises(Stop):
         fit(network(faults=False), checkpoint_dir=tmp_path, callbacks=[stopper(5)])
@@ -379,11 +428,19 @@ def test_errors_before_training(arguments, kwargs, message):
     assert int(model.optimizer.iterations.numpy()) == 0
 
 
+@pytest.mark.parametrize("x", [iter([1]), 3, [[1.0, 2.0], [3.0, 4.0]]], ids=["generator", "number", "list"])
+def test_what_is_no_array(x):
+    with pytest.raises(TypeError, match="must be arrays of samples.*For generators"):
+        fit(network(faults=False), x, np.zeros(2))
+
+
 def test_errors_about_checkpoints(tmp_path):
     fit(network(faults=False), epochs=1, checkpoint_dir=tmp_path)
     other = keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(10)])
     with pytest.raises(ValueError, match="another model"):
         fit(compiled(other), checkpoint_dir=tmp_path)
+    with pytest.raises(ValueError, match="compressed: False there, True here"):
+        fit(network(faults=False, compress=True), checkpoint_dir=tmp_path)
     with pytest.raises(ValueError, match="other data: samples is 44 there, 40 here"):
         fit(network(faults=False), *data(40), checkpoint_dir=tmp_path)
     with pytest.raises(ValueError, match="other data: seed"):

@@ -64,7 +64,9 @@ def fit(
     (numbers, strings, arrays and containers of those), position in the data and batch size. A step
     that raises ResourceExhaustedError puts that state back, halves the batch, and training goes on
     from there. With `checkpoint_dir` the same state is on disk, and the same call in a new process
-    goes on from it, in the middle of an epoch too.
+    goes on from it, in the middle of an epoch too. Arguments of callbacks (a `patience`, a `memory_limit`),
+    `batch_size` and `epochs` may be others then: where the training itself has not changed a value, the
+    new call's holds. The learning rate is the checkpoint's.
 
     The samples of an epoch come in an order that `seed` and the epoch alone determine, and the
     position counts samples, so a new batch size neither repeats nor leaves out any. A dataset must
@@ -93,7 +95,7 @@ def fit(
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
         is shuffled in, True 10,000. A function's datasets are taken as they are.
       seed: Of the shuffling.
-      sample_weight: Array, where `x` is arrays.
+      sample_weight: Array, where `x` is arrays. For class weights: class_weights[y].
       validation_data: As for `model.fit`; arrays are evaluated in batches of the training's size.
       callbacks: As for `model.fit`.
       verbose: 0: silent (events go to absl's log). 1: progress bar. 2: a line per epoch.
@@ -127,6 +129,7 @@ def fit(
     samples = Samples(x, y, sample_weight, shuffle, seed)
     folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     kept = None if folder is None else snapshot.read(folder)
+    batch_size = _first_batch(batch_size, kept, callbacks)
     batches = samples.batches(0, 0, batch_size)
     _keras.build_for_fit(model, batches)
     elastic = ElasticBatch(batch_size, samples.count, drop_remainder=False)
@@ -172,13 +175,15 @@ class _Run:
         self.model.stop_training = False
         self.callbacks.on_train_begin()
         # After on_train_begin: callbacks make variables there.
-        self.about = {"model": snapshot.signature(self.model), "data": self.samples.about}
+        self.about: dict[str, Any] = {
+            "model": snapshot.signature(self.model),
+            "data": self.samples.about,
+            "batch_size": self.elastic.first,
+            "callbacks": snapshot.attributes(self.callbacks.callbacks),
+        }
         start = self.place
         if kept is not None:
-            self.snapshot, about = kept
-            _check_same(self.about, about, self.folder)
-            self.events = [Event(*event) for event in about["events"]]
-            start = self.snapshot.place
+            start = self._continue(*kept)
             if not start.begun or start.epoch >= epochs:
                 self._put_back()
         logs = None
@@ -189,6 +194,17 @@ class _Run:
                 if self.model.stop_training:
                     break
         return self._finish(logs)
+
+    def _continue(self, found: Snapshot, about: dict) -> Place:
+        """Takes over a checkpoint; what its training had not changed itself is as this call says."""
+        _check_same(self.about, about, self.folder)
+        self.events = [Event(*event) for event in about["events"]]
+        place = found.place
+        if place.batch == about["batch_size"]:
+            place = place._replace(batch=self.elastic.first)
+        found = snapshot.with_given(found, about["callbacks"], self.about["callbacks"])
+        self.snapshot = found._replace(place=place)
+        return place
 
     def _epoch(self, epoch: int, resume: bool) -> dict:
         self.model.reset_metrics()
@@ -368,6 +384,16 @@ def _checked_replicas(model: keras.Model, batch_size: int) -> int:
     return replicas
 
 
+def _first_batch(batch_size: int, kept: tuple[Snapshot, dict] | None, callbacks: Any) -> int:
+    """The batch size that the training begins with, or began with where it, or a callback, steers that since."""
+    if kept is None:
+        return batch_size
+    given = getattr(callbacks, "callbacks", callbacks)
+    steered = any(hasattr(callback, "on_out_of_memory") for callback in tf.nest.flatten(given))
+    began = kept[1]["batch_size"]
+    return began if steered or kept[0].place.batch != began else batch_size
+
+
 def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:
     hint = f"Choose another `checkpoint_dir`, or remove {folder} to begin anew."
     for what, value in ours["data"].items():
@@ -383,8 +409,8 @@ def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:
                 pairs = [pair for pair in zip(other, value) if pair[0] != pair[1]]
                 other, value = pairs[0] if pairs else (f"{len(other)} {what}", f"{len(value)} {what}")
             raise ValueError(
-                f"The checkpoint in {folder} is of another model: {what} differ, {other!r} there, {value!r} "
-                f"here. {hint}"
+                f"The checkpoint in {folder} is of another model or another call: {what}: {other!r} there, "
+                f"{value!r} here. {hint}"
             )
 
 

@@ -49,8 +49,7 @@ class Samples:
             self.count = _checked_count(x if isinstance(x, tf.data.Dataset) else self._epoch(0))
         else:
             parts = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
-            with tf.device("CPU:0"):
-                self._arrays = tf.nest.map_structure(tf.convert_to_tensor, parts)
+            self._arrays = _checked_arrays(parts, x)
             lengths = {len(array) for array in tf.nest.flatten(self._arrays)}
             if len(lengths) != 1 or 0 in lengths:
                 raise ValueError(
@@ -94,6 +93,21 @@ class Samples:
         buffer = _DEFAULT_BUFFER if self.shuffle is True else self.shuffle
         seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
         return self._x.shuffle(buffer, seed=seed, reshuffle_each_iteration=False)
+
+
+def _checked_arrays(parts: tuple, x: Any) -> Any:
+    try:
+        with tf.device("CPU:0"):
+            arrays = tf.nest.map_structure(tf.convert_to_tensor, parts)
+    except (TypeError, ValueError):
+        arrays = None
+    if arrays is None or any(array.shape.rank == 0 for array in tf.nest.flatten(arrays)):
+        raise TypeError(
+            "`x`, `y` and `sample_weight` must be arrays of samples or structures of such, or `x` a tf.data.Dataset "
+            f"or a function from the epoch to one. Received: {type(x).__name__}. For generators and the like: "
+            "tf.data.Dataset.from_generator(...).apply(tf.data.experimental.assert_cardinality(n)), of single samples."
+        )
+    return arrays
 
 
 def _checked_count(data: tf.data.Dataset) -> int:

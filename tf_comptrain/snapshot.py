@@ -7,6 +7,7 @@ may be gone. So a snapshot only ever writes variables when it is put back, and n
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -23,8 +24,8 @@ from tf_comptrain import _keras
 from tf_comptrain.model import instrumentation, is_compressed
 
 _FILE = "training.ckpt"
-_FORMAT = 1
-_NOT_STATE = ("params", "target")  # of a callback: what this call of fit was given
+_FORMAT = 2
+_NOT_STATE = ("params",)  # of a callback: what this call of fit was given
 
 
 class Place(NamedTuple):
@@ -55,14 +56,12 @@ class Snapshot(NamedTuple):
       variables: Values of `state_variables(model)`, in that order.
       bound_scale: Factor on all error bounds; None for a plain model.
       callbacks: (class, plain attributes, encoded) of each callback.
-      arrays: Arrays that the encoded attributes refer to.
     """
 
     place: Place
     variables: tuple[np.ndarray, ...]
     bound_scale: float | None
-    callbacks: tuple[tuple[str, list], ...]
-    arrays: tuple[np.ndarray, ...]
+    callbacks: tuple[tuple[str, dict[str, Any]], ...]
 
 
 def state_variables(model: keras.Model) -> list:
@@ -83,23 +82,55 @@ def state_variables(model: keras.Model) -> list:
 
 def signature(model: keras.Model) -> dict[str, Any]:
     """What tells models apart whose variables a snapshot could be put into."""
+    handle = instrumentation(model) if is_compressed(model) else None
     return {
         "layers": [type(layer).__name__ for layer in _keras.sublayers(model)],
         "optimizer": type(model.optimizer).__name__,
+        "compressed": handle is not None,
+        "trained with AdaptiveErrorBound": handle is not None and handle.collecting is not None,
+        "trained with AdaptiveBatchSize and a schedule": handle is not None and handle.pace is not None,
         "variables": [f"{tf.as_dtype(v.dtype).name} {list(v.shape)}" for v in state_variables(model)],
     }
 
 
 def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: Place) -> Snapshot:
     """Copies the state to host memory. Only after a step that succeeded."""
-    arrays: list[np.ndarray] = []
     return Snapshot(
         place,
         tuple(np.array(v.numpy()) for v in state_variables(model)),
         instrumentation(model).bound_scale if is_compressed(model) else None,
-        tuple((_class_of(callback), _plain_attributes(callback, arrays)) for callback in callbacks),
-        tuple(arrays),
+        attributes(callbacks),
     )
+
+
+def attributes(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """(class, plain attributes, encoded) of each callback, the progress bar left out."""
+    return tuple(
+        (_class_of(callback), _plain_attributes(callback))
+        for callback in callbacks
+        if not isinstance(callback, keras.callbacks.ProgbarLogger)
+    )
+
+
+def with_given(
+    snapshot: Snapshot, then: Sequence[tuple[str, dict]], now: Sequence[tuple[str, dict]]
+) -> Snapshot:
+    """The snapshot for a new call of fit: what no step has changed is as that call's callbacks have it.
+
+    So a `patience` or a `memory_limit` can be changed from one call to the next, and a counter goes on.
+
+    Args:
+      snapshot: From `read`.
+      then: The callbacks' attributes when the training began that the snapshot is of.
+      now: Those at the beginning of this one.
+    """
+    begun, given = list(then), list(now)
+    callbacks = []
+    for name, found in snapshot.callbacks:
+        before, ours = _taken(begun, name), _taken(given, name)
+        same = [k for k, code in found.items() if k in before and _text(before[k]) == _text(code)]
+        callbacks.append((name, {**found, **{k: ours[k] for k in same if k in ours}}))
+    return snapshot._replace(callbacks=tuple(callbacks))
 
 
 def restore(
@@ -131,30 +162,29 @@ def restore(
         instrumentation(model).bound_scale = snapshot.bound_scale
     kept = list(snapshot.callbacks)
     for callback in callbacks:
-        found = next((item for item in kept if item[0] == _class_of(callback)), None)
-        if found is not None:
-            kept.remove(found)
-            for name, code in found[1]:
-                _set_attribute(callback, name, _decode(code, snapshot.arrays))
+        for name, code in _taken(kept, _class_of(callback)).items():
+            _set_attribute(callback, name, _decode(code))
 
 
 def write(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> None:
-    """Writes a snapshot so that a kill at any moment leaves the last complete one in place."""
-    arrays = [*snapshot.variables, *snapshot.arrays]
-    meta = {
-        "format": _FORMAT,
-        "about": about,
-        "place": snapshot.place,
-        "bound_scale": snapshot.bound_scale,
-        "callbacks": snapshot.callbacks,
-        "variables": len(snapshot.variables),
-        "arrays": [[a.dtype.name, a.shape] for a in arrays],
-    }
+    """Writes a snapshot so that a kill at any moment leaves the last complete one in place.
+
+    Args:
+      snapshot: From `take`.
+      folder: Made where it is missing.
+      about: Goes with it, and comes back from `read`: what JSON can say, and NumPy arrays.
+    """
+    arrays: list[np.ndarray] = []
+
+    def reference(array: np.ndarray) -> dict[str, Any]:
+        arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return {"file": f"arr_{len(arrays) - 1}", "dtype": array.dtype.name, "shape": array.shape}
+
+    meta = json.dumps({"format": _FORMAT, "about": about, **snapshot._asdict()}, default=reference)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"{_FILE}.tmp"
     with open(temporary, "wb") as file:
-        raw = [np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in arrays]
-        np.savez(file, *raw, meta=np.frombuffer(json.dumps(meta).encode(), np.uint8))
+        np.savez(file, *arrays, meta=np.frombuffer(meta.encode(), np.uint8))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, folder / _FILE)
@@ -176,37 +206,64 @@ def read(folder: Path) -> tuple[Snapshot, dict[str, Any]] | None:
         return None
     try:
         with np.load(path) as file:
-            meta = json.loads(file["meta"].tobytes())
-            if meta["format"] != _FORMAT:
-                raise ValueError(f"format {meta['format']}, not {_FORMAT}")
-            arrays = [
-                np.frombuffer(file[f"arr_{i}"].tobytes(), np.dtype(dtype)).reshape(shape)
-                for i, (dtype, shape) in enumerate(meta["arrays"])
-            ]
+
+            def array(found: dict[str, Any]) -> Any:
+                if found.keys() != {"file", "dtype", "shape"}:
+                    return found
+                values = file[found["file"]].tobytes()
+                return np.frombuffer(values, np.dtype(found["dtype"])).reshape(found["shape"])
+
+            text = file["meta"].tobytes()
+            version = json.loads(text)["format"]
+            if version != _FORMAT:
+                raise ValueError(f"format {version}, not {_FORMAT}")
+            meta = json.loads(text, object_hook=array)
+            return (
+                Snapshot(
+                    Place(*meta["place"]),
+                    tuple(meta["variables"]),
+                    meta["bound_scale"],
+                    tuple((name, found) for name, found in meta["callbacks"]),
+                ),
+                meta["about"],
+            )
     except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a checkpoint of ct.fit: {error}. Remove it to begin anew.") from None
-    count = meta["variables"]
-    callbacks = tuple((name, attributes) for name, attributes in meta["callbacks"])
-    place = Place(*meta["place"])
-    snapshot = Snapshot(place, tuple(arrays[:count]), meta["bound_scale"], callbacks, tuple(arrays[count:]))
-    return snapshot, meta["about"]
 
 
 def _class_of(callback: keras.callbacks.Callback) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
-def _plain_attributes(callback: keras.callbacks.Callback, arrays: list[np.ndarray]) -> list:
-    """[name, code] of the attributes that are numbers, strings, arrays and containers of those."""
-    found = []
+def _plain_attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
+    """name -> code of the attributes that are numbers, strings, arrays and containers of those."""
+    found = {}
     for name, value in vars(callback).items():
         if name not in _NOT_STATE:
-            mark = len(arrays)
-            try:
-                found.append([name, _encode(value, arrays)])
-            except TypeError:  # a model, an open file: not state
-                del arrays[mark:]
+            with contextlib.suppress(TypeError):  # a model, an open file: not state
+                found[name] = _encode(value)
     return found
+
+
+def _taken(callbacks: list[tuple[str, dict[str, Any]]], name: str) -> dict[str, Any]:
+    """The attributes of the first callback of that class, which is taken out of the list; {} if there is none."""
+    for index, (found, _) in enumerate(callbacks):
+        if found == name:
+            return callbacks.pop(index)[1]
+    return {}
+
+
+def _text(code: Any) -> str:
+    """The same for equal codes, arrays included."""
+
+    def digest(array: np.ndarray) -> list:
+        return [
+            array.dtype.name,
+            array.shape,
+            hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest(),
+        ]
+
+    return json.dumps(code, default=digest)
 
 
 def _set_attribute(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
@@ -222,8 +279,8 @@ def _set_attribute(callback: keras.callbacks.Callback, name: str, value: Any) ->
             setattr(callback, name, value)
 
 
-def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
-    """JSON that `_decode` turns back into the same types; arrays go to `arrays`.
+def _encode(value: Any) -> Any:
+    """JSON with arrays in it that `_decode` turns back into the same types.
 
     Raises:
       TypeError: Not plain data.
@@ -234,12 +291,11 @@ def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
         array = np.array(value)
         if array.dtype.hasobject:
             raise TypeError("object array")
-        arrays.append(array)
-        return {"array": len(arrays) - 1, "scalar": isinstance(value, np.generic)}
+        return {"array": array, "scalar": isinstance(value, np.generic)}
     if isinstance(value, dict):
-        return {"dict": [[_encode(k, arrays), _encode(v, arrays)] for k, v in value.items()]}
+        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
-        items = [_encode(item, arrays) for item in value]
+        items = [_encode(item) for item in value]
         if type(value) is list:
             return items
         if type(value) is tuple:
@@ -249,19 +305,18 @@ def _encode(value: Any, arrays: list[np.ndarray]) -> Any:
     raise TypeError(f"not plain data: {type(value).__name__}")
 
 
-def _decode(code: Any, arrays: Sequence[np.ndarray]) -> Any:
+def _decode(code: Any) -> Any:
     if isinstance(code, list):
-        return [_decode(item, arrays) for item in code]
+        return [_decode(item) for item in code]
     if not isinstance(code, dict):
         return code
     if "array" in code:
-        array = arrays[code["array"]]
-        return array[()] if code["scalar"] else array.copy()
+        return code["array"][()] if code["scalar"] else code["array"].copy()
     if "dict" in code:
-        return {_decode(k, arrays): _decode(v, arrays) for k, v in code["dict"]}
+        return {_decode(k): _decode(v) for k, v in code["dict"]}
     if "tuple" in code:
-        return tuple(_decode(item, arrays) for item in code["tuple"])
-    items = tuple(_decode(item, arrays) for item in code["items"])
+        return tuple(_decode(item) for item in code["tuple"])
+    items = tuple(_decode(item) for item in code["items"])
     module, name = code["named"]
     found: Any = getattr(sys.modules.get(module), name, None)
     if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields"):
