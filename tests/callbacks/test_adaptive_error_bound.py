@@ -13,6 +13,7 @@ from models import compiled, images
 
 import tf_comptrain as ct
 from tf_comptrain import _keras
+from tf_comptrain.callbacks._bounds_state import BoundsState, codec_states, for_model
 from tf_comptrain.model import instrumentation
 
 layers = keras.layers
@@ -389,8 +390,27 @@ def test_a_state_of_another_model(tmp_path):
     first = ct.AdaptiveErrorBound(backup_dir=tmp_path)
     with pytest.raises(InterruptedError):
         fit(batch_norm_network(), first, epochs=2, more=[Stop(1)])
-    with pytest.raises(ValueError, match="'bn/input' is in one of the two only"):
+    with pytest.raises(ValueError, match="of another model: 'bn/input' there, 'dense/input' here"):
         fit(network(keras.optimizers.SGD(0.01)), ct.AdaptiveErrorBound(backup_dir=tmp_path))
+
+
+def test_a_state_of_the_same_model_built_again():
+    """As in a notebook, where Keras numbers the layers of the second one."""
+
+    def handle():
+        model = keras.Sequential([keras.Input((16, 16, 3)), layers.Conv2D(8, 3), layers.BatchNormalization()])
+        ct.compress_model(model)
+        return model.layers, instrumentation(model)
+
+    (conv, norm), first = handle()
+    (conv_again, norm_again), second = handle()
+    assert conv.name != conv_again.name
+    state = BoundsState(
+        9, 12, {norm.name: 0.5}, {conv.name: 2.0}, {f"{norm.name}/input": 3}, codec_states(first)
+    )
+    found = for_model(state, second)
+    assert found.sites.keys() == second.sites().keys()
+    assert found[2:5] == ({norm_again.name: 0.5}, {conv_again.name: 2.0}, {f"{norm_again.name}/input": 3})
 
 
 def test_checks_correct_the_bounds_and_are_logged(tmp_path):
@@ -459,6 +479,16 @@ def test_dither_where_the_law_fails(tmp_path):
     first, last = (check for _, check in callback.checks if check.layer == "conv")
     assert not first.holds
     assert last.holds, last.ratio
+
+
+def test_no_dither_under_xla(monkeypatch):
+    model = network(keras.optimizers.SGD(0.05))
+    monkeypatch.setattr(_keras, "jit_compile", lambda model: True)  # to compile it would take long
+    callback = ct.AdaptiveErrorBound(interval=9, warmup=1, limits=(4.0, 4.0), check_data=images(64))
+    fit(model, callback, steps=2)
+    assert any(not check.holds for _, check in callback.checks)
+    assert callback.dithered == {}
+    assert not any(site.codec.dither for site in instrumentation(model).sites().values())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -40,20 +41,39 @@ def codec_states(handle: Instrumentation) -> dict[str, list[float]]:
 
 
 def put_codec_states(handle: Instrumentation, states: dict[str, list[float]]) -> None:
-    """Sets every site's codec state.
+    for name, site in handle.sites().items():
+        site.state.assign(states[name])
+
+
+def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
+    """The state with this model's names: Keras numbers the layers of a model that is built a second time anew.
 
     Raises:
-      ValueError: The states are of another model.
+      ValueError: The state is of another model.
     """
-    sites = handle.sites()
-    if sites.keys() != states.keys():
-        other = sorted(sites.keys() ^ states.keys())
+    theirs, ours = list(state.sites), list(handle.sites())
+    if list(map(_unnumbered, theirs)) != list(map(_unnumbered, ours)):
+        other = next(
+            (pair for pair in zip(theirs, ours) if _unnumbered(pair[0]) != _unnumbered(pair[1])), None
+        )
+        there, here = other or (f"{len(theirs)} tensors", f"{len(ours)} tensors")
         raise ValueError(
-            f"The restored error bounds are of another model: {other[0]!r} is in one of the two only. "
+            f"The restored error bounds are of another model: {there!r} there, {here!r} here. "
             "Restore them into the same model, compressed in the same way, or begin with an empty folder."
         )
-    for name, site in sites.items():
-        site.state.assign(states[name])
+    sites = dict(zip(theirs, ours))
+    paths = {there.rpartition("/")[0]: here.rpartition("/")[0] for there, here in sites.items()}
+    return state._replace(
+        wanted={paths[name]: value for name, value in state.wanted.items()},
+        correction={paths[name]: value for name, value in state.correction.items()},
+        dithered={sites[name]: value for name, value in state.dithered.items()},
+        sites={sites[name]: value for name, value in state.sites.items()},
+    )
+
+
+def _unnumbered(name: str) -> str:
+    """conv2d_3/input -> conv2d/input"""
+    return re.sub(r"_\d+(?=/|$)", "", name)
 
 
 class Checkpointed(tf.train.experimental.PythonState):

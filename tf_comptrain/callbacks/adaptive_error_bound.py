@@ -127,8 +127,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
       check_data: (x, y), one small batch: the law is checked on it after each collecting step
         (`check_error_law`: one eager step, batch normalization too). Where it is off by more than 25%,
         the layer's codec gets dither, which makes the error independent of the data; the train
-        function is traced again then. Where it promises too little even so, the layer's bound is
-        lowered by as much. On one device.
+        function is traced again then. Where it promises too little even so, or under XLA, which knows no
+        dither, the layer's bound is lowered by as much. On one device.
       log_dir: Folder for TensorBoard: bound, stream bytes, and sigma as predicted and, with
         `check_data`, as measured, and compression, of every layer at every collecting step.
       backup_dir: Folder that keeps the state of this callback from epoch to epoch, and from which a
@@ -253,6 +253,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         if not self._epochs and restored is None and self.backup_dir is not None and self._steps == 0:
             restored = _bounds_state.read(self.backup_dir)
         if restored is not None:
+            restored = _bounds_state.for_model(restored, self._handle)
             _bounds_state.put_codec_states(self._handle, restored.sites)
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
@@ -348,7 +349,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             if not math.isfinite(check.ratio):
                 continue
             holder = holders[check.layer]
-            if not check.holds and _dithered(holder.codec) is not None:
+            if not check.holds and self._dithered(holder.codec) is not None:
                 self.dithered.setdefault(holder.name, self._steps)
                 line = f"AdaptiveErrorBound, step {self._steps}: dither for {holder.name}"
                 logging.info("%s: error %.2f times as predicted", line, check.ratio)
@@ -360,13 +361,19 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _dither(self) -> None:
         """Gives the sites in `dithered` their codec, and has the train function traced again."""
         switched = False
-        for name in self.dithered:
-            codec = _dithered(self._sites[name].codec)
+        for name in self.dithered.keys() & self._sites.keys():  # a snapshot may have a former model's names
+            codec = self._dithered(self._sites[name].codec)
             if codec is not None:
                 self._sites[name].codec, switched = codec, True
         if switched:
             _keras.forget_traces(self.model)
             self.model.make_train_function()
+
+    def _dithered(self, codec: Codec) -> Codec | None:
+        """The same codec with dither; None where it has that already, or cannot, as under XLA."""
+        if codec.dither or _keras.jit_compile(self.model):
+            return None
+        return codecs.CODECS.get(f"{codec.name}+dither")
 
     def _log(self, writer: Any, updates: Iterable[BoundUpdate], checks: Iterable[LawCheck]) -> None:
         with writer.as_default(step=self._steps):
@@ -456,11 +463,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             return 0.0
         slot, factor = found
         return factor * float(tf.reduce_mean(tf.abs(tf.cast(tf.convert_to_tensor(slot), tf.float32))))
-
-
-def _dithered(codec: Codec) -> Codec | None:
-    """The same codec with dither; None where it has that already, or cannot."""
-    return None if codec.dither else codecs.CODECS.get(f"{codec.name}+dither")
 
 
 def _scalar(tag: str, value: float) -> None:
