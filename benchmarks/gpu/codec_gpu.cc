@@ -108,26 +108,29 @@ Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
   return stream;
 }
 
-// The CPU's verdict on one bit of the payload.
+// The CPU's verdict on a bit of the payload: anywhere, and where the first chunk
+// of codec B has its padding.
 void TestPayloadDamage(const Codec& codec, const Bytes& stream, GpuEncoded from,
                        const DeviceBytes& out, const EncodeParams& p,
                        std::mt19937* random) {
   StreamHeader header;
   std::memcpy(&header, stream.data(), sizeof header);
-  if (stream.size() == header.payload_offset) return;
+  const size_t bytes = stream.size() - header.payload_offset;
+  if (bytes == 0) return;
   const std::string what = "payload damaged, " + Text(codec, p);
-  Bytes broken = stream, expected(p.n * ItemBytes(p.dtype));
-  broken[header.payload_offset +
-         (*random)() % (stream.size() - header.payload_offset)] ^=
-      1 << (*random)() % 8;
-  const bool ok = DecodeStream(broken.data(), broken.size(), p.dtype, p.n,
-                               expected.data(), SerialFor).ok();
-  const DeviceBytes broken_dev(broken), flag(Bytes(4, 0));
-  from.stream_dev = broken_dev.data();
-  from.damaged_dev = static_cast<uint32_t*>(flag.data());
-  Ok(GpuDecode(codec.id, from, out.data(), nullptr));
-  CHECK_MSG((ReadDamaged(flag) == 0) == ok, what);
-  if (ok) CHECK_MSG(out.Read() == expected, what);
+  for (size_t at : {(*random)() % bytes, size_t{140}}) {
+    if (at >= bytes) continue;
+    Bytes broken = stream, expected(p.n * ItemBytes(p.dtype));
+    broken[header.payload_offset + at] ^= 1 << (*random)() % 8;
+    const bool ok = DecodeStream(broken.data(), broken.size(), p.dtype, p.n,
+                                 expected.data(), SerialFor).ok();
+    const DeviceBytes broken_dev(broken), flag(Bytes(4, 0));
+    from.stream_dev = broken_dev.data();
+    from.damaged_dev = static_cast<uint32_t*>(flag.data());
+    Ok(GpuDecode(codec.id, from, out.data(), nullptr));
+    CHECK_MSG((ReadDamaged(flag) == 0) == ok, what);
+    if (ok) CHECK_MSG(out.Read() == expected, what);
+  }
 }
 
 void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,

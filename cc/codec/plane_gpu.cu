@@ -19,7 +19,6 @@ using plane::kLanes;
 using plane::kPixels;
 using plane::kRangeTiles;
 using plane::kTileValues;
-using plane::LaneCodes;
 using plane::LaneFormat;
 using plane::Quantizer;
 using plane::Sections;
@@ -55,15 +54,76 @@ struct Tensor {
   }
 };
 
-__device__ int SumBefore(int v, int lane) {
-  int sum = v;
-  for (int d = 1; d < kLanes; d *= 2) {
-    const int below = __shfl_up_sync(kAllLanes, sum, d);
-    if (lane >= d) sum += below;
-  }
-  return sum - v;
-}
 __device__ unsigned LanesBelow(int lane) { return (1u << lane) - 1; }
+
+// The 32 pixels of one lane, as they are packed.
+struct LaneCodes {
+  uint32_t u[kPixels];
+
+  // width words of a dense lane.
+  __device__ void WriteDense(int width, uint32_t* out) const {
+    uint32_t word = 0;
+    int filled = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      word |= u[t] << filled;
+      filled += width;
+      if (filled >= 32) {
+        *out++ = word;
+        filled -= 32;
+        word = u[t] >> (width - filled);
+      }
+    }
+  }
+  // Reads two words more.
+  __device__ void ReadDense(int width, const uint32_t* in) {
+    const uint32_t mask = (1u << width) - 1;
+    uint32_t low = *in++, high = *in++;
+    int at = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      u[t] = __funnelshift_r(low, high, at) & mask;
+      at += width;
+      if (at >= 32) {
+        at -= 32;
+        low = high;
+        high = *in++;
+      }
+    }
+  }
+
+  // The values of a sparse lane from bit `at` on of zeroed words, which it
+  // shares with its neighbours.
+  __device__ void WriteSparse(const LaneFormat& f, int at, uint32_t* words) const {
+    uint32_t word = 0;
+    int filled = at & 31;
+    words += at >> 5;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      if ((f.map >> t & 1) == 0) continue;
+      word |= (u[t] - 1) << filled;
+      filled += f.width;
+      if (filled >= 32) {
+        atomicOr(words++, word);
+        filled -= 32;
+        word = (u[t] - 1) >> (f.width - filled);
+      }
+    }
+    if (word != 0) atomicOr(words, word);
+  }
+  // Reads a word more.
+  __device__ void ReadSparse(const LaneFormat& f, int at, const uint32_t* words) {
+    const uint32_t mask = (1u << f.width) - 1;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      u[t] = 0;
+      if ((f.map >> t & 1) == 0) continue;
+      const uint32_t* two = words + (at >> 5);
+      u[t] = (__funnelshift_r(two[0], two[1], at & 31) & mask) + 1;
+      at += f.width;
+    }
+  }
+};
 
 // Where the parts of a tile's words lie; alike in all lanes but `dense`,
 // `sparse` and `map`, which are this lane's: first word, first bit, word.
@@ -77,31 +137,36 @@ __device__ TileLayout LayOut(const LaneFormat& f, bool wide, int lane) {
       wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
   const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
   const int maps = __popc(sparse);
-  const int dense = f.sparse ? 0 : f.width;
-  const int bits = f.sparse ? f.value_bits() : 0;
-  const int dense_words = WarpSum(dense);
-  at.sparse_words = (WarpSum(bits) + 31) / 32;
+  // Sums over the lanes before, of two at once: words of dense lanes, at most 512,
+  // and bits of sparse ones, at most 2^14.
+  const uint32_t mine = f.sparse ? f.value_bits() : f.width << 16;
+  uint32_t sums = mine;
+  for (int d = 1; d < kLanes; d *= 2) {
+    const uint32_t below = __shfl_up_sync(kAllLanes, sums, d);
+    if (lane >= d) sums += below;
+  }
+  const uint32_t totals = __shfl_sync(kAllLanes, sums, kLanes - 1);
+  sums -= mine;
+  const int dense_words = totals >> 16;
+  at.sparse_words = ((totals & 0xffff) + 31) / 32;
   at.map = header + __popc(sparse & LanesBelow(lane));
-  at.dense = header + maps + SumBefore(dense, lane);
+  at.dense = header + maps + (sums >> 16);
   at.first_sparse = header + maps + dense_words;
-  at.sparse = 32 * at.first_sparse + SumBefore(bits, lane);
+  at.sparse = 32 * at.first_sparse + (sums & 0xffff);
   at.words = dense_words + maps == 0 ? 0 : at.first_sparse + at.sparse_words;
   return at;
 }
 
-// One choice of codes for the tile.
+// One choice of codes for the tile. largest, map: of this lane's codes.
 struct Candidate {
   LaneFormat format;
   bool wide;
   TileLayout at;
 
-  __device__ Candidate(const LaneCodes& codes, int lane) {
-    uint32_t any = 0;
-#pragma unroll
-    for (int t = 0; t < kPixels; ++t) any |= codes.u[t];
-    wide = __any_sync(kAllLanes, any > 255);
-    format = codes.Format(wide ? plane::kWideMaxSparse
-                               : plane::kNarrowMaxSparse);
+  __device__ Candidate(uint32_t largest, uint32_t map, int lane) {
+    wide = __any_sync(kAllLanes, largest > 255);
+    format = plane::ChooseFormat(
+        largest, map, wide ? plane::kWideMaxSparse : plane::kNarrowMaxSparse);
     at = LayOut(format, wide, lane);
   }
 };
@@ -125,27 +190,30 @@ __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
   }
   __syncwarp();
   if (c.format.sparse) {
-    codes.WriteSparse(c.format, c.at.sparse, [words](int i, uint32_t bits) {
-      atomicOr(words + i, bits);
-    });
+    codes.WriteSparse(c.format, c.at.sparse, words);
   } else {
     codes.WriteDense(c.format.width, words + c.at.dense);
   }
   __syncwarp();
 }
 
+// The codes of a lane, the smallest and the largest of which become low and high,
+// or 0. False when the tile has to be stored raw.
 template <Coding kCoding>
 __device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
-                         int lane, int16_t* code) {
-  bool coded = true, check = q.verify_all;
+                         int lane, int* code, int* low, int* high) {
+  bool coded = true;
+  *low = *high = 0;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    int c = 0;
-    coded &= QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &c);
-    check |= NeedsCheck<kCoding>(c);
-    code[t] = static_cast<int16_t>(c);
+    code[t] = 0;
+    coded &= QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &code[t]);
+    *low = min(*low, code[t]);
+    *high = max(*high, code[t]);
   }
   if (!__all_sync(kAllLanes, coded)) return false;
+  const bool check = q.verify_all || NeedsCheck<kCoding>(*low) ||
+                     NeedsCheck<kCoding>(*high);
   if (!__any_sync(kAllLanes, check)) return true;
   bool within = true;
 #pragma unroll
@@ -184,6 +252,11 @@ __device__ BlockSums SumsOf(const float* v) {
   return {static_cast<uint64_t>(WarpSum(nonzero)), s, sq};
 }
 
+// Of a code of 16 bits.
+__device__ uint32_t Zigzag(int code) {
+  return static_cast<uint32_t>(code) << 1 ^ static_cast<uint32_t>(code >> 31);
+}
+
 // Encodes a tile; its words go to shared memory where words is not null.
 template <class T>
 __device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
@@ -193,53 +266,64 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
   const T* from = x + tensor.Offset(tile) + lane;
   T value[kPixels];
   float v[kPixels];
+  if (valid == kTileValues) {
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t) {
-    value[t] = T();
-    if (t * kLanes + lane < valid) value[t] = from[t * tensor.row];
-    v[t] = ToFloat(value[t]);
+    for (int t = 0; t < kPixels; ++t) value[t] = from[t * tensor.row];
+  } else {
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      value[t] = T();
+      if (t * kLanes + lane < valid) value[t] = from[t * tensor.row];
+    }
   }
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) v[t] = ToFloat(value[t]);
   if (sums != nullptr) *sums = SumsOf(v);
 
   const int raw_words = (valid * static_cast<int>(sizeof(T)) + 3) / 4;
   const uint32_t first = static_cast<uint32_t>(tile) * kTileValues;
-  int16_t code[kPixels];
+  int code[kPixels], low, high;
   bool coded;
   switch (q.coding) {
     case Coding::kMidRise:
-      coded = Quantize<Coding::kMidRise>(q, v, first, lane, code);
+      coded = Quantize<Coding::kMidRise>(q, v, first, lane, code, &low, &high);
       break;
     case Coding::kDither:
-      coded = Quantize<Coding::kDither>(q, v, first, lane, code);
+      coded = Quantize<Coding::kDither>(q, v, first, lane, code, &low, &high);
       break;
     default:
-      coded = Quantize<Coding::kPlain>(q, v, first, lane, code);
+      coded = Quantize<Coding::kPlain>(q, v, first, lane, code, &low, &high);
   }
   if (coded) {
-    int nonzero = 0;
-    bool negative = false;
+    uint32_t map = 0;
 #pragma unroll
     for (int t = 0; t < kPixels; ++t) {
-      nonzero += code[t] != 0;
-      negative |= code[t] < 0;
+      map |= static_cast<uint32_t>(code[t] != 0) << t;
     }
-    negative = __any_sync(kAllLanes, negative);
     LaneCodes codes;
+    uint32_t largest = high;
+    uint16_t flags = 0;
+    if (__any_sync(kAllLanes, low < 0)) {
+      flags = plane::kZigzag;
+      largest = max(2 * high, -2 * low - 1);
 #pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      codes.u[t] = negative ? plane::Zigzag(code[t])
-                            : static_cast<uint16_t>(code[t]);
+      for (int t = 0; t < kPixels; ++t) codes.u[t] = Zigzag(code[t]);
+    } else {
+#pragma unroll
+      for (int t = 0; t < kPixels; ++t) codes.u[t] = code[t];
     }
-    Candidate best(codes, lane);
-    uint16_t flags = negative ? plane::kZigzag : 0;
-    if (WarpSum(nonzero) > plane::kDeltaMinNonzero) {
+    Candidate best(largest, map, lane);
+    if (WarpSum(__popc(map)) > plane::kDeltaMinNonzero) {
       LaneCodes delta;
+      largest = map = 0;
 #pragma unroll
       for (int t = 0; t < kPixels; ++t) {
         const int before = t == 0 ? 0 : code[t - 1];
-        delta.u[t] = plane::Zigzag(static_cast<int16_t>(code[t] - before));
+        delta.u[t] = Zigzag(static_cast<int16_t>(code[t] - before));
+        largest = max(largest, delta.u[t]);
+        map |= static_cast<uint32_t>(delta.u[t] != 0) << t;
       }
-      const Candidate other(delta, lane);
+      const Candidate other(largest, map, lane);
       if (other.at.words < best.at.words) {
         best = other;
         codes = delta;
@@ -361,20 +445,29 @@ __device__ void Emit(const Quantizer& q, const LaneCodes& codes,
   const int valid = tensor.Valid(tile);
   const int64_t offset = tensor.Offset(tile) + lane;
   const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
-  int16_t before = 0;
+  int code[kPixels];
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) code[t] = codes.u[t];
+  if (entry & plane::kZigzag) {
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      code[t] = plane::Unzigzag(static_cast<uint16_t>(code[t]));
+    }
+  }
+  if (entry & plane::kDelta) {
+#pragma unroll
+    for (int t = 1; t < kPixels; ++t) {
+      code[t] = static_cast<int16_t>(code[t] + code[t - 1]);
+    }
+  }
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    int16_t code = (entry & plane::kZigzag)
-                       ? plane::Unzigzag(codes.u[t])
-                       : static_cast<int16_t>(codes.u[t]);
-    if (entry & plane::kDelta) code = static_cast<int16_t>(code + before);
-    before = code;
     if (t * kLanes + lane >= valid) continue;
     if constexpr (Sink::kMask) {
-      sink.Put(offset + t * tensor.row, code != 0);
+      sink.Put(offset + t * tensor.row, code[t] != 0);
     } else {
       T value;
-      FromFloat(DequantizeValue<kCoding>(q, code, first + t * kLanes), &value);
+      FromFloat(DequantizeValue<kCoding>(q, code[t], first + t * kLanes), &value);
       sink.Put(offset + t * tensor.row, value);
     }
   }

@@ -9,6 +9,7 @@
 #ifndef TF_COMPTRAIN_CC_CODEC_EMULATED_GPU_CUDA_RUNTIME_H_
 #define TF_COMPTRAIN_CC_CODEC_EMULATED_GPU_CUDA_RUNTIME_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +54,13 @@ extern emulated_gpu::Index threadIdx, blockIdx, blockDim, gridDim;
 
 using std::isfinite;
 
+using std::max;
+using std::min;
+
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, int by) {
+  return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (by & 31));
+}
 
 inline unsigned __ballot_sync(unsigned, bool value) {
   using namespace emulated_gpu;
