@@ -1,6 +1,7 @@
 // Codec A on a GPU: a warp a tile, a thread a lane.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <string>
 
 #include "cc/codec/check_params.h"
@@ -30,9 +31,20 @@ using gpu::WarpSum;
 
 static_assert(kRangeTiles % kWarps == 0, "a block's tiles are of one range");
 
-gpu::Scratch ScratchOf(const Geometry& g) {
-  return gpu::Scratch(g.tiles, g.ranges());
-}
+// Words of the slice of scratch that a tile is encoded to, 5 bits a value; tiles
+// that take more are encoded again.
+constexpr int kSliceWords = kTileValues * 5 / 32;
+// Blocks that look for those: there are few, or all.
+constexpr int64_t kAgainBlocks = 2048;
+
+struct Scratch : gpu::Scratch {
+  uint64_t slices;
+
+  explicit Scratch(const Geometry& g) : gpu::Scratch(g.tiles, g.ranges()) {
+    slices = bytes;
+    bytes += 4 * kSliceWords * static_cast<uint64_t>(g.tiles);
+  }
+};
 
 constexpr char kCodec[] = "codec A on the GPU";
 
@@ -206,7 +218,6 @@ __device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
   *low = *high = 0;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    code[t] = 0;
     coded &= QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &code[t]);
     *low = min(*low, code[t]);
     *high = max(*high, code[t]);
@@ -257,23 +268,25 @@ __device__ uint32_t Zigzag(int code) {
   return static_cast<uint32_t>(code) << 1 ^ static_cast<uint32_t>(code >> 31);
 }
 
-// Encodes a tile; its words go to shared memory where words is not null.
+// Encodes a tile. Its words go to `words`, in shared memory, where there are no
+// more than most_words.
 template <class T>
 __device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
                                int64_t tile, const T* x, int lane,
-                               BlockSums* sums, uint32_t* words) {
+                               BlockSums* sums, uint32_t* words,
+                               int most_words) {
   const int valid = tensor.Valid(tile);
   const T* from = x + tensor.Offset(tile) + lane;
   T value[kPixels];
   float v[kPixels];
   if (valid == kTileValues) {
 #pragma unroll
-    for (int t = 0; t < kPixels; ++t) value[t] = from[t * tensor.row];
+    for (int t = 0; t < kPixels; ++t, from += tensor.row) value[t] = *from;
   } else {
 #pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
+    for (int t = 0; t < kPixels; ++t, from += tensor.row) {
       value[t] = T();
-      if (t * kLanes + lane < valid) value[t] = from[t * tensor.row];
+      if (t * kLanes + lane < valid) value[t] = *from;
     }
   }
 #pragma unroll
@@ -332,12 +345,12 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
     }
     if (best.at.words == 0) return 0;
     if (best.at.words < raw_words) {
-      if (words != nullptr) Pack(codes, best, lane, words);
+      if (best.at.words <= most_words) Pack(codes, best, lane, words);
       return static_cast<uint16_t>(best.at.words | flags |
                                    (best.wide ? plane::kWide : 0));
     }
   }
-  if (words != nullptr) {
+  if (raw_words <= most_words) {
     if (lane == 0) words[raw_words - 1] = 0;
     __syncwarp();
     T* raw = reinterpret_cast<T*>(words);
@@ -351,19 +364,25 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const Tensor& tensor,
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    MeasureTiles(Quantizer q, Tensor tensor, const T* x, uint16_t* entries,
-                 uint32_t* range_words, BlockSums* block_sums) {
+__global__ void __launch_bounds__(kThreads, 4)
+    EncodeTiles(Quantizer q, Tensor tensor, const T* x, uint16_t* entries,
+                uint32_t* range_words, BlockSums* block_sums, uint32_t* slices) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  __shared__ uint32_t of_warp[kWarps][kSliceWords];
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   BlockSums sums = {0, 0, 0};
   if (tile < tensor.tiles) {
     const uint16_t entry =
-        EncodeTile(q, tensor, tile, x, lane, &sums, nullptr);
+        EncodeTile(q, tensor, tile, x, lane, &sums, of_warp[warp], kSliceWords);
+    const int count = entry & plane::kWordsMask;
+    if (count <= kSliceWords) {
+      for (int i = lane; i < count; i += kLanes) {
+        slices[tile * kSliceWords + i] = of_warp[warp][i];
+      }
+    }
     if (lane == 0) {
       entries[tile] = entry;
-      atomicAdd(range_words + tile / kRangeTiles,
-                static_cast<uint32_t>(entry & plane::kWordsMask));
+      atomicAdd(range_words + tile / kRangeTiles, static_cast<uint32_t>(count));
     }
   }
   gpu::PutBlockSums(sums, block_sums);
@@ -375,21 +394,39 @@ __device__ int WordsBefore(const uint16_t* entries, int64_t tile, int lane) {
                           plane::kWordsMask, lane);
 }
 
-template <class T>
 __global__ void __launch_bounds__(kThreads)
-    WriteTiles(Quantizer q, Tensor tensor, const T* x, const uint16_t* entries,
-               const uint32_t* starts, uint32_t* payload) {
+    CopyTiles(int64_t tiles, const uint16_t* entries, const uint32_t* starts,
+              const uint32_t* slices, uint32_t* payload) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords];
-  if (tile >= tensor.tiles || entries[tile] == 0) return;
-  uint32_t* words = of_warp[warp];
-  const int count =
-      EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words) &
-      plane::kWordsMask;
+  if (tile >= tiles) return;
+  const int count = entries[tile] & plane::kWordsMask;
+  if (count == 0 || count > kSliceWords) return;
   uint32_t* to = payload + starts[tile / kRangeTiles] +
                  WordsBefore(entries, tile, lane);
-  for (int i = lane; i < count; i += kLanes) to[i] = words[i];
+  for (int i = lane; i < count; i += kLanes) {
+    to[i] = slices[tile * kSliceWords + i];
+  }
+}
+
+// The tiles that did not fit their slices.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    EncodeAgain(Quantizer q, Tensor tensor, const T* x, const uint16_t* entries,
+                const uint32_t* starts, uint32_t* payload) {
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords];
+  uint32_t* words = of_warp[warp];
+  for (int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+       tile < tensor.tiles; tile += static_cast<int64_t>(gridDim.x) * kWarps) {
+    const int count = entries[tile] & plane::kWordsMask;
+    if (count <= kSliceWords) continue;
+    EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words, plane::kMaxTileWords);
+    uint32_t* to = payload + starts[tile / kRangeTiles] +
+                   WordsBefore(entries, tile, lane);
+    for (int i = lane; i < count; i += kLanes) to[i] = words[i];
+    __syncwarp();  // before the next tile's words
+  }
 }
 
 // The codes of a tile that is neither zero nor raw; false when its words do not
@@ -443,7 +480,7 @@ __device__ void Emit(const Quantizer& q, const LaneCodes& codes,
                      uint16_t entry, const Tensor& tensor, int64_t tile,
                      int lane, const Sink& sink) {
   const int valid = tensor.Valid(tile);
-  const int64_t offset = tensor.Offset(tile) + lane;
+  int64_t at = tensor.Offset(tile) + lane;
   const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
   int code[kPixels];
 #pragma unroll
@@ -461,14 +498,14 @@ __device__ void Emit(const Quantizer& q, const LaneCodes& codes,
     }
   }
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t) {
+  for (int t = 0; t < kPixels; ++t, at += tensor.row) {
     if (t * kLanes + lane >= valid) continue;
     if constexpr (Sink::kMask) {
-      sink.Put(offset + t * tensor.row, code[t] != 0);
+      sink.Put(at, code[t] != 0);
     } else {
       T value;
       FromFloat(DequantizeValue<kCoding>(q, code[t], first + t * kLanes), &value);
-      sink.Put(offset + t * tensor.row, value);
+      sink.Put(at, value);
     }
   }
 }
@@ -638,7 +675,7 @@ Status Decode(const GpuEncoded& from, CUstream_st* stream,
 
 size_t PlaneGpuScratchBytes(const PlaneParams& params) {
   if (!CheckEncode(params).ok()) return 0;
-  return ScratchOf(Geometry(params.n, params.channels)).bytes;
+  return Scratch(Geometry(params.n, params.channels)).bytes;
 }
 
 size_t PlaneGpuBytes(const PlaneParams& params, const GpuTotals& totals) {
@@ -652,7 +689,7 @@ Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
-  const gpu::Scratch at = ScratchOf(g);
+  const Scratch at(g);
   auto* scratch = static_cast<uint8_t*>(scratch_dev);
   auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
   auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
@@ -663,11 +700,11 @@ Status PlaneGpuMeasure(const PlaneParams& params, const void* x_dev,
     if (!s.ok()) return s;
     WithStorageType(params.dtype, [&](auto type) {
       using T = decltype(type);
-      s = gpu::Launch(kCodec, "measuring tiles", MeasureTiles<T>, Blocks(g),
-                      kThreads, 0, stream, QuantizerOf(params), TensorOf(g),
+      s = gpu::Launch(kCodec, "encoding", EncodeTiles<T>, Blocks(g), kThreads, 0,
+                      stream, QuantizerOf(params), TensorOf(g),
                       static_cast<const T*>(x_dev),
                       reinterpret_cast<uint16_t*>(scratch + at.entries), words,
-                      sums);
+                      sums, reinterpret_cast<uint32_t*>(scratch + at.slices));
     });
     if (!s.ok()) return s;
   }
@@ -685,7 +722,7 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
   s = gpu::CheckWords(kCodec, totals);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
-  const gpu::Scratch at = ScratchOf(g);
+  const Scratch at(g);
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
   const auto* entries =
       reinterpret_cast<const uint16_t*>(scratch + at.entries);
@@ -704,11 +741,16 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
   if (!s.ok() || g.tiles == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               h.payload_offset);
+  s = gpu::Launch(kCodec, "copying tiles", CopyTiles, Blocks(g), kThreads, 0,
+                  stream, g.tiles, entries, starts,
+                  reinterpret_cast<const uint32_t*>(scratch + at.slices), payload);
+  if (!s.ok()) return s;
   WithStorageType(params.dtype, [&](auto type) {
     using T = decltype(type);
-    s = gpu::Launch(kCodec, "writing tiles", WriteTiles<T>, Blocks(g), kThreads,
-                    0, stream, q, TensorOf(g), static_cast<const T*>(x_dev),
-                    entries, starts, payload);
+    s = gpu::Launch(kCodec, "encoding again", EncodeAgain<T>,
+                    std::min(Blocks(g), kAgainBlocks), kThreads, 0, stream, q,
+                    TensorOf(g), static_cast<const T*>(x_dev), entries, starts,
+                    payload);
   });
   return s;
 }

@@ -2,7 +2,9 @@
 //
 // Every call is asynchronous on the caller's stream, allocates nothing, and
 // returns an error of the CUDA runtime as Status::Invalid. A tensor is encoded
-// in two passes: the first measures, so that the caller can allocate exactly:
+// in two passes, so that the caller can allocate exactly: the first encodes to
+// scratch memory, the second copies from there, and encodes again only tiles that
+// take more than 5 bits a value.
 //
 //   PlaneGpuMeasure(params, x_dev, scratch_dev, totals, stream);
 //   wait for the stream; allocate PlaneGpuBytes(params, *totals);
@@ -19,8 +21,8 @@
 
 namespace comptrain {
 
-// Device bytes of scratch, alike for both passes, aligned to 16: about 0.4% of
-// an f32 tensor.
+// Device bytes of scratch, aligned to 16: about 16% of an f32 tensor. The second
+// pass reads what the first one wrote there.
 size_t PlaneGpuScratchBytes(const PlaneParams& params);
 // Bytes of the stream.
 size_t PlaneGpuBytes(const PlaneParams& params, const GpuTotals& totals);

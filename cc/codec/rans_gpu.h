@@ -1,8 +1,6 @@
 // Codec B on a GPU: the same bytes as RansEncoder, from and to device memory.
 // The calls are those of plane_gpu.h, whose notes hold here too: asynchronous,
-// nothing allocated, two passes. The first one encodes to scratch memory, the
-// second one copies from there; only chunks that take more than 5 bits a value
-// are encoded again.
+// nothing allocated, two passes, with 5 bits a value of scratch between them.
 #ifndef TF_COMPTRAIN_CC_CODEC_RANS_GPU_H_
 #define TF_COMPTRAIN_CC_CODEC_RANS_GPU_H_
 
