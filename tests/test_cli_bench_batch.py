@@ -22,6 +22,16 @@ def test_bytes(text, size):
         assert bench_batch.parse_bytes(text) == size
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--image", "0"), ("--max-batch", "0"), ("--tolerance", "1"), ("--tolerance", "little")],
+)
+def test_bad_numbers(option, value, capsys):
+    with pytest.raises(SystemExit):
+        cli.parse(["tf-comptrain", "bench", "batch", option, value])
+    assert f"Received: '{value}'" in capsys.readouterr().err
+
+
 def search(build, limit, **kwargs):
     batch = {"plain": 10, "compressed": 45}[build.args[2]]
     kwargs["progress"]("a line")

@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import statistics
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -112,9 +114,28 @@ def test_what_explain_peak_refuses():
     compiled(model)
     with pytest.raises(ValueError, match="`y` is missing"):
         ct.memory.explain_peak(model, np.zeros((8, 16, 16, 3), "float32"))
+    with pytest.raises(ValueError, match="must be at least 1. Received: 0"):
+        ct.memory.explain_peak(model, 0)
     free = keras.Sequential([layers.Input((None, 3)), layers.GlobalAveragePooling1D(), layers.Dense(10)])
     with pytest.raises(ValueError, match="no fixed shape"):
         ct.memory.explain_peak(compiled(free), 8)
+
+
+def test_random_batches_have_the_structure_of_the_model():
+    a, b = keras.Input((4,), name="a"), keras.Input((3,), dtype="int32", name="b")
+    outputs = {"scores": layers.Dense(5, name="one")(a), "age": layers.Dense(1, name="two")(a)}
+    model = keras.Model({"b": b, "a": a}, outputs)
+    model.compile("sgd", {"scores": "sparse_categorical_crossentropy", "age": "mse"})
+    x, y = random_batch(model, 6)
+    assert {name: (t.shape, t.dtype) for name, t in x.items()} == {
+        "a": ((6, 4), "float32"),
+        "b": ((6, 3), "int32"),
+    }
+    assert {name: t.shape for name, t in y.items()} == {"scores": (6,), "age": (6, 1)}
+    words = keras.Input((1,), dtype="string")
+    lookup = layers.StringLookup(vocabulary=["a"], output_mode="one_hot")
+    with pytest.raises(ValueError, match="no random strings"):
+        random_batch(compiled(keras.Model(words, layers.Dense(2)(lookup(words)))), 6)
 
 
 def test_report_lists_what_is_saved(tmp_path):
@@ -230,13 +251,22 @@ def test_a_crash_is_out_of_memory_and_an_error_is_not():
     assert crashed.outcome == OUT_OF_MEMORY and "SIGSEGV" in crashed.detail
     with pytest.raises(trial.TrialError, match="no such thing"):
         run_trial(Job("test_memory:build_that_raises", 1, False, None, None))
+    with pytest.raises(ValueError, match="`build` must return a compiled keras.Model. Received: None"):
+        trial._try(Job(lambda: None, 1, True, None, None))
 
 
-def test_what_find_max_batch_size_refuses():
+def test_what_find_max_batch_size_refuses(monkeypatch):
     with pytest.raises(ValueError, match="a child process can import"):
         ct.find_max_batch_size(lambda: None, 10**9)
     with pytest.raises(ValueError, match="'module:function'"):
         ct.find_max_batch_size("build_small", 10**9)
+    with pytest.raises(ValueError, match="function that returns a model"):
+        ct.find_max_batch_size(small_cnn(), 10**9)
+    notebook = types.ModuleType("__main__")
+    exec("def build(): pass", notebook.__dict__)
+    with monkeypatch.context() as patched, pytest.raises(ValueError, match="of a notebook or console"):
+        patched.setitem(sys.modules, "__main__", notebook)
+        ct.find_max_batch_size(notebook.build, 10**9)
     with pytest.raises(ValueError, match="`start`"):
         ct.find_max_batch_size(build_wide, 10**9, start=9, max_batch=8)
 

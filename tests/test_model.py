@@ -259,6 +259,24 @@ def test_frozen_layers_hold_nothing():
     model.train_on_batch(X[:8], Y[:8])
 
 
+def test_below_what_is_trained_nothing_is_held():
+    """A frozen base, for transfer learning: no gradient passes its ReLUs and poolings either."""
+    base = small_cnn()
+    base.trainable = False
+    inputs = keras.Input((16, 16, 3))
+    model = compiled(keras.Model(inputs, layers.Dense(10, name="head")(base(inputs, training=False))))
+    assert {row.storage for row in ct.compress_model(model).rows if row.layer != "head"} == {"nothing"}
+    model.train_on_batch(X[:8], Y[:8])
+
+
+def test_a_pre_activation_is_a_tensor_beside_the_output():
+    inputs = keras.Input((8, 8, 32))
+    x = layers.Conv2D(32, 3, padding="same", activation="gelu", name="first")(inputs)
+    rows = ct.compress_model(keras.Model(inputs, layers.Conv2D(32, 3, name="second")(x))).rows
+    plain = {(row.layer, row.role): row.plain_bytes for row in rows}
+    assert plain["first", "pre-activation"] == plain["second", "input"] == 8 * 8 * 32 * 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -68,8 +68,8 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
                 "compress_model or by hand. Restore that first (tf_comptrain.restore_model)."
             )
         plan = _plan_layer(path, layer, opaque, choose(path, layer))
-        if not opaque and id(layer) in ungraded and find_rule(layer) is None:
-            plan = plan._replace(storage=NOTHING, reason=_UNGRADED)
+        if not opaque and id(layer) in ungraded:
+            plan = plan._replace(storage=NOTHING, rule=None, reason=_UNGRADED)
         elif plan.rule is None and id(layer) in recomputed:
             plan = plan._replace(storage=RECOMPUTE, reason=_RECOMPUTED)
         plans.append(plan)

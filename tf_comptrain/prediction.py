@@ -69,7 +69,7 @@ class _Graph:
                 is_input = save.of == "input" and save.storage == COMPRESS and tensor is not None
                 if is_input and not self._rebuilds(plan, save):
                     self.streams.setdefault(id(tensor), plan.path)
-        self.counted: set[int] = set()
+        self.counted: set[tuple[int, bool]] = set()
 
     def _rebuildable(self, plans: Sequence[Plan]) -> dict[int, str]:
         """tensor -> the batch normalization whose stream it can be rebuilt from."""
@@ -121,8 +121,12 @@ class _Graph:
             return row
         elements = math.prod(size or 1 for size in row.shape)
         itemsize = tf.as_dtype(tensor.dtype).size
-        plain_bytes = 0 if id(tensor) in self.counted else elements * itemsize
-        self.counted.add(id(tensor))
+        itself = (
+            id(tensor),
+            save.role == "pre-activation",
+        )  # which has the output's shape, and is another tensor
+        plain_bytes = 0 if itself in self.counted else elements * itemsize
+        self.counted.add(itself)
         held_bytes = 0 if free else round(elements * _bits(save, site, itemsize, self.xla) / 8)
         return row._replace(plain_bytes=plain_bytes, predicted_bytes=held_bytes)
 

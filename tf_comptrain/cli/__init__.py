@@ -39,10 +39,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "step", help="peak memory, time and saved bytes of one training step, plain and compressed"
     )
     step.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
-    step.add_argument("--image", type=_positive, default=224, help="image width and height (%(default)s)")
-    step.add_argument("--batch", type=_positive, default=8, help="images a batch (%(default)s)")
     step.add_argument(
-        "--steps", type=_positive, default=5, help="measured steps of each variant (%(default)s)"
+        "--image", type=bench.positive, default=224, help="image width and height (%(default)s)"
+    )
+    step.add_argument("--batch", type=bench.positive, default=8, help="images a batch (%(default)s)")
+    step.add_argument(
+        "--steps", type=bench.positive, default=5, help="measured steps of each variant (%(default)s)"
     )
     bench_worker.add_compression_arguments(step)
     step.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -61,13 +63,15 @@ def _add_codec(benches: argparse._SubParsersAction) -> None:
     codec.add_argument(
         "--train-steps", type=_count, default=150, help="of the network; 0: none (%(default)s)"
     )
-    codec.add_argument("--batch", type=_positive, default=128, help="images of activations (%(default)s)")
+    codec.add_argument(
+        "--batch", type=bench.positive, default=128, help="images of activations (%(default)s)"
+    )
     codec.add_argument("--images", type=Path, help="npz with x_train, y_train to train on (generated ones)")
     codec.add_argument("--data", type=Path, nargs="+", default=[], help="npz files of fields")
     codec.add_argument(
         "--eb-sigma", type=_ratio, nargs="+", default=[0.1], help="bounds / standard deviation (0.1)"
     )
-    codec.add_argument("--repeats", type=_positive, default=7, help="of each call (%(default)s)")
+    codec.add_argument("--repeats", type=bench.positive, default=7, help="of each call (%(default)s)")
     codec.add_argument("--codecs", nargs="+", choices=list(codec_contenders.contenders()), help="(all)")
     codec.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
     codec.add_argument("--plot", type=Path, help="write ratio against speed to this image")
@@ -90,11 +94,4 @@ def _ratio(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    return 0 if text == "0" else _positive(text)
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1. Received: {text!r}")
-    return value
+    return 0 if text == "0" else bench.positive(text)

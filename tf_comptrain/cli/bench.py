@@ -186,6 +186,14 @@ def paired_ratio(over: Measured, under: Measured) -> float:
     return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
 
 
+def positive(text: str) -> int:
+    """The type of an argument that counts something."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1. Received: {text!r}")
+    return value
+
+
 def unknown_model(name: str) -> str:
     """What to say of a name that is no model of keras.applications; "" for one that is."""
     if _is_model(name):

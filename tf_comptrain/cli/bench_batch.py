@@ -20,15 +20,22 @@ _UNITS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}  # powers of ten
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
-    parser.add_argument("--image", type=int, default=224, help="image width and height (%(default)s)")
+    parser.add_argument(
+        "--image", type=bench.positive, default=224, help="image width and height (%(default)s)"
+    )
     parser.add_argument(
         "--limit",
         type=parse_bytes,
         help="bytes, such as 2GB or 500MB (the device's memory; 90%% of what is free)",
     )
-    parser.add_argument("--max-batch", type=int, default=65536, help="the largest tried (%(default)s)")
     parser.add_argument(
-        "--tolerance", type=float, default=0.02, help="stop this close to a batch that fails (%(default)s)"
+        "--max-batch", type=bench.positive, default=65536, help="the largest tried (%(default)s)"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=_tolerance,
+        default=0.02,
+        help="stop this close to a batch that fails (%(default)s)",
     )
     bench_worker.add_compression_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -41,6 +48,16 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise argparse.ArgumentTypeError(f"must be bytes, such as 2GB or 500MB. Received: {text!r}")
     return int(float(match[1]) * 10 ** _UNITS[match[2]])
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, below 1. Received: {text!r}")
+    return value
 
 
 def main(args: argparse.Namespace) -> int:

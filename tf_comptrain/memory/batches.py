@@ -19,7 +19,8 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
       seed: Of the inputs.
 
     Raises:
-      ValueError: The model has no input shapes, or a dimension besides the batch is not known.
+      ValueError: The model has no input shapes, a dimension besides the batch is not known, or an input
+        is of strings.
     """
     inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
     if not inputs or not outputs:
@@ -29,7 +30,7 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
     rng = np.random.default_rng(seed)
     x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
     y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _loss_names(model))]
-    return x if len(x) > 1 else x[0], y if len(y) > 1 else y[0]
+    return tf.nest.pack_sequence_as(model.input, x), tf.nest.pack_sequence_as(model.output, y)
 
 
 def _shape(tensor, batch_size: int) -> tuple[int, ...]:
@@ -41,6 +42,10 @@ def _shape(tensor, batch_size: int) -> tuple[int, ...]:
 
 def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype) -> tf.Tensor:
     dtype = tf.as_dtype(dtype)
+    if dtype == tf.string:
+        raise ValueError(
+            "There are no random strings for an input of strings. Pass x and y, one batch of data."
+        )
     if dtype.is_floating:
         return tf.cast(tf.constant(rng.standard_normal(shape, dtype="float32")), dtype)
     return tf.cast(tf.constant(rng.integers(0, 2, shape)), dtype)
@@ -57,7 +62,8 @@ def _loss_names(model: keras.Model) -> list[str]:
     """The loss of each output."""
     loss = model.loss
     if isinstance(loss, dict):
-        loss = [loss.get(name) for name in model.output_names]
+        names = sorted(model.output) if isinstance(model.output, dict) else model.output_names
+        loss = [loss.get(name) for name in names]
     elif not isinstance(loss, (list, tuple)):
         loss = [loss] * len(model.outputs)
     return [

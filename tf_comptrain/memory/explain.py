@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
@@ -163,8 +164,10 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
     """Tensors (x, y): as given, or random where x is a batch size."""
     if getattr(model, "optimizer", None) is None:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
-    if isinstance(x, int):
-        return random_batch(model, x)
+    if isinstance(x, (int, np.integer)):
+        if x < 1:
+            raise ValueError(f"A batch size must be at least 1. Received: {x}.")
+        return random_batch(model, int(x))
     if y is None:
         raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
     return tf.nest.map_structure(tf.convert_to_tensor, (x, y))

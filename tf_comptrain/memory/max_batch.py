@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -90,7 +91,9 @@ def find_max_batch_size(
 
     Args:
       build: A function without arguments that returns a compiled model: one that a child process can
-        import (of a module, not a lambda), a `functools.partial` of one, or "module:function".
+        import (of a module, not a lambda, nor of a notebook), a `functools.partial` of one, or
+        "module:function". In a script, call this below `if __name__ == "__main__":`, for the child
+        imports the script too.
       memory_limit: Bytes of the device allocator in all (see `memory.limit`). None: the device's
         memory; on a CPU, 90% of what the system has free now.
       start: The smallest batch of interest.
@@ -258,6 +261,18 @@ def _check(build, compress, make_batch, start, max_batch, tolerance) -> None:
                     f"`{name}` must name a function as 'module:function'. Received: {function!r}."
                 )
             continue
+        if isinstance(function, keras.Model):
+            raise ValueError(
+                f"`{name}` must be a function that returns a model, since each trial makes its own. Received the model "
+                f"{function.name!r}."
+            )
+        if getattr(function, "__module__", "") == "__main__" and not hasattr(
+            sys.modules["__main__"], "__file__"
+        ):
+            raise ValueError(
+                f"`{name}` must be a function that a child process can import. Received: {function!r}, of a notebook "
+                "or console: write it to a file (in a notebook: %%writefile models.py) and pass 'models:function'."
+            )
         try:
             pickle.dumps(function)
         except (pickle.PicklingError, AttributeError, TypeError) as error:

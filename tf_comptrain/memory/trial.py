@@ -98,7 +98,8 @@ def run_trial(job: Job, timeout_s: float | None = None) -> Trial:
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         if -status not in _FATAL_SIGNALS:
             raise TrialError(
-                f"{said}\nThe trial of batch {job.batch} ended with {name} (its messages are above)."
+                f"{said}\nThe trial of batch {job.batch} ended with {name} (its messages are above). A script needs "
+                'the call below `if __name__ == "__main__":`, since the child imports the script.'
             )
         answer = (OUT_OF_MEMORY, 0, f"the process was ended by {name}")
     outcome, total_bytes, detail = answer
@@ -126,6 +127,8 @@ def _try(job: Job) -> tuple[str, int, str]:
     if job.memory_limit is not None:
         _limit_gpu(job.memory_limit)
     model = resolve(job.build)()
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(f"`build` must return a compiled keras.Model. Received: {model!r}.")
     if job.compress is True:
         compress_model(model)
     elif job.compress:
