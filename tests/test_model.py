@@ -277,6 +277,17 @@ def test_a_pre_activation_is_a_tensor_beside_the_output():
     assert plain["first", "pre-activation"] == plain["second", "input"] == 8 * 8 * 32 * 4
 
 
+def test_the_sums_say_what_they_leave_out():
+    inputs = keras.Input((None, 32))
+    x = layers.GlobalAveragePooling1D()(layers.Conv1D(64, 3, name="conv")(inputs))
+    model = compiled(keras.Model(inputs, layers.Dense(10, name="head")(x)))
+    report = ct.compress_model(model)
+    assert [(row.layer, row.role) for row in report.unpredicted] == [("conv", "input")]
+    assert "not counting 1 of unknown shape" in str(report)
+    x = np.zeros((8, 20, 32), "float32")
+    assert ct.memory.report(model, x, Y[:8], timeline=False).predicted_bytes is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -69,10 +69,19 @@ class Report(NamedTuple):
         """Bytes per sample of the same tensors as plain values, each tensor counted once."""
         return sum(row.plain_bytes or 0 for row in self.rows)
 
+    @property
+    def unpredicted(self) -> tuple[Row, ...]:
+        """Held tensors whose shapes are not known before the model runs: the sums are without them."""
+        return tuple(row for row in self.rows if row.role and row.predicted_bytes is None)
+
     def to_json(self) -> str:
         """The report as a JSON object {model, obstacle, rows: [...]}."""
         rows = [row._asdict() for row in self.rows]
         return json.dumps({"model": self.model, "obstacle": self.obstacle, "rows": rows}, indent=1)
+
+    def _unknown(self) -> str:
+        count = len(self.unpredicted)
+        return f", not counting {count} of unknown shape" if count else ""
 
     def __str__(self) -> str:
         table = Table(title=Text(f"{self.model}: how activations are held"))
@@ -101,7 +110,7 @@ class Report(NamedTuple):
             console.print(
                 f"Held per sample: {format_bytes(self.predicted_bytes)} predicted, of "
                 f"{format_bytes(self.plain_bytes)} as plain values "
-                f"({self.plain_bytes / self.predicted_bytes:.1f}x). "
+                f"({self.plain_bytes / self.predicted_bytes:.1f}x){self._unknown()}. "
                 "Measure with tf_comptrain.memory.measure_step.",
                 markup=False,
             )

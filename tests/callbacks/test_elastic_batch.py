@@ -78,7 +78,7 @@ def test_every_sample_once_and_shuffled_anew():
     assert orders[0] != orders[1]
 
 
-def test_other_datasets_fit_as_before():
+def test_other_datasets_fit_as_before(capsys):
     model = compiled(keras.Sequential([keras.Input((1,)), keras.layers.Dense(3)]))
     ct.elastic_batch(samples(), 8)  # from now on Keras' iterators are watched
     model.fit(samples().batch(10), epochs=2, verbose=0)
@@ -87,6 +87,9 @@ def test_other_datasets_fit_as_before():
     assert int(model.optimizer.iterations) == 18
     model.fit(samples().repeat().batch(10), steps_per_epoch=3, epochs=2, verbose=0)
     assert int(model.optimizer.iterations) == 24
+    capsys.readouterr()
+    model.fit(samples().filter(lambda x, y: True).batch(10), epochs=3, verbose=2)
+    assert capsys.readouterr().out.count("5/5") == 3  # not 6, with the step that finds no data
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,11 @@ def follow_cardinality() -> None:
             _scopes.epochs = weakref.ref(self)
 
         def refresh(self) -> int | None:
-            if isinstance(self.data_adapter, _DatasetAdapter):
-                self._num_batches = self.data_adapter.num_batches or self._num_batches
+            """The steps of the epoch; None for data that does not know its number of batches."""
+            known = self.data_adapter.num_batches if isinstance(self.data_adapter, _DatasetAdapter) else None
+            if not known:
+                return None
+            self._num_batches = known
             return self.num_batches
 
         def _enumerate_iterator(self):
@@ -64,8 +67,9 @@ def follow_cardinality() -> None:
     class _FollowingProgbar(keras.callbacks.ProgbarLogger):
         def on_epoch_begin(self, epoch, logs=None):
             epochs = _current_epochs()
-            if epochs is not None:
-                self.target = epochs.refresh()
+            steps = None if epochs is None else epochs.refresh()
+            if steps is not None:
+                self.target = steps
             super().on_epoch_begin(epoch, logs)
 
     _trainer.TFEpochIterator = _FollowingIterator

@@ -112,7 +112,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     training begins with this callback for the first time. Gradients are reduced on collecting steps
     only. Nonlinear layers keep the bounds of `compress_model`, as do layers that share a tensor with one of
     those, unless this layer needs a tighter one. A bound given to
-    `compress_model` holds until the first collecting step.
+    `compress_model` holds until the first collecting step, of each training anew. After training the
+    bounds stay where they are, also in a `fit` without this callback.
 
     Args:
       interval: Steps from one collecting step to the next.

@@ -33,7 +33,7 @@ class MemoryReport(NamedTuple):
       rows: Each tensor that is held between the forward and the backward pass.
       saved_plain_bytes: What plain Keras holds there.
       predicted_bytes: What `compress_model` predicted for the tensors it stores; None for a model
-        that is not compressed.
+        that is not compressed, or where it did not know all shapes.
       timelines: "plain" and, for a compressed model, "compressed"; empty with `timeline=False`.
     """
 
@@ -142,7 +142,8 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
         timelines[PLAIN] = _plain_timeline(model, x, y) if compressed else _timeline(model, x, y)
         if compressed:
             timelines[COMPRESSED] = _timeline(model, x, y)
-    predicted = instrumentation(model).report.predicted_bytes * samples if compressed else None
+    before = instrumentation(model).report if compressed else None
+    predicted = None if before is None or before.unpredicted else before.predicted_bytes * samples
     return MemoryReport(model.name, samples, tuple(rows), plain_bytes, predicted, timelines)
 
 
