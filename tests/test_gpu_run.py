@@ -54,3 +54,31 @@ def test_what_is_measured_is_not_repeated_and_what_is_missing_is_said(tmp_path, 
     gpu_run.run_all(tmp_path, [], False, gpu_run.time.monotonic() + 20)
     assert asked == ["codec", "speed"]
     assert "1 left for lack of time (speed)" in capsys.readouterr().out
+
+
+def test_a_worker_is_heard_among_what_libraries_print(tmp_path, monkeypatch):
+    script = tmp_path / "worker.py"
+    script.write_text("print('noise'); print('answer: ' + str([1] * 9000)); print('more')")
+    monkeypatch.setattr(gpu_run, "__file__", str(script))
+    assert gpu_run.worker({}, 60) == [1] * 9000
+    script.write_text("print('no module')")
+    assert gpu_run.worker({}, 60)["error"] == "it gave no answer: no module"
+
+
+def test_what_a_command_started_ends_with_its_time(tmp_path):
+    left = tmp_path / "left"
+    result = gpu_run.run(["sh", "-c", f"(sleep 3; touch {left}) & sleep 60"], 0.5)
+    assert result["timed_out"]
+    gpu_run.time.sleep(3.5)
+    assert not left.exists()
+
+
+def test_a_measurement_that_breaks_is_noted_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    ones = [
+        gpu_run.Measurement("codec", (), 100, lambda s: {}["peak"]),
+        gpu_run.Measurement("speed", (), 100, lambda s: {"text": "done" * gpu_run.TAIL}),
+    ]
+    monkeypatch.setattr(gpu_run, "measurements", lambda out, quick: ones)
+    assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 1
+    assert "failed: codec; to ask again delete" in capsys.readouterr().out
+    assert len((tmp_path / "speed.json").read_text()) < 2 * gpu_run.TAIL

@@ -235,7 +235,7 @@ void TestChoice() {
 // between. An odd number of values, and of non-zeros: there is padding.
 void TestDamage(const Codec& codec, DType dtype) {
   const EncodeParams p = Params(dtype, 1003, 1, 1e-3f, true);
-  std::vector<float> values = Activations(p.n, true, 3);
+  std::vector<float> values = Activations(p.n, true, 3 + static_cast<int>(dtype));
   values[0] = 0;
   const auto zeros = std::count(values.begin(), values.end(), 0.0f);
   values[0] = zeros % 2 == 0 ? 0.0f : 1.0f;
@@ -246,7 +246,7 @@ void TestDamage(const Codec& codec, DType dtype) {
   const size_t begin = 8 * header.payload_offset, end = 8 * stream.size();
   long wrong = 0;
   for (size_t bit = begin; bit < end;
-       bit += bit < begin + 320 || bit + 32 > end ? 1 : 19) {
+       bit += bit < begin + 1280 || bit + 32 > end ? 1 : 19) {
     Bytes broken = stream, expected(p.n * ItemBytes(dtype));
     broken[bit / 8] ^= 1 << bit % 8;
     const bool ok = DecodeStream(broken.data(), broken.size(), dtype, p.n,

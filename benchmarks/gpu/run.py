@@ -16,15 +16,18 @@
 Each measurement runs in a process of its own, bounded in time, and leaves a JSON file in the folder: what is
 there already is not repeated, so the same command goes on where it stopped. After --budget-s seconds none
 begins any more, and none outlasts it: for machines that are lent for minutes. What a section needs and does
-not find is said, and asked again next time. --quick asks each question once, in small: a first look, no figures.
+not find is said, and asked again next time; what failed is not, before its file is deleted. --quick asks each
+question once, in small: a first look, no figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -40,6 +43,8 @@ SANITIZER_FOUND = 9
 MARGIN = 0.08  # a batch that fits is the largest when one this much larger does not
 MOST_TRIALS = 8
 MIB = 1 << 20
+ANSWER = "answer: "  # before a worker's result, among what its libraries print
+TAIL = 6000  # characters of a program's output that are kept
 
 Result = dict[str, Any]
 
@@ -61,7 +66,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.work is not None:
         work = dict(args.work)
-        print(json.dumps(WORKERS[work.pop("what")](**work)))
+        print(ANSWER + json.dumps(WORKERS[work.pop("what")](**work)))
         return 0
     if not has_gpu():
         print(
@@ -93,11 +98,16 @@ def run_all(out: Path, only: list[str], quick: bool, deadline: float) -> int:
                 continue
             print(f"{one.name} ...", flush=True)
             began = time.monotonic()
-            result = one.measure(limit_s)
+            try:
+                result = one.measure(limit_s)
+            except Exception as error:  # of the measurement's own code: the others go on
+                result = {"error": f"{type(error).__name__}: {error}"}
             result["wall_s"] = round(time.monotonic() - began, 1)
             if result.get("timed_out") and limit_s < one.limit_s:
                 left.append(one.name)  # the budget's fault: again next time
                 continue
+            if "text" in result:
+                result["text"] = result["text"][-TAIL:]
             path.write_text(json.dumps(result, indent=1))
             if one.name == "build":
                 machine = Machine()
@@ -105,9 +115,15 @@ def run_all(out: Path, only: list[str], quick: bool, deadline: float) -> int:
     report(measured)
     for name, why in missing.items():
         print(f"not run: {name}: {why}")
+    # A batch that does not fit is an answer.
+    failed = [
+        name for name, result in measured.items() if result.get("error") and not name.startswith("batch")
+    ]
+    if failed:
+        print(f"failed: {', '.join(failed)}; to ask again delete their files in {out}")
     if left:
         print(f"{len(left)} left for lack of time ({', '.join(left)}): run the same command again")
-    return 1 if any(result.get("error") for result in measured.values()) else 0
+    return 1 if failed else 0
 
 
 # --- What the machine has ---------------------------------------------------
@@ -121,7 +137,7 @@ def has_gpu() -> bool:
 
 def nvidia_smi(field: str) -> str:
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[0].strip()
+    return (run(command, 60).get("text", "").splitlines() or [""])[0].strip()
 
 
 class Machine:
@@ -136,7 +152,7 @@ class Machine:
             built = CODEC_PROGRAM.exists() or shutil.which("nvcc") or os.environ.get("CUDA_HOME")
             return "" if built else f"there is no nvcc (PATH, CUDA_HOME) and no {CODEC_PROGRAM}"
         if need == "compute-sanitizer":
-            return "" if shutil.which(need) else "there is no compute-sanitizer on PATH"
+            return "" if compute_sanitizer() else "there is no compute-sanitizer (PATH, CUDA_HOME)"
         if self._tensorflow is None:
             self._tensorflow = worker({"what": "about"}, 300)
         about = self._tensorflow
@@ -189,7 +205,11 @@ def measurements(out: Path, quick: bool) -> Iterator[Measurement]:
         "tests",
         library,
         600,
-        lambda s: run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], s),
+        lambda s: run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+            s,
+            TF_COMPTRAIN_CUDA_ARCH=arch(),  # as built for the sections before
+        ),
     )
     sizes = (16,) if quick else (16, 64, 256)
     yield Measurement("op", library, 300, lambda s: worker({"what": "ops", "megabytes": sizes}, s))
@@ -213,24 +233,27 @@ def kind(compress: bool) -> str:
 
 
 def run(command: list[str], limit_s: float, **environment: str) -> Result:
-    """{"text": the end of the output} and, where the command failed, {"error": why}."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"took more than {limit_s:.0f} s", "timed_out": True}
-    result: Result = {"text": done.stdout[-6000:]}
-    if done.returncode:
-        result["error"] = f"exit status {done.returncode}"
-        result["status"] = done.returncode
+    """{"text": the output} and, where the command failed, {"error": why}. Ends what the command started, too."""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            result: Result = {"text": process.communicate(timeout=limit_s)[0]}
+        except subprocess.TimeoutExpired:
+            return {"error": f"took more than {limit_s:.0f} s", "timed_out": True}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        result["error"] = f"exit status {process.returncode}"
+        result["status"] = process.returncode
     return result
 
 
@@ -239,10 +262,12 @@ def worker(work: Result, limit_s: float) -> Result:
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, str(Path(__file__).resolve()), "--work", json.dumps(work)]
     result = run(command, limit_s, PYTHONPATH=python_path, TF_CPP_MIN_LOG_LEVEL="2")
-    if "error" in result:
-        last = (result.get("text", "").strip().splitlines() or [""])[-1]
-        return {**result, "error": f"{result['error']}: {last[:300]}" if last else result["error"]}
-    return json.loads(result["text"].strip().splitlines()[-1])
+    lines = result.get("text", "").strip().splitlines()
+    answer = next((line for line in lines if line.startswith(ANSWER)), None)
+    if "error" not in result and answer is not None:
+        return json.loads(answer[len(ANSWER) :])
+    why = result.get("error", "it gave no answer")
+    return {**result, "error": f"{why}: {lines[-1][:300]}" if lines else why}
 
 
 def arch() -> str:
@@ -257,12 +282,17 @@ def codec_program(arguments: list[str], limit_s: float) -> Result:
     return run([str(CODEC_PROGRAM), *arguments], limit_s)
 
 
+def compute_sanitizer() -> str | None:
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+    return shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), str(toolkit)]))
+
+
 def sanitizer(tool: str, shapes: str, limit_s: float) -> Result:
     if not CODEC_PROGRAM.exists():
         built = codec_program(["0", "0"], limit_s)
         if "error" in built:
             return built
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(SANITIZER_FOUND)]
+    command = [str(compute_sanitizer()), "--tool", tool, "--error-exitcode", str(SANITIZER_FOUND)]
     result = run([*command, str(CODEC_PROGRAM), shapes, "0"], limit_s)
     if "not supported" in result.get("text", "").lower():
         result["error"] = "compute-sanitizer does not work on this machine"
@@ -291,7 +321,8 @@ def largest_batch(out: Path, model: str, compress: bool, quick: bool) -> Iterato
         trials = {}
         for path in out.glob(f"{prefix}*.json"):
             trials[int(path.stem.rpartition("-")[2])] = json.loads(path.read_text()).get("peak_bytes", 0)
-        batch = next_batch(trials, int(nvidia_smi("memory.total")) * MIB)
+        memory = nvidia_smi("memory.total")
+        batch = next_batch(trials, int(memory) * MIB) if memory.isdigit() else None
         if batch is None:
             return
         work = {
@@ -378,7 +409,7 @@ def ops(megabytes: list[int]) -> Result:
     if problem is not None:
         return {"error": f"the kernels failed their check: {problem}"}
     rows = []
-    for name in ("plane", "rans", "zvc"):
+    for name in ("plane", "rans", "zvc", "auto"):
         codec = codecs.get(name)
         for mb in megabytes:
             n = mb * MIB // 4
