@@ -220,6 +220,71 @@ def test_attention_holds_no_probabilities(dropout, graph):
         np.testing.assert_array_equal(a, b)
 
 
+def grouped_attention_in_recompute():
+    """Attention with dropout that runs once more, from the random state it had."""
+    keras.utils.set_random_seed(5)
+    inputs = keras.Input((24, 32))
+    inner = keras.Input((24, 32))
+    attention = layers.GroupQueryAttention(8, 4, 2, dropout=0.3, seed=3)
+    block = keras.Model(inner, attention(inner, inner, use_causal_mask=True))
+    return keras.Model(inputs, ct.Recompute(block)(inputs))
+
+
+@pytest.mark.parametrize("make", [lambda: attention_model(0.3), grouped_attention_in_recompute])
+def test_the_mask_of_attention_is_drawn_once(make):
+    x = np.random.default_rng(0).normal(size=(3, 24, 32)).astype("float32")
+    y, plain, _ = step(make(), x, graph=True)
+    model = make()
+    ct.compress_model(model, error_bound=1e-5)
+    ours_y, ours, _ = step(model, x, graph=True)
+    np.testing.assert_allclose(ours_y, y, rtol=1e-4, atol=1e-5)
+    for a, b in zip(ours, plain):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * max(1.0, np.abs(b).max()))
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x, training=True))
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    graph = gradient.get_concrete_function(tf.constant(x)).graph
+    drawn = [op for op in graph.get_operations() if op.type == "Comptrain>Dropout"]
+    scores = {tuple(op.inputs[0].shape)[-2:] for op in drawn}
+    assert len(drawn) == 1 and scores == {(24, 24)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rate", [0.1, 0.37, 0.999])
+def test_dropout_draws_the_numbers_of_keras(dtype, rate):
+    x = tf.cast(tf.constant(np.random.default_rng(0).normal(size=(5, 77, 13))), dtype)
+    plain = layers.Dropout(rate, seed=7, dtype=dtype)
+    model = keras.Sequential([keras.Input((77, 13), dtype=dtype), layers.Dropout(rate, seed=7, dtype=dtype)])
+    ct.compress_model(model)
+    for _ in range(2):
+        expected, found = plain(x, training=True), model(x, training=True)
+        np.testing.assert_array_equal(tf.cast(found, "float32"), tf.cast(expected, "float32"))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}, {"axis": [1, 2]}, {"axis": 1}])
+def test_layer_normalization_is_that_of_keras(options, policy):
+    def make():
+        keras.utils.set_random_seed(1)
+        made = layers.LayerNormalization(dtype=policy, **options)
+        model = keras.Sequential([keras.Input((9, 40)), made, layers.Activation("linear", dtype="float32")])
+        made.set_weights([1 + np.arange(w.size).reshape(w.shape) % 5 / 4 for w in made.get_weights()])
+        return model
+
+    x = np.random.default_rng(0).normal(2, 3, size=(4, 9, 40)).astype("float32")
+    y, plain, _ = step(make(), x, graph=True)
+    model = make()
+    ct.compress_model(model, error_bound=1e-5)
+    ours_y, ours, _ = step(model, x, graph=True)
+    tolerance = 1e-3 if policy == "float32" else 3e-2
+    for a, b in zip([ours_y, *ours], [y, *plain]):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1.0, np.abs(b).max()))
+
+
 @pytest.mark.parametrize("layer", [layers.Maximum, layers.Minimum])
 @pytest.mark.parametrize("shape", [(9, 9, 5), (1, 9, 1)], ids=["alike", "broadcast"])
 def test_the_larger_one_is_held_as_a_bit(layer, shape):

@@ -393,5 +393,7 @@ def _memory_limit_gradient(op, dy):
 
 tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
 tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
+tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))
+tf.RegisterGradient("Comptrain>LayerNormGrad")(_no_second_gradient("layer normalization"))
 tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
 tf.no_gradient("Comptrain>GradientStats")

@@ -1,4 +1,5 @@
-// CPU kernels of Bitmask, MaxPool and their gradients.
+// CPU kernels of Bitmask, MaxPool and their gradients, and of Dropout.
+#include "cc/codec/dropout.h"
 #include "cc/kernels/mask_kernels.h"
 #include "cc/kernels/register.h"
 
@@ -35,10 +36,46 @@ struct Cpu {
   }
 };
 
+// Elsewhere TensorFlow draws the numbers.
+class DropoutOp : public tensorflow::OpKernel {
+ public:
+  explicit DropoutOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("rate", &rate_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("scale", &scale_));
+    OP_REQUIRES(ctx, rate_ >= 0 && rate_ <= 1,
+                absl::InvalidArgumentError(
+                    absl::StrCat("rate must be between 0 and 1, got ", rate_)));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
+    const Tensor& key = ctx->input(1);
+    const Tensor& counter = ctx->input(2);
+    OP_REQUIRES(ctx, key.NumElements() == 1 && counter.NumElements() == 2,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "key must have 1 and counter 2 elements, got ", key.NumElements(),
+                    " and ", counter.NumElements())));
+    Tensor* y = nullptr;
+    Tensor* bits = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(
+                 1, tensorflow::TensorShape({BitmaskBytes(x.NumElements())}), &bits));
+    const auto words = counter.flat<uint64_t>();
+    const Philox philox = {key.flat<uint64_t>()(0), {words(0), words(1)}};
+    Dropout(Data(x), ToDType(x.dtype()), x.NumElements(), rate_, scale_, philox,
+            MutableData(y), bits->flat<uint8_t>().data(), WorkerThreads(ctx));
+  }
+
+ private:
+  float rate_, scale_;
+};
+
 COMPTRAIN_REGISTER("Bitmask", tensorflow::DEVICE_CPU, BitmaskOp<Cpu>)
 COMPTRAIN_REGISTER("BitmaskGrad", tensorflow::DEVICE_CPU, BitmaskGradOp<Cpu>)
 COMPTRAIN_REGISTER("MaxPool", tensorflow::DEVICE_CPU, MaxPoolOp<Cpu>)
 COMPTRAIN_REGISTER("MaxPoolGrad", tensorflow::DEVICE_CPU, MaxPoolGradOp<Cpu>)
+COMPTRAIN_REGISTER("Dropout", tensorflow::DEVICE_CPU, DropoutOp)
 
 }  // namespace
 }  // namespace comptrain

@@ -40,6 +40,28 @@ REGISTER_OP("Comptrain>BitmaskGrad")
     })
     .Doc("dx = dy * (on where the bit is set, else off).");
 
+REGISTER_OP("Comptrain>Dropout")
+    .Input("x: T")
+    .Input("key: uint64")
+    .Input("counter: uint64")
+    .Output("y: T")
+    .Output("bits: uint8")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("rate: float")
+    .Attr("scale: float")
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(0));
+      c->set_output(1, c->UnknownShape());
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+y = x * scale where a uniform random number is at least the rate, else 0; and
+which elements those are, one bit per element as in Comptrain>Bitmask.
+
+key, counter: [1] and [2], what StatelessRandomGetKeyCounter makes of a seed: the
+  numbers are those that StatelessRandomUniformV2 draws from them on a CPU.
+)doc");
+
 REGISTER_OP("Comptrain>MaxPool")
     .Input("x: T")
     .Output("y: T")

@@ -21,6 +21,7 @@ if KERAS_3:
     from keras.src import backend as _backend
     from keras.src.backend.common import global_state as _global_state
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+    from keras.src.backend.tensorflow.random import _cast_seed
     from keras.src.layers.layer import CallContext
 else:
     from keras.src.engine import base_layer_utils as _base_layer_utils
@@ -73,6 +74,11 @@ def why_plain() -> str | None:
     if not _in_step():
         return NOT_TRAINING
     return device_obstacle()
+
+
+def on_cpu_executor() -> bool:
+    """Whether the operations being made will run on TensorFlow's executor on a CPU, and not be compiled."""
+    return not under_xla() and not gpu_check.on_gpu()
 
 
 def under_xla() -> bool:
@@ -180,6 +186,13 @@ def random_states(layer: keras.layers.Layer) -> list[tuple[Any, tf.Tensor]] | No
         for generator in getattr(part, "_seed_generators", ())
     ]
     return [(generator.state, tf.identity(generator.state.value)) for generator in generators]
+
+
+def draw_key(layer: keras.layers.Layer) -> tuple[tf.Tensor, tf.Tensor]:
+    """(key, counter) of the random numbers that a layer would draw now, which counts as drawing them. Keras 3."""
+    seed = _cast_seed(layer.seed_generator.next())
+    key_and_counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    return key_and_counter.key, key_and_counter.counter
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.base import BITMASK, COMPRESS, KEEP, RECOMPUTE, Context, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_derivative, from_input, from_mask, from_output
@@ -38,11 +38,18 @@ _FROM_INPUT = tuple(
 ) + (gelu_tanh,)  # fmt: skip
 
 
+def _gelu(x: tf.Tensor) -> tf.Tensor:
+    """In one pass where there is a kernel."""
+    return native.ops().comptrain_gelu(x) if _keras.on_cpu_executor() else _activations.gelu(x)
+
+
 def _gelu_gradient(dy: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """dy (Phi(x) + x phi(x)) in the memory of dy, x and one more tensor.
+    """dy (Phi(x) + x phi(x)) in the memory of dy, x and one more tensor; of dy alone where there is a kernel.
 
     An operation goes on in its input's buffer where nothing else will read that: hence the order.
     """
+    if _keras.on_cpu_executor():
+        return native.ops().comptrain_gelu_grad(x, dy)
     # Factors stand where the graph's optimizer does not move them, for it would give each a tensor.
     half = 0.5 * dy
     along = half * tf.math.erfc(x * -math.sqrt(0.5))
@@ -76,6 +83,7 @@ _GRADIENTS = {
     if (fn := getattr(_activations, name, None)) is not None
 }
 _GRADIENTS[gelu_tanh] = _gelu_tanh_gradient
+_FORWARD = {_activations.gelu: _gelu}
 
 # function: (upper end of the slope-1 range, slope outside)
 _BIT_SLOPES = {
@@ -132,12 +140,13 @@ def apply(fn: Any, context: Context, x: tf.Tensor) -> tf.Tensor:
         if fn in _BEFORE_A_LOSS:
             _keras.remember_logits(y, x)
         return y
+    forward = _FORWARD.get(fn, fn)
     y = (
-        from_derivative(fn, _GRADIENTS[fn], x, site)
+        from_derivative(forward, _GRADIENTS[fn], x, site)
         if fn in _GRADIENTS
         else from_input(fn, x, site, context.layer)
     )
-    slot_of(y).rebuilt = derive(x, fn)
+    slot_of(y).rebuilt = derive(x, forward)
     return y
 
 

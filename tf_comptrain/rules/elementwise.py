@@ -158,7 +158,7 @@ register_rule(keras.layers.Attention, keras.layers.AdditiveAttention)(
 register_rule(
     *(
         getattr(keras.layers, name)
-        for name in ("LayerNormalization", "GroupNormalization", "RMSNormalization", "UnitNormalization")
+        for name in ("GroupNormalization", "RMSNormalization", "UnitNormalization")
         if hasattr(keras.layers, name)
     )
 )(FromInput("norm"))

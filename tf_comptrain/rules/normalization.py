@@ -1,12 +1,13 @@
-"""Batch normalization from its compressed input and the batch statistics."""
+"""Batch normalization from its compressed input and the batch statistics; layer normalization from its input."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, native
 from tf_comptrain.rules.base import COMPRESS, FUSED, KEEP, Context, Rule, Save, register_rule
+from tf_comptrain.rules.elementwise import FromInput
 from tf_comptrain.storage import Held, Site, derive, fenced, hold, slot_of, worth_holding
 
 
@@ -119,4 +120,45 @@ def _update_moving_statistics(layer, x: tf.Tensor, mean: tf.Tensor, variance: tf
         moving.assign(moving * layer.momentum + tf.cast(now, moving.dtype) * (1.0 - layer.momentum))
 
 
+class _LayerNormalization(FromInput):
+    """Over the last dimension, where there are kernels for it: in one pass forward and one backward."""
+
+    def call(self, context: Context, x, **kwargs):
+        layer = context.layer
+        axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+        last = worth_holding(x) and [axis % x.shape.rank for axis in axes] == [x.shape.rank - 1]
+        if (
+            not last
+            or x.shape[-1] is None
+            or getattr(layer, "rms_scaling", False)
+            or not _keras.on_cpu_executor()
+        ):
+            return super().call(context, x, **kwargs)
+        channels = x.shape[-1]
+        gamma = tf.ones([channels]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
+        beta = tf.zeros([channels]) if layer.beta is None else tf.convert_to_tensor(layer.beta)
+        gamma, beta = (tf.cast(vector, tf.float32) for vector in (gamma, beta))
+        return _normalize_rows(x, gamma, beta, layer.epsilon, context.sites["input"])
+
+
+def _normalize_rows(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, site: Site) -> tf.Tensor:
+    ops = native.ops()
+
+    @tf.custom_gradient
+    def apply(x, gamma, beta):
+        with _keras.quiet_tape():
+            through, held = hold(x, site)
+            y = ops.comptrain_layer_norm(through, gamma, beta, epsilon=epsilon)
+
+        def gradient(dy):
+            if site.statistics is not None:
+                site.statistics.collect(dy, None)
+            return tuple(ops.comptrain_layer_norm_grad(held.restore(gate=dy), dy, gamma, epsilon=epsilon))
+
+        return y, gradient
+
+    return apply(x, gamma, beta)
+
+
 register_rule(keras.layers.BatchNormalization)(_BatchNormalization())
+register_rule(keras.layers.LayerNormalization)(_LayerNormalization("norm"))

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
+from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.base import BITMASK, KEEP, NOTHING, Context, Passive, Rule, Save, register_rule
 from tf_comptrain.rules.differentiate import from_replay
 from tf_comptrain.rules.elementwise import NO_REPLAY
@@ -24,11 +25,35 @@ _NAMES = (
 register_rule(*(getattr(keras.layers, name) for name in _NAMES if hasattr(keras.layers, name)))(Passive())
 
 
-class _Dropout(Rule):
-    """The layer's own dropout, applied to ones: its mask is held as one bit per element.
+def drop(layer: keras.layers.Layer, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """x after a dropout layer in training, with the random numbers that Keras would draw, and what was kept.
 
-    The random numbers are the ones plain Keras would draw.
+    Returns:
+      y, and one bit per element, for `dropped`.
     """
+    ops = native.ops()
+    rate = float(layer.rate)
+    own = _keras.class_call(layer)
+    one_pass = own is keras.layers.Dropout.call and layer.noise_shape is None
+    if one_pass and _keras.KERAS_3 and _keras.on_cpu_executor():
+        y, bits = ops.comptrain_dropout(x, *_keras.draw_key(layer), rate=rate, scale=1 / (1 - rate))
+        return y, bits
+    scaled_mask, bits = ops.comptrain_bitmask(own(layer, tf.ones_like(x), training=True))
+    return x * scaled_mask, bits
+
+
+def dropped(layer: keras.layers.Layer, x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+    """Another tensor through the same dropout: the incoming gradient, or x again."""
+    return native.ops().comptrain_bitmask_grad(bits, x, on=1 / (1 - float(layer.rate)))
+
+
+def drops(layer: keras.layers.Layer, dtype: tf.DType) -> bool:
+    """Whether a dropout layer does anything that `drop` is for."""
+    return 0 < float(layer.rate) < 1 and dtype in SUPPORTED_DTYPES
+
+
+class _Dropout(Rule):
+    """One bit per element says what was kept."""
 
     storages = (BITMASK, KEEP)
 
@@ -36,22 +61,15 @@ class _Dropout(Rule):
         return (Save("mask", "output", BITMASK),) if layer.rate > 0 else ()
 
     def call(self, context: Context, x, **kwargs):
-        rate = float(context.layer.rate)
-        if not _keras.training() or not 0 < rate < 1 or not x.dtype.is_floating or x.dtype == tf.float64:
+        layer = context.layer
+        if not _keras.training() or not drops(layer, x.dtype):
             return context.original(x, **kwargs)
-        kwargs["training"] = True
 
         @tf.custom_gradient
         def apply(x):
             with _keras.quiet_tape():
-                scaled_mask = context.original(tf.ones_like(x), **kwargs)
-                scaled_mask, bits = native.ops().comptrain_bitmask(scaled_mask)
-                y = x * scaled_mask
-
-            def gradient(dy):
-                return native.ops().comptrain_bitmask_grad(bits, dy, on=1 / (1 - rate))
-
-            return y, gradient
+                y, bits = drop(layer, x)
+            return y, lambda dy: dropped(layer, dy, bits)
 
         return apply(fenced(x))
 

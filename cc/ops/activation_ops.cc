@@ -1,0 +1,22 @@
+// Ops for activation functions, elementwise.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace tensorflow {
+
+REGISTER_OP("Comptrain>Gelu")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn(shape_inference::UnchangedShape)
+    .Doc("y = x Phi(x), Phi being the normal distribution.");
+
+REGISTER_OP("Comptrain>GeluGrad")
+    .Input("x: T")
+    .Input("dy: T")
+    .Output("dx: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn(shape_inference::UnchangedShape)
+    .Doc("dx = dy (Phi(x) + x Phi'(x)), in the memory of an input where nothing else reads it.");
+
+}  // namespace tensorflow

@@ -1,0 +1,35 @@
+// Layer normalization over the last dimension.
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tensorflow {
+
+REGISTER_OP("Comptrain>LayerNorm")
+    .Input("x: T")
+    .Input("gamma: float")
+    .Input("beta: float")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("epsilon: float")
+    .SetShapeFn(shape_inference::UnchangedShape)
+    .Doc("y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last dimension.");
+
+REGISTER_OP("Comptrain>LayerNormGrad")
+    .Input("x: T")
+    .Input("dy: T")
+    .Input("gamma: float")
+    .Output("dx: T")
+    .Output("dgamma: float")
+    .Output("dbeta: float")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("epsilon: float")
+    .SetShapeFn([](shape_inference::InferenceContext* c) {
+      c->set_output(0, c->input(0));
+      c->set_output(1, c->input(2));
+      c->set_output(2, c->input(2));
+      return absl::OkStatus();
+    })
+    .Doc("Gradient of Comptrain>LayerNorm; dx in the memory of an input where nothing else reads it.");
+
+}  // namespace tensorflow
