@@ -261,10 +261,14 @@ def test_goes_on_from_disk(tmp_path, form, at):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["training.ckpt"]
 
 
-def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path):
+def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path, capsys):
     first, again, longer, plain = (network(faults=False) for _ in range(4))
     fit(first, epochs=1, checkpoint_dir=tmp_path)
-    assert fit(again, epochs=1, checkpoint_dir=tmp_path).epoch == [0] and equal(again, first)
+    assert fit(again, epochs=1, checkpoint_dir=tmp_path, verbose=2).epoch == [0] and equal(again, first)
+    assert (
+        f"nothing to do, the training in {tmp_path} is complete, after epoch 1 of 1"
+        in capsys.readouterr().out
+    )
     assert fit(longer, checkpoint_dir=tmp_path).epoch == [0, 1]
     fit(plain)
     assert equal(longer, plain)

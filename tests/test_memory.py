@@ -2,6 +2,7 @@
 
 import gc
 import json
+import multiprocessing
 import os
 import signal
 import statistics
@@ -253,6 +254,25 @@ def test_a_crash_is_out_of_memory_and_an_error_is_not():
         run_trial(Job("test_memory:build_that_raises", 1, False, None, None))
     with pytest.raises(ValueError, match="`build` must return a compiled keras.Model. Received: None"):
         trial._try(Job(lambda: None, 1, True, None, None))
+
+
+def test_an_interrupt_ends_the_child_too(monkeypatch):
+    context = multiprocessing.get_context("spawn")
+    children = []
+
+    class Interrupted:
+        def __init__(self, receiver):
+            self.close = receiver.close
+
+        def poll(self, timeout_s):
+            children.extend(multiprocessing.active_children())
+            raise KeyboardInterrupt
+
+    pipe = context.Pipe
+    monkeypatch.setattr(context, "Pipe", lambda duplex: (Interrupted((ends := pipe(duplex))[0]), ends[1]))
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(Job("time:sleep", 1, False, None, None))
+    assert children and not multiprocessing.active_children()
 
 
 def test_what_find_max_batch_size_refuses(monkeypatch):

@@ -89,7 +89,8 @@ def fit(
       batch_size: Samples per batch to begin with, over all replicas.
       epochs: Number of the last epoch, counted from 1.
       snapshot_every: Steps from one snapshot to the next: what a failure costs at most.
-      checkpoint_dir: Folder of the state on disk; a checkpoint there is continued. None: none.
+      checkpoint_dir: Folder of the state on disk; a checkpoint there is continued, unless a callback had
+        ended that training. None: none.
       min_batch: Smallest batch, at least a sample for each replica. Running out of memory at this size raises.
       retries: How often a failed stretch is replayed at the same batch size before that is lowered.
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
@@ -187,7 +188,12 @@ class _Run:
             if not start.begun or start.epoch >= epochs:
                 self._put_back()
         logs = None
-        if not start.stopped:
+        if start.stopped or start.epoch >= epochs:
+            how = "was ended by a callback" if start.stopped else "is complete"
+            self._say(
+                f"ct.fit: nothing to do, the training in {self.folder} {how}, after epoch {start.epoch} of {epochs}"
+            )
+        else:
             for epoch in range(start.epoch, epochs):
                 resume = kept is not None and epoch == start.epoch
                 logs = self._epoch(epoch, resume)
@@ -357,6 +363,9 @@ class _Run:
             line = f"{at}: resumed from {self.folder}, batch {batch}"
         else:
             line = f"{at}: {kind}, batch {failed.batch} -> {batch}, back to step {self.place.step}: {reason}"
+        self._say(line)
+
+    def _say(self, line: str) -> None:
         if self.verbose:
             print(f"\n{line}" if self.verbose == 1 else line, flush=True)
         else:

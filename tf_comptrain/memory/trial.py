@@ -79,6 +79,7 @@ def run_trial(job: Job, timeout_s: float | None = None) -> Trial:
         child = context.Process(target=_child, args=(job, sender, messages.name), daemon=True)
         child.start()
         sender.close()
+        answer: Any = (_FAILED, 0, "interrupted")
         try:
             answer = (
                 receiver.recv() if receiver.poll(timeout_s) else (_FAILED, 0, f"no answer in {timeout_s} s")
