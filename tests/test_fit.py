@@ -13,7 +13,7 @@ from tensorflow import keras
 from tensorflow.python.framework import config
 
 import tf_comptrain as ct
-from tf_comptrain import snapshot
+from tf_comptrain import _keras, snapshot
 from tf_comptrain.model import instrumentation
 
 layers = keras.layers
@@ -210,6 +210,27 @@ def test_adaptive_batch_size_steers_and_learns_of_failures():
     tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, verbose=0)
     history = fit(model, epochs=3, callbacks=[tuner])
     assert history.history["batch_size"][-1] > BATCH
+
+
+class Resize(keras.callbacks.Callback):
+    """Sets a batch size after the second step of an epoch."""
+
+    def on_train_begin(self, logs=None):
+        self.elastic, self.batches = _keras.fitted_dataset().elastic, []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.batches.append(self.elastic.size)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            self.elastic.resize(4)
+
+
+def test_a_callback_may_resize_the_batch_within_an_epoch():
+    model, resize = network(faults=False), Resize()
+    fit(model, epochs=1, callbacks=[resize])
+    assert resize.batches == [BATCH] * 2 + [4] * 7  # 44 samples, each once
+    assert int(model.optimizer.iterations) == 9
 
 
 def test_a_memory_limit_lowers_the_batch():

@@ -239,7 +239,7 @@ class _Run:
         return epoch_logs
 
     def _steps(self) -> dict:
-        """Trains from `place` to the end of the epoch, or until a callback ends the training."""
+        """Trains from `place` to the end of the epoch, or until a callback resizes the batch or ends the training."""
         left = self._left()
         batches = self.samples.batches(self.place.epoch, self.place.samples, self.place.batch).take(left)
         iterator = iter(_keras.distributed(batches, self.model))
@@ -258,6 +258,9 @@ class _Run:
             self.place = self.place._replace(step=step + at_once, samples=done)
             left -= at_once
             since += at_once
+            if self.elastic.size != self.place.batch:  # a callback changed it
+                self.place = self.place._replace(batch=self.elastic.size)
+                break
             if self.model.stop_training:
                 break
         return logs

@@ -4,16 +4,17 @@
 
 The limit is what the plain network needs at that batch, measured. The adaptive run is given the limit and
 begins at the same batch: bounds by `AdaptiveErrorBound`, batch and learning rate by `AdaptiveBatchSize`, all
-defaults. Both see the same number of images and are given the same schedule: SGD with momentum, a highest rate
-of 0.1 per 128 images (He et al.), warm-up over a tenth of the steps, then half a cosine to 0. Each finished
-seed is one line of results/limit.jsonl; seeds that are there are not trained again.
+defaults. The control is plain training at four times the batch, under no limit: what it loses, the batch costs
+and not the compression. All see the same number of images under the same schedule: SGD with momentum, a highest
+rate of 0.1 per 128 images (He et al.), warm-up over a tenth of the steps, then half a cosine to 0. Each training
+has a process of its own, and is one line of results/limit.jsonl; those that are there are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import multiprocessing
 import os
 import statistics
 import time
@@ -30,6 +31,7 @@ import tensorflow as tf
 
 import tf_comptrain as ct
 
+METHODS = ("plain", "control", "adaptive")
 RESULTS = Path(__file__).resolve().parent / "results" / "limit.jsonl"
 
 
@@ -52,14 +54,12 @@ class Seconds(keras.callbacks.Callback):
         self.epochs.append(self.sum)
 
 
-def compiled(args: argparse.Namespace, seed: int) -> keras.Model:
-    keras.backend.clear_session()
-    gc.collect()
+def compiled(args: argparse.Namespace, batch: int, seed: int) -> keras.Model:
     keras.utils.set_random_seed(seed)
     model = networks.BUILDERS[args.network]()
-    steps = args.epochs * (args.images // args.batch)
+    steps = args.epochs * (args.images // batch)
     rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=0.1 * args.batch / 128, warmup_steps=steps // 10
+        0.0, steps, warmup_target=0.1 * batch / 128, warmup_steps=steps // 10
     )
     model.compile(
         keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4),
@@ -70,7 +70,16 @@ def compiled(args: argparse.Namespace, seed: int) -> keras.Model:
     return model
 
 
-def train(model: keras.Model, images: data.Images, args: argparse.Namespace, more: list) -> dict[str, Any]:
+def run(args: argparse.Namespace, method: str, seed: int, limit: int) -> dict[str, Any]:
+    """One training, in a process that has done nothing else: the allocator's heap keeps the form it once had."""
+    images = data.load(args.cifar, args.images, 2000)
+    batch = 4 * args.batch if method == "control" else args.batch
+    model = compiled(args, batch, seed)
+    tuner, steering = None, []
+    if method == "adaptive":
+        ct.compress_model(model, codec=args.codec)
+        tuner = ct.AdaptiveBatchSize(memory_limit=limit, verbose=0)
+        steering = [ct.AdaptiveErrorBound(), tuner]
     # By number, so that the images stay out of the allocator, as they would with a GPU.
     x, y = data.scaled(images.x), images.y
 
@@ -79,39 +88,36 @@ def train(model: keras.Model, images: data.Images, args: argparse.Namespace, mor
         return tf.ensure_shape(image, x.shape[1:]), tf.ensure_shape(label, ())
 
     rows = tf.data.Dataset.range(len(x)).shuffle(len(x))
-    batches = ct.elastic_batch(rows.map(sample), args.batch, drop_remainder=True)
+    batches = ct.elastic_batch(rows.map(sample), batch, drop_remainder=True)
     seconds, memory = Seconds(), ct.MemoryLogger()
-    history = model.fit(batches, epochs=args.epochs, verbose=0, callbacks=[*more, memory, seconds]).history
+    history = model.fit(
+        batches, epochs=args.epochs, verbose=0, callbacks=[*steering, memory, seconds]
+    ).history
     x_test, y_test = data.scaled(images.x_test), images.y_test
     _, accuracy = model.evaluate(x_test, y_test, batch_size=args.batch, verbose=0)
+    decisions = [] if tuner is None else tuner.decisions
     return {
         "accuracy": round(accuracy, 5),
         "loss": [round(loss, 5) for loss in history["loss"]],
-        "batches": [int(size) for size in history.get("batch_size", [args.batch] * args.epochs)],
+        "batches": [int(size) for size in history.get("batch_size", [batch] * args.epochs)],
         "peak_bytes": [record.peak_bytes for record in memory.records],
         "cpu_s": [round(s, 3) for s in seconds.epochs],
+        "decisions": [f"epoch {d.epoch + 1}: {d.action}, batch {d.batch}: {d.reason}" for d in decisions],
     }
 
 
-def run(args: argparse.Namespace, images: data.Images, seed: int) -> dict[str, Any]:
-    plain = train(compiled(args, seed), images, args, [])
-    limit = max(plain["peak_bytes"])
-    model = compiled(args, seed)
-    ct.compress_model(model, codec=args.codec)
-    tuner = ct.AdaptiveBatchSize(memory_limit=limit, verbose=0)
-    adaptive = train(model, images, args, [ct.AdaptiveErrorBound(), tuner])
-    task = {name: getattr(args, name) for name in ("network", "batch", "images", "epochs", "codec")}
-    decisions = [f"epoch {d.epoch + 1}: {d.action}, batch {d.batch}: {d.reason}" for d in tuner.decisions]
-    found = {"task": task, "seed": seed, "limit_bytes": limit, "plain": plain, "adaptive": adaptive}
-    return {**found, "decisions": decisions}
+def in_own_process(*arguments) -> dict[str, Any]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(run, arguments)
 
 
-def told(found: dict[str, Any]) -> str:
-    plain, adaptive, batch = found["plain"], found["adaptive"], found["task"]["batch"]
-    last = adaptive["batches"][-1]
+def told(seed: int, found: dict[str, dict[str, Any]]) -> str:
+    plain, control, adaptive = (found[method] for method in METHODS)
+    first, last = plain["batches"][0], adaptive["batches"][-1]
     return (
-        f"seed {found['seed']}, limit {found['limit_bytes'] / 1e6:.1f} MB: plain batch {batch}, accuracy "
-        f"{plain['accuracy']:.2%}; adaptive batches {adaptive['batches']}, ends at {last / batch:.2f} b, peak "
+        f"seed {seed}, limit {max(plain['peak_bytes']) / 1e6:.1f} MB: plain batch {first}, accuracy "
+        f"{plain['accuracy']:.2%}; control batch {control['batches'][0]}, peak {max(control['peak_bytes']) / 1e6:.1f} MB, "
+        f"accuracy {control['accuracy']:.2%}; adaptive batches {adaptive['batches']}, ends at {last / first:.2f} b, peak "
         f"{max(adaptive['peak_bytes']) / 1e6:.1f} MB, accuracy {adaptive['accuracy']:.2%}; images per CPU second "
         f"{plain['cpu_s'][-1] / adaptive['cpu_s'][-1]:.2f} times plain's in the last epoch, "
         f"{sum(plain['cpu_s'][1:]) / sum(adaptive['cpu_s'][1:]):.2f} times after the first"
@@ -127,22 +133,28 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--methods", choices=METHODS, nargs="+", default=METHODS)
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
-    images = data.load(args.cifar, args.images, 2000)
     lines = args.results.read_text().splitlines() if args.results.exists() else []
     task = {name: getattr(args, name) for name in ("network", "batch", "images", "epochs", "codec")}
-    done = {found["seed"]: found for found in map(json.loads, lines) if found["task"] == task}
+    done = {(r["seed"], r["method"]): r for r in map(json.loads, lines) if r["task"] == task}
     for seed in args.seeds:
-        if seed not in done:
-            done[seed] = run(args, images, seed)
-            with open(args.results, "a") as file:
-                file.write(json.dumps(done[seed]) + "\n")
-        print(told(done[seed]), flush=True)
-    for method in ("plain", "adaptive"):
-        values = [100 * found[method]["accuracy"] for found in done.values()]
-        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-        print(f"{method}: accuracy {np.mean(values):.2f}{spread}, {len(values)} seeds")
+        for method in args.methods:
+            if (seed, method) not in done:
+                limit = max(done[seed, "plain"]["peak_bytes"]) if method == "adaptive" else 0
+                found = in_own_process(args, method, seed, limit)
+                done[seed, method] = {"task": task, "seed": seed, "method": method, **found}
+                with open(args.results, "a") as file:
+                    file.write(json.dumps(done[seed, method]) + "\n")
+        trained = {method: done[seed, method] for method in METHODS if (seed, method) in done}
+        if len(trained) == len(METHODS):
+            print(told(seed, trained), flush=True)
+    for method in METHODS:
+        values = [100 * record["accuracy"] for (_, which), record in done.items() if which == method]
+        if values:
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            print(f"{method}: accuracy {np.mean(values):.2f}{spread}, {len(values)} seeds")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,70 @@ def test_the_limit_holds_the_batch():
     assert all("room for" in d.reason or "over the limit" in d.reason for d in tuner.decisions)
 
 
+class Peak:
+    """In place of the allocator's: so many bytes at each size of a dataset."""
+
+    def __init__(self, dataset, bytes_at):
+        self.elastic, self.bytes_at, self.running = dataset.elastic, bytes_at, False
+
+    def start(self):
+        self.running, self.peak_bytes = True, 0
+
+    def read(self):
+        if self.running:
+            self.peak_bytes = max(self.peak_bytes, self.bytes_at[self.elastic.size])
+        return self.peak_bytes
+
+    def stop(self):
+        peak, self.running = self.read(), False
+        return peak
+
+
+class Seen(keras.callbacks.Callback):
+    """Batch of every step, and steps as the optimizer counts them."""
+
+    def __init__(self, dataset):
+        super().__init__()
+        self.elastic, self.epochs = dataset.elastic, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append([])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.epochs[-1].append(self.elastic.size)
+
+
+def test_over_the_limit_the_batch_goes_back_after_one_step(capsys):
+    dataset, model = data(), compressed()
+    seen, tuner = Seen(dataset), ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    tuner._peak = Peak(dataset, {8: HUGE // 4, 16: HUGE + 1})
+    model.fit(dataset, epochs=3, verbose=1, callbacks=[Loss(4.0, 3.0, 2.0), seen, tuner])
+    assert seen.epochs == [[8] * 12, [16] + [8] * 10, [8] * 12]
+    assert [d.action for d in tuner.decisions] == ["grow", "lower", "keep"]
+    assert [d.epoch for d in tuner.decisions] == [1, 1, 2]
+    assert tuner.decisions[1].peak_bytes == HUGE + 1 and "given up" in tuner.decisions[2].reason
+    assert int(model.optimizer.iterations) == 12 + 11 + 12
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.001)
+    shown = capsys.readouterr().out
+    assert "10/10" in shown and "11/" not in shown.split("Epoch 2/3")[1].split("Epoch 3/3")[0]
+
+
+def test_over_the_limit_in_the_last_step_of_an_epoch():
+    dataset, model = data(48), compressed()
+    seen, tuner = Seen(dataset), ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    tuner._peak = Peak(dataset, {48: HUGE // 4, 96: 3 * HUGE})
+    model.fit(dataset, epochs=3, verbose=0, callbacks=[Loss(4.0, 3.0, 2.0), seen, tuner])
+    assert seen.epochs == [[48] * 2, [96], [48] * 2]
+    assert [d.action for d in tuner.decisions] == ["grow", "lower"]
+
+
+def test_holds_a_quarter_of_the_epochs_unless_told():
+    for hold, sizes in ((None, [8, 8, 16, 16, 32, 32, 64, 64]), (3, [8, 8, 8, 16, 16, 16, 32, 32])):
+        tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, hold=hold, verbose=0)
+        history = fit(compressed(), data(), tuner, [9.0 - epoch for epoch in range(8)])
+        assert history.history["batch_size"] == sizes
+
+
 def test_one_clear_line_for_each_decision(capsys):
     tuner = ct.AdaptiveBatchSize(memory_limit=HUGE)
     fit(compressed(), data(), tuner, [4.0, 3.0])
@@ -215,6 +279,7 @@ def test_an_epoch_is_one_pass():
         ({"growth": 1.0}, "growth"),
         ({"margin": 1.0}, "margin"),
         ({"patience": 0}, "patience"),
+        ({"hold": 0}, "hold"),
         ({"min_delta": -1}, "min_delta"),
         ({"min_bound_scale": 0}, "min_bound_scale"),
     ],

@@ -36,10 +36,11 @@ def batching_of(dataset: tf.data.Dataset) -> str | None:
 
 
 def follow_cardinality() -> None:
-    """From now on `fit` asks a dataset for its number of batches at each epoch, not only at the first.
+    """From now on `fit` asks an elastic dataset for its number of batches at each epoch, not only at the first.
 
     An epoch of exactly that many steps ends without a step on no data, which would advance
-    `optimizer.iterations`. The progress bar follows too.
+    `optimizer.iterations`. The progress bar follows too. Where the dataset is resized in the middle of an epoch,
+    `fit` reads it anew for the samples that are left.
     """
     require_keras_3("A batch size that changes from epoch to epoch", "Use a fixed one")
     if _trainer.TFEpochIterator.__name__ == "_FollowingIterator":
@@ -51,26 +52,31 @@ def follow_cardinality() -> None:
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             _scopes.epochs = weakref.ref(self)
-
-        def refresh(self) -> int | None:
-            """The steps of the epoch; None for data that does not know its number of batches."""
-            known = self.data_adapter.num_batches if isinstance(self.data_adapter, _DatasetAdapter) else None
-            if not known:
-                return None
-            self._num_batches = known
-            return self.num_batches
+            self.elastic = getattr(getattr(self.data_adapter, "_dataset", None), "elastic", None)
 
         def _enumerate_iterator(self):
-            self.refresh()
-            yield from super()._enumerate_iterator()
+            _scopes.epochs = weakref.ref(self)  # once more: validation makes one too
+            elastic = self.elastic
+            if elastic is None or self.steps_per_epoch:
+                yield from super()._enumerate_iterator()
+                return
+            left = elastic.samples
+            while left > 0 and elastic.steps_in(left) > 0:
+                size, self._num_batches = elastic.size, elastic.steps_in(left)
+                for steps in super()._enumerate_iterator():
+                    yield steps
+                    left -= size * self.steps_per_execution
+                    if elastic.size != size:
+                        break
+                else:
+                    return
 
     class _FollowingProgbar(keras.callbacks.ProgbarLogger):
-        def on_epoch_begin(self, epoch, logs=None):
+        def on_train_batch_begin(self, batch, logs=None):
             epochs = _current_epochs()
-            steps = None if epochs is None else epochs.refresh()
-            if steps is not None:
-                self.target = steps
-            super().on_epoch_begin(epoch, logs)
+            if batch == 0 and epochs is not None and epochs.elastic is not None:
+                self.target = self.progbar.target = epochs.num_batches
+            super().on_train_batch_begin(batch, logs)
 
     _trainer.TFEpochIterator = _FollowingIterator
     _callback_list.ProgbarLogger = _FollowingProgbar

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -30,19 +32,35 @@ def counts_bytes() -> bool:
 
 
 class TrainingPeak:
-    """Measures from `start` to the first `stop`: validation that follows is left out."""
+    """Measures from `start` to the first `stop`: validation that follows is left out.
+
+    The allocator has one peak for all who ask: before one of them resets it, the others take note.
+    """
+
+    _measuring: ClassVar[weakref.WeakSet[TrainingPeak]] = weakref.WeakSet()
 
     def __init__(self) -> None:
         self.peak_bytes = 0
-        self._running = False
+
+    @property
+    def running(self) -> bool:
+        return self in self._measuring
 
     def start(self) -> None:
+        for other in self._measuring:
+            other.read()
         tf.config.experimental.reset_memory_stats(memory.device())
-        self._running = True
+        self.peak_bytes = 0
+        self._measuring.add(self)
+
+    def read(self) -> int:
+        """The peak in bytes since `start`, weights included; the same again after `stop`."""
+        if self.running:
+            now = int(tf.config.experimental.get_memory_info(memory.device())["peak"])
+            self.peak_bytes = max(self.peak_bytes, now)
+        return self.peak_bytes
 
     def stop(self) -> int:
-        """The peak in bytes, weights included; the same again at further calls."""
-        if self._running:
-            self.peak_bytes = int(tf.config.experimental.get_memory_info(memory.device())["peak"])
-            self._running = False
-        return self.peak_bytes
+        peak = self.read()
+        self._measuring.discard(self)
+        return peak

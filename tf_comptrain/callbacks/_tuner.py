@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from tf_comptrain.report import format_bytes
 
-_WORTH_IT = 1.1  # smaller steps than this only unsettle the training
-_SLACK = 1.2  # batch that fits / one that passed the limit, for that to be tried again: peaks scatter
+# The allocator wastes another part of itself at each size: smaller steps than this are within what a forecast
+# is off by.
+_WORTH_IT = 1.25
 
 
 class Policy(NamedTuple):
@@ -26,6 +27,7 @@ class Policy(NamedTuple):
     patience: int = 2
     min_delta: float = 0.01
     min_bound_scale: float = 0.25
+    hold: int = 1
 
 
 class TunerState(NamedTuple):
@@ -33,8 +35,10 @@ class TunerState(NamedTuple):
 
     Attributes:
       batch: Samples per batch.
-      ceiling: Largest batch it may grow to: lowered where the loss got stuck, or memory ran out.
-      too_large: Smallest batch whose peak has passed the limit; 0: none yet.
+      ceiling: Largest batch it may grow to: lowered where the loss got stuck, a peak passed the limit, or
+        memory ran out.
+      epochs: Epochs at this batch.
+      proven: Largest batch that went through an epoch within the limit, and has not passed it since; 0: none.
       bound_scale: Factor on all error bounds.
       best: Lowest loss so far.
       last: Loss of the last epoch.
@@ -43,7 +47,8 @@ class TunerState(NamedTuple):
 
     batch: int
     ceiling: int
-    too_large: int = 0
+    epochs: int = 0
+    proven: int = 0
     bound_scale: float = 1.0
     best: float = math.inf
     last: float = math.inf
@@ -77,9 +82,6 @@ def decide(
     Returns:
       The state after, the action and its reason.
     """
-    room = policy.memory_limit * (1.0 - policy.margin) - resting_bytes
-    fits = fitting_batch(state.batch, peak_bytes - resting_bytes, room)
-
     improved = loss < state.best - policy.min_delta * abs(state.best) if math.isfinite(state.best) else True
     improved = improved and math.isfinite(loss)
     rising = not math.isfinite(loss) or loss > state.last + policy.min_delta * abs(state.last)
@@ -87,29 +89,51 @@ def decide(
         best=min(state.best, loss) if math.isfinite(loss) else state.best,
         last=loss if math.isfinite(loss) else state.last,
         stalled=0 if improved else state.stalled + 1,
+        epochs=state.epochs + 1,
     )
     peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.memory_limit)}"
 
     if peak_bytes > policy.memory_limit:
-        state = state._replace(too_large=min(state.batch, state.too_large or state.batch))
-        lower = _rounded(min(fits, state.batch - 1), policy)
-        if lower < state.batch:
-            return state._replace(batch=lower), "lower", f"over the limit: {peak}"
-        return state, "keep", f"over the limit ({peak}), and `min_batch` is reached"
+        return retreat(state, policy, peak_bytes, resting_bytes)
+    state = state._replace(proven=state.batch)
     if improved:
-        return _grow(state, policy, fits, f"loss {loss:.4g} improves", peak)
+        trend = f"loss {loss:.4g} improves"
+        if state.epochs < policy.hold:
+            return state, "keep", f"{trend}, {peak}: epoch {state.epochs} of {policy.hold} at this size"
+        return _grow(state, policy, _fits(state, policy, peak_bytes, resting_bytes), trend, peak)
     if rising or state.stalled >= policy.patience:
         return _back_off(state, policy, f"loss {loss:.4g} {'rises' if rising else 'stalls'}")
     return state, "keep", f"loss {loss:.4g} has not improved, {peak}"
 
 
+def retreat(
+    state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int
+) -> tuple[TunerState, str, str]:
+    """What follows from a peak over the limit, at whichever step; arguments and result as for `decide`."""
+    peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.memory_limit)}"
+    proven = state.proven if state.proven < state.batch else 0
+    fits = max(_fits(state, policy, peak_bytes, resting_bytes), proven)
+    lower = _rounded(min(fits, state.batch - 1), policy)
+    state = state._replace(proven=proven, ceiling=min(state.ceiling, _rounded(state.batch - 1, policy)))
+    if lower < state.batch:
+        return _at(state, lower), "lower", f"over the limit: {peak}"
+    return state, "keep", f"over the limit ({peak}), and `min_batch` is reached"
+
+
+def _fits(state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int) -> int:
+    room = policy.memory_limit * (1.0 - policy.margin) - resting_bytes
+    return fitting_batch(state.batch, peak_bytes - resting_bytes, room)
+
+
+def _at(state: TunerState, batch: int) -> TunerState:
+    return state._replace(batch=batch, epochs=0)
+
+
 def _grow(state: TunerState, policy: Policy, fits: int, trend: str, peak: str) -> tuple[TunerState, str, str]:
     largest = min(policy.max_batch, state.ceiling)
-    if fits < _SLACK * state.too_large:
-        fits = min(fits, state.too_large - 1)
     batch = min(largest, _rounded(min(fits, round(state.batch * policy.growth)), policy))
-    if batch >= _WORTH_IT * state.batch or state.batch < batch == largest:
-        return state._replace(batch=batch), "grow", f"{trend}, {peak}: room for {fits}"
+    if batch >= _WORTH_IT * state.batch or state.batch < batch == policy.max_batch:
+        return _at(state, batch), "grow", f"{trend}, {peak}: room for {fits}"
     if state.batch >= policy.max_batch:
         return state, "keep", f"{trend}, `max_batch` is reached"
     if state.batch >= state.ceiling:
@@ -124,7 +148,7 @@ def _back_off(state: TunerState, policy: Policy, trend: str) -> tuple[TunerState
         return state._replace(bound_scale=scale), "tighten", trend
     lower = max(_rounded(int(state.batch / policy.growth), policy), policy.min_batch)
     if lower < state.batch:
-        return state._replace(batch=lower, ceiling=lower), "lower", f"{trend} at the tightest bounds"
+        return _at(state._replace(ceiling=lower), lower), "lower", f"{trend} at the tightest bounds"
     return state, "keep", f"{trend}, and bounds and batch are at their smallest"
 
 

@@ -12,7 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
-from tf_comptrain.callbacks._tuner import Policy, TunerState, decide
+from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic_batch import ElasticBatch
 from tf_comptrain.model import Instrumentation, instrumentation
 
@@ -20,16 +20,16 @@ _LR_POWER = {"linear": 1.0, "sqrt": 0.5, None: 0.0}
 
 
 class Decision(NamedTuple):
-    """What was decided before an epoch: an element of `AdaptiveBatchSize.decisions`.
+    """What was decided: an element of `AdaptiveBatchSize.decisions`.
 
     Attributes:
-      epoch: The epoch that it holds for, from 0.
+      epoch: The epoch from whose start, or from whose middle, it holds; from 0.
       action: "grow", "lower", "tighten" or "keep".
-      batch: Batch size in this epoch.
-      learning_rate: Of this epoch.
+      batch: Batch size from then on.
+      learning_rate: From then on.
       bound_scale: Factor on all error bounds.
       loss: Of the epoch before.
-      peak_bytes: Of the epoch before.
+      peak_bytes: Since the batch size was set, or else over the epoch before.
       reason: In words.
     """
 
@@ -44,15 +44,17 @@ class Decision(NamedTuple):
 
 
 class AdaptiveBatchSize(keras.callbacks.Callback):
-    """Steers the batch size from epoch to epoch, by memory headroom and loss trend.
+    """Steers the batch size by memory headroom and loss trend.
+
+    After each step: where the peak passed the limit, the batch is lowered at once, to a size that
+    went through an epoch within the limit if there is one. The epoch goes on with the samples that are left.
 
     Before each epoch but the first:
 
-    - the loss improves: the batch grows, at most by `growth`, into the headroom: limit minus
-      measured peak, over bytes per sample as measured;
+    - the loss improves, and the batch was held for `hold` epochs: it grows, at most by `growth` and by no
+      less than a quarter, into the headroom: limit minus measured peak, over bytes per sample as measured;
     - it stalls (no new best for `patience` epochs) or rises: all error bounds are halved, down to
-      `min_bound_scale`; after that the batch is lowered and does not grow past that size again;
-    - the peak passed the limit: the batch is lowered.
+      `min_bound_scale`; after that the batch is lowered and does not grow past that size again.
 
     The learning rate follows the batch: "linear" multiplies it by new / old (Goyal et al.), "sqrt"
     by the square root (usual with Adam), None leaves it. A schedule is scaled likewise, and counts
@@ -69,7 +71,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       min_batch: Smallest batch. Default: an eighth of the size that training begins with.
       lr_scaling: "linear", "sqrt" or None.
       growth: Largest new batch / old batch, and the divisor when lowering.
-      margin: Part of the limit that stays free.
+      margin: Part of the limit that stays free when the batch grows.
+      hold: Epochs at a batch size before it grows. Default: a quarter of the training's, since large batches
+        cost least accuracy late in a training (Smith et al., 2018). 1: grows as fast as memory allows.
       patience: Epochs without a new best loss that count as a stall.
       min_delta: Relative change of the loss that counts.
       min_bound_scale: Smallest factor on the error bounds.
@@ -88,7 +92,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       >>> tuner = ct.AdaptiveBatchSize(memory_limit=2_000_000_000, max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
-    Known weakness: under `model.fit` a step that runs out of memory ends the training; the loss of
+    Known weakness: a step's peak is known after the step, so that one step passes the limit before the batch goes
+    back; under `model.fit` a step that runs out of memory ends the training; the loss of
     one epoch is a noisy measure of its trend.
     """
 
@@ -104,6 +109,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         min_delta: float = 0.01,
         min_bound_scale: float = 0.25,
         verbose: int = 1,
+        hold: int | None = None,
     ):
         super().__init__()
         if isinstance(memory_limit, bool) or not memory_limit > 0:
@@ -126,6 +132,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             raise ValueError(f"`margin` must be in [0, 1). Received: {margin!r}.")
         if patience < 1:
             raise ValueError(f"`patience` must be at least 1 epoch. Received: {patience!r}.")
+        if hold is not None and hold < 1:
+            raise ValueError(f"`hold` must be at least 1 epoch, or None. Received: {hold!r}.")
         if not min_delta >= 0:
             raise ValueError(f"`min_delta` must be 0 or more. Received: {min_delta!r}.")
         if not 0 < min_bound_scale <= 1:
@@ -133,6 +141,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self.memory_limit = int(memory_limit)
         self.max_batch = max_batch
         self.min_batch = min_batch
+        self.hold = hold
         self.lr_scaling = lr_scaling
         self.verbose = verbose
         self.decisions: list[Decision] = []
@@ -157,6 +166,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             max_batch=min(self.max_batch or self._elastic.samples, self._elastic.samples),
             min_batch=self.min_batch or max(start // 8, 1),
             multiple=8 * self.model.distribute_strategy.num_replicas_in_sync,
+            hold=self.hold or max(self.params["epochs"] // 4, 1),
         )
         self._check_start(start)
         self._pace = None
@@ -166,38 +176,51 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._handle.reset_bounds()
         self._state = TunerState(start, ceiling=self._policy.max_batch)
         self._outcome: tuple[float, int] | None = None
+        self._measured = False  # whether a step began since the batch was set in the middle of an epoch
         self._anchored: dict[str, float] = {}
         self.decisions = []
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
         if self._outcome is not None:
-            self._decide(epoch, *self._outcome)
-        self._peak.start()
+            loss, peak_bytes = self._outcome
+            decision = decide(self._state, self._policy, loss, peak_bytes, self._resting_bytes)
+            self._apply(epoch, *decision, loss, peak_bytes)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if not self._peak.running:
+            self._peak.start()
+            self._measured = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        peak_bytes = self._peak.read()
+        if peak_bytes > self.memory_limit:
+            after, action, reason = retreat(self._state, self._policy, peak_bytes, self._resting_bytes)
+            if after.batch < self._state.batch:
+                self._peak.stop()  # until the next step begins: this one's batch is let go of before
+                self._measured = False
+                self._apply(self._epoch, after, action, reason, self._state.last, peak_bytes)
 
     def on_test_begin(self, logs=None):
         self._peak.stop()
 
     def on_epoch_end(self, epoch, logs=None):
         logs = {} if logs is None else logs
-        self._outcome = (float(logs.get("loss", math.nan)), self._peak.stop())
+        peak_bytes = self._peak.stop()
+        self._outcome = (float(logs.get("loss", math.nan)), peak_bytes) if self._measured else None
         logs["batch_size"] = self._state.batch
 
     def on_out_of_memory(self, epoch: int, batch: int, reason: str) -> None:
         """`tf_comptrain.fit` lowered the batch in the middle of an epoch: it stays below the one that failed."""
         before = self._state
-        self._state = before._replace(batch=batch, ceiling=min(before.ceiling, before.batch - 1))
-        self._apply(epoch, before, "lower", before.last, 0, f"out of memory: {reason}")
+        after = before._replace(batch=batch, epochs=0, ceiling=min(before.ceiling, before.batch - 1))
+        self._apply(epoch, after, "lower", f"out of memory: {reason}", before.last, 0)
         self._peak.start()
 
-    def _decide(self, epoch: int, loss: float, peak_bytes: int) -> None:
-        before = self._state
-        self._state, action, reason = decide(before, self._policy, loss, peak_bytes, self._resting_bytes)
-        self._apply(epoch, before, action, loss, peak_bytes, reason)
-
     def _apply(
-        self, epoch: int, before: TunerState, action: str, loss: float, peak_bytes: int, reason: str
+        self, epoch: int, after: TunerState, action: str, reason: str, loss: float, peak_bytes: int
     ) -> None:
-        after, optimizer = self._state, self.model.optimizer
+        before, self._state, optimizer = self._state, after, self.model.optimizer
         rate = before_rate = float(tf.convert_to_tensor(optimizer.learning_rate))
         if after.batch != before.batch:
             self._elastic.resize(after.batch)

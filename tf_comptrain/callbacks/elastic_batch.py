@@ -1,4 +1,4 @@
-"""Datasets whose batch size can change from epoch to epoch, without retracing."""
+"""Datasets whose batch size can change while `fit` runs, without retracing."""
 
 from __future__ import annotations
 
@@ -36,10 +36,17 @@ class ElasticBatch:
     @property
     def steps(self) -> int:
         """Batches in an epoch of this size."""
-        return self.samples // self.size if self.drop_remainder else -(-self.samples // self.size)
+        return self.steps_in(self.samples)
+
+    def steps_in(self, samples: int) -> int:
+        """Batches of this size in so many samples."""
+        return samples // self.size if self.drop_remainder else -(-samples // self.size)
 
     def resize(self, size: int) -> None:
-        """Sets the batch size from the next epoch on.
+        """Sets the batch size from the next step on.
+
+        In the middle of an epoch of `model.fit` the dataset is read anew, for as many samples as were left: an
+        epoch has its number of samples then, of which some may have been seen before.
 
         Raises:
           ValueError: Not a positive integer, or no batch at all would be left.
@@ -48,9 +55,9 @@ class ElasticBatch:
 
 
 def elastic_batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -> tf.data.Dataset:
-    """Batches a dataset so that `AdaptiveBatchSize` can change the batch size between epochs.
+    """Batches a dataset so that `AdaptiveBatchSize` can change the batch size.
 
-    A change takes effect with the next epoch and retraces nothing. The result knows its number of
+    A change takes effect with the next step and retraces nothing. The result knows its number of
     batches at every size, so that `fit` takes exactly that many steps. It is prefetched already:
     pass it to `fit` as it is, since a further `map` or `prefetch` makes a dataset that does not know
     its length. Shuffle and map before batching.
