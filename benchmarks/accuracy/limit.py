@@ -116,8 +116,9 @@ def told(seed: int, found: dict[str, dict[str, Any]]) -> str:
     first, last = plain["batches"][0], adaptive["batches"][-1]
     return (
         f"seed {seed}, limit {max(plain['peak_bytes']) / 1e6:.1f} MB: plain batch {first}, accuracy "
-        f"{plain['accuracy']:.2%}; control batch {control['batches'][0]}, peak {max(control['peak_bytes']) / 1e6:.1f} MB, "
-        f"accuracy {control['accuracy']:.2%}; adaptive batches {adaptive['batches']}, ends at {last / first:.2f} b, peak "
+        f"{plain['accuracy']:.2%}; control batch {control['batches'][0]}, peak "
+        f"{max(control['peak_bytes']) / 1e6:.1f} MB, accuracy {control['accuracy']:.2%}; adaptive batches "
+        f"{adaptive['batches']}, ends at {last / first:.2f} b, peak "
         f"{max(adaptive['peak_bytes']) / 1e6:.1f} MB, accuracy {adaptive['accuracy']:.2%}; images per CPU second "
         f"{plain['cpu_s'][-1] / adaptive['cpu_s'][-1]:.2f} times plain's in the last epoch, "
         f"{sum(plain['cpu_s'][1:]) / sum(adaptive['cpu_s'][1:]):.2f} times after the first"

@@ -2,9 +2,11 @@
 
 import keras
 import pytest
+import tensorflow as tf
 from models import compiled, images
 
 import tf_comptrain as ct
+from tf_comptrain.callbacks._peak import TrainingPeak
 from tf_comptrain.model import instrumentation
 
 layers = keras.layers
@@ -61,3 +63,14 @@ def test_a_line_per_epoch(capsys):
 @pytest.fixture(autouse=True)
 def seed():
     keras.utils.set_random_seed(0)
+
+
+def test_a_peak_outlasts_another_ones_start():
+    first, second = TrainingPeak(), TrainingPeak()
+    first.start()
+    with tf.device(ct.memory.device()):
+        before = tf.config.experimental.get_memory_info(ct.memory.device())["current"]
+        large = tf.zeros([1 << 22])
+        del large
+        second.start()
+    assert first.stop() >= before + (1 << 24) > second.stop()
