@@ -82,3 +82,15 @@ def test_a_measurement_that_breaks_is_noted_and_the_others_go_on(tmp_path, monke
     assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 1
     assert "failed: codec; to ask again delete" in capsys.readouterr().out
     assert len((tmp_path / "speed.json").read_text()) < 2 * gpu_run.TAIL
+
+
+def test_trials_of_batches_are_in_the_tables_of_a_later_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_run, "nvidia_smi", lambda field: "1000")
+    for batch, peak in ((32, 0), (64, 0)):
+        (tmp_path / f"batch-Net-plain-{batch}.json").write_text(f'{{"peak_bytes": {peak}}}')
+    names = [one.name for one in gpu_run.largest_batch(tmp_path, "Net", False, quick=False)]
+    assert names == ["batch-Net-plain-32", "batch-Net-plain-64"]
+    (tmp_path / "batch-Net-plain-64.json").unlink()
+    assert next(gpu_run.largest_batch(tmp_path, "Net", False, quick=False)).name == "batch-Net-plain-32"
+    monkeypatch.setattr(gpu_run, "nvidia_smi", lambda field: "[N/A]")
+    assert [one.name for one in gpu_run.largest_batch(tmp_path, "Net", False, True)] == ["batch-Net-plain-32"]

@@ -317,20 +317,28 @@ def largest_batch(out: Path, model: str, compress: bool, quick: bool) -> Iterato
     Every size that fits has trained for some steps under XLA.
     """
     prefix = f"batch-{model}-{kind(compress)}-"
-    for _ in range(3 if quick else MOST_TRIALS):
-        trials = {}
-        for path in out.glob(f"{prefix}*.json"):
-            trials[int(path.stem.rpartition("-")[2])] = json.loads(path.read_text()).get("peak_bytes", 0)
-        memory = nvidia_smi("memory.total")
-        batch = next_batch(trials, int(memory) * MIB) if memory.isdigit() else None
-        if batch is None:
-            return
+
+    def trial(batch: int) -> Measurement:
         work = {
             "what": "train", "model": model, "batch": batch, "dtype": "float32", "jit": True,
             "compress": compress, "steps": 3,
         }  # fmt: skip
-        yield Measurement(f"{prefix}{batch}", ("library",), 300, lambda s, work=work: worker(work, s))
-        if not (out / f"{prefix}{batch}.json").exists():
+        return Measurement(f"{prefix}{batch}", ("library",), 300, lambda s: worker(work, s))
+
+    def trials() -> dict[int, int]:
+        return {
+            int(path.stem.rpartition("-")[2]): json.loads(path.read_text()).get("peak_bytes", 0)
+            for path in out.glob(f"{prefix}*.json")
+        }
+
+    yield from map(trial, sorted(trials()))  # for the tables
+    for _ in range(3 if quick else MOST_TRIALS):
+        memory = nvidia_smi("memory.total")
+        batch = next_batch(trials(), int(memory) * MIB) if memory.isdigit() else None
+        if batch is None:
+            return
+        yield trial(batch)
+        if batch not in trials():
             return  # not run: no time, or a need that is not met
 
 
