@@ -64,6 +64,18 @@ def test_holds_a_size_before_it_grows():
     assert "epoch 1 of 3 at this size" in reason
 
 
+def test_room_is_judged_by_the_higher_peak_of_the_last_two_epochs():
+    policy = POLICY._replace(hold=2)
+    state, _, _ = run(TunerState(128, ceiling=512), 2.0, RESTING + 700, policy)
+    state, action, reason = run(state, 1.8, RESTING + 500, policy)  # alone it would have room for 204
+    assert (state.batch, action) == (128, "keep") and "room for 146 only" in reason
+
+
+def test_a_loss_that_is_not_finite_is_called_that():
+    state, action, reason = run(TunerState(64, ceiling=512, best=1.0, last=1.0), math.nan, 300)
+    assert action == "tighten" and "not finite" in reason
+
+
 def test_the_first_epoch_is_an_improvement():
     state, action, reason = run(TunerState(32, ceiling=512), 2.0, 300)
     assert (state.batch, action) == (64, "grow")

@@ -38,6 +38,7 @@ class TunerState(NamedTuple):
       ceiling: Largest batch it may grow to: lowered where the loss got stuck, a peak passed the limit, or
         memory ran out.
       epochs: Epochs at this batch.
+      peak_bytes: Of the last of these epochs.
       proven: Largest batch that went through an epoch within the limit, and has not passed it since; 0: none.
       bound_scale: Factor on all error bounds.
       best: Lowest loss so far.
@@ -48,6 +49,7 @@ class TunerState(NamedTuple):
     batch: int
     ceiling: int
     epochs: int = 0
+    peak_bytes: int = 0
     proven: int = 0
     bound_scale: float = 1.0
     best: float = math.inf
@@ -95,14 +97,17 @@ def decide(
 
     if peak_bytes > policy.memory_limit:
         return retreat(state, policy, peak_bytes, resting_bytes)
-    state = state._replace(proven=state.batch)
+    # The same step needs a quarter less in one epoch than in the next, as the heap's holes happen to lie.
+    highest = max(peak_bytes, state.peak_bytes)
+    state = state._replace(proven=state.batch, peak_bytes=peak_bytes)
     if improved:
         trend = f"loss {loss:.4g} improves"
         if state.epochs < policy.hold:
             return state, "keep", f"{trend}, {peak}: epoch {state.epochs} of {policy.hold} at this size"
-        return _grow(state, policy, _fits(state, policy, peak_bytes, resting_bytes), trend, peak)
+        return _grow(state, policy, _fits(state, policy, highest, resting_bytes), trend, peak)
     if rising or state.stalled >= policy.patience:
-        return _back_off(state, policy, f"loss {loss:.4g} {'rises' if rising else 'stalls'}")
+        trend = ("rises" if rising else "stalls") if math.isfinite(loss) else "is not finite"
+        return _back_off(state, policy, f"loss {loss:.4g} {trend}")
     return state, "keep", f"loss {loss:.4g} has not improved, {peak}"
 
 
@@ -126,7 +131,7 @@ def _fits(state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int
 
 
 def _at(state: TunerState, batch: int) -> TunerState:
-    return state._replace(batch=batch, epochs=0)
+    return state._replace(batch=batch, epochs=0, peak_bytes=0)
 
 
 def _grow(state: TunerState, policy: Policy, fits: int, trend: str, peak: str) -> tuple[TunerState, str, str]:
