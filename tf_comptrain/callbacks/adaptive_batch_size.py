@@ -213,7 +213,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     def on_out_of_memory(self, epoch: int, batch: int, reason: str) -> None:
         """`tf_comptrain.fit` lowered the batch in the middle of an epoch: it stays below the one that failed."""
         before = self._state
-        after = before._replace(batch=batch, epochs=0, peak_bytes=0, ceiling=min(before.ceiling, before.batch - 1))
+        after = before._replace(
+            batch=batch, epochs=0, peak_bytes=0, ceiling=min(before.ceiling, before.batch - 1)
+        )
         self._apply(epoch, after, "lower", f"out of memory: {reason}", before.last, 0)
         self._peak.start()
 
