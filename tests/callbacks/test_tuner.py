@@ -64,11 +64,14 @@ def test_holds_a_size_before_it_grows():
     assert "epoch 1 of 3 at this size" in reason
 
 
-def test_room_is_judged_by_the_higher_peak_of_the_last_two_epochs():
+def test_a_higher_peak_at_the_same_size_is_forgotten_slowly():
+    state, rooms = TunerState(128, ceiling=512), []
     policy = POLICY._replace(hold=2)
-    state, _, _ = run(TunerState(128, ceiling=512), 2.0, RESTING + 700, policy)
-    state, action, reason = run(state, 1.8, RESTING + 500, policy)  # alone it would have room for 204
-    assert (state.batch, action) == (128, "keep") and "room for 146 only" in reason
+    for loss, need in ((9.0, 700), (8.0, 500), (7.0, 500)):  # 500 alone: room for 204
+        state, _, reason = run(state, loss, RESTING + need, policy)
+        rooms.append(reason)
+    assert state.batch == 128
+    assert "room for 151 only" in rooms[1] and "room for 156 only" in rooms[2]
 
 
 def test_a_loss_that_is_not_finite_is_called_that():

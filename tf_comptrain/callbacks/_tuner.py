@@ -11,6 +11,9 @@ from tf_comptrain.report import format_bytes
 # is off by.
 _WORTH_IT = 1.25
 
+# The part of what a peak is below the highest by which that falls in each epoch: an eighth.
+_FORGOTTEN = 8
+
 
 class Policy(NamedTuple):
     """The fixed part of the tuner; see the arguments of `AdaptiveBatchSize`.
@@ -38,7 +41,7 @@ class TunerState(NamedTuple):
       ceiling: Largest batch it may grow to: lowered where the loss got stuck, a peak passed the limit, or
         memory ran out.
       epochs: Epochs at this batch.
-      peak_bytes: Of the last of these epochs.
+      peak_bytes: The highest of these epochs, forgotten slowly.
       proven: Largest batch that went through an epoch within the limit, and has not passed it since; 0: none.
       bound_scale: Factor on all error bounds.
       best: Lowest loss so far.
@@ -97,9 +100,9 @@ def decide(
 
     if peak_bytes > policy.memory_limit:
         return retreat(state, policy, peak_bytes, resting_bytes)
-    # The same step needs a quarter less in one epoch than in the next, as the heap's holes happen to lie.
-    highest = max(peak_bytes, state.peak_bytes)
-    state = state._replace(proven=state.batch, peak_bytes=peak_bytes)
+    # The same step needs a sixth less in one epoch than in another, as the heap's holes happen to lie.
+    highest = max(peak_bytes, state.peak_bytes - (state.peak_bytes - peak_bytes) // _FORGOTTEN)
+    state = state._replace(proven=state.batch, peak_bytes=highest)
     if improved:
         trend = f"loss {loss:.4g} improves"
         if state.epochs < policy.hold:
