@@ -289,7 +289,8 @@ def test_layer_normalization_is_that_of_keras(options, policy):
 @pytest.mark.parametrize("shape", [(9, 9, 5), (1, 9, 1)], ids=["alike", "broadcast"])
 def test_the_larger_one_is_held_as_a_bit(layer, shape):
     inputs = [keras.Input((9, 9, 5)), keras.Input(shape), keras.Input((9, 9, 5))]
-    model = keras.Model(inputs, layer()(inputs))
+    trained = layers.DepthwiseConv2D(1, depthwise_initializer="ones")(inputs[0])
+    model = keras.Model(inputs, layer()([trained, *inputs[1:]]))
     rng = np.random.default_rng(0)
     x = [tf.constant(rng.integers(-2, 3, (3, *t.shape[1:])), tf.float32) for t in inputs]  # with ties
 

@@ -269,6 +269,21 @@ def test_below_what_is_trained_nothing_is_held():
     model.train_on_batch(X[:8], Y[:8])
 
 
+def test_what_no_gradient_reaches_is_compressed_once_one_does():
+    """Here one for the input, as an attack on the model takes it."""
+    model = keras.Sequential([keras.Input((16, 16, 8)), layers.Activation("tanh", name="idle")])
+    assert [row.storage for row in ct.compress_model(model).rows] == ["nothing"]
+    (site,) = instrumentation(model).sites().values()
+    x = tf.random.stateless_normal((4, 16, 16, 8), (1, 2))
+    for watch in (False, True):
+        with tf.GradientTape() as tape:
+            if watch:
+                tape.watch(x)
+            y = model(x, training=True)
+        assert (site.read_state().stream_bytes > 0) == watch
+    np.testing.assert_allclose(tape.gradient(y, x), 1 - y**2, atol=0.05)
+
+
 def test_a_pre_activation_is_a_tensor_beside_the_output():
     inputs = keras.Input((8, 8, 32))
     x = layers.Conv2D(32, 3, padding="same", activation="gelu", name="first")(inputs)

@@ -37,6 +37,7 @@ class Instrument:
         native.ops()
         self.path = plan.path
         self.rule = plan.rule
+        self.idle = plan.idle
         self.codec = codec
         sites = {
             save.role: Site(
@@ -49,7 +50,7 @@ class Instrument:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         reason = _keras.why_plain() or _codec_obstacle(self.codec, _keras.under_xla())
-        if reason is None:
+        if reason is None and not (self.idle and not _keras.watched((args, kwargs))):
             return self.rule.call(self.context, *args, **kwargs)
         trained = getattr(self.context.layer, "trainable_weights", None)
         if reason == _keras.NOT_TRAINING and trained and _keras.recording():

@@ -38,7 +38,8 @@ _OPAQUE = tuple(
 class Plan(NamedTuple):
     """What will happen to one layer, or operation of a functional graph: a storage, and the rule.
 
-    No rule where it stays plain; then the reason.
+    No rule where it stays plain; then the reason. Idle is what no gradient reaches when the model is
+    trained: its rule waits for a tape that watches what it reads.
     """
 
     layer: Any
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     storage: str
     rule: Rule | None
     reason: str = ""
+    idle: bool = False
 
 
 def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
@@ -69,7 +71,9 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
             )
         plan = _plan_layer(path, layer, opaque, choose(path, layer))
         if not opaque and id(layer) in ungraded:
-            plan = plan._replace(storage=NOTHING, rule=None, reason=_UNGRADED)
+            plan = plan._replace(reason=_UNGRADED, idle=True)
+            if plan.rule is None:
+                plan = plan._replace(storage=NOTHING)
         elif plan.rule is None and id(layer) in recomputed:
             plan = plan._replace(storage=RECOMPUTE, reason=_RECOMPUTED)
         plans.append(plan)

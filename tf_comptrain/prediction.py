@@ -50,7 +50,7 @@ def predicted_rows(
 
 
 def _saves(plan: Plan) -> tuple[Save, ...]:
-    return plan.rule.saves(plan.layer, plan.storage) if plan.rule else ()
+    return plan.rule.saves(plan.layer, plan.storage) if plan.rule and not plan.idle else ()
 
 
 class _Graph:

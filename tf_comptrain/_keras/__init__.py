@@ -61,6 +61,7 @@ from tf_comptrain._keras.scopes import (
     training,
     training_scope,
     under_xla,
+    watched,
     why_plain,
 )
 from tf_comptrain._keras.training import (
@@ -158,5 +159,6 @@ __all__ = [
     "unsteady_shuffle_of",
     "unwatch_steps",
     "watch_steps",
+    "watched",
     "why_plain",
 ]

@@ -132,6 +132,12 @@ def recording() -> bool:
     return bool(record.could_possibly_record())
 
 
+def watched(values: Any) -> bool:
+    """Whether a GradientTape watches any of the tensors in `values`."""
+    tensors = [value for value in tf.nest.flatten(values) if tf.is_tensor(value)]
+    return bool(record.should_record_backprop(tensors))
+
+
 def quiet_tape() -> contextlib.AbstractContextManager:
     """Keeps the eager tape from holding what runs inside; a graph's tape holds no memory."""
     return record.stop_recording() if tf.executing_eagerly() else contextlib.nullcontext()
