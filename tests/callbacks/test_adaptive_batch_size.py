@@ -84,7 +84,8 @@ def test_the_limit_holds_the_batch():
     history = fit(model, dataset, tuner, [4.0, 3.0, 2.0])
     assert history.history["batch_size"][0] == 32
     assert max(history.history["batch_size"]) < 64
-    reasons = ("room for", "over the limit", "given up before")  # how a heap wastes memory differs from run to run
+    # Which of them differs from run to run, as what the heap wastes does.
+    reasons = ("room for", "over the limit", "given up before")
     assert all(any(reason in d.reason for reason in reasons) for d in tuner.decisions)
 
 
