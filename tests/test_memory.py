@@ -133,6 +133,8 @@ def test_random_batches_have_the_structure_of_the_model():
         "b": ((6, 3), "int32"),
     }
     assert {name: t.shape for name, t in y.items()} == {"scores": (6,), "age": (6, 1)}
+    never_called = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
+    assert random_batch(compiled(never_called), 6)[0].shape == (6, 4)
     words = keras.Input((1,), dtype="string")
     lookup = layers.StringLookup(vocabulary=["a"], output_mode="one_hot")
     with pytest.raises(ValueError, match="no random strings"):

@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import _keras
+
 
 def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
     """(x, y): random inputs of the model's input shapes, and targets that its loss accepts.
@@ -30,7 +32,8 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
     rng = np.random.default_rng(seed)
     x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
     y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _loss_names(model))]
-    return tf.nest.pack_sequence_as(model.input, x), tf.nest.pack_sequence_as(model.output, y)
+    graph = _keras.functional_of(model)  # a Sequential model has no `input` before its first call
+    return tf.nest.pack_sequence_as(graph.input, x), tf.nest.pack_sequence_as(graph.output, y)
 
 
 def _shape(tensor, batch_size: int) -> tuple[int, ...]:
