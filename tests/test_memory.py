@@ -135,6 +135,11 @@ def test_random_batches_have_the_structure_of_the_model():
     assert {name: t.shape for name, t in y.items()} == {"scores": (6,), "age": (6, 1)}
     never_called = keras.Sequential([keras.Input((4,)), layers.Dense(2)])
     assert random_batch(compiled(never_called), 6)[0].shape == (6, 4)
+    never_called = keras.Sequential([keras.Input((4,)), keras.Model(a, outputs)])
+    never_called.compile("sgd", {"scores": "sparse_categorical_crossentropy", "age": "mse"})
+    x, y = random_batch(never_called, 6)
+    assert {name: t.shape for name, t in y.items()} == {"scores": (6,), "age": (6, 1)}
+    never_called.train_on_batch(x, y)
     words = keras.Input((1,), dtype="string")
     lookup = layers.StringLookup(vocabulary=["a"], output_mode="one_hot")
     with pytest.raises(ValueError, match="no random strings"):

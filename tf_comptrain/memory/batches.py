@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
@@ -24,15 +26,15 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
       ValueError: The model has no input shapes, a dimension besides the batch is not known, or an input
         is of strings.
     """
-    inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+    graph = _keras.functional_of(model)  # a Sequential model has no `input` and no `output` before its first call
+    inputs, outputs = getattr(graph, "inputs", None), getattr(graph, "outputs", None)
     if not inputs or not outputs:
         raise ValueError(
             f"Model {model.name!r} has no graph to take input shapes from: pass x and y, one batch of data."
         )
     rng = np.random.default_rng(seed)
     x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
-    y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _loss_names(model))]
-    graph = _keras.functional_of(model)  # a Sequential model has no `input` before its first call
+    y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _loss_names(model.loss, graph))]
     return tf.nest.pack_sequence_as(graph.input, x), tf.nest.pack_sequence_as(graph.output, y)
 
 
@@ -61,14 +63,13 @@ def _target(output, batch_size: int, loss: str) -> tf.Tensor:
     return tf.zeros(shape, tf.float32)
 
 
-def _loss_names(model: keras.Model) -> list[str]:
-    """The loss of each output."""
-    loss = model.loss
+def _loss_names(loss: Any, graph: keras.Model) -> list[str]:
+    """The loss of each output of the graph, from `loss` as `compile` was given it."""
     if isinstance(loss, dict):
-        names = sorted(model.output) if isinstance(model.output, dict) else model.output_names
+        names = sorted(graph.output) if isinstance(graph.output, dict) else graph.output_names
         loss = [loss.get(name) for name in names]
     elif not isinstance(loss, (list, tuple)):
-        loss = [loss] * len(model.outputs)
+        loss = [loss] * len(graph.outputs)
     return [
         each if isinstance(each, str) else getattr(each, "__name__", type(each).__name__) for each in loss
     ]
