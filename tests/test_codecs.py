@@ -41,6 +41,22 @@ def test_bound(name, dtype, shape):
     assert state.stream_bytes == stream.shape[0]
 
 
+@pytest.mark.parametrize("value", [1e30, np.inf, np.nan])
+def test_an_outlier_widens_the_bound_for_some_steps_only(value):
+    codec, state, x = codecs.get("plane"), tf.zeros(len(codecs.State._fields)), np.array(_activation(relu=False))
+    odd = np.copy(x)
+    odd[0, 0, 0, 0] = value
+    bounds = []
+    for tensor in [x, odd] + 30 * [x]:
+        *_, state = codec.compress(tf.constant(tensor), state, 0.1, False)
+        bounds.append(codecs.State(*state.numpy().tolist()).bound_used)
+    assert max(bounds) < 2 * bounds[0]
+    assert bounds[-1] == pytest.approx(bounds[0], rel=0.05)
+    for _ in range(20):  # a scale that stays is followed
+        *_, state = codec.compress(tf.constant(1000 * x), state, 0.1, False)
+    assert codecs.State(*state.numpy().tolist()).bound_used > 500 * bounds[0]
+
+
 @pytest.mark.parametrize("name", LOSSY)
 def test_mask_gradient(name):
     codec = codecs.get(name)

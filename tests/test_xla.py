@@ -100,6 +100,31 @@ def test_relative_bounds_follow_the_running_sigma():
     assert state.running_sigma == pytest.approx(0.9 * sigma + 0.1 * np.std(second), rel=1e-3)
 
 
+@pytest.mark.parametrize("bits", [6, 8])
+def test_an_outlier_widens_the_bound_for_some_steps_only(bits):
+    codec = FixedRateCodec(bits)
+
+    @xla
+    def run(x, state):
+        _, stream, new_state = codec.compress(x, state, 0.1, False)
+        return new_state, codec.decompress(stream, tf.shape(x), x.dtype, gate=x)
+
+    x = np.array(normal(64, 64))
+    for value in (1e30, np.inf, np.nan):
+        odd = np.copy(x)
+        odd[0, 0] = value
+        state, bounds = tf.zeros(len(State._fields)), []
+        for tensor in [x, x, odd] + 30 * [x]:
+            state, x_hat = run(tf.constant(tensor), state)
+            assert np.isfinite(x_hat).all()
+            bounds.append(State(*state.numpy().tolist()).bound_used)
+        assert max(bounds) < 11 * bounds[1]
+        assert bounds[-1] == pytest.approx(bounds[1], rel=0.05)
+        state, _ = run(tf.constant(odd), tf.zeros(len(State._fields)))  # in the first step
+        _, x_hat = run(tf.constant(x), state)
+        assert np.isfinite(x_hat).all()
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
 def test_masks_and_pooling_are_those_of_the_executor(dtype):
     ops = native.ops()

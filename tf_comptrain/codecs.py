@@ -29,14 +29,15 @@ class State(NamedTuple):
     Attributes:
       bound_set: Absolute error bound chosen by the user or a callback; 0: relative to sigma.
       bound_used: Absolute bound of the last stream.
-      running_sigma: Exponential average of `sigma` over steps; 0 before the first.
+      running_sigma: Exponential average of `sigma` over steps, each of which counts as ten times the average
+        at most; 0 before the first.
       nonzero_ratio: Non-zero elements / elements of the last tensor.
       sigma: Standard deviation of the last tensor, zeros included.
       stream_bytes: Size of the last stream.
       range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
       saturated: Under XLA: largest share, of all values of a tensor, that a step saturated since
         this was last set to 0; the bound does not hold for those.
-      running_range: Under XLA: running largest magnitude of the tensor; 0 before the first step.
+      running_range: Under XLA: running largest magnitude of the tensor, cut off alike; 0 before the first step.
     """
 
     bound_set: float = 0.0
@@ -57,7 +58,7 @@ class ErrorBound(NamedTuple):
       value: The bound itself, in units of x; or, if relative, its ratio to `scale`.
       relative: See `value`.
       scale: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
-        sigma_t = 0.9 sigma_(t-1) + 0.1 std(x_(t-1)). At the first step sigma is measured on the
+        sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
         tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
         finite value of this very tensor, at the price of reading it once more.
     """

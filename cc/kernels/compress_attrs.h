@@ -114,7 +114,9 @@ struct CompressAttrs {
     next[kBoundSet] = state[kBoundSet];
     next[kBoundUsed] = params.eb;
     next[kRunningSigma] =
-        running > 0 ? decay * running + (1 - decay) * sigma : sigma;
+        running > 0 ? decay * running +
+                          (1 - decay) * std::min(sigma, kLargestJump * running)
+                    : sigma;
     next[kNonzeroRatio] =
         n == 0 ? 0 : static_cast<double>(stats.nonzero) / n;
     next[kSigma] = sigma;

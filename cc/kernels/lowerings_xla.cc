@@ -71,16 +71,28 @@ XlaOp Folded(XlaOp x, const Combine& combine) {
 XlaOp CountAll(XlaOp pred) {
   return SumAll(Folded(F32(pred), [](XlaOp a, XlaOp b) { return a + b; }));
 }
+// x, f32, with zeros for NaN and infinities.
+XlaOp FiniteOrZero(XlaOp x) {
+  return xla::Select(xla::IsFinite(x), x, xla::ZerosLike(x));
+}
 // Of the finite values, and of 0; x is f32.
 XlaOp Largest(XlaOp x) {
-  const XlaOp finite = xla::Select(xla::IsFinite(x), x, xla::ZerosLike(x));
   return xla::ReduceAll(
-      Folded(finite, [](XlaOp a, XlaOp b) { return xla::Max(a, b); }),
+      Folded(FiniteOrZero(x), [](XlaOp a, XlaOp b) { return xla::Max(a, b); }),
       xla::Zero(x.builder(), xla::F32),
       xla::CreateScalarMaxComputation(xla::F32, x.builder()));
 }
 XlaOp LargestMagnitude(XlaOp x) { return Largest(xla::Abs(x)); }
 XlaOp Squared(XlaOp x) { return x * x; }
+// Standard deviation of `count` values, the largest magnitude among which is
+// `largest`: squares of values above 2^64 would be infinite.
+XlaOp Sigma(XlaOp x, XlaOp largest, XlaOp count) {
+  const XlaOp unit = xla::Select(xla::Gt(largest, xla::ZerosLike(largest)),
+                                 largest, xla::FullLike(largest, 1));
+  const XlaOp scaled = x / unit;
+  const XlaOp mean = SumAll(scaled) / count;
+  return unit * xla::Sqrt(SumAll(Squared(scaled - mean)) / count);
+}
 XlaOp IsZero(XlaOp x) {
   return xla::Lt(xla::Abs(x), Scalar(x, std::numeric_limits<float>::min()));
 }
@@ -237,29 +249,29 @@ class CompressXla : public Lowering {
       ctx->SetOutput(2, state);
       return;
     }
-    const XlaOp values = F32(x), sample = F32(Sample(x));
+    const XlaOp values = F32(x), sample = FiniteOrZero(F32(Sample(x)));
     const XlaOp count = Scalar(x, Size(sample));
-    const XlaOp mean = SumAll(sample) / count;
-    const XlaOp sigma =
-        xla::Sqrt(SumAll(Squared(sample - mean)) / count);
+    const XlaOp sample_max = LargestMagnitude(sample);
+    const XlaOp sigma = Sigma(sample, sample_max, count);
     const XlaOp range =
         of_range_ ? Largest(values) + Largest(xla::Neg(values)) : Scalar(x, 0);
-    const XlaOp bound = Bound(state, sigma, range, LargestMagnitude(sample));
+    const XlaOp bound = Bound(state, sigma, range, sample_max);
     const FixedRate::Encoded encoded =
         rate_.Encode(values, bound * Scalar(x, kStepOverBound));
 
-    const XlaOp largest = LargestMagnitude(values);
+    const XlaOp largest =
+        Counted(Field(state, kRunningRange), LargestMagnitude(values));
     const XlaOp share = CountAll(encoded.saturated) / Scalar(x, Size(x));
     const XlaOp fields[kStateFields] = {
         Field(state, kBoundSet),
         bound,
-        Running(state, kRunningSigma, sigma),
+        Running(Field(state, kRunningSigma), sigma),
         CountAll(xla::Not(IsZero(sample))) / count,
         sigma,
         Scalar(x, packing.stream_bytes()),
         range,
         xla::Max(Field(state, kSaturated), share),
-        xla::Max(largest, Running(state, kRunningRange, largest))};
+        xla::Max(largest, Running(Field(state, kRunningRange), largest))};
     std::vector<XlaOp> new_state;
     for (const XlaOp& field : fields) {
       new_state.push_back(xla::Reshape(field, {1}));
@@ -296,11 +308,17 @@ class CompressXla : public Lowering {
     return bound;
   }
 
-  XlaOp Running(XlaOp state, StateField field, XlaOp now) const {
-    const XlaOp before = Field(state, field);
-    return xla::Select(
-        xla::Gt(before, xla::ZerosLike(before)),
-        before * Scalar(now, decay_) + now * Scalar(now, 1 - decay_), now);
+  // `now` with outliers cut off, where there is a running value to judge by.
+  static XlaOp Counted(XlaOp before, XlaOp now) {
+    return xla::Select(xla::Gt(before, xla::ZerosLike(before)),
+                       xla::Min(now, before * Scalar(now, kLargestJump)), now);
+  }
+
+  XlaOp Running(XlaOp before, XlaOp now) const {
+    return xla::Select(xla::Gt(before, xla::ZerosLike(before)),
+                       before * Scalar(now, decay_) +
+                           Counted(before, now) * Scalar(now, 1 - decay_),
+                       now);
   }
 
   FixedRate rate_;

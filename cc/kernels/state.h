@@ -18,6 +18,11 @@ enum StateField {
   kStateFields
 };
 
+// Of a tensor no more goes into a running value than this times that value: one
+// outlier of 1e30 would widen a bound for hundreds of steps. A scale that did
+// grow is followed at 1.9 times a step, at a decay of 0.9.
+constexpr float kLargestJump = 10;
+
 }  // namespace comptrain
 
 #endif  // TF_COMPTRAIN_CC_KERNELS_STATE_H_

@@ -56,7 +56,8 @@ codec: name of the stream format; 'zvc' is lossless, its bound is 0; 'auto':
   chosen for this tensor from a sample of it.
 relative_bound: bound = relative_bound * running sigma where none is set.
 relative_to: 'range': bound = relative_bound * (max - min) of this tensor.
-decay: of the running sigma, per step.
+decay: of the running sigma, per step. Of one tensor no more than ten times the
+  running value counts.
 mid_rise: keep the zero mask of x exactly, so that the stream also serves the
   gradient of the ReLU that made x. Under XLA codes are unsigned then: x >= 0.
 dither: make the error independent of the data, by subtractive dither; keeps the
