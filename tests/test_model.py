@@ -292,6 +292,16 @@ def test_a_pre_activation_is_a_tensor_beside_the_output():
     assert plain["first", "pre-activation"] == plain["second", "input"] == 8 * 8 * 32 * 4
 
 
+def test_what_an_activation_layer_reads_is_counted_once():
+    inputs = keras.Input((8, 8, 32))
+    x = layers.Conv2D(32, 3, padding="same")(inputs)
+    gate = layers.Activation("gelu", name="gate")(x)
+    y = layers.Concatenate()([gate, layers.Conv2D(32, 3, padding="same", name="beside")(x)])
+    rows = ct.compress_model(keras.Model(inputs, layers.Conv2D(8, 1)(y))).rows
+    plain = [row.plain_bytes for row in rows if row.layer in ("gate", "beside") and row.role]
+    assert sorted(plain) == [0, 8 * 8 * 32 * 4]
+
+
 def test_the_sums_say_what_they_leave_out():
     inputs = keras.Input((None, 32))
     x = layers.GlobalAveragePooling1D()(layers.Conv1D(64, 3, name="conv")(inputs))

@@ -69,7 +69,7 @@ class _Graph:
                 is_input = save.of == "input" and save.storage == COMPRESS and tensor is not None
                 if is_input and not self._rebuilds(plan, save):
                     self.streams.setdefault(id(tensor), plan.path)
-        self.counted: set[tuple[int, bool]] = set()
+        self.counted: set[int] = set()
 
     def _rebuildable(self, plans: Sequence[Plan]) -> dict[int, str]:
         """tensor -> the batch normalization whose stream it can be rebuilt from."""
@@ -88,8 +88,9 @@ class _Graph:
         return found
 
     def _tensor(self, plan: Plan, save: Save) -> Any:
+        """The graph's tensor that a save is of, or has the shape of; None where the graph has none."""
         inputs, outputs = self.tensors.get(id(plan.layer), ([], []))
-        of = {"input": inputs, "output": outputs}.get(save.of, [])
+        of = {"input": inputs, "output": outputs, "before": outputs}.get(save.of, [])
         return of[save.number] if save.number < len(of) else None
 
     def _rebuilds(self, plan: Plan, save: Save) -> str | None:
@@ -121,12 +122,10 @@ class _Graph:
             return row
         elements = math.prod(size or 1 for size in row.shape)
         itemsize = tf.as_dtype(tensor.dtype).size
-        itself = (
-            id(tensor),
-            save.role == "pre-activation",
-        )  # which has the output's shape, and is another tensor
-        plain_bytes = 0 if itself in self.counted else elements * itemsize
-        self.counted.add(itself)
+        # Each tensor counts once. The one before an activation function is in no other layer's sight.
+        which = id(plan.layer) if save.of == "before" else id(tensor)
+        plain_bytes = 0 if which in self.counted else elements * itemsize
+        self.counted.add(which)
         held_bytes = 0 if free else round(elements * _bits(save, site, itemsize, self.xla) / 8)
         return row._replace(plain_bytes=plain_bytes, predicted_bytes=held_bytes)
 

@@ -19,7 +19,7 @@ from tf_comptrain.storage import after, derive, slot_of, worth_holding
 _RELU = Save("mask", "output", BITMASK, from_stream=True)
 _BITS = Save("mask", "output", BITMASK)
 _OUTPUT = Save("output", "output", COMPRESS, kind="nonlinear")
-_INPUT = Save("pre-activation", "output", COMPRESS, kind="nonlinear")
+_INPUT = Save("pre-activation", "before", COMPRESS, kind="nonlinear")
 
 _activations = keras.activations
 gelu_tanh = partial(_activations.gelu, approximate=True)

@@ -18,8 +18,8 @@ class Save(NamedTuple):
 
     Attributes:
       role: What it is to the layer: "input", "output", "mask", "index", "pre-activation".
-      of: Which tensor it is or is derived from: an "input" or the "output" of the layer, or one
-        "inside" it.
+      of: Which tensor it is or is derived from: an "input" or the "output" of the layer, what is "before" its
+        activation function and has the output's shape, or one "inside" it, of another shape.
       storage: How it is held: COMPRESS, BITMASK or FUSED.
       kind: For COMPRESS: "linear", "norm" or "nonlinear", see storage.DEFAULT_BOUNDS.
       bits: For BITMASK: bits per element of `of`.
