@@ -12,7 +12,17 @@ from tf_comptrain.memory import MaxBatch, Trial, TrialError
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("2GB", 2 * 10**9), ("1.5 mb", 1_500_000), ("7", 7), ("3k", 3000), ("3 parsecs", None), ("GB", None)],
+    [
+        ("2GB", 2 * 10**9),
+        ("1.5 mb", 1_500_000),
+        ("2GiB", 2**31),
+        ("7", 7),
+        ("3k", 3000),
+        ("3 parsecs", None),
+        ("GB", None),
+        ("0 GB", None),
+        ("3 IB", None),
+    ],
 )
 def test_bytes(text, size):
     if size is None:

@@ -43,7 +43,11 @@ def test_bound(name, dtype, shape):
 
 @pytest.mark.parametrize("value", [1e30, np.inf, np.nan])
 def test_an_outlier_widens_the_bound_for_some_steps_only(value):
-    codec, state, x = codecs.get("plane"), tf.zeros(len(codecs.State._fields)), np.array(_activation(relu=False))
+    codec, state, x = (
+        codecs.get("plane"),
+        tf.zeros(len(codecs.State._fields)),
+        np.array(_activation(relu=False)),
+    )
     odd = np.copy(x)
     odd[0, 0, 0, 0] = value
     bounds = []

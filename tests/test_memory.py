@@ -115,7 +115,7 @@ def test_what_explain_peak_refuses():
     compiled(model)
     with pytest.raises(ValueError, match="`y` is missing"):
         ct.memory.explain_peak(model, np.zeros((8, 16, 16, 3), "float32"))
-    with pytest.raises(ValueError, match="must be at least 1. Received: 0"):
+    with pytest.raises(ValueError, match="`batch_size` must be an integer of at least 1. Received: 0"):
         ct.memory.explain_peak(model, 0)
     free = keras.Sequential([layers.Input((None, 3)), layers.GlobalAveragePooling1D(), layers.Dense(10)])
     with pytest.raises(ValueError, match="no fixed shape"):

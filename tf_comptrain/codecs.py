@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import native
+from tf_comptrain import arguments, native
 
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
@@ -76,12 +76,17 @@ class ErrorBound(NamedTuple):
           ValueError: Not a positive, normal float32 number; an unknown scale.
         """
         if not isinstance(bound, ErrorBound):
-            if isinstance(bound, bool) or not isinstance(bound, (int, float)):
+            if not arguments.is_real(bound):
                 raise TypeError(
                     f"`{argument}` must be a positive number (absolute bound), a "
                     f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
                 )
             bound = ErrorBound(float(bound), relative=False)
+        if not arguments.is_real(bound.value):
+            raise TypeError(
+                f"`{argument}.value` must be a number. "
+                f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
+            )
         if not (math.isfinite(bound.value) and _SMALLEST_NORMAL <= bound.value <= _LARGEST_BOUND):
             raise ValueError(
                 f"`{argument}` must be a positive normal float32 number between {_SMALLEST_NORMAL:.3g} and "

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, snapshot
+from tf_comptrain import _keras, arguments, snapshot
 from tf_comptrain.callbacks import ElasticBatch
 from tf_comptrain.samples import Samples
 from tf_comptrain.snapshot import Place, Snapshot
@@ -117,9 +117,11 @@ def fit(
       >>> ct.fit(model, images, labels, batch_size=256, epochs=20, checkpoint_dir="run1")
     """
     _keras.require_keras_3("tf_comptrain.fit", "Use model.fit")
-    _check_numbers(batch_size=batch_size, epochs=epochs, snapshot_every=snapshot_every, min_batch=min_batch)
-    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-        raise ValueError(f"`retries` must be an integer, 0 or more. Received: {retries!r}.")
+    batch_size = arguments.whole("batch_size", batch_size)
+    epochs = arguments.whole("epochs", epochs)
+    snapshot_every = arguments.whole("snapshot_every", snapshot_every)
+    min_batch = arguments.whole("min_batch", min_batch)
+    retries = arguments.whole("retries", retries, least=0)
     if min_batch > batch_size:
         raise ValueError(
             f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
@@ -373,12 +375,6 @@ class _Run:
             print(f"\n{line}" if self.verbose == 1 else line, flush=True)
         else:
             logging.info("%s", line)
-
-
-def _check_numbers(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer. Received: {value!r}.")
 
 
 def _checked_replicas(model: keras.Model, batch_size: int) -> int:

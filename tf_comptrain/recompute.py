@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs, native
+from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
 from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
@@ -65,10 +65,8 @@ class Recompute(keras.layers.Wrapper):
             raise ValueError(f"`layer` is a Recompute wrapper already. Received: {layer.name!r}.")
         if storage not in (KEEP, COMPRESS):
             raise ValueError(f"`storage` must be 'keep' or 'compress'. Received: {storage!r}.")
-        if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
-            raise ValueError(f"`slices` must be a whole number of at least 1. Received: {slices!r}.")
         self._storage = storage
-        self._slices = slices
+        self._slices = arguments.whole("slices", slices)
         self._codec_name = codecs.get(codec).name
         self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
         native.ops()

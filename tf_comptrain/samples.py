@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
 
 _DEFAULT_BUFFER = 10_000
 _PREFETCHED = 2
@@ -31,14 +31,10 @@ class Samples:
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any, shuffle: bool | int, seed: int):
-        if not isinstance(shuffle, (bool, int)) or shuffle < 0:
-            raise ValueError(
-                f"`shuffle` must be True, False or a number of samples to shuffle among. Received: {shuffle!r}."
-            )
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"`seed` must be an integer, 0 or more. Received: {seed!r}.")
+        if not isinstance(shuffle, bool):
+            shuffle = arguments.whole("shuffle", shuffle, least=0, remedy="Or pass True or False.")
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = arguments.whole("seed", seed, least=0)
         self._x = x
         self._arrays: Any = None
         if isinstance(x, tf.data.Dataset) or callable(x):

@@ -272,6 +272,7 @@ def test_an_epoch_is_one_pass():
     "options, message",
     [
         ({"memory_limit": 0}, "memory_limit"),
+        ({"memory_limit": "much"}, "memory_limit"),
         ({"max_batch": 0}, "max_batch"),
         ({"min_batch": 1.5}, "min_batch"),
         ({"max_batch": 4, "min_batch": 8}, "max_batch"),

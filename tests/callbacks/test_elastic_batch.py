@@ -112,9 +112,9 @@ def test_unbatched_again_is_fine():
     assert ct.elastic_batch(dataset, 8).elastic.steps == 7
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.0, True, None])
+@pytest.mark.parametrize("size", [0, -1, 2.0, True, np.True_, None, "8"])
 def test_bad_sizes(size):
-    with pytest.raises(ValueError, match="`batch_size` must be a positive integer. Received"):
+    with pytest.raises(ValueError, match="`batch_size` must be an integer of at least 1. Received"):
         ct.elastic_batch(samples(), size)
 
 

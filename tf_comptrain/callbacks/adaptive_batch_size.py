@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
 from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic_batch import ElasticBatch
@@ -66,7 +66,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     and goes on after running out of memory. Works with or without `AdaptiveErrorBound`.
 
     Args:
-      memory_limit: Bytes of the device allocator in all, weights included.
+      memory_limit: Bytes of the device allocator in all, weights included; or as text, "2GB".
       max_batch: Largest batch. Default: limited by memory and the dataset only.
       min_batch: Smallest batch. Default: an eighth of the size that training begins with.
       lr_scaling: "linear", "sqrt" or None.
@@ -89,7 +89,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     Example:
       >>> data = ct.elastic_batch(samples, batch_size=64)
-      >>> tuner = ct.AdaptiveBatchSize(memory_limit=2_000_000_000, max_batch=1024)
+      >>> tuner = ct.AdaptiveBatchSize(memory_limit="2GB", max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
     Known weakness: a step's peak is known after the step, so that one step passes the limit before the batch goes
@@ -99,7 +99,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     def __init__(
         self,
-        memory_limit: int,
+        memory_limit: float | str,
         max_batch: int | None = None,
         min_batch: int | None = None,
         lr_scaling: str | None = "linear",
@@ -112,13 +112,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         hold: int | None = None,
     ):
         super().__init__()
-        if isinstance(memory_limit, bool) or not memory_limit > 0:
-            raise ValueError(
-                f"`memory_limit` must be a positive number of bytes. Received: {memory_limit!r}."
-            )
-        for name, value in (("max_batch", max_batch), ("min_batch", min_batch)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"`{name}` must be a positive integer or None. Received: {value!r}.")
+        max_batch = None if max_batch is None else arguments.whole("max_batch", max_batch)
+        min_batch = None if min_batch is None else arguments.whole("min_batch", min_batch)
         if max_batch is not None and min_batch is not None and max_batch < min_batch:
             raise ValueError(
                 f"`max_batch` must be at least `min_batch`. Received: max_batch={max_batch}, "
@@ -126,22 +121,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             )
         if lr_scaling not in _LR_POWER:
             raise ValueError(f"`lr_scaling` must be 'linear', 'sqrt' or None. Received: {lr_scaling!r}.")
-        if not growth > 1:
-            raise ValueError(f"`growth` must be above 1. Received: {growth!r}.")
-        if not 0 <= margin < 1:
-            raise ValueError(f"`margin` must be in [0, 1). Received: {margin!r}.")
-        if patience < 1:
-            raise ValueError(f"`patience` must be at least 1 epoch. Received: {patience!r}.")
-        if hold is not None and hold < 1:
-            raise ValueError(f"`hold` must be at least 1 epoch, or None. Received: {hold!r}.")
-        if not min_delta >= 0:
-            raise ValueError(f"`min_delta` must be 0 or more. Received: {min_delta!r}.")
-        if not 0 < min_bound_scale <= 1:
-            raise ValueError(f"`min_bound_scale` must be in (0, 1]. Received: {min_bound_scale!r}.")
-        self.memory_limit = int(memory_limit)
+        self.memory_limit = arguments.size_in_bytes("memory_limit", memory_limit)
         self.max_batch = max_batch
         self.min_batch = min_batch
-        self.hold = hold
+        self.hold = None if hold is None else arguments.whole("hold", hold)
         self.lr_scaling = lr_scaling
         self.verbose = verbose
         self.decisions: list[Decision] = []
@@ -149,11 +132,11 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             memory_limit=self.memory_limit,
             max_batch=max_batch or 0,
             min_batch=min_batch or 0,
-            growth=float(growth),
-            margin=float(margin),
-            patience=patience,
-            min_delta=float(min_delta),
-            min_bound_scale=float(min_bound_scale),
+            growth=arguments.real("growth", growth, above=1),
+            margin=arguments.real("margin", margin, least=0, below=1),
+            patience=arguments.whole("patience", patience),
+            min_delta=arguments.real("min_delta", min_delta, least=0),
+            min_bound_scale=arguments.real("min_bound_scale", min_bound_scale, above=0, most=1),
         )
         self._peak = TrainingPeak()
 

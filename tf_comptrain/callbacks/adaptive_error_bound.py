@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs, theory
+from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
 from tf_comptrain.codecs import Codec
@@ -179,14 +179,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         super().__init__()
         if target not in _TOLERANCES:
             raise ValueError(f"`target` must be 'momentum' or 'gradient'. Received: {target!r}.")
-        if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
-            raise ValueError(f"`interval` must be a positive number of steps. Received: {interval!r}.")
-        if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
-            raise ValueError(f"`warmup` must be a number of steps, 0 or more. Received: {warmup!r}.")
-        if tolerance is not None and not (math.isfinite(tolerance) and tolerance > 0):
-            raise ValueError(f"`tolerance` must be a positive number or None. Received: {tolerance!r}.")
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"`smoothing` must be in [0, 1). Received: {smoothing!r}.")
         if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
             raise ValueError(
                 "`limits` must be (smallest, largest) bound over standard deviation, "
@@ -196,11 +188,13 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             raise ValueError(
                 f"`check_data` must be (x, y), one batch, or None. Received: {type(check_data).__name__}."
             )
-        self.interval = interval
+        self.interval = arguments.whole("interval", interval)
         self.target = target
-        self.tolerance = _TOLERANCES[target] if tolerance is None else float(tolerance)
-        self.warmup = warmup
-        self.smoothing = float(smoothing)
+        self.tolerance = arguments.real(
+            "tolerance", _TOLERANCES[target] if tolerance is None else tolerance, above=0
+        )
+        self.warmup = arguments.whole("warmup", warmup, least=0)
+        self.smoothing = arguments.real("smoothing", smoothing, least=0, below=1)
         self.limits = (float(limits[0]), float(limits[1]))
         self.check_data = (
             None if check_data is None else tf.nest.map_structure(tf.convert_to_tensor, check_data)

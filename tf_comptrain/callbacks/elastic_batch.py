@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
 
 
 class ElasticBatch:
@@ -136,8 +136,7 @@ def _rows_of(arrays: tuple) -> tuple[tf.data.Dataset, Any]:
 
 
 def _checked_size(size: int, samples: int, drop_remainder: bool) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"`batch_size` must be a positive integer. Received: {size!r}.")
+    size = arguments.whole("batch_size", size)
     if drop_remainder and size > samples:
         raise ValueError(
             f"`batch_size` must be at most the dataset's {samples} samples with drop_remainder=True: no "

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import re
 import sys
 
 from rich.console import Console
 from rich.table import Table
 
+from tf_comptrain import arguments
 from tf_comptrain.cli import bench, bench_worker
 from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
 from tf_comptrain.report import format_bytes
-
-_UNITS = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12}  # powers of ten
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parse_bytes(text: str) -> int:
     """2GB -> 2000000000"""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", text.strip().upper())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"must be bytes, such as 2GB or 500MB. Received: {text!r}")
-    return int(float(match[1]) * 10 ** _UNITS[match[2]])
+    try:
+        return arguments.size_in_bytes("--limit", text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _tolerance(text: str) -> float:

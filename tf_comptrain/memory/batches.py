@@ -26,7 +26,9 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
       ValueError: The model has no input shapes, a dimension besides the batch is not known, or an input
         is of strings.
     """
-    graph = _keras.functional_of(model)  # a Sequential model has no `input` and no `output` before its first call
+    graph = _keras.functional_of(
+        model
+    )  # a Sequential model has no `input` and no `output` before its first call
     inputs, outputs = getattr(graph, "inputs", None), getattr(graph, "outputs", None)
     if not inputs or not outputs:
         raise ValueError(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import numbers
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.measure import state_restored
 from tf_comptrain.memory.trace import Event, Trace, trace_step
@@ -164,10 +164,8 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
     """Tensors (x, y): as given, or random where x is a batch size."""
     if getattr(model, "optimizer", None) is None:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
-    if isinstance(x, (int, np.integer)):
-        if x < 1:
-            raise ValueError(f"A batch size must be at least 1. Received: {x}.")
-        return random_batch(model, int(x))
+    if isinstance(x, numbers.Integral):
+        return random_batch(model, arguments.whole("batch_size", x))
     if y is None:
         raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
     return tf.nest.map_structure(tf.convert_to_tensor, (x, y))

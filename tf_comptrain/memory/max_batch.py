@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import arguments
 from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Build, Compression, Job, Trial, run_trial
 from tf_comptrain.report import format_bytes
 
@@ -68,7 +69,7 @@ class MaxBatch(NamedTuple):
 
 def find_max_batch_size(
     build: Build,
-    memory_limit: int | None = None,
+    memory_limit: float | str | None = None,
     start: int = 1,
     max_batch: int = 65536,
     compress: Compression = True,
@@ -94,8 +95,8 @@ def find_max_batch_size(
         import (of a module, not a lambda, nor of a notebook), a `functools.partial` of one, or
         "module:function". In a script, call this below `if __name__ == "__main__":`, for the child
         imports the script too.
-      memory_limit: Bytes of the device allocator in all (see `memory.limit`). None: the device's
-        memory; on a CPU, 90% of what the system has free now.
+      memory_limit: Bytes of the device allocator in all (see `memory.limit`), also as text, "2GB". None: the
+        device's memory; on a CPU, 90% of what the system has free now.
       start: The smallest batch of interest.
       max_batch: The largest of interest.
       compress: True: `compress_model(model)` first. False: the model as built. A function of the model,
@@ -115,12 +116,16 @@ def find_max_batch_size(
       TrialError: A trial failed for another reason than memory.
 
     Example:
-      >>> ct.find_max_batch_size("my_project.models:resnet", memory_limit=2_000_000_000).batch
+      >>> ct.find_max_batch_size("my_project.models:resnet", memory_limit="2GB").batch
     """
-    _check(build, compress, make_batch, start, max_batch, tolerance)
-    limit_bytes = device_memory() if memory_limit is None else int(memory_limit)
+    _check_functions(build=build, compress=compress, make_batch=make_batch)
+    start = arguments.whole("start", start)
+    max_batch = arguments.whole("max_batch", max_batch, least=start, remedy="Or lower `start`.")
+    tolerance = arguments.real("tolerance", tolerance, least=0, below=1)
+    given = None if memory_limit is None else arguments.size_in_bytes("memory_limit", memory_limit)
+    limit_bytes = device_memory() if given is None else given
     # A GPU without a limit ends by itself.
-    enforced = memory_limit if tf.config.list_physical_devices("GPU") else limit_bytes
+    enforced = given if tf.config.list_physical_devices("GPU") else limit_bytes
 
     def attempt(batch: int) -> Trial:
         job = Job(build, batch, compress, enforced, make_batch)
@@ -247,14 +252,8 @@ def device_memory() -> int | None:
     return int(_USABLE * free)
 
 
-def _check(build, compress, make_batch, start, max_batch, tolerance) -> None:
-    if not 1 <= start <= max_batch:
-        raise ValueError(
-            f"`start` must be at least 1 and at most `max_batch`. Received: {start} and {max_batch}."
-        )
-    if not 0 <= tolerance < 1:
-        raise ValueError(f"`tolerance` must be in [0, 1). Received: {tolerance}.")
-    for name, function in (("build", build), ("compress", compress), ("make_batch", make_batch)):
+def _check_functions(**functions: Any) -> None:
+    for name, function in functions.items():
         if isinstance(function, str):
             if not all(function.partition(":")):
                 raise ValueError(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
 from tf_comptrain.memory.saved import saved_bytes
 from tf_comptrain.model import instrumentation, is_compressed
 
@@ -54,13 +54,14 @@ def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
       A `StepMemory`. Peak and saved bytes are the largest of the measured steps.
 
     Raises:
-      ValueError: The model is not compiled.
+      ValueError: The model is not compiled, or `steps` is not at least 1.
 
     Example:
       >>> ct.memory.measure_step(model, images[:64], labels[:64]).peak_bytes
     """
     if getattr(model, "optimizer", None) is None:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    steps = arguments.whole("steps", steps)
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
     step = _keras.train_step_runner(model, x, y)
     with state_restored(model):

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, native
+from tf_comptrain import _keras, arguments, native
 from tf_comptrain.memory.measure import device
 
 _limit_bytes: tf.Variable | None = None
 
 
 @contextlib.contextmanager
-def limit(limit_bytes: int) -> Iterator[None]:
+def limit(limit_bytes: float | str) -> Iterator[None]:
     """Inside, a training step whose allocator peak passes `limit_bytes` raises ResourceExhaustedError.
 
     Holds for plain and compressed models alike. Checked where tensors pass from layer to layer,
@@ -24,17 +24,18 @@ def limit(limit_bytes: int) -> Iterator[None]:
     (The allocator's own cap makes oneDNN convolutions crash instead of raising.)
 
     Args:
-      limit_bytes: Bytes of the device allocator in all, weights and batch included.
+      limit_bytes: Bytes of the device allocator in all, weights and batch included; or as text, "2GB".
 
     Raises:
-      ValueError: Not above what is in use already, or a limit is set already.
+      ValueError: Not bytes, not above what is in use already, or a limit is set already.
       tf.errors.ResourceExhaustedError: From the training step.
 
     Example:
-      >>> with ct.memory.limit(2_000_000_000):
+      >>> with ct.memory.limit("2GB"):
       ...     model.fit(images, labels, batch_size=256)
     """
     global _limit_bytes
+    limit_bytes = arguments.size_in_bytes("limit_bytes", limit_bytes)
     in_use = tf.config.experimental.get_memory_info(device())["current"]
     if not limit_bytes > in_use:
         raise ValueError(
@@ -48,7 +49,7 @@ def limit(limit_bytes: int) -> Iterator[None]:
         raise ValueError(f"A limit of {int(_limit_bytes)} bytes is set already; limits do not nest.")
     native.ops()
     tf.config.experimental.reset_memory_stats(device())
-    _limit_bytes.assign(int(limit_bytes))
+    _limit_bytes.assign(limit_bytes)
     try:
         with _keras.layer_output_hook(_checked):
             yield

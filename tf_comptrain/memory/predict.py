@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import arguments
 from tf_comptrain.memory.best_fit import BestFit
 from tf_comptrain.memory.explain import batch_of, trace_model, trace_steps
 from tf_comptrain.memory.measure import state_restored
@@ -55,11 +56,7 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
     Example:
       >>> ct.memory.predict_peak(model, 256) / 1e9
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(
-            "`batch_size` must be a whole number of at least 1; data goes into x and y. Received: "
-            f"{type(batch_size).__name__} {str(batch_size)[:80]}."
-        )
+    batch_size = arguments.whole("batch_size", batch_size, remedy="Data goes into x and y.")
     (small_x, small_y), (large_x, large_y) = (
         _first(count, *batch_of(model, count if x is None else x, y)) for count in _SMALL_BATCHES
     )

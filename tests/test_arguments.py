@@ -1,0 +1,68 @@
+"""Arguments that are numbers: what is taken, and what a refusal says."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_comptrain as ct
+from tf_comptrain import arguments
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_integers_are_python_s(value):
+    found = arguments.whole("steps", value)
+    assert found == 3 and type(found) is int
+
+
+@pytest.mark.parametrize("value", [2, True, np.True_, 3.0, "3", None, [3], np.array([3, 4])])
+def test_what_is_no_integer(value):
+    with pytest.raises(
+        ValueError, match=r"`steps` must be an integer of at least 3. Do so. Received: .* \(of type"
+    ):
+        arguments.whole("steps", value, least=3, remedy="Do so.")
+
+
+@pytest.mark.parametrize("value", [1, 0.5, np.float32(0.5), np.int32(1)])
+def test_numbers_are_python_s(value):
+    found = arguments.real("margin", value, above=0, most=1)
+    assert found == value and type(found) is float
+
+
+@pytest.mark.parametrize("value", [0, 1.5, math.inf, math.nan, True, "0.5", None, 1j])
+def test_what_is_no_number_within_limits(value):
+    with pytest.raises(ValueError, match="`margin` must be a number above 0 and of at most 1. Received"):
+        arguments.real("margin", value, above=0, most=1)
+
+
+@pytest.mark.parametrize("value", [2 * 10**9, 2e9, np.float64(2e9), "2GB", "2000 mb", "2000000000"])
+def test_bytes(value):
+    found = arguments.size_in_bytes("limit", value)
+    assert found == 2 * 10**9 and type(found) is int
+
+
+@pytest.mark.parametrize("value", ["two", "", "-2GB", "0", 0, -1, math.inf, math.nan, True, None, b"2GB"])
+def test_what_is_no_number_of_bytes(value):
+    with pytest.raises(ValueError, match='`limit` must be bytes: .* such as "2GB" .* Received'):
+        arguments.size_in_bytes("limit", value)
+
+
+def test_limits_are_taken_as_text():
+    held = tf.random.normal((100_000,)) + 1.0
+    with (
+        pytest.raises(ValueError, match="`limit_bytes` must be above .* Received: 100000"),
+        ct.memory.limit("100kB"),
+    ):
+        tf.reduce_sum(held)
+    with ct.memory.limit("900GB"):
+        tf.constant(1.0)
+    assert ct.AdaptiveBatchSize("1.5GB").memory_limit == 1_500_000_000
+    with pytest.raises(ValueError, match="`memory_limit` must be bytes"):
+        ct.find_max_batch_size("models:build", memory_limit="all")
+
+
+def test_error_bounds_are_numbers_of_any_kind():
+    assert ct.ErrorBound.parse(np.float32(0.5)) == ct.ErrorBound(0.5, relative=False)
+    with pytest.raises(TypeError, match="`error_bound.value` must be a number"):
+        ct.ErrorBound.parse(ct.ErrorBound("0.1"))
