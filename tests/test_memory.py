@@ -182,6 +182,18 @@ def test_report_lists_what_is_saved(tmp_path):
     assert (tmp_path / "memory.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_report_of_a_small_step_has_no_timelines(compress):
+    model = compiled(keras.Sequential([keras.Input((4,)), layers.Dense(2)]))
+    if compress:
+        ct.compress_model(model)
+    found = ct.memory.report(model, 4)
+    assert not found.timelines and found.rows
+    assert "256 kB: pass a larger batch" in " ".join(str(found).split())
+    with pytest.raises(ValueError, match="256 kB"):
+        found.plot("memory.png")
+
+
 def test_a_compressed_model_stays_compressed_after_a_report():
     model = compiled(small_cnn())
     ct.compress_model(model)

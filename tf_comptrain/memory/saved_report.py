@@ -18,6 +18,7 @@ from tf_comptrain.memory.explain import batch_of, forward_end_s, trace_model
 from tf_comptrain.memory.measure import state_restored
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
 from tf_comptrain.memory.timeline import Timeline, draw
+from tf_comptrain.memory.trace import NothingRecordedError
 from tf_comptrain.model import instrumentation, is_compressed
 from tf_comptrain.report import format_bytes
 
@@ -34,7 +35,9 @@ class MemoryReport(NamedTuple):
       saved_plain_bytes: What plain Keras holds there.
       predicted_bytes: What `compress_model` predicted for the tensors it stores; None for a model
         that is not compressed, or where it did not know all shapes.
-      timelines: "plain" and, for a compressed model, "compressed"; empty with `timeline=False`.
+      timelines: "plain" and, for a compressed model, "compressed"; empty with `timeline=False`, and where
+        TensorFlow records no allocations, as of very small steps.
+      no_timelines: Why there are none; "" where there are.
     """
 
     model: str
@@ -43,6 +46,7 @@ class MemoryReport(NamedTuple):
     saved_plain_bytes: int
     predicted_bytes: int | None
     timelines: dict[str, Timeline]
+    no_timelines: str
 
     @property
     def saved_bytes(self) -> int:
@@ -89,6 +93,8 @@ class MemoryReport(NamedTuple):
         if self.timelines:
             peaks = ", ".join(f"{name} {format_bytes(t.peak_bytes)}" for name, t in self.timelines.items())
             lines.append(f"Peak over the resting level: {peaks}.")
+        else:
+            lines.append(f"No memory over time: {self.no_timelines}")
         return lines
 
     def plot(self, path: str | Path) -> None:
@@ -98,10 +104,10 @@ class MemoryReport(NamedTuple):
           path: Of the image; its ending says the format.
 
         Raises:
-          ValueError: The report was made with `timeline=False`.
+          ValueError: The report has no timelines.
         """
         if not self.timelines:
-            raise ValueError("This report has no timelines to draw: call report(..., timeline=True).")
+            raise ValueError(f"This report has no timelines to draw: {self.no_timelines}")
         draw(self.timelines, f"{self.model}, batch {self.batch_size}", path)
 
 
@@ -123,7 +129,7 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
 
     Raises:
       ValueError: The model is not compiled, or has no input shapes to make a random batch from.
-      RuntimeError: The profiler runs already, or records no allocations in this TensorFlow build.
+      RuntimeError: The profiler runs already.
 
     Example:
       >>> found = ct.memory.report(model, 32)
@@ -132,19 +138,24 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
     """
     x, y = batch_of(model, batch_size, y)
     samples = int(tf.nest.flatten(x)[0].shape[0])
-    timelines = {}
     with state_restored(model):  # the forward pass moves batch statistics and random seeds
         rows = saved_tensors(model, x, y)
         with _keras.plain_scope():
             plain_bytes = saved_bytes(model, x, y)
     compressed = is_compressed(model)
-    if timeline:
-        timelines[PLAIN] = _plain_timeline(model, x, y) if compressed else _timeline(model, x, y)
-        if compressed:
-            timelines[COMPRESSED] = _timeline(model, x, y)
+    timelines, no_timelines = {}, ""
+    if not timeline:
+        no_timelines = "call report(..., timeline=True)."
+    else:
+        try:
+            timelines[PLAIN] = _plain_timeline(model, x, y) if compressed else _timeline(model, x, y)
+            if compressed:
+                timelines[COMPRESSED] = _timeline(model, x, y)
+        except NothingRecordedError as error:
+            timelines, no_timelines = {}, str(error)
     before = instrumentation(model).report if compressed else None
     predicted = None if before is None or before.unpredicted else before.predicted_bytes * samples
-    return MemoryReport(model.name, samples, tuple(rows), plain_bytes, predicted, timelines)
+    return MemoryReport(model.name, samples, tuple(rows), plain_bytes, predicted, timelines, no_timelines)
 
 
 def _timeline(model: keras.Model, x: Any, y: Any) -> Timeline:

@@ -74,11 +74,16 @@ class Trace(NamedTuple):
         return [e.time_s for e in self.events], [e.level_bytes - self.base_bytes for e in self.events]
 
 
+class NothingRecordedError(RuntimeError):
+    """The profiler recorded no allocation of a step."""
+
+
 def trace_step(step: Callable[[], Any]) -> Trace:
     """Runs `step` once under the profiler; no warm-up.
 
     Raises:
-      RuntimeError: The profiler runs already, or this TensorFlow build records no allocations.
+      NothingRecordedError: All buffers are too small, or this TensorFlow build records none.
+      RuntimeError: The profiler runs already.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
@@ -93,9 +98,9 @@ def trace_step(step: Callable[[], Any]) -> Trace:
         files = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
         found = [event for path in files for event in _memory_events(path)]
     if not found:
-        raise RuntimeError(
-            "The step's profile has no allocations, so its peak cannot be explained. TensorFlow records no "
-            "buffers under 256 kB: pass a larger batch. If that does not help, this build records none."
+        raise NothingRecordedError(
+            "The step's profile has no allocations. TensorFlow records no buffers under 256 kB: pass a larger "
+            "batch. If that does not help, this build records none."
         )
     found.sort(key=lambda item: item[0])
     return _trace_of_device(found)
