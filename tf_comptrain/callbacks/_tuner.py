@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import NamedTuple
 
 from tf_comptrain.report import format_bytes
@@ -38,8 +39,8 @@ class TunerState(NamedTuple):
 
     Attributes:
       batch: Samples per batch.
-      ceiling: Largest batch it may grow to: lowered where the loss got stuck, a peak passed the limit, or
-        memory ran out.
+      ceiling: Largest batch that is not given up: lowered where the loss got stuck, a peak passed the limit, or
+        memory ran out. `max_batch` is apart from it: another one may be given when a training goes on.
       epochs: Epochs at this batch.
       peak_bytes: The highest of these epochs, forgotten slowly.
       proven: Largest batch that went through an epoch within the limit, and has not passed it since; 0: none.
@@ -50,7 +51,7 @@ class TunerState(NamedTuple):
     """
 
     batch: int
-    ceiling: int
+    ceiling: int = sys.maxsize
     epochs: int = 0
     peak_bytes: int = 0
     proven: int = 0

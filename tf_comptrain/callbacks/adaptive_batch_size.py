@@ -157,7 +157,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             self._pace = self._handle.pace_schedule(self.model)
             self._follow(start)
         self._handle.reset_bounds()
-        self._state = TunerState(start, ceiling=self._policy.max_batch)
+        self._state = TunerState(start)
         self._outcome: tuple[float, int] | None = None
         self._measured = False  # whether a step began since the batch was set in the middle of an epoch
         self._anchored: dict[str, float] = {}
