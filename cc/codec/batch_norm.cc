@@ -19,14 +19,8 @@ using plane::kLanes;
 using plane::Strip;
 
 const BatchNormKernels& Select(Isa isa) {
-  const bool best = isa == Isa::kBest;
-  const BatchNormKernels* k = nullptr;
-  if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512)) {
-    k = BatchNormKernelsAvx512();
-  } else if ((best || isa == Isa::kAvx2) && IsaAvailable(Isa::kAvx2)) {
-    k = BatchNormKernelsAvx2();
-  }
-  return k != nullptr ? *k : *BatchNormKernelsScalar();
+  return *ForIsa(isa, BatchNormKernelsScalar, BatchNormKernelsAvx2,
+                 BatchNormKernelsAvx512)();
 }
 
 // Sums over the values of each column.
@@ -305,7 +299,7 @@ Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, const void* dy,
                          const BatchNormChannels& of, void* dx, float* dgamma,
                          float* dbeta, const ParallelFor& parallel, Isa isa) {
-  Status s = plane::CheckIsa(isa);
+  Status s = CheckIsa('A', isa);
   if (!s.ok()) return s;
   plane::StreamView v;
   s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
@@ -327,7 +321,7 @@ Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
                            const void* dy, const BatchNormChannels& of,
                            void* dx, float* dgamma, float* dbeta,
                            const ParallelFor& parallel, Isa isa) {
-  Status s = plane::CheckIsa(isa);
+  Status s = CheckIsa('A', isa);
   if (!s.ok()) return s;
   s = CheckArguments(dy, of, n, dx, dgamma, dbeta);
   if (!s.ok()) return s;

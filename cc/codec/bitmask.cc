@@ -3,19 +3,14 @@
 #include <algorithm>
 
 #include "cc/codec/bitmask_kernels.h"
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 
 namespace comptrain {
 namespace {
 
 const BitmaskKernels& BestKernels() {
-  static const BitmaskKernels* const best = [] {
-    const BitmaskKernels* k = nullptr;
-    if (IsaAvailable(Isa::kAvx512)) k = BitmaskKernelsAvx512();
-    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = BitmaskKernelsAvx2();
-    return k != nullptr ? k : BitmaskKernelsScalar();
-  }();
-  return *best;
+  return *ForIsa(Isa::kBest, BitmaskKernelsScalar, BitmaskKernelsAvx2,
+                 BitmaskKernelsAvx512)();
 }
 
 // Elements in a unit of parallel work: a multiple of 8, so that no two units

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cc/codec/bitmask_kernels.h"
-#include "cc/codec/plane.h"
 #include "cc/codec/test_data.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 
 namespace comptrain {
@@ -24,10 +24,7 @@ const Factors kFactors[] = {{1, 0},     {2, 0},  {1, 0.2f},    {1, 1},
                             {1, INFINITY}};
 
 std::vector<const BitmaskKernels*> Tables() {
-  std::vector<const BitmaskKernels*> tables = {BitmaskKernelsScalar()};
-  if (IsaAvailable(Isa::kAvx2)) tables.push_back(BitmaskKernelsAvx2());
-  if (IsaAvailable(Isa::kAvx512)) tables.push_back(BitmaskKernelsAvx512());
-  return tables;
+  return OfAvailableIsas(BitmaskKernelsScalar, BitmaskKernelsAvx2, BitmaskKernelsAvx512);
 }
 
 Buffer ReferencePack(const Buffer& x, DType dtype, int64_t n, float lower,

@@ -13,6 +13,7 @@
 
 #include "cc/codec/codec.h"
 #include "cc/codec/half.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 #include "cc/codec/testing.h"
 
@@ -23,14 +24,6 @@ using Bytes = std::vector<uint8_t>;
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr Coding kCodings[] = {Coding::kPlain, Coding::kMidRise,
                                Coding::kDither};
-
-inline std::vector<Isa> AvailableIsas() {
-  std::vector<Isa> isas;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-    if (IsaAvailable(isa)) isas.push_back(isa);
-  }
-  return isas;
-}
 
 // Values as they are in a tensor of dtype.
 inline Bytes ToTensor(const std::vector<float>& values, DType dtype) {

@@ -7,20 +7,27 @@
 #include "cc/codec/bitmask.h"
 #include "cc/codec/dropout_kernels.h"
 #include "cc/codec/half.h"
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 
 namespace comptrain {
 namespace {
 
-DrawBits BestDraw() {
-  static const DrawBits best = [] {
-    DrawBits draw = nullptr;
-    if (IsaAvailable(Isa::kAvx512)) draw = DrawBitsAvx512();
-    if (draw == nullptr && IsaAvailable(Isa::kAvx2)) draw = DrawBitsAvx2();
-    return draw != nullptr ? draw : DrawBitsScalar;
-  }();
-  return best;
-}
+struct OneWord {
+  static constexpr int kWidth = 1;
+  using Words = uint64_t;
+  static Words All(uint64_t v) { return v; }
+  static Words Load(const uint64_t* p) { return *p; }
+  static Words High(Words a) { return a >> 32; }
+  static Words Times(Words a, Words b) {
+    return (a & 0xffffffff) * (b & 0xffffffff);
+  }
+  static Words And(Words a, Words b) { return a & b; }
+  static Words Xor(Words a, Words b, Words c) { return a ^ b ^ c; }
+  static uint32_t Greater(Words a, Words b) {
+    return static_cast<int64_t>(a) > static_cast<int64_t>(b);
+  }
+  static uint32_t Spread(uint32_t bits, int k) { return bits << k; }
+};
 
 // Elements in a unit of parallel work: a mask of 512 bytes stays in cache until
 // it is applied.
@@ -47,45 +54,14 @@ int MantissaBits(DType dtype) {
 
 }  // namespace
 
-void DrawBitsScalar(const DrawParams& params, int64_t first, int64_t bytes,
-                    uint8_t* bits) {
-  const Philox& p = params.philox;
-  for (int64_t i = 0; i < 2 * bytes; ++i) {
-    const uint64_t low = p.counter[0] + static_cast<uint64_t>(2 * first + i);
-    const uint64_t high = p.counter[1] + (low < p.counter[0]);
-    uint32_t c[4] = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
-                     static_cast<uint32_t>(high),
-                     static_cast<uint32_t>(high >> 32)};
-    uint32_t key_a = static_cast<uint32_t>(p.key);
-    uint32_t key_b = static_cast<uint32_t>(p.key >> 32);
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-      const uint64_t a = static_cast<uint64_t>(kPhiloxA) * c[0];
-      const uint64_t b = static_cast<uint64_t>(kPhiloxB) * c[2];
-      c[0] = static_cast<uint32_t>(b >> 32) ^ c[1] ^ key_a;
-      c[1] = static_cast<uint32_t>(b);
-      c[2] = static_cast<uint32_t>(a >> 32) ^ c[3] ^ key_b;
-      c[3] = static_cast<uint32_t>(a);
-      key_a += kPhiloxKeyA;
-      key_b += kPhiloxKeyB;
-    }
-    unsigned kept = 0;
-    for (int word = 0; word < 4; ++word) {
-      kept |= static_cast<unsigned>((c[word] & params.low) >= params.threshold)
-              << word;
-    }
-    if (i % 2 == 0) {
-      bits[i / 2] = static_cast<uint8_t>(kept);
-    } else {
-      bits[i / 2] |= static_cast<uint8_t>(kept << 4);
-    }
-  }
-}
+DrawBits DrawBitsScalar() { return DrawBitsOf<OneWord>; }
 
 void Dropout(const void* x, DType dtype, int64_t n, float rate, float scale,
              const Philox& philox, void* y, uint8_t* bits,
              const ParallelFor& parallel) {
   if (n <= 0) return;
-  const DrawBits draw = BestDraw();
+  const DrawBits draw =
+      ForIsa(Isa::kBest, DrawBitsScalar, DrawBitsAvx2, DrawBitsAvx512)();
   const uint32_t numbers = 1u << MantissaBits(dtype);
   const auto threshold = static_cast<uint32_t>(
       std::ceil(static_cast<double>(Rounded(rate, dtype)) * numbers));

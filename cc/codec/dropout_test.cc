@@ -6,8 +6,8 @@
 
 #include "cc/codec/bitmask.h"
 #include "cc/codec/dropout_kernels.h"
-#include "cc/codec/plane.h"
 #include "cc/codec/test_data.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 
 namespace comptrain {
@@ -64,11 +64,9 @@ const Philox kStates[] = {{0x123456789abcdef0, {0, 0}},
                           {1, {~uint64_t{0} - 1, ~uint64_t{0}}}};
 
 void TestDraw(const Philox& state) {
-  std::vector<DrawBits> draws = {DrawBitsScalar};
-  if (IsaAvailable(Isa::kAvx2)) draws.push_back(DrawBitsAvx2());
-  if (IsaAvailable(Isa::kAvx512)) draws.push_back(DrawBitsAvx512());
   const DrawParams params = {state, 0x7fffff, 0x333333};
-  for (const DrawBits draw : draws) {
+  for (const DrawBits draw :
+       OfAvailableIsas(DrawBitsScalar, DrawBitsAvx2, DrawBitsAvx512)) {
     for (const int64_t first : {0, 8, 512}) {
       uint8_t bits[40];
       draw(params, first, sizeof bits, bits);

@@ -3,19 +3,14 @@
 #include <algorithm>
 
 #include "cc/codec/gelu_kernels.h"
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 
 namespace comptrain {
 namespace {
 
 const GeluKernels& BestKernels() {
-  static const GeluKernels* const best = [] {
-    const GeluKernels* k = nullptr;
-    if (IsaAvailable(Isa::kAvx512)) k = GeluKernelsAvx512();
-    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = GeluKernelsAvx2();
-    return k != nullptr ? k : GeluKernelsScalar();
-  }();
-  return *best;
+  return *ForIsa(Isa::kBest, GeluKernelsScalar, GeluKernelsAvx2,
+                 GeluKernelsAvx512)();
 }
 
 constexpr int64_t kUnit = 16 * kGeluBlock;  // elements of parallel work

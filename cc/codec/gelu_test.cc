@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cc/codec/gelu_kernels.h"
-#include "cc/codec/plane.h"
 #include "cc/codec/test_data.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 
 namespace comptrain {
@@ -18,10 +18,7 @@ double Density(double x) {
 }
 
 std::vector<const GeluKernels*> Tables() {
-  std::vector<const GeluKernels*> tables = {GeluKernelsScalar()};
-  if (IsaAvailable(Isa::kAvx2)) tables.push_back(GeluKernelsAvx2());
-  if (IsaAvailable(Isa::kAvx512)) tables.push_back(GeluKernelsAvx512());
-  return tables;
+  return OfAvailableIsas(GeluKernelsScalar, GeluKernelsAvx2, GeluKernelsAvx512);
 }
 
 // Every float of a fine grid, and what lies outside of it.

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cc/codec/gradient_stats_kernels.h"
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 
 namespace comptrain {
 namespace {
@@ -31,13 +31,8 @@ Sums AddLanes(const StatsLanes& lanes) {
 }
 
 const StatsKernels& BestKernels() {
-  static const StatsKernels* const best = [] {
-    const StatsKernels* k = nullptr;
-    if (IsaAvailable(Isa::kAvx512)) k = StatsKernelsAvx512();
-    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = StatsKernelsAvx2();
-    return k != nullptr ? k : StatsKernelsScalar();
-  }();
-  return *best;
+  return *ForIsa(Isa::kBest, StatsKernelsScalar, StatsKernelsAvx2,
+                 StatsKernelsAvx512)();
 }
 
 template <class T>

@@ -5,18 +5,15 @@
 #include <vector>
 
 #include "cc/codec/gradient_stats_kernels.h"
-#include "cc/codec/plane.h"
 #include "cc/codec/test_data.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 
 namespace comptrain {
 namespace {
 
 std::vector<const StatsKernels*> Tables() {
-  std::vector<const StatsKernels*> tables = {StatsKernelsScalar()};
-  if (IsaAvailable(Isa::kAvx2)) tables.push_back(StatsKernelsAvx2());
-  if (IsaAvailable(Isa::kAvx512)) tables.push_back(StatsKernelsAvx512());
-  return tables;
+  return OfAvailableIsas(StatsKernelsScalar, StatsKernelsAvx2, StatsKernelsAvx512);
 }
 
 GradientStats Reference(const Buffer& dy, DType dtype, int64_t n,

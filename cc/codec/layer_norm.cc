@@ -4,19 +4,14 @@
 #include <vector>
 
 #include "cc/codec/layer_norm_kernels.h"
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 
 namespace comptrain {
 namespace {
 
 const LayerNormKernels& BestKernels() {
-  static const LayerNormKernels* const best = [] {
-    const LayerNormKernels* k = nullptr;
-    if (IsaAvailable(Isa::kAvx512)) k = LayerNormKernelsAvx512();
-    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = LayerNormKernelsAvx2();
-    return k != nullptr ? k : LayerNormKernelsScalar();
-  }();
-  return *best;
+  return *ForIsa(Isa::kBest, LayerNormKernelsScalar, LayerNormKernelsAvx2,
+                 LayerNormKernelsAvx512)();
 }
 
 // A block of rows has sums of its own: neither so few rows that the sums outweigh

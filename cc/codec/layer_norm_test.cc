@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cc/codec/layer_norm_kernels.h"
-#include "cc/codec/plane.h"
 #include "cc/codec/test_data.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 
 namespace comptrain {
@@ -103,10 +103,9 @@ void TestAlike(DType dtype, const Case& d) {
   plain->gradient[type](d.x.data(), d.rows, n, d.gamma.data(), kEpsilon,
                         d.dy.data(), dx.data(), sums.data(), sums.data() + n,
                         scratch.data());
-  std::vector<const LayerNormKernels*> tables;
-  if (IsaAvailable(Isa::kAvx2)) tables.push_back(LayerNormKernelsAvx2());
-  if (IsaAvailable(Isa::kAvx512)) tables.push_back(LayerNormKernelsAvx512());
-  for (const LayerNormKernels* table : tables) {
+  for (const LayerNormKernels* table :
+       OfAvailableIsas(LayerNormKernelsScalar, LayerNormKernelsAvx2,
+                       LayerNormKernelsAvx512)) {
     Buffer y2(bytes), dx2(bytes);
     std::vector<float> sums2(2 * n);
     table->forward[type](d.x.data(), d.rows, n, d.gamma.data(), d.beta.data(),

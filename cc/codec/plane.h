@@ -9,17 +9,12 @@
 #include <cstdint>
 #include <memory>
 
+#include "cc/codec/isa.h"
 #include "cc/codec/parallel.h"
 #include "cc/codec/status.h"
 #include "cc/codec/stream.h"
 
 namespace comptrain {
-
-// Instruction sets a call may use; the best one the machine has by default.
-enum class Isa { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kBest = 3 };
-
-// True when this machine can run the given set.
-bool IsaAvailable(Isa isa);
 
 struct PlaneParams {
   DType dtype = DType::kF32;

@@ -43,7 +43,7 @@ void RawMask(const uint32_t* words, DType dtype, int valid,
 
 Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                    int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
-  Status s = plane::CheckIsa(isa);
+  Status s = CheckIsa('A', isa);
   if (!s.ok()) return s;
   StreamView v;
   s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
@@ -81,7 +81,7 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
 Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, const void* dy, void* dx,
                          const ParallelFor& parallel, Isa isa) {
-  Status s = plane::CheckIsa(isa);
+  Status s = CheckIsa('A', isa);
   if (!s.ok()) return s;
   StreamView v;
   s = plane::OpenStream(stream, stream_bytes, n, &v);

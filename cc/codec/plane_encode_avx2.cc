@@ -1,4 +1,6 @@
 // Codec A's tile encoder with AVX2 and BMI2.
+#include <initializer_list>
+
 #include "cc/codec/plane_tile.h"
 
 #if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && \

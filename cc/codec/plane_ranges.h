@@ -10,7 +10,7 @@
 #include <limits>
 #include <string>
 
-#include "cc/codec/plane.h"
+#include "cc/codec/check_params.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/plane_tile.h"
 
@@ -126,13 +126,6 @@ Status RunRanges(const StreamView& v, const ParallelFor& parallel,
                     [&](int64_t begin, int64_t end, FirstFailure* failure) {
                       ForTiles(v, begin, end, failure, body);
                     });
-}
-
-inline Status CheckIsa(Isa isa) {
-  if (IsaAvailable(isa)) return {};
-  return Status::Invalid(
-      "codec A: this machine lacks the instruction set asked for, got isa " +
-      std::to_string(static_cast<int>(isa)) + "; use Isa::kBest");
 }
 
 // OpenStream for a caller that reads values of dtype.

@@ -1,14 +1,14 @@
 // The inner loops of codec A: one 32 x 32 tile at a time, once per
 // instruction set. All of them write the same bytes.
 //
-// No inline function here: sources for wider instruction sets include this,
+// Inline functions are static: sources for wider instruction sets include this,
 // and the linker must not give their copies to others.
 #ifndef TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
 #define TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
 
 #include <cstdint>
 
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 #include "cc/codec/stream.h"
 
 namespace comptrain {
@@ -92,7 +92,9 @@ TileKernels ScalarKernels(DType dtype, Coding coding);
 // All null where the machine this is built for has no such set.
 TileKernels Avx2Kernels(DType dtype, Coding coding);
 TileKernels Avx512Kernels(DType dtype, Coding coding);
-TileKernels SelectKernels(Isa isa, DType dtype, Coding coding);
+static inline TileKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
+  return ForIsa(isa, ScalarKernels, Avx2Kernels, Avx512Kernels)(dtype, coding);
+}
 
 // What the vector kernels leave to plain code: sums that are not finite in
 // f32, and the packing of wide codes. codes: [pixel][lane].

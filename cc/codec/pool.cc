@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
 #include "cc/codec/pool_kernels.h"
 
 namespace comptrain {
@@ -16,13 +16,8 @@ namespace {
 constexpr int64_t kPositionBytes = 16384;
 
 const PoolKernels& BestKernels() {
-  static const PoolKernels* const best = [] {
-    const PoolKernels* k = nullptr;
-    if (IsaAvailable(Isa::kAvx512)) k = PoolKernelsAvx512();
-    if (k == nullptr && IsaAvailable(Isa::kAvx2)) k = PoolKernelsAvx2();
-    return k != nullptr ? k : PoolKernelsScalar();
-  }();
-  return *best;
+  return *ForIsa(Isa::kBest, PoolKernelsScalar, PoolKernelsAvx2,
+                 PoolKernelsAvx512)();
 }
 
 // [begin, end) along one dimension.

@@ -4,25 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "cc/codec/plane.h"
 #include "cc/codec/pool_kernels.h"
 #include "cc/codec/test_data.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 
 namespace comptrain {
 namespace {
 
-struct Table {
-  const char* name;
-  const PoolKernels* kernels;
-};
-std::vector<Table> Tables() {
-  std::vector<Table> tables = {{"scalar", PoolKernelsScalar()}};
-  if (IsaAvailable(Isa::kAvx2)) tables.push_back({"avx2", PoolKernelsAvx2()});
-  if (IsaAvailable(Isa::kAvx512)) {
-    tables.push_back({"avx512", PoolKernelsAvx512()});
-  }
-  return tables;
+const PoolKernels& KernelsOf(Isa isa) {
+  return *ForIsa(isa, PoolKernelsScalar, PoolKernelsAvx2, PoolKernelsAvx512)();
+}
+
+std::string Name(Isa isa) {
+  return " isa " + std::to_string(static_cast<int>(isa));
 }
 
 int64_t Elements(const PoolShape& s, const int64_t size[3]) {
@@ -166,11 +161,11 @@ void TestForward(const PoolShape& s, DType dtype, int special) {
   Buffer first(PoolIndexBytes(s));
   MaxPoolIndex(x.data(), dtype, s, first_y.data(), first.data(), SerialFor);
   CheckForward(x, dtype, s, first_y, first, which);
-  for (const Table& table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
     Buffer y(first_y.bytes(), 4), index(first.bytes(), 1);
-    MaxPoolIndexWith(*table.kernels, x.data(), dtype, s, y.data(),
+    MaxPoolIndexWith(KernelsOf(isa), x.data(), dtype, s, y.data(),
                      index.data(), SerialFor);
-    CHECK_MSG(y == first_y && index == first, which + " " + table.name);
+    CHECK_MSG(y == first_y && index == first, which + Name(isa));
   }
   for (const ParallelFor& parallel : ParallelVariants()) {
     Buffer y(first_y.bytes()), index(first.bytes());
@@ -202,11 +197,11 @@ void TestBackward(const PoolShape& s, DType dtype, int special, bool damaged) {
   FillRandom(13, dtype, Elements(s, s.out_size), special, dy.data());
   MaxPoolGradient(index.data(), dtype, s, dy.data(), first.data(), SerialFor);
   CheckBackward(index, dtype, s, dy, first, which);
-  for (const Table& table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
     Buffer dx(first.bytes(), 4);
-    MaxPoolGradientWith(*table.kernels, index.data(), dtype, s, dy.data(),
+    MaxPoolGradientWith(KernelsOf(isa), index.data(), dtype, s, dy.data(),
                         dx.data(), SerialFor);
-    CheckBackward(index, dtype, s, dy, dx, which + " " + table.name);
+    CheckBackward(index, dtype, s, dy, dx, which + Name(isa));
   }
   for (const ParallelFor& parallel : ParallelVariants()) {
     Buffer dx(first.bytes());

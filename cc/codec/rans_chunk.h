@@ -1,13 +1,14 @@
 // The inner loops of codec B: one chunk of 32 lanes at a time, once per
 // instruction set. All of them write the same bytes.
 //
-// No inline function here: sources for wider instruction sets include this.
+// Inline functions are static: sources for wider instruction sets include this.
 #ifndef TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
 #define TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
 
 #include <cstdint>
 
 #include "cc/codec/host_device.h"
+#include "cc/codec/isa.h"
 #include "cc/codec/plane_tile.h"
 #include "cc/codec/rans_model.h"
 #include "cc/codec/stream.h"
@@ -127,7 +128,10 @@ ChunkKernels ScalarChunkKernels(DType dtype, Coding coding);
 // All null where the machine this is built for has no such set.
 ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding);
 ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding);
-ChunkKernels SelectChunkKernels(Isa isa, DType dtype, Coding coding);
+static inline ChunkKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
+  return ForIsa(isa, ScalarChunkKernels, Avx2ChunkKernels,
+                Avx512ChunkKernels)(dtype, coding);
+}
 
 // The parts of Avx512ChunkKernels and Avx2ChunkKernels.
 PrepareFn Avx512Prepare(DType dtype, Coding coding);

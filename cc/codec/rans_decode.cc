@@ -169,7 +169,7 @@ Status ReadChunks(StreamView* v, const ParallelFor& parallel, Isa isa,
   }
   std::atomic<int64_t> damaged{kNone};
   try {
-    const rans::ChunkKernels kernels = rans::SelectChunkKernels(
+    const rans::ChunkKernels kernels = rans::SelectKernels(
         isa, v->quantizer.dtype, v->quantizer.coding);
     if (kernels.needs_slots) rans::MakeSlots(&v->model);
     parallel(v->geometry.chunks,
@@ -367,7 +367,7 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
       stored,
       static_cast<int64_t>(ItemBytes(dtype)),
       plane::SelectKernels(isa, dtype, coding).apply,
-      rans::SelectChunkKernels(isa, stored, coding).mask};
+      rans::SelectKernels(isa, stored, coding).mask};
   return ReadChunks(&v, parallel, isa, reader);
 }
 

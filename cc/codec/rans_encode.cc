@@ -107,7 +107,7 @@ RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
                         rans::Sections(m.geometry, true).payload);
   m.quantizer = plane::MakeQuantizer(params.dtype, plane::CodingOf(params),
                                      params.eb);
-  m.kernels = rans::SelectChunkKernels(isa, params.dtype, m.quantizer.coding);
+  m.kernels = rans::SelectKernels(isa, params.dtype, m.quantizer.coding);
   m.model.stride = m.geometry.Stride(params.width, params.channels);
 }
 

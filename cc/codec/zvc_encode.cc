@@ -9,7 +9,6 @@
 #include "cc/codec/check_params.h"
 #include "cc/codec/zvc.h"
 #include "cc/codec/zvc_layout.h"
-#include "cc/codec/zvc_select.h"
 #include "cc/codec/zvc_writer.h"
 
 namespace comptrain {

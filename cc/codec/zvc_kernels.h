@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "cc/codec/isa.h"
+
 namespace comptrain {
 namespace zvc {
 
@@ -30,6 +32,10 @@ const ChunkKernels* ScalarChunkKernels();
 // Null when not compiled for that set; says nothing about this machine.
 const ChunkKernels* Avx2ChunkKernels();
 const ChunkKernels* Avx512ChunkKernels();
+static inline const ChunkKernels* SelectKernels(Isa isa) {
+  return ForIsa(isa, ScalarChunkKernels, Avx2ChunkKernels,
+                Avx512ChunkKernels)();
+}
 
 static inline int CountOnes(const uint32_t* mask) {
   int ones = 0;

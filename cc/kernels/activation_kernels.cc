@@ -1,5 +1,4 @@
 // CPU kernels of Gelu and GeluGrad. Elsewhere TensorFlow's own operations serve.
-#include "absl/strings/str_cat.h"
 #include "cc/codec/gelu.h"
 #include "cc/kernels/register.h"
 #include "cc/kernels/util.h"
@@ -30,10 +29,7 @@ class GeluGradOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& dy = ctx->input(1);
-    OP_REQUIRES(ctx, x.shape() == dy.shape(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "x and dy must have one shape, got ", x.shape().DebugString(), " and ",
-                    dy.shape().DebugString())));
+    OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
     GeluGradient(Data(x), ToDType(x.dtype()), x.NumElements(), Data(dy), MutableData(dx),

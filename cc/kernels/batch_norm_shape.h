@@ -9,10 +9,10 @@
 
 namespace comptrain {
 
-// Checks the shapes of dy, gamma, mean and inv_std.
-inline absl::Status BatchNormChannelsOf(tensorflow::OpKernelContext* ctx,
-                                        int64_t* channels) {
-  const tensorflow::TensorShape& dy = ctx->input(1).shape();
+// Checks the shapes of dy, gamma, mean and inv_std. shape_of(i): of input i.
+template <class ShapeOf>
+absl::Status BatchNormChannelsOf(const ShapeOf& shape_of, int64_t* channels) {
+  const tensorflow::TensorShape dy = shape_of(1);
   if (dy.dims() < 1 || Channels(dy) < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("dy must have channels in its last dimension, got shape ",
@@ -20,14 +20,19 @@ inline absl::Status BatchNormChannelsOf(tensorflow::OpKernelContext* ctx,
   }
   *channels = Channels(dy);
   const char* const names[] = {"gamma", "mean", "inv_std"};
-  for (int i = 0; i < 3; ++i) {
-    const tensorflow::TensorShape& shape = ctx->input(2 + i).shape();
-    if (shape == tensorflow::TensorShape({*channels})) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(names[i], " must have shape [", *channels,
-                     "], the last dimension of dy, got ", shape.DebugString()));
+  absl::Status s;
+  for (int i = 0; s.ok() && i < 3; ++i) {
+    s = CheckShape(names[i], shape_of(2 + i),
+                   tensorflow::TensorShape({*channels}),
+                   "the last dimension of dy");
   }
-  return absl::OkStatus();
+  return s;
+}
+
+inline absl::Status BatchNormChannelsOf(tensorflow::OpKernelContext* ctx,
+                                        int64_t* channels) {
+  return BatchNormChannelsOf([ctx](int i) { return ctx->input(i).shape(); },
+                             channels);
 }
 
 }  // namespace comptrain

@@ -58,13 +58,6 @@ struct CompressAttrs {
     return absl::OkStatus();
   }
 
-  absl::Status CheckState(const tensorflow::Tensor& state) const {
-    if (state.NumElements() == kStateFields) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("state must have ", static_cast<int>(kStateFields),
-                     " elements, got ", state.NumElements()));
-  }
-
   // All but the bound.
   EncodeParams Params(const tensorflow::Tensor& x) const {
     EncodeParams params;

@@ -77,10 +77,9 @@ struct Packing {
       shift_bits += bits;
     }
     if (bytes == 1) return word;
-    std::vector<int64_t> shape = dims, kept(dims.size());
-    shape[axis] = packed;
+    const std::vector<int64_t> shape = stream_dims();
+    std::vector<int64_t> kept(dims.size());
     for (size_t d = 0; d < kept.size(); ++d) kept[d] = d;
-    shape.push_back(bytes);
     const xla::XlaOp shift =
         xla::Iota(b, xla::ShapeUtil::MakeShape(xla::U32, shape),
                   shape.size() - 1) *
@@ -125,12 +124,12 @@ struct Packing {
     return xla::SliceInDim(xla::Reshape(codes, shape), 0, dims[axis], 1, axis);
   }
 
-  int64_t stream_bytes() const {
-    int64_t n = bytes;
-    for (size_t d = 0; d < dims.size(); ++d) {
-      n *= static_cast<int>(d) == axis ? packed : dims[d];
-    }
-    return n;
+  // Of what Pack returns and Unpack takes.
+  std::vector<int64_t> stream_dims() const {
+    std::vector<int64_t> shape = dims;
+    shape[axis] = packed;
+    if (bytes > 1) shape.push_back(bytes);
+    return shape;
   }
 
  private:

@@ -1,5 +1,4 @@
 // CPU kernels of LayerNorm and LayerNormGrad. Elsewhere Keras' formula serves.
-#include "absl/strings/str_cat.h"
 #include "cc/codec/layer_norm.h"
 #include "cc/kernels/register.h"
 #include "cc/kernels/util.h"
@@ -13,10 +12,8 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
 absl::Status CheckVector(const Tensor& vector, const Tensor& x, const char* name) {
-  if (vector.dims() == 1 && vector.NumElements() == Channels(x.shape())) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " must be a vector of ", Channels(x.shape()),
-                   " elements, the last dimension of x, got ", vector.shape().DebugString()));
+  return CheckShape(name, vector.shape(), tensorflow::TensorShape({Channels(x.shape())}),
+                    "the last dimension of x");
 }
 
 int64_t Rows(const Tensor& x) {
@@ -55,10 +52,7 @@ class LayerNormGradOp : public OpKernel {
     const Tensor& x = ctx->input(0);
     const Tensor& dy = ctx->input(1);
     const Tensor& gamma = ctx->input(2);
-    OP_REQUIRES(ctx, x.shape() == dy.shape(),
-                absl::InvalidArgumentError(absl::StrCat("x and dy must have one shape, got ",
-                                                        x.shape().DebugString(), " and ",
-                                                        dy.shape().DebugString())));
+    OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
     OP_REQUIRES_OK(ctx, CheckVector(gamma, x, "gamma"));
     Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cc/kernels/batch_norm_shape.h"
 #include "cc/kernels/fixed_rate_xla.h"
+#include "cc/kernels/measure_kernels.h"
 #include "cc/kernels/pool_attrs.h"
 #include "cc/kernels/register.h"
 #include "cc/kernels/state.h"
@@ -24,14 +26,15 @@ namespace comptrain {
 namespace {
 
 using tensorflow::OpKernelConstruction;
+using tensorflow::TensorShape;
 using tensorflow::XlaOpKernel;
 using tensorflow::XlaOpKernelContext;
 using xla::XlaOp;
 
 // Positions of a pooling window are told apart by unrolled comparisons.
 constexpr int kMaxWindow = 64;
-// Of a tensor that is sampled for its standard deviation.
 constexpr char kCpuCompiler[] = "XLA_CPU_JIT", kGpuCompiler[] = "XLA_GPU_JIT";
+// Of a tensor that is sampled for its standard deviation.
 constexpr int64_t kSample = 1 << 16;
 // As in the streams of the executor: rounding stays within the bound.
 constexpr float kStepOverBound = 2 * (1 - 1.0f / 8192);
@@ -47,8 +50,15 @@ XlaOp Field(XlaOp state, StateField field) {
   return xla::Reshape(xla::SliceInDim(state, field, field + 1, 1, 0), {});
 }
 std::vector<int64_t> Dims(XlaOp x) {
-  const auto dims = x.builder()->GetShape(x)->dimensions();
-  return {dims.begin(), dims.end()};
+  const xla::Shape shape = x.builder()->GetShape(x).value();
+  return {shape.dimensions().begin(), shape.dimensions().end()};
+}
+XlaOp Zeros(xla::XlaBuilder* builder, xla::PrimitiveType type,
+            absl::Span<const int64_t> dims) {
+  return xla::Broadcast(xla::Zero(builder, type), dims);
+}
+TensorShape ShapeOf(XlaOpKernelContext* ctx, int input) {
+  return TensorShape(Dims(ctx->Input(input)));
 }
 int64_t Size(XlaOp x) {
   return xla::ShapeUtil::ElementsIn(*x.builder()->GetShape(x));
@@ -115,6 +125,17 @@ XlaOp Sample(XlaOp x) {
     n *= left[widest];
   }
   return xla::Slice(x, start, limits, stride);
+}
+
+// The first input, what Pack makes of a tensor. The builder of a computation
+// would end the process when asked for the shape of what it has refused.
+absl::Status CheckStream(const char* name, XlaOpKernelContext* ctx,
+                         const Packing& packing) {
+  return CheckShape(name, ShapeOf(ctx, 0), TensorShape(packing.stream_dims()),
+                    absl::StrCat("that of ", packing.bits,
+                                 " bits a value for a tensor of shape ",
+                                 TensorShape(packing.dims).DebugString(),
+                                 " under XLA"));
 }
 
 absl::Status CheckBits(int bits) {
@@ -238,10 +259,7 @@ class CompressXla : public Lowering {
 
   void Compile(XlaOpKernelContext* ctx) override {
     const XlaOp x = ctx->Input(0), state = ctx->Input(1);
-    OP_REQUIRES(ctx, Size(state) == kStateFields,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "state must have ", static_cast<int>(kStateFields),
-                    " elements, got ", Size(state))));
+    OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 1)));
     const Packing packing(Dims(x), rate_.bits);
     if (Size(x) == 0) {
       ctx->SetOutput(0, x);
@@ -268,7 +286,7 @@ class CompressXla : public Lowering {
         Running(Field(state, kRunningSigma), sigma),
         CountAll(xla::Not(IsZero(sample))) / count,
         sigma,
-        Scalar(x, packing.stream_bytes()),
+        Scalar(x, TensorShape(packing.stream_dims()).num_elements()),
         range,
         xla::Max(Field(state, kSaturated), share),
         xla::Max(largest, Running(Field(state, kRunningRange), largest))};
@@ -333,18 +351,14 @@ class DecompressXla : public Lowering {
   }
 
   void Compile(XlaOpKernelContext* ctx) override {
-    tensorflow::TensorShape shape;
+    TensorShape shape;
     OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(1, &shape));
     const auto dims = shape.dim_sizes();
     const Packing packing(dims, rate_.bits);
-    const XlaOp stream = ctx->Input(0);
-    OP_REQUIRES(ctx, Size(stream) == packing.stream_bytes(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "a stream of ", rate_.bits, " bits a value for shape ",
-                    shape.DebugString(), " has ", packing.stream_bytes(),
-                    " bytes, got ", Size(stream))));
-    const XlaOp x_hat = rate_.Decode(
-        packing.Unpack(Gated(on_cpu_, stream, ctx->Input(2))), StepOf(ctx->Input(3)));
+    OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
+    OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
+    const XlaOp stream = Gated(on_cpu_, ctx->Input(0), ctx->Input(2));
+    const XlaOp x_hat = rate_.Decode(packing.Unpack(stream), StepOf(ctx->Input(3)));
     ctx->SetOutput(0,
                    xla::Reshape(xla::ConvertElementType(
                                     x_hat, ctx->output_xla_type(0)),
@@ -355,9 +369,13 @@ class DecompressXla : public Lowering {
   FixedRate rate_;
 };
 
-// dy where a code is not zero, times `on`; elsewhere times `off`.
-XlaOp MaskedGradient(bool on_cpu, XlaOp stream, XlaOp dy, int bits, float on, float off) {
-  const XlaOp codes = Packing(Dims(dy), bits).Unpack(Gated(on_cpu, stream, dy));
+// Sets dx: dy where a code is not zero, times `on`; elsewhere times `off`.
+void MaskGradient(bool on_cpu, XlaOpKernelContext* ctx, const char* name, int bits,
+                  float on, float off) {
+  const XlaOp dy = ctx->Input(1);
+  const Packing packing(Dims(dy), bits);
+  OP_REQUIRES_OK(ctx, CheckStream(name, ctx, packing));
+  const XlaOp codes = packing.Unpack(Gated(on_cpu, ctx->Input(0), dy));
   const XlaOp set =
       xla::Reshape(xla::Ne(codes, xla::ZerosLike(codes)), Dims(dy));
   auto times = [&](float factor) {
@@ -365,7 +383,7 @@ XlaOp MaskedGradient(bool on_cpu, XlaOp stream, XlaOp dy, int bits, float on, fl
     if (factor == 0) return xla::ZerosLike(dy);
     return dy * xla::FullLike(dy, factor);
   };
-  return xla::Select(set, times(on), times(off));
+  ctx->SetOutput(0, xla::Select(set, times(on), times(off)));
 }
 
 class StreamMaskGradXla : public Lowering {
@@ -375,7 +393,7 @@ class StreamMaskGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, CheckBits(bits_));
   }
   void Compile(XlaOpKernelContext* ctx) override {
-    ctx->SetOutput(0, MaskedGradient(on_cpu_, ctx->Input(0), ctx->Input(1), bits_, 1, 0));
+    MaskGradient(on_cpu_, ctx, "stream", bits_, 1, 0);
   }
 
  private:
@@ -407,8 +425,7 @@ class BitmaskGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("off", &off_));
   }
   void Compile(XlaOpKernelContext* ctx) override {
-    ctx->SetOutput(0,
-                   MaskedGradient(on_cpu_, ctx->Input(0), ctx->Input(1), 1, on_, off_));
+    MaskGradient(on_cpu_, ctx, "bits", 1, on_, off_);
   }
 
  private:
@@ -453,8 +470,15 @@ class MaxPoolXla : public PoolXla {
   void Compile(XlaOpKernelContext* ctx) override {
     PoolShape p;
     XlaOp x = ctx->Input(0);
-    OP_REQUIRES_OK(ctx, attrs_.Shape(tensorflow::TensorShape(Dims(x)), &p));
+    OP_REQUIRES_OK(ctx, attrs_.Shape(ShapeOf(ctx, 0), &p));
     xla::XlaBuilder* b = x.builder();
+    const TensorShape out = attrs_.Output(p);
+    const Packing packing(out.dim_sizes(), bits());
+    if (out.num_elements() == 0) {
+      ctx->SetOutput(0, Zeros(b, ctx->input_xla_type(0), out.dim_sizes()));
+      ctx->SetOutput(1, Zeros(b, xla::U8, packing.stream_dims()));
+      return;
+    }
     const int first = 3 - rank();  // PoolShape counts from three dimensions
     xla::PaddingConfig padding = xla::MakeNoPaddingConfig(rank() + 2);
     for (int d = 0; d < rank(); ++d) {
@@ -492,8 +516,7 @@ class MaxPoolXla : public PoolXla {
       index = xla::Select(beats, here, index);
     }
     ctx->SetOutput(0, y);
-    ctx->SetOutput(
-        1, Fence(on_cpu_, {Packing(Dims(index), bits()).Pack(index)})[0]);
+    ctx->SetOutput(1, Fence(on_cpu_, {packing.Pack(index)})[0]);
   }
 };
 
@@ -502,14 +525,22 @@ class MaxPoolGradXla : public PoolXla {
   using PoolXla::PoolXla;
 
   void Compile(XlaOpKernelContext* ctx) override {
-    tensorflow::TensorShape in;
+    TensorShape in;
     OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(2, &in));
     PoolShape p;
     OP_REQUIRES_OK(ctx, attrs_.Shape(in, &p));
+    const TensorShape out = attrs_.Output(p);
+    OP_REQUIRES_OK(ctx, CheckShape("dy", ShapeOf(ctx, 1), out,
+                                   "that of the pooling output"));
+    const Packing packing(out.dim_sizes(), bits());
+    OP_REQUIRES_OK(ctx, CheckStream("index", ctx, packing));
     const XlaOp dy = F32(ctx->Input(1));
+    if (out.num_elements() == 0) {
+      ctx->SetOutput(0, Zeros(dy.builder(), ctx->output_xla_type(0), in.dim_sizes()));
+      return;
+    }
     const XlaOp index = xla::ConvertElementType(
-        Packing(Dims(dy), bits()).Unpack(Gated(on_cpu_, ctx->Input(0), ctx->Input(1))),
-        xla::U8);
+        packing.Unpack(Gated(on_cpu_, ctx->Input(0), ctx->Input(1))), xla::U8);
     const int first = 3 - rank();
     XlaOp dx;
     for (int position = 0; position < window_; ++position) {
@@ -541,20 +572,24 @@ class BatchNormGradXla : public Lowering {
   }
 
   void Compile(XlaOpKernelContext* ctx) override {
+    int64_t channels = 0;
+    OP_REQUIRES_OK(ctx, BatchNormChannelsOf(
+                            [&](int i) { return ShapeOf(ctx, i); }, &channels));
+    OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 5)));
     const XlaOp dy = F32(ctx->Input(1));
     const std::vector<int64_t> dims = Dims(dy);
+    const Packing packing(dims, rate_.bits);
+    OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
     const int64_t last = dims.size() - 1;
     auto by_channel = [&](XlaOp vector) {
       return xla::BroadcastInDim(vector, dims, {last});
     };
     const XlaOp stream = Gated(on_cpu_, ctx->Input(0), ctx->Input(1));
-    const XlaOp x_hat = rate_.Decode(Packing(dims, rate_.bits).Unpack(stream),
-                                     StepOf(ctx->Input(5)));
+    const XlaOp x_hat = rate_.Decode(packing.Unpack(stream), StepOf(ctx->Input(5)));
     const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
     const XlaOp x_norm =
         (x_hat - by_channel(ctx->Input(3))) * by_channel(inv_std);
     const XlaOp dbeta = SumPixels(dy), dgamma = SumPixels(dy * x_norm);
-    const int64_t channels = std::max<int64_t>(1, dims[last]);
     const XlaOp pixels = xla::FullLike(
         dbeta, static_cast<float>(std::max<int64_t>(1, Size(dy) / channels)));
     const XlaOp dx =
@@ -582,6 +617,7 @@ class GradientStatsXla : public Lowering {
   using Lowering::Lowering;
 
   void Compile(XlaOpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, CheckStatsInputs(ShapeOf(ctx, 1), ShapeOf(ctx, 2)));
     const XlaOp dy = F32(ctx->Input(0)), previous = ctx->Input(2);
     const std::vector<int64_t> dims = Dims(dy);
     if (Size(dy) == 0) {

@@ -8,6 +8,7 @@ namespace {
 
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
+using tensorflow::TensorShape;
 
 struct Cpu {
   static Status Pack(OpKernelContext* ctx, const Tensor& x, float lower,
@@ -51,16 +52,15 @@ class DropoutOp : public tensorflow::OpKernel {
     const Tensor& x = ctx->input(0);
     const Tensor& key = ctx->input(1);
     const Tensor& counter = ctx->input(2);
-    OP_REQUIRES(ctx, key.NumElements() == 1 && counter.NumElements() == 2,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "key must have 1 and counter 2 elements, got ", key.NumElements(),
-                    " and ", counter.NumElements())));
+    const char* const of_seed = "what StatelessRandomGetKeyCounter makes of a seed";
+    OP_REQUIRES_OK(ctx, CheckShape("key", key.shape(), TensorShape({1}), of_seed));
+    OP_REQUIRES_OK(ctx, CheckShape("counter", counter.shape(), TensorShape({2}), of_seed));
     Tensor* y = nullptr;
     Tensor* bits = nullptr;
     OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(
-                 1, tensorflow::TensorShape({BitmaskBytes(x.NumElements())}), &bits));
+                 1, TensorShape({BitmaskBytes(x.NumElements())}), &bits));
     const auto words = counter.flat<uint64_t>();
     const Philox philox = {key.flat<uint64_t>()(0), {words(0), words(1)}};
     Dropout(Data(x), ToDType(x.dtype()), x.NumElements(), rate_, scale_, philox,

@@ -106,11 +106,8 @@ class MaxPoolGradOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(ctx->input(2), &in));
     PoolShape p;
     OP_REQUIRES_OK(ctx, attrs_.Shape(in, &p));
-    OP_REQUIRES(ctx, dy.shape() == attrs_.Output(p),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "dy must have the shape of the pooling output, ",
-                    attrs_.Output(p).DebugString(), ", got ",
-                    dy.shape().DebugString())));
+    OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), attrs_.Output(p),
+                                   "that of the pooling output"));
     OP_REQUIRES(ctx, index.NumElements() == PoolIndexBytes(p),
                 absl::InvalidArgumentError(absl::StrCat(
                     "index must have ", PoolIndexBytes(p), " bytes, got ",

@@ -42,6 +42,8 @@ class MemoryLimitOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, CheckShape("limit_bytes", ctx->input(1).shape(),
+                                   tensorflow::TensorShape(), "a scalar"));
     const int64_t limit = ctx->input(1).scalar<int64_t>()();
     tensorflow::Allocator* allocator = ctx->device()->GetAllocator({});
     const auto stats = allocator->GetStats();

@@ -3,11 +3,20 @@
 #ifndef TF_COMPTRAIN_CC_KERNELS_MEASURE_KERNELS_H_
 #define TF_COMPTRAIN_CC_KERNELS_MEASURE_KERNELS_H_
 
-#include "absl/strings/str_cat.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace comptrain {
+
+// `enabled` and `previous`, on every device.
+inline absl::Status CheckStatsInputs(const tensorflow::TensorShape& enabled,
+                                     const tensorflow::TensorShape& previous) {
+  const absl::Status s =
+      CheckShape("enabled", enabled, tensorflow::TensorShape(), "a scalar");
+  if (!s.ok()) return s;
+  return CheckShape("previous", previous, tensorflow::TensorShape({3}),
+                    "zeros or the stats of an earlier call");
+}
 
 template <class Device>
 class GradientStatsOp : public tensorflow::OpKernel {
@@ -17,10 +26,8 @@ class GradientStatsOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* ctx) override {
     const tensorflow::Tensor& dy = ctx->input(0);
     const tensorflow::Tensor& previous = ctx->input(2);
-    OP_REQUIRES(ctx, previous.NumElements() == 3,
-                absl::InvalidArgumentError(
-                    absl::StrCat("previous must have 3 elements, got ",
-                                 previous.NumElements())));
+    OP_REQUIRES_OK(ctx,
+                   CheckStatsInputs(ctx->input(1).shape(), previous.shape()));
     if (!ctx->input(1).scalar<bool>()() || dy.NumElements() == 0) {
       ctx->set_output(0, previous);
       return;

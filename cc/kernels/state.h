@@ -3,6 +3,9 @@
 #ifndef TF_COMPTRAIN_CC_KERNELS_STATE_H_
 #define TF_COMPTRAIN_CC_KERNELS_STATE_H_
 
+#include "cc/kernels/util.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
 namespace comptrain {
 
 enum StateField {
@@ -22,6 +25,11 @@ enum StateField {
 // outlier of 1e30 would widen a bound for hundreds of steps. A scale that did
 // grow is followed at 1.9 times a step, at a decay of 0.9.
 constexpr float kLargestJump = 10;
+
+inline absl::Status CheckState(const tensorflow::TensorShape& shape) {
+  return CheckShape("state", shape, tensorflow::TensorShape({kStateFields}),
+                    "zeros or the new_state of an earlier call");
+}
 
 }  // namespace comptrain
 

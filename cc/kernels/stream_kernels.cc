@@ -28,7 +28,7 @@ class CompressOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& state_tensor = ctx->input(1);
-    OP_REQUIRES_OK(ctx, attrs_.CheckState(state_tensor));
+    OP_REQUIRES_OK(ctx, CheckState(state_tensor.shape()));
     const float* state = state_tensor.flat<float>().data();
     EncodeParams params = attrs_.Params(x);
     const ParallelFor threads = WorkerThreads(ctx);

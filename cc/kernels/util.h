@@ -1,14 +1,15 @@
 // What every kernel here needs: codec status to op status, TensorFlow dtype to
-// codec dtype, the device's worker threads as a ParallelFor.
+// codec dtype, the device's worker threads as a ParallelFor, shapes checked.
 #ifndef TF_COMPTRAIN_CC_KERNELS_UTIL_H_
 #define TF_COMPTRAIN_CC_KERNELS_UTIL_H_
 
-#include <string>
-
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "cc/codec/parallel.h"
 #include "cc/codec/status.h"
 #include "cc/codec/stream.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 #include "tensorflow/core/public/version.h"
 
@@ -45,6 +46,17 @@ inline ParallelFor WorkerThreads(tensorflow::OpKernelContext* ctx) {
 // Channels are the last dimension; a scalar has one.
 inline int64_t Channels(const tensorflow::TensorShape& shape) {
   return shape.dims() == 0 ? 1 : shape.dim_size(shape.dims() - 1);
+}
+
+// Whether an argument has the shape that it must have, which `why` explains.
+inline absl::Status CheckShape(absl::string_view name,
+                               const tensorflow::TensorShape& shape,
+                               const tensorflow::TensorShape& wanted,
+                               absl::string_view why) {
+  if (shape == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must have shape ", wanted.DebugString(), ", ", why,
+                   ", got ", shape.DebugString()));
 }
 
 inline const void* Data(const tensorflow::Tensor& t) {

@@ -16,7 +16,7 @@ REGISTER_OP("Comptrain>GeluGrad")
     .Input("dy: T")
     .Output("dx: T")
     .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn(shape_inference::UnchangedShape)
+    .SetShapeFn(shape_inference::MergeBothInputsShapeFn)
     .Doc("dx = dy (Phi(x) + x Phi'(x)), in the memory of an input where nothing else reads it.");
 
 }  // namespace tensorflow

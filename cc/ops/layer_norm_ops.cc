@@ -25,7 +25,7 @@ REGISTER_OP("Comptrain>LayerNormGrad")
     .Attr("T: {float, bfloat16, half}")
     .Attr("epsilon: float")
     .SetShapeFn([](shape_inference::InferenceContext* c) {
-      c->set_output(0, c->input(0));
+      TF_RETURN_IF_ERROR(shape_inference::MergeBothInputsShapeFn(c));
       c->set_output(1, c->input(2));
       c->set_output(2, c->input(2));
       return absl::OkStatus();

@@ -38,6 +38,8 @@ REGISTER_OP("Comptrain>MemoryLimit")
     .Attr("T: type")
     .Attr("where: string = ''")
     .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
       c->set_output(0, c->input(0));
       return absl::OkStatus();
     })

@@ -15,6 +15,7 @@
 #include "cc/codec/batch_norm.h"
 #include "cc/codec/plane.h"
 #include "cc/codec/rans.h"
+#include "cc/codec/test_isas.h"
 #include "cc/codec/zvc.h"
 
 namespace comptrain {
@@ -27,20 +28,12 @@ using Reader = std::function<Status(const uint8_t* stream, size_t bytes,
                                     DType dtype, int64_t n, uint8_t* out,
                                     Isa isa)>;
 
-inline std::vector<Isa> Isas() {
-  std::vector<Isa> isas;
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-    if (IsaAvailable(isa)) isas.push_back(isa);
-  }
-  return isas;
-}
-
 // Reads the stream as it is and, since fuzzers change lengths more often than
 // total_bytes along with them, with that field corrected. Returns how often it
 // decoded.
 inline int ReadEverywhere(const uint8_t* data, size_t size,
                           const Reader& reader) {
-  static const std::vector<Isa> isas = Isas();
+  static const std::vector<Isa> isas = AvailableIsas();
   StreamHeader h = {};
   if (size > 0) std::memcpy(&h, data, std::min(size, sizeof h));
   if (h.n > static_cast<uint64_t>(kMaxElements) || h.dtype > 2) {

@@ -1,5 +1,5 @@
-// Chooses the instruction set at run time.
-#include "cc/codec/plane.h"
+#include "cc/codec/isa.h"
+
 #include "cc/codec/plane_tile.h"
 
 namespace comptrain {
@@ -53,18 +53,4 @@ bool IsaAvailable(Isa isa) {
   return false;
 }
 
-namespace plane {
-
-TileKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
-  const bool best = isa == Isa::kBest;
-  if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512)) {
-    return Avx512Kernels(dtype, coding);
-  }
-  if ((best || isa == Isa::kAvx2) && IsaAvailable(Isa::kAvx2)) {
-    return Avx2Kernels(dtype, coding);
-  }
-  return ScalarKernels(dtype, coding);
-}
-
-}  // namespace plane
 }  // namespace comptrain
