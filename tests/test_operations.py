@@ -106,13 +106,28 @@ def test_held_bytes_fall():
 
 
 @pytest.mark.parametrize(
-    "case", ["log", "quotient", "root", "maximum_of_all", "unequal_windows", "lambda", "images"]
+    "case",
+    [
+        "log",
+        "quotient",
+        "root",
+        "std",
+        "unit",
+        "unit_layer",
+        "maximum_of_all",
+        "unequal_windows",
+        "lambda",
+        "images",
+    ],
 )
 def test_what_is_kept_has_a_reason(case):
     operation, reason = {
         "log": (lambda x, y: ops.log(ops.exp(x)), "without bound"),
         "quotient": (lambda x, y: x / ops.exp(y), "without bound"),
         "root": (lambda x, y: ops.exp(x) ** 0.5, "without bound"),
+        "std": (lambda x, y: ops.std(x, axis=(1, 2), keepdims=True), "without bound"),
+        "unit": (lambda x, y: ops.normalize(x), "without bound"),
+        "unit_layer": (lambda x, y: layers.UnitNormalization()(x), "without bound"),
         "unequal_windows": (lambda x, y: layers.AdaptiveMaxPooling2D(4)(x), "windows of unequal size"),
         "lambda": (lambda x, y: layers.Lambda(lambda t: 2 * t)(x), "Recompute(layer) holds the exact input"),
         "images": (lambda x, y: layers.RandomFlip()(x), "Recompute(layer) holds its input"),
@@ -121,6 +136,16 @@ def test_what_is_kept_has_a_reason(case):
     model = build(lambda x, y, gate: operation(x, y))
     (row,) = ct.compress_model(model).skipped
     assert reason in row.note
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_cosines_stay_plain(normalize):
+    x = keras.Input((100,))
+    dot = layers.Dot(1, normalize=normalize, name="dot")([layers.Dense(100)(x), layers.Dense(100)(x)])
+    rows = [
+        row for row in ct.compress_model(keras.Model(x, layers.Dense(4)(dot))).skipped if row.layer == "dot"
+    ]
+    assert bool(rows) == normalize and all("without bound" in row.note for row in rows)
 
 
 def test_a_constant_keeps_no_tensor():

@@ -28,6 +28,7 @@ from tf_comptrain.rules.differentiate import from_choice, from_input, from_input
 from tf_comptrain.storage import worth_holding
 
 NO_REPLAY = "Keras 2 cannot draw its random numbers again"
+UNBOUNDED = "its gradient grows without bound, and an error of its input with it"
 
 
 class FromInput(Rule):
@@ -54,6 +55,21 @@ class FromInput(Rule):
         if self.recompute:
             return from_inputs(fn, [x], [context.sites["input"]], context.layer, recompute=True)
         return from_input(fn, x, context.sites["input"], context.layer)
+
+
+class Unbounded(Rule):
+    """Stays plain."""
+
+    storages = (KEEP,)
+
+    def obstacle(self, layer):
+        return UNBOUNDED
+
+    def saves(self, layer, storage):
+        return (Save("input", "input"),)
+
+    def call(self, context: Context, *args, **kwargs):
+        return context.original(*args, **kwargs)
 
 
 class FromInputs(Rule):
@@ -96,6 +112,11 @@ class FromInputs(Rule):
         layer = context.layer
         inputs = [flat[k] for k in sites]
         return from_inputs(run, inputs, list(sites.values()), layer, recompute=self.draws(layer))
+
+
+class _Dot(FromInputs):
+    def obstacle(self, layer):
+        return UNBOUNDED if layer.normalize else None  # over a length, which may be near zero
 
 
 class Softmax(FromInput):
@@ -149,7 +170,8 @@ def _inputs_of(layer: keras.layers.Layer) -> int:
 
 
 # Each factor of a product is the other's gradient.
-register_rule(keras.layers.Multiply, keras.layers.Dot)(FromInputs())
+register_rule(keras.layers.Multiply)(FromInputs())
+register_rule(keras.layers.Dot)(_Dot())
 register_rule(keras.layers.Maximum)(Extreme(tf.maximum, tf.greater_equal))
 register_rule(keras.layers.Minimum)(Extreme(tf.minimum, tf.less_equal))
 register_rule(keras.layers.Attention, keras.layers.AdditiveAttention)(
@@ -158,10 +180,11 @@ register_rule(keras.layers.Attention, keras.layers.AdditiveAttention)(
 register_rule(
     *(
         getattr(keras.layers, name)
-        for name in ("GroupNormalization", "RMSNormalization", "UnitNormalization")
+        for name in ("GroupNormalization", "RMSNormalization")
         if hasattr(keras.layers, name)
     )
 )(FromInput("norm"))
+register_rule(keras.layers.UnitNormalization)(Unbounded())
 register_rule(keras.layers.ELU, keras.layers.PReLU)(FromInput("nonlinear"))
 register_rule(keras.layers.Softmax)(Softmax())
 register_rule(*_keras.application_layers("LayerScale"))(FromInput("linear"))

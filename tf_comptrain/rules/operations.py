@@ -11,9 +11,7 @@ from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.activation import Activation, Mask, Slopes, gelu_tanh
 from tf_comptrain.rules.base import BITMASK, KEEP, Context, Passive, Rule, Save, is_tensor, register_rule
 from tf_comptrain.rules.differentiate import from_choice, from_sign
-from tf_comptrain.rules.elementwise import Extreme, FromInputs, Softmax, as_tensors
-
-_UNBOUNDED = "its gradient grows without bound, and an error of its input with it"
+from tf_comptrain.rules.elementwise import UNBOUNDED, Extreme, FromInputs, Softmax, Unbounded, as_tensors
 
 
 def _register(rule: Rule, *names: str) -> None:
@@ -27,27 +25,12 @@ class _Product(FromInputs):
         return super().saves(layer, storage) if _keras.input_count(layer) != 1 else ()
 
 
-class _Unbounded(Rule):
-    """Stays plain."""
-
-    storages = (KEEP,)
-
-    def obstacle(self, layer):
-        return _UNBOUNDED
-
-    def saves(self, layer, storage):
-        return (Save("input", "input"),)
-
-    def call(self, context: Context, *args, **kwargs):
-        return context.original(*args, **kwargs)
-
-
 class _Quotient(Passive):
     """By a constant."""
 
     def obstacle(self, layer):
         divisor, in_graph = _keras.call_arguments(layer)[1]
-        return _UNBOUNDED if in_graph else None
+        return UNBOUNDED if in_graph else None
 
     def saves(self, layer, storage):
         return (Save("input", "input"),) if self.obstacle(layer) else ()
@@ -59,7 +42,7 @@ class _Power(FromInputs):
     def obstacle(self, layer):
         exponent, in_graph = _keras.call_arguments(layer)[1]
         whole = not in_graph and isinstance(exponent, (int, float)) and exponent >= 1 and exponent % 1 == 0
-        return None if whole else _UNBOUNDED
+        return None if whole else UNBOUNDED
 
 
 class _Where(Rule):
@@ -130,7 +113,7 @@ _register(
     "Glu", "HardSigmoid", "HardSilu", "LogSigmoid", "LogSoftmax", "Logaddexp", "Logsumexp", "Selu", "Sin", "Sinh",
     "Softplus", "Softsign", "Square", "Squareplus", "TanhShrink",
 )  # fmt: skip
-_register(FromInputs("norm"), "LayerNorm", "Normalize", "RMSNorm", "Std", "Var")
+_register(FromInputs("norm"), "LayerNorm", "RMSNorm", "Var")
 _register(FromInputs("linear"), "Conv", "ConvTranspose", "DepthwiseConv")
 _register(Extreme(tf.maximum, tf.greater_equal), "Maximum")
 _register(Extreme(tf.minimum, tf.less_equal), "Minimum")
@@ -139,7 +122,7 @@ _register(_Absolute(), "Absolute", "Abs")
 _register(_Quotient(), "Divide", "TrueDivide")
 _register(_Power(), "Power")
 _register(
-    _Unbounded(),
+    Unbounded(),
     "Arccos", "Arccosh", "Arcsin", "Arctanh", "Cbrt", "DivideNoNan", "Erfinv", "Hypot", "Log", "Log10", "Log1p",
-    "Log2", "Reciprocal", "Rsqrt", "Sqrt", "Tan",
+    "Log2", "Normalize", "Reciprocal", "Rsqrt", "Sqrt", "Std", "Tan",
 )  # fmt: skip
