@@ -192,6 +192,8 @@ def test_the_report_of_a_small_step_has_no_timelines(compress):
     assert "256 kB: pass a larger batch" in " ".join(str(found).split())
     with pytest.raises(ValueError, match="256 kB"):
         found.plot("memory.png")
+    with pytest.raises(RuntimeError, match="samples have no buffer .* memory.measure_step"):
+        ct.memory.predict_peak(model, 4)
 
 
 def test_a_compressed_model_stays_compressed_after_a_report():

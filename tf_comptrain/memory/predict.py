@@ -15,7 +15,7 @@ from tf_comptrain.memory.best_fit import BestFit
 from tf_comptrain.memory.explain import batch_of, trace_model, trace_steps
 from tf_comptrain.memory.measure import state_restored
 from tf_comptrain.memory.saved import SavedTensor, saved_tensors
-from tf_comptrain.memory.trace import Event, Trace
+from tf_comptrain.memory.trace import Event, NothingRecordedError, Trace
 
 # Smaller ones would leave streams below the 256 kB from which on TensorFlow records a buffer.
 _SMALL_BATCHES = (4, 8)
@@ -51,7 +51,8 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
     Raises:
       ValueError: The model is not compiled, `batch_size` is no whole number of at least 1, `x` is too
         short, or the model has no input shapes to make a random batch from.
-      RuntimeError: The profiler runs already, or records no allocations in this TensorFlow build.
+      RuntimeError: The profiler runs already, or records no allocations: of too small a model, or in this
+        TensorFlow build.
 
     Example:
       >>> ct.memory.predict_peak(model, 256) / 1e9
@@ -60,8 +61,15 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
     (small_x, small_y), (large_x, large_y) = (
         _first(count, *batch_of(model, count if x is None else x, y)) for count in _SMALL_BATCHES
     )
-    small = trace_model(model, small_x, small_y)
-    traces = trace_steps(model, large_x, large_y, _TRACES)
+    try:
+        small = trace_model(model, small_x, small_y)
+        traces = trace_steps(model, large_x, large_y, _TRACES)
+    except NothingRecordedError:
+        raise NothingRecordedError(
+            f"Steps of {' and '.join(map(str, _SMALL_BATCHES))} samples have no buffer of 256 kB, from which on "
+            f"TensorFlow records them, so that nothing can be predicted. Model {model.name!r} is small: measure a "
+            "batch of the size itself, memory.measure_step(model, x, y). If that reads 0, this build counts none."
+        ) from None
     with state_restored(model):
         saved = saved_tensors(model, large_x, large_y)
     peaks = [peak_at(batch_size, small, large, _SMALL_BATCHES, saved) for large in traces]
