@@ -1,5 +1,7 @@
 """ct.Recompute: the training of plain Keras, with only a block's input held."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,6 +53,39 @@ def test_fit_gives_the_weights_of_plain_keras(eager):
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-4)
     for a, b in zip(ours, plain):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@keras.utils.register_keras_serializable("tests")
+class OwnBlock(layers.Layer):
+    """As one writes them: no `build`, no `compute_output_shape`."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.conv, self.norm = layers.Conv2D(8, 3), layers.LayerNormalization()
+
+    def call(self, x):
+        return tf.nn.relu(self.norm(self.conv(x)))
+
+
+@pytest.mark.parametrize("wrap", [ct.Compress, ct.Recompute])
+def test_layers_of_the_user_in_functional_models(wrap, tmp_path):
+    def build(wrap):
+        keras.utils.set_random_seed(0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*build")
+            x = wrap(OwnBlock())(inputs := keras.Input((16, 16, 3)))
+        assert x.shape == (None, 14, 14, 8)
+        return compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalMaxPooling2D()(x))))
+
+    plain, model = build(as_it_is), build(wrap)
+    assert [w.shape for w in model.weights] == [w.shape for w in plain.weights]
+    (loss, ours), (expected, theirs) = gradients(model, X, Y), gradients(plain, X, Y)
+    assert loss == pytest.approx(expected)
+    for a, b in zip(ours.values(), theirs.values()):
+        np.testing.assert_allclose(a, b, atol=0.05 * np.abs(b).max())
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
 @pytest.mark.parametrize("batch", [8, 6, 3])

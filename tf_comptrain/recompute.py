@@ -11,10 +11,11 @@ from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
 from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
+from tf_comptrain.wrapper import Wrapper
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")
-class Recompute(keras.layers.Wrapper):
+class Recompute(Wrapper):
     """Rebuilds a block's activations in the backward pass instead of holding them.
 
     Works inside `fit` on the TensorFlow backend, with BatchNormalization (its statistics are updated
@@ -108,19 +109,8 @@ class Recompute(keras.layers.Wrapper):
                     f"statistics are those of the whole batch. Received: {self._slices}."
                 )
 
-    def compute_output_shape(self, input_shape):
-        return self.layer.compute_output_shape(input_shape)
-
     def get_config(self):
         config = super().get_config()
         bound = None if self._bound is None else list(self._bound)
         own = {"storage": self._storage, "codec": self._codec_name, "error_bound": bound}
         return {**config, **own, "slices": self._slices}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        if isinstance(config.get("error_bound"), (list, tuple)):
-            config["error_bound"] = ErrorBound(*config["error_bound"])
-        layer = keras.layers.deserialize(config.pop("layer"), custom_objects=custom_objects)
-        return cls(layer, **config)

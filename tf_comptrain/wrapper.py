@@ -1,4 +1,4 @@
-"""The layer wrapper, for models built by hand."""
+"""The layer wrapper, for models built by hand, and what it shares with `Recompute`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,32 @@ class _Recompute(Rule):
         return from_input(lambda t: context.original(t, **kwargs), x, context.sites["input"], context.layer)
 
 
+class Wrapper(keras.layers.Wrapper):
+    """A layer that computes what another one does, with an error bound among its arguments."""
+
+    def build(self, input_shape=None):
+        if type(self.layer).build is not keras.layers.Layer.build:  # else it makes its weights when called
+            super().build(input_shape)
+
+    def compute_output_shape(self, input_shape):
+        return self.layer.compute_output_shape(input_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # From the call itself, for the wrapped layer need not have a compute_output_shape of its own. Keras 3.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        bound = config.get("error_bound")
+        if isinstance(bound, (list, tuple)):
+            config["error_bound"] = ErrorBound(*bound)
+        layer = keras.layers.deserialize(config.pop("layer"), custom_objects=custom_objects)
+        return cls(layer, **config)
+
+
 @keras.utils.register_keras_serializable(package="tf_comptrain")
-class Compress(keras.layers.Wrapper):
+class Compress(Wrapper):
     """Holds the saved activations of one layer compressed while it trains.
 
     The explicit form of what `compress_model` does to every layer it knows. A layer without a rule
@@ -88,20 +112,8 @@ class Compress(keras.layers.Wrapper):
     def call(self, inputs, *args, **kwargs):
         return self.layer(inputs, *args, **kwargs)
 
-    def compute_output_shape(self, input_shape):
-        return self.layer.compute_output_shape(input_shape)
-
     def get_config(self):
         config = super().get_config()
         config["codec"] = self._codec_name
         config["error_bound"] = None if self._bound is None else list(self._bound)
         return config
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        bound = config.get("error_bound")
-        if isinstance(bound, (list, tuple)):
-            config["error_bound"] = ErrorBound(*bound)
-        layer = keras.layers.deserialize(config.pop("layer"), custom_objects=custom_objects)
-        return cls(layer, **config)
