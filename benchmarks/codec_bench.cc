@@ -11,7 +11,6 @@
 // thread ran (for a machine shared with others). The last column is memcpy
 // between the same buffers.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/codec/batch_norm_kernels.h"
+#include "cc/codec/check_params.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/plane_ranges.h"
 #include "cc/codec/plane_strips.h"
@@ -14,7 +15,6 @@
 namespace comptrain {
 namespace {
 
-using plane::FirstFailure;
 using plane::kLanes;
 using plane::Strip;
 
@@ -65,7 +65,7 @@ struct TensorSource {
   DType dtype() const { return type; }
   int64_t n() const { return count; }
   bool flat() const { return true; }
-  int64_t ranges() const { return plane::CeilDiv(count, kRangeValues); }
+  int64_t ranges() const { return CeilDiv(count, kRangeValues); }
 
   template <class Work>
   Status Run(const ParallelFor& parallel, int64_t items, int64_t cost,
@@ -195,7 +195,7 @@ Status Gradient<Source>::SumAll(Sums* total) const {
   const int64_t n_blocks = Blocks(source_.n(), ranges, columns_);
   std::vector<Sums> blocks(n_blocks, Sums(columns_));
   const int64_t cost =
-      Source::kCyclesPerRange * plane::CeilDiv(ranges, n_blocks);
+      Source::kCyclesPerRange * CeilDiv(ranges, n_blocks);
   const Status s = source_.Run(
       parallel_, n_blocks, cost,
       [&](int64_t begin, int64_t end, FirstFailure* failure) {
@@ -299,7 +299,7 @@ Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, const void* dy,
                          const BatchNormChannels& of, void* dx, float* dgamma,
                          float* dbeta, const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa('A', isa);
+  Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   plane::StreamView v;
   s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
@@ -321,7 +321,7 @@ Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
                            const void* dy, const BatchNormChannels& of,
                            void* dx, float* dgamma, float* dbeta,
                            const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa('A', isa);
+  Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   s = CheckArguments(dy, of, n, dx, dgamma, dbeta);
   if (!s.ok()) return s;

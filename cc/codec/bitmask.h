@@ -3,7 +3,6 @@
 #ifndef TF_COMPTRAIN_CC_CODEC_BITMASK_H_
 #define TF_COMPTRAIN_CC_CODEC_BITMASK_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "cc/codec/parallel.h"

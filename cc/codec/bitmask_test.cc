@@ -1,7 +1,6 @@
 #include "cc/codec/bitmask.h"
 
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "cc/codec/bitmask_kernels.h"

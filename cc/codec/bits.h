@@ -1,4 +1,4 @@
-// Counting bits and the like, on a CPU and on a GPU.
+// Integer arithmetic, on a CPU and on a GPU.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
 #ifndef TF_COMPTRAIN_CC_CODEC_BITS_H_
@@ -33,6 +33,10 @@ COMPTRAIN_HD static inline int BitLength(uint32_t v) {
 #else
   return v == 0 ? 0 : 32 - __builtin_clz(v);
 #endif
+}
+
+COMPTRAIN_HD static inline int64_t CeilDiv(int64_t a, int64_t b) {
+  return a / b + (a % b != 0);
 }
 
 }  // namespace comptrain

@@ -7,22 +7,27 @@
 namespace comptrain {
 namespace {
 
-// "codec <letter>: <argument> must <rule>, got <value>; <remedy>"
-Status Invalid(char codec, const std::string& rule, const std::string& got,
+// "codec A: <argument> must <rule>, got <value>; <remedy>"
+Status Invalid(CodecId codec, const std::string& rule, const std::string& got,
                const std::string& remedy) {
-  return Status::Invalid(std::string("codec ") + codec + ": " + rule +
-                         ", got " + got + "; " + remedy);
+  return Status::Invalid(CodecLabel(codec) + ": " + rule + ", got " + got +
+                         "; " + remedy);
 }
 
 }  // namespace
 
-Status CheckIsa(char codec, Isa isa) {
+std::string CodecLabel(CodecId codec) {
+  const char letter = static_cast<char>('A' + static_cast<int>(codec) - 1);
+  return std::string("codec ") + letter;
+}
+
+Status CheckIsa(CodecId codec, Isa isa) {
   if (IsaAvailable(isa)) return {};
   return Invalid(codec, "isa must be an instruction set of this machine",
                  std::to_string(static_cast<int>(isa)), "use Isa::kBest");
 }
 
-Status CheckTensor(char codec, int64_t n, int64_t channels, DType dtype,
+Status CheckTensor(CodecId codec, int64_t n, int64_t channels, DType dtype,
                    Isa isa) {
   if (n < 0) {
     return Invalid(codec, "n must be at least 0", std::to_string(n),
@@ -43,7 +48,7 @@ Status CheckTensor(char codec, int64_t n, int64_t channels, DType dtype,
   return CheckIsa(codec, isa);
 }
 
-Status CheckParams(char codec, const PlaneParams& params, Isa isa) {
+Status CheckParams(CodecId codec, const PlaneParams& params, Isa isa) {
   const Status s =
       CheckTensor(codec, params.n, params.channels, params.dtype, isa);
   if (!s.ok() || plane::BoundSupported(params.eb)) return s;
@@ -53,11 +58,23 @@ Status CheckParams(char codec, const PlaneParams& params, Isa isa) {
                  "uncompressed");
 }
 
-Status CheckSize(char codec, int64_t n, int64_t chunks,
+Status CheckSize(CodecId codec, int64_t n, int64_t chunks,
                  uint64_t payload_offset) {
   if (chunks <= UINT32_MAX && payload_offset <= UINT32_MAX) return {};
   return Invalid(codec, "n must fit into one stream", std::to_string(n),
                  "split the tensor");
+}
+
+Status CheckWords(CodecId codec, uint64_t words) {
+  if (words <= UINT32_MAX) return {};
+  return Invalid(codec, "a stream holds at most 2^32 - 1 words",
+                 std::to_string(words), "split the tensor");
+}
+
+Status OutOfMemory(CodecId codec, const char* doing, const std::exception& e) {
+  return Status::Invalid(CodecLabel(codec) + ": " + doing + " failed, " +
+                         e.what() +
+                         "; free host memory or lower the batch size");
 }
 
 }  // namespace comptrain

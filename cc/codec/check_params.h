@@ -1,8 +1,10 @@
-// The checks of parameters that encoders have in common.
+// What the encoders of all codecs check of their parameters, and how they say it.
 #ifndef TF_COMPTRAIN_CC_CODEC_CHECK_PARAMS_H_
 #define TF_COMPTRAIN_CC_CODEC_CHECK_PARAMS_H_
 
 #include <cstdint>
+#include <exception>
+#include <string>
 
 #include "cc/codec/plane.h"
 #include "cc/codec/status.h"
@@ -10,20 +12,28 @@
 
 namespace comptrain {
 
-// The tensor, and whether this machine has the instruction set. codec: its
-// letter, as messages name it.
-Status CheckTensor(char codec, int64_t n, int64_t channels, DType dtype,
+// "codec A", as messages name it.
+std::string CodecLabel(CodecId codec);
+
+// The tensor, and whether this machine has the instruction set.
+Status CheckTensor(CodecId codec, int64_t n, int64_t channels, DType dtype,
                    Isa isa);
 
 // The same and the error bound.
-Status CheckParams(char codec, const PlaneParams& params, Isa isa);
+Status CheckParams(CodecId codec, const PlaneParams& params, Isa isa);
 
 // Whether a stream with so many chunks and such a payload offset can be laid
 // out.
-Status CheckSize(char codec, int64_t n, int64_t chunks,
+Status CheckSize(CodecId codec, int64_t n, int64_t chunks,
                  uint64_t payload_offset);
 
-Status CheckIsa(char codec, Isa isa);
+// Whether a stream's table can count so many words of payload.
+Status CheckWords(CodecId codec, uint64_t words);
+
+// doing: "encoding" or "decoding".
+Status OutOfMemory(CodecId codec, const char* doing, const std::exception& e);
+
+Status CheckIsa(CodecId codec, Isa isa);
 
 }  // namespace comptrain
 

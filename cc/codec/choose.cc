@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "cc/codec/half.h"
 #include "cc/codec/rans_layout.h"
 
 namespace comptrain {

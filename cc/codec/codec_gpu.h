@@ -4,7 +4,6 @@
 #define TF_COMPTRAIN_CC_CODEC_CODEC_GPU_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "cc/codec/codec.h"
 #include "cc/codec/status.h"

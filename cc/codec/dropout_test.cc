@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "cc/codec/bitmask.h"
 #include "cc/codec/dropout_kernels.h"

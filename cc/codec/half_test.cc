@@ -1,7 +1,6 @@
 #include "cc/codec/half.h"
 
 #include <cmath>
-#include <random>
 
 #include "cc/codec/testing.h"
 

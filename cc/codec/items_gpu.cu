@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cc/codec/bitmask.h"
+#include "cc/codec/bits.h"
 #include "cc/codec/items.h"
 #include "cc/codec/stream_gpu_kernels.h"
 
@@ -20,8 +21,6 @@ __global__ void __launch_bounds__(kThreadsPerBlock) RunItems(F f, int64_t n) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreadsPerBlock + threadIdx.x;
   for (; i < n; i += step) f(i);
 }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // f(0), ..., f(n - 1), in no order.
 template <class F>
@@ -175,7 +174,7 @@ Status GradientGpuStats(const void* dy, DType dtype, int64_t n,
 
 // The coefficients, then the sums.
 static size_t CoefficientBytes(int64_t channels) {
-  return gpu::Scratch::Align(3 * sizeof(float) * static_cast<size_t>(channels));
+  return AlignSection(3 * sizeof(float) * static_cast<size_t>(channels));
 }
 
 size_t BatchNormGpuScratchBytes(int64_t n, int64_t channels) {

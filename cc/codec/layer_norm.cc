@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "cc/codec/layer_norm_kernels.h"
+#include "cc/codec/bits.h"
 #include "cc/codec/isa.h"
+#include "cc/codec/layer_norm_kernels.h"
 
 namespace comptrain {
 namespace {
@@ -17,8 +18,6 @@ const LayerNormKernels& BestKernels() {
 // A block of rows has sums of its own: neither so few rows that the sums outweigh
 // them, nor more blocks than this.
 constexpr int64_t kFewestRows = 32, kMostBlocks = 64;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

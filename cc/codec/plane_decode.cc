@@ -1,8 +1,7 @@
 // Codec A, decoder and ReLU mask: checks the stream, then works range by range.
-#include <algorithm>
 #include <cstring>
-#include <string>
 
+#include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
 #include "cc/codec/plane.h"
 #include "cc/codec/plane_layout.h"
@@ -12,21 +11,12 @@
 namespace comptrain {
 namespace {
 
+using plane::CopyRows;
 using plane::kLanes;
 using plane::kPixels;
 using plane::kTileValues;
 using plane::StreamView;
 using plane::TilePlace;
-
-// Rows of a tile between a tensor and a compact [32][32] copy; `valid` values.
-void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
-              int64_t to_row, int64_t valid_bytes, int64_t tile_row) {
-  for (int64_t done = 0; done < valid_bytes; done += tile_row) {
-    std::memcpy(to, from, std::min(tile_row, valid_bytes - done));
-    from += from_row;
-    to += to_row;
-  }
-}
 
 // The non-zero values of a raw tile.
 void RawMask(const uint32_t* words, DType dtype, int valid,
@@ -43,7 +33,7 @@ void RawMask(const uint32_t* words, DType dtype, int valid,
 
 Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                    int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa('A', isa);
+  Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   StreamView v;
   s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
@@ -81,17 +71,13 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
 Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, const void* dy, void* dx,
                          const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa('A', isa);
+  Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   StreamView v;
   s = plane::OpenStream(stream, stream_bytes, n, &v);
   if (!s.ok()) return s;
-  if (v.quantizer.coding == Coding::kPlain) {
-    return Status::Invalid(
-        "codec A stream: header field flags must have mid-rise (1) or "
-        "dither (2) for a mask, got neither: small values share the code of zero; encode with "
-        "mid_rise = true");
-  }
+  s = CheckHasMask(CodecId::kPlane, v.quantizer.coding);
+  if (!s.ok()) return s;
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec A: dy and dx must not be null when n > 0");
   }

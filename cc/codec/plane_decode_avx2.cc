@@ -80,7 +80,8 @@ inline __m256i Unzigzag(__m256i u) {
 }
 
 // Calls value(codes, quarter, at) for the four quarters of each row, in order,
-// `at` the place of the first value in the tile, and stores the results: whole rows at a time, which memory likes best.
+// `at` the place of the first value in the tile, and stores the results: whole
+// rows at a time, which memory likes best.
 template <class T, class Value>
 inline void EmitRows(const __m256i blocks[4][8], uint8_t* to,
                      int64_t row_bytes, const Value& value) {

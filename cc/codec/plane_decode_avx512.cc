@@ -76,7 +76,8 @@ inline __m512i Unzigzag(__m512i u) {
 }
 
 // Calls value(codes, h, at) for both halves of each row, in order, `at` the
-// place of the first value in the tile, and stores the results: whole rows at a time, which memory likes best.
+// place of the first value in the tile, and stores the results: whole rows at a
+// time, which memory likes best.
 template <class T, class Value>
 inline void EmitRows(const __m512i blocks[2][8], uint8_t* to,
                      int64_t row_bytes, const Value& value) {

@@ -1,9 +1,8 @@
 // Codec A, encoder: cuts the tensor into ranges of tiles, encodes them in
 // parallel into slices of scratch, and lays the stream out.
-#include <climits>
+#include <algorithm>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <vector>
 
 #include "cc/codec/check_params.h"
@@ -58,23 +57,14 @@ struct PlaneEncoder::Impl {
   void FillHeader(uint8_t* stream) const;
 };
 
-namespace {
-
-Status OutOfMemory(const std::exception& e) {
-  return Status::Invalid(std::string("codec A: encoding failed, ") + e.what() +
-                         "; free host memory or lower the batch size");
-}
-
-}  // namespace
-
 PlaneEncoder::PlaneEncoder(const PlaneParams& params, Isa isa)
     : impl_(new Impl) {
   impl_->params = params;
-  impl_->checked = CheckParams('A', params, isa);
+  impl_->checked = CheckParams(CodecId::kPlane, params, isa);
   if (!impl_->checked.ok()) return;
   impl_->geometry = Geometry(params.n, params.channels);
   impl_->checked =
-      CheckSize('A', params.n, impl_->geometry.tiles,
+      CheckSize(CodecId::kPlane, params.n, impl_->geometry.tiles,
                 plane::Sections(impl_->geometry).payload);
   impl_->quantizer =
       plane::MakeQuantizer(params.dtype, plane::CodingOf(params), params.eb);
@@ -90,15 +80,13 @@ uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
   const plane::TilePlace place = geometry.Place(tile);
   const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
   const uint8_t* from = x + place.offset * item;
+  const int64_t tile_row = plane::kLanes * item;
   int64_t row_bytes = geometry.row * item;
   alignas(64) uint8_t padded[kTileValues * 4];
   if (place.valid < kTileValues) {
     std::memset(padded, 0, sizeof padded);
-    const int64_t tile_row = plane::kLanes * item;
-    for (int64_t at = 0; at < place.valid * item; at += tile_row) {
-      std::memcpy(padded + at, from + at / tile_row * row_bytes,
-                  std::min(tile_row, place.valid * item - at));
-    }
+    plane::CopyRows(from, row_bytes, padded, tile_row, place.valid * item,
+                    tile_row);
     from = padded;
     row_bytes = tile_row;
   }
@@ -116,11 +104,7 @@ uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
   }
   out[raw_words - 1] = 0;
   uint8_t* to = reinterpret_cast<uint8_t*>(out);
-  const int64_t tile_row = plane::kLanes * item;
-  for (int64_t at = 0; at < place.valid * item; at += tile_row) {
-    std::memcpy(to + at, from + at / tile_row * row_bytes,
-                std::min(tile_row, place.valid * item - at));
-  }
+  plane::CopyRows(from, row_bytes, to, tile_row, place.valid * item, tile_row);
   return static_cast<uint16_t>(plane::kRaw | raw_words);
 }
 
@@ -179,7 +163,7 @@ Status PlaneEncoder::Encode(const void* x, uint8_t* scratch,
       }
     });
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(CodecId::kPlane, "encoding", e);
   }
   uint64_t words = 0;
   m.stats = PlaneStats();
@@ -189,11 +173,8 @@ Status PlaneEncoder::Encode(const void* x, uint8_t* scratch,
     m.stats.sum += r.stats.sum;
     m.stats.sum_sq += r.stats.sum_sq;
   }
-  if (words > UINT32_MAX) {
-    return Status::Invalid(
-        "codec A: a stream holds at most 2^32 - 1 words, got " +
-        std::to_string(words) + "; split the tensor");
-  }
+  const Status s = CheckWords(CodecId::kPlane, words);
+  if (!s.ok()) return s;
   m.total_bytes = plane::Sections(m.geometry).payload + 4 * words;
   m.encoded = true;
   return {};
@@ -256,7 +237,7 @@ Status PlaneEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
       }
     });
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(CodecId::kPlane, "encoding", e);
   }
   return {};
 }
@@ -275,7 +256,7 @@ size_t PlaneMaxBytes(int64_t n, int64_t channels, DType dtype) {
   const Geometry g(n, channels);
   // Every tile raw; only the flat view's last tile can end inside a word.
   return plane::Sections(g).payload +
-         4 * static_cast<size_t>(plane::CeilDiv(n * ItemBytes(dtype), 4));
+         4 * static_cast<size_t>(CeilDiv(n * ItemBytes(dtype), 4));
 }
 
 }  // namespace comptrain

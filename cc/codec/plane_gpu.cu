@@ -2,7 +2,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <string>
 
 #include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
@@ -531,7 +530,7 @@ __device__ bool OpenHeader(const Stream& s, DType dtype, Quantizer* q) {
   const StreamHeader& e = s.expected;
   return h.magic == e.magic && h.version == e.version && h.codec == e.codec &&
          h.dtype == e.dtype && h.n == e.n && h.channels == e.channels &&
-         (h.flags & kFlat) == (e.flags & kFlat) &&
+         h.flags == (e.flags | coding) && coding != (kMidRise | kDither) &&
          h.log2_pixels == e.log2_pixels && h.total_bytes == e.total_bytes &&
          h.n_chunks == e.n_chunks && h.directory_offset == e.directory_offset &&
          h.table_offset == e.table_offset &&
@@ -614,11 +613,11 @@ int64_t Blocks(const Geometry& g) {
 }
 
 Status CheckGeometry(int64_t n, const Geometry& g) {
-  return CheckSize('A', n, g.tiles, Sections(g).payload);
+  return CheckSize(CodecId::kPlane, n, g.tiles, Sections(g).payload);
 }
 
 Status CheckEncode(const PlaneParams& p) {
-  const Status s = CheckParams('A', p, Isa::kScalar);
+  const Status s = CheckParams(CodecId::kPlane, p, Isa::kScalar);
   return s.ok() ? CheckGeometry(p.n, Geometry(p.n, p.channels)) : s;
 }
 
@@ -645,7 +644,7 @@ template <class MakeSink>
 Status Decode(const GpuEncoded& from, CUstream_st* stream,
               const MakeSink& make_sink) {
   Status checked =
-      CheckTensor('A', from.n, from.channels, from.dtype, Isa::kScalar);
+      CheckTensor(CodecId::kPlane, from.n, from.channels, from.dtype, Isa::kScalar);
   if (!checked.ok()) return checked;
   const Geometry g(from.n, from.channels);
   checked = CheckGeometry(from.n, g);
@@ -719,7 +718,7 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
                      void* out_dev, CUstream_st* stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
-  s = gpu::CheckWords(kCodec, totals);
+  s = CheckWords(CodecId::kPlane, totals.words);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
   const Scratch at(g);
@@ -730,12 +729,11 @@ Status PlaneGpuWrite(const PlaneParams& params, const void* x_dev,
   const Quantizer q = QuantizerOf(params);
   StreamHeader h =
       HeaderOf(params.dtype, g, params.channels, PlaneGpuBytes(params, totals));
-  h.flags |= static_cast<uint8_t>((params.mid_rise ? kMidRise : 0) |
-                                  (params.dither ? kDither : 0));
+  h.flags = plane::FlagsOf(q.coding, g.flat);
   h.step = q.step;
   h.inv = q.inv;
   s = gpu::Launch(kCodec, "writing the header", gpu::WriteHead,
-                  plane::CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
+                  CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
                   gpu::kHeadThreads, 0, stream, h, g.tiles, g.ranges(), entries,
                   starts, static_cast<uint32_t*>(out_dev));
   if (!s.ok() || g.tiles == 0) return s;

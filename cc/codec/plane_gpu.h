@@ -13,7 +13,6 @@
 #define TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "cc/codec/plane.h"
 #include "cc/codec/status.h"

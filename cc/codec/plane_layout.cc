@@ -1,91 +1,13 @@
 #include "cc/codec/plane_layout.h"
 
 #include <cfloat>
-#include <cinttypes>
 #include <cmath>
-#include <cstdio>
 #include <string>
+
+#include "cc/codec/stream_check.h"
 
 namespace comptrain {
 namespace plane {
-namespace {
-
-// "codec A stream: <field> <rule>, got <value>"
-Status BadField(const char* field, const std::string& rule,
-                const std::string& got) {
-  return Status::Damaged(std::string("codec A stream: header field ") + field +
-                         " must be " + rule + ", got " + got +
-                         "; pass the bytes exactly as they were encoded");
-}
-
-std::string Text(uint64_t v) { return std::to_string(v); }
-
-std::string Number(float v) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.9g", static_cast<double>(v));
-  return buffer;
-}
-
-bool AllZero(const uint8_t* begin, const uint8_t* end) {
-  uint8_t any = 0;
-  for (; begin != end; ++begin) any |= *begin;
-  return any == 0;
-}
-
-Status CheckKind(const StreamHeader& h) {
-  if (h.magic != kStreamMagic) {
-    return BadField("magic", Text(kStreamMagic), Text(h.magic));
-  }
-  if (h.version != kStreamVersion) {
-    return BadField("version", Text(kStreamVersion), Text(h.version));
-  }
-  if (h.codec != static_cast<uint8_t>(CodecId::kPlane)) {
-    return BadField("codec", "1 (plane)", Text(h.codec));
-  }
-  if (h.dtype > static_cast<uint8_t>(DType::kF16)) {
-    return BadField("dtype", "0 (float32), 1 (bfloat16) or 2 (float16)",
-                    Text(h.dtype));
-  }
-  if (!FlagsAreKnown(h.flags)) {
-    return BadField("flags", "1 (mid-rise), 2 (dither) or 0, plus 4 (flat)",
-                    Text(h.flags));
-  }
-  if (h.log2_pixels != kLog2Pixels) {
-    return BadField("log2_pixels", Text(kLog2Pixels), Text(h.log2_pixels));
-  }
-  if (!AllZero(h.padding, h.padding + sizeof h.padding)) {
-    return BadField("padding", "zero", "other bytes");
-  }
-  return {};
-}
-
-Status CheckArithmetic(const StreamHeader& h) {
-  if (!(std::isnormal(h.step) && h.step > 0 && 0.5f * h.step >= FLT_MIN)) {
-    return BadField("step", "a positive number whose half is normal",
-                    Number(h.step));
-  }
-  const float inv = 1.0f / h.step;
-  if (h.inv != inv || inv < FLT_MIN) {
-    return BadField("inv", "1 / step = " + Number(inv) + " and normal",
-                    Number(h.inv));
-  }
-  return {};
-}
-
-}  // namespace
-
-const char* DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "float32";
-    case DType::kBF16:
-      return "bfloat16";
-    case DType::kF16:
-      return "float16";
-  }
-  return "unknown";
-}
-
 Coding CodingOf(const PlaneParams& params) {
   return params.dither     ? Coding::kDither
          : params.mid_rise ? Coding::kMidRise
@@ -103,11 +25,6 @@ uint8_t FlagsOf(Coding coding, bool flat) {
                    : coding == Coding::kMidRise ? kMidRise
                                                 : 0;
   return static_cast<uint8_t>(flag | (flat ? kFlat : 0));
-}
-
-bool FlagsAreKnown(uint8_t flags) {
-  return (flags & ~(kMidRise | kDither | kFlat)) == 0 &&
-         (flags & (kMidRise | kDither)) != (kMidRise | kDither);
 }
 
 Quantizer QuantizerOfStep(DType dtype, Coding coding, float step) {
@@ -138,62 +55,33 @@ bool BoundSupported(float eb) {
 
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view) {
+  constexpr CodecId kId = CodecId::kPlane;
   StreamHeader h;
-  if (stream == nullptr || stream_bytes < sizeof h) {
-    return Status::Damaged(
-        "codec A stream: it must hold a 64-byte header, got " +
-        Text(stream_bytes) +
-        " bytes; pass the whole stream");
-  }
-  std::memcpy(&h, stream, sizeof h);
-  Status s = CheckKind(h);
+  Status s = ReadHeader(kId, stream, stream_bytes, n, &h);
+  if (s.ok()) s = CheckQuantizer(kId, h);
   if (!s.ok()) return s;
-  s = CheckArithmetic(h);
-  if (!s.ok()) return s;
-  if (n < 0 || h.n != static_cast<uint64_t>(n)) {
-    return BadField("n", "the number of elements asked for, " +
-                             std::to_string(n), Text(h.n));
-  }
-  if (h.channels == 0 || h.n % h.channels != 0) {
-    return BadField("channels", "a positive divisor of n = " + Text(h.n),
-                    Text(h.channels));
-  }
-  if (h.total_bytes != stream_bytes) {
-    return BadField("total_bytes",
-                    "the size of the stream, " + Text(stream_bytes),
-                    Text(h.total_bytes));
+  if (h.log2_pixels != kLog2Pixels) {
+    return BadHeader(kId, "log2_pixels", std::to_string(kLog2Pixels),
+                     h.log2_pixels);
   }
   view->geometry = Geometry(n, h.channels);
   const Geometry& g = view->geometry;
   if (g.flat != ((h.flags & kFlat) != 0)) {
-    return BadField("flags", "flat (4) exactly when channels % 32 != 0",
-                    Text(h.flags));
+    return BadHeader(kId, "flags", "flat (4) exactly when channels % 32 != 0",
+                     h.flags);
   }
   if (static_cast<uint64_t>(g.tiles) != h.n_chunks) {
-    return BadField("n_chunks",
-                    "the number of tiles, " + std::to_string(g.tiles),
-                    Text(h.n_chunks));
+    return BadHeader(kId, "n_chunks",
+                     "the number of tiles, " + std::to_string(g.tiles),
+                     h.n_chunks);
   }
   view->sections = Sections(g);
   const Sections& at = view->sections;
-  if (h.directory_offset != at.directory) {
-    return BadField("directory_offset", Text(at.directory),
-                    Text(h.directory_offset));
-  }
-  if (h.table_offset != at.table) {
-    return BadField("table_offset", Text(at.table), Text(h.table_offset));
-  }
-  if (h.payload_offset != at.payload || at.payload > stream_bytes ||
-      (stream_bytes - at.payload) % 4 != 0) {
-    return BadField("payload_offset",
-                    Text(at.payload) + ", within the stream, whole words after",
-                    Text(h.payload_offset));
-  }
+  s = CheckSections(kId, h, at.directory, at.table, at.payload);
+  if (!s.ok()) return s;
   if (!AllZero(stream + at.directory + 2 * g.tiles, stream + at.table) ||
       !AllZero(stream + at.table + 4 * g.ranges(), stream + at.payload)) {
-    return Status::Damaged(
-        "codec A stream: padding between sections must be zero, got other "
-        "bytes; pass the bytes exactly as they were encoded");
+    return BadField(kId, "padding between sections", "zero", "other bytes");
   }
   view->stream = stream;
   view->payload_words = (stream_bytes - at.payload) / 4;

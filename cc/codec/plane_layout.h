@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/bits.h"
 #include "cc/codec/plane.h"
 #include "cc/codec/plane_tile.h"
 #include "cc/codec/status.h"
@@ -18,8 +19,6 @@ namespace plane {
 constexpr int kRangeTiles = 64;  // tiles a table entry, and a unit of work
 
 inline uint32_t EntryWords(uint16_t entry) { return entry & kWordsMask; }
-
-inline int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // One tile's place in the tensor, in elements.
 struct TilePlace {
@@ -68,10 +67,9 @@ struct Sections {
 
   explicit Sections(const Geometry& g) {
     directory = sizeof(StreamHeader);
-    table = directory + Align(2 * static_cast<uint64_t>(g.tiles));
-    payload = table + Align(4 * static_cast<uint64_t>(g.ranges()));
+    table = directory + AlignSection(2 * static_cast<uint64_t>(g.tiles));
+    payload = table + AlignSection(4 * static_cast<uint64_t>(g.ranges()));
   }
-  static uint64_t Align(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
 };
 
 // Words a raw tile takes.
@@ -88,15 +86,22 @@ Quantizer MakeQuantizer(DType dtype, Coding coding, float eb);
 // For decoding: without eb.
 Quantizer QuantizerOfStep(DType dtype, Coding coding, float step);
 
+// Rows of row_bytes from one place to another, up to `bytes` in all.
+inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
+                     int64_t to_row, int64_t bytes, int64_t row_bytes) {
+  for (int64_t done = 0; done < bytes; done += row_bytes) {
+    std::memcpy(to, from, std::min(row_bytes, bytes - done));
+    from += from_row;
+    to += to_row;
+  }
+}
+
 // For the values from number `first` on, counted tile by tile.
 inline Quantizer CountedFrom(const Quantizer& quantizer, int64_t first) {
   Quantizer q = quantizer;
   q.counter = static_cast<uint32_t>(first);
   return q;
 }
-
-// Whether flags hold none but these, and one way of coding.
-bool FlagsAreKnown(uint8_t flags);
 
 // A checked stream.
 struct StreamView {
@@ -122,8 +127,6 @@ struct StreamView {
 // payload are left to the decoder.
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view);
-
-const char* DTypeName(DType dtype);
 
 }  // namespace plane
 }  // namespace comptrain

@@ -4,42 +4,18 @@
 #define TF_COMPTRAIN_CC_CODEC_PLANE_RANGES_H_
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
-#include <limits>
-#include <string>
 
 #include "cc/codec/check_params.h"
 #include "cc/codec/plane_layout.h"
 #include "cc/codec/plane_tile.h"
+#include "cc/codec/stream_check.h"
 
 namespace comptrain {
 namespace plane {
 
 constexpr int64_t kDecodeCyclesPerRange = 64 * 1000;
-
-// The first damaged tile, whichever thread meets it.
-class FirstFailure {
- public:
-  void Report(int64_t tile) {
-    int64_t seen = tile_.load();
-    while (tile < seen && !tile_.compare_exchange_weak(seen, tile)) {
-    }
-  }
-  Status ToStatus() const {
-    const int64_t tile = tile_.load();
-    if (tile == kNone) return {};
-    return Status::Damaged(
-        "codec A stream: the payload of tile " + std::to_string(tile) +
-        " must match its directory entry, its lane formats and the offset "
-        "table, got other sizes; the stream is damaged: encode it again");
-  }
-
- private:
-  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  std::atomic<int64_t> tile_{kNone};
-};
 
 inline bool EntryIsValid(uint16_t entry, uint32_t raw_words) {
   if (entry & 0x8000) return false;
@@ -101,21 +77,20 @@ void ForTiles(const StreamView& v, int64_t begin, int64_t end,
 template <typename Work>
 Status RunChecked(const StreamView& v, const ParallelFor& parallel, int64_t n,
                   int64_t cost, const Work& work) {
-  FirstFailure failure;
-  if (v.geometry.tiles == 0 && v.payload_words != 0) {
-    return Status::Damaged(
-        "codec A stream: an empty tensor must have no payload, got " +
-        std::to_string(v.payload_words) + " words");
+  if (v.geometry.tiles == 0) {
+    return CheckEmptyPayload(CodecId::kPlane, v.payload_words);
   }
+  FirstFailure failure;
   try {
     parallel(n, cost, [&](int64_t begin, int64_t end) {
       work(begin, end, &failure);
     });
   } catch (const std::exception& e) {
-    return Status::Invalid(std::string("codec A: decoding failed, ") +
-                           e.what());
+    return OutOfMemory(CodecId::kPlane, "decoding", e);
   }
-  return failure.ToStatus();
+  return failure.ToStatus(CodecId::kPlane, "tile",
+                          "match its directory entry, its lane formats and the "
+                          "offset table, got other sizes");
 }
 
 // ForTiles over all ranges.
@@ -131,13 +106,8 @@ Status RunRanges(const StreamView& v, const ParallelFor& parallel,
 // OpenStream for a caller that reads values of dtype.
 inline Status OpenValues(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, StreamView* v) {
-  Status s = OpenStream(stream, stream_bytes, n, v);
-  if (!s.ok() || v->quantizer.dtype == dtype) return s;
-  return Status::Damaged(
-      std::string("codec A stream: header field dtype must be the type asked "
-                  "for, ") +
-      DTypeName(dtype) + ", got " + DTypeName(v->quantizer.dtype) +
-      "; decode with the type it was encoded from");
+  const Status s = OpenStream(stream, stream_bytes, n, v);
+  return s.ok() ? CheckDType(CodecId::kPlane, v->quantizer.dtype, dtype) : s;
 }
 
 }  // namespace plane

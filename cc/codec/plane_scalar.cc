@@ -1,5 +1,4 @@
 // Codec A's tile kernels in plain C++: the definition of the arithmetic.
-#include <cfloat>
 #include <cmath>
 #include <cstring>
 

@@ -57,10 +57,10 @@ struct TileSums {
   double sum_sq;
 };
 
-// Encodes a whole tile; x: its first value, rows row_bytes apart; next: the
-// same of the tile to come, fetched ahead, or x. Returns the directory entry, and writes its words to out, which has room for
-// kMaxTileWords + kSlackWords. Returns kRaw alone, out unspecified, when a
-// value cannot be represented within the bound.
+// Encodes a whole tile; x: its first value, rows row_bytes apart; next: the same
+// of the tile to come, fetched ahead, or x. Returns the directory entry, and
+// writes its words to out, which has room for kMaxTileWords + kSlackWords. Returns
+// kRaw alone, out unspecified, when a value cannot be represented within the bound.
 using EncodeTileFn = uint16_t (*)(const Quantizer& q, const void* x,
                                   const void* next, int64_t row_bytes,
                                   uint32_t* out, TileSums* sums);

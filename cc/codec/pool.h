@@ -3,7 +3,6 @@
 #ifndef TF_COMPTRAIN_CC_CODEC_POOL_H_
 #define TF_COMPTRAIN_CC_CODEC_POOL_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "cc/codec/parallel.h"
@@ -35,7 +34,7 @@ void MaxPoolIndex(const void* x, DType dtype, const PoolShape& shape, void* y,
                   uint8_t* index, const ParallelFor& parallel);
 
 // dx = sum of dy over the windows whose maximum was there. Deterministic:
-// parallel over batch (and channel blocks), never by atomics. Accumulates in
+// parallel over stretches of the input, never by atomics. Accumulates in
 // f32 for 16-bit types where windows overlap. A damaged index that points into
 // padding or outside the input is dropped, never written.
 void MaxPoolGradient(const uint8_t* index, DType dtype, const PoolShape& shape,

@@ -1,12 +1,9 @@
 // Codec B, decoder and ReLU mask: checks the stream, then works chunk by
 // chunk.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "cc/codec/check_params.h"
@@ -14,6 +11,7 @@
 #include "cc/codec/rans.h"
 #include "cc/codec/rans_chunk.h"
 #include "cc/codec/rans_layout.h"
+#include "cc/codec/stream_check.h"
 
 namespace comptrain {
 namespace {
@@ -26,7 +24,6 @@ using rans::kLanes;
 using rans::StreamView;
 
 constexpr int64_t kCyclesPerValue = 4;
-constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
 enum class StoredAs { kZero, kCoded, kRaw };
 
@@ -79,15 +76,15 @@ template <class Reader>
 class Worker {
  public:
   Worker(const StreamView& v, const rans::ChunkKernels& kernels,
-         const Reader& reader, std::atomic<int64_t>* damaged)
-      : v_(v), kernels_(kernels), reader_(reader), damaged_(damaged) {}
+         const Reader& reader, FirstFailure* failure)
+      : v_(v), kernels_(kernels), reader_(reader), failure_(failure) {}
 
   void Run(int64_t begin, int64_t end) {
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const ChunkPlace place = v_.geometry.Place(chunk);
       Stored s;
       if (!Find(v_, chunk, place, &s)) {
-        Report(chunk);
+        failure_->Report(chunk);
       } else if (s.kind == StoredAs::kZero) {
         reader_.Zero(place);
       } else if (s.kind == StoredAs::kRaw) {
@@ -137,22 +134,16 @@ class Worker {
       if (jobs_[i].ok) {
         reader_.Finish(slots_[i].place, slots_[i]);
       } else {
-        Report(slots_[i].chunk);
+        failure_->Report(slots_[i].chunk);
       }
     }
     waiting_ = 0;
   }
 
-  void Report(int64_t chunk) {
-    int64_t seen = damaged_->load();
-    while (chunk < seen && !damaged_->compare_exchange_weak(seen, chunk)) {
-    }
-  }
-
   const StreamView& v_;
   const rans::ChunkKernels& kernels_;
   const Reader& reader_;
-  std::atomic<int64_t>* const damaged_;
+  FirstFailure* const failure_;
   Slot slots_[rans::kMaxJobs];
   rans::DecodeJob jobs_[rans::kMaxJobs];
   int waiting_ = 0;
@@ -162,12 +153,10 @@ class Worker {
 template <class Reader>
 Status ReadChunks(StreamView* v, const ParallelFor& parallel, Isa isa,
                   const Reader& reader) {
-  if (v->geometry.chunks == 0 && v->payload_words != 0) {
-    return Status::Damaged(
-        "codec B stream: an empty tensor must have no payload, got " +
-        std::to_string(v->payload_words) + " words");
+  if (v->geometry.chunks == 0) {
+    return CheckEmptyPayload(CodecId::kRans, v->payload_words);
   }
-  std::atomic<int64_t> damaged{kNone};
+  FirstFailure failure;
   try {
     const rans::ChunkKernels kernels = rans::SelectKernels(
         isa, v->quantizer.dtype, v->quantizer.coding);
@@ -175,23 +164,19 @@ Status ReadChunks(StreamView* v, const ParallelFor& parallel, Isa isa,
     parallel(v->geometry.chunks,
              kCyclesPerValue * kLanes << v->geometry.log2_pixels,
              [&](int64_t begin, int64_t end) {
-               Worker<Reader>(*v, kernels, reader, &damaged).Run(begin, end);
+               Worker<Reader>(*v, kernels, reader, &failure).Run(begin, end);
              });
   } catch (const std::exception& e) {
-    return Status::Invalid(std::string("codec B: decoding failed, ") +
-                           e.what());
+    return OutOfMemory(CodecId::kRans, "decoding", e);
   }
-  const int64_t chunk = damaged.load();
-  if (chunk == kNone) return {};
-  return Status::Damaged(
-      "codec B stream: the payload of chunk " + std::to_string(chunk) +
-      " must match the directory and end in the first state, got another one; "
-      "the stream is damaged: encode it again");
+  return failure.ToStatus(
+      CodecId::kRans, "chunk",
+      "match the directory and end in the first state, got another one");
 }
 
 Status Open(const uint8_t* stream, size_t stream_bytes, int64_t n, Isa isa,
             StreamView* v) {
-  const Status s = CheckIsa('B', isa);
+  const Status s = CheckIsa(CodecId::kRans, isa);
   if (!s.ok()) return s;
   return rans::OpenStream(stream, stream_bytes, n, v);
 }
@@ -326,14 +311,8 @@ Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
   StreamView v;
   Status s = Open(stream, stream_bytes, n, isa, &v);
   if (!s.ok()) return s;
-  if (v.quantizer.dtype != dtype) {
-    return Status::Damaged(
-        std::string("codec B stream: header field dtype must be the type "
-                    "asked for, ") +
-        plane::DTypeName(dtype) + ", got " +
-        plane::DTypeName(v.quantizer.dtype) +
-        "; decode with the type it was encoded from");
-  }
+  s = CheckDType(CodecId::kRans, v.quantizer.dtype, dtype);
+  if (!s.ok()) return s;
   if (out == nullptr && n > 0) {
     return Status::Invalid("codec B: out must not be null when n > 0");
   }
@@ -349,12 +328,8 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
   StreamView v;
   Status s = Open(stream, stream_bytes, n, isa, &v);
   if (!s.ok()) return s;
-  if (v.quantizer.coding == Coding::kPlain) {
-    return Status::Invalid(
-        "codec B stream: header field flags must have mid-rise (1) or "
-        "dither (2) for a mask, got neither: small values share the code of zero; encode with "
-        "mid_rise = true");
-  }
+  s = CheckHasMask(CodecId::kRans, v.quantizer.coding);
+  if (!s.ok()) return s;
   if ((dy == nullptr || dx == nullptr) && n > 0) {
     return Status::Invalid("codec B: dy and dx must not be null when n > 0");
   }

@@ -1,10 +1,9 @@
 // Codec B, encoder: samples chunks for the frequencies, encodes all of them in
 // parallel into slices of scratch, and lays the stream out.
-#include <climits>
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "cc/codec/check_params.h"
@@ -57,11 +56,6 @@ struct Slot {
   std::unique_ptr<ChunkWork> work{new ChunkWork};
 };
 
-Status OutOfMemory(const std::exception& e) {
-  return Status::Invalid(std::string("codec B: encoding failed, ") + e.what() +
-                         "; free host memory or lower the batch size");
-}
-
 }  // namespace
 
 struct RansEncoder::Impl {
@@ -100,10 +94,10 @@ struct RansEncoder::Impl {
 RansEncoder::RansEncoder(const RansParams& params, Isa isa) : impl_(new Impl) {
   Impl& m = *impl_;
   m.params = params;
-  m.checked = CheckParams('B', params, isa);
+  m.checked = CheckParams(CodecId::kRans, params, isa);
   if (!m.checked.ok()) return;
   m.geometry = Geometry(params.n, params.channels);
-  m.checked = CheckSize('B', params.n, m.geometry.chunks,
+  m.checked = CheckSize(CodecId::kRans, params.n, m.geometry.chunks,
                         rans::Sections(m.geometry, true).payload);
   m.quantizer = plane::MakeQuantizer(params.dtype, plane::CodingOf(params),
                                      params.eb);
@@ -170,7 +164,7 @@ void RansEncoder::Impl::ChooseFrequencies(const ParallelFor& parallel) {
   const int64_t step = geometry.CountStep();
   std::vector<uint64_t> totals(kContexts * kTokens, 0);
   std::mutex mutex;
-  parallel(plane::CeilDiv(geometry.chunks, step),
+  parallel(CeilDiv(geometry.chunks, step),
            kCyclesPerValue * kLanes << geometry.log2_pixels,
            [&](int64_t begin, int64_t end) {
     std::unique_ptr<ChunkWork> work(new ChunkWork);
@@ -302,7 +296,7 @@ Status RansEncoder::Encode(const void* x, uint8_t* scratch,
       });
     });
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(CodecId::kRans, "encoding", e);
   }
   uint64_t words = 0;
   m.stats = PlaneStats();
@@ -312,11 +306,8 @@ Status RansEncoder::Encode(const void* x, uint8_t* scratch,
     m.stats.sum += s.sums.sum;
     m.stats.sum_sq += s.sums.sum_sq;
   }
-  if (words > UINT32_MAX) {
-    return Status::Invalid(
-        "codec B: a stream holds at most 2^32 - 1 words, got " +
-        std::to_string(words) + "; split the tensor");
-  }
+  const Status s = CheckWords(CodecId::kRans, words);
+  if (!s.ok()) return s;
   m.total_bytes = rans::Sections(m.geometry, m.counted).payload + 4 * words;
   m.encoded = true;
   return {};
@@ -387,7 +378,7 @@ Status RansEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
       });
     });
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(CodecId::kRans, "encoding", e);
   }
   return {};
 }
@@ -410,7 +401,7 @@ size_t RansMaxBytes(int64_t n, int64_t channels, DType dtype) {
   const Geometry g(n, channels);
   // Every chunk raw; only the flat view's last one can end inside a word.
   return rans::Sections(g, true).payload +
-         4 * static_cast<size_t>(plane::CeilDiv(n * ItemBytes(dtype), 4));
+         4 * static_cast<size_t>(CeilDiv(n * ItemBytes(dtype), 4));
 }
 
 }  // namespace comptrain

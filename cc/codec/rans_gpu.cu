@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "cc/codec/check_params.h"
 #include "cc/codec/half.h"
@@ -70,12 +69,12 @@ struct Scratch {
         rans::RawWords(static_cast<int>(values), dtype));
     const uint64_t chunks = static_cast<uint64_t>(g.chunks);
     sample = 0;
-    model = gpu::Scratch::Align(sample + sizeof(Sample));
-    words = gpu::Scratch::Align(model + sizeof(WriterModel));
-    starts = gpu::Scratch::Align(words + 4 * chunks);
-    sums = gpu::Scratch::Align(starts + 4 * chunks);
-    slices = gpu::Scratch::Align(sums + sizeof(BlockSums) * chunks);
-    bytes = gpu::Scratch::Align(slices + chunks * SliceBytes());
+    model = AlignSection(sample + sizeof(Sample));
+    words = AlignSection(model + sizeof(WriterModel));
+    starts = AlignSection(words + 4 * chunks);
+    sums = AlignSection(starts + 4 * chunks);
+    slices = AlignSection(sums + sizeof(BlockSums) * chunks);
+    bytes = AlignSection(slices + chunks * SliceBytes());
   }
   uint64_t SliceBytes() const { return sizeof(uint32_t) + 4 * slice_words; }
 };
@@ -428,7 +427,7 @@ __device__ bool OpenRans(const Stream& s, DType dtype, OpenedStream* o) {
   const bool right =
       h.magic == e.magic && h.version == e.version && h.codec == e.codec &&
       h.dtype == e.dtype && h.n == e.n && h.channels == e.channels &&
-      (h.flags & kFlat) == (e.flags & kFlat) &&
+      h.flags == (e.flags | coding) && coding != (kMidRise | kDither) &&
       h.log2_pixels == e.log2_pixels && h.total_bytes == e.total_bytes &&
       h.n_chunks == e.n_chunks && h.directory_offset == e.directory_offset &&
       h.table_offset == e.table_offset && h.payload_offset == o->payload &&
@@ -546,11 +545,11 @@ __global__ void DecodeChunks(Stream s, DType dtype, Geometry geometry,
 // --- Host --------------------------------------------------------------------
 
 Status CheckGeometry(int64_t n, const Geometry& g) {
-  return CheckSize('B', n, g.chunks, rans::Sections(g, true).payload);
+  return CheckSize(CodecId::kRans, n, g.chunks, rans::Sections(g, true).payload);
 }
 
 Status CheckEncode(const RansParams& p) {
-  const Status s = CheckParams('B', p, Isa::kScalar);
+  const Status s = CheckParams(CodecId::kRans, p, Isa::kScalar);
   return s.ok() ? CheckGeometry(p.n, Geometry(p.n, p.channels)) : s;
 }
 
@@ -596,13 +595,13 @@ Status EncodeToScratch(const RansParams& p, const Geometry& g, const void* x_dev
       "clearing scratch");
   if (s.ok() && g.chunks > 0) {
     s = gpu::Launch(kCodec, "sampling", SampleChunks<T>,
-                    plane::CeilDiv(g.chunks - shift_step / 2, shift_step),
+                    CeilDiv(g.chunks - shift_step / 2, shift_step),
                     kTeamThreads, shared_bytes, stream, source, shift_step,
                     sample);
   }
   if (s.ok() && g.chunks > 0 && Counted(p)) {
     s = gpu::Launch(kCodec, "counting", CountChunks<T>,
-                    plane::CeilDiv(g.chunks, count_step), kTeamThreads,
+                    CeilDiv(g.chunks, count_step), kTeamThreads,
                     shared_bytes, stream, source, count_step, sample);
   }
   if (s.ok()) {
@@ -638,7 +637,7 @@ template <class MakeSink>
 Status Decode(const GpuEncoded& from, CUstream_st* stream,
               const MakeSink& make_sink) {
   Status checked =
-      CheckTensor('B', from.n, from.channels, from.dtype, Isa::kScalar);
+      CheckTensor(CodecId::kRans, from.n, from.channels, from.dtype, Isa::kScalar);
   if (!checked.ok()) return checked;
   const Geometry g(from.n, from.channels);
   checked = CheckGeometry(from.n, g);
@@ -657,7 +656,7 @@ Status Decode(const GpuEncoded& from, CUstream_st* stream,
       if (!checked.ok() || fewer_rows >> g.log2_pixels != 0) break;
       checked = gpu::Launch(
           kCodec, "decoding", DecodeChunks<T, decltype(make_sink(type))>,
-          plane::CeilDiv(g.chunks, shape.warps), shape.warps * kWarpLanes,
+          CeilDiv(g.chunks, shape.warps), shape.warps * kWarpLanes,
           sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
           stream, view, from.dtype, g, BuiltIn(), shape.rows, fewer_rows, sink,
           from.damaged_dev);
@@ -704,7 +703,7 @@ Status RansGpuWrite(const RansParams& params, const void* x_dev,
                     void* out_dev, CUstream_st* stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
-  s = gpu::CheckWords(kCodec, totals);
+  s = CheckWords(CodecId::kRans, totals.words);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
   const Scratch at(g, params.dtype);
@@ -718,7 +717,7 @@ Status RansGpuWrite(const RansParams& params, const void* x_dev,
   h.inv = q.inv;
   auto* out = static_cast<uint32_t*>(out_dev);
   s = gpu::Launch(kCodec, "writing the header", WriteRansHead,
-                  plane::CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
+                  CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
                   gpu::kHeadThreads, 0, stream, h,
                   g.Stride(params.width, params.channels), Counted(params),
                   reinterpret_cast<const WriterModel*>(scratch + at.model),

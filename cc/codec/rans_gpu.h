@@ -5,7 +5,6 @@
 #define TF_COMPTRAIN_CC_CODEC_RANS_GPU_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "cc/codec/rans.h"
 #include "cc/codec/status.h"

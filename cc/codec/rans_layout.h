@@ -18,7 +18,7 @@
 namespace comptrain {
 namespace rans {
 
-using plane::CeilDiv;
+using plane::CopyRows;
 
 // At least this many chunks, where there are, give the frequencies, and at
 // least one in kCountStride.
@@ -139,23 +139,13 @@ struct Sections {
 
   Sections(const Geometry& g, bool counted) {
     directory = sizeof(StreamHeader);
-    table = directory + (4 * static_cast<uint64_t>(g.chunks) + 15) / 16 * 16;
+    table = directory + AlignSection(4 * static_cast<uint64_t>(g.chunks));
     payload = table + sizeof(TableHead) + (counted ? kFrequencyBytes : 0);
   }
 };
 
 inline uint32_t RawWords(int valid, DType dtype) {
   return plane::RawWords(valid, dtype);
-}
-
-// Pixels of a chunk between a tensor and a compact copy, [pixels][unit].
-inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
-                     int64_t to_row, int64_t valid_bytes, int64_t tile_row) {
-  for (int64_t done = 0; done < valid_bytes; done += tile_row) {
-    std::memcpy(to, from, std::min(tile_row, valid_bytes - done));
-    from += from_row;
-    to += to_row;
-  }
 }
 
 // A checked stream.

@@ -1,7 +1,6 @@
 // Codec B's chunk kernels in plain C++: the definition of the format.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "cc/codec/half.h"
 #include "cc/codec/quantize.h"

@@ -33,25 +33,15 @@ struct Scratch {
 
   Scratch(int64_t items, int64_t ranges) {
     words = 0;  // u32 a range: its payload words
-    starts = Align(words + 4 * static_cast<uint64_t>(ranges));
-    sums = Align(starts + 4 * static_cast<uint64_t>(ranges));
+    starts = AlignSection(words + 4 * static_cast<uint64_t>(ranges));
+    sums = AlignSection(starts + 4 * static_cast<uint64_t>(ranges));
     entries = sums + sizeof(BlockSums) * Blocks(items);
-    bytes = Align(entries + 2 * static_cast<uint64_t>(items));
+    bytes = AlignSection(entries + 2 * static_cast<uint64_t>(items));
   }
-  static uint64_t Align(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
   static uint64_t Blocks(int64_t items) {
     return (static_cast<uint64_t>(items) + kWarps - 1) / kWarps;
   }
 };
-
-// Whether a payload's words can be counted in a table of u32. codec: its name,
-// as messages have it.
-inline Status CheckWords(const char* codec, const GpuTotals& totals) {
-  if (totals.words <= UINT32_MAX) return {};
-  return Status::Invalid(std::string(codec) +
-                         ": a stream holds at most 2^32 - 1 words, got " +
-                         std::to_string(totals.words) + "; split the tensor");
-}
 
 // Whether the bytes can be a stream: kernels read its header unasked, and its
 // payload by words. payload_offset: that of this codec's streams.

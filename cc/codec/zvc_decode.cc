@@ -1,12 +1,10 @@
 // Codec C, decoder and ReLU mask: checks the stream, then works range by range.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
-#include <limits>
-#include <string>
 
 #include "cc/codec/check_params.h"
+#include "cc/codec/stream_check.h"
 #include "cc/codec/zvc.h"
 #include "cc/codec/zvc_layout.h"
 
@@ -40,7 +38,7 @@ class ChunkDecoder {
       std::memcpy(to, from, valid * item);
       return AllZero(from + valid * item, from + bytes);
     }
-    const size_t mask_bytes = 4 * zvc::CeilDiv(valid, 32);
+    const size_t mask_bytes = 4 * CeilDiv(valid, 32);
     if (words > raw_words || bytes <= mask_bytes) return false;
     std::memset(mask_, 0, sizeof mask_);
     std::memcpy(mask_, from, mask_bytes);
@@ -62,38 +60,11 @@ class ChunkDecoder {
   }
 
  private:
-  static bool AllZero(const uint8_t* begin, const uint8_t* end) {
-    while (begin != end && *begin == 0) ++begin;
-    return begin == end;
-  }
-
   const StreamView& v_;
   const zvc::ChunkKernels& kernels_;
   const int width_;
   alignas(64) uint32_t mask_[kMaskWords];
   alignas(64) uint8_t copy_[kChunkValues * 4 + kSlackBytes] = {};
-};
-
-// The first damaged chunk, whichever thread meets it.
-class FirstFailure {
- public:
-  void Report(int64_t chunk) {
-    int64_t seen = chunk_.load();
-    while (chunk < seen && !chunk_.compare_exchange_weak(seen, chunk)) {
-    }
-  }
-  Status ToStatus() const {
-    const int64_t chunk = chunk_.load();
-    if (chunk == kNone) return {};
-    return Status::Damaged(
-        "codec C stream: the payload of chunk " + std::to_string(chunk) +
-        " must match its directory entry, its mask and the offset table, got "
-        "other sizes; the stream is damaged: encode it again");
-  }
-
- private:
-  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  std::atomic<int64_t> chunk_{kNone};
 };
 
 // Calls body(decoder, chunk, from, words, readable) for the chunks of a range;
@@ -127,10 +98,8 @@ void ForChunks(const StreamView& v, int64_t range, ChunkDecoder* decoder,
 template <class Body>
 Status RunChunks(const StreamView& v, const zvc::ChunkKernels& kernels,
                  const ParallelFor& parallel, const Body& body) {
-  if (v.layout.chunks == 0 && v.payload_words != 0) {
-    return Status::Damaged(
-        "codec C stream: an empty tensor must have no payload, got " +
-        std::to_string(v.payload_words) + " words");
+  if (v.layout.chunks == 0) {
+    return CheckEmptyPayload(CodecId::kZvc, v.payload_words);
   }
   FirstFailure failure;
   try {
@@ -142,10 +111,11 @@ Status RunChunks(const StreamView& v, const zvc::ChunkKernels& kernels,
                }
              });
   } catch (const std::exception& e) {
-    return Status::Invalid(std::string("codec C: decoding failed, ") +
-                           e.what());
+    return OutOfMemory(CodecId::kZvc, "decoding", e);
   }
-  return failure.ToStatus();
+  return failure.ToStatus(CodecId::kZvc, "chunk",
+                          "match its directory entry, its mask and the offset "
+                          "table, got other sizes");
 }
 
 // dx = element of x is zero ? 0 : dy. zero_bits: those of which a number has
@@ -181,18 +151,13 @@ void ApplyMask(const void* x, DType x_dtype, DType dtype, int n,
 
 Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                  int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa('C', isa);
+  Status s = CheckIsa(CodecId::kZvc, isa);
   if (!s.ok()) return s;
   StreamView v;
   s = zvc::OpenStream(stream, stream_bytes, n, &v);
   if (!s.ok()) return s;
-  if (v.dtype != dtype) {
-    return Status::Damaged(
-        "codec C stream: header field dtype must be the type asked for, " +
-        std::to_string(static_cast<int>(dtype)) + ", got " +
-        std::to_string(static_cast<int>(v.dtype)) +
-        "; decode with the type it was encoded from");
-  }
+  s = CheckDType(CodecId::kZvc, v.dtype, dtype);
+  if (!s.ok()) return s;
   if (out == nullptr && n > 0) {
     return Status::Invalid("codec C: out must not be null when n > 0");
   }
@@ -216,7 +181,7 @@ Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
 Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
                        int64_t n, const void* dy, void* dx,
                        const ParallelFor& parallel, Isa isa) {
-  Status s = CheckIsa('C', isa);
+  Status s = CheckIsa(CodecId::kZvc, isa);
   if (!s.ok()) return s;
   StreamView v;
   s = zvc::OpenStream(stream, stream_bytes, n, &v);

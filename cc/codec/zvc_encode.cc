@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <string>
 #include <vector>
 
 #include "cc/codec/check_params.h"
@@ -30,11 +29,6 @@ struct Range {
   int64_t nonzero = 0;
 };
 
-Status OutOfMemory(const std::exception& e) {
-  return Status::Invalid(std::string("codec C: encoding failed, ") + e.what() +
-                         "; free host memory or lower the batch size");
-}
-
 }  // namespace
 
 struct ZvcEncoder::Impl {
@@ -60,10 +54,10 @@ struct ZvcEncoder::Impl {
 ZvcEncoder::ZvcEncoder(const ZvcParams& params, Isa isa) : impl_(new Impl) {
   impl_->params = params;
   impl_->checked =
-      CheckTensor('C', params.n, params.channels, params.dtype, isa);
+      CheckTensor(CodecId::kZvc, params.n, params.channels, params.dtype, isa);
   if (!impl_->checked.ok()) return;
   impl_->layout = Layout(params.n, params.dtype);
-  impl_->checked = CheckSize('C', params.n, impl_->layout.chunks,
+  impl_->checked = CheckSize(CodecId::kZvc, params.n, impl_->layout.chunks,
                              impl_->layout.payload);
   impl_->kernels = zvc::SelectKernels(isa);
 }
@@ -113,7 +107,7 @@ Status ZvcEncoder::Encode(const void* x, const ParallelFor& parallel) {
                for (int64_t r = begin; r < end; ++r) m.CountRange(r);
              });
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(CodecId::kZvc, "encoding", e);
   }
   uint64_t words = 0;
   m.nonzero = 0;
@@ -121,11 +115,8 @@ Status ZvcEncoder::Encode(const void* x, const ParallelFor& parallel) {
     words += r.words;
     m.nonzero += r.nonzero;
   }
-  if (words > UINT32_MAX) {
-    return Status::Invalid(
-        "codec C: a stream holds at most 2^32 - 1 words, got " +
-        std::to_string(words) + "; split the tensor");
-  }
+  const Status s = CheckWords(CodecId::kZvc, words);
+  if (!s.ok()) return s;
   m.total_bytes = m.layout.payload + 4 * words;
   m.encoded = true;
   return {};
@@ -166,7 +157,7 @@ void ZvcEncoder::Impl::WriteRange(int64_t range, uint8_t* to) const {
     if (w == layout.RawWords(valid)) {
       out.Copy(from, bytes);
     } else {
-      const size_t mask_bytes = 4 * zvc::CeilDiv(valid, 32);
+      const size_t mask_bytes = 4 * CeilDiv(valid, 32);
       kernels->pack[width()](from, mask, out.at() + mask_bytes);
       std::memcpy(out.at(), mask, mask_bytes);
       bytes = mask_bytes + kernels->ones(mask) * layout.item;
@@ -199,7 +190,7 @@ Status ZvcEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
                }
              });
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(CodecId::kZvc, "encoding", e);
   }
   return {};
 }
@@ -208,7 +199,7 @@ size_t ZvcMaxBytes(int64_t n, DType dtype) {
   const Layout layout(std::max<int64_t>(n, 0), dtype);
   // Every chunk raw; only the last one can end inside a word.
   return layout.payload +
-         4 * static_cast<size_t>(zvc::CeilDiv(layout.n * layout.item, 4));
+         4 * static_cast<size_t>(CeilDiv(layout.n * layout.item, 4));
 }
 
 }  // namespace comptrain

@@ -2,7 +2,6 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
-#include <string>
 #include <type_traits>
 
 #include "cc/codec/bits.h"
@@ -78,7 +77,7 @@ __device__ void WriteChunk(int lane, const Layout& layout, const T* x, int valid
     if (lane == 0 && sizeof(T) == 2 && valid % 2 != 0) to[valid] = 0;
     return;
   }
-  const int mask_words = static_cast<int>(zvc::CeilDiv(valid, 32));
+  const int mask_words = static_cast<int>(CeilDiv(valid, 32));
   T* values = reinterpret_cast<T*>(words + mask_words);
   uint32_t low = 0, high = 0;  // words `lane` and `lane` + 32 of the mask
   int count = 0;
@@ -112,7 +111,7 @@ __device__ bool ReadChunk(int lane, const Layout& layout, const uint32_t* words,
     });
     return true;
   }
-  const int mask_words = static_cast<int>(zvc::CeilDiv(valid, 32));
+  const int mask_words = static_cast<int>(CeilDiv(valid, 32));
   if (n_words > raw_words || n_words <= mask_words) return false;
   const uint32_t low = lane < mask_words ? words[lane] : 0;
   const uint32_t high = lane + 32 < mask_words ? words[lane + 32] : 0;
@@ -276,10 +275,10 @@ __global__ void __launch_bounds__(kThreads)
 // --- Host --------------------------------------------------------------------
 
 Status CheckParams(int64_t n, int64_t channels, DType dtype) {
-  const Status s = CheckTensor('C', n, channels, dtype, Isa::kScalar);
+  const Status s = CheckTensor(CodecId::kZvc, n, channels, dtype, Isa::kScalar);
   if (!s.ok()) return s;
   const Layout layout(n, dtype);
-  return CheckSize('C', n, layout.chunks, layout.payload);
+  return CheckSize(CodecId::kZvc, n, layout.chunks, layout.payload);
 }
 
 int64_t Blocks(const Layout& layout) {
@@ -365,7 +364,7 @@ Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
                    void* out_dev, CUstream_st* stream) {
   Status s = CheckParams(p.n, p.channels, p.dtype);
   if (!s.ok()) return s;
-  s = gpu::CheckWords(kCodec, totals);
+  s = CheckWords(CodecId::kZvc, totals.words);
   if (!s.ok()) return s;
   const Layout layout(p.n, p.dtype);
   const gpu::Scratch at = ScratchOf(layout);
@@ -374,7 +373,7 @@ Status ZvcGpuWrite(const ZvcParams& p, const void* x_dev,
   const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
   s = gpu::Launch(
       kCodec, "writing the header", gpu::WriteHead,
-      zvc::CeilDiv(layout.payload / 4, gpu::kHeadThreads), gpu::kHeadThreads, 0,
+      CeilDiv(layout.payload / 4, gpu::kHeadThreads), gpu::kHeadThreads, 0,
       stream, HeaderOf(p.dtype, layout, p.channels, ZvcGpuBytes(p, totals)),
       layout.chunks, layout.ranges, entries, starts,
       static_cast<uint32_t*>(out_dev));

@@ -5,7 +5,6 @@
 #define TF_COMPTRAIN_CC_CODEC_ZVC_GPU_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "cc/codec/status.h"
 #include "cc/codec/stream_gpu.h"

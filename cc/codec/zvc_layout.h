@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/bits.h"
 #include "cc/codec/host_device.h"
 #include "cc/codec/status.h"
 #include "cc/codec/stream.h"
@@ -14,10 +15,6 @@ namespace comptrain {
 namespace zvc {
 
 constexpr int kRangeChunks = 16;  // chunks a table entry, and a unit of work
-
-COMPTRAIN_HD inline int64_t CeilDiv(int64_t a, int64_t b) {
-  return a / b + (a % b != 0);
-}
 
 // The tensor as a flat run of values, cut into chunks.
 struct Layout {
@@ -34,10 +31,8 @@ struct Layout {
         chunks(CeilDiv(n, kChunkValues)),
         ranges(CeilDiv(chunks, kRangeChunks)),
         directory(sizeof(StreamHeader)),
-        table(directory + Align(2 * static_cast<uint64_t>(chunks))),
-        payload(table + Align(4 * static_cast<uint64_t>(ranges))) {}
-
-  static uint64_t Align(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
+        table(directory + AlignSection(2 * static_cast<uint64_t>(chunks))),
+        payload(table + AlignSection(4 * static_cast<uint64_t>(ranges))) {}
 
   // Values of a chunk; the last one may be short.
   COMPTRAIN_HD int Valid(int64_t chunk) const {

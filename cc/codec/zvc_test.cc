@@ -4,7 +4,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "cc/codec/codec_test_util.h"
 #include "cc/codec/test_data.h"

@@ -5,8 +5,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/util.h"
 #include "tensorflow/core/framework/op_kernel.h"
