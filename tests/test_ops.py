@@ -27,6 +27,13 @@ def batch_norm(dy, vector, codes=stream(2, 4), state=STATE):  # noqa: B008
 ON_BOTH = [
     ("compress", {"x": ones(4), "state": ones(8)}, {}, r"state must have shape \[9\]"),
     ("compress", {"x": ones(4), "state": ones(3, 3)}, {}, r"state must have shape \[9\].*got \[3,3\]"),
+    (
+        "compress",
+        {"x": ones(4), "state": STATE},
+        {"relative_bound": 0.0},
+        "relative_bound must be a positive",
+    ),
+    ("compress", {"x": ones(4), "state": STATE}, {"decay": 1.0}, r"decay must be in \[0, 1\)"),
     ("batch_norm_grad", batch_norm(ones(), ones(1)), {}, "dy must have channels"),
     ("batch_norm_grad", batch_norm(ones(2, 0), ones(0)), {}, "dy must have channels"),
     ("batch_norm_grad", batch_norm(ones(2, 4), ones(3)), {}, r"gamma must have shape \[4\].*got \[3\]"),
@@ -98,6 +105,7 @@ ON_THE_EXECUTOR = [
     ("memory_limit", {"x": ones(4), "limit_bytes": np.zeros(0, np.int64)}, {}, "limit_bytes must have shape"),
 ]
 UNDER_XLA = [
+    ("compress", {"x": ones(4), "state": STATE}, {"bits": 5}, "bits must be 2, 3, 4, 6 or 8, got 5"),
     (
         "decompress",
         {"stream": stream(8), "shape": [2, 4], "gate": ones(), "state": STATE},

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cc/kernels/batch_norm_shape.h"
+#include "cc/kernels/compress_attrs.h"
 #include "cc/kernels/fixed_rate_xla.h"
 #include "cc/kernels/measure_kernels.h"
 #include "cc/kernels/pool_attrs.h"
@@ -239,22 +240,14 @@ class CompressXla : public Lowering {
  public:
   explicit CompressXla(OpKernelConstruction* ctx) : Lowering(ctx) {
     OP_REQUIRES_OK(ctx, rate_.Read(ctx));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_bound", &relative_bound_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("decay", &decay_));
-    std::string codec;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("codec", &codec));
-    OP_REQUIRES(ctx, codec != "zvc",
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+    OP_REQUIRES(ctx, !attrs_.lossless(),
                 absl::UnimplementedError(
                     "codec 'zvc' is lossless: its streams have no static size, "
                     "which XLA needs. Use 'plane', or jit_compile=False."));
-    bool dither;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dither", &dither));
-    OP_REQUIRES(ctx, !dither,
+    OP_REQUIRES(ctx, !attrs_.dither,
                 absl::UnimplementedError("dither has no XLA lowering. Use dither="
                                          "False, or jit_compile=False."));
-    std::string relative_to;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("relative_to", &relative_to));
-    of_range_ = relative_to == "range";
   }
 
   void Compile(XlaOpKernelContext* ctx) override {
@@ -272,7 +265,7 @@ class CompressXla : public Lowering {
     const XlaOp sample_max = LargestMagnitude(sample);
     const XlaOp sigma = Sigma(sample, sample_max, count);
     const XlaOp range =
-        of_range_ ? Largest(values) + Largest(xla::Neg(values)) : Scalar(x, 0);
+        attrs_.of_range ? Largest(values) + Largest(xla::Neg(values)) : Scalar(x, 0);
     const XlaOp bound = Bound(state, sigma, range, sample_max);
     const FixedRate::Encoded encoded =
         rate_.Encode(values, bound * Scalar(x, kStepOverBound));
@@ -309,12 +302,12 @@ class CompressXla : public Lowering {
     const XlaOp running = Field(state, kRunningSigma);
     const XlaOp set = Field(state, kBoundSet);
     const XlaOp now =
-        of_range_ ? range
+        attrs_.of_range ? range
                   : xla::Select(xla::Gt(running, xla::ZerosLike(running)),
                                 running, sigma);
     XlaOp bound = xla::Select(
         xla::Ne(set, xla::ZerosLike(set)), set,
-        xla::Max(now * Scalar(now, relative_bound_), Scalar(now, kSmallestBound)));
+        xla::Max(now * Scalar(now, attrs_.relative_bound), Scalar(now, kSmallestBound)));
     if (rate_.bits == 8) {
       const XlaOp before = Field(state, kRunningRange);
       const XlaOp known = xla::Gt(before, xla::ZerosLike(before));
@@ -334,14 +327,13 @@ class CompressXla : public Lowering {
 
   XlaOp Running(XlaOp before, XlaOp now) const {
     return xla::Select(xla::Gt(before, xla::ZerosLike(before)),
-                       before * Scalar(now, decay_) +
-                           Counted(before, now) * Scalar(now, 1 - decay_),
+                       before * Scalar(now, attrs_.decay) +
+                           Counted(before, now) * Scalar(now, 1 - attrs_.decay),
                        now);
   }
 
   FixedRate rate_;
-  float relative_bound_ = 0, decay_ = 0;
-  bool of_range_ = false;
+  CompressAttrs attrs_;
 };
 
 class DecompressXla : public Lowering {
