@@ -139,8 +139,9 @@ DecodeChunksFn Avx512DecodeChunks(DType dtype, Coding coding);
 PrepareFn Avx2Prepare(DType dtype, Coding coding);
 DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding);
 
-// For blocks whose sums are not finite in f32.
-ChunkSums PlainSums(DType dtype, const void* x, const Pitch& pitch, int rows);
+// Adds the sums of a block of `rows` rows from x on.
+void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
+              const Pitch& pitch, int rows, ChunkSums* total);
 
 }  // namespace rans
 }  // namespace comptrain

@@ -9,7 +9,6 @@
 
 #include "cc/codec/host_device.h"
 #include "cc/codec/rans_chunk.h"
-#include "cc/codec/rans_rows.h"
 
 namespace comptrain {
 namespace rans {

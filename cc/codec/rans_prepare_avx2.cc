@@ -1,6 +1,4 @@
 // Codec B with AVX2: from values to what is coded.
-#include <cmath>
-
 #include "cc/codec/rans_chunk.h"
 
 #if defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__) && \
@@ -82,17 +80,10 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
              work->q + (t + kPadRows) * kLanes);
   }
   *extent = e;
-  ChunkSums block;
-  block.nonzero = static_cast<int64_t>(last - first) * kLanes - zeros;
-  block.sum = FoldLanes(sum);
-  block.sum_sq = FoldLanes(sum_sq);
-  if (!std::isfinite(block.sum) || !std::isfinite(block.sum_sq)) {
-    block = PlainSums(quant.dtype, x + first * pitch.row, pitch,
-                      last - first);
-  }
-  total->nonzero += block.nonzero;
-  total->sum += block.sum;
-  total->sum_sq += block.sum_sq;
+  const ChunkSums block = {static_cast<int64_t>(last - first) * kLanes - zeros,
+                           FoldLanes(sum), FoldLanes(sum_sq)};
+  AddBlock(block, quant.dtype, x + first * pitch.row, pitch, last - first,
+           total);
 }
 
 template <class T, Coding kCoding>
@@ -158,7 +149,7 @@ void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
   const Row256 one_sided = LaneMask(~head->negative);
   const __m256i zero = _mm256_setzero_si256();
   Row256 plain = {{zero, zero}}, average = plain, median = plain;
-  for (int t = 3; t < rows; t += 4) {
+  for (int t = kFirstSampleRow; t < rows; t += kSampleRows) {
     const RowPlaces at = PlacesOf(t, stride);
     const Row256 here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const Row256 above = LoadRow(q + at.above);

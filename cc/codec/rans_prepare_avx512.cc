@@ -1,6 +1,4 @@
 // Codec B with AVX-512 (BW, VL, DQ, VBMI, VBMI2): from values to what is coded.
-#include <cmath>
-
 #include "cc/codec/rans_chunk.h"
 
 #if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && \
@@ -77,17 +75,8 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
     nonzero += __builtin_popcount(set);
   }
   *extent = e;
-  ChunkSums block;
-  block.nonzero = nonzero;
-  block.sum = FoldLanes(sum_a, sum_b);
-  block.sum_sq = FoldLanes(sq_a, sq_b);
-  if (!std::isfinite(block.sum) || !std::isfinite(block.sum_sq)) {
-    block = PlainSums(quant.dtype, x + first * pitch.row, pitch,
-                      last - first);
-  }
-  total->nonzero += block.nonzero;
-  total->sum += block.sum;
-  total->sum_sq += block.sum_sq;
+  AddBlock({nonzero, FoldLanes(sum_a, sum_b), FoldLanes(sq_a, sq_b)},
+           quant.dtype, x + first * pitch.row, pitch, last - first, total);
 }
 
 template <class T, Coding kCoding>
@@ -155,7 +144,7 @@ void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
   const auto add = [&](__m512i here, __m512i p, __m512i* sum) {
     *sum = _mm512_add_epi16(*sum, Neighbour512(Fold(here, p, negative), shift));
   };
-  for (int t = 3; t < rows; t += 4) {
+  for (int t = kFirstSampleRow; t < rows; t += kSampleRows) {
     const RowPlaces at = PlacesOf(t, stride);
     const __m512i here = LoadRow(q + at.here), left = LoadRow(q + at.left);
     const __m512i above = LoadRow(q + at.above);

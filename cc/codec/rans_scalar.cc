@@ -75,7 +75,23 @@ float LoadLane(const uint8_t* row, const Pitch& pitch, DType dtype, int l) {
   return LoadFloat(row + pitch.piece[l / 8], dtype, l % 8);
 }
 
-void AddBlock(DType dtype, const uint8_t* x, const Pitch& pitch, int rows,
+// For blocks whose sums are not finite in f32.
+ChunkSums PlainSums(DType dtype, const uint8_t* x, const Pitch& pitch, int rows) {
+  ChunkSums sums;
+  for (int t = 0; t < rows; ++t) {
+    const uint8_t* row = x + t * pitch.row;
+    for (int l = 0; l < kLanes; ++l) {
+      const float v = LoadLane(row, pitch, dtype, l);
+      if (!std::isfinite(v)) continue;
+      sums.nonzero += !CountsAsZero(v);
+      sums.sum += v;
+      sums.sum_sq += static_cast<double>(v) * v;
+    }
+  }
+  return sums;
+}
+
+void SumBlock(DType dtype, const uint8_t* x, const Pitch& pitch, int rows,
               ChunkSums* total) {
   float sum[kLanes] = {}, sum_sq[kLanes] = {};
   int64_t nonzero = 0;
@@ -93,13 +109,7 @@ void AddBlock(DType dtype, const uint8_t* x, const Pitch& pitch, int rows,
       sum_sq[l] += sum_sq[l + half];
     }
   }
-  ChunkSums block = {nonzero, sum[0], sum_sq[0]};
-  if (!std::isfinite(sum[0]) || !std::isfinite(sum_sq[0])) {
-    block = PlainSums(dtype, x, pitch, rows);
-  }
-  total->nonzero += block.nonzero;
-  total->sum += block.sum;
-  total->sum_sq += block.sum_sq;
+  AddBlock({nonzero, sum[0], sum_sq[0]}, dtype, x, pitch, rows, total);
 }
 
 void ClearPadding(ChunkWork* work) {
@@ -138,7 +148,7 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   const uint8_t* from = static_cast<const uint8_t*>(x);
   *sums = ChunkSums();
   for (int t = 0; t < rows; t += kSumRows) {
-    AddBlock(quant.dtype, from + t * pitch.row, pitch,
+    SumBlock(quant.dtype, from + t * pitch.row, pitch,
              std::min(kSumRows, rows - t), sums);
   }
   ClearPadding(work);
@@ -300,19 +310,13 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 
 }  // namespace
 
-ChunkSums PlainSums(DType dtype, const void* x, const Pitch& pitch, int rows) {
-  ChunkSums sums;
-  for (int t = 0; t < rows; ++t) {
-    const uint8_t* row = static_cast<const uint8_t*>(x) + t * pitch.row;
-    for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadLane(row, pitch, dtype, l);
-      if (!std::isfinite(v)) continue;
-      sums.nonzero += !CountsAsZero(v);
-      sums.sum += v;
-      sums.sum_sq += static_cast<double>(v) * v;
-    }
-  }
-  return sums;
+void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
+              const Pitch& pitch, int rows, ChunkSums* total) {
+  const bool finite = std::isfinite(block.sum) && std::isfinite(block.sum_sq);
+  const ChunkSums sums = finite ? block : PlainSums(dtype, x, pitch, rows);
+  total->nonzero += sums.nonzero;
+  total->sum += sums.sum;
+  total->sum_sq += sums.sum_sq;
 }
 
 ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
