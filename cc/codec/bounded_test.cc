@@ -84,7 +84,7 @@ void TestSizes(const Subject& codec) {
       {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},  {7000, 7},
       {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256}};
   shapes.insert(shapes.end(), codec.shapes.begin(), codec.shapes.end());
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (bool mid_rise : {false, true}) {
       for (bool relu : {false, true}) {
         for (const auto& s : shapes) {
@@ -119,7 +119,7 @@ void TestLargeChunks(const Subject& codec) {
 }
 
 void TestBounds(const Subject& codec) {
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (bool mid_rise : {false, true}) {
       for (float eb = 1e-6f; eb < 20; eb *= 3) {
         for (int64_t channels : {64, 24}) {
@@ -164,7 +164,7 @@ void TestSpecialValues(const Subject& codec) {
       {1e-40f, -1e-42f, 0, 1}, {FLT_MAX, -FLT_MAX}, {FLT_MAX, 1, 0},
       {FLT_MIN, -FLT_MIN, 0}, {65504, -65504, 1}, {1e30f, -1e30f},
       {NAN, 0, 0, 0, 1, 2, -3}, {0, 0, 0, 0.01f}, {6e-8f, -6e-8f, 0}};
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (bool mid_rise : {false, true}) {
       for (float eb : {1.2e-38f * 4, 1e-6f, 0.05f, 100.0f, 1e37f}) {
         for (size_t k = 0; k < kinds.size(); ++k) {
@@ -190,7 +190,7 @@ void TestFlushToZero(const Subject& codec) {
     f = BitsFloat(static_cast<uint32_t>(random()) & 0x80ffffff);  // near FLT_MIN
     if (random() % 4 == 0) f = 1.5f * FLT_MIN;
   }
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (bool mid_rise : {false, true}) {
       for (float eb : {2.4e-38f, 1e-37f, 1e-7f}) {
         const EncodeParams p = Params(dtype, 4096, 32, eb, mid_rise);
@@ -271,7 +271,7 @@ void TestStats(const Subject& codec) {
 }
 
 void TestMaskGradient(const Subject& codec) {
-  for (DType stored : kDTypes) {
+  for (DType stored : kAllDTypes) {
     for (int64_t channels : {64, 32, 48, 40, 20, 3}) {
       const int64_t n = 60 * 320;
       const EncodeParams p = Params(stored, n, channels, 0.2f, true);
@@ -281,7 +281,7 @@ void TestMaskGradient(const Subject& codec) {
       v[9000] = 1e6f;
       const Bytes x = ToTensor(v, stored);
       const Bytes stream = EncodeWith(codec.id, x, p);
-      for (DType dtype : kDTypes) {
+      for (DType dtype : kAllDTypes) {
         const size_t item = ItemBytes(dtype);
         Bytes dy(n * item), expected(n * item, 0);
         for (size_t i = 0; i < dy.size(); ++i) {
@@ -342,7 +342,7 @@ void TestSigma() {
   std::normal_distribution<float> normal(1, 3);
   for (float& f : v) f = normal(random);
   v[3] = NAN;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     const Bytes x = ToTensor(v, dtype);
     for (int64_t n : {1 << 20, 1 << 15}) {
       CHECK(std::fabs(SampleSigma(x.data(), dtype, n) - 3) < 0.1);

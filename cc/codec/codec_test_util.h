@@ -13,6 +13,7 @@
 
 #include "cc/codec/codec.h"
 #include "cc/codec/half.h"
+#include "cc/codec/test_data.h"
 #include "cc/codec/test_isas.h"
 #include "cc/codec/test_threads.h"
 #include "cc/codec/testing.h"
@@ -21,7 +22,6 @@ namespace comptrain {
 
 using Bytes = std::vector<uint8_t>;
 
-constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr Coding kCodings[] = {Coding::kPlain, Coding::kMidRise,
                                Coding::kDither};
 

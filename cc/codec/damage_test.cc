@@ -24,7 +24,7 @@ std::vector<Sample> PlaneSamples() {
   std::vector<Sample> samples;
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (int64_t channels : {32, 20}) {
       const int64_t n = 5 * 1024 + 3 * channels - (5 * 1024 % channels);
       std::vector<float> v(n);
@@ -67,7 +67,7 @@ std::vector<Sample> RansSamples() {
         Params(dtype, static_cast<int64_t>(v.size()), channels, 0.1f, true, 16),
         v, &samples);
   };
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (int64_t channels : {32, 48, 20}) add(dtype, 2 * 4096 + 300, channels);
   }
   add(DType::kF32, 70000, 32);
@@ -79,7 +79,7 @@ std::vector<Sample> ZvcSamples() {
   std::vector<Sample> samples;
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
-  for (DType dtype : kDTypes) {
+  for (DType dtype : kAllDTypes) {
     for (int part = 0; part < 5; ++part) {
       std::vector<float> v(1000 + part * 700);
       for (float& f : v) {

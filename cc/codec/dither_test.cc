@@ -23,7 +23,7 @@ std::vector<float> Activations(int64_t n, uint32_t seed) {
 
 void TestSameBytesAndPromise() {
   for (CodecId codec : kLossy) {
-    for (DType dtype : kDTypes) {
+    for (DType dtype : kAllDTypes) {
       for (int64_t channels : {64, 20}) {
         for (int64_t rows : {1, 33, 300, 1500}) {
           const EncodeParams p =

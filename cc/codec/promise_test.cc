@@ -65,7 +65,7 @@ void TestPromise() {
     const float eb =
         std::pow(10.0f, 9 * (static_cast<float>(random() % 100001) / 1e5f) - 6);
     const int64_t channels = random() % 2 ? 64 : 50;
-    const EncodeParams p = ParamsOf(kDTypes[random() % 3], 1600 * channels,
+    const EncodeParams p = ParamsOf(kAllDTypes[random() % 3], 1600 * channels,
                                     channels, eb, kCodings[random() % 3]);
     std::vector<float> v(p.n);
     for (int64_t i = 0; i < p.n; ++i) {
