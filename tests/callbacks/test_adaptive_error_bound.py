@@ -238,6 +238,8 @@ def test_history_has_the_mean_bound():
         ("smoothing", 1.0),
         ("limits", (0.5, 0.1)),
         ("limits", (0.0, 0.1)),
+        ("limits", 0.5),
+        ("limits", ("0.1", "0.5")),
     ],
 )
 def test_bad_arguments(argument, value):

@@ -179,7 +179,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         super().__init__()
         if target not in _TOLERANCES:
             raise ValueError(f"`target` must be 'momentum' or 'gradient'. Received: {target!r}.")
-        if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
+        pair = isinstance(limits, (tuple, list)) and len(limits) == 2 and all(map(arguments.is_real, limits))
+        if not (pair and 0 < limits[0] <= limits[1] < math.inf):
             raise ValueError(
                 "`limits` must be (smallest, largest) bound over standard deviation, "
                 f"0 < smallest <= largest. Received: {limits!r}."
