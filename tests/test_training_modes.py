@@ -162,3 +162,65 @@ def test_mirrored_strategy_follows_plain_keras():
     command = [sys.executable, "-c", textwrap.dedent(MIRRORED)]
     result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+class Branches(layers.Layer):
+    """Calls its layers in what TensorFlow takes the gradient of from outside."""
+
+    def __init__(self, how, **kwargs):
+        super().__init__(**kwargs)
+        self.how, self.inner = how, Own()
+
+    def call(self, x, training=None):
+        if self.how == "cond":
+            return tf.cond(tf.reduce_mean(x) > 1e3, lambda: x, lambda: self.inner(x))
+        return tf.while_loop(
+            lambda k, x: k < 2, lambda k, x: (k + 1, self.inner(x)), (0, x), maximum_iterations=2
+        )[1]
+
+
+class Own(layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.conv, self.norm = layers.Conv2D(8, 3, padding="same"), layers.LayerNormalization()
+
+    def call(self, x):
+        return tf.nn.relu(self.norm(self.conv(x)))
+
+
+@pytest.mark.parametrize("how", ["cond", "loop"])
+def test_branches_and_loops_of_the_user_s_layers(how):
+    def build():
+        keras.utils.set_random_seed(0)
+        x = layers.Conv2D(8, 3, activation="relu")(inputs := keras.Input((16, 16, 3)))
+        return compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalMaxPooling2D()(Branches(how)(x)))))
+
+    (x, y), losses = images(16), []
+    for compress in (False, True):
+        model = build()
+        if compress:
+            ct.compress_model(model)
+        losses.append(model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-2)
+
+
+@pytest.mark.parametrize("how", ["cond", "loop"])
+def test_steps_in_a_branch_or_loop_are_compressed(how):
+    own = keras.Sequential([keras.Input((16, 16, 3)), Own(), layers.GlobalMaxPooling2D()])
+    ct.compress_model(own)
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(own(x, training=True) ** 2)
+        return tf.norm(tape.gradient(loss, own.trainable_variables)[0])
+
+    @tf.function
+    def run(x):
+        if how == "cond":
+            return tf.cond(tf.size(x) > 0, lambda: step(x), lambda: 0.0)
+        return tf.while_loop(lambda k, n: k < 2, lambda k, n: (k + 1, step(x)), (0, 0.0))[1]
+
+    assert run(tf.constant(images(8)[0])) > 0
+    assert all(site.read_state().stream_bytes > 0 for site in instrumentation(own).sites().values())
+    ct.restore_model(own)
+    assert not any("call" in vars(layer) for layer in own._flatten_layers())

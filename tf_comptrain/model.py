@@ -58,6 +58,18 @@ class Instrument:
         return self.context.original(*args, **kwargs)
 
 
+class _OwnCode:
+    """Override of `call` that marks the code of a layer of the user's."""
+
+    def __init__(self, layer: keras.layers.Layer):
+        self._layer = weakref.ref(layer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        layer: Any = self._layer()
+        with _keras.own_code_scope():
+            return _keras.class_call(layer)(layer, *args, **kwargs)
+
+
 class Instrumentation:
     """Everything `compress_model` set up for a model: the handle that callbacks work with.
 
@@ -288,6 +300,9 @@ def compress_model(
     report = Report(model.name, tuple(rows), obstacle, tuple(_keras.layers_without_xla(model)))
     for layer, instrument in instruments.items():
         _keras.set_call(layer, instrument, instrument.rule.method)
+    for layer in _keras.own_code_layers(model):
+        if not _keras.has_own_call(layer):
+            _keras.set_call(layer, _OwnCode(layer))
     wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
     handle = Instrumentation(instruments, report, wrapped)
     handle.frozen = {
@@ -315,6 +330,8 @@ def restore_model(model: keras.Model) -> None:
         )
     for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
+    for layer in _keras.own_code_layers(model):
+        _keras.reset_call(layer)
     _keras.reset_train_step(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     _keras.unwatch_steps(model)

@@ -55,6 +55,17 @@ def direct_sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
+def own_code_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """The model and the layers in it that call other layers in code that is not Keras' own. Keras 3."""
+    if not KERAS_3:
+        return []
+    return [
+        layer
+        for layer in (model, *sublayers(model))
+        if direct_sublayers(layer) and not type(layer).call.__module__.startswith("keras.")
+    ]
+
+
 def forget_traces(model: keras.Model) -> None:
     """Drops the compiled train, test and predict functions: they hold the layers as they were."""
     model.train_function = None

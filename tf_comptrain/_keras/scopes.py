@@ -13,6 +13,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from tf_comptrain import gpu_check
 from tf_comptrain._keras.version import KERAS_3
@@ -71,9 +72,33 @@ def why_plain() -> str | None:
         return "measured as plain Keras"
     if KERAS_3 and in_symbolic_scope():
         return "shape inference"
+    if _in_own_branch():
+        return "in a branch or loop of the layer that calls it"
     if not _in_step():
         return NOT_TRAINING
     return device_obstacle()
+
+
+@contextlib.contextmanager
+def own_code_scope() -> Iterator[None]:
+    """Around the `call` of a layer of the user's that calls other layers."""
+    previous = getattr(_scopes, "graph", None)
+    if not _in_own_branch():
+        _scopes.graph = tf_ops.get_default_graph()
+    try:
+        yield
+    finally:
+        _scopes.graph = previous
+
+
+def _in_own_branch() -> bool:
+    """Whether the code of a layer has opened a tf.cond or tf.while_loop around the calls now.
+
+    TensorFlow builds the gradient of that from outside, and what a custom gradient reads there (variables,
+    streams) it does not find. A step that is in a branch or a loop as a whole takes its gradient there.
+    """
+    opened, graph = getattr(_scopes, "graph", None), tf_ops.get_default_graph()
+    return opened is not None and graph is not opened and isinstance(graph, ControlFlowFuncGraph)
 
 
 def on_cpu_executor() -> bool:
