@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "cc/codec/bitmask.h"
+#include "cc/codec/dropout.h"
+#include "cc/codec/gelu.h"
 #include "cc/codec/gradient_stats.h"
 #include "cc/codec/half.h"
 #include "cc/codec/parallel.h"
@@ -108,6 +110,12 @@ void BenchElementwise(DType dtype, int64_t n) {
   Measure("gradient stats" + suffix, bytes, [&] {
     MeasureGradient(x.data(), dtype, n, 64, SerialFor);
   });
+  Measure("dropout" + suffix, 2 * bytes + bits.size(), [&] {
+    Dropout(x.data(), dtype, n, 0.1f, 1 / 0.9f, {1, {2, 3}}, dx.data(),
+            bits.data(), SerialFor);
+  });
+  Measure("gelu" + suffix, 2 * bytes,
+          [&] { Gelu(x.data(), dtype, n, dx.data(), SerialFor); });
 }
 
 struct PoolCase {

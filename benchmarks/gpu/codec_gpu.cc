@@ -16,7 +16,6 @@
 #include <cstring>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cc/codec/batch_norm.h"
