@@ -1,6 +1,7 @@
 """jit_compile=True: codec F in the place of the executor's streams."""
 
 import gc
+import re
 import subprocess
 import sys
 
@@ -340,6 +341,30 @@ def test_memory_of_the_compiled_step_falls(build, depth):
             model.train_on_batch(x, y)
         peaks.append(requested_peak(trace_step(lambda: model.train_on_batch(x, y))))  # noqa: B023
     assert peaks[1] < 0.5 * peaks[0]
+
+
+def test_input_gradients_wait_for_weight_gradients():
+    """In the program that XLA is given; a control dependency would not be in it."""
+    model = chain(3)
+    model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
+    ct.compress_model(model)
+    model.optimizer.build(model.trainable_variables)
+    step = xla(lambda x, y: model.train_step((x, y)))
+    shapes = tf.TensorSpec((16, 32, 32, 32)), tf.TensorSpec((16, 32))
+    program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
+    made = {}
+    for name, operation, operands in re.findall(r"%(\S+) = .*? ([\w-]+)\((.*?)\)(?:,|\n)", program):
+        made[name] = operation, re.findall(r"%([\w.-]+)", operands)
+    fences = {name for name in made if re.match(r"Comptrain_Fence[_.\d]*$", name)}
+    fences = {name for name in fences if made[name][0] == "custom-call"}
+    assert len(fences) == 3
+    for name in fences:
+        assert any("BackpropFilter" in operand for operand in made[name][1])
+    gradients = {name for name in made if re.match(r"Conv2DBackpropInput_1[.\d]*$", name)}
+    gradients = [made[name][1][0] for name in gradients if made[name][0] == "convolution"]
+    assert len(gradients) == 3
+    for dy in gradients:
+        assert made[dy][0] == "get-tuple-element" and made[dy][1][0] in fences
 
 
 def test_depthwise_gelu_silu_and_global_max_train_as_plain():

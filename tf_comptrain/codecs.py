@@ -397,6 +397,7 @@ def _memory_limit_gradient(op, dy):
     return native.ops().comptrain_memory_limit(dy, op.inputs[1], where=f"{where} (backward)"), None
 
 
+tf.RegisterGradient("Comptrain>Fence")(lambda op, *dys: list(dys))
 tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
 tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
 tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))

@@ -360,3 +360,20 @@ def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:
         return dy
     with tf.control_dependencies(waits):
         return tf.identity(dy)
+
+
+def after_weights(
+    dys: Sequence[tf.Tensor], dws: Sequence[tf.Tensor | None]
+) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
+    """As `after` for each of dys; and the weight gradients, which must be used in place of `dws`.
+
+    XLA knows no control dependencies: there all of them pass through one op.
+    """
+    if not _keras.under_xla():
+        return [after(dy, dws) for dy in dys], list(dws)
+    places = [i for i, dw in enumerate(dws) if isinstance(dw, tf.Tensor)]
+    if not places:
+        return list(dys), list(dws)
+    fenced = native.ops().comptrain_fence([*dys, *(dws[i] for i in places)])
+    first, waited = fenced[: len(dys)], dict(zip(places, fenced[len(dys) :]))
+    return first, [waited.get(i, dw) for i, dw in enumerate(dws)]

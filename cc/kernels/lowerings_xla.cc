@@ -4,10 +4,14 @@
 // do: its kernels are registered once, when the first op or model of the process
 // is made, and this library is loaded later.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <numeric>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,46 +68,57 @@ TensorShape ShapeOf(XlaOpKernelContext* ctx, int input) {
 int64_t Size(XlaOp x) {
   return xla::ShapeUtil::ElementsIn(*x.builder()->GetShape(x));
 }
-XlaOp SumAll(XlaOp x) {
-  return xla::ReduceAll(
-      x, xla::Zero(x.builder(), xla::F32),
-      xla::CreateScalarAddComputation(xla::F32, x.builder()));
-}
-// `x` folded to an eighth of its size: reductions do not always fuse with what
-// computes their operand, which would then be a tensor.
-template <class Combine>
-XlaOp Folded(XlaOp x, const Combine& combine) {
-  const std::vector<XlaOp> members = Packing(Dims(x), 1).Members(x);
-  XlaOp all = members[0];
-  for (size_t i = 1; i < members.size(); ++i) all = combine(all, members[i]);
-  return all;
-}
-// How many elements of a predicate hold; as f32, exact below 2^24.
-XlaOp CountAll(XlaOp pred) {
-  return SumAll(Folded(F32(pred), [](XlaOp a, XlaOp b) { return a + b; }));
-}
+XlaOp Squared(XlaOp x) { return x * x; }
 // x, f32, with zeros for NaN and infinities.
 XlaOp FiniteOrZero(XlaOp x) {
   return xla::Select(xla::IsFinite(x), x, xla::ZerosLike(x));
 }
-// Of the finite values, and of 0; x is f32.
-XlaOp Largest(XlaOp x) {
-  return xla::ReduceAll(
-      Folded(FiniteOrZero(x), [](XlaOp a, XlaOp b) { return xla::Max(a, b); }),
-      xla::Zero(x.builder(), xla::F32),
-      xla::CreateScalarMaxComputation(xla::F32, x.builder()));
+XlaOp Magnitude(XlaOp x) { return xla::Abs(FiniteOrZero(x)); }
+
+enum Reduction { kSum, kLargest };  // kLargest: or 0
+
+// All elements of each operand reduced: operands are f32, of one shape, and folded
+// first. A sum counts exactly below 2^24. In one pass, except on the CPU, whose
+// compiler has vector code for one operand only.
+std::vector<XlaOp> Reduced(
+    bool on_cpu, const Packing& fold,
+    const std::vector<std::pair<XlaOp, Reduction>>& operands) {
+  const int n = operands.size();
+  std::vector<XlaOp> reduced;
+  if (on_cpu && n > 1) {
+    for (const auto& operand : operands) {
+      reduced.push_back(Reduced(on_cpu, fold, {operand})[0]);
+    }
+    return reduced;
+  }
+  xla::XlaBuilder* b = operands[0].first.builder();
+  const std::unique_ptr<xla::XlaBuilder> combine = b->CreateSubBuilder("reduced");
+  const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
+  std::vector<XlaOp> before, now, combined, folded;
+  for (int i = 0; i < 2 * n; ++i) {
+    (i < n ? before : now)
+        .push_back(xla::Parameter(combine.get(), i, scalar, absl::StrCat("p", i)));
+  }
+  for (int i = 0; i < n; ++i) {
+    auto two = [&](XlaOp x, XlaOp y) {
+      return operands[i].second == kSum ? x + y : xla::Max(x, y);
+    };
+    combined.push_back(two(before[i], now[i]));
+    folded.push_back(fold.Folded(operands[i].first, two));
+  }
+  if (n > 1) xla::Tuple(combine.get(), combined);
+  std::vector<int64_t> all(Dims(folded[0]).size());
+  std::iota(all.begin(), all.end(), 0);
+  const XlaOp results =
+      xla::Reduce(b, folded, std::vector<XlaOp>(n, xla::Zero(b, xla::F32)),
+                  combine->Build().value(), all);
+  if (n == 1) return {results};
+  for (int i = 0; i < n; ++i) {
+    reduced.push_back(xla::GetTupleElement(results, i));
+  }
+  return reduced;
 }
-XlaOp LargestMagnitude(XlaOp x) { return Largest(xla::Abs(x)); }
-XlaOp Squared(XlaOp x) { return x * x; }
-// Standard deviation of `count` values, the largest magnitude among which is
-// `largest`: squares of values above 2^64 would be infinite.
-XlaOp Sigma(XlaOp x, XlaOp largest, XlaOp count) {
-  const XlaOp unit = xla::Select(xla::Gt(largest, xla::ZerosLike(largest)),
-                                 largest, xla::FullLike(largest, 1));
-  const XlaOp scaled = x / unit;
-  const XlaOp mean = SumAll(scaled) / count;
-  return unit * xla::Sqrt(SumAll(Squared(scaled - mean)) / count);
-}
+
 XlaOp IsZero(XlaOp x) {
   return xla::Lt(xla::Abs(x), Scalar(x, std::numeric_limits<float>::min()));
 }
@@ -127,6 +142,31 @@ XlaOp Sample(XlaOp x) {
   }
   return xla::Slice(x, start, limits, stride);
 }
+
+// Of finite values.
+struct SampleStatistics {
+  XlaOp sigma, nonzero_ratio, largest;
+
+  SampleStatistics(bool on_cpu, XlaOp x) {
+    // Of differences from one value, since squares of large ones would cancel.
+    const std::vector<int64_t> first(Dims(x).size(), 0), one(first.size(), 1);
+    const XlaOp off = x - xla::Reshape(xla::Slice(x, first, one, one), {});
+    const std::vector<XlaOp> reduced = Reduced(
+        on_cpu, Packing(Dims(x), 8),
+        {{off, kSum},
+         {Squared(off), kSum},
+         {F32(xla::Not(IsZero(x))), kSum},
+         {xla::Abs(x), kLargest}});
+    const XlaOp count = Scalar(x, Size(x));
+    const XlaOp variance =
+        reduced[1] / count - Squared(reduced[0] / count);
+    largest = reduced[3];
+    // Squares of differences above 2^64 are infinite.
+    sigma = xla::Select(xla::IsFinite(variance),
+                        xla::Sqrt(xla::Max(variance, Scalar(x, 0))), largest);
+    nonzero_ratio = reduced[2] / count;
+  }
+};
 
 // The first input, what Pack makes of a tensor. The builder of a computation
 // would end the process when asked for the shape of what it has refused.
@@ -164,14 +204,18 @@ const bool registered = [] {
   return true;
 }();
 
-// A lowering, and which of XLA's compilers it is for.
+// A lowering, and which of XLA's compilers it is for. TF_COMPTRAIN_XLA_TARGET=GPU:
+// for the GPU's on any machine (benchmarks/gpu/compile_only.py).
 class Lowering : public XlaOpKernel {
  public:
   explicit Lowering(OpKernelConstruction* ctx)
-      : XlaOpKernel(ctx), on_cpu_(ctx->device_type() == kCpuCompiler) {}
+      : XlaOpKernel(ctx), on_cpu_(ctx->device_type() == kCpuCompiler) {
+    const char* target = std::getenv("TF_COMPTRAIN_XLA_TARGET");
+    if (target != nullptr && std::string(target) == "GPU") on_cpu_ = false;
+  }
 
  protected:
-  const bool on_cpu_;
+  bool on_cpu_;
 };
 
 // Codec F: quantization in a fixed number of bits.
@@ -256,29 +300,37 @@ class CompressXla : public Lowering {
     const Packing packing(Dims(x), rate_.bits);
     if (Size(x) == 0) {
       ctx->SetOutput(0, x);
-      ctx->SetOutput(1, packing.Pack(xla::ConvertElementType(x, xla::U8)));
+      ctx->SetOutput(
+          1, packing.Joined(packing.Pack(xla::ConvertElementType(x, xla::U8))));
       ctx->SetOutput(2, state);
       return;
     }
-    const XlaOp values = F32(x), sample = FiniteOrZero(F32(Sample(x)));
-    const XlaOp count = Scalar(x, Size(sample));
-    const XlaOp sample_max = LargestMagnitude(sample);
-    const XlaOp sigma = Sigma(sample, sample_max, count);
-    const XlaOp range =
-        attrs_.of_range ? Largest(values) + Largest(xla::Neg(values)) : Scalar(x, 0);
-    const XlaOp bound = Bound(state, sigma, range, sample_max);
+    // XLA's GPU compiler makes one kernel of packing and reductions of one shape; its
+    // CPU compiler makes the folded operand of a reduction a tensor.
+    const Packing fold = on_cpu_ ? Packing(Dims(x), 1) : packing;
+    const XlaOp values = F32(x);
+    const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
+    XlaOp range = Scalar(x, 0);
+    if (attrs_.of_range) {
+      const XlaOp finite = FiniteOrZero(values);
+      const std::vector<XlaOp> ends = Reduced(
+          on_cpu_, fold, {{finite, kLargest}, {xla::Neg(finite), kLargest}});
+      range = ends[0] + ends[1];
+    }
+    const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
     const FixedRate::Encoded encoded =
         rate_.Encode(values, bound * Scalar(x, kStepOverBound));
-
-    const XlaOp largest =
-        Counted(Field(state, kRunningRange), LargestMagnitude(values));
-    const XlaOp share = CountAll(encoded.saturated) / Scalar(x, Size(x));
+    const std::vector<XlaOp> whole = Reduced(
+        on_cpu_, fold,
+        {{Magnitude(values), kLargest}, {F32(encoded.saturated), kSum}});
+    const XlaOp share = whole[1] / Scalar(x, Size(x));
+    const XlaOp largest = Counted(Field(state, kRunningRange), whole[0]);
     const XlaOp fields[kStateFields] = {
         Field(state, kBoundSet),
         bound,
-        Running(Field(state, kRunningSigma), sigma),
-        CountAll(xla::Not(IsZero(sample))) / count,
-        sigma,
+        Running(Field(state, kRunningSigma), sample.sigma),
+        sample.nonzero_ratio,
+        sample.sigma,
         Scalar(x, TensorShape(packing.stream_dims()).num_elements()),
         range,
         xla::Max(Field(state, kSaturated), share),
@@ -288,10 +340,12 @@ class CompressXla : public Lowering {
       new_state.push_back(xla::Reshape(field, {1}));
     }
     // Readers of x wait for the stream: the forward pass does not run ahead.
-    const std::vector<XlaOp> fenced =
-        Fence(on_cpu_, {x, packing.Pack(encoded.codes)});
-    ctx->SetOutput(0, fenced[0]);
-    ctx->SetOutput(1, fenced[1]);
+    std::vector<XlaOp> fenced = packing.Pack(encoded.codes);
+    fenced.push_back(x);
+    fenced = Fence(on_cpu_, fenced);
+    ctx->SetOutput(0, fenced.back());
+    fenced.pop_back();
+    ctx->SetOutput(1, packing.Joined(fenced));
     ctx->SetOutput(2, xla::ConcatInDim(x.builder(), new_state, 0));
   }
 
@@ -349,8 +403,10 @@ class DecompressXla : public Lowering {
     const Packing packing(dims, rate_.bits);
     OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
-    const XlaOp stream = Gated(on_cpu_, ctx->Input(0), ctx->Input(2));
-    const XlaOp x_hat = rate_.Decode(packing.Unpack(stream), StepOf(ctx->Input(3)));
+    const std::vector<XlaOp> parts =
+        Gated(on_cpu_, packing.Parts(ctx->Input(0)), ctx->Input(2));
+    const XlaOp x_hat =
+        rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(3)));
     ctx->SetOutput(0,
                    xla::Reshape(xla::ConvertElementType(
                                     x_hat, ctx->output_xla_type(0)),
@@ -367,7 +423,8 @@ void MaskGradient(bool on_cpu, XlaOpKernelContext* ctx, const char* name, int bi
   const XlaOp dy = ctx->Input(1);
   const Packing packing(Dims(dy), bits);
   OP_REQUIRES_OK(ctx, CheckStream(name, ctx, packing));
-  const XlaOp codes = packing.Unpack(Gated(on_cpu, ctx->Input(0), dy));
+  const XlaOp codes = 
+      packing.Unpack(on_cpu, Gated(on_cpu, packing.Parts(ctx->Input(0)), dy));
   const XlaOp set =
       xla::Reshape(xla::Ne(codes, xla::ZerosLike(codes)), Dims(dy));
   auto times = [&](float factor) {
@@ -403,7 +460,7 @@ class BitmaskXla : public Lowering {
     const XlaOp inside = xla::And(xla::Gt(values, Scalar(x, lower_)),
                                   xla::Lt(values, Scalar(x, upper_)));
     ctx->SetOutput(0, x);
-    ctx->SetOutput(1, Fence(on_cpu_, {Packing(Dims(x), 1).Pack(inside)})[0]);
+    ctx->SetOutput(1, Fence(on_cpu_, Packing(Dims(x), 1).Pack(inside))[0]);
   }
 
  private:
@@ -508,7 +565,7 @@ class MaxPoolXla : public PoolXla {
       index = xla::Select(beats, here, index);
     }
     ctx->SetOutput(0, y);
-    ctx->SetOutput(1, Fence(on_cpu_, {packing.Pack(index)})[0]);
+    ctx->SetOutput(1, Fence(on_cpu_, packing.Pack(index))[0]);
   }
 };
 
@@ -532,7 +589,9 @@ class MaxPoolGradXla : public PoolXla {
       return;
     }
     const XlaOp index = xla::ConvertElementType(
-        packing.Unpack(Gated(on_cpu_, ctx->Input(0), ctx->Input(1))), xla::U8);
+        packing.Unpack(on_cpu_,
+                       Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(1))),
+        xla::U8);
     const int first = 3 - rank();
     XlaOp dx;
     for (int position = 0; position < window_; ++position) {
@@ -576,8 +635,10 @@ class BatchNormGradXla : public Lowering {
     auto by_channel = [&](XlaOp vector) {
       return xla::BroadcastInDim(vector, dims, {last});
     };
-    const XlaOp stream = Gated(on_cpu_, ctx->Input(0), ctx->Input(1));
-    const XlaOp x_hat = rate_.Decode(packing.Unpack(stream), StepOf(ctx->Input(5)));
+    const std::vector<XlaOp> parts =
+        Gated(on_cpu_, packing.Parts(ctx->Input(0)), ctx->Input(1));
+    const XlaOp x_hat =
+        rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(5)));
     const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
     const XlaOp x_norm =
         (x_hat - by_channel(ctx->Input(3))) * by_channel(inv_std);
@@ -616,20 +677,34 @@ class GradientStatsXla : public Lowering {
       ctx->SetOutput(0, previous);
       return;
     }
-    const XlaOp finite = xla::IsFinite(dy);
-    const XlaOp values = xla::Select(finite, dy, xla::ZerosLike(dy));
-    const XlaOp bad = CountAll(xla::Not(finite));
+    const XlaOp values = FiniteOrZero(dy);
+    const std::vector<XlaOp> reduced =
+        Reduced(on_cpu_, Packing(dims, on_cpu_ ? 1 : 8),
+                {{Squared(values), kSum},
+                 {xla::Abs(values), kSum},
+                 {F32(xla::Not(xla::IsFinite(dy))), kSum}});
     const XlaOp good =
-        xla::Max(Scalar(dy, Size(dy)) - bad, Scalar(dy, 1));
+        xla::Max(Scalar(dy, Size(dy)) - reduced[2], Scalar(dy, 1));
     const XlaOp stats[] = {
-        SumAll(Squared(values)) /
-            Scalar(dy, dims.empty() ? 1 : dims.back()),
-        SumAll(xla::Abs(values)) / good, bad};
+        reduced[0] / Scalar(dy, dims.empty() ? 1 : dims.back()),
+        reduced[1] / good, reduced[2]};
     std::vector<XlaOp> fields;
     for (const XlaOp& s : stats) fields.push_back(xla::Reshape(s, {1}));
     ctx->SetOutput(
         0, xla::Select(xla::Broadcast(ctx->Input(1), {3}),
                        xla::ConcatInDim(dy.builder(), fields, 0), previous));
+  }
+};
+
+class FenceXla : public Lowering {
+ public:
+  using Lowering::Lowering;
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    std::vector<XlaOp> values;
+    for (int i = 0; i < ctx->num_inputs(); ++i) values.push_back(ctx->Input(i));
+    values = Fence(on_cpu_, values);
+    for (int i = 0; i < ctx->num_inputs(); ++i) ctx->SetOutput(i, values[i]);
   }
 };
 
@@ -646,6 +721,8 @@ REGISTER("MaxPoolGrad", MaxPoolGradXla)
 REGISTER("BatchNormGrad", BatchNormGradXla)
 REGISTER("GradientStats", GradientStatsXla)
 #undef REGISTER
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(kCpuCompiler), FenceXla);
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(kGpuCompiler), FenceXla);
 
 }  // namespace
 }  // namespace comptrain

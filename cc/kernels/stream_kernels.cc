@@ -109,9 +109,24 @@ class StreamMaskGradOp : public OpKernel {
   }
 };
 
+// The executor runs an op once all its inputs are there.
+class FenceOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < ctx->num_inputs(); ++i) ctx->set_output(i, ctx->input(i));
+  }
+};
+
 COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_CPU, CompressOp)
 COMPTRAIN_REGISTER("Decompress", tensorflow::DEVICE_CPU, DecompressOp)
 COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_CPU, StreamMaskGradOp)
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(tensorflow::DEVICE_CPU),
+                        FenceOp);
+// It reads nothing, so it needs no GPU code.
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(tensorflow::DEVICE_GPU),
+                        FenceOp);
 
 }  // namespace
 }  // namespace comptrain

@@ -118,4 +118,19 @@ codec: GPU: as Comptrain>Compress had it, or 'auto'. CPU: the stream says it.
 bits: XLA: as Comptrain>Compress had it.
 )doc");
 
+REGISTER_OP("Comptrain>Fence")
+    .Input("values: T")
+    .Output("output: T")
+    .Attr("T: list(type) >= 1")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < c->num_inputs(); ++i) c->set_output(i, c->input(i));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Passes its inputs through, each once all of them are there.
+
+Under XLA, which knows no control dependencies; readers of every output then come
+after what makes the inputs. An input whose output nothing reads does not count.
+)doc");
+
 }  // namespace tensorflow

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
-from tf_comptrain.storage import Held, Site, Slot, after, attach, derive, fenced, hold
+from tf_comptrain.storage import Held, Site, Slot, after, after_weights, attach, derive, fenced, hold
 
 Function = Callable[[tf.Tensor], tf.Tensor]
 
@@ -59,7 +59,8 @@ def from_inputs(
             dws = tape.gradient(y_hat, variables, output_gradients=list(dys))
             for site in filter(None, sites):
                 _collect(site, dys[0], dws)
-            dxs = tape.gradient(y_hat, restored, output_gradients=[after(dy, dws) for dy in dys])
+            waiting, dws = after_weights(dys, dws)
+            dxs = tape.gradient(y_hat, restored, output_gradients=waiting)
             return (dxs, dws) if variables else dxs
 
         return y, gradient
