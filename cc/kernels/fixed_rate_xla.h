@@ -212,6 +212,18 @@ inline std::vector<xla::XlaOp> Gated(bool on_cpu, std::vector<xla::XlaOp> parts,
   return parts;
 }
 
+// The same for a reader of gate too, which is replaced by what it must read: that
+// takes no kernel of its own. On the CPU the gate would be copied where others read it.
+inline std::vector<xla::XlaOp> GatedWith(bool on_cpu, std::vector<xla::XlaOp> parts,
+                                         xla::XlaOp* gate) {
+  if (on_cpu) return Gated(on_cpu, std::move(parts), *gate);
+  parts.push_back(*gate);
+  parts = Fence(on_cpu, parts);
+  *gate = parts.back();
+  parts.pop_back();
+  return parts;
+}
+
 }  // namespace comptrain
 
 #endif  // TF_COMPTRAIN_CC_KERNELS_FIXED_RATE_XLA_H_

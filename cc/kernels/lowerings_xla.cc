@@ -420,11 +420,11 @@ class DecompressXla : public Lowering {
 // Sets dx: dy where a code is not zero, times `on`; elsewhere times `off`.
 void MaskGradient(bool on_cpu, XlaOpKernelContext* ctx, const char* name, int bits,
                   float on, float off) {
-  const XlaOp dy = ctx->Input(1);
+  XlaOp dy = ctx->Input(1);
   const Packing packing(Dims(dy), bits);
   OP_REQUIRES_OK(ctx, CheckStream(name, ctx, packing));
-  const XlaOp codes = 
-      packing.Unpack(on_cpu, Gated(on_cpu, packing.Parts(ctx->Input(0)), dy));
+  const XlaOp codes = packing.Unpack(
+      on_cpu, GatedWith(on_cpu, packing.Parts(ctx->Input(0)), &dy));
   const XlaOp set =
       xla::Reshape(xla::Ne(codes, xla::ZerosLike(codes)), Dims(dy));
   auto times = [&](float factor) {
@@ -627,8 +627,8 @@ class BatchNormGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, BatchNormChannelsOf(
                             [&](int i) { return ShapeOf(ctx, i); }, &channels));
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 5)));
-    const XlaOp dy = F32(ctx->Input(1));
-    const std::vector<int64_t> dims = Dims(dy);
+    XlaOp gate = ctx->Input(1);
+    const std::vector<int64_t> dims = Dims(gate);
     const Packing packing(dims, rate_.bits);
     OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
     const int64_t last = dims.size() - 1;
@@ -636,7 +636,8 @@ class BatchNormGradXla : public Lowering {
       return xla::BroadcastInDim(vector, dims, {last});
     };
     const std::vector<XlaOp> parts =
-        Gated(on_cpu_, packing.Parts(ctx->Input(0)), ctx->Input(1));
+        GatedWith(on_cpu_, packing.Parts(ctx->Input(0)), &gate);
+    const XlaOp dy = F32(gate);
     const XlaOp x_hat =
         rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(5)));
     const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
