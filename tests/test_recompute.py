@@ -88,6 +88,34 @@ def test_layers_of_the_user_in_functional_models(wrap, tmp_path):
     np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
+class Patches(layers.Layer):
+    """Knows a shape that its own call does not tell."""
+
+    def call(self, x):
+        return tf.reshape(x, [tf.shape(x)[0], -1, 48])
+
+    def compute_output_shape(self, shape):
+        return shape[0], 16, 48
+
+
+@pytest.mark.parametrize("wrap", [ct.Compress, ct.Recompute])
+def test_the_shape_that_a_layer_says_is_the_wrapper_s(wrap):
+    x = wrap(Patches())(inputs := keras.Input((16, 16, 3)))
+    assert x.shape == (None, 16, 48)
+    model = compiled(keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x))))
+    assert model.fit(X, Y, verbose=0).history["loss"]
+
+
+def test_restoring_a_model_leaves_wrappers_as_they_are():
+    x = ct.Compress(OwnBlock(name="own"))(inputs := keras.Input((16, 16, 3)))
+    model = compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalMaxPooling2D()(x))))
+    wrapped = model.layers[1].layer
+    call = vars(wrapped)["call"]
+    ct.compress_model(model)
+    ct.restore_model(model)
+    assert vars(wrapped)["call"] is call
+
+
 @pytest.mark.parametrize("batch", [8, 6, 3])
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 def test_slices_give_the_gradients_of_the_whole(eager, batch):

@@ -174,6 +174,8 @@ class Branches(layers.Layer):
     def call(self, x, training=None):
         if self.how == "cond":
             return tf.cond(tf.reduce_mean(x) > 1e3, lambda: x, lambda: self.inner(x))
+        if self.how == "function in cond":
+            return tf.cond(tf.reduce_mean(x) > 1e3, lambda: x, lambda: tf.function(self.inner)(x))
         return tf.while_loop(
             lambda k, x: k < 2, lambda k, x: (k + 1, self.inner(x)), (0, x), maximum_iterations=2
         )[1]
@@ -188,7 +190,7 @@ class Own(layers.Layer):
         return tf.nn.relu(self.norm(self.conv(x)))
 
 
-@pytest.mark.parametrize("how", ["cond", "loop"])
+@pytest.mark.parametrize("how", ["cond", "function in cond", "loop"])
 def test_branches_and_loops_of_the_user_s_layers(how):
     def build():
         keras.utils.set_random_seed(0)

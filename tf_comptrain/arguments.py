@@ -45,7 +45,7 @@ def real(name: str, value: Any, **limits: float) -> float:
     Raises:
       ValueError: It is none; a bool is none either.
     """
-    fits = is_real(value) and math.isfinite(value)
+    fits = is_real(value) and _is_finite(value)
     if not (fits and all(_LIMITS[kind][1](value, limit) for kind, limit in limits.items())):
         rule = " and ".join(f"{_LIMITS[kind][0]} {limit:g}" for kind, limit in limits.items())
         raise ValueError(_message(name, f"a number {rule}", value))
@@ -55,6 +55,13 @@ def real(name: str, value: Any, **limits: float) -> float:
 def is_real(value: Any) -> bool:
     """Whether it is a number, Python's or NumPy's, and no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond floating point
+        return False
 
 
 def size_in_bytes(name: str, value: Any) -> int:
@@ -71,7 +78,7 @@ def size_in_bytes(name: str, value: Any) -> int:
             number, prefix, binary = match.groups(default="")
             unit = 1024 if binary else 1000
             found = float(number) * unit ** (_PREFIXES.find(prefix) + 1 if prefix else 0)
-    if not (is_real(found) and math.isfinite(found) and found >= 1):
+    if not (is_real(found) and _is_finite(found) and found >= 1):
         raise ValueError(_message(name, 'bytes: a positive number, or text such as "2GB" or "500MB"', value))
     return int(found)
 

@@ -331,7 +331,8 @@ def restore_model(model: keras.Model) -> None:
     for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
     for layer in _keras.own_code_layers(model):
-        _keras.reset_call(layer)
+        if isinstance(vars(layer).get("call"), _OwnCode):  # else what a wrapper, or the user, has set
+            _keras.reset_call(layer)
     _keras.reset_train_step(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     _keras.unwatch_steps(model)

@@ -367,7 +367,7 @@ def after_weights(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
     """As `after` for each of dys; and the weight gradients, which must be used in place of `dws`.
 
-    XLA knows no control dependencies: there all of them pass through one op.
+    XLA knows no control dependencies: there all tensors among them pass through one op.
     """
     if not _keras.under_xla():
         return [after(dy, dws) for dy in dys], list(dws)

@@ -44,8 +44,12 @@ class Wrapper(keras.layers.Wrapper):
         return self.layer.compute_output_shape(input_shape)
 
     def compute_output_spec(self, *args, **kwargs):
-        # From the call itself, for the wrapped layer need not have a compute_output_shape of its own. Keras 3.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        # Keras 3. The call makes the weights of a layer without a `build`, and says what a layer without a
+        # compute_output_shape of its own returns.
+        of_call = keras.Operation.compute_output_spec(self, *args, **kwargs)
+        if type(self.layer).compute_output_shape is keras.layers.Layer.compute_output_shape:
+            return of_call
+        return super().compute_output_spec(*args, **kwargs)
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

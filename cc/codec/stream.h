@@ -56,7 +56,9 @@ static_assert(offsetof(StreamHeader, total_bytes) == 32, "packed layout");
 static_assert(offsetof(StreamHeader, payload_offset) == 52, "packed layout");
 
 // Sections begin at multiples of 16 bytes.
-inline uint64_t AlignSection(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
+static inline uint64_t AlignSection(uint64_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
 
 // All but flags, step and inv. at: has the offsets of the sections directory,
 // table and payload.

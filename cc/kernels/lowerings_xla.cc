@@ -68,6 +68,10 @@ TensorShape ShapeOf(XlaOpKernelContext* ctx, int input) {
 int64_t Size(XlaOp x) {
   return xla::ShapeUtil::ElementsIn(*x.builder()->GetShape(x));
 }
+XlaOp FirstOf(XlaOp x) {
+  const std::vector<int64_t> start(Dims(x).size(), 0), one(start.size(), 1);
+  return xla::Reshape(xla::Slice(x, start, one, one), {});
+}
 XlaOp Squared(XlaOp x) { return x * x; }
 // x, f32, with zeros for NaN and infinities.
 XlaOp FiniteOrZero(XlaOp x) {
@@ -149,8 +153,7 @@ struct SampleStatistics {
 
   SampleStatistics(bool on_cpu, XlaOp x) {
     // Of differences from one value, since squares of large ones would cancel.
-    const std::vector<int64_t> first(Dims(x).size(), 0), one(first.size(), 1);
-    const XlaOp off = x - xla::Reshape(xla::Slice(x, first, one, one), {});
+    const XlaOp off = x - FirstOf(x);
     const std::vector<XlaOp> reduced = Reduced(
         on_cpu, Packing(Dims(x), 8),
         {{off, kSum},
@@ -312,9 +315,12 @@ class CompressXla : public Lowering {
     const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
     XlaOp range = Scalar(x, 0);
     if (attrs_.of_range) {
-      const XlaOp finite = FiniteOrZero(values);
+      // Of differences from one value, for which the 0 of kLargest stands.
+      const XlaOp off = xla::Select(xla::IsFinite(values),
+                                    values - FiniteOrZero(FirstOf(values)),
+                                    xla::ZerosLike(values));
       const std::vector<XlaOp> ends = Reduced(
-          on_cpu_, fold, {{finite, kLargest}, {xla::Neg(finite), kLargest}});
+          on_cpu_, fold, {{off, kLargest}, {xla::Neg(off), kLargest}});
       range = ends[0] + ends[1];
     }
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);

@@ -98,7 +98,11 @@ def _in_own_branch() -> bool:
     streams) it does not find. A step that is in a branch or a loop as a whole takes its gradient there.
     """
     opened, graph = getattr(_scopes, "graph", None), tf_ops.get_default_graph()
-    return opened is not None and graph is not opened and isinstance(graph, ControlFlowFuncGraph)
+    while opened is not None and graph is not None and graph is not opened:
+        if isinstance(graph, ControlFlowFuncGraph):
+            return True
+        graph = getattr(graph, "outer_graph", None)  # of a tf.function in a branch, say
+    return False
 
 
 def on_cpu_executor() -> bool:

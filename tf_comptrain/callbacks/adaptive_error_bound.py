@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 from tensorflow import keras
@@ -179,11 +180,12 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         super().__init__()
         if target not in _TOLERANCES:
             raise ValueError(f"`target` must be 'momentum' or 'gradient'. Received: {target!r}.")
-        pair = isinstance(limits, (tuple, list)) and len(limits) == 2 and all(map(arguments.is_real, limits))
+        pair = isinstance(limits, (tuple, list, np.ndarray)) and len(limits) == 2
+        pair = pair and all(map(arguments.is_real, limits))
         if not (pair and 0 < limits[0] <= limits[1] < math.inf):
             raise ValueError(
                 "`limits` must be (smallest, largest) bound over standard deviation, "
-                f"0 < smallest <= largest. Received: {limits!r}."
+                f"0 < smallest <= largest. Received: {limits!r} (of type {type(limits).__name__})."
             )
         if check_data is not None and not (isinstance(check_data, (tuple, list)) and len(check_data) == 2):
             raise ValueError(

@@ -66,7 +66,7 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
         traces = trace_steps(model, large_x, large_y, _TRACES)
     except NothingRecordedError:
         raise NothingRecordedError(
-            f"Steps of {' and '.join(map(str, _SMALL_BATCHES))} samples have no buffer of 256 kB, from which on "
+            f"Steps of {' or '.join(map(str, _SMALL_BATCHES))} samples have no buffer of 256 kB, from which on "
             f"TensorFlow records them, so that nothing can be predicted. Model {model.name!r} is small: measure a "
             "batch of the size itself, memory.measure_step(model, x, y). If that reads 0, this build counts none."
         ) from None

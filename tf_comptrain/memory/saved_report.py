@@ -46,7 +46,7 @@ class MemoryReport(NamedTuple):
     saved_plain_bytes: int
     predicted_bytes: int | None
     timelines: dict[str, Timeline]
-    no_timelines: str
+    no_timelines: str = ""
 
     @property
     def saved_bytes(self) -> int:
