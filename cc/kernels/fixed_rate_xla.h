@@ -53,6 +53,13 @@ inline std::vector<xla::XlaOp> Fence(bool on_cpu,
   return results;
 }
 
+// The first element, a scalar.
+inline xla::XlaOp FirstOf(xla::XlaOp x) {
+  const xla::Shape shape = x.builder()->GetShape(x).value();
+  const std::vector<int64_t> start(shape.dimensions().size(), 0), one(start.size(), 1);
+  return xla::Reshape(xla::Slice(x, start, one, one), {});
+}
+
 // A group of values takes one byte, or three, and the k-th bytes of all groups make an
 // array with the dimensions of the values, one of them divided by `group`. Value
 // i * packed + j of the axis is in group j, at bit i * bits: neighbours in memory stay
@@ -192,11 +199,8 @@ inline std::vector<xla::XlaOp> Gated(bool on_cpu, std::vector<xla::XlaOp> parts,
       !xla::primitive_util::IsFloatingPointType(shape.element_type())) {
     return parts;
   }
-  const std::vector<int64_t> first(shape.dimensions().size(), 0),
-      one(first.size(), 1);
-  const xla::XlaOp value = xla::Reshape(xla::Slice(gate, first, one, one), {});
   xla::XlaOp never = xla::ConvertElementType(
-      xla::Gt(value, xla::MaxValue(b, shape.element_type())),  // infinity
+      xla::Gt(FirstOf(gate), xla::MaxValue(b, shape.element_type())),  // infinity
       xla::U8);
   // On the CPU the stream came out of a call already.
   if (!on_cpu) {

@@ -68,10 +68,6 @@ TensorShape ShapeOf(XlaOpKernelContext* ctx, int input) {
 int64_t Size(XlaOp x) {
   return xla::ShapeUtil::ElementsIn(*x.builder()->GetShape(x));
 }
-XlaOp FirstOf(XlaOp x) {
-  const std::vector<int64_t> start(Dims(x).size(), 0), one(start.size(), 1);
-  return xla::Reshape(xla::Slice(x, start, one, one), {});
-}
 XlaOp Squared(XlaOp x) { return x * x; }
 // x, f32, with zeros for NaN and infinities.
 XlaOp FiniteOrZero(XlaOp x) {
