@@ -66,6 +66,7 @@ from tf_comptrain._keras.scopes import (
     watched,
     why_plain,
 )
+from tf_comptrain._keras.tapes import BackwardPass, on_gradients
 from tf_comptrain._keras.training import (
     abandon_buffers,
     accumulated_gradient,
@@ -89,6 +90,7 @@ from tf_comptrain._keras.training import (
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
 
 __all__ = [
+    "BackwardPass",
     "KERAS_3",
     "NOT_TRAINING",
     "OPERATION",
@@ -132,6 +134,7 @@ __all__ = [
     "loss_scale",
     "makes_an_output",
     "on_cpu_executor",
+    "on_gradients",
     "operation_classes",
     "override_train_step",
     "own_code_layers",
