@@ -16,6 +16,7 @@ from tf_comptrain._keras.fitting import (
     show_steps,
     unsteady_shuffle_of,
 )
+from tf_comptrain._keras.graphs import captured_from_outside, run_again, set_input, wait_for
 from tf_comptrain._keras.layers import (
     OPERATION,
     VARIABLES,
@@ -90,6 +91,10 @@ from tf_comptrain._keras.training import (
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
 
 __all__ = [
+    "wait_for",
+    "set_input",
+    "run_again",
+    "captured_from_outside",
     "BackwardPass",
     "KERAS_3",
     "NOT_TRAINING",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.eager import record
 
 
 class BackwardPass(NamedTuple):
@@ -20,35 +21,53 @@ class BackwardPass(NamedTuple):
       graph: The graph.
       start: Number of the first operation that was made for the gradient.
       stop: Number of the last one, plus 1.
+      seeds: The gradients of the targets, which all others come from.
       gradients: Tensors, IndexedSlices or None, one for each source, flat.
+      recorded: Another tape records the backward pass, for a gradient of the gradient.
     """
 
     graph: tf.Graph
     start: int
     stop: int
+    seeds: tuple[tf.Tensor, ...]
     gradients: tuple[Any, ...]
+    recorded: bool
 
     def operations(self) -> list[tf.Operation]:
         """The backward pass."""
         return self.graph.get_operations()[self.start : self.stop]
 
 
-_hooks: list[Callable[[BackwardPass], None]] = []
+# What is called with a backward pass, and answers which of its gradients are to be replaced: by the name of a
+# gradient tensor its replacement.
+Hook = Callable[[BackwardPass], dict[str, tf.Tensor]]
+
+_hooks: list[Hook] = []
+_inside = threading.local()
 
 
-@contextlib.contextmanager
-def on_gradients(hook: Callable[[BackwardPass], None]) -> Iterator[None]:
-    """Inside, `hook` is called with every backward pass of a graph being traced, in any thread.
+class on_gradients:
+    """Inside, or from `begin` on, `hook` is called with every backward pass of a graph being traced, in any thread.
 
     `tape.gradient` returns after that, so what the hook does to the graph is done before anything reads
-    the gradients. Eager gradients are not told.
+    the gradients. Eager gradients are not told, nor are those that a gradient takes while it is taken.
     """
-    _tell_of_gradients()
-    _hooks.append(hook)
-    try:
-        yield
-    finally:
-        _hooks.remove(hook)
+
+    def __init__(self, hook: Hook):
+        self._hook = hook
+
+    def begin(self) -> None:
+        _tell_of_gradients()
+        _hooks.append(self._hook)
+
+    def end(self) -> None:
+        _hooks.remove(self._hook)
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *unused: Any) -> None:
+        self.end()
 
 
 def _tell_of_gradients() -> None:
@@ -58,18 +77,57 @@ def _tell_of_gradients() -> None:
         return
 
     @functools.wraps(original)
-    def gradient(tape, target, sources, *args, **kwargs):
-        if not _hooks or tf.executing_eagerly():
-            return original(tape, target, sources, *args, **kwargs)
+    def gradient(
+        self, target, sources, output_gradients=None, unconnected_gradients=tf.UnconnectedGradients.NONE
+    ):
+        if not _hooks or tf.executing_eagerly() or getattr(_inside, "gradient", False):
+            return original(self, target, sources, output_gradients, unconnected_gradients)
         graph = tf.compat.v1.get_default_graph()
         start = len(graph.get_operations())
-        found = original(tape, target, sources, *args, **kwargs)
-        flat = tuple(tf.nest.flatten(found))
-        made = BackwardPass(graph, start, len(graph.get_operations()), flat)
+        if output_gradients is None:
+            output_gradients = _seeds(target)
+        _inside.gradient = True
+        try:
+            found = original(self, target, sources, output_gradients, unconnected_gradients)
+        finally:
+            _inside.gradient = False
+        made = BackwardPass(
+            graph,
+            start,
+            len(graph.get_operations()),
+            tuple(seed for seed in tf.nest.flatten(output_gradients) if tf.is_tensor(seed)),
+            tuple(tf.nest.flatten(found)),
+            bool(record.could_possibly_record()),
+        )
         for hook in tuple(_hooks):
-            hook(made)
+            with record.stop_recording():
+                found = _replaced(found, hook(made))
         return found
 
     gradient = tf.autograph.experimental.do_not_convert(gradient)
     gradient.tells_hooks = True
     tf.GradientTape.gradient = gradient
+
+
+def _seeds(target: Any) -> list[tf.Tensor] | None:
+    """Ones for each target, as the tape makes them; None where it has to make them itself."""
+    flat = tf.nest.flatten(target)
+    if not all(isinstance(t, tf.Tensor) and t.dtype.is_floating for t in flat):
+        return None
+    with tf.name_scope("gradient_tape"), record.stop_recording():
+        return [tf.ones_like(t) for t in flat]
+
+
+def _replaced(found: Any, by_name: dict[str, tf.Tensor] | None) -> Any:
+    if not by_name:
+        return found
+
+    def replace(gradient):
+        if isinstance(gradient, tf.IndexedSlices):
+            values = by_name.get(gradient.values.name)
+            if values is None:
+                return gradient
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return by_name.get(gradient.name, gradient) if isinstance(gradient, tf.Tensor) else gradient
+
+    return tf.nest.map_structure(replace, found)

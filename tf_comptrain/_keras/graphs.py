@@ -1,0 +1,42 @@
+"""A graph that is being traced, changed: TensorFlow's own control flow does it in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Makes an operation read another tensor of the same type, which must not come from it."""
+    op._update_input(index, tensor)
+
+
+def wait_for(op: tf.Operation, others: Sequence[tf.Operation]) -> None:
+    """Makes the executor run an operation after others, which must not come from it."""
+    op._add_control_inputs(list(others))
+
+
+def run_again(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str) -> list[tf.Tensor]:
+    """The outputs of a copy of an operation, with other inputs."""
+    attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
+    copy = op.graph._create_op_internal(
+        op.type,
+        list(inputs),
+        [output.dtype for output in op.outputs],
+        attrs=attributes,
+        name=f"{scope}/{op.name.rpartition('/')[2]}",
+    )
+    for made, output in zip(copy.outputs, op.outputs):
+        made.set_shape(output.shape)
+    return list(copy.outputs)
+
+
+def captured_from_outside(graph: Any) -> set[int]:
+    """Ids of the eager tensors (handles of variables among them) that a function's graph, or one around it, reads."""
+    found: set[int] = set()
+    while graph is not None and hasattr(graph, "captures"):
+        found.update(id(outside) for outside, _ in graph.captures)
+        graph = getattr(graph, "outer_graph", None)
+    return found

@@ -1,0 +1,237 @@
+"""Which tensors to hold: the cheapest set from which cheap operations rebuild all that the backward pass reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.reads import Read
+
+# There anyway, or not made of activations: weights, constants, the batch.
+FREE = frozenset(("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp"))
+# Pass a tensor on as it is; a copy of one would be that tensor.
+_ALIASES = frozenset(("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"))
+_PASS_THROUGH = frozenset(("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit"))  # their first output
+
+_UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, as a rule
+_GRANULE = 64  # bytes, in which costs are counted
+_LARGEST = 2**29
+_PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
+# What a tensor is made of, as bits; weights and indices together are an activation too (an embedding).
+_WEIGHTS, _INDICES, _ACTIVATIONS = 1, 2, 4
+# Each operation that has to run again makes a tensor this much dearer to rebuild from.
+_PER_OPERATION = 1.08
+_FARTHEST = 40
+
+
+class Choice(NamedTuple):
+    """What is held between the passes, of all that the backward pass reads.
+
+    Attributes:
+      saved: By reference: tensors that are held, in one form or another.
+      exact: By reference: those of them that no error may reach.
+    """
+
+    saved: set
+    exact: set
+
+
+def element_count(tensor: tf.Tensor) -> int:
+    """Elements, where dimensions that are not known count as a usual batch."""
+    if tensor.shape.rank is None:
+        return _UNKNOWN_SIZE
+    return math.prod(size if size is not None else _UNKNOWN_SIZE for size in tensor.shape)
+
+
+def plain_bytes(tensor: tf.Tensor) -> int:
+    return element_count(tensor) * (tensor.dtype.size or 0)
+
+
+def base_of(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor behind operations that pass it on."""
+    while tensor.op.type in _ALIASES or tensor.op.type in _PASS_THROUGH and tensor.value_index == 0:
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor
+
+
+def is_free(tensor: tf.Tensor) -> bool:
+    return tensor.op.type in FREE or tensor.dtype in (tf.resource, tf.variant, tf.string)
+
+
+def _constant(tensor: tf.Tensor) -> float | None:
+    """The value of a number that is known when the graph is made; None where it is not."""
+    tensor = base_of(tensor)
+    if tensor.op.type == "Sub":
+        first, second = (_constant(operand) for operand in tensor.op.inputs)
+        return None if first is None or second is None else first - second
+    value = tf.get_static_value(tensor)
+    return float(value) if value is not None and np.ndim(value) == 0 else None
+
+
+def choose(reads: Iterable[Read], held_bytes: Callable[[tf.Tensor], int]) -> Choice:
+    """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
+
+    Args:
+      reads: What the backward pass reads.
+      held_bytes: What a tensor takes where it is held.
+
+    Returns:
+      A `Choice`.
+
+    Reference:
+      The partitioner of PyTorch's functorch cuts its joint graph in the same way.
+    """
+    return _Cut(held_bytes).solve(list(reads))
+
+
+class _Cut:
+    """The network of the flow: a tensor is an edge whose capacity is what it costs to hold it."""
+
+    def __init__(self, held_bytes: Callable[[tf.Tensor], int]):
+        self._held_bytes = held_bytes
+        self._numbers: dict = {}
+        self._tensors: list[tf.Tensor] = []
+        self._capacities: dict[tuple[int, int], int] = {}
+        self._distances: dict = {}
+        self._exact: set = set()
+        self._made_of: dict = {}
+
+    def solve(self, reads: list[Read]) -> Choice:
+        source, sink = 0, 1
+        for read in reads:
+            if read.need in (sensitivity.UNBOUNDED, sensitivity.EXACT, sensitivity.UNKNOWN):
+                self._require_exact(base_of(read.tensor))
+        waiting = [(base_of(read.tensor), 0) for read in reads]
+        for tensor, _ in waiting:
+            self._capacities[self._node(tensor) + 1, sink] = _LARGEST
+        order: list[tf.Tensor] = []
+        while waiting:  # breadth first, so that distances are shortest
+            later = []
+            for tensor, distance in waiting:
+                if tensor.ref() in self._distances:
+                    continue
+                self._distances[tensor.ref()] = distance
+                order.append(tensor)
+                if self.may_rebuild(tensor):
+                    for index, operand in enumerate(tensor.op.inputs):
+                        if index in self._steep_inputs(tensor.op):
+                            self._require_exact(base_of(operand))
+                    later += [(base_of(operand), distance + 1) for operand in tensor.op.inputs]
+            waiting = later
+        for tensor in order:
+            node = self._node(tensor)
+            self._capacities[node, node + 1] = self._cost(tensor)
+            if is_free(tensor) or not self.may_rebuild(tensor):
+                self._capacities[source, node] = _LARGEST
+            else:
+                for operand in tensor.op.inputs:
+                    self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
+        return Choice(self._minimum(source, sink), self._exact)
+
+    def may_rebuild(self, tensor: tf.Tensor) -> bool:
+        """Whether the backward pass may make the tensor again, from what is made again or held."""
+        if tensor.ref() in self._exact and not self._is_exact_by_nature(tensor):
+            return False
+        if is_free(tensor) or not sensitivity.is_cheap(tensor.op.type) or not tensor.op.inputs:
+            return False
+        steep = self._steep_inputs(tensor.op)
+        return all(self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs))
+
+    def _can_be_exact(self, tensor: tf.Tensor) -> bool:
+        """Small tensors are held as they are; what is made of indices and constants alone has no error."""
+        return is_small(tensor) or self._is_exact_by_nature(tensor)
+
+    def _require_exact(self, tensor: tf.Tensor) -> None:
+        if not is_free(tensor):
+            self._exact.add(tensor.ref())
+
+    @staticmethod
+    def _steep_inputs(op: tf.Operation) -> tuple[int, ...]:
+        if op.type == "Pow":
+            exponent = _constant(op.inputs[1])
+            return () if exponent is not None and exponent >= 1 and exponent % 1 == 0 else (0,)
+        return sensitivity.steep_inputs(op.type)
+
+    def _is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor is no activation: made by cheap operations of weights alone, or of indices alone."""
+        return self._ingredients(tensor) in (0, _WEIGHTS, _INDICES)
+
+    def _ingredients(self, tensor: tf.Tensor) -> int:
+        waiting = [tensor]
+        while waiting:
+            current = waiting[-1]
+            op = current.op
+            if current.ref() in self._made_of:
+                waiting.pop()
+            elif op.type == "ReadVariableOp":
+                self._made_of[current.ref()] = _WEIGHTS
+            elif op.type == "Placeholder":
+                self._made_of[current.ref()] = _ACTIVATIONS if current.dtype.is_floating else _INDICES
+            elif is_free(current):
+                self._made_of[current.ref()] = 0
+            elif not (op.inputs and (sensitivity.is_cheap(op.type) or op.type in _PRODUCTS)):
+                self._made_of[current.ref()] = _ACTIVATIONS
+            else:
+                unknown = [operand for operand in op.inputs if operand.ref() not in self._made_of]
+                waiting += unknown
+                if not unknown:
+                    made_of = 0
+                    for operand in op.inputs:
+                        made_of |= self._made_of[operand.ref()]
+                    self._made_of[current.ref()] = made_of
+        return self._made_of[tensor.ref()]
+
+    def _node(self, tensor: tf.Tensor) -> int:
+        reference = tensor.ref()
+        if reference not in self._numbers:
+            self._numbers[reference] = 2 * len(self._tensors) + 2
+            self._tensors.append(tensor)
+        return self._numbers[reference]
+
+    def _cost(self, tensor: tf.Tensor) -> int:
+        if is_free(tensor):
+            return 0
+        if self._is_exact_by_nature(tensor):
+            self._exact.add(tensor.ref())
+        size = plain_bytes(tensor) if tensor.ref() in self._exact else self._held_bytes(tensor)
+        distance = min(self._distances[tensor.ref()], _FARTHEST)
+        return 1 + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - 1)
+
+    def _minimum(self, source: int, sink: int) -> set:
+        count = 2 * len(self._tensors) + 2
+        edges = list(self._capacities)
+        capacities = np.array([self._capacities[edge] for edge in edges], np.int32)
+        rows, columns = np.array(edges).T if edges else (np.zeros(0, int), np.zeros(0, int))
+        network = csr_matrix((capacities, (rows, columns)), shape=(count, count))
+        residual = network - maximum_flow(network, source, sink).flow
+        residual.data = np.maximum(residual.data, 0)
+        residual.eliminate_zeros()
+        reached = set(breadth_first_order(residual, source, return_predecessors=False).tolist())
+        return {
+            tensor.ref()
+            for tensor in self._tensors
+            if not is_free(tensor)
+            and self._numbers[tensor.ref()] in reached
+            and self._numbers[tensor.ref()] + 1 not in reached
+        }
+
+
+# Below this a stream's header and directory outweigh what they could save.
+_MIN_ELEMENTS_PER_SAMPLE = 64
+_MIN_ELEMENTS = 1024
+
+
+def is_small(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is held as it is for its size."""
+    shape = tensor.shape
+    if shape.rank is None or shape.rank < 2:
+        return True
+    per_sample = math.prod(size if size is not None else _MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
+    return per_sample < _MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS

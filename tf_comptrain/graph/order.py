@@ -1,0 +1,56 @@
+"""An order of the gradient operations, kept while more of them are made to wait for others."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_comptrain.graph.reads import GradientOperations
+
+
+class Order:
+    """A topological order that follows added edges and refuses those that would close a circle.
+
+    Args:
+      gradients: The operations; in the order in which they were made each comes after what it reads.
+
+    Reference:
+      Pearce and Kelly, A dynamic topological sort algorithm for directed acyclic graphs (2006).
+    """
+
+    def __init__(self, gradients: GradientOperations):
+        self._place = {op.name: number for number, op in enumerate(gradients.operations)}
+        self._later: dict[str, set[str]] = {name: set() for name in self._place}
+        self._earlier: dict[str, set[str]] = {name: set() for name in self._place}
+        for op in gradients.operations:
+            for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+                if before.name in self._place:
+                    self._add(before.name, op.name)
+
+    def put(self, first: tf.Operation, second: tf.Operation) -> bool:
+        """Orders `first` before `second`; False, and no change, where `first` comes from `second`."""
+        a, b = first.name, second.name
+        if a == b:
+            return False
+        if self._place[a] > self._place[b]:
+            after = self._reach(b, self._later, lambda place: place <= self._place[a])
+            if a in after:
+                return False
+            before = self._reach(a, self._earlier, lambda place: place >= self._place[b])
+            moved = sorted(before, key=self._place.__getitem__) + sorted(after, key=self._place.__getitem__)
+            places = sorted(self._place[name] for name in moved)
+            self._place.update(zip(moved, places))
+        self._add(a, b)
+        return True
+
+    def _add(self, first: str, second: str) -> None:
+        self._later[first].add(second)
+        self._earlier[second].add(first)
+
+    def _reach(self, start: str, neighbours: dict[str, set[str]], within) -> set[str]:
+        found, waiting = {start}, [start]
+        while waiting:
+            for name in neighbours[waiting.pop()]:
+                if name not in found and within(self._place[name]):
+                    found.add(name)
+                    waiting.append(name)
+        return found

@@ -1,0 +1,105 @@
+"""What a backward pass reads of the forward pass, operation by operation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph import sensitivity
+
+# Operations that hand a gradient on, element by element or summed: what they stand between shares restored tensors.
+_ELEMENTWISE = frozenset(
+    ("BroadcastTo", "Cast", "EluGrad", "ExpandDims", "Identity", "LeakyReluGrad", "Mean", "Mul", "Neg", "RealDiv",
+     "Relu6Grad", "ReluGrad", "ReciprocalGrad", "Reshape", "RsqrtGrad", "SelectV2", "SeluGrad", "SigmoidGrad",
+     "SoftplusGrad", "SoftsignGrad", "SqrtGrad", "Squeeze", "Sub", "Sum", "TanhGrad", "Tile", "Transpose")
+)  # fmt: skip
+_VIEWS = frozenset(("ExpandDims", "Identity", "Reshape", "Squeeze"))
+
+
+class Read(NamedTuple):
+    """One input of a gradient operation that is no gradient.
+
+    Attributes:
+      op: The operation: it has an incoming gradient among its inputs.
+      index: Number of the input.
+      tensor: What it reads there: made by the forward pass, or from forward tensors alone.
+      need: What it needs of it: one of `sensitivity`'s.
+      gate: The incoming gradient that says when: nothing is restored for the operation before that is there.
+    """
+
+    op: tf.Operation
+    index: int
+    tensor: tf.Tensor
+    need: str
+    gate: tf.Tensor
+
+
+class GradientOperations:
+    """The operations of a backward pass that the wanted gradients come from and that take an incoming gradient.
+
+    Attributes:
+      operations: In the order in which they were made.
+      reads: What they read that is no gradient.
+    """
+
+    def __init__(self, backward: _keras.BackwardPass):
+        made = backward.operations()
+        live = _ancestors([_tensor(g).op for g in backward.gradients if g is not None], {op.name for op in made})
+        self._gradients = {seed.op.name for seed in backward.seeds}
+        self.operations: list[tf.Operation] = []
+        for op in made:
+            if op.name in live and any(t.op.name in self._gradients for t in op.inputs):
+                self._gradients.add(op.name)
+                self.operations.append(op)
+        self._names = {op.name for op in self.operations}
+        self.reads = [
+            Read(op, index, tensor, sensitivity.reads(op.type, index), self._gate(op))
+            for op in self.operations
+            for index, tensor in enumerate(op.inputs)
+            if not self.is_gradient(tensor)
+        ]
+
+    def is_gradient(self, tensor: tf.Tensor) -> bool:
+        return tensor.op.name in self._gradients
+
+    def readers_of(self, gate: tf.Tensor) -> list[tf.Operation]:
+        """Gradient operations that read an incoming gradient."""
+        return [op for op in gate.consumers() if op.name in self._names]
+
+    def _gate(self, op: tf.Operation) -> tf.Tensor:
+        """The incoming gradient of an operation.
+
+        Of elementwise operations in a row it is that of the first, so that they share what is restored for them.
+        """
+        through = _ELEMENTWISE if op.type in _ELEMENTWISE else _VIEWS
+        gate = self._incoming(op)
+        while gate.op.type in through and gate.op.name in self._names:
+            gate = self._incoming(gate.op)
+        return gate
+
+    def _incoming(self, op: tf.Operation) -> tf.Tensor:
+        return next(tensor for tensor in op.inputs if self.is_gradient(tensor))
+
+
+def is_elementwise(op: tf.Operation) -> bool:
+    """Whether a gradient operation hands a gradient on element by element, or summed."""
+    return op.type in _ELEMENTWISE
+
+
+def _tensor(gradient) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _ancestors(operations: list[tf.Operation], within: set[str]) -> set[str]:
+    """Names of operations and of those among `within` that they come from."""
+    found: set[str] = set()
+    waiting = list(operations)
+    while waiting:
+        op = waiting.pop()
+        if op.name in within and op.name not in found:
+            found.add(op.name)
+            waiting.extend(tensor.op for tensor in op.inputs)
+            waiting.extend(op.control_inputs)
+    return found

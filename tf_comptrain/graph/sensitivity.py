@@ -1,0 +1,90 @@
+"""What an operation of the backward pass does with an error in a tensor of the forward pass.
+
+An operation of the backward pass either takes an incoming gradient (a *gradient operation*: MatMul of
+dy with the input of a dense layer), or makes a factor of one from forward tensors alone (1 - y^2). For
+the first kind `reads` says what it needs of each input; the second kind computes values as the forward
+pass does, and `carries` says whether an error stays bounded on its way through.
+"""
+
+from __future__ import annotations
+
+# What a gradient operation needs of an input that is no gradient.
+LINEAR = "linear"  # a factor of a gradient: an error of the input is one of the result, in proportion
+NORM = "norm"  # the input of a normalization
+NONLINEAR = "nonlinear"  # the argument of a derivative: an error travels upstream
+SIGN = "sign"  # whether it lies within limits: one bit
+WINDOW = "window"  # where in its window the maximum was
+EXACT = "exact"  # its very value; no error is small
+UNBOUNDED = "unbounded"  # a divisor, or what has a gradient without bound
+UNKNOWN = "unknown"  # not in this table
+
+_EVERY = -1  # input number for those that are not listed
+
+_READS: dict[str, dict[int, str]] = {
+    **dict.fromkeys(
+        ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Mul", "MulNoNan", "Conv2D", "Conv3D"),
+        {_EVERY: LINEAR},
+    ),
+    # A forward tensor that is added to a gradient is a part of it (a penalty on activations).
+    **dict.fromkeys(("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "IdentityN"), {_EVERY: LINEAR}),
+    **dict.fromkeys(("Reshape", "Transpose", "Sum", "Mean", "Cast", "Tile", "BroadcastTo"), {0: LINEAR}),
+    **dict.fromkeys(("ConcatV2", "Pack", "Slice", "StridedSlice"), {_EVERY: LINEAR}),
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "Xdivy"), {0: LINEAR, 1: UNBOUNDED}),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2",
+         "DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
+        {0: LINEAR, 1: LINEAR, 2: LINEAR},
+    ),
+    "DepthwiseConv2dNative": {_EVERY: LINEAR},
+    **dict.fromkeys(("TanhGrad", "SigmoidGrad"), {0: NONLINEAR}),
+    **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "EluGrad", "SeluGrad"), {1: NONLINEAR}),
+    **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad"), {1: SIGN}),
+    **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad"), {0: WINDOW, 1: WINDOW}),
+    **dict.fromkeys(("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad"), {0: UNBOUNDED}),
+    **dict.fromkeys(("Select", "SelectV2"), {0: EXACT, 1: LINEAR, 2: LINEAR}),
+    "Comptrain>BatchNormGrad": {_EVERY: EXACT},
+    "FusedBatchNormGradV3": {1: NORM, 2: EXACT, 3: EXACT, 4: EXACT, 5: EXACT},
+    "Comptrain>LayerNormGrad": {0: NORM, 2: EXACT},
+    "Comptrain>GeluGrad": {0: NONLINEAR},
+}  # fmt: skip
+
+# Operations through which an error of the inputs stays in proportion, so that what they make may be
+# rebuilt from restored inputs. All are elementwise, or reductions, or move values about: cheap.
+_SMOOTH = frozenset(
+    ("Add", "AddN", "AddV2", "BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "Cos", "DepthToSpace",
+     "Elu", "Erf", "Erfc", "Exp", "Expm1", "ExpandDims", "GatherNd", "GatherV2", "Identity", "IdentityN", "LeakyRelu", "Max",
+     "Maximum", "Mean", "Min", "Minimum", "MirrorPad", "Mul", "MulNoNan", "Neg", "Pack", "Pad", "PadV2",
+     "PreventGradient", "Relu", "Relu6", "Reshape", "Select", "SelectV2", "Selu", "Sigmoid", "Sin", "Slice",
+     "Snapshot", "Softmax", "Softplus", "Softsign", "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Square",
+     "SquaredDifference", "Squeeze", "StopGradient", "StridedSlice", "Sub", "Sum", "Tanh", "Tile", "Transpose",
+     "Unpack", "ZerosLike", "OnesLike")
+)  # fmt: skip
+# As cheap, but a small error of these inputs may become any: they have to be exact.
+_STEEP: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "Xdivy"), (1,)),
+    **dict.fromkeys(("Rsqrt", "Sqrt", "Reciprocal", "Inv", "Log", "Log1p", "Tan", "Erfinv"), (0,)),
+    "Pow": (0, 1),
+    **dict.fromkeys(
+        ("Abs", "Ceil", "Equal", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite", "IsInf", "IsNan",
+         "Less", "LessEqual", "Mod", "NotEqual", "Rint", "Round", "Sign"),
+        (0, 1),
+    ),
+    **dict.fromkeys(("LogicalAnd", "LogicalNot", "LogicalOr"), (0, 1)),
+    **dict.fromkeys(("Fill", "Range", "MatrixBandPart"), (0, 1, 2)),
+}  # fmt: skip
+
+
+def reads(op_type: str, index: int) -> str:
+    """What a gradient operation needs of its input number `index`."""
+    row = _READS.get(op_type, {})
+    return row.get(index, row.get(_EVERY, UNKNOWN))
+
+
+def is_cheap(op_type: str) -> bool:
+    """Whether the backward pass may run a forward operation of that type again."""
+    return op_type in _SMOOTH or op_type in _STEEP
+
+
+def steep_inputs(op_type: str) -> tuple[int, ...]:
+    """Inputs of a cheap operation that have to be exact."""
+    return _STEEP.get(op_type, ())
