@@ -237,8 +237,8 @@ def in_blocks(model, variant: str):
     """The model as a chain of blocks, each of about the square root of its number of layers.
 
     Every block's activations are computed again in the backward pass: by ct.Recompute, or by keras.remat, to
-    which keras.RematScope leads. (The scope itself calls a block with `training`, which no custom gradient of a
-    graph takes; the layer here calls it without, and Keras hands that on.)
+    which keras.RematScope leads. (The scope itself hands `training` to a custom gradient, which takes no keyword
+    in a graph; the function here holds it, for the second run too.)
 
     Reference:
       Chen et al., Training deep nets with sublinear memory cost (2016).
@@ -252,8 +252,8 @@ def in_blocks(model, variant: str):
             super().__init__()
             self.block = block
 
-        def call(self, x):
-            return keras.remat(self.block)(x)
+        def call(self, x, training=None):
+            return keras.remat(lambda x: self.block(x, training=training))(x)
 
     wrap = ct.Recompute if variant == "recompute" else Remat
     size, count = math.isqrt(len(model.layers)), 0
