@@ -20,7 +20,7 @@ cc_import(
 
 cc_library(
     name = "runtime",
-    linkopts = ["-ldl", "-lrt", "-lpthread"],
+    linkopts = ["-Wl,--exclude-libs,libcudart_static.a", "-ldl", "-lrt", "-lpthread"],
     deps = [":cudart_static", ":headers"],
 )
 """

@@ -91,17 +91,20 @@ def transformer_block(x, width: int, heads: int, dropout: float, causal: bool):
     return layers.Add()([x, layers.Dropout(dropout)(y)])
 
 
-def vit_s16(compressed: bool) -> keras.Model:
-    """ViT-S/16: 12 layers of width 384, 6 heads; the mean over patches in place of a class token."""
-    width, patch = 384, 16
-    inputs = keras.Input((IMAGE, IMAGE, 3))
-    x = layers.Conv2D(width, patch, strides=patch)(inputs)
-    x = layers.Reshape(((IMAGE // patch) ** 2, width))(x)
-    x = Positions()(x)
-    for _ in range(12):
-        x = transformer_block(x, width, heads=6, dropout=0.0, causal=False)
-    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(epsilon=1e-6)(x))
-    return keras.Model(inputs, layers.Dense(bench_worker.CLASSES)(x), name="vit_s16")
+def vit(width: int, heads: int, depth: int = 12, patch: int = 16) -> Callable[[bool], keras.Model]:
+    """A vision transformer over 16x16 patches; the mean over patches in place of a class token."""
+
+    def build(compressed: bool) -> keras.Model:
+        inputs = keras.Input((IMAGE, IMAGE, 3))
+        x = layers.Conv2D(width, patch, strides=patch)(inputs)
+        x = layers.Reshape(((IMAGE // patch) ** 2, width))(x)
+        x = Positions()(x)
+        for _ in range(depth):
+            x = transformer_block(x, width, heads, dropout=0.0, causal=False)
+        x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(epsilon=1e-6)(x))
+        return keras.Model(inputs, layers.Dense(bench_worker.CLASSES)(x), name=f"vit{width}")
+
+    return build
 
 
 def decoder(
@@ -141,7 +144,7 @@ NETS = {
     "MobileNetV2": Net(application("MobileNetV2"), 32, 4, 1.10),
     "EfficientNetB0": Net(application("EfficientNetB0"), 16, 4, 1.10),
     "ConvNeXtTiny": Net(application("ConvNeXtTiny"), 16, 4, 1.15),
-    "ViT-S/16": Net(vit_s16, 16, 4, 1.15),
+    "ViT-S/16": Net(vit(384, 6), 16, 4, 1.15),
     "decoder": Net(decoder, 16, 4, 1.15, text=True),
 }
 

@@ -91,9 +91,11 @@ class Bar(keras.callbacks.Callback):
         self.steps_s: list[float] = []
 
     def on_train_batch_begin(self, batch, logs=None):
+        ct.memory.synchronize()
         self._start = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
+        ct.memory.synchronize()
         self.steps_s.append(time.perf_counter() - self._start)
         self.progress.update(self.task, advance=1, note=f"loss {logs['loss']:.3f}")
 

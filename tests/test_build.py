@@ -42,6 +42,28 @@ def test_cuda_wanted_but_not_there(monkeypatch, tmp_path):
     assert build_native.find_cuda() is None
 
 
+@pytest.mark.parametrize("listed, status", [("GPU 0: H200 (UUID: 1)", 77), ("No devices were found", 0)])
+def test_no_gpu_is_a_failure_where_the_driver_lists_one(listed, status, monkeypatch, tmp_path):
+    """codec_gpu says with 77 that it found none."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\necho '{listed}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(build_native, "find_cuda", lambda: build_native.Cuda("nvcc", tmp_path))
+    for name in ("codec_unit", "cuda_unit", "compile_all"):
+        monkeypatch.setattr(build_native, name, lambda *args: [])
+
+    def link(command, objects, flags, target):
+        assert "-Wl,--exclude-libs,libcudart_static.a" in flags
+        target.write_text("#!/bin/sh\nexit 77\n")
+        target.chmod(0o755)
+
+    monkeypatch.setattr(build_native, "link", link)
+    monkeypatch.setattr(build_native, "BUILD", tmp_path)
+    (tmp_path / "cuda").mkdir()
+    assert build_native.run_gpu([], 1) == status
+
+
 def test_bazel_uses_the_same_flags():
     text = (ROOT / "bazel" / "flags.bzl").read_text()
 

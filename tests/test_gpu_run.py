@@ -1,96 +1,297 @@
 """benchmarks/gpu/run.py, as far as it goes without a GPU."""
 
-import importlib.util
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu" / "run.py"
-spec = importlib.util.spec_from_file_location("gpu_run", SCRIPT)
-gpu_run = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(gpu_run)
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "benchmarks" / "gpu" / "run.py"
+sys.path.insert(0, str(SCRIPT.parent))
+import machine  # noqa: E402
+import parts  # noqa: E402
+import run as gpu_run  # noqa: E402
+import workers  # noqa: E402
+from results import Results  # noqa: E402
+from tables import tables  # noqa: E402
+
+FAR = float("inf")
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path / "gpu.jsonl")
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """A machine that measures nothing itself, and parts to be filled."""
+    measurements = {1: [], 2: []}
+    monkeypatch.setattr(parts, "parts", lambda *_: {n: iter(ones) for n, ones in measurements.items()})
+    return measurements
+
+
+def measurement(name, answer=None, limit_s=100, needs=()):
+    return parts.Measurement(name, limit_s, lambda s: answer or {"text": f"{name} done"}, needs)
+
+
+def run_part(results, number=None, deadline=FAR):
+    here = machine.Machine("cpu")
+    return gpu_run.run_part(here, parts.DRY, results, number, ("",), deadline)
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there may be a GPU here")
 def test_without_a_gpu_it_says_so(tmp_path):
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), "--out", str(tmp_path)], capture_output=True, text=True
-    )
+    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path / "out")]
+    run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == gpu_run.NO_GPU
     assert "There is no GPU here" in run.stdout and not run.stderr
+
+
+@pytest.mark.parametrize(
+    "about, says",
+    [
+        ({"tensorflow": "2", "gpus": ["H200"], "library": None, "gpu_kernels": True}, ""),
+        ({"tensorflow": "2", "gpus": ["H200"], "library": None, "gpu_kernels": False}, "has no GPU kernels"),
+        ({"tensorflow": "2", "gpus": [], "library": None, "gpu_kernels": True}, "sees no GPU"),
+        ({"tensorflow": "2", "gpus": [], "library": "is not built", "gpu_kernels": False}, "is not built"),
+        ({"error": "no module"}, "TensorFlow does not start"),
+    ],
+)
+def test_the_first_line_says_whether_there_are_gpu_kernels(about, says, monkeypatch, capsys):
+    monkeypatch.setattr(machine.Machine, "worker", lambda self, what, limit_s: about)
+    monkeypatch.setattr(machine, "nvidia_smi", lambda field: "")
+    why_not = gpu_run.first_lines(machine.Machine())
+    assert capsys.readouterr().out.startswith(f"gpu_kernels {str(not says).lower()}\n")
+    assert says in why_not and bool(why_not) == bool(says)
+
+
+def test_a_library_is_brought_along_under_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_run, "ROOT", tmp_path)
+    (tmp_path / "tf_comptrain").mkdir()
+    library = tmp_path / "_comptrain_ops_tf2_21.so"
+    library.write_text("code")
+    gpu_run.install(library)
+    assert (tmp_path / "tf_comptrain" / library.name).read_text() == "code"
+    with pytest.raises(SystemExit, match="Received: 'ops.so'"):
+        gpu_run.install(tmp_path / "ops.so")
+
+
+# --- Parts and results --------------------------------------------------------
+
+
+def test_the_next_unfinished_part_runs_and_nothing_is_measured_twice(results, ours, capsys):
+    asked = []
+    for part, name in ((1, "codec"), (1, "sanitizer"), (2, "op")):
+        needs = ("compute-sanitizer",) if name == "sanitizer" else ()
+        one = parts.Measurement(name, 100, lambda s, name=name: asked.append(name) or {"text": name}, needs)
+        ours[part].append(one)
+    for _ in range(3):
+        assert run_part(results) == 0
+        results = Results(results.path)  # as the next command reads it
+    assert asked == ["codec", "op"] or shutil.which("compute-sanitizer")
+    out = capsys.readouterr().out
+    assert "All parts are finished" in out and "nothing is left" in out
+    if not machine.compute_sanitizer():
+        assert "not measured: sanitizer: there is no compute-sanitizer" in out
+
+
+def test_what_there_is_no_time_for_is_left(results, ours, capsys):
+    ours[1].append(measurement("codec"))
+    run_part(results, deadline=time.monotonic() + 20)
+    assert "codec" not in results
+    assert "1 left for lack of time (codec)" in capsys.readouterr().out
+
+
+def test_what_the_budget_cuts_short_is_no_result(results, ours, capsys):
+    ours[1] += [measurement("short", {"error": "took more than 70 s", "timed_out": True})]
+    run_part(results, deadline=time.monotonic() + 80)
+    assert "short" not in results
+    run_part(results)  # all the time that it may take
+    assert results["short"]["error"]
+
+
+def test_a_measurement_that_breaks_is_noted_and_the_others_go_on(results, ours, capsys):
+    ours[1] += [parts.Measurement("codec", 100, lambda s: {}["peak"]), measurement("speed")]
+    assert run_part(results) == 1
+    assert "failed: codec; to measure them again" in capsys.readouterr().out
+    assert results["speed"]["text"] == "speed done"
+    results.forget("codec")
+    ours[1][0] = measurement("codec")
+    assert run_part(results) == 0
+    assert "error" not in Results(results.path)["codec"]
+
+
+def test_a_line_that_was_cut_off_costs_one_result_only(results):
+    results.add("codec", {"text": "ok"})
+    with results.path.open("a") as file:
+        file.write('{"name": "op", "ro')
+    again = Results(results.path)
+    assert "codec" in again and "op" not in again
+    again.add("step", {"images_s": 1})
+    assert [*Results(results.path).named("")] == ["codec", "step"]
+
+
+def test_tables_are_whole_and_have_every_row(results):
+    rows = [f"| plane | ReLU | {k} | 9.1 | 500 | 400 | 600 | 2000 |" for k in range(500)]
+    results.add("codec-speed-64", {"text": "\n".join(rows)})
+    results.add(
+        "ops",
+        {"rows": [{"codec": "zvc", "mb": 64, "ratio": 2.0, "compress": 9, "decompress": 8, "copy": 7}]},
+    )
+    for variant, speed, peak in (("plain", 100, 8e6), ("compressed", 95, 2e6)):
+        results.add(f"step-Net-64-float32-xla-{variant}", {"images_s": speed, "peak_bytes": peak})
+    text = tables(results)
+    assert all(row in text for row in rows)
+    assert "| zvc | 64 | 2.00 | 9.0 | 8.0 | 7.0 |" in text
+    assert "| step-Net-64-float32-xla-compressed | 95.0 | 0.950 | 2 | 4.00 |" in text
+
+
+def test_a_part_that_is_terminated_leaves_its_results_and_no_process(tmp_path):
+    left = tmp_path / "left"
+    program = tmp_path / "codec_gpu"
+    program.write_text(
+        f"#!/bin/sh\n[ $1 = 0 ] || exit 0\necho $$ > {tmp_path}/begun\nsleep 5\ntouch {left}\n"
+    )
+    program.chmod(0o755)
+    command = [sys.executable, str(SCRIPT), "--device", "cpu", "--codec-binary", str(program)]
+    command += ["--part", "1", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert [*Results(tmp_path / "out").named("")] == ["codec-shapes"]
+    time.sleep(6)
+    assert not left.exists()
+
+
+# --- Verdicts -----------------------------------------------------------------
+
+
+def test_no_gpu_is_a_failure_of_the_codec_program(tmp_path):
+    program = tmp_path / "codec_gpu"
+    program.write_text("#!/bin/sh\necho skipped: there is no GPU here\nexit 77\n")
+    program.chmod(0o755)
+    result = machine.Machine("cpu", program).codec_program(["1", "0"], 60)
+    assert result["error"] == "exit status 77" and "skipped" in result["text"]
 
 
 @pytest.mark.parametrize("most", [40, 100, 1000, 4321])
 @pytest.mark.parametrize("error", [0.8, 1.0, 1.3])
 def test_the_largest_batch_is_found_in_few_trials(most, error):
-    """A card that ends at `most`, though peaks grow as if it ended at error * most."""
+    """Memory that ends at `most`, though peaks grow as if it ended at error * most."""
     memory, trials = 10**9, {}
-    while (batch := gpu_run.next_batch(trials, memory)) is not None:
+    while (batch := parts.next_batch(trials, memory, (32, 64), 10**6)) is not None:
         trials[batch] = int(memory * batch / (error * most)) if batch <= most else 0
-        assert len(trials) <= gpu_run.MOST_TRIALS
+        assert len(trials) <= 8
     fits = max(batch for batch, peak in trials.items() if peak)
     assert most >= fits > 0.9 * most - 16 or most < 64
 
 
-def test_what_is_measured_is_not_repeated_and_what_is_missing_is_said(tmp_path, monkeypatch, capsys):
-    asked = []
+def test_no_batch_is_tried_that_passes_32_bit_indices():
+    trials = {32: 10, 64: 20}
+    assert parts.next_batch(trials, 10**6, (32, 64), 2674) == 2674
+    trials[2674] = 1000
+    assert parts.next_batch(trials, 10**6, (32, 64), 2674) is None
 
-    def measurement(name, needs=()):
-        return gpu_run.Measurement(name, needs, 100, lambda s: asked.append(name) or {"text": f"{name} done"})
 
-    ones = [measurement("codec"), measurement("op", ("library",)), measurement("speed")]
-    monkeypatch.setattr(gpu_run, "measurements", lambda out, quick: ones)
-    monkeypatch.setattr(
-        gpu_run.Machine, "lacks", lambda self, need: "no library" if need == "library" else ""
-    )
-    assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 0
-    assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 0
-    assert asked == ["codec", "speed"]
-    assert "not run: op: no library" in capsys.readouterr().out
-    (tmp_path / "speed.json").unlink()
-    gpu_run.run_all(tmp_path, [], False, gpu_run.time.monotonic() + 20)
-    assert asked == ["codec", "speed"]
-    assert "1 left for lack of time (speed)" in capsys.readouterr().out
+def search(results):
+    ones = parts.largest_batch(machine.Machine("cpu"), parts.Sizes(), results, "Net", "plain")
+    return next(ones, None)
+
+
+def test_only_lack_of_memory_says_that_a_batch_does_not_fit(results):
+    for batch in (32, 64):
+        results.add(f"batch-Net-plain-{batch}", {"used_bytes": batch * 10**8, "images_s": 1, "peak_bytes": 1})
+    guess = search(results).name
+    assert guess == "batch-Net-plain-368"
+    results.add(guess, {"does_not_fit": "out of memory"})
+    assert search(results).name == "batch-Net-plain-320"
+    results.add("batch-Net-plain-320", {"error": "exit status 1: cuDNN has no algorithm"})
+    assert search(results) is None
+    row = next(line for line in tables(results).splitlines() if line.startswith("| batch-Net-plain "))
+    assert row.startswith("| batch-Net-plain | 64 | 368 |") and "320: exit status 1" in row
+
+
+@pytest.mark.parametrize("kind", ["ResourceExhaustedError", "InternalError"])
+def test_a_worker_tells_lack_of_memory_from_failure(kind, monkeypatch):
+    import tensorflow as tf
+
+    def no_model(*_):
+        raise getattr(tf.errors, kind)(None, None, "failed to allocate 9 bytes")
+
+    monkeypatch.setattr(workers, "compiled", no_model)
+    work = {"net": "ResNet50", "variant": "plain", "batch": 8, "dtype": "float32", "jit": False, "steps": 1}
+    if kind == "ResourceExhaustedError":
+        assert "9 bytes" in workers.train(**work, small=True)["does_not_fit"]
+    else:
+        with pytest.raises(tf.errors.InternalError):
+            workers.train(**work, small=True)
+
+
+@pytest.mark.parametrize("variant", ["plain", "compressed", "recompute", "remat"])
+def test_every_variant_trains(variant):
+    work = {"net": "ResNet50", "variant": variant, "batch": 4, "dtype": "float32", "jit": False, "steps": 1}
+    result = workers.train(**work, small=True, limit_bytes=10**9)
+    assert result["images_s"] > 0 and result["largest_tensor"] == 32 * 32 * 16 and not result["obstacle"]
+
+
+def test_a_peak_over_the_limit_does_not_fit(monkeypatch):
+    monkeypatch.setattr(workers, "timed", lambda *_: {"used_bytes": 1001, "images_s": 1.0})
+    work = {"net": "ResNet50", "variant": "plain", "batch": 2, "dtype": "float32", "jit": False, "steps": 1}
+    assert workers.train(**work, small=True, limit_bytes=1001)["images_s"]
+    assert workers.train(**work, small=True, limit_bytes=1000)["does_not_fit"] == "1001 bytes were in use"
+
+
+def test_blocks_have_the_gradients_of_the_whole():
+    import numpy as np
+    from tensorflow import keras
+
+    x = np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype("float32")
+    y = np.arange(8) % 10
+    losses = []
+    for variant in ("plain", "recompute", "remat"):
+        keras.utils.set_random_seed(0)
+        model, _, _ = workers.compiled("ResNet50", variant, False, True)
+        assert variant == "plain" or len(model.layers) > 3
+        losses.append([float(model.train_on_batch(x, y)) for _ in range(3)])
+    np.testing.assert_allclose(losses, [losses[0]] * 3, rtol=1e-3)
+
+
+# --- Programs -----------------------------------------------------------------
 
 
 def test_a_worker_is_heard_among_what_libraries_print(tmp_path, monkeypatch):
     script = tmp_path / "worker.py"
     script.write_text("print('noise'); print('answer: ' + str([1] * 9000)); print('more')")
-    monkeypatch.setattr(gpu_run, "__file__", str(script))
-    assert gpu_run.worker({}, 60) == [1] * 9000
+    monkeypatch.setattr(machine, "WORKERS", script)
+    here = machine.Machine("cpu")
+    assert here.worker("about", 60) == [1] * 9000
     script.write_text("print('no module')")
-    assert gpu_run.worker({}, 60)["error"] == "it gave no answer: no module"
+    assert here.worker("about", 60)["error"] == "it gave no answer: no module"
 
 
 def test_what_a_command_started_ends_with_its_time(tmp_path):
     left = tmp_path / "left"
-    result = gpu_run.run(["sh", "-c", f"(sleep 3; touch {left}) & sleep 60"], 0.5)
+    result = machine.run(["sh", "-c", f"(sleep 3; touch {left}) & sleep 60"], 0.5)
     assert result["timed_out"]
-    gpu_run.time.sleep(3.5)
+    time.sleep(3.5)
     assert not left.exists()
 
 
-def test_a_measurement_that_breaks_is_noted_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    ones = [
-        gpu_run.Measurement("codec", (), 100, lambda s: {}["peak"]),
-        gpu_run.Measurement("speed", (), 100, lambda s: {"text": "done" * gpu_run.TAIL}),
+def test_every_part_has_something_to_ask(results):
+    found = parts.parts(machine.Machine("cpu"), parts.Sizes(), results)
+    names = {number: [one.name for one in ones] for number, ones in found.items()}
+    assert [*names] == [1, 2, 3, 4] and all(names.values())
+    assert names[1][:4] == ["codec-shapes", "codec-speed-16", "codec-speed-64", "codec-speed-256"]
+    assert names[2][1:5] == [
+        f"step-ResNet50-64-float32-{mode}"
+        for mode in ("executor-plain", "xla-plain", "executor-compressed", "xla-compressed")
     ]
-    monkeypatch.setattr(gpu_run, "measurements", lambda out, quick: ones)
-    assert gpu_run.run_all(tmp_path, [], False, float("inf")) == 1
-    assert "failed: codec; to ask again delete" in capsys.readouterr().out
-    assert len((tmp_path / "speed.json").read_text()) < 2 * gpu_run.TAIL
-
-
-def test_trials_of_batches_are_in_the_tables_of_a_later_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_run, "nvidia_smi", lambda field: "1000")
-    for batch, peak in ((32, 0), (64, 0)):
-        (tmp_path / f"batch-Net-plain-{batch}.json").write_text(f'{{"peak_bytes": {peak}}}')
-    names = [one.name for one in gpu_run.largest_batch(tmp_path, "Net", False, quick=False)]
-    assert names == ["batch-Net-plain-32", "batch-Net-plain-64"]
-    (tmp_path / "batch-Net-plain-64.json").unlink()
-    assert next(gpu_run.largest_batch(tmp_path, "Net", False, quick=False)).name == "batch-Net-plain-32"
-    monkeypatch.setattr(gpu_run, "nvidia_smi", lambda field: "[N/A]")
-    assert [one.name for one in gpu_run.largest_batch(tmp_path, "Net", False, True)] == ["batch-Net-plain-32"]
+    assert {"training-plain", "step-VGG16-64-float32-xla-limit-remat"} <= {*names[4]}

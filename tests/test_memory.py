@@ -7,6 +7,7 @@ import os
 import signal
 import statistics
 import sys
+import time
 import types
 
 import numpy as np
@@ -61,6 +62,14 @@ def test_a_peak_prints_and_is_json(peaks):
     found = json.loads(peaks["compressed"].to_json())
     assert found["peak_bytes"] == sum(row["bytes"] for row in found["rows"])
     assert "more" in peaks["plain"].table(rows=2)
+
+
+def test_a_timed_step_begins_and_ends_with_devices_that_have_done_their_work(monkeypatch):
+    order = []
+    monkeypatch.setattr(tf.test.experimental, "sync_devices", lambda: order.append("sync"))
+    monkeypatch.setattr(time, "perf_counter", lambda: order.append("clock") or 0.0)
+    ct.memory.measure_call(lambda: order.append("step"))
+    assert order == ["sync", "clock", "step", "sync", "clock"]
 
 
 def test_the_allocator_peak_is_the_traced_one():

@@ -7,6 +7,7 @@ import time
 
 from tensorflow import keras
 
+from tf_comptrain import memory
 from tf_comptrain.model import instrumentation, is_compressed
 
 _EVERY = 10  # steps; the first step of an epoch is always one of them
@@ -43,9 +44,11 @@ class Meter(keras.callbacks.Callback):
         self._step = 0
 
     def on_train_batch_begin(self, batch, logs=None):
+        memory.synchronize()
         self._start = time.perf_counter(), time.process_time()
 
     def on_train_batch_end(self, batch, logs=None):
+        memory.synchronize()
         now = time.perf_counter(), time.process_time()
         if self._step > 1:  # the first ones trace and warm up
             self.steps_s.append(now[0] - self._start[0])

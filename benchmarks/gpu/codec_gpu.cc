@@ -3,7 +3,7 @@
 //
 //   codec_gpu [random shapes, default 200] [MB of the speeds, default 16 64 256; 0: none]
 //
-// Prints `N passed, N failed`, then a table. Ends with a status other than 0 when
+// Prints `N passed, N failed`, then a table of the codecs and one of their kernels. Ends with a status other than 0 when
 // a check failed, with 77 when there is no GPU.
 #include <cuda_runtime.h>
 
@@ -14,8 +14,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cc/codec/batch_norm.h"
@@ -439,99 +441,209 @@ void TestShapes(int count) {
   }
 }
 
-// Best of several runs, in seconds.
+constexpr int kRuns = 30;
+
+class Event {
+ public:
+  Event() { CUDA(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void Record(CUstream_st* stream = nullptr) {
+    CUDA(cudaEventRecord(event_, stream));
+  }
+  // Until here since `from`; waits for both.
+  double SecondsSince(const Event& from) const {
+    float ms;
+    CUDA(cudaEventSynchronize(event_));
+    CUDA(cudaEventElapsedTime(&ms, from.event_, event_));
+    return ms / 1e3;
+  }
+
+ private:
+  cudaEvent_t event_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Median of the runs, in seconds, by the GPU's clock.
 template <class Run>
 double Seconds(const Run& run) {
-  cudaEvent_t begin, end;
-  CUDA(cudaEventCreate(&begin));
-  CUDA(cudaEventCreate(&end));
-  double best = 1e9;
-  for (int i = 0; i < 20; ++i) {
-    CUDA(cudaEventRecord(begin));
+  Event begin, end;
+  std::vector<double> all;
+  run();
+  for (int i = 0; i < kRuns; ++i) {
+    begin.Record();
     run();
-    CUDA(cudaEventRecord(end));
-    CUDA(cudaEventSynchronize(end));
-    float ms;
-    CUDA(cudaEventElapsedTime(&ms, begin, end));
-    best = std::min(best, ms / 1e3);
+    end.Record();
+    all.push_back(end.SecondsSince(begin));
   }
-  CUDA(cudaEventDestroy(begin));
-  CUDA(cudaEventDestroy(end));
-  return best;
+  return Median(all);
 }
 
-// The best of three rounds, and all of them.
-std::string Rates(double gb, const double (&seconds)[3]) {
-  const double best = std::min({seconds[0], seconds[1], seconds[2]});
-  char text[64];
-  std::snprintf(text, sizeof text, "%.0f (%.0f, %.0f, %.0f)", gb / best,
-                gb / seconds[0], gb / seconds[1], gb / seconds[2]);
-  return text;
+// By the host's clock, what the run waits for included.
+template <class Run>
+double HostSeconds(const Run& run) {
+  std::vector<double> all;
+  for (int i = 0; i < kRuns; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> s =
+        std::chrono::steady_clock::now() - begin;
+    all.push_back(s.count());
+  }
+  return Median(all);
 }
 
-void Speeds(const Codec& codec, int mb) {
-  for (const bool relu : {true, false}) {
+// Seconds of every kernel while it exists, by purpose, in the order of their launches.
+class KernelTimes {
+ public:
+  KernelTimes() {
+    times_.clear();
+    gpu::launch_observer = Observe;
+  }
+  ~KernelTimes() { gpu::launch_observer = nullptr; }
+
+  void Print(const char* call, const std::string& row, double gb) const {
+    for (const auto& [what, seconds] : times_) {
+      const double s = Median(seconds);
+      std::printf("| %s | %s: %s | %.1f | %.0f |\n", row.c_str(), call,
+                  what.c_str(), 1e6 * s, gb / s);
+    }
+  }
+
+ private:
+  static void Observe(const char* what, bool launched, CUstream_st* stream) {
+    static Event begin, end;
+    if (!launched) return begin.Record(stream);
+    end.Record(stream);
+    const double s = end.SecondsSince(begin);
+    for (auto& [name, seconds] : times_) {
+      if (name == what) return seconds.push_back(s);
+    }
+    times_.push_back({what, {s}});
+  }
+  static inline std::vector<std::pair<std::string, std::vector<double>>> times_;
+};
+
+// One tensor, compressed and decompressed again and again.
+class Bench {
+ public:
+  Bench(const Codec& codec, bool relu, int mb)
+      : id_(codec.id),
+        p_(ParamsOf(relu, mb)),
+        x_(ToTensor(Activations(p_.n, relu, 1), p_.dtype)),
+        copy_(4 * p_.n),
+        scratch_(GpuScratchBytes(id_, p_)),
+        flag_(Bytes(4, 0)),
+        row_(std::string(codec.name) + " | " + (relu ? "ReLU" : "normal") + " | " +
+             std::to_string(mb)),
+        gb_(4e-9 * p_.n) {
+    Measure();
+    CUDA(cudaDeviceSynchronize());
+    bytes_ = GpuStreamBytes(id_, p_, *totals_.host);
+    stream_.reset(new DeviceBytes(bytes_));
+    Write();
+  }
+
+  void PrintRates() {
+    const double compress_s = Seconds([&] { Measure(), Write(); });
+    const double op_s = HostSeconds([&] {  // the read-back that an op waits for
+      Measure();
+      CUDA(cudaStreamSynchronize(nullptr));
+      Write();
+      CUDA(cudaStreamSynchronize(nullptr));
+    });
+    const double decompress_s = Seconds([&] { Decode(); });
+    const double copy_s = Seconds([&] {
+      CUDA(cudaMemcpyAsync(copy_.data(), x_.data(), 4 * p_.n,
+                           cudaMemcpyDeviceToDevice));
+    });
+    std::printf("| %s | %.2f | %.0f | %.0f | %.0f | %.0f |\n", row_.c_str(),
+                4.0 * p_.n / bytes_, gb_ / compress_s, gb_ / op_s,
+                gb_ / decompress_s, gb_ / copy_s);
+    std::fflush(stdout);
+  }
+
+  void PrintKernels() {
+    {
+      const KernelTimes times;
+      for (int i = 0; i < kRuns; ++i) Measure(), Write();
+      times.Print("compress", row_, gb_);
+    }
+    const KernelTimes times;
+    for (int i = 0; i < kRuns; ++i) Decode();
+    times.Print("decompress", row_, gb_);
+    std::fflush(stdout);
+  }
+
+ private:
+  static EncodeParams ParamsOf(bool relu, int mb) {
     EncodeParams p;
     p.n = int64_t{mb} * (1 << 20) / 4;
     p.channels = 64;
     p.width = 56;
     p.mid_rise = relu;
-    const std::vector<float> values = Activations(p.n, relu, 1);
     p.eb = relu ? 0.058f : 0.1f;  // a tenth of the standard deviation
-    const DeviceBytes x(ToTensor(values, p.dtype)), copy(4 * p.n);
-    const DeviceBytes scratch(GpuScratchBytes(codec.id, p)), flag(Bytes(4, 0));
-    Totals totals;
-    auto measure = [&] {
-      Ok(GpuMeasure(codec.id, p, x.data(), scratch.data(), totals.host, nullptr));
-    };
-    measure();
-    CUDA(cudaDeviceSynchronize());
-    const size_t bytes = GpuStreamBytes(codec.id, p, *totals.host);
-    const DeviceBytes stream(bytes);
-    auto write = [&] {
-      Ok(GpuWrite(codec.id, p, x.data(), scratch.data(), *totals.host,
-                  stream.data(), nullptr));
-    };
-    write();
-    double op_s[3];  // with the read-back that an op waits for
-    for (double& best : op_s) {
-      best = 1e9;
-      for (int i = 0; i < 20; ++i) {
-        const auto begin = std::chrono::steady_clock::now();
-        measure();
-        CUDA(cudaStreamSynchronize(nullptr));
-        write();
-        CUDA(cudaStreamSynchronize(nullptr));
-        const std::chrono::duration<double> s =
-            std::chrono::steady_clock::now() - begin;
-        best = std::min(best, s.count());
+    return p;
+  }
+  void Measure() {
+    Ok(GpuMeasure(id_, p_, x_.data(), scratch_.data(), totals_.host, nullptr));
+  }
+  void Write() {
+    Ok(GpuWrite(id_, p_, x_.data(), scratch_.data(), *totals_.host,
+                stream_->data(), nullptr));
+  }
+  void Decode() {
+    GpuEncoded from;
+    from.stream_dev = stream_->data();
+    from.bytes = bytes_;
+    from.n = p_.n;
+    from.channels = p_.channels;
+    from.damaged_dev = static_cast<uint32_t*>(flag_.data());
+    Ok(GpuDecode(id_, from, copy_.data(), nullptr));
+  }
+
+  const CodecId id_;
+  const EncodeParams p_;
+  const DeviceBytes x_, copy_, scratch_, flag_;
+  const std::string row_;
+  const double gb_;
+  size_t bytes_ = 0;
+  Totals totals_;
+  std::unique_ptr<DeviceBytes> stream_;
+};
+
+void Speeds(const std::vector<int>& sizes) {
+  cudaDeviceProp properties;
+  CUDA(cudaGetDeviceProperties(&properties, 0));
+  std::printf(
+      "\n%s; medians of %d, GB/s of uncompressed f32. Its L2 cache has %d MB: "
+      "tensors of that size and less are read from it, not from memory.\n\n"
+      "| codec | data | MB | ratio | compress | with read-back | decompress | "
+      "device copy |\n|---|---|---|---|---|---|---|---|\n",
+      properties.name, kRuns, properties.l2CacheSize >> 20);
+  for (const bool kernels : {false, true}) {
+    if (kernels) {
+      std::printf("\n| codec | data | MB | kernel | us | GB/s |\n"
+                  "|---|---|---|---|---|---|\n");
+    }
+    for (const Codec& codec : kCodecs) {
+      for (int mb : sizes) {
+        for (const bool relu : {true, false}) {
+          Bench bench(codec, relu, mb);
+          if (kernels) {
+            bench.PrintKernels();
+          } else {
+            bench.PrintRates();
+          }
+        }
       }
     }
-    GpuEncoded from;
-    from.stream_dev = stream.data();
-    from.bytes = bytes;
-    from.n = p.n;
-    from.channels = p.channels;
-    from.damaged_dev = static_cast<uint32_t*>(flag.data());
-    const auto decode = [&] {
-      Ok(GpuDecode(codec.id, from, copy.data(), nullptr));
-    };
-    const auto copy_all = [&] {
-      CUDA(cudaMemcpyAsync(copy.data(), x.data(), 4 * p.n,
-                           cudaMemcpyDeviceToDevice));
-    };
-    double compress_s[3], decompress_s[3], copy_s[3];
-    for (int i = 0; i < 3; ++i) {
-      compress_s[i] = Seconds([&] { measure(); write(); });
-      decompress_s[i] = Seconds(decode);
-      copy_s[i] = Seconds(copy_all);
-    }
-    const double gb = 4e-9 * p.n;
-    std::printf("| %s | %s | %d | %.2f | %s | %s | %s | %s |\n", codec.name,
-                relu ? "ReLU" : "normal", mb, 4.0 * p.n / bytes,
-                Rates(gb, compress_s).c_str(), Rates(gb, op_s).c_str(),
-                Rates(gb, decompress_s).c_str(), Rates(gb, copy_s).c_str());
-    std::fflush(stdout);
   }
 }
 
@@ -544,8 +656,6 @@ int main(int argc, char** argv) {
     std::printf("skipped: there is no GPU here\n");
     return 77;
   }
-  cudaDeviceProp properties;
-  comptrain::Require(cudaGetDeviceProperties(&properties, 0), "properties");
   comptrain::TestPools();
   comptrain::TestBatchNorm(1, 32);
   comptrain::TestBatchNorm(129, 7);
@@ -561,12 +671,6 @@ int main(int argc, char** argv) {
   if (argc > 2) sizes.clear();
   for (int i = 2; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
   if (sizes == std::vector<int>{0}) return status;
-  std::printf("\n%s; GB/s of uncompressed f32, best of 20, three times\n\n",
-              properties.name);
-  std::printf("| codec | data | MB | ratio | compress | with read-back | "
-              "decompress | device copy |\n|---|---|---|---|---|---|---|---|\n");
-  for (const auto& codec : comptrain::kCodecs) {
-    for (int mb : sizes) comptrain::Speeds(codec, mb);
-  }
+  comptrain::Speeds(sizes);
   return status;
 }

@@ -31,6 +31,15 @@ struct GpuEncoded {
   bool any_codec = false;
 };
 
+namespace gpu {
+
+// Where set, called before and after every launch of a kernel, whose purpose is
+// `what`: benchmarks time kernels by it. Not to be set while others launch.
+using LaunchObserver = void (*)(const char* what, bool launched,
+                                CUstream_st* stream);
+inline LaunchObserver launch_observer = nullptr;
+
+}  // namespace gpu
 }  // namespace comptrain
 
 #endif  // TF_COMPTRAIN_CC_CODEC_STREAM_GPU_H_

@@ -219,8 +219,10 @@ static Status Launch(const char* codec, const char* what,
         what);
     if (!s.ok()) return s;
   }
+  if (launch_observer) launch_observer(what, false, stream);
   Start(kernel, static_cast<unsigned>(blocks), threads, shared_bytes, stream,
         arguments...);
+  if (launch_observer) launch_observer(what, true, stream);
   return CheckCuda(codec, cudaGetLastError(), what);
 }
 

@@ -71,11 +71,15 @@ def measure(calls: Any, x: np.ndarray, threads: int, repeats: int) -> dict[str, 
 
 
 def _timed(call: Callable[[], Any], clock: Callable[[], float], repeats: int) -> tuple[Any, float]:
+    from tf_comptrain import memory
+
     seconds: list[float] = []
     result = call()  # warms up
     while len(seconds) < repeats and not (len(seconds) >= 3 and sum(seconds) > _LONG_S):
+        memory.synchronize()
         start = clock()
         result = call()
+        memory.synchronize()
         seconds.append(max(clock() - start, 1e-9))
     return result, statistics.median(seconds)
 

@@ -2,7 +2,7 @@
 
 from tf_comptrain.memory.explain import Peak, PeakRow, explain_peak
 from tf_comptrain.memory.max_batch import MaxBatch, PeakLine, find_max_batch_size
-from tf_comptrain.memory.measure import StepMemory, device, measure_call, measure_step
+from tf_comptrain.memory.measure import StepMemory, device, measure_call, measure_step, synchronize
 from tf_comptrain.memory.memory_limit import limit
 from tf_comptrain.memory.predict import predict_peak
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes
@@ -30,4 +30,5 @@ __all__ = [
     "predict_peak",
     "report",
     "saved_bytes",
+    "synchronize",
 ]

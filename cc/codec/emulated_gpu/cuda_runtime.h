@@ -154,6 +154,7 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 constexpr unsigned cudaHostAllocMapped = 2;
 struct cudaDeviceProp {
   char name[32];
+  int l2CacheSize;
 };
 using cudaEvent_t = int;
 using cudaStream_t = struct CUstream_st*;
@@ -203,12 +204,12 @@ inline cudaError_t cudaGetDeviceCount(int* count) {
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  *properties = {"emulated on the CPU"};
+  *properties = {"emulated on the CPU", 0};
   return cudaSuccess;
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr) { return cudaSuccess; }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   *ms = 1;

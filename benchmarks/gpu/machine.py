@@ -1,0 +1,132 @@
+"""What the machine has, and programs that run on it within a time."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from results import Result
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOL = ROOT / "tools" / "build_native.py"
+WORKERS = Path(__file__).resolve().with_name("workers.py")
+TESTS = ("tests/test_gpu.py", "tests/test_gpu_check.py", "tests/test_xla.py")
+MIB = 1 << 20
+ANSWER = "answer: "  # before a worker's result, among what its libraries print
+
+
+def run(command: list[str], limit_s: float, **environment: str) -> Result:
+    """{"text": the output} and, where the command failed, {"error": why}. Ends what the command started, too."""
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            result: Result = {"text": process.communicate(timeout=limit_s)[0]}
+        except subprocess.TimeoutExpired:
+            return {"error": f"took more than {limit_s:.0f} s", "timed_out": True}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        result["error"] = f"exit status {process.returncode}"
+    return result
+
+
+def has_gpu() -> bool:
+    return shutil.which("nvidia-smi") is not None and run(["nvidia-smi", "-L"], 60).get(
+        "text", ""
+    ).startswith("GPU")
+
+
+def nvidia_smi(field: str) -> str:
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    return (run(command, 60).get("text", "").splitlines() or [""])[0].strip()
+
+
+def compute_sanitizer() -> str | None:
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+    return shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ.get("PATH", ""), str(toolkit)]))
+
+
+class Machine:
+    """What there is to measure with.
+
+    Args:
+      device: "gpu", or "cpu" for a dry run.
+      codec_binary: codec_gpu, built elsewhere; None builds it here, with nvcc.
+      cifar10: An .npz of CIFAR-10, for the training.
+    """
+
+    def __init__(self, device: str = "gpu", codec_binary: Path | None = None, cifar10: Path | None = None):
+        self.device, self.codec_binary, self.cifar10 = device, codec_binary, cifar10
+        self._arch = f"sm_{nvidia_smi('compute_cap').replace('.', '')}" if device == "gpu" else ""
+        memory = nvidia_smi("memory.total") if device == "gpu" else ""
+        self.memory_bytes = int(memory) * MIB if memory.isdigit() else 0
+
+    def lacks(self, need: str) -> str:
+        """Why a need is not met; empty where it is."""
+        if need == "codec program" and self.codec_binary is None:
+            can_build = self.device == "gpu" and TOOL.exists() and shutil.which(os.environ.get("CXX", "g++"))
+            if not can_build or not (shutil.which("nvcc") or os.environ.get("CUDA_HOME")):
+                return "there is no --codec-binary, and no nvcc and C++ compiler that could build it"
+        if need == "compute-sanitizer" and not compute_sanitizer():
+            return "there is no compute-sanitizer (PATH, CUDA_HOME)"
+        if need == "tests" and not (importlib.util.find_spec("pytest") and (ROOT / TESTS[0]).exists()):
+            return f"there is no pytest, or no {TESTS[0]}"
+        if need == "CIFAR-10" and self.cifar10 is None:
+            return "there is no --cifar10 FILE.npz"
+        return ""
+
+    def codec_program(self, arguments: list[str], limit_s: float) -> Result:
+        """Runs benchmarks/gpu/codec_gpu.cc; any exit status but 0 is a failure, 77 (no GPU) too."""
+        if self.codec_binary is not None:
+            return run([str(self.codec_binary), *arguments], limit_s)
+        command = [sys.executable, str(TOOL), "gpu", *arguments]
+        return run(command, limit_s, TF_COMPTRAIN_CUDA_ARCH=self._arch)
+
+    def sanitizer(self, tool: str, shapes: str, limit_s: float) -> Result:
+        """Runs it under compute-sanitizer, which ends with a status of its own where it finds something."""
+        program = self.codec_binary or ROOT / "build" / "native" / "cuda" / "codec_gpu"
+        if not program.exists() and "error" in (built := self.codec_program(["0", "0"], limit_s)):
+            return built
+        command = [str(compute_sanitizer()), "--tool", tool, "--error-exitcode", "9"]
+        result = run([*command, str(program), shapes, "0"], limit_s)
+        if "not supported" in result.get("text", "").lower():
+            result["error"] = "compute-sanitizer does not work on this machine"
+        return result
+
+    def tests(self, limit_s: float) -> Result:
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *TESTS]
+        return run(command, limit_s, PYTHONPATH=python_path(), TF_COMPTRAIN_CUDA_ARCH=self._arch)
+
+    def worker(self, what: str, limit_s: float, **work) -> Result:
+        """What a function of workers.py answers, in a process of its own."""
+        command = [sys.executable, str(WORKERS), json.dumps({"what": what, **work})]
+        environment = {"PYTHONPATH": python_path(), "TF_CPP_MIN_LOG_LEVEL": "2"}
+        if self.device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = "-1"
+        result = run(command, limit_s, **environment)
+        lines = result.get("text", "").strip().splitlines()
+        answer = next((line for line in lines if line.startswith(ANSWER)), None)
+        if "error" not in result and answer is not None:
+            return json.loads(answer[len(ANSWER) :])
+        why = result.get("error", "it gave no answer")
+        return {**result, "error": f"{why}: {lines[-1][:300]}" if lines else why}
+
+
+def python_path() -> str:
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -1,0 +1,98 @@
+"""What has been measured, as text: nothing of it is cut."""
+
+from __future__ import annotations
+
+from results import Result, Results
+
+
+def tables(results: Results) -> str:
+    """Every result, the tables of training last."""
+    parts = [
+        f"== {name}: {result.get('error', 'ok')}\n{result['text'].strip()}"
+        for name, result in results.named("").items()
+        if "text" in result
+    ]
+    parts += [ops_table(results), step_table(results), batch_table(results), training_table(results)]
+    return "\n\n".join(filter(None, parts))
+
+
+def table(head: str, rows: list[str]) -> str:
+    columns = head.count("|") - 1
+    return "\n".join([head, "|" + "---|" * columns, *rows]) if rows else ""
+
+
+def ops_table(results: Results) -> str:
+    rows = [
+        f"| {row['codec']} | {row['mb']} | {row['ratio']:.2f} "
+        f"| {row['compress']:.1f} | {row['decompress']:.1f} | {row['copy']:.1f} |"
+        for result in results.named("ops").values()
+        for row in result.get("rows", [])
+    ]
+    return table(
+        "| op, GB/s, medians (16 MB lie in the L2 cache) | MB | ratio | compress | decompress | copy |", rows
+    )
+
+
+def step_table(results: Results) -> str:
+    rows = []
+    for name, result in results.named("step-").items():
+        stem = name.rpartition("-")[0]
+        cells = compared(result, results.named(f"{stem}-plain").get(f"{stem}-plain", {}))
+        rows.append(f"| {name} | {' | '.join(cells)} | {remarks(result)} |")
+    return table("| step | a second | of plain | peak MB | plain / peak | remarks |", rows)
+
+
+def batch_table(results: Results) -> str:
+    """The largest batch of each search, how fast it is, and what stopped a search without an answer."""
+    searches: dict[str, dict[int, Result]] = {}
+    for name, result in results.named("batch-").items():
+        stem, _, batch = name.rpartition("-")
+        searches.setdefault(stem, {})[int(batch)] = result
+    rows = []
+    for stem, trials in searches.items():
+        fits = [batch for batch, result in trials.items() if "images_s" in result]
+        fails = [batch for batch, result in trials.items() if "does_not_fit" in result]
+        errors = "; ".join(f"{b}: {r['error']}" for b, r in trials.items() if "error" in r)
+        best = trials[max(fits)] if fits else {}
+        cells = compared(best, {})
+        rows.append(
+            f"| {stem} | {max(fits, default=0)} | {min(fails, default='')} | {cells[0]} | {cells[2]} "
+            f"| {errors or remarks(best)} |"
+        )
+    return table("| under the limit | largest batch | does not fit | a second | peak MB | remarks |", rows)
+
+
+def training_table(results: Results) -> str:
+    rows = []
+    for name, result in results.named("training-").items():
+        cells = ["", "", ""]
+        if "accuracy" in result:
+            cells = [
+                f"{result['accuracy']:.4f}",
+                f"{result['fit_s']:.0f}",
+                f"{result['peak_bytes'] / 1e6:,.0f}",
+            ]
+        rows.append(f"| {name} | {' | '.join(cells)} | {remarks(result)} |")
+    return table("| CIFAR-10 | accuracy | fit, s | peak MB | remarks |", rows)
+
+
+def compared(result: Result, plain: Result) -> list[str]:
+    """a second, of plain, peak, plain / peak."""
+    if "images_s" not in result:
+        return [""] * 4
+    cells = [f"{result['images_s']:.1f}", "", f"{result['peak_bytes'] / 1e6:,.0f}", ""]
+    if result is not plain and "images_s" in plain:
+        cells[1] = f"{result['images_s'] / plain['images_s']:.3f}"
+        cells[3] = f"{plain['peak_bytes'] / result['peak_bytes']:.2f}" if result["peak_bytes"] else ""
+    return cells
+
+
+def remarks(result: Result) -> str:
+    changes = result.get("rate_changes")
+    notes = [
+        result.get("error"),
+        f"does not fit: {result['does_not_fit']}" if "does_not_fit" in result else None,
+        f"not compressed: {result['obstacle']}" if result.get("obstacle") else None,
+        f"{changes} rates raised" if changes else None,
+    ]
+    return "; ".join(filter(None, notes)).replace("|", "/")
