@@ -71,16 +71,31 @@ class Site:
       bound: Error bound; None for the default of `kind`.
       kind: What reads the tensor: "linear", "norm" or "nonlinear".
       rebuild: Rebuild the tensor from an earlier one's stream, where that can be.
+      state: Where its `State` is kept: has `numpy()` and `assign(values)`, and begins with zeros. None: in a
+        variable of its own.
     """
 
-    def __init__(self, name: str, codec: Codec, bound: ErrorBound | None, kind: str, rebuild: bool = False):
+    def __init__(
+        self,
+        name: str,
+        codec: Codec,
+        bound: ErrorBound | None,
+        kind: str,
+        rebuild: bool = False,
+        state: Any = None,
+    ):
         self.rebuild = rebuild
         self.name = name
         self.codec = codec
         self.bound = bound or DEFAULT_BOUNDS[kind]
         self.kind = kind
         start = State(bound_set=0.0 if self.bound.relative else self.bound.value)
-        self.state = _variable(start, f"{name}/codec_state")
+        if state is None:
+            state = variable(start, f"{name}/codec_state")
+        elif start.bound_set:
+            with tf.init_scope():
+                state.assign(start)
+        self.state = state
         # Written on collecting steps by layers that a callback watches.
         self.statistics: GradientStatistics | None = None
         # Bits of a value under XLA, when the model was last traced; never fewer than `min_bits`.
@@ -165,8 +180,8 @@ class GradientStatistics:
 
     def __init__(self, name: str, enabled: tf.Variable):
         self.enabled = enabled
-        self.output = _variable((0.0, 0.0, 0.0), f"{name}/output_gradient")
-        self.weight = _variable((0.0, 0.0, 0.0), f"{name}/weight_gradient")
+        self.output = variable((0.0, 0.0, 0.0), f"{name}/output_gradient")
+        self.weight = variable((0.0, 0.0, 0.0), f"{name}/weight_gradient")
 
     def collect(self, dy: tf.Tensor, dw: tf.Tensor | None, scale: tf.Tensor | None = None) -> None:
         """Adds the reductions to the step: [mean_k sum dy_k^2, mean |dy|, non-finite elements].
@@ -185,7 +200,8 @@ class GradientStatistics:
             self.weight.assign(stats(dw, self.enabled, self.weight))
 
 
-def _variable(values: Sequence[float], name: str) -> tf.Variable:
+def variable(values: Any, name: str) -> tf.Variable:
+    """A float32 variable of the codecs' own, which each replica of a strategy writes for itself."""
     # ON_READ: each replica writes its own copy inside the step; reading outside averages them.
     return tf.Variable(
         values,

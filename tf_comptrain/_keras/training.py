@@ -172,6 +172,12 @@ def all_variables(model: keras.Model) -> list:
     return list({id(v): v for v in variables}.values())
 
 
+def parts_of(variable: Any) -> list[tf.Variable]:
+    """The TensorFlow variables behind one of Keras: one for each replica that has its own."""
+    value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
+    return list(value.values) if isinstance(value, tf.distribute.DistributedValues) else [value]
+
+
 def replica_parts(variable: Any) -> list:
     """The variables of the replicas where each has a value of its own; else the variable itself."""
     value = variable.value if isinstance(variable, keras.Variable) else variable

@@ -75,12 +75,16 @@ def _constant(tensor: tf.Tensor) -> float | None:
     return float(value) if value is not None and np.ndim(value) == 0 else None
 
 
-def choose(reads: Iterable[Read], held_bytes: Callable[[tf.Tensor], int]) -> Choice:
+def choose(
+    reads: Iterable[Read], held_bytes: Callable[[tf.Tensor], int], made_late: Callable[[tf.Operation], bool]
+) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
     Args:
       reads: What the backward pass reads.
       held_bytes: What a tensor takes where it is held.
+      made_late: Whether an operation is one of the backward pass. What a second run of a forward part makes there
+        (recompute) crosses nothing.
 
     Returns:
       A `Choice`.
@@ -88,14 +92,15 @@ def choose(reads: Iterable[Read], held_bytes: Callable[[tf.Tensor], int]) -> Cho
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes).solve(list(reads))
+    return _Cut(held_bytes, made_late).solve(list(reads))
 
 
 class _Cut:
     """The network of the flow: a tensor is an edge whose capacity is what it costs to hold it."""
 
-    def __init__(self, held_bytes: Callable[[tf.Tensor], int]):
+    def __init__(self, held_bytes: Callable[[tf.Tensor], int], made_late: Callable[[tf.Operation], bool]):
         self._held_bytes = held_bytes
+        self._made_late = made_late
         self._numbers: dict = {}
         self._tensors: list[tf.Tensor] = []
         self._capacities: dict[tuple[int, int], int] = {}
@@ -106,7 +111,7 @@ class _Cut:
     def solve(self, reads: list[Read]) -> Choice:
         source, sink = 0, 1
         for read in reads:
-            if read.need in (sensitivity.UNBOUNDED, sensitivity.EXACT, sensitivity.UNKNOWN):
+            if read.need in sensitivity.NO_ERROR:
                 self._require_exact(base_of(read.tensor))
         waiting = [(base_of(read.tensor), 0) for read in reads]
         for tensor, _ in waiting:
@@ -128,7 +133,7 @@ class _Cut:
         for tensor in order:
             node = self._node(tensor)
             self._capacities[node, node + 1] = self._cost(tensor)
-            if is_free(tensor) or not self.may_rebuild(tensor):
+            if self._is_free(tensor) or not self.may_rebuild(tensor):
                 self._capacities[source, node] = _LARGEST
             else:
                 for operand in tensor.op.inputs:
@@ -139,7 +144,7 @@ class _Cut:
         """Whether the backward pass may make the tensor again, from what is made again or held."""
         if tensor.ref() in self._exact and not self._is_exact_by_nature(tensor):
             return False
-        if is_free(tensor) or not sensitivity.is_cheap(tensor.op.type) or not tensor.op.inputs:
+        if self._is_free(tensor) or not sensitivity.is_cheap(tensor.op.type) or not tensor.op.inputs:
             return False
         steep = self._steep_inputs(tensor.op)
         return all(self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs))
@@ -148,8 +153,11 @@ class _Cut:
         """Small tensors are held as they are; what is made of indices and constants alone has no error."""
         return is_small(tensor) or self._is_exact_by_nature(tensor)
 
+    def _is_free(self, tensor: tf.Tensor) -> bool:
+        return is_free(tensor) or self._made_late(tensor.op) and not sensitivity.is_cheap(tensor.op.type)
+
     def _require_exact(self, tensor: tf.Tensor) -> None:
-        if not is_free(tensor):
+        if not self._is_free(tensor):
             self._exact.add(tensor.ref())
 
     @staticmethod
@@ -196,7 +204,7 @@ class _Cut:
         return self._numbers[reference]
 
     def _cost(self, tensor: tf.Tensor) -> int:
-        if is_free(tensor):
+        if self._is_free(tensor):
             return 0
         if self._is_exact_by_nature(tensor):
             self._exact.add(tensor.ref())
@@ -217,7 +225,7 @@ class _Cut:
         return {
             tensor.ref()
             for tensor in self._tensors
-            if not is_free(tensor)
+            if not self._is_free(tensor)
             and self._numbers[tensor.ref()] in reached
             and self._numbers[tensor.ref()] + 1 not in reached
         }

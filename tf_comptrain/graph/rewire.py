@@ -1,58 +1,100 @@
-"""Rewires a traced step: what is held leaves the forward pass as a stream, and comes back when its reader's gradient is there."""
+"""Rewires a traced step: what crosses leaves the forward pass as a stream, and comes back when its reader needs it.
+
+Three fences keep the peak low, as everywhere in this package: the forward pass reads a tensor behind its
+compression, nothing is restored before the incoming gradient of its reader is there (the gate), and other
+readers of that gradient run after those that something was restored for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.cut import Choice, base_of, choose, element_count, is_free, is_small, plain_bytes
+from tf_comptrain.graph.cut import base_of, choose, is_free, is_small, plain_bytes
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.reads import GradientOperations, Read, is_elementwise
+from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
+
+# Limits between which an activation hands the gradient on, by the type of its gradient operation.
+_LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
+_LINEAR = frozenset(
+    ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims", "GatherV2",
+     "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split",
+     "SplitV", "Squeeze", "StridedSlice", "Sub", "Sum", "Tile", "Transpose", "Unpack")
+)  # fmt: skip
+
+SMALL = "small"
+NEEDED_AT_ONCE = "the backward pass begins with it"
 
 
 class Stream(Protocol):
     """A tensor in its held form."""
 
-    def restore(self, gate: tf.Tensor) -> tf.Tensor: ...
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        """The tensor, once the gate is there."""
 
-    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor: ...
+    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
+        """dy where the tensor, the output of a ReLU, is not zero."""
 
 
 class Streams(Protocol):
     """Where and how tensors are held."""
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
-        """What it will take."""
+        """What a tensor will take."""
 
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream] | None:
-        """The tensor passed through, and its stream; None where it stays as it is."""
+    def why_plain(self, tensor: tf.Tensor) -> str:
+        """Why a tensor is held as it is; "" where it need not be."""
+
+    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream]:
+        """The tensor passed through, and its stream.
+
+        Args:
+          tensor: One that is not held yet.
+          kind: What an error of it does, see storage.DEFAULT_BOUNDS.
+          mask: It is the output of a ReLU whose gradient reads its mask.
+        """
 
 
 class Crossing(NamedTuple):
-    """A tensor that crosses from the forward to the backward pass, and how it is held."""
+    """A tensor that crosses from the forward to the backward pass.
+
+    Attributes:
+      tensor: As the forward pass makes it.
+      storage: "compress", "bitmask" or "keep".
+      readers: Types of the operations that read it or what is rebuilt from it.
+      note: Why it is kept.
+    """
 
     tensor: tf.Tensor
     storage: str
-    note: str
+    readers: tuple[str, ...]
+    note: str = ""
 
 
-# Limits of the range in which an activation hands the gradient on, by the type of its gradient operation.
-_LIMITS = {"ReluGrad": (0.0, float("inf")), "LeakyReluGrad": (0.0, float("inf")), "Relu6Grad": (0.0, 6.0)}
+class Result(NamedTuple):
+    """What `rewire` did.
+
+    Attributes:
+      replaced: By name of a gradient that is no longer made: what stands in for it.
+      crossings: Every tensor that crosses, in the order in which the forward pass makes them.
+    """
+
+    replaced: dict[str, tf.Tensor]
+    crossings: tuple[Crossing, ...]
 
 
-def rewire(backward: _keras.BackwardPass, streams: Streams) -> dict[str, tf.Tensor]:
+def rewire(backward: _keras.BackwardPass, streams: Streams) -> Result:
     """Rewires one backward pass and the forward pass before it.
 
     Args:
       backward: The pass, as the tape has just made it.
       streams: Where and how tensors are held.
-
-    Returns:
-      By name of a gradient that has been replaced: what stands in for it.
     """
     return _Rewiring(backward, streams).run()
 
@@ -60,32 +102,61 @@ def rewire(backward: _keras.BackwardPass, streams: Streams) -> dict[str, tf.Tens
 class _Rewiring:
     def __init__(self, backward: _keras.BackwardPass, streams: Streams):
         self.backward = backward
-        self.graph = backward.graph
         self.streams = streams
         self.gradients = GradientOperations(backward)
         self.order = Order(self.gradients)
         self.replaced: dict[str, tf.Tensor] = {}
-        self._held: dict = {}
+        self.crossings: dict = {}
+        self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
+        self._streams: dict = {}
         self._restored: dict = {}
-        self._late: set = set()  # what is not made before its gate is there
+        self._late: set = set()  # tensors that are not made before their gate is there
 
-    def run(self) -> dict[str, tf.Tensor]:
+    def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
-        values = [read for read in self.gradients.reads if read.need not in (sensitivity.SIGN, sensitivity.WINDOW)]
-        self.choice: Choice = choose(values, self.streams.held_bytes)
-        self.masked = {base_of(read.tensor).ref() for read in signs}
-        waits: dict = {}
+        values = [read for read in self.gradients.reads if read.need != sensitivity.SIGN]
+        self.choice = choose(values, self.streams.held_bytes, self._is_of_backward_pass)
+        self._note_kinds(values)
+        masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
+        self.masked = set() if self.backward.recorded else masks
+        readers: dict = {}
         for read in values:
             tensor = self._restore(read.tensor, read.gate)
             if tensor is not read.tensor:
                 _keras.set_input(read.op, read.index, tensor)
-                waits.setdefault(read.gate.ref(), []).append(read)
-        if not self.backward.recorded:
-            for read in signs:
-                self._mask(read)
-        for gate, readers in waits.items():
-            self._order_readers(gate.deref(), readers)
-        return self.replaced
+                readers.setdefault(read.gate.ref(), []).append(read)
+        for read in signs:
+            self._mask(read)
+        for gate, reads in readers.items():
+            self._order_readers(gate.deref(), reads)
+        in_order = sorted(self.crossings.values(), key=lambda row: self._places.get(row.tensor.op.name, 0))
+        return Result(self.replaced, tuple(in_order))
+
+    def _is_of_backward_pass(self, op: tf.Operation) -> bool:
+        return self._places.get(op.name, self.backward.stop) >= self.backward.start
+
+    def _note_kinds(self, reads: Sequence[Read]) -> None:
+        """What an error of each tensor does, by all that is made of it for the backward pass."""
+        self.kinds: dict = {}
+        self.types: dict = {}
+        seen: set = set()
+        waiting = [(base_of(read.tensor), read.need, read.op.type) for read in reads]
+        while waiting:
+            tensor, need, reader = item = waiting.pop()
+            if (tensor.ref(), need, reader) in seen or is_free(tensor):
+                continue
+            seen.add((tensor.ref(), need, reader))
+            if tensor.ref() in self.choice.saved:
+                self.kinds.setdefault(tensor.ref(), set()).add(need)
+                self.types.setdefault(tensor.ref(), set()).add(reader)
+                continue
+            if tensor.op.type not in _LINEAR and item[1] == sensitivity.LINEAR:
+                need = sensitivity.NONLINEAR
+            waiting += [(base_of(operand), need, reader) for operand in tensor.op.inputs]
+
+    def _kind(self, tensor: tf.Tensor) -> str:
+        kinds = self.kinds.get(tensor.ref(), {sensitivity.LINEAR})
+        return next(k for k in (sensitivity.NONLINEAR, sensitivity.NORM, sensitivity.LINEAR, *kinds) if k in kinds)
 
     def _restore(self, tensor: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """The tensor as the backward pass has it, once the gate is there; the tensor itself where it is kept."""
@@ -109,10 +180,11 @@ class _Rewiring:
             self._late.add(restored.ref())
             return restored
         operands = [self._restore(operand, gate) for operand in tensor.op.inputs]
-        if is_small(tensor) and all(again is operand for again, operand in zip(operands, tensor.op.inputs)):
+        same = all(again is operand for again, operand in zip(operands, tensor.op.inputs))
+        if same and (is_small(tensor) or self._is_of_backward_pass(tensor.op)):
             return tensor
         with tf.device(tensor.op.device):
-            outputs = _keras.run_again(tensor.op, [self._late_one(o, gate) for o in operands], "rebuilt")
+            outputs = _keras.run_again(tensor.op, [self._not_before(o, gate) for o in operands], "rebuilt")
         if not any(operand.ref() in self._late for operand in outputs[0].op.inputs):
             _keras.wait_for(outputs[0].op, [gate.op])
         self._late.update(output.ref() for output in outputs)
@@ -120,84 +192,145 @@ class _Rewiring:
             self._restored[output.ref(), gate.ref()] = again
         return outputs[tensor.value_index]
 
-    def _late_one(self, operand: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
-        """An operand of what is made again, not before the gate is there.
+    def _not_before(self, operand: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+        """An operand of what is made again, when the gate is there.
 
-        TensorFlow's optimizer multiplies small tensors with each other before they meet the large one, and could
+        TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
         do so in the forward pass.
         """
         if operand.ref() in self._late or is_free(operand):
             return operand
         key = (operand.ref(), gate.ref(), "late")
         if key not in self._restored:
-            with tf.device(operand.op.device), tf.control_dependencies([gate.op]):
-                self._restored[key] = tf.identity(operand, name="late")
-            self._late.add(self._restored[key].ref())
+            with tf.device(operand.op.device):
+                if _keras.under_xla() and operand.dtype.is_floating:
+                    late = native.ops().comptrain_fence([operand, gate])[0]
+                else:
+                    with tf.control_dependencies([gate.op]):
+                        late = tf.identity(operand, name="late")
+            self._restored[key] = late
+            self._late.add(late.ref())
         return self._restored[key]
 
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
-        """Holds the tensor, once, and lets the forward pass read it behind that."""
-        if tensor.ref() in self._held:
-            return self._held[tensor.ref()]
+        """The tensor's stream, made once; the forward pass reads the tensor behind it. None where it is kept."""
+        if tensor.ref() not in self._streams:
+            stream, note = None, self._why_plain(tensor)
+            if not note:
+                with tf.device(tensor.op.device):
+                    readers = _readers(tensor)
+                    through, stream = self.streams.hold(tensor, self._kind(tensor), tensor.ref() in self.masked)
+                    _redirect(readers, through)
+            self._streams[tensor.ref()] = stream
+            storage = KEEP if stream is None else COMPRESS
+            types = tuple(sorted(self.types.get(tensor.ref(), ())))
+            self.crossings[tensor.ref()] = Crossing(tensor, storage, types, note)
+        return self._streams[tensor.ref()]
+
+    def _why_plain(self, tensor: tf.Tensor) -> str:
+        if is_small(tensor):
+            return SMALL
+        needs = self.kinds.get(tensor.ref(), set())
+        if sensitivity.UNKNOWN in needs:
+            readers = ", ".join(sorted(self.types[tensor.ref()]))
+            return f"what an error of it does to the result of {readers} is not known"
+        if sensitivity.UNBOUNDED in needs:
+            return "its gradient grows without bound, and an error of it with that"
         if tensor.ref() in self.choice.exact:
-            self._held[tensor.ref()] = None
-            return None
-        readers = [(op, i) for op in tensor.consumers() for i, operand in enumerate(op.inputs) if operand is tensor]
-        held = self.streams.hold(tensor, sensitivity.LINEAR, tensor.ref() in self.masked)
-        stream = None
-        if held is not None:
-            through, stream = held
-            for op, index in readers:
-                _keras.set_input(op, index, through)
-        self._held[tensor.ref()] = stream
-        return stream
+            return "its very value is needed"
+        if self._is_needed_at_once(tensor):
+            return NEEDED_AT_ONCE
+        return self.streams.why_plain(tensor)
+
+    def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
+        """Whether the forward pass makes less after the tensor than the tensor itself: a loss' probabilities."""
+        place = self._places[tensor.op.name]
+        later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
+        room = plain_bytes(tensor)
+        for op in later:
+            room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
+            if room < 0:
+                return False
+        return True
 
     def _mask(self, read: Read) -> None:
-        """The gradient of a ReLU from one bit per element."""
+        """The gradient of a ReLU from one bit per element, or from the stream of its output."""
         op, base = read.op, base_of(read.tensor)
-        dy = op.inputs[0]
-        stream = self._held.get(base.ref())
-        ops = native.ops()
-        with tf.device(op.device):
-            if stream is not None and stream.carries_mask and op.type == "ReluGrad":
-                dx = stream.mask_gradient(dy)
-            else:
-                readers = [(c, i) for c in base.consumers() for i, t in enumerate(c.inputs) if t is base]
-                lower, upper = _LIMITS[op.type]
-                through, bits = ops.comptrain_bitmask(base, lower=lower, upper=upper)
-                for c, i in readers:
-                    _keras.set_input(c, i, through)
+        stream = self._streams.get(base.ref())
+        note = SMALL if is_small(base) else self.streams.why_plain(base)
+        if self.backward.recorded:
+            note = "a gradient of the gradient is taken"
+        if self._is_of_backward_pass(base.op) or is_free(base):
+            return
+        if stream is not None and base.ref() in self.masked:
+            with tf.device(op.device):
+                self._replace(op.outputs[0], stream.mask_gradient(op.inputs[0]))
+            return
+        if not note:
+            lower, upper = _LIMITS[op.type]
+            with tf.device(op.device):
+                readers = _readers(base)
+                through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
+                _redirect(readers, through)
                 off = op.get_attr("alpha") if op.type == "LeakyReluGrad" else 0.0
-                dx = ops.comptrain_bitmask_grad(bits, dy, on=1.0, off=off)
-        self._replace(op.outputs[0], dx)
+                dx = native.ops().comptrain_bitmask_grad(bits, op.inputs[0], on=1.0, off=off)
+            self._replace(op.outputs[0], dx)
+        if stream is None:
+            self.crossings[base.ref()] = Crossing(base, KEEP if note else BITMASK, (op.type,), note)
 
     def _replace(self, old: tf.Tensor, new: tf.Tensor) -> None:
         new.set_shape(old.shape)
-        for op in old.consumers():
-            for index, operand in enumerate(op.inputs):
-                if operand is old:
-                    _keras.set_input(op, index, new)
+        _redirect(_readers(old), new)
         self.replaced[old.name] = new
 
-    def _order_readers(self, gate: tf.Tensor, readers: Sequence[Read]) -> None:
+    def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
 
-        First the products with restored tensors run, those with the largest first, then its other readers.
+        The products with restored tensors run first, those with the largest before the others; then the
+        gradient's other readers.
         """
         products: dict[str, tuple[int, tf.Operation]] = {}
-        for read in readers:
+        for read in reads:
             if not is_elementwise(read.op):
                 size, _ = products.get(read.op.name, (0, read.op))
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]
-        for first, second in zip(in_turn, in_turn[1:]):
-            self._put(first, second)
-        names = {read.op.name for read in readers}
-        for op in self.gradients.readers_of(gate):
-            if op.name not in names:
-                for read in readers:
-                    self._put(read.op, op)
+        if not _keras.under_xla():
+            for first, second in zip(in_turn, in_turn[1:]):
+                if self.order.put(first, second):
+                    _keras.wait_for(second, [first])
+        first = {read.op.name: read.op for read in reads}
+        second = [
+            op
+            for op in self.gradients.readers_of(gate)
+            if op.name not in first and all([self.order.put(reader, op) for reader in first.values()])
+        ]
+        if second and _keras.under_xla():
+            self._fence(gate, list(first.values()), second)
+        for op in [] if _keras.under_xla() else second:
+            _keras.wait_for(op, list(first.values()))
 
-    def _put(self, first: tf.Operation, second: tf.Operation) -> None:
-        if self.order.put(first, second):
-            _keras.wait_for(second, [first])
+    def _fence(
+        self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]
+    ) -> None:
+        """As a wait, for XLA, which knows no control dependencies: what one makes and the other reads pass through one op."""
+        made = [op.outputs[0] for op in first]
+        readers = [_readers(tensor) for tensor in made]
+        names = {op.name for op in second}
+        waiting = [(op, index) for op, index in _readers(gate) if op.name in names]
+        late, *fenced = native.ops().comptrain_fence([gate, *made])
+        _redirect(waiting, late)
+        for tensor, places, through in zip(made, readers, fenced):
+            _redirect(places, through)
+            self.replaced[tensor.name] = through
+
+
+def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:
+    return [
+        (op, index) for op in tensor.consumers() for index, read in enumerate(op.inputs) if read is tensor
+    ]
+
+
+def _redirect(readers: Sequence[tuple[tf.Operation, int]], tensor: tf.Tensor) -> None:
+    for op, index in readers:
+        _keras.set_input(op, index, tensor)

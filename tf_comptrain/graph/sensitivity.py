@@ -18,6 +18,8 @@ EXACT = "exact"  # its very value; no error is small
 UNBOUNDED = "unbounded"  # a divisor, or what has a gradient without bound
 UNKNOWN = "unknown"  # not in this table
 
+NO_ERROR = frozenset((WINDOW, EXACT, UNBOUNDED, UNKNOWN))
+
 _EVERY = -1  # input number for those that are not listed
 
 _READS: dict[str, dict[int, str]] = {
