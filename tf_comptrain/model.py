@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,16 +26,44 @@ from tf_comptrain.storage import (
 )
 
 _UNTOLD = (
-    "Layer %s was called under a GradientTape without training=True, so its activations are not held compressed. "
-    "In a training step pass training=True, or use `with tf_comptrain.training_scope():`."
+    "Layer %s was called under a GradientTape without training=True, so this model trains as plain Keras and holds "
+    "nothing compressed. One line changes it: `with tf_comptrain.training_scope(), tf.GradientTape() as tape:` in "
+    "place of `with tf.GradientTape() as tape:` (dropout and batch normalization stay as they are), or "
+    "`model(inputs, training=True)`."
+)
+_FAILED = (
+    "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
+    'tf_comptrain.compress_model(model, storage={%r: "keep"}) leaves it as plain Keras has it.'
 )
 
 
-class Instrument:
-    """A layer's override of `call`: the rule in a training step, plain Keras everywhere else."""
+class _OnceWarning:
+    """Says of a model's first layer that a loop calls without `training=True` that nothing is held compressed."""
 
-    def __init__(self, plan: Plan, codec: Codec, bound: ErrorBound | None):
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self, path: str) -> None:
+        if not self._said:
+            self._said = True
+            logging.warning(_UNTOLD, path)
+
+
+class Instrument:
+    """A layer's override of `call`: the rule in a training step, plain Keras everywhere else.
+
+    Args:
+      plan: With a rule.
+      codec: How tensors are encoded.
+      bound: None for the default of each tensor's kind.
+      warn: Of a call that could have been a training one; shared by the layers of a model.
+    """
+
+    compresses = True
+
+    def __init__(self, plan: Plan, codec: Codec, bound: ErrorBound | None, warn: _OnceWarning | None = None):
         assert plan.rule is not None
+        self.warn = warn or _OnceWarning()
         native.ops()
         self.path = plan.path
         self.rule = plan.rule
@@ -47,15 +77,50 @@ class Instrument:
             if save.storage == COMPRESS
         }
         self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
+        is_layer = isinstance(plan.layer, keras.layers.Layer)  # operations get all by position
+        self.parameters = _keras.call_parameters(plan.layer, plan.rule.method) if is_layer else []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        reason = _keras.why_plain() or _codec_obstacle(self.codec, _keras.under_xla())
+        layer = self.context.layer
+        reason = (
+            _keras.why_plain()
+            or _codec_obstacle(self.codec, _keras.under_xla())
+            or _keras.undense((args, kwargs))
+        )
         if reason is None and not (self.idle and not _keras.watched((args, kwargs))):
-            return self.rule.call(self.context, *args, **kwargs)
-        trained = getattr(self.context.layer, "trainable_weights", None)
-        if reason == _keras.NOT_TRAINING and trained and _keras.recording():
-            logging.log_first_n(logging.WARNING, _UNTOLD, 1, self.path)
+            try:
+                positional, named = _arranged(self.parameters, args, kwargs)
+                return self.rule.call(self.context, *positional, **named)
+            except Exception as error:
+                if "tf_comptrain" not in str(error):
+                    _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
+                raise
+        trains = getattr(layer, "trainable_weights", None) or _keras.watched((args, kwargs))
+        if reason == _keras.NOT_TRAINING and _keras.recording() and trains:
+            self.warn(self.path)
         return self.context.original(*args, **kwargs)
+
+
+def _arranged(
+    parameters: Sequence[inspect.Parameter], args: tuple, kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments of a call as rules take them: the first and those without a default by position, others by name.
+
+    As they are where they do not fit the parameters (the layer's own code says so then), or there are none.
+    """
+    plain_kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [p for p in parameters if p.kind in plain_kinds]
+    if len(args) > len(named):
+        return args, kwargs
+    given = {**dict(zip((p.name for p in named), args)), **kwargs}
+    if len(given) < len(args) + len(kwargs):
+        return args, kwargs
+    positional: list[Any] = []
+    for parameter in named:
+        if parameter.name not in given or (positional and parameter.default is not parameter.empty):
+            break
+        positional.append(given.pop(parameter.name))
+    return positional, given
 
 
 class _OwnCode:
@@ -239,7 +304,8 @@ def compress_model(
 
     Weights, names, configuration and files of the model stay as they are; inference, evaluation and
     export run plain Keras. Each supported layer instance is instrumented; every other one is kept
-    as it is and named in the report.
+    as it is and named in the report. A layer that another compressed model shares (the discriminator in
+    a GAN) stays as that model has it, until that is restored.
 
     Args:
       model: Functional, Sequential, nested or subclassed; built or not, compiled or not.
@@ -265,7 +331,7 @@ def compress_model(
     Raises:
       TypeError: An argument of the wrong type.
       ValueError: A bound that is not a positive normal number, an unknown codec, storage or layer
-        name, a model or layer that is compressed already. Nothing has been changed then.
+        name, a model that is compressed already. Nothing has been changed then.
       LibraryError: The op library is missing or was built for another TensorFlow.
 
     Example:
@@ -290,10 +356,11 @@ def compress_model(
     obstacle = _obstacle(model, chosen_codec)
 
     instruments: dict[keras.layers.Layer, Instrument] = {}
+    warn = _OnceWarning()
     with _keras.strategy_scope(model):
         for plan in plans:
             if plan.rule is not None:
-                instruments[plan.layer] = Instrument(plan, chosen_codec, bound)
+                instruments[plan.layer] = Instrument(plan, chosen_codec, bound, warn)
     calls = list(_keras.all_graph_calls(model))
     sites = {id(layer): instrument.context.sites for layer, instrument in instruments.items()}
     rows = predicted_rows(plans, sites, calls, xla=_keras.jit_compile(model))

@@ -14,6 +14,7 @@ from tf_comptrain.storage import BITMASK, COMPRESS, FUSED, KEEP, NOTHING, RECOMP
 StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
 _CHOICES = (COMPRESS, RECOMPUTE, BITMASK, FUSED, KEEP)
 _RECOMPUTED = "runs again, inside tf_comptrain.Recompute"
+_SHARED = "compressed already, with another model that has this layer"
 _UNGRADED = "no gradient reaches it: nothing up to it is trained"
 _ANY_FUNCTION = (
     "what its function's gradient needs is not known; tf_comptrain.Compress(layer) opts in where it bears a small "
@@ -55,7 +56,7 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
 
     Raises:
       TypeError: `storage` of the wrong type.
-      ValueError: An unknown storage or layer name, or a layer that is instrumented already.
+      ValueError: An unknown storage or layer name, or a layer whose `call` was overridden by hand.
     """
     leaves = list(_leaves(model, ""))
     choose = _chooser(storage, leaves)
@@ -64,10 +65,14 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
     wrappers = [layer for layer in _keras.sublayers(model) if getattr(layer, "recomputes", False)]
     recomputed = {id(layer) for wrapper in wrappers for layer in _keras.sublayers(wrapper)}
     for path, layer, opaque in leaves:
-        if any(_keras.has_own_call(layer, method) for method in METHODS):
+        overrides = [vars(layer)[method] for method in METHODS if _keras.has_own_call(layer, method)]
+        if overrides and all(getattr(override, "compresses", False) for override in overrides):
+            plans.append(Plan(layer, path, COMPRESS, None, _SHARED))
+            continue
+        if overrides:
             raise ValueError(
-                f"Layer {path!r} has an overridden `call`: it is instrumented already, by another "
-                "compress_model or by hand. Restore that first (tf_comptrain.restore_model)."
+                f"Layer {path!r} has a `call` of its own, set on the instance: {overrides[0]!r}. compress_model "
+                "overrides `call` itself: delete that attribute, or define it in a subclass."
             )
         plan = _plan_layer(path, layer, opaque, choose(path, layer))
         if not opaque and id(layer) in ungraded:

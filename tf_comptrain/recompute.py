@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -87,11 +88,14 @@ class Recompute(Wrapper):
                 f"tf_comptrain.Recompute takes one tensor; {self.name!r} was called on {type(inputs).__name__}."
             )
 
+        block = weakref.ref(self.layer)
+
         def run(x):
+            layer: Any = block()
             if _keras.replaying():
-                return self.layer(x)
+                return layer(x)
             with _keras.plain_scope():  # the first run's activations are not held in any form
-                return self.layer(x)
+                return layer(x)
 
         site = self.__dict__["_site"] if worth_holding(inputs) else None
         if self._slices > 1:

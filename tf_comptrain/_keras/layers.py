@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,25 @@ def reset_call(layer: keras.layers.Layer, method: str = "call") -> None:
 
 def has_own_call(layer: keras.layers.Layer, method: str = "call") -> bool:
     return method in layer.__dict__
+
+
+def call_parameters(layer: Any, method: str = "call") -> list[inspect.Parameter]:
+    """What a layer's own method takes, without `self`; empty where Python cannot tell."""
+    try:
+        return list(inspect.signature(class_call(layer, method)).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return []
+
+
+def add_to_message(error: Exception, text: str) -> None:
+    """Puts text behind an exception's message, in place: its type, cause and traceback stay.
+
+    Notes of Python 3.11 would be lost where Keras raises the message again.
+    """
+    if isinstance(error, tf.errors.OpError):
+        error._message = f"{error.message}\n{text}"
+    elif not error.args or isinstance(error.args[0], str):
+        error.args = (f"{error.args[0] if error.args else ''}\n{text}", *error.args[1:])
 
 
 def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:

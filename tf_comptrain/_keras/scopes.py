@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -74,6 +75,8 @@ def why_plain() -> str | None:
         return "shape inference"
     if _in_own_branch():
         return "in a branch or loop of the layer that calls it"
+    if _in_vectorized_map():
+        return "in tf.vectorized_map, which has no rule for the ops of this library"
     if not _in_step():
         return NOT_TRAINING
     return device_obstacle()
@@ -102,6 +105,16 @@ def _in_own_branch() -> bool:
         if isinstance(graph, ControlFlowFuncGraph):
             return True
         graph = getattr(graph, "outer_graph", None)  # of a tf.function in a branch, say
+    return False
+
+
+def _in_vectorized_map() -> bool:
+    """Whether what is made now is the body of a tf.vectorized_map, which TensorFlow traces in a scope of this name."""
+    graph = None if tf.executing_eagerly() else tf_ops.get_default_graph()
+    while graph is not None:
+        if any(part.startswith("loop_body") for part in graph.get_name_scope().split("/")):
+            return True
+        graph = getattr(graph, "outer_graph", None)
     return False
 
 
@@ -167,21 +180,16 @@ def watched(values: Any) -> bool:
     return bool(record.should_record_backprop(tensors))
 
 
+def undense(values: Any) -> str | None:
+    """What among `values` is a tensor, but sparse, ragged or a variable: no rule is for it. None: nothing."""
+    kinds = {type(value) for value in tf.nest.flatten(values) if tf.is_tensor(value)}
+    other = next((kind for kind in kinds if not issubclass(kind, tf.Tensor)), None)
+    return None if other is None else f"called on a {other.__name__}"
+
+
 def quiet_tape() -> contextlib.AbstractContextManager:
     """Keeps the eager tape from holding what runs inside; a graph's tape holds no memory."""
     return record.stop_recording() if tf.executing_eagerly() else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def layer_scope(layer: keras.layers.Layer, training: bool | None = None) -> Iterator[None]:
-    """What Keras sets up around `layer.call`, for the backward pass, which runs outside of it.
-
-    Args:
-      layer: Whose dtype it is; an operation that is no layer has none of its own.
-      training: What layers inside are told.
-    """
-    with _call_context(training), _dtype_scope(layer):
-        yield
 
 
 @contextlib.contextmanager
@@ -200,7 +208,8 @@ def _call_context(training: bool | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _dtype_scope(layer: keras.layers.Layer) -> Iterator[None]:
+def layer_scope(layer: Any) -> Iterator[None]:
+    """Variables have the dtype that they have in `layer.call`. An operation that is no layer has none of its own."""
     if not isinstance(layer, keras.layers.Layer) or layer.compute_dtype == layer.dtype:
         yield
     elif KERAS_3:
@@ -211,18 +220,6 @@ def _dtype_scope(layer: keras.layers.Layer) -> Iterator[None]:
             yield
 
 
-def random_states(layer: keras.layers.Layer) -> list[tuple[Any, tf.Tensor]] | None:
-    """(seed variable, its value now) of every random number generator inside a layer."""
-    if not KERAS_3:
-        return None
-    generators = [
-        generator
-        for part in layer._flatten_layers(include_self=True)
-        for generator in getattr(part, "_seed_generators", ())
-    ]
-    return [(generator.state, tf.identity(generator.state.value)) for generator in generators]
-
-
 def draw_key(layer: keras.layers.Layer) -> tuple[tf.Tensor, tf.Tensor]:
     """(key, counter) of the random numbers that a layer would draw now, which counts as drawing them. Keras 3."""
     seed = _cast_seed(layer.seed_generator.next())
@@ -230,22 +227,64 @@ def draw_key(layer: keras.layers.Layer) -> tuple[tf.Tensor, tf.Tensor]:
     return key_and_counter.key, key_and_counter.counter
 
 
-@contextlib.contextmanager
-def replay_scope(states: list[tuple[Any, tf.Tensor]] | None) -> Iterator[None]:
-    """Inside, layers draw the random numbers they drew from `states` on, and update no variable.
+class FirstRun:
+    """A layer as it is now, for a second run in the backward pass.
 
-    None: nothing to replay.
+    That reads the weights, the statistics and the seeds of the first one, and updates none; in Keras 2 the
+    variables as they are then. In a traced graph the layer is not kept alive by it: a graph can outlive it.
+
+    Attributes:
+      values: Of all variables of the layer and of those inside it; an operation that is no layer has none.
     """
-    if states is None:
-        yield
-        return
-    previous = getattr(_scopes, "replaying", False)
-    _scopes.replaying = True
-    try:
-        with keras.StatelessScope(state_mapping=states):
-            yield
-    finally:
-        _scopes.replaying = previous
+
+    def __init__(self, layer: Any):
+        self._training = training()
+        variables = layer.variables if KERAS_3 and isinstance(layer, keras.layers.Layer) else []
+        variables = [variable for variable in variables if variable._value is not None]
+        with _backend.AutocastScope(None) if KERAS_3 else contextlib.nullcontext():
+            self.values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        self._layer = weakref.ref(layer)
+        self._variables = [weakref.ref(variable) for variable in variables]
+        self._alive = (layer, variables) if tf.executing_eagerly() else None
+
+    @contextlib.contextmanager
+    def again(
+        self,
+        values: Sequence[tf.Tensor],
+        gate: tf.Tensor,
+        block: bool = True,
+        slice_of: FirstRun | None = None,
+    ) -> Iterator[None]:
+        """Around the second run.
+
+        Args:
+          values: Those of the first, to differentiate by.
+          gate: The incoming gradient. Random numbers drawn from the same seed before it is there would be
+            those of the first run to the graph's optimizer, and stay alive until then.
+          block: The inner layers hold what they need, see `replaying`.
+          slice_of: The run on the whole batch, whose `values` are given: this one is of a slice.
+        """
+        whole = slice_of or self
+        read: list[tuple[Any, tf.Tensor]] = [(v(), value) for v, value in zip(whole._variables, values)]
+        if slice_of is not None:
+            own: list[tuple[Any, tf.Tensor]] = [
+                (v(), value) for v, value in zip(self._variables, self.values)
+            ]
+            read += [(variable, value) for variable, value in own if not variable.trainable]
+        read = [(v, value if value.dtype.is_floating else _gated(value, gate)) for v, value in read]
+        previous = getattr(_scopes, "replaying", False)
+        _scopes.replaying = previous or block
+        try:
+            mapped = keras.StatelessScope(state_mapping=read) if KERAS_3 else contextlib.nullcontext()
+            with mapped, _call_context(self._training), layer_scope(self._layer()):
+                yield
+        finally:
+            _scopes.replaying = previous
+
+
+def _gated(value: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([] if tf.executing_eagerly() else [gate]):
+        return tf.identity(value)
 
 
 def replaying() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -17,19 +18,23 @@ _ROLES = ("query", "key", "value")
 
 
 class _WithHeldDropout:
-    """An attention layer for one call: its dropout draws a mask when first asked, and the same is used again."""
+    """An attention layer for one call: its dropout draws a mask when first asked, and the same is used again.
+
+    The layer is not kept alive.
+    """
 
     def __init__(self, layer: keras.layers.Layer):
-        self._layer = layer
+        self._reference = weakref.ref(layer)
         self._bits: tf.Tensor | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._layer, name)
+        return getattr(self._reference(), name)
 
     def _dropout_layer(self, scores: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        layer = self._layer._dropout_layer
+        attention: Any = self._reference()
+        layer = attention._dropout_layer
         if self._bits is not None:
-            return dropped(layer, scores, self._bits)
+            return dropped(layer.rate, scores, self._bits)
         training = _keras.training() if training is None else training
         if not training or not drops(layer, scores.dtype):
             return layer(scores, training=training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,13 +38,20 @@ class Save(NamedTuple):
 
 
 class Context:
-    """What a rule's `call` gets: the layer, its original call and the places it may hold tensors in."""
+    """What a rule's `call` gets: the layer, its original call and the places it may hold tensors in.
+
+    Gradient functions may name it: it keeps no layer alive.
+    """
 
     def __init__(self, layer: keras.layers.Layer, storage: str, sites: dict[str, Site], method: str = "call"):
-        self.layer = layer
+        self._layer = weakref.ref(layer)
         self.storage = storage
         self.sites = sites
         self.method = method
+
+    @property
+    def layer(self) -> Any:
+        return self._layer()
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own code."""

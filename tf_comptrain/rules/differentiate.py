@@ -24,24 +24,24 @@ def from_inputs(
     """y = fn(*inputs), with the gradient computed by fn itself on the restored inputs.
 
     In a graph the forward part of that second fn is dead code where the gradient does not use it
-    (convolution, matmul) and is pruned, so no gradient is written by hand.
+    (convolution, matmul) and is pruned, so no gradient is written by hand. The second fn reads the layer's
+    variables as the first one found them, draws the same random numbers and updates nothing.
 
     Args:
       fn: A differentiable function of the inputs, of one result or a list; may read the layer's variables.
       inputs: Tensors that fn takes.
       sites: Where each is held; None: kept as it is.
       layer: Whose dtype policy fn runs under.
-      recompute: fn draws random numbers or updates variables: its second run draws the same
-        numbers and updates nothing.
+      recompute: fn is a block, whose inner layers hold in the second run what they need.
 
     Returns:
       fn(*inputs).
     """
-    training = _keras.training()
-    random_states = _keras.random_states(layer) if recompute else None
+    first = _keras.FirstRun(layer)
 
-    @tf.custom_gradient
-    def apply(*inputs):
+    @_keras.custom_gradient
+    def apply(*inputs_and_values):
+        inputs, values = inputs_and_values[: len(sites)], inputs_and_values[len(sites) :]
         with _keras.quiet_tape():
             held = [hold(x, site) if site else (fenced(x), None) for x, site in zip(inputs, sites)]
             y = fn(*(through for through, _ in held))
@@ -52,20 +52,21 @@ def from_inputs(
             variables = list(variables or ())
             restored = [kept if stream is None else stream.restore(gate=dys[0]) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
-            states = _gated(random_states, dys[0])
-            with _keras.layer_scope(layer, training), _keras.replay_scope(states), tape:
-                tape.watch([*restored, *variables])
+            sources = [*values, *variables]
+            with tape, first.again(values, dys[0], block=recompute):
+                tape.watch([*restored, *sources])
                 y_hat = tf.nest.flatten(fn(*restored))
-            dws = tape.gradient(y_hat, variables, output_gradients=list(dys))
+            dws = tape.gradient(y_hat, sources, output_gradients=list(dys))
             for site in filter(None, sites):
                 _collect(site, dys[0], dws)
             waiting, dws = after_weights(dys, dws)
             dxs = tape.gradient(y_hat, restored, output_gradients=waiting)
-            return (dxs, dws) if variables else dxs
+            grads = [*dxs, *dws[: len(values)]]
+            return (grads, dws[len(values) :]) if variables else grads
 
         return y, gradient
 
-    return apply(*inputs)
+    return apply(*inputs, *first.values)
 
 
 def from_slices(
@@ -86,16 +87,16 @@ def from_slices(
     Returns:
       fn(x).
     """
-    training = _keras.training()
+    first = _keras.FirstRun(layer)
 
-    @tf.custom_gradient
-    def apply(x):
-        states: list = []
+    @_keras.custom_gradient
+    def apply(x, *values):
+        runs: list[_keras.FirstRun] = []
         parts: list[tf.Tensor] = []
         with _keras.quiet_tape():
             through, held = hold(x, site) if site else (fenced(x), None)
             for part in _split(through, slices):
-                states.append(_keras.random_states(layer))
+                runs.append(_keras.FirstRun(layer))
                 parts.append(fn(after(part, parts[-1:])))
             y = tf.concat(parts, axis=0)[: tf.shape(x)[0]]
             kept = None if held else through
@@ -103,24 +104,26 @@ def from_slices(
         def gradient(dy, variables=None):
             variables = list(variables or ())
             x_hat = kept if held is None else held.restore(gate=dy)
-            dxs, dws, done = [], [None] * len(variables), [dy]
+            sources = [*values, *variables]
+            dxs, dws, done = [], [None] * len(sources), [dy]
             dy_parts = _split_gradient(dy, slices)
-            for part, dy_part, state in zip(_split(x_hat, slices), dy_parts, states):
+            for part, dy_part, run in zip(_split(x_hat, slices), dy_parts, runs):
                 part = after(part, done)
                 tape = tf.GradientTape(watch_accessed_variables=False)
-                with _keras.layer_scope(layer, training), _keras.replay_scope(_gated(state, dy)), tape:
-                    tape.watch([part, *variables])
+                with tape, run.again(values, dy, slice_of=first):
+                    tape.watch([part, *sources])
                     y_hat = fn(part)
-                dx, *more = tape.gradient(y_hat, [part, *variables], output_gradients=dy_part)
+                dx, *more = tape.gradient(y_hat, [part, *sources], output_gradients=dy_part)
                 dws = [_add(dw, added) for dw, added in zip(dws, more)]
                 dxs.append(dx)
                 done = [dw for dw in dws if dw is not None] or [dx]
             dx = tf.concat(dxs, axis=0)[: tf.shape(dy)[0]]
-            return (dx, dws) if variables else dx
+            grads = [dx, *dws[: len(values)]]
+            return (grads, dws[len(values) :]) if variables else grads
 
         return y, gradient
 
-    return apply(x)
+    return apply(x, *first.values)
 
 
 def _split(x: tf.Tensor, slices: int) -> list[tf.Tensor]:
@@ -151,15 +154,6 @@ def _add(a, b):
     )
 
 
-def _gated(states, dy):
-    """Random states for a second run, once dy is there.
-
-    Random numbers drawn from the same tensor would be those of the first run to the graph's
-    optimizer, and stay alive until now.
-    """
-    return states and [(variable, after(state, [dy])) for variable, state in states]
-
-
 def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer) -> tf.Tensor:
     """`from_inputs` of one tensor."""
     return from_inputs(fn, [x], [site], layer)
@@ -176,7 +170,7 @@ def from_derivative(
 ) -> tf.Tensor:
     """y = fn(x) for an elementwise fn: dx = gradient(dy, x)."""
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x):
         with _keras.quiet_tape():
             through, held = hold(x, site)
@@ -195,7 +189,7 @@ def from_output(
     """
     slot = Slot()
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x):
         with _keras.quiet_tape():
             y = fn(x)
@@ -217,9 +211,9 @@ def from_replay(fn: Function, x: tf.Tensor, layer: keras.layers.Layer) -> tf.Ten
 
     The gradient is that of fn at zero, with the random numbers it drew.
     """
-    states, training = _keras.random_states(layer), _keras.training()
+    first = _keras.FirstRun(layer)
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x):
         with _keras.quiet_tape():
             y = fn(x)
@@ -227,7 +221,7 @@ def from_replay(fn: Function, x: tf.Tensor, layer: keras.layers.Layer) -> tf.Ten
         def gradient(dy):
             zeros = tf.zeros_like(dy)
             tape = tf.GradientTape(watch_accessed_variables=False)
-            with _keras.layer_scope(layer, training), _keras.replay_scope(_gated(states, dy)), tape:
+            with tape, first.again(first.values, dy):
                 tape.watch(zeros)
                 y_hat = fn(zeros)
             return tape.gradient(y_hat, zeros, output_gradients=dy)
@@ -248,7 +242,7 @@ def from_choice(
     One exact bit per element of y is held.
     """
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(a, b):
         ops = native.ops()
         shapes = [(tf.shape(x), x.shape) for x in (a, b)]
@@ -270,7 +264,7 @@ def from_choice(
 def from_sign(fn: Function, x: tf.Tensor) -> tf.Tensor:
     """y = fn(x) for the absolute value: dy with the sign of x, 0 where x is. Two exact bits per element are held."""
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x):
         ops = native.ops()
         with _keras.quiet_tape():
@@ -311,7 +305,7 @@ def from_mask(
     slot = Slot(wants_mask=is_relu)
     whole = x  # as its producer made it, with what is known of it
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x):
         ops = native.ops()
         with _keras.quiet_tape():

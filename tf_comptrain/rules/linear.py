@@ -5,6 +5,7 @@ The error of a stored input therefore stays in this layer's weight gradient (the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,27 +23,28 @@ from tf_comptrain.storage import worth_holding
 class _WithoutActivation:
     """A layer seen without its activation, so that its own `call` computes the linear part alone.
 
-    The layer's attributes stay as they are: they are its configuration.
+    The layer's attributes stay as they are: they are its configuration. The layer is not kept alive.
     """
 
     activation = None
 
     def __init__(self, layer: keras.layers.Layer):
-        self._layer = layer
+        self._reference = weakref.ref(layer)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._layer, name)
+        return getattr(self._reference(), name)
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        if not _is_depthwise(self._layer, inputs):
-            return self._layer.convolution_op(inputs, kernel)
-        channels, stride = inputs.shape[-1], self._layer.strides[0]
+        layer: Any = self._reference()
+        if not _is_depthwise(layer, inputs):
+            return layer.convolution_op(inputs, kernel)
+        channels, stride = inputs.shape[-1], layer.strides[0]
         return tf.nn.depthwise_conv2d(
             inputs,
             tf.reshape(kernel, [*kernel.shape[:2], channels, kernel.shape[3] // channels]),
             strides=(1, stride, stride, 1),
-            padding=self._layer.padding.upper(),
-            dilations=self._layer.dilation_rate,
+            padding=layer.padding.upper(),
+            dilations=layer.dilation_rate,
         )
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
+from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.base import COMPRESS, FUSED, KEEP, Context, Rule, Save, register_rule
 from tf_comptrain.rules.elementwise import FromInput
 from tf_comptrain.storage import Held, Site, derive, fenced, hold, slot_of, worth_holding
@@ -36,7 +37,8 @@ class _BatchNormalization(Rule):
         layer = context.layer
         if training is None:
             training = _keras.training()
-        if not (training and layer.trainable) or mask is not None or x.shape.rank not in (2, 3, 4, 5):
+        plain = mask is not None or x.shape.rank not in (2, 3, 4, 5) or x.dtype not in SUPPORTED_DTYPES
+        if plain or not (training and layer.trainable):
             return context.original(x, training=training, mask=mask, **kwargs)
         if context.storage == COMPRESS and not worth_holding(x):
             return context.original(x, training=training, mask=mask, **kwargs)
@@ -44,6 +46,7 @@ class _BatchNormalization(Rule):
         channels = x.shape[-1]
         gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
         beta = tf.convert_to_tensor(layer.beta) if layer.center else tf.zeros([channels])
+        gamma, beta = (tf.cast(vector, tf.float32) for vector in (gamma, beta))
         y, mean, variance = _normalize(x, gamma, beta, layer.epsilon, site)
         if site is not None:
             inv_std = tf.math.rsqrt(_population_variance(variance, x) + layer.epsilon)
@@ -55,7 +58,7 @@ class _BatchNormalization(Rule):
 
 
 def _normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, site: Site | None):
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x, gamma, beta):
         with _keras.quiet_tape():
             through, held = (fenced(x), None) if site is None else hold(x, site)
@@ -117,7 +120,8 @@ def _population_variance(variance: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def _update_moving_statistics(layer, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
     variance = _population_variance(variance, x)
     for moving, now in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
-        moving.assign(moving * layer.momentum + tf.cast(now, moving.dtype) * (1.0 - layer.momentum))
+        before = tf.cast(moving, now.dtype)
+        moving.assign(tf.cast(before * layer.momentum + now * (1.0 - layer.momentum), moving.dtype))
 
 
 class _LayerNormalization(FromInput):
@@ -144,7 +148,7 @@ class _LayerNormalization(FromInput):
 def _normalize_rows(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float, site: Site) -> tf.Tensor:
     ops = native.ops()
 
-    @tf.custom_gradient
+    @_keras.custom_gradient
     def apply(x, gamma, beta):
         with _keras.quiet_tape():
             through, held = hold(x, site)

@@ -42,9 +42,9 @@ def drop(layer: keras.layers.Layer, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
     return x * scaled_mask, bits
 
 
-def dropped(layer: keras.layers.Layer, x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
-    """Another tensor through the same dropout: the incoming gradient, or x again."""
-    return native.ops().comptrain_bitmask_grad(bits, x, on=1 / (1 - float(layer.rate)))
+def dropped(rate: float, x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+    """Another tensor through the same dropout of that rate: the incoming gradient, or x again."""
+    return native.ops().comptrain_bitmask_grad(bits, x, on=1 / (1 - float(rate)))
 
 
 def drops(layer: keras.layers.Layer, dtype: tf.DType) -> bool:
@@ -64,12 +64,13 @@ class _Dropout(Rule):
         layer = context.layer
         if not _keras.training() or not drops(layer, x.dtype):
             return context.original(x, **kwargs)
+        rate = layer.rate
 
-        @tf.custom_gradient
+        @_keras.custom_gradient
         def apply(x):
             with _keras.quiet_tape():
                 y, bits = drop(layer, x)
-            return y, lambda dy: dropped(layer, dy, bits)
+            return y, lambda dy: dropped(rate, dy, bits)
 
         return apply(fenced(x))
 

@@ -88,7 +88,7 @@ class _GlobalMaxPooling(Rule):
         return (Save("index", "output", BITMASK, bits=32),)
 
     def call(self, context: Context, x, **kwargs):
-        @tf.custom_gradient
+        @_keras.custom_gradient
         def apply(x):
             shape = tf.shape(x)
             positions = tf.reduce_prod(shape[1:-1])

@@ -1,0 +1,52 @@
+"""Each of Keras' public layers trains compressed as it does plain, in all the ways it may be called."""
+
+import functools
+
+import numpy as np
+import pytest
+from public_layers import CASES, CLASSES, Comparison, cosine, largest_difference
+
+import tf_comptrain as ct
+
+STORAGES = {"keep": {"storage": "keep"}, "zvc": {"codec": "zvc"}, "default": {}}
+EXACT = 1e-6
+ROUNDED = 1e-4  # a kernel of this library, or a sum in another order, rounds differently
+
+
+@functools.lru_cache
+def comparison():
+    return Comparison(CASES)
+
+
+@functools.lru_cache
+def compressed(storage):
+    return comparison().compressed(**STORAGES[storage])
+
+
+def test_the_cases_are_eighty_classes_and_more():
+    assert len(CLASSES) >= 80
+    assert len(comparison().skipped) <= 5
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("case", CASES)
+def test_a_layer_trains_as_plain_keras_has_it(case, storage):
+    plain = comparison()
+    if case in plain.skipped:
+        pytest.skip(f"plain Keras itself: {plain.skipped[case]}")
+    found, failed = compressed(storage)
+    assert case not in failed, failed[case]
+    if storage == "default":
+        assert cosine(found[case], plain.plain[case]) > 0.9
+        assert all(np.isfinite(value).all() for value in found[case].values())
+        return
+    difference, where = largest_difference(found[case], plain.plain[case])
+    assert difference <= (EXACT if storage == "keep" else ROUNDED), f"{where}: {difference:.1e}"
+
+
+def test_most_of_them_are_held_compressed():
+    """Else the comparisons above would be of plain Keras with itself."""
+    model = comparison().model
+    report = ct.compress_model(model)
+    ct.restore_model(model)
+    assert len({row.layer for row in report.rows if row.storage not in ("keep", "nothing")}) > 40
