@@ -149,8 +149,9 @@ code {{ background: #f3f3f3; padding: .1rem .3rem }}
 <h1>ResNet-20 on Fashion-MNIST, plain and with its activations held compressed</h1>
 <p>Both trainings start from the same weights and see the same batches ({html.escape(source)},
 {len(runs["plain"].losses)} epochs, batch {args.batch}). The second one differs by one line:
-<code>ct.compress_model(model, codec="{args.codec}", error_bound=ct.ErrorBound({args.error_bound:g}))</code>, which
-allows errors of {args.error_bound:g} standard deviations of each stored tensor.</p>
+<code>ct.compress_model(model, codec="{html.escape(args.codec)}",
+error_bound=ct.ErrorBound({args.error_bound:g}))</code>, which allows
+errors of {args.error_bound:g} standard deviations of each stored tensor.</p>
 <table><tr><th></th><th>plain Keras</th><th>compressed</th><th>plain / compressed</th></tr>{cells}</table>
 <p><img alt="Losses, accuracies, memory and largest batch of both trainings"
 src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>

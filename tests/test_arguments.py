@@ -68,3 +68,11 @@ def test_error_bounds_are_numbers_of_any_kind():
     assert ct.ErrorBound.parse(np.float32(0.5)) == ct.ErrorBound(0.5, relative=False)
     with pytest.raises(TypeError, match="`error_bound.value` must be a number"):
         ct.ErrorBound.parse(ct.ErrorBound("0.1"))
+    for relative in ("yes", 1, None):
+        with pytest.raises(TypeError, match="`error_bound.relative` must be True or False. Received"):
+            ct.ErrorBound.parse(ct.ErrorBound(0.1, relative=relative))
+    with pytest.raises(ValueError, match="`error_bound.scale` must be"):
+        ct.ErrorBound.parse(ct.ErrorBound(0.1, scale=["sigma"]))
+    for value in (float("nan"), float("inf"), 0, -1, 1e37):
+        with pytest.raises(ValueError, match="must be a number between"):
+            ct.ErrorBound.parse(value)

@@ -135,9 +135,38 @@ def test_bad_scale():
         codecs.ErrorBound.parse(ct.ErrorBound(0.1, scale="mean"), "error_bound")
 
 
-def test_unknown_codec():
+@pytest.mark.parametrize("codec", ["zip", ["plane"], None, 3])
+def test_unknown_codec(codec):
     with pytest.raises(ValueError, match="`codec` must be one of 'plane', 'rans'"):
-        codecs.get("zip")
+        codecs.get(codec)
+
+
+@pytest.mark.parametrize("name", LOSSY)
+@pytest.mark.parametrize("relative_to", ["sigma", "range"])
+def test_relative_bounds_are_limited(name, relative_to):
+    codec = codecs.get(name)
+    constant, huge = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    huge[::2], huge[1::2] = 3e38, -3e38
+    for x, limit in ((constant, codecs.SMALLEST_BOUND), (huge, codecs.LARGEST_BOUND)):
+        _, stream, state = codec.compress(x, codecs.State(), 0.5, False, relative_to)
+        assert codecs.State(*state.numpy()).bound_used == np.float32(limit)
+        x_hat = codec.decompress(stream, x.shape, tf.float32, gate=tf.constant(x))
+        assert np.max(np.abs(x_hat - x.astype(np.float64))) <= limit
+
+
+@pytest.mark.parametrize("name", ["plane+dither", "rans+dither"])
+def test_the_smallest_bound_holds_with_dither(name):
+    """TensorFlow flushes subnormal numbers, which a dithered value may be next to zero."""
+    x = np.random.default_rng(0).uniform(0.9, 1.1, (6250, 32))
+    for bound in (1e-33, codecs.SMALLEST_BOUND):
+        scaled = (x * bound).astype(np.float32)
+        stream, _ = _encode(codecs.get(name), scaled, bound)
+        x_hat = codecs.get(name).decompress(stream, scaled.shape, tf.float32, gate=tf.constant(scaled))
+        assert np.max(np.abs(x_hat.numpy().astype(np.float64) - scaled)) <= np.float32(bound)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="7.7e-34 .with dither.* got 1e-36"):
+        _encode(codecs.get(name), scaled, 1e-36)
+    with pytest.raises(ValueError, match="between 1e-30 and 1.33e.36. Received: 1e-36"):
+        ct.ErrorBound.parse(1e-36)
 
 
 def test_wrappers_keep_codec_and_bound():

@@ -1,6 +1,7 @@
 """jit_compile=True: codec F in the place of the executor's streams."""
 
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import native, storage
-from tf_comptrain.codecs import RATES, FixedRateCodec, State
+from tf_comptrain.codecs import LARGEST_BOUND, RATES, FixedRateCodec, State
 from tf_comptrain.memory.trace import trace_step
 from tf_comptrain.model import instrumentation
 
@@ -235,6 +236,50 @@ def test_the_library_may_load_late():
         "assert all(s.read_state().stream_bytes for s in instrumentation(model).sites().values())\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("how", ["flags", "set_jit"])
+def test_auto_clustering_leaves_the_ops_out(how):
+    """Of other layout under XLA: a cluster with the reader and not the writer of a mask would be wrong."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "import numpy as np\n"
+        "import tensorflow as tf\n"
+        "from test_xla import compiled, ct, keras, tiny_cnn, X, Y\n"
+        "if sys.argv[1] == 'set_jit':\n"
+        "    tf.config.optimizer.set_jit('autoclustering')\n"
+        "def losses(compress, **options):\n"
+        "    model = compiled(tiny_cnn(), keras.optimizers.SGD(0.001), **options)\n"
+        "    if compress:\n"
+        "        assert ct.compress_model(model, error_bound=1e-5).obstacle is None\n"
+        "    return model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history['loss']\n"
+        "plain = losses(False, jit_compile=False)\n"
+        "for options in ({}, {'steps_per_execution': 2}):\n"
+        "    ours = losses(True, jit_compile=False, **options)\n"
+        "    np.testing.assert_allclose(ours, plain, rtol=1e-3)\n"
+        "assert np.isfinite(losses(True, jit_compile=True)).all()\n"  # compiled as a whole they still are
+    )
+    flags = "--tf_xla_cpu_global_jit" + (" --tf_xla_auto_jit=2" if how == "flags" else "")
+    environment = dict(os.environ, TF_XLA_FLAGS=flags)
+    done = subprocess.run([sys.executable, "-c", code, how], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_relative_bound_that_overflows_is_limited():
+    x = np.array(normal(64, 64))
+    x[0, :2] = 3e38, -3e38
+    for bits in (4, 8):
+        codec = FixedRateCodec(bits)
+
+        @xla
+        def run(x, state, codec=codec):
+            _, stream, new_state = codec.compress(x, state, 0.5, False, "range")
+            return new_state, codec.decompress(stream, tf.shape(x), x.dtype, gate=x)
+
+        state, _ = run(tf.constant(x), tf.zeros(len(State._fields)))
+        state, x_hat = run(tf.constant(x), state)
+        assert State(*state.numpy().tolist()).bound_used == LARGEST_BOUND
+        assert np.isfinite(x_hat).all()
 
 
 def test_saturation_raises_the_rate_once_and_is_logged(caplog):

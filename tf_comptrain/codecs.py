@@ -5,9 +5,9 @@ A codec object wraps the ops of one stream format. It knows nothing of layers or
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import arguments, native
@@ -19,8 +19,9 @@ SIGMA = "sigma"  # what a relative bound is relative to
 RANGE = "range"
 
 _NO_STATE: tuple[float, ...] = ()  # streams of the executor have a header
-_SMALLEST_NORMAL = 2.0**-126
-_LARGEST_BOUND = 2.0**120  # twice the bound must stay finite in float32
+# Of a bound: what is restored must be a normal float32 number, for TensorFlow flushes others to zero, and
+# finite. cc/kernels/state.h has the same.
+SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 2.0**120
 
 
 class State(NamedTuple):
@@ -56,6 +57,8 @@ class ErrorBound(NamedTuple):
 
     Attributes:
       value: The bound itself, in units of x; or, if relative, its ratio to `scale`.
+        From 1e-30 to 1.3e36: beyond, restored values would not be normal float32 numbers. A relative bound
+        that comes out smaller or larger, of a constant tensor or a diverging one, is that limit.
       relative: See `value`.
       scale: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
         sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
@@ -72,8 +75,8 @@ class ErrorBound(NamedTuple):
         """A number is an absolute bound.
 
         Raises:
-          TypeError: Neither a number nor an ErrorBound.
-          ValueError: Not a positive, normal float32 number; an unknown scale.
+          TypeError: Neither a number nor an ErrorBound; a field of another type than it says.
+          ValueError: Not between 1e-30 and 2^120; an unknown scale.
         """
         if not isinstance(bound, ErrorBound):
             if not arguments.is_real(bound):
@@ -87,12 +90,17 @@ class ErrorBound(NamedTuple):
                 f"`{argument}.value` must be a number. "
                 f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
             )
-        if not (math.isfinite(bound.value) and _SMALLEST_NORMAL <= bound.value <= _LARGEST_BOUND):
-            raise ValueError(
-                f"`{argument}` must be a positive normal float32 number between {_SMALLEST_NORMAL:.3g} and "
-                f"{_LARGEST_BOUND:.3g}. Received: {bound.value!r}. For lossless storage use storage='keep'."
+        if not isinstance(bound.relative, (bool, np.bool_)):
+            raise TypeError(
+                f"`{argument}.relative` must be True or False. "
+                f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
             )
-        if bound.scale not in (SIGMA, RANGE):
+        if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
+            raise ValueError(
+                f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
+                f"Received: {bound.value!r}. For lossless storage use storage='keep'."
+            )
+        if not isinstance(bound.scale, str) or bound.scale not in (SIGMA, RANGE):
             raise ValueError(f"`{argument}.scale` must be 'sigma' or 'range'. Received: {bound.scale!r}.")
         return bound
 
@@ -333,11 +341,11 @@ def get(codec: str | Codec) -> Codec:
     """The codec of a name.
 
     Raises:
-      ValueError: No such codec.
+      ValueError: No such codec, or no name.
     """
     if isinstance(codec, Codec):
         return codec
-    if codec in CODECS:
+    if isinstance(codec, str) and codec in CODECS:
         return CODECS[codec]
     raise ValueError(
         f"`codec` must be one of {', '.join(map(repr, CODECS))} or a Codec. Received: {codec!r}."

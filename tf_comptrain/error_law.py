@@ -152,7 +152,8 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
     x, y = tf.nest.map_structure(tf.identity, (x, y))
     with _recorded(instruments) as recordings, _left_alone(model, instruments):
         with tf.GradientTape() as tape:
-            loss = _keras.compute_loss(model, x, y)
+            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+            loss *= _keras.loss_scale(model.optimizer)
         tape.gradient(loss, _keras.trainable_variables(model))
         del tape
         laws = law_sites(instruments)

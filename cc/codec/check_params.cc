@@ -1,5 +1,6 @@
 #include "cc/codec/check_params.h"
 
+#include <cstdio>
 #include <string>
 
 #include "cc/codec/plane_layout.h"
@@ -51,9 +52,16 @@ Status CheckTensor(CodecId codec, int64_t n, int64_t channels, DType dtype,
 Status CheckParams(CodecId codec, const PlaneParams& params, Isa isa) {
   const Status s =
       CheckTensor(codec, params.n, params.channels, params.dtype, isa);
-  if (!s.ok() || plane::BoundSupported(params.eb)) return s;
-  return Invalid(codec, "eb must lie between about 1.2e-38 and 4.2e37",
-                 std::to_string(params.eb),
+  if (!s.ok() || plane::BoundSupported(plane::CodingOf(params), params.eb)) {
+    return s;
+  }
+  char got[16];
+  std::snprintf(got, sizeof got, "%g", params.eb);
+  return Invalid(codec,
+                 params.dither ? "eb must lie between about 7.7e-34 (with "
+                                 "dither) and 4.2e37"
+                               : "eb must lie between about 1.2e-38 and 4.2e37",
+                 got,
                  "set a positive finite error bound, or keep the tensor "
                  "uncompressed");
 }

@@ -86,6 +86,35 @@ void TestLimits() {
   }
 }
 
+// The smallest value is 2^-17 step, and must be a normal number.
+void TestSmallestBound() {
+  for (CodecId codec : kLossy) {
+    for (Coding coding : {Coding::kDither, Coding::kMidRise}) {
+      for (float eb : {7.72e-34f, 7.68e-34f}) {
+        const EncodeParams p = ParamsOf(DType::kF32, 6400, 32, eb, coding);
+        std::mt19937 random(6);
+        std::vector<float> v(p.n);
+        for (float& x : v) {
+          x = eb * (0.9f + 0.2f * static_cast<float>(random() % 4096) / 4096);
+        }
+        const Bytes x = ToTensor(v, p.dtype);
+        const bool supported = eb > 7.7e-34f || coding != Coding::kDither;
+        Bytes scratch(1 << 20);
+        const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(codec, p);
+        CHECK_EQ(encoder->Encode(x.data(), scratch.data(), scratch.size(),
+                                 SerialFor).ok(), supported);
+        if (!supported) continue;
+        const Bytes y = DecodeWith(EncodeWith(codec, x, p), p);
+        CHECK_EQ(Violations(x, y, p), 0);
+        for (int64_t i = 0; i < p.n; ++i) {
+          const float value = LoadFloat(y.data(), p.dtype, i);
+          CHECK(value == 0 || std::isnormal(value));
+        }
+      }
+    }
+  }
+}
+
 void TestFlags() {
   EncodeParams p = ParamsOf(DType::kF32, 96 * 32, 32, 0.1f, Coding::kDither);
   p.mid_rise = true;  // dither keeps the mask anyway
@@ -197,6 +226,7 @@ void TestUnbiased() {
 int main() {
   comptrain::TestSameBytesAndPromise();
   comptrain::TestLimits();
+  comptrain::TestSmallestBound();
   comptrain::TestFlags();
   comptrain::TestBatchNorm();
   comptrain::TestUnbiased();

@@ -47,10 +47,13 @@ Quantizer MakeQuantizer(DType dtype, Coding coding, float eb) {
   return q;
 }
 
-bool BoundSupported(float eb) {
+bool BoundSupported(Coding coding, float eb) {
   if (!std::isnormal(eb) || eb < 0) return false;
-  const Quantizer q = MakeQuantizer(DType::kF32, Coding::kPlain, eb);
-  return std::isfinite(q.step) && 0.5f * q.step >= FLT_MIN && q.inv >= FLT_MIN;
+  const Quantizer q = MakeQuantizer(DType::kF32, coding, eb);
+  // Of the smallest value, in steps; dithers are odd multiples of 2^-17.
+  const float smallest = coding == Coding::kDither ? 0x1p-17f : 0.5f;
+  return std::isfinite(q.step) && smallest * q.step >= FLT_MIN &&
+         q.inv >= FLT_MIN;
 }
 
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,

@@ -77,8 +77,9 @@ inline uint32_t RawWords(int valid, DType dtype) {
   return static_cast<uint32_t>(CeilDiv(valid * ItemBytes(dtype), 4));
 }
 
-// The arithmetic holds where step / 2 and 1 / step are normal numbers.
-bool BoundSupported(float eb);
+// The arithmetic holds where 1 / step and all values but zero are normal numbers:
+// TensorFlow's threads flush others to zero.
+bool BoundSupported(Coding coding, float eb);
 Coding CodingOf(const PlaneParams& params);
 Coding CodingOf(const StreamHeader& h);
 uint8_t FlagsOf(Coding coding, bool flat);

@@ -89,9 +89,8 @@ struct CompressAttrs {
     const double scale = of_range            ? range
                          : NeedsSigma(state) ? sigma()
                                              : state[kRunningSigma];
-    // A constant tensor has no sigma to be relative to; any normal bound does.
-    const double smallest = 1e-30;
-    return static_cast<float>(std::max(relative_bound * scale, smallest));
+    return static_cast<float>(std::clamp<double>(
+        relative_bound * scale, kSmallestBound, kLargestBound));
   }
 
   void NextState(const float* state, const EncodeParams& params,

@@ -43,7 +43,6 @@ constexpr char kCpuCompiler[] = "XLA_CPU_JIT", kGpuCompiler[] = "XLA_GPU_JIT";
 constexpr int64_t kSample = 1 << 16;
 // As in the streams of the executor: rounding stays within the bound.
 constexpr float kStepOverBound = 2 * (1 - 1.0f / 8192);
-constexpr float kSmallestBound = 1e-30f;
 // Over the running range, where the bound follows it.
 constexpr float kHeadroom = 1.25f;
 
@@ -363,14 +362,17 @@ class CompressXla : public Lowering {
                                 running, sigma);
     XlaOp bound = xla::Select(
         xla::Ne(set, xla::ZerosLike(set)), set,
-        xla::Max(now * Scalar(now, attrs_.relative_bound), Scalar(now, kSmallestBound)));
+        xla::Clamp(Scalar(now, kSmallestBound),
+                   now * Scalar(now, attrs_.relative_bound),
+                   Scalar(now, kLargestBound)));
     if (rate_.bits == 8) {
       const XlaOp before = Field(state, kRunningRange);
       const XlaOp known = xla::Gt(before, xla::ZerosLike(before));
       const XlaOp reach = xla::Select(known, before * Scalar(before, kHeadroom),
                                       sample_max * Scalar(before, 1.5f));
-      bound = xla::Max(
-          bound, reach / Scalar(before, kStepOverBound * rate_.levels()));
+      bound = xla::Min(
+          xla::Max(bound, reach / Scalar(before, kStepOverBound * rate_.levels())),
+          Scalar(before, kLargestBound));
     }
     return bound;
   }

@@ -26,6 +26,11 @@ enum StateField {
 // grow is followed at 1.9 times a step, at a decay of 0.9.
 constexpr float kLargestJump = 10;
 
+// What a bound that is relative is limited to. A constant tensor has no scale to be
+// relative to, and a diverging one may have any: beyond these the arithmetic of a
+// stream would leave the normal numbers. tf_comptrain/codecs.py has the same.
+constexpr float kSmallestBound = 1e-30f, kLargestBound = 0x1p120f;
+
 inline absl::Status CheckState(const tensorflow::TensorShape& shape) {
   return CheckShape("state", shape, tensorflow::TensorShape({kStateFields}),
                     "zeros or the new_state of an earlier call");

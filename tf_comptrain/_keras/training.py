@@ -2,30 +2,92 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
+from tensorflow.python.autograph.impl import api as autograph
 
-from tf_comptrain._keras.layers import strategy_scope, sublayers
+from tf_comptrain._keras.layers import VARIABLES, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
+
+if KERAS_3:
+    from keras.src.backend.common import global_state
+
+
+def is_compiled(model: keras.Model) -> bool:
+    return bool(getattr(model, "compiled" if KERAS_3 else "_is_compiled", False))
+
+
+def has_own_train_step(model: keras.Model) -> bool:
+    """Whether the model's class has a train step that is not Keras'."""
+    return type(model).train_step is not keras.Model.train_step
 
 
 def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
     """A function that runs the model's compiled train step on one batch of tensors; the model is built for it."""
+    build_for_step(model, x, y)
+    model.make_train_function()
+    data = keras.utils.pack_x_y_sample_weight(x, y)
+    if KERAS_3:
+        return lambda: model.train_function(iter([data] * model.steps_per_execution))
+    batches = iter(tf.data.Dataset.from_tensors(data).repeat())
+    return lambda: model.train_function(batches)
+
+
+def build_for_step(model: keras.Model, x: Any, y: Any) -> None:
+    """Makes every variable of a train step now (weights, slots, metrics), so that all exist before one runs."""
+    if has_own_train_step(model):
+        trace_train_step(model, x, y)  # what it calls, and with which optimizers, only it knows
+        return
     if KERAS_3 and not all(layer.built for layer in sublayers(model)):
         with strategy_scope(model):
             model._symbolic_build(data_batch=(x, y))
-    model.make_train_function()
-    if KERAS_3:
-        return lambda: model.train_function(iter([(x, y)] * model.steps_per_execution))
-    batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
-    return lambda: model.train_function(batches)
+    build_optimizer(model)
+
+
+def trace_train_step(
+    model: keras.Model, x: Any, y: Any, results: Callable[[], Any] = lambda: ()
+) -> Callable[[], Any]:
+    """Traces the model's train step anew, as Keras does for `fit`, without running it.
+
+    Args:
+      model: A compiled model.
+      x: One batch of inputs, tensors.
+      y: Its targets; None for a train step that takes none.
+      results: Called at the end of the trace, in its graph: what a run is to return.
+
+    Returns:
+      A function that runs the step, updates and all.
+    """
+    data = keras.utils.pack_x_y_sample_weight(x, y)
+
+    def step(data):
+        model.distribute_strategy.run(_fresh_train_step(model), args=(data,))
+        return results()
+
+    traced = tf.function(step, autograph=False, jit_compile=jit_compile(model)).get_concrete_function(data)
+    return lambda: traced(data)
+
+
+def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:
+    """The train step without a tf.function around it, which would answer with an earlier trace."""
+    python = getattr(type(model).train_step, "python_function", None)
+    if python is None:
+        return model.train_step
+    scope = _step_scope if "train_step" in model.__dict__ else contextlib.nullcontext
+
+    def train_step(*args, **kwargs):
+        with scope(model):
+            return autograph.convert(recursive=True)(python)(model, *args, **kwargs)
+
+    return train_step
 
 
 def override_train_step(model: keras.Model) -> None:
@@ -39,17 +101,23 @@ def override_train_step(model: keras.Model) -> None:
 
     def train_step(*args, **kwargs):
         model: Any = reference()
-        optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        if optimizer is not None:
-            optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
-        try:
-            with training_scope():
-                return type(model).train_step(model, *args, **kwargs)
-        finally:
-            if optimizer is not None:
-                optimizer.__dict__.pop("update_step", None)
+        with _step_scope(model):
+            return type(model).train_step(model, *args, **kwargs)
 
     model.__dict__["train_step"] = train_step
+
+
+@contextlib.contextmanager
+def _step_scope(model: Any) -> Iterator[None]:
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if optimizer is not None:
+        optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
+    try:
+        with training_scope():
+            yield
+    finally:
+        if optimizer is not None:
+            optimizer.__dict__.pop("update_step", None)
 
 
 def reset_train_step(model: keras.Model) -> None:
@@ -165,8 +233,7 @@ def build_optimizer(model: keras.Model) -> None:
 
 def all_variables(model: keras.Model) -> list:
     """Weights, optimizer slots, metrics and seeds."""
-    optimizer = model.optimizer.variables
-    variables = [*model.variables, *(optimizer if KERAS_3 else optimizer())]
+    variables = [*model.variables, *_slots(model.optimizer)]
     for metric in model.metrics:
         variables += metric.variables
     return list({id(v): v for v in variables}.values())
@@ -176,6 +243,52 @@ def parts_of(variable: Any) -> list[tf.Variable]:
     """The TensorFlow variables behind one of Keras: one for each replica that has its own."""
     value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
     return list(value.values) if isinstance(value, tf.distribute.DistributedValues) else [value]
+
+
+def _slots(optimizer: Any) -> list:
+    """Variables of an optimizer; None has none."""
+    if optimizer is None:
+        return []
+    return list(optimizer.variables if KERAS_3 else optimizer.variables())
+
+
+def step_variables(model: keras.Model) -> list:
+    """All that a train step of the model may change: `all_variables`, and what its own code holds besides.
+
+    That are slots of optimizers which are attributes, TensorFlow's own variables and generators, and Keras' seed for
+    random numbers of no layer.
+    """
+    variables = all_variables(model)
+    for part in (model, *sublayers(model)):
+        for value in _flat(list(vars(part).values())):
+            if isinstance(value, keras.optimizers.Optimizer):
+                variables += _slots(value)
+            elif isinstance(value, VARIABLES):
+                variables.append(value)
+            elif isinstance(value, tf.random.Generator):
+                variables.append(value.state)
+    generator = global_state.get_global_attribute("global_seed_generator") if KERAS_3 else None
+    if generator is not None:
+        variables.append(generator.state)
+    return list({id(v): v for v in variables}.values())
+
+
+def optimizers_of(model: keras.Model) -> list:
+    """The optimizer of `compile`, and those that are attributes of the model."""
+    return [
+        value for value in _flat(list(vars(model).values())) if isinstance(value, keras.optimizers.Optimizer)
+    ]
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """What is in lists, tuples and dictionaries, at any depth; else the value itself."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _flat(part)
+    elif isinstance(value, dict):
+        yield from _flat(list(value.values()))
+    else:
+        yield value
 
 
 def replica_parts(variable: Any) -> list:
@@ -188,13 +301,6 @@ def replica_parts(variable: Any) -> list:
 def trainable_variables(model: keras.Model) -> list:
     """As tf.Variables: what a GradientTape takes in both Keras versions."""
     return [v.value if KERAS_3 else v for v in model.trainable_variables]
-
-
-def compute_loss(model: keras.Model, x: Any, y: Any) -> tf.Tensor:
-    """The training loss of one batch, scaled as the optimizer scales it."""
-    prediction = model(x, training=True)
-    loss = model.compute_loss(x=x, y=y, y_pred=prediction)
-    return model.optimizer.scale_loss(loss) if KERAS_3 else loss
 
 
 def loss_scale(optimizer: Any) -> float:

@@ -407,7 +407,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 wanted[id(holder)] = (holder, min(tightest, self._wanted[law.name]))
         bounds = {}
         for key, (holder, bound) in wanted.items():
-            bounds[key] = bound * self._handle.bound_scale
+            bounds[key] = min(
+                max(bound * self._handle.bound_scale, codecs.SMALLEST_BOUND), codecs.LARGEST_BOUND
+            )
             holder.set_bound(bounds[key])
         return bounds
 

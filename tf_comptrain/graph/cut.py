@@ -15,10 +15,14 @@ from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.reads import Read
 
 # There anyway, or not made of activations: weights, constants, the batch.
-FREE = frozenset(("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp"))
+FREE = frozenset(
+    ("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp")
+)
 # Pass a tensor on as it is; a copy of one would be that tensor.
 _ALIASES = frozenset(("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"))
-_PASS_THROUGH = frozenset(("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit"))  # their first output
+_PASS_THROUGH = frozenset(
+    ("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit")
+)  # their first output
 
 _UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, as a rule
 _GRANULE = 64  # bytes, in which costs are counted
@@ -147,7 +151,9 @@ class _Cut:
         if self._is_free(tensor) or not sensitivity.is_cheap(tensor.op.type) or not tensor.op.inputs:
             return False
         steep = self._steep_inputs(tensor.op)
-        return all(self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs))
+        return all(
+            self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs)
+        )
 
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
         """Small tensors are held as they are; what is made of indices and constants alone has no error."""

@@ -46,7 +46,9 @@ class GradientOperations:
 
     def __init__(self, backward: _keras.BackwardPass):
         made = backward.operations()
-        live = _ancestors([_tensor(g).op for g in backward.gradients if g is not None], {op.name for op in made})
+        live = _ancestors(
+            [_tensor(g).op for g in backward.gradients if g is not None], {op.name for op in made}
+        )
         self._gradients = {seed.op.name for seed in backward.seeds}
         self.operations: list[tf.Operation] = []
         for op in made:

@@ -156,7 +156,9 @@ class _Rewiring:
 
     def _kind(self, tensor: tf.Tensor) -> str:
         kinds = self.kinds.get(tensor.ref(), {sensitivity.LINEAR})
-        return next(k for k in (sensitivity.NONLINEAR, sensitivity.NORM, sensitivity.LINEAR, *kinds) if k in kinds)
+        return next(
+            k for k in (sensitivity.NONLINEAR, sensitivity.NORM, sensitivity.LINEAR, *kinds) if k in kinds
+        )
 
     def _restore(self, tensor: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """The tensor as the backward pass has it, once the gate is there; the tensor itself where it is kept."""
@@ -219,7 +221,9 @@ class _Rewiring:
             if not note:
                 with tf.device(tensor.op.device):
                     readers = _readers(tensor)
-                    through, stream = self.streams.hold(tensor, self._kind(tensor), tensor.ref() in self.masked)
+                    through, stream = self.streams.hold(
+                        tensor, self._kind(tensor), tensor.ref() in self.masked
+                    )
                     _redirect(readers, through)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else COMPRESS
@@ -310,9 +314,7 @@ class _Rewiring:
         for op in [] if _keras.under_xla() else second:
             _keras.wait_for(op, list(first.values()))
 
-    def _fence(
-        self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]
-    ) -> None:
+    def _fence(self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]) -> None:
         """As a wait, for XLA, which knows no control dependencies: what one makes and the other reads pass through one op."""
         made = [op.outputs[0] for op in first]
         readers = [_readers(tensor) for tensor in made]

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
+
+
+def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
+    """Tensors (x, y): as given, or random where x is a batch size.
+
+    Raises:
+      ValueError: The model is not compiled; `y` is None where Keras' own train step needs it; see `random_batch`.
+    """
+    if not _keras.is_compiled(model):
+        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    if isinstance(x, numbers.Integral):
+        return random_batch(model, arguments.whole("batch_size", x))
+    if y is None and not _keras.has_own_train_step(model):
+        raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, (x,) if y is None else (x, y))
+    return (*tensors, None) if y is None else tensors
 
 
 def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import numbers
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -15,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 from tensorflow import keras
 
-from tf_comptrain import _keras, arguments
-from tf_comptrain.memory.batches import random_batch
-from tf_comptrain.memory.measure import state_restored
+from tf_comptrain import _keras
+from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Event, Trace, trace_step
 from tf_comptrain.report import format_bytes
 
@@ -143,7 +142,8 @@ def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
     Args:
       model: A compiled Keras model, compressed or not.
       x: One batch of inputs; or a batch size, for random inputs of the model's input shapes.
-      y: The batch's targets; None with a batch size.
+      y: The batch's targets; None with a batch size, and for a model with a `train_step` of its own that
+        takes none.
 
     Returns:
       A `Peak`.
@@ -158,17 +158,6 @@ def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
     x, y = batch_of(model, x, y)
     trace = trace_model(model, x, y)
     return _explain(model, len(tf.nest.flatten(x)[0]), trace)
-
-
-def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
-    """Tensors (x, y): as given, or random where x is a batch size."""
-    if getattr(model, "optimizer", None) is None:
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
-    if isinstance(x, numbers.Integral):
-        return random_batch(model, arguments.whole("batch_size", x))
-    if y is None:
-        raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
-    return tf.nest.map_structure(tf.convert_to_tensor, (x, y))
 
 
 def trace_model(model: keras.Model, x: Any, y: Any) -> Trace:
@@ -215,12 +204,13 @@ class Classifier:
     """
 
     def __init__(self, model: keras.Model, trace: Trace):
-        self._forward_name = re.compile(rf"({re.escape(model.name)}(_\d+)?|compile_loss|loss)/")
-        self._optimizers = {
-            optimizer.name
-            for optimizer in (model.optimizer, getattr(model.optimizer, "inner_optimizer", None))
-            if optimizer is not None
-        }
+        # A train step may call the parts of a model, and not the model.
+        called = [model, *_keras.direct_sublayers(model)] if _keras.has_own_train_step(model) else [model]
+        names = "|".join(re.escape(layer.name) for layer in called)
+        self._forward_name = re.compile(rf"(({names})(_\d+)?|compile_loss|loss)/")
+        optimizers = _keras.optimizers_of(model)
+        optimizers += [o.inner_optimizer for o in optimizers if hasattr(o, "inner_optimizer")]
+        self._optimizers = {optimizer.name for optimizer in optimizers}
         self._variable_shapes = {_text(v.shape) for v in model.trainable_variables}
         self.forward_end_s = max(
             (event.time_s for event in trace.events if self._forward_name.match(event.op)), default=0.0

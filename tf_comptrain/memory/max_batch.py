@@ -101,8 +101,8 @@ def find_max_batch_size(
       max_batch: The largest of interest.
       compress: True: `compress_model(model)` first. False: the model as built. A function of the model,
         importable like `build`: whatever it does to it.
-      make_batch: (model, batch size) -> (x, y), importable like `build`. None: random data of the
-        model's input shapes.
+      make_batch: (model, batch size) -> (x, y), importable like `build`; y is None for a train step that takes
+        none. None: random data of the model's input shapes.
       tolerance: Stops when the smallest batch known to fail is at most this fraction above the
         largest known to fit. 0: exact.
       timeout_s: For one trial.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
+from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.saved import saved_bytes
-from tf_comptrain.model import instrumentation, is_compressed
+from tf_comptrain.memory.state import state_restored
 
 
 class StepMemory(NamedTuple):
@@ -53,28 +52,28 @@ def synchronize() -> None:
     tf.test.experimental.sync_devices()
 
 
-def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
+def measure_step(model: keras.Model, x, y=None, steps: int = 3) -> StepMemory:
     """Measures real training steps of a compiled model after a warm-up; the model is left as it was.
+
+    The step is the model's own, `train_step`, whatever it calls. Weights that its first step makes are there after it.
 
     Args:
       model: A compiled Keras model, compressed or not.
       x: One batch of inputs (arrays or tensors, [batch, ...], or a structure of them).
-      y: Its targets.
+      y: Its targets; None for a model with a `train_step` of its own that takes none.
       steps: Steps measured, after two of warm-up.
 
     Returns:
       A `StepMemory`. Peak and saved bytes are the largest of the measured steps.
 
     Raises:
-      ValueError: The model is not compiled, or `steps` is not at least 1.
+      ValueError: The model is not compiled, `y` is missing, or `steps` is not at least 1.
 
     Example:
       >>> ct.memory.measure_step(model, images[:64], labels[:64]).peak_bytes
     """
-    if getattr(model, "optimizer", None) is None:
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
     steps = arguments.whole("steps", steps)
-    x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))
+    x, y = batch_of(model, x, y)
     step = _keras.train_step_runner(model, x, y)
     with state_restored(model):
         for _ in range(2):
@@ -84,9 +83,9 @@ def measure_step(model: keras.Model, x, y, steps: int = 3) -> StepMemory:
             peak, resting, elapsed = measure_call(step)
             peaks.append(peak)
             seconds.append(elapsed)
-        saved = saved_bytes(model, x, y)
-        with _keras.plain_scope():
-            saved_plain = saved_bytes(model, x, y)
+    saved = saved_bytes(model, x, y)
+    with _keras.plain_scope():
+        saved_plain = saved_bytes(model, x, y)
     return StepMemory(max(peaks), resting, statistics.median(seconds), saved, saved_plain)
 
 
@@ -103,18 +102,3 @@ def measure_call(step) -> tuple[int, int, float]:
     elapsed = time.perf_counter() - start
     peak = tf.config.experimental.get_memory_info(name)["peak"]
     return max(peak - resting, 0), resting, elapsed
-
-
-@contextlib.contextmanager
-def state_restored(model: keras.Model) -> Iterator[None]:
-    """Puts weights, optimizer slots, metrics and the codec's running values back, from host memory."""
-    _keras.build_optimizer(model)
-    variables = _keras.all_variables(model)
-    if is_compressed(model):
-        variables += [site.state for site in instrumentation(model).sites().values()]
-    values = [v.numpy() for v in variables]
-    try:
-        yield
-    finally:
-        for variable, value in zip(variables, values):
-            variable.assign(value)

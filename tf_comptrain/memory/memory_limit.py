@@ -23,6 +23,9 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
     afterwards with a smaller batch, but the failed step may have updated some of the variables.
     (The allocator's own cap makes oneDNN convolutions crash instead of raising.)
 
+    The limit is the process's, as its allocator is: what other models and threads hold counts, and any
+    model's step in any thread may be the one that raises. There is one limit at a time.
+
     Args:
       limit_bytes: Bytes of the device allocator in all, weights and batch included; or as text, "2GB".
 

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import arguments
+from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.best_fit import BestFit
-from tf_comptrain.memory.explain import batch_of, trace_model, trace_steps
-from tf_comptrain.memory.measure import state_restored
+from tf_comptrain.memory.explain import trace_model, trace_steps
 from tf_comptrain.memory.saved import SavedTensor, saved_tensors
 from tf_comptrain.memory.trace import Event, NothingRecordedError, Trace
 
@@ -43,7 +43,7 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
       model: A compiled Keras model, compressed or not.
       batch_size: Samples a step.
       x: Inputs of at least 8 samples; None: random ones of the model's input shapes.
-      y: Their targets; None with x.
+      y: Their targets; None without x, and for a model with a `train_step` of its own that takes none.
 
     Returns:
       Bytes.
@@ -70,8 +70,7 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
             f"TensorFlow records them, so that nothing can be predicted. Model {model.name!r} is small: measure a "
             "batch of the size itself, memory.measure_step(model, x, y). If that reads 0, this build counts none."
         ) from None
-    with state_restored(model):
-        saved = saved_tensors(model, large_x, large_y)
+    saved = saved_tensors(model, large_x, large_y)
     peaks = [peak_at(batch_size, small, large, _SMALL_BATCHES, saved) for large in traces]
     return statistics.median_low(peaks)
 
@@ -80,7 +79,7 @@ def _first(count: int, x: Any, y: Any) -> tuple:
     length = len(tf.nest.flatten(x)[0])
     if length < count:
         raise ValueError(f"`x` must have at least {max(_SMALL_BATCHES)} samples. Received: {length}.")
-    return tf.nest.map_structure(lambda tensor: tensor[:count], (x, y))
+    return tf.nest.map_structure(lambda tensor: None if tensor is None else tensor[:count], (x, y))
 
 
 def peak_at(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.memory.state import state_restored
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
 
 # Ops whose first output is their first input's buffer.
@@ -46,37 +47,39 @@ class SavedTensor(NamedTuple):
     plain_bytes: int
 
 
-def saved_bytes(model: keras.Model, x, y) -> int:
-    """Bytes that cross from the forward to the backward pass, by a walk of the traced step.
+def saved_bytes(model: keras.Model, x, y=None) -> int:
+    """Bytes that cross from the forward to the backward pass, by a walk of the model's own traced train step.
 
-    Runs one forward pass, since the size of a stream is known only then. A tensor and its aliases
-    count once; weights, constants, the batch itself and consumers of a shape only do not count.
+    Where sizes are known only at run time, as those of streams are, one step runs; the model is left as it
+    was. A tensor and its aliases count once, also where several gradients read it; weights, constants, the
+    batch itself and consumers of a shape only do not count.
 
     Args:
       model: A compiled model.
       x: One batch of inputs, tensors.
-      y: Its targets.
+      y: Its targets; None for a train step that takes none.
     """
     return sum(saved.bytes for saved in saved_tensors(model, x, y))
 
 
-def saved_tensors(model: keras.Model, x, y) -> list[SavedTensor]:
-    """Each tensor that `saved_bytes` counts, in the order in which the forward pass makes them."""
+def saved_tensors(model: keras.Model, x, y=None) -> list[SavedTensor]:
+    """Each tensor that `saved_bytes` counts, in the order in which the train step makes them."""
+    passes: list[_keras.BackwardPass] = []
     crossing: list[tf.Tensor] = []
     owners: dict[str, str] = {}
 
-    @tf.function(autograph=False)
-    def count(x, y):
-        crossing.clear()
-        with _owners_noted(owners), tf.GradientTape() as tape:
-            loss = _keras.compute_loss(model, x, y)
-        forward = {op.name: number for number, op in enumerate(_operations())}
-        gradients = tape.gradient(loss, _keras.trainable_variables(model))
-        found = _crossing(forward, [g for g in gradients if g is not None])
-        crossing.extend(sorted(found, key=lambda tensor: forward[tensor.op.name]))
-        return [_bytes(t) for t in crossing], [_bytes(_stands_for(t)) for t in crossing]
+    def sizes():
+        crossing[:] = _crossing(passes)  # where the step makes variables, it is traced twice
+        return [_elements(t) for t in crossing], [_elements(_stands_for(t)) for t in crossing]
 
-    held, plain = count.get_concrete_function(x, y)(x, y)  # a call of `count` warns when it is the fifth
+    with _owners_noted(owners), _keras.on_gradients(passes.append):
+        step = _keras.trace_train_step(model, x, y, sizes)
+    held: list[Any]
+    plain: list[Any]
+    held, plain = [[_static_elements(t) for t in ts] for ts in (crossing, map(_stands_for, crossing))]
+    if None in held + plain:
+        with state_restored(model):
+            held, plain = step()
     return [
         SavedTensor(
             owners.get(tensor.op.name, ""),
@@ -84,10 +87,10 @@ def saved_tensors(model: keras.Model, x, y) -> list[SavedTensor]:
             _storage(tensor),
             _static_shape(_stands_for(tensor)),
             _stands_for(tensor).dtype.name,
-            int(held_bytes),
-            int(plain_bytes),
+            int(held_elements) * tensor.dtype.size,
+            int(plain_elements) * _stands_for(tensor).dtype.size,
         )
-        for tensor, held_bytes, plain_bytes in zip(crossing, held, plain)
+        for tensor, held_elements, plain_elements in zip(crossing, held, plain)
     ]
 
 
@@ -113,8 +116,12 @@ def _operations() -> list:
     return tf.compat.v1.get_default_graph().get_operations()
 
 
-def _bytes(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.size(tensor, out_type=tf.int64) * tensor.dtype.size
+def _elements(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.size(tensor, out_type=tf.int64)
+
+
+def _static_elements(tensor: tf.Tensor) -> int | None:
+    return None if tensor.shape.rank is None else tensor.shape.num_elements()
 
 
 def _is_packed(tensor: tf.Tensor) -> bool:
@@ -137,14 +144,39 @@ def _storage(tensor: tf.Tensor) -> str:
     return COMPRESS if tensor.op.type == _STREAM_OP else BITMASK
 
 
-def _crossing(forward: dict[str, int], results: list) -> list[tf.Tensor]:
-    """Outputs of forward ops that the backward ops leading to `results` read."""
+def _crossing(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
+    """What the backward passes in the graph being traced read of what was made before them, in its order."""
+    numbers = {op.name: number for number, op in enumerate(_operations())}
+    found: dict = {}
+    for backward in passes:
+        if backward.graph is tf.compat.v1.get_default_graph() and not _is_inside_another(backward, passes):
+            found.update(_read_before(backward, numbers))
+    return sorted(found.values(), key=lambda tensor: (numbers[tensor.op.name], tensor.value_index))
+
+
+def _is_inside_another(backward: _keras.BackwardPass, passes: Sequence[_keras.BackwardPass]) -> bool:
+    """Whether it is a gradient taken inside of a custom gradient, whose forward pass is backward as well."""
+    return any(
+        other is not backward
+        and other.graph is backward.graph
+        and other.start <= backward.start
+        and backward.stop <= other.stop
+        for other in passes
+    )
+
+
+def _read_before(backward: _keras.BackwardPass, numbers: dict[str, int]) -> dict:
+    """By reference: outputs of earlier operations that those leading to the gradients read."""
     found: dict = {}
     seen: set[str] = set()
-    waiting = [(t.values if isinstance(t, tf.IndexedSlices) else t).op for t in results]
+    waiting = [
+        (gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient).op
+        for gradient in backward.gradients
+        if gradient is not None
+    ]
     while waiting:
         op = waiting.pop()
-        if op.name in seen or op.name in forward:
+        if op.name in seen or numbers[op.name] < backward.start:
             continue
         seen.add(op.name)
         waiting.extend(t.op for t in op.inputs)
@@ -152,11 +184,11 @@ def _crossing(forward: dict[str, int], results: list) -> list[tf.Tensor]:
         if op.type in _SHAPE_ONLY:
             continue
         for tensor in op.inputs:
-            if tensor.op.name in forward:
+            if numbers[tensor.op.name] < backward.start:
                 base = _base(tensor)
                 if base.op.type not in _NOT_SAVED and base.dtype not in (tf.resource, tf.variant):
                     found[base.ref()] = base
-    return list(found.values())
+    return found
 
 
 def _base(tensor: tf.Tensor) -> tf.Tensor:

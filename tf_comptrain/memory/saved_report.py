@@ -14,8 +14,8 @@ from rich.text import Text
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.memory.explain import batch_of, forward_end_s, trace_model
-from tf_comptrain.memory.measure import state_restored
+from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
 from tf_comptrain.memory.timeline import Timeline, draw
 from tf_comptrain.memory.trace import NothingRecordedError
@@ -114,14 +114,15 @@ class MemoryReport(NamedTuple):
 def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool = True) -> MemoryReport:
     """Lists every tensor that a training step holds for its backward pass, and traces the step's memory.
 
-    Runs the forward pass once, as the model is now and as plain Keras, since the size of a stream
-    depends on the data; random inputs compress worse or better than real ones. With `timeline` it
-    also runs three real steps of each under the profiler; the model is left as it was.
+    Traces the model's own train step, as the model is now and as plain Keras, and runs it once where there are
+    streams, whose size depends on the data; random inputs compress worse or better than real ones. With
+    `timeline` it also runs three real steps of each under the profiler; the model is left as it was.
 
     Args:
       model: A compiled Keras model, compressed or not.
       batch_size: Samples, for random inputs of the model's input shapes; or one batch of inputs.
-      y: The batch's targets; None with a batch size.
+      y: The batch's targets; None with a batch size, and for a model with a `train_step` of its own that
+        takes none.
       timeline: Whether to trace the memory of a step over time, for `plot`.
 
     Returns:
@@ -138,10 +139,9 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
     """
     x, y = batch_of(model, batch_size, y)
     samples = int(tf.nest.flatten(x)[0].shape[0])
-    with state_restored(model):  # the forward pass moves batch statistics and random seeds
-        rows = saved_tensors(model, x, y)
-        with _keras.plain_scope():
-            plain_bytes = saved_bytes(model, x, y)
+    rows = saved_tensors(model, x, y)
+    with _keras.plain_scope():
+        plain_bytes = saved_bytes(model, x, y)
     compressed = is_compressed(model)
     timelines, no_timelines = {}, ""
     if not timeline:

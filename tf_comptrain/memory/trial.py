@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.memory.batches import random_batch
+from tf_comptrain.memory.batches import batch_of, random_batch
 from tf_comptrain.memory.measure import device
 from tf_comptrain.memory.memory_limit import limit
 from tf_comptrain.model import compress_model
@@ -128,7 +128,7 @@ def _try(job: Job) -> tuple[str, int, str]:
     if job.memory_limit is not None:
         _limit_gpu(job.memory_limit)
     model = resolve(job.build)()
-    if getattr(model, "optimizer", None) is None:
+    if not (isinstance(model, keras.Model) and _keras.is_compiled(model)):
         raise ValueError(f"`build` must return a compiled keras.Model. Received: {model!r}.")
     if job.compress is True:
         compress_model(model)
@@ -136,8 +136,8 @@ def _try(job: Job) -> tuple[str, int, str]:
         resolve(job.compress)(model)
     make_batch = random_batch if job.make_batch is None else resolve(job.make_batch)
     on_cpu = not device().startswith("GPU")
-    x, y = tf.nest.map_structure(tf.convert_to_tensor, make_batch(model, job.batch))
-    _keras.build_optimizer(model)
+    x, y = batch_of(model, *make_batch(model, job.batch))
+    _keras.build_for_step(model, x, y)
     gc.collect()
     tf.config.experimental.reset_memory_stats(device())
     in_use = tf.config.experimental.get_memory_info(device())["current"]
