@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, arguments, snapshot
+from tf_comptrain import _keras, arguments, fit_checks, snapshot
 from tf_comptrain.callbacks import ElasticBatch
 from tf_comptrain.samples import Samples
 from tf_comptrain.snapshot import Place, Snapshot
@@ -41,7 +41,7 @@ class Event(NamedTuple):
 
 def fit(
     model: keras.Model,
-    x: Any,
+    x: Any = None,
     y: Any = None,
     *,
     batch_size: int = 32,
@@ -60,9 +60,9 @@ def fit(
     """Trains like `model.fit`, through steps that run out of memory and through being killed.
 
     Every `snapshot_every` steps, and at the start of each epoch, the state is copied to host
-    memory: weights, optimizer, seeds, metrics, error bounds, the plain attributes of the callbacks
-    (numbers, strings, arrays and containers of those), position in the data and batch size. A step
-    that raises ResourceExhaustedError puts that state back, halves the batch, and training goes on
+    memory: weights, optimizer, seeds, metrics, error bounds, the plain attributes of the callbacks (numbers,
+    strings, arrays, functions that can be imported, and containers of those), position in the data and
+    batch size. A step that raises ResourceExhaustedError puts that state back, halves the batch, and training goes on
     from there. With `checkpoint_dir` the same state is on disk, and the same call in a new process
     goes on from it, in the middle of an epoch too. Arguments of callbacks (a `patience`, a `memory_limit`),
     `batch_size` and `epochs` may be others then: where the training itself has not changed a value, the
@@ -84,7 +84,8 @@ def fit(
         each batch is split among its replicas then, and up to as many samples as there are replicas, less
         one, are left out at the end of an epoch.
       x: Arrays with `y` (or a structure of them), or a tf.data.Dataset of single samples of known
-        length, (x, y) or (x, y, sample_weight), or a function from the epoch to such a dataset.
+        length, (x, y) or (x, y, sample_weight), or a function from the epoch, counted from 0, to such a dataset,
+        of any length each.
       y: Targets, where `x` is arrays.
       batch_size: Samples per batch to begin with, over all replicas.
       epochs: Number of the last epoch, counted from 1.
@@ -98,7 +99,8 @@ def fit(
       seed: Of the shuffling.
       sample_weight: Array, where `x` is arrays. For class weights: class_weights[y].
       validation_data: As for `model.fit`; arrays are evaluated in batches of the training's size.
-      callbacks: As for `model.fit`.
+      callbacks: As for `model.fit`; no BackupAndRestore, which `checkpoint_dir` does. Where a training goes on,
+        CSVLogger appends to its file.
       verbose: 0: silent (events go to absl's log). 1: progress bar. 2: a line per epoch.
 
     Returns:
@@ -106,8 +108,13 @@ def fit(
 
     Raises:
       ValueError: Before training: a dataset that is batched, of unknown length or unsteady order;
-        `min_batch` above `batch_size`; a checkpoint of another model or other data; bad numbers; a strategy
-        of several replicas that is no MirroredStrategy.
+        `min_batch` above `batch_size`; a checkpoint of another model or other data, or a damaged one; bad numbers; a
+        `checkpoint_dir` that is no folder; a BackupAndRestore; a strategy of several replicas that is no
+        MirroredStrategy.
+        While training: the dataset that a function gives for an epoch is none of these.
+      TypeError: Before training: `model`, `x`, `callbacks` or `validation_data` of another type.
+      OSError: The checkpoint cannot be written, or read. The last complete one is still in place, and the
+        model is as it was after the last step.
       RuntimeError: Keras 2.
       tf.errors.ResourceExhaustedError: Out of memory at `min_batch`. The model is as it was at the
         last snapshot.
@@ -117,6 +124,7 @@ def fit(
       >>> ct.fit(model, images, labels, batch_size=256, epochs=20, checkpoint_dir="run1")
     """
     _keras.require_keras_3("tf_comptrain.fit", "Use model.fit")
+    fit_checks.check_model(model)
     batch_size = arguments.whole("batch_size", batch_size)
     epochs = arguments.whole("epochs", epochs)
     snapshot_every = arguments.whole("snapshot_every", snapshot_every)
@@ -126,16 +134,17 @@ def fit(
         raise ValueError(
             f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
         )
-    if not getattr(model, "compiled", False):
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
-    min_batch = max(min_batch, _checked_replicas(model, batch_size))
+    min_batch = max(min_batch, fit_checks.replicas(model, batch_size))
+    verbose = fit_checks.verbosity(verbose)
+    fit_checks.check_callbacks(callbacks)
+    fit_checks.check_validation(validation_data)
+    folder = None if checkpoint_dir is None else fit_checks.folder(checkpoint_dir)
     samples = Samples(x, y, sample_weight, shuffle, seed)
-    folder = None if checkpoint_dir is None else Path(checkpoint_dir)
     kept = None if folder is None else snapshot.read(folder)
     batch_size = _first_batch(batch_size, kept, callbacks)
     batches = samples.batches(0, 0, batch_size)
     _keras.build_for_fit(model, batches)
-    elastic = ElasticBatch(batch_size, samples.count, drop_remainder=False)
+    elastic = ElasticBatch(batch_size, samples.count(0), drop_remainder=False)
     calls = _keras.callback_list(model, callbacks, verbose, epochs, elastic.steps)
     run = _Run(model, samples, elastic, calls, snapshot_every, folder, min_batch, retries, verbose)
     run.validation_data = validation_data
@@ -176,11 +185,10 @@ class _Run:
 
     def train(self, epochs: int, kept: tuple[Snapshot, dict] | None) -> keras.callbacks.History:
         self.model.stop_training = False
-        self.callbacks.on_train_begin()
+        _keras.begin_training(self.callbacks, goes_on=kept is not None)
         # After on_train_begin: callbacks make variables there.
         self.about: dict[str, Any] = {
             "model": snapshot.signature(self.model),
-            "data": self.samples.about,
             "batch_size": self.elastic.first,
             "callbacks": snapshot.attributes(self.callbacks.callbacks),
         }
@@ -205,9 +213,9 @@ class _Run:
 
     def _continue(self, found: Snapshot, about: dict) -> Place:
         """Takes over a checkpoint; what its training had not changed itself is as this call says."""
-        _check_same(self.about, about, self.folder)
-        self.events = [Event(*event) for event in about["events"]]
         place = found.place
+        _check_same(self._about(place), about, self.folder)
+        self.events = [Event(*event) for event in about["events"]]
         if place.batch == about["batch_size"]:
             place = place._replace(batch=self.elastic.first)
         found = snapshot.with_given(found, about["callbacks"], self.about["callbacks"])
@@ -215,6 +223,7 @@ class _Run:
         return place
 
     def _epoch(self, epoch: int, resume: bool) -> dict:
+        self.elastic.samples = self.samples.count(epoch)
         self.model.reset_metrics()
         self.callbacks.on_epoch_begin(epoch)
         if resume:
@@ -256,7 +265,7 @@ class _Run:
             self.callbacks.on_train_batch_begin(step)
             logs = self.model.train_function(iterator)
             self.callbacks.on_train_batch_end(step + at_once - 1, logs)
-            done = min(self.place.samples + at_once * self.place.batch, self.samples.count)
+            done = min(self.place.samples + at_once * self.place.batch, self.elastic.samples)
             self.place = self.place._replace(step=step + at_once, samples=done)
             left -= at_once
             since += at_once
@@ -269,7 +278,7 @@ class _Run:
 
     def _left(self) -> int:
         """Batches of the epoch still to come: each has a sample for every replica."""
-        whole, rest = divmod(self.samples.count - self.place.samples, self.place.batch)
+        whole, rest = divmod(self.elastic.samples - self.place.samples, self.place.batch)
         return whole + (rest >= self.replicas)
 
     def _keep(self, place: Place) -> None:
@@ -280,7 +289,13 @@ class _Run:
 
     def _write(self) -> None:
         if self.folder is not None:
-            snapshot.write(self.snapshot, self.folder, {**self.about, "events": self.events})
+            about = {**self._about(self.place), "events": self.events}
+            snapshot.write(self.snapshot, self.folder, about)
+
+    def _about(self, place: Place) -> dict[str, Any]:
+        """What a checkpoint at that place must agree on."""
+        epoch = place.epoch if place.begun else max(place.epoch - 1, 0)
+        return {**self.about, "data": self.samples.about(epoch)}
 
     def _put_back(self, after_failure: bool = False) -> None:
         snapshot.restore(self.snapshot, self.model, self.callbacks.callbacks, after_failure)
@@ -377,21 +392,6 @@ class _Run:
             logging.info("%s", line)
 
 
-def _checked_replicas(model: keras.Model, batch_size: int) -> int:
-    strategy = model.distribute_strategy
-    replicas = strategy.num_replicas_in_sync
-    if replicas > 1 and not isinstance(strategy, tf.distribute.MirroredStrategy):
-        raise ValueError(
-            "ct.fit trains in one process, on one device or under a tf.distribute.MirroredStrategy. Received a "
-            f"model made under {type(strategy).__name__}: use model.fit."
-        )
-    if batch_size < replicas:
-        raise ValueError(
-            f"`batch_size` must be at least the number of replicas, {replicas}. Received: {batch_size}."
-        )
-    return replicas
-
-
 def _first_batch(batch_size: int, kept: tuple[Snapshot, dict] | None, callbacks: Any) -> int:
     """The batch size that the training begins with, or began with where it, or a callback, steers that since."""
     if kept is None:
@@ -413,7 +413,7 @@ def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:
     for what, value in ours["model"].items():
         other = theirs["model"].get(what)
         if other != value:
-            if isinstance(value, list):
+            if isinstance(value, list) and isinstance(other, list):
                 pairs = [pair for pair in zip(other, value) if pair[0] != pair[1]]
                 other, value = pairs[0] if pairs else (f"{len(other)} {what}", f"{len(value)} {what}")
             raise ValueError(

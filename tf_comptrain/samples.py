@@ -25,9 +25,6 @@ class Samples:
       sample_weight: With arrays.
       shuffle: Whether to shuffle; for a dataset also the buffer's size.
       seed: Of the order.
-
-    Attributes:
-      count: Samples in an epoch.
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any, shuffle: bool | int, seed: int):
@@ -37,12 +34,16 @@ class Samples:
         self.seed = arguments.whole("seed", seed, least=0)
         self._x = x
         self._arrays: Any = None
+        self._latest: tuple[int, tf.data.Dataset, int] | None = (
+            None  # what a function gave: epoch, data, samples
+        )
         if isinstance(x, tf.data.Dataset) or callable(x):
             if y is not None or sample_weight is not None:
                 raise ValueError(
                     "`y` and `sample_weight` must be left out where `x` is a dataset or a function."
                 )
-            self.count = _checked_count(x if isinstance(x, tf.data.Dataset) else self._epoch(0))
+            self._count = _checked_count(x, "`x`") if isinstance(x, tf.data.Dataset) else None
+            self.count(0)
         else:
             parts = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
             self._arrays = _checked_arrays(parts, x)
@@ -52,19 +53,23 @@ class Samples:
                     "`x`, `y` and `sample_weight` must hold the same number of samples, one or more. "
                     f"Received lengths {sorted(lengths)}."
                 )
-            self.count = lengths.pop()
+            self._count = lengths.pop()
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What a checkpoint must agree on, for its position to mean the same."""
-        return {"samples": self.count, "shuffle": self.shuffle, "seed": self.seed}
+    def count(self, epoch: int) -> int:
+        """Samples in an epoch: a function may give each another number."""
+        return self._given(epoch)[1] if self._count is None else self._count
+
+    def about(self, epoch: int) -> dict[str, Any]:
+        """What a checkpoint must agree on, for its position in that epoch to mean the same."""
+        return {"samples": self.count(epoch), "shuffle": self.shuffle, "seed": self.seed}
 
     def batches(self, epoch: int, start: int, batch: int) -> tf.data.Dataset:
         """The batches of an epoch after its first `start` samples."""
         if self._arrays is not None:
-            order = np.arange(self.count)
+            count = self.count(epoch)
+            order = np.arange(count)
             if self.shuffle:
-                order = np.random.default_rng([self.seed, epoch]).permutation(self.count)
+                order = np.random.default_rng([self.seed, epoch]).permutation(count)
             arrays = self._arrays
 
             def gather(indices):
@@ -77,18 +82,24 @@ class Samples:
 
     def _epoch(self, epoch: int) -> tf.data.Dataset:
         if not isinstance(self._x, tf.data.Dataset):
-            data = self._x(epoch)
-            if not isinstance(data, tf.data.Dataset):
-                raise TypeError(
-                    "A function given as `x` must return the tf.data.Dataset of an epoch. "
-                    f"Received: {type(data).__name__}."
-                )
-            return data
+            return self._given(epoch)[0]
         if not self.shuffle:
             return self._x
         buffer = _DEFAULT_BUFFER if self.shuffle is True else self.shuffle
         seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
         return self._x.shuffle(buffer, seed=seed, reshuffle_each_iteration=False)
+
+    def _given(self, epoch: int) -> tuple[tf.data.Dataset, int]:
+        """What the function gives for an epoch, and its samples. Asked once: two answers could differ."""
+        if self._latest is None or self._latest[0] != epoch:
+            data = self._x(epoch)
+            if not isinstance(data, tf.data.Dataset):
+                raise TypeError(
+                    "A function given as `x` must return the tf.data.Dataset of an epoch. "
+                    f"Received: {type(data).__name__} for epoch {epoch}."
+                )
+            self._latest = epoch, data, _checked_count(data, f"`x({epoch})`")
+        return self._latest[1:]
 
 
 def _checked_arrays(parts: tuple, x: Any) -> Any:
@@ -106,27 +117,27 @@ def _checked_arrays(parts: tuple, x: Any) -> Any:
     return arrays
 
 
-def _checked_count(data: tf.data.Dataset) -> int:
+def _checked_count(data: tf.data.Dataset, name: str) -> int:
     batching = "elastic_batch" if hasattr(data, "elastic") else _keras.batching_of(data)
     if batching is not None:
         raise ValueError(
-            "`x` must be a dataset of single samples: ct.fit makes the batches. Received a dataset that is "
+            f"{name} must be a dataset of single samples: ct.fit makes the batches. Received a dataset that is "
             f"batched already ({batching}). Leave out its .batch(...), or put .unbatch() behind it."
         )
     count = int(data.cardinality())
     if count < 0:
         length = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
         raise ValueError(
-            "`x` must be a dataset of known, finite length, for positions in it follow from that. Received "
+            f"{name} must be a dataset of known, finite length, for positions in it follow from that. Received "
             f"a dataset of {length} length. State it with "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), and leave out .repeat()."
         )
     if count == 0:
-        raise ValueError("`x` must hold at least one sample. Received an empty dataset.")
+        raise ValueError(f"{name} must hold at least one sample. Received an empty dataset.")
     unsteady = _keras.unsteady_shuffle_of(data)
     if unsteady is not None:
         raise ValueError(
-            f"`x` must give its samples in the same order each time it is read. Received a dataset with "
+            f"{name} must give its samples in the same order each time it is read. Received a dataset with "
             f"{unsteady}. Leave out its .shuffle(...), for ct.fit shuffles each epoch anew (`shuffle`, "
             "`seed`), or give it a seed and reshuffle_each_iteration=False."
         )

@@ -7,11 +7,7 @@ may be gone. So a snapshot only ever writes variables when it is put back, and n
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
-import sys
-import zipfile
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, checkpoint_file, plain_data
 from tf_comptrain.model import instrumentation, is_compressed
 
 _FILE = "training.ckpt"
-_FORMAT = 2
-_NOT_STATE = ("params",)  # of a callback: what this call of fit was given
+# Of a callback: what this call of fit was given, and what is of this process.
+_NOT_STATE = ("params", *_keras.PROCESS_ATTRIBUTES)
 
 
 class Place(NamedTuple):
@@ -89,7 +85,7 @@ def signature(model: keras.Model) -> dict[str, Any]:
         "compressed": handle is not None,
         "trained with AdaptiveErrorBound": handle is not None and handle.collecting is not None,
         "trained with AdaptiveBatchSize and a schedule": handle is not None and handle.pace is not None,
-        "variables": [f"{tf.as_dtype(v.dtype).name} {list(v.shape)}" for v in state_variables(model)],
+        "variables": [_described(variable) for variable in state_variables(model)],
     }
 
 
@@ -123,14 +119,33 @@ def with_given(
       snapshot: From `read`.
       then: The callbacks' attributes when the training began that the snapshot is of.
       now: Those at the beginning of this one.
+
+    Raises:
+      ValueError: A callback's state names a function or class that is not there.
     """
     begun, given = list(then), list(now)
     callbacks = []
     for name, found in snapshot.callbacks:
         before, ours = _taken(begun, name), _taken(given, name)
-        same = [k for k, code in found.items() if k in before and _text(before[k]) == _text(code)]
-        callbacks.append((name, {**found, **{k: ours[k] for k in same if k in ours}}))
+        merged = {}
+        for attribute, code in found.items():
+            if attribute not in before or not plain_data.same(before[attribute], code):
+                merged[attribute] = _checked_code(code, name, attribute)
+            elif attribute in ours:
+                merged[attribute] = ours[attribute]
+        callbacks.append((name, merged))
     return snapshot._replace(callbacks=tuple(callbacks))
+
+
+def _checked_code(code: Any, callback: str, attribute: str) -> Any:
+    try:
+        plain_data.decode(code)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The checkpoint has state of the callback {callback} that cannot be made here: `{attribute}`: {error}. "
+            "Define or import it before ct.fit, or choose another `checkpoint_dir`."
+        ) from None
+    return code
 
 
 def restore(
@@ -163,7 +178,7 @@ def restore(
     kept = list(snapshot.callbacks)
     for callback in callbacks:
         for name, code in _taken(kept, _class_of(callback)).items():
-            _set_attribute(callback, name, _decode(code))
+            _set_attribute(callback, name, plain_data.decode(code))
 
 
 def write(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> None:
@@ -172,63 +187,122 @@ def write(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> None:
     Args:
       snapshot: From `take`.
       folder: Made where it is missing.
-      about: Goes with it, and comes back from `read`: what JSON can say, and NumPy arrays.
+      about: Goes with it, and comes back from `read`: the entries of `_LAYOUT["about"]`.
+
+    Raises:
+      OSError: It could not be written: no space, no permission. The last complete one is still in place.
     """
-    arrays: list[np.ndarray] = []
-
-    def reference(array: np.ndarray) -> dict[str, Any]:
-        arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        return {"file": f"arr_{len(arrays) - 1}", "dtype": array.dtype.name, "shape": array.shape}
-
-    meta = json.dumps({"format": _FORMAT, "about": about, **snapshot._asdict()}, default=reference)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{_FILE}.tmp"
-    with open(temporary, "wb") as file:
-        np.savez(file, *arrays, meta=np.frombuffer(meta.encode(), np.uint8))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, folder / _FILE)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    checkpoint_file.write(folder / _FILE, {"about": about, **snapshot._asdict()})
 
 
 def read(folder: Path) -> tuple[Snapshot, dict[str, Any]] | None:
     """The last complete snapshot in a folder and what was said about it; None if there is none.
 
     Raises:
-      ValueError: The file is damaged, or of another version of this package.
+      ValueError: The file is damaged, or none that `write` makes, or of another version of this package.
+      OSError: It could not be read: no permission.
     """
     path = folder / _FILE
-    if not path.exists():
+    try:
+        meta = checkpoint_file.read(path)
+    except FileNotFoundError:
         return None
     try:
-        with np.load(path) as file:
+        return _checked(meta)
+    except Exception as error:  # as in checkpoint_file.read
+        raise checkpoint_file.refusal(path, error) from None
 
-            def array(found: dict[str, Any]) -> Any:
-                if found.keys() != {"file", "dtype", "shape"}:
-                    return found
-                values = file[found["file"]].tobytes()
-                return np.frombuffer(values, np.dtype(found["dtype"])).reshape(found["shape"])
 
-            text = file["meta"].tobytes()
-            version = json.loads(text)["format"]
-            if version != _FORMAT:
-                raise ValueError(f"format {version}, not {_FORMAT}")
-            meta = json.loads(text, object_hook=array)
-            return (
-                Snapshot(
-                    Place(*meta["place"]),
-                    tuple(meta["variables"]),
-                    meta["bound_scale"],
-                    tuple((name, found) for name, found in meta["callbacks"]),
-                ),
-                meta["about"],
-            )
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a checkpoint of ct.fit: {error}. Remove it to begin anew.") from None
+def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
+    """Snapshot and what was said about it, of which every part is as `write` would have written it."""
+    _check(meta, _LAYOUT, "the content")
+    about, scale = meta["about"], meta["bound_scale"]
+    if about["model"].get("variables") != [_described(array) for array in meta["variables"]]:
+        raise ValueError("the variables are not those of its model")
+    if about["model"].get("compressed") is not (scale is not None):
+        raise ValueError("the bounds are not those of its model")
+    callbacks = tuple((name, found) for name, found in meta["callbacks"])
+    return Snapshot(Place(*meta["place"]), tuple(meta["variables"]), scale, callbacks), about
+
+
+def _described(variable: Any) -> str:
+    """Type and shape of a variable, or of an array with its value."""
+    return f"{tf.as_dtype(variable.dtype).name} {list(variable.shape)}"
+
+
+def _check(value: Any, layout: Any, what: str) -> None:
+    """Raises ValueError unless a value is laid out so.
+
+    Args:
+      value: From JSON.
+      layout: A function: it must answer yes. A list of one layout: any number of such. A tuple: exactly those. A dict:
+        exactly those keys.
+      what: Names the value in the error.
+    """
+    if isinstance(layout, dict) and isinstance(value, dict) and value.keys() == layout.keys():
+        for key, part in layout.items():
+            _check(value[key], part, f"{what}, {key}")
+    elif isinstance(layout, list) and isinstance(value, list):
+        for item in value:
+            _check(item, layout[0], what)
+    elif isinstance(layout, tuple) and isinstance(value, list) and len(value) == len(layout):
+        for item, part in zip(value, layout):
+            _check(item, part, what)
+    elif not (callable(layout) and layout(value)):
+        raise ValueError(f"{what} is not as it was written")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_size(value: Any) -> bool:
+    return _is_count(value) and value > 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def _is_scale(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isfinite(value) and value > 0)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_attributes(value: Any) -> bool:
+    """Whether all can be decoded. What names refer to is looked up only where they are used."""
+    if not isinstance(value, dict):
+        return False
+    for code in value.values():
+        plain_data.decode(code, lambda module, name: None)
+    return True
+
+
+_ATTRIBUTES = [(_is_text, _are_attributes)]  # of each callback
+_LAYOUT = {
+    "about": {
+        "model": _is_mapping,  # `signature`
+        "data": _is_mapping,
+        "batch_size": _is_size,
+        "callbacks": _ATTRIBUTES,
+        "events": [(_is_text, _is_count, _is_count, _is_count, _is_size, _is_size, _is_text)],
+    },
+    "place": (_is_count, _is_count, _is_count, _is_size, _is_flag, _is_flag),
+    "variables": [_is_array],
+    "bound_scale": _is_scale,
+    "callbacks": _ATTRIBUTES,
+}
 
 
 def _class_of(callback: keras.callbacks.Callback) -> str:
@@ -236,12 +310,13 @@ def _class_of(callback: keras.callbacks.Callback) -> str:
 
 
 def _plain_attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """name -> code of the attributes that are numbers, strings, arrays and containers of those."""
+    """name -> code of the attributes that are plain data (`plain_data.encode`)."""
     found = {}
     for name, value in vars(callback).items():
         if name not in _NOT_STATE:
-            with contextlib.suppress(TypeError):  # a model, an open file: not state
-                found[name] = _encode(value)
+            # A model, an open file, a list that holds itself: not state.
+            with contextlib.suppress(TypeError, RecursionError):
+                found[name] = plain_data.encode(value)
     return found
 
 
@@ -251,19 +326,6 @@ def _taken(callbacks: list[tuple[str, dict[str, Any]]], name: str) -> dict[str, 
         if found == name:
             return callbacks.pop(index)[1]
     return {}
-
-
-def _text(code: Any) -> str:
-    """The same for equal codes, arrays included."""
-
-    def digest(array: np.ndarray) -> list:
-        return [
-            array.dtype.name,
-            array.shape,
-            hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest(),
-        ]
-
-    return json.dumps(code, default=digest)
 
 
 def _set_attribute(callback: keras.callbacks.Callback, name: str, value: Any) -> None:
@@ -277,48 +339,3 @@ def _set_attribute(callback: keras.callbacks.Callback, name: str, value: Any) ->
     else:
         with contextlib.suppress(AttributeError):  # a property without a setter
             setattr(callback, name, value)
-
-
-def _encode(value: Any) -> Any:
-    """JSON with arrays in it that `_decode` turns back into the same types.
-
-    Raises:
-      TypeError: Not plain data.
-    """
-    if value is None or isinstance(value, (bool, int, float, str)) and not isinstance(value, np.generic):
-        return value
-    if isinstance(value, (np.ndarray, np.generic)):
-        array = np.array(value)
-        if array.dtype.hasobject:
-            raise TypeError("object array")
-        return {"array": array, "scalar": isinstance(value, np.generic)}
-    if isinstance(value, dict):
-        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
-    if isinstance(value, (list, tuple)):
-        items = [_encode(item) for item in value]
-        if type(value) is list:
-            return items
-        if type(value) is tuple:
-            return {"tuple": items}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {"named": [type(value).__module__, type(value).__qualname__], "items": items}
-    raise TypeError(f"not plain data: {type(value).__name__}")
-
-
-def _decode(code: Any) -> Any:
-    if isinstance(code, list):
-        return [_decode(item) for item in code]
-    if not isinstance(code, dict):
-        return code
-    if "array" in code:
-        return code["array"][()] if code["scalar"] else code["array"].copy()
-    if "dict" in code:
-        return {_decode(k): _decode(v) for k, v in code["dict"]}
-    if "tuple" in code:
-        return tuple(_decode(item) for item in code["tuple"])
-    items = tuple(_decode(item) for item in code["items"])
-    module, name = code["named"]
-    found: Any = getattr(sys.modules.get(module), name, None)
-    if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields"):
-        return found(*items)
-    return items

@@ -5,7 +5,9 @@ has this model?) and performs the few acts that need private attributes.
 """
 
 from tf_comptrain._keras.fitting import (
+    PROCESS_ATTRIBUTES,
     batching_of,
+    begin_training,
     build_for_fit,
     callback_list,
     distributed,
@@ -103,6 +105,7 @@ __all__ = [
     "KERAS_3",
     "NOT_TRAINING",
     "OPERATION",
+    "PROCESS_ATTRIBUTES",
     "VARIABLES",
     "BackwardPass",
     "FirstRun",
@@ -114,6 +117,7 @@ __all__ = [
     "application_layers",
     "batch_norm_extras",
     "batching_of",
+    "begin_training",
     "build_for_fit",
     "build_for_step",
     "build_optimizer",

@@ -21,6 +21,8 @@ if KERAS_3:
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter as _DatasetAdapter
 
 _scopes = threading.local()
+# Attributes of callbacks that say what this process is doing (TensorBoard's profiler), not how far a training is.
+PROCESS_ATTRIBUTES = ("_is_tracing", "_profiler_started")
 
 
 def batching_of(dataset: tf.data.Dataset) -> str | None:
@@ -151,6 +153,17 @@ def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int,
         steps=steps,
         model=model,
     )
+
+
+def begin_training(callbacks: Any, goes_on: bool) -> None:
+    """`on_train_begin`. Where a training goes on, CSV logs are appended to: they hold the epochs before."""
+    logs = [callback for callback in callbacks.callbacks if isinstance(callback, keras.callbacks.CSVLogger)]
+    given = [log.append for log in logs]
+    for log in logs:
+        log.append = log.append or goes_on
+    callbacks.on_train_begin()
+    for log, append in zip(logs, given):
+        log.append = append
 
 
 def show_steps(callbacks: Any, steps: int) -> None:
