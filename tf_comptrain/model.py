@@ -13,12 +13,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
-from tf_comptrain.plan import Plan, StorageChoice, plan_model
+from tf_comptrain.graph import HeldTensors
+from tf_comptrain.plan import KEPT_BY_CHOICE, Plan, StorageChoice, plan_model
 from tf_comptrain.prediction import predicted_rows
 from tf_comptrain.report import Report
 from tf_comptrain.rules import METHODS, Context
 from tf_comptrain.storage import (
     COMPRESS,
+    KEEP,
     RECOMPUTE,
     GradientStatistics,
     RateChange,
@@ -123,6 +125,25 @@ def _arranged(
     return positional, given
 
 
+class _Kept:
+    """Override of `call` of a layer whose tensors the user wants kept: says which operations are its."""
+
+    def __init__(self, layer: keras.layers.Layer, held: HeldTensors):
+        self._layer = weakref.ref(layer)
+        self._held = weakref.ref(held)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        layer: Any = self._layer()
+        held = self._held()
+        if tf.executing_eagerly() or held is None:
+            return _keras.class_call(layer)(layer, *args, **kwargs)
+        graph = tf.compat.v1.get_default_graph()
+        before = len(graph.get_operations())
+        result = _keras.class_call(layer)(layer, *args, **kwargs)
+        held.keep(graph, graph.get_operations()[before:])
+        return result
+
+
 class _OwnCode:
     """Override of `call` that marks the code of a layer of the user's."""
 
@@ -149,6 +170,8 @@ class Instrumentation:
       bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
         ones.
       rate_changes: Under XLA: every time that values were out of a stream's range, in order.
+      held: What is held of the traced steps, beyond what the rules of layers hold; None where nothing is.
+      kept: Layers that were told to keep their tensors.
       frozen: By path, layers that were not trained when the model was compressed, and so are plain.
     """
 
@@ -166,6 +189,8 @@ class Instrumentation:
         self.bound_scale = 1.0
         self.rate_changes: list[RateChange] = []
         self.frozen: dict[str, Any] = {}
+        self.held: HeldTensors | None = None
+        self.kept: list[Any] = []
 
     def all_instruments(self) -> dict[keras.layers.Layer, Instrument]:
         return {**self.instruments, **self.wrapped}
@@ -178,10 +203,19 @@ class Instrumentation:
             for site in instrument.context.sites.values()
         }
 
+    def all_sites(self) -> list[Site]:
+        """Those of `sites`, and those of the traced steps."""
+        return [*self.sites().values(), *(self.held.sites.values() if self.held else ())]
+
+    def codec_states(self) -> list:
+        """The variables that codecs carry from step to step."""
+        own = [site.state for site in self.sites().values()]
+        return own if self.held is None else [self.held.table.variable, *own]
+
     def reset_bounds(self) -> None:
         """Returns every site to the bound that `compress_model` gave it."""
         self.bound_scale = 1.0
-        for site in self.sites().values():
+        for site in self.all_sites():
             site.reset_bound()
 
     def raise_rates(self) -> list[RateChange]:
@@ -191,7 +225,7 @@ class Instrumentation:
           The streams whose rate rises as soon as the step is traced anew.
         """
         changes = []
-        for site in self.sites().values():
+        for site in self.all_sites():
             change = site.raise_rate()
             if change is None:
                 continue
@@ -245,6 +279,8 @@ class Instrumentation:
 # model -> Instrumentation: by compress_model, or of models that have wrappers alone.
 _instrumented: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _wrapped: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# Set from the first compressed model on.
+_watching: _keras.on_gradients | None = None
 
 
 def instrumentation(model: keras.Model) -> Instrumentation:
@@ -372,17 +408,45 @@ def compress_model(
             _keras.set_call(layer, _OwnCode(layer))
     wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
     handle = Instrumentation(instruments, report, wrapped)
+    if storage != KEEP:
+        handle.held = _held_tensors(model, chosen_codec, bound)
+        for plan in plans:
+            if plan.reason == KEPT_BY_CHOICE and not _keras.has_own_call(plan.layer):
+                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held))
+                handle.kept.append(plan.layer)
     handle.frozen = {
         plan.path: plan.layer
         for plan in plans
         if plan.rule is None and not getattr(plan.layer, "trainable", True)
     }
-    if instruments:
+    if instruments or handle.held is not None:
         _keras.override_train_step(model)
         _keras.watch_steps(model, lambda: bool(handle.raise_rates()), handle.warn_of_unfrozen)
     _instrumented[model] = handle
     _keras.forget_traces(model)
     return report
+
+
+def _held_tensors(model: keras.Model, codec: Codec, bound: ErrorBound | None) -> HeldTensors:
+    global _watching
+    if _watching is None:
+        _watching = _keras.on_gradients(_rewire)
+        _watching.begin()
+    reference = weakref.ref(model)
+    with _keras.strategy_scope(model):
+        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []))
+
+
+def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
+    """Holds what crosses into a backward pass that reads variables of a compressed model."""
+    if _keras.why_step_plain() is not None or not backward.seeds:
+        return {}
+    for handle in list(_instrumented.values()):
+        held = handle.held
+        if held is not None and held.is_of(backward.graph):
+            if _codec_obstacle(held.codec, _keras.under_xla()) is None:
+                return held.rewire(backward)
+    return {}
 
 
 def restore_model(model: keras.Model) -> None:
@@ -397,6 +461,8 @@ def restore_model(model: keras.Model) -> None:
         )
     for layer, instrument in _instrumented[model].instruments.items():
         _keras.reset_call(layer, instrument.rule.method)
+    for layer in _instrumented[model].kept:
+        _keras.reset_call(layer)
     for layer in _keras.own_code_layers(model):
         if isinstance(vars(layer).get("call"), _OwnCode):  # else what a wrapper, or the user, has set
             _keras.reset_call(layer)

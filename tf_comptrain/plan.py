@@ -13,6 +13,7 @@ from tf_comptrain.storage import BITMASK, COMPRESS, FUSED, KEEP, NOTHING, RECOMP
 
 StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
 _CHOICES = (COMPRESS, RECOMPUTE, BITMASK, FUSED, KEEP)
+KEPT_BY_CHOICE = "storage='keep'"
 _RECOMPUTED = "runs again, inside tf_comptrain.Recompute"
 _SHARED = "compressed already, with another model that has this layer"
 _UNGRADED = "no gradient reaches it: nothing up to it is trained"
@@ -173,10 +174,10 @@ def _check_offered(path: str, layer: Any, choice: str) -> None:
 
 def _plan_layer(path: str, layer: keras.layers.Layer, opaque: str, choice: str | None) -> Plan:
     rule = None if opaque else find_rule(layer)
+    if choice == KEEP:
+        return Plan(layer, path, KEEP, None, KEPT_BY_CHOICE)
     if rule is None:
         return Plan(layer, path, KEEP, None, opaque or _why_no_rule(layer))
-    if choice == KEEP:
-        return Plan(layer, path, KEEP, None, "storage='keep'")
     obstacle = rule.obstacle(layer)
     if obstacle:
         return Plan(layer, path, KEEP, None, obstacle)

@@ -69,8 +69,8 @@ def state_variables(model: keras.Model) -> list:
     if is_compressed(model):
         handle = instrumentation(model)
         variables += [variable for variable in (handle.collecting, handle.pace) if variable is not None]
+        variables += handle.codec_states()
         for site in handle.sites().values():
-            variables.append(site.state)
             if site.statistics is not None:
                 variables += [site.statistics.output, site.statistics.weight]
     return [part for variable in variables for part in _keras.replica_parts(variable)]

@@ -71,6 +71,7 @@ from tf_comptrain._keras.scopes import (
     under_xla,
     watched,
     why_plain,
+    why_step_plain,
 )
 from tf_comptrain._keras.tapes import BackwardPass, on_gradients
 from tf_comptrain._keras.training import (
@@ -196,4 +197,5 @@ __all__ = [
     "watch_steps",
     "watched",
     "why_plain",
+    "why_step_plain",
 ]

@@ -82,6 +82,15 @@ def why_plain() -> str | None:
     return device_obstacle()
 
 
+def why_step_plain() -> str | None:
+    """Why the gradient that a tape takes now has to be left as plain Keras has it; None when it need not."""
+    if getattr(_scopes, "plain", False):
+        return "measured as plain Keras"
+    if getattr(_scopes, "training", None) is False:
+        return NOT_TRAINING
+    return device_obstacle()
+
+
 @contextlib.contextmanager
 def own_code_scope() -> Iterator[None]:
     """Around the `call` of a layer of the user's that calls other layers."""

@@ -83,5 +83,5 @@ class MemoryLogger(keras.callbacks.Callback):
     def _read_streams(self) -> int:
         if not is_compressed(self.model):
             return 0
-        sites = instrumentation(self.model).sites().values()
+        sites = instrumentation(self.model).all_sites()
         return int(sum(site.read_state().stream_bytes for site in sites if site.holder is site))

@@ -65,6 +65,7 @@ class HeldTensors:
       variables: Returns the model's variables as they are now: a step that reads one of them is the model's.
 
     Attributes:
+      codec: As given.
       table: Its `StateTable`.
       sites: By name.
       crossings: What crossed in the step that was traced last, in order.
@@ -74,7 +75,7 @@ class HeldTensors:
         self.table = StateTable()
         self.sites: dict[str, Site] = {}
         self.crossings: tuple[Crossing, ...] = ()
-        self._codec = codec
+        self.codec = codec
         self._bound = bound
         self._variables = variables
         self._kept: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
@@ -105,8 +106,8 @@ class HeldTensors:
         return self.sites[name]
 
     def _coder(self) -> Codec:
-        dithered = f"{self._codec.format}+dither"
-        return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self._codec
+        dithered = f"{self.codec.format}+dither"
+        return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
 
 
 class _Step:

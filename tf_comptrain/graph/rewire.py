@@ -307,7 +307,7 @@ class _Rewiring:
         second = [
             op
             for op in self.gradients.readers_of(gate)
-            if op.name not in first and all([self.order.put(reader, op) for reader in first.values()])
+            if op.name not in first and all(self.order.put(reader, op) for reader in first.values())
         ]
         if second and _keras.under_xla():
             self._fence(gate, list(first.values()), second)

@@ -19,7 +19,7 @@ def state_restored(model: keras.Model) -> Iterator[None]:
     """
     variables = _keras.step_variables(model)
     if is_compressed(model):
-        variables += [site.state for site in instrumentation(model).sites().values()]
+        variables += instrumentation(model).codec_states()
     values = [v.numpy() for v in variables]
     try:
         yield
