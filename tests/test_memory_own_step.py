@@ -1,5 +1,7 @@
 """Memory of models with a train step of their own: what is measured is that step, and the model is left as it was."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -235,3 +237,38 @@ def test_what_crosses_in_ordinary_models(build, plain_bytes, zvc_bytes):
     assert ct.memory.saved_bytes(model, x, y) == plain_bytes
     ct.compress_model(model, codec="zvc")
     assert ct.memory.saved_bytes(model, x, y) == pytest.approx(zvc_bytes, rel=1e-3)
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {"loss": loss}
+
+
+def _measured_on_two_replicas(queue):
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    x, y = images(8)
+    for own in (False, True):
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            model = small_cnn()
+            model = compiled(OwnStep(model.inputs, model.outputs) if own else model)
+        step = ct.memory.measure_step(model, x, y, steps=1)
+        loss = model.fit(x, y, verbose=0).history["loss"][0]
+        queue.put((step.saved_bytes, float(loss)))
+
+
+def test_replicas_each_hold_the_batch():
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_measured_on_two_replicas, args=(queue,))
+    process.start()
+    found = [queue.get(timeout=300) for _ in range(2)]
+    process.join()
+    for saved_bytes, loss in found:
+        assert saved_bytes == 2 * 1_198_788
+        assert np.isfinite(loss)

@@ -43,13 +43,16 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
 
 def build_for_step(model: keras.Model, x: Any, y: Any) -> None:
     """Makes every variable of a train step now (weights, slots, metrics), so that all exist before one runs."""
-    if has_own_train_step(model):
+    distributed = getattr(model, "_distribute_strategy", None) is not None
+    if (
+        has_own_train_step(model) and not distributed
+    ):  # replicas make none; Keras builds the model there as below
         trace_train_step(model, x, y)  # what it calls, and with which optimizers, only it knows
         return
-    if KERAS_3 and not all(layer.built for layer in sublayers(model)):
-        with strategy_scope(model):
+    with strategy_scope(model):
+        if KERAS_3 and not all(layer.built for layer in sublayers(model)):
             model._symbolic_build(data_batch=(x, y))
-    build_optimizer(model)
+        build_optimizer(model)
 
 
 def trace_train_step(
