@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import weakref
 from collections.abc import Sequence
@@ -13,13 +14,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
-from tf_comptrain.graph import HeldTensors
+from tf_comptrain.graph import HeldTensors, base_of
 from tf_comptrain.plan import KEPT_BY_CHOICE, Plan, StorageChoice, plan_model
 from tf_comptrain.prediction import predicted_rows
 from tf_comptrain.report import Report
 from tf_comptrain.rules import METHODS, Context
 from tf_comptrain.storage import (
     COMPRESS,
+    FUSED,
     KEEP,
     RECOMPUTE,
     GradientStatistics,
@@ -126,21 +128,33 @@ def _arranged(
 
 
 class _Kept:
-    """Override of `call` of a layer whose tensors the user wants kept: says which operations are its."""
+    """Override of `call` of a layer whose tensors the user wants kept: says which those are.
 
-    def __init__(self, layer: keras.layers.Layer, held: HeldTensors):
+    Args:
+      layer: The layer or operation.
+      held: What would hold them.
+      call: What is called; None: the layer's own code.
+    """
+
+    compresses = True
+
+    def __init__(self, layer: Any, held: HeldTensors, call: Instrument | None = None):
         self._layer = weakref.ref(layer)
         self._held = weakref.ref(held)
+        self._call = call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         layer: Any = self._layer()
         held = self._held()
+        call = self._call or functools.partial(_keras.class_call(layer), layer)
         if tf.executing_eagerly() or held is None:
-            return _keras.class_call(layer)(layer, *args, **kwargs)
+            return call(*args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
-        result = _keras.class_call(layer)(layer, *args, **kwargs)
+        result = call(*args, **kwargs)
         held.keep(graph, graph.get_operations()[before:])
+        read = [tensor for tensor in tf.nest.flatten((args, kwargs)) if isinstance(tensor, tf.Tensor)]
+        held.keep(graph, [base_of(tensor).op for tensor in read])
         return result
 
 
@@ -411,8 +425,9 @@ def compress_model(
     if storage != KEEP:
         handle.held = _held_tensors(model, chosen_codec, bound)
         for plan in plans:
-            if plan.reason == KEPT_BY_CHOICE and not _keras.has_own_call(plan.layer):
-                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held))
+            instrument = instruments.get(plan.layer)
+            if plan.storage == FUSED or plan.reason == KEPT_BY_CHOICE and not _keras.has_own_call(plan.layer):
+                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held, instrument))
                 handle.kept.append(plan.layer)
     handle.frozen = {
         plan.path: plan.layer

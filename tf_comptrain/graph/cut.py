@@ -41,10 +41,12 @@ class Choice(NamedTuple):
     Attributes:
       saved: By reference: tensors that are held, in one form or another.
       exact: By reference: those of them that no error may reach.
+      is_free: Whether a tensor is there anyway: a weight, a constant, the batch, or made in the backward pass.
     """
 
     saved: set
     exact: set
+    is_free: Callable[[tf.Tensor], bool]
 
 
 def element_count(tensor: tf.Tensor) -> int:
@@ -142,7 +144,7 @@ class _Cut:
             else:
                 for operand in tensor.op.inputs:
                     self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
-        return Choice(self._minimum(source, sink), self._exact)
+        return Choice(self._minimum(source, sink), self._exact, self._is_free)
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""
@@ -160,7 +162,9 @@ class _Cut:
         return is_small(tensor) or self._is_exact_by_nature(tensor)
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
-        return is_free(tensor) or self._made_late(tensor.op) and not sensitivity.is_cheap(tensor.op.type)
+        if is_free(tensor) or self._made_late(tensor.op) and not sensitivity.is_cheap(tensor.op.type):
+            return True
+        return self._ingredients(tensor) == 0  # TensorFlow computes it once for all steps
 
     def _require_exact(self, tensor: tf.Tensor) -> None:
         if not self._is_free(tensor):

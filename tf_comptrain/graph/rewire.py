@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.cut import base_of, choose, is_free, is_small, plain_bytes
+from tf_comptrain.graph.cut import base_of, choose, is_small, plain_bytes
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.reads import GradientOperations, Read, is_elementwise
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
@@ -143,7 +143,7 @@ class _Rewiring:
         waiting = [(base_of(read.tensor), read.need, read.op.type) for read in reads]
         while waiting:
             tensor, need, reader = item = waiting.pop()
-            if (tensor.ref(), need, reader) in seen or is_free(tensor):
+            if (tensor.ref(), need, reader) in seen or self.choice.is_free(tensor):
                 continue
             seen.add((tensor.ref(), need, reader))
             if tensor.ref() in self.choice.saved:
@@ -172,7 +172,7 @@ class _Rewiring:
         if base is not tensor:
             again = self._restore(base, gate)
             return tensor if again is base else again
-        if is_free(tensor):
+        if self.choice.is_free(tensor):
             return tensor
         if tensor.ref() in self.choice.saved:
             stream = self._stream(tensor)
@@ -200,7 +200,7 @@ class _Rewiring:
         TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
         do so in the forward pass.
         """
-        if operand.ref() in self._late or is_free(operand):
+        if operand.ref() in self._late or self.choice.is_free(operand):
             return operand
         key = (operand.ref(), gate.ref(), "late")
         if key not in self._restored:
@@ -264,7 +264,7 @@ class _Rewiring:
         note = SMALL if is_small(base) else self.streams.why_plain(base)
         if self.backward.recorded:
             note = "a gradient of the gradient is taken"
-        if self._is_of_backward_pass(base.op) or is_free(base):
+        if self._is_of_backward_pass(base.op) or self.choice.is_free(base):
             return
         if stream is not None and base.ref() in self.masked:
             with tf.device(op.device):

@@ -149,26 +149,16 @@ def _crossing(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
     numbers = {op.name: number for number, op in enumerate(_operations())}
     found: dict = {}
     for backward in passes:
-        if backward.graph is tf.compat.v1.get_default_graph() and not _is_inside_another(backward, passes):
-            found.update(_read_before(backward, numbers))
+        if backward.graph is tf.compat.v1.get_default_graph():
+            found.update(_read_before(backward))
     return sorted(found.values(), key=lambda tensor: (numbers[tensor.op.name], tensor.value_index))
 
 
-def _is_inside_another(backward: _keras.BackwardPass, passes: Sequence[_keras.BackwardPass]) -> bool:
-    """Whether it is a gradient taken inside of a custom gradient, whose forward pass is backward as well."""
-    return any(
-        other is not backward
-        and other.graph is backward.graph
-        and other.start <= backward.start
-        and backward.stop <= other.stop
-        for other in passes
-    )
-
-
-def _read_before(backward: _keras.BackwardPass, numbers: dict[str, int]) -> dict:
+def _read_before(backward: _keras.BackwardPass) -> dict:
     """By reference: outputs of earlier operations that those leading to the gradients read."""
     found: dict = {}
     seen: set[str] = set()
+    forward = _forward(backward)
     waiting = [
         (gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient).op
         for gradient in backward.gradients
@@ -176,7 +166,7 @@ def _read_before(backward: _keras.BackwardPass, numbers: dict[str, int]) -> dict
     ]
     while waiting:
         op = waiting.pop()
-        if op.name in seen or numbers[op.name] < backward.start:
+        if op.name in seen or op.name in forward:
             continue
         seen.add(op.name)
         waiting.extend(t.op for t in op.inputs)
@@ -184,11 +174,25 @@ def _read_before(backward: _keras.BackwardPass, numbers: dict[str, int]) -> dict
         if op.type in _SHAPE_ONLY:
             continue
         for tensor in op.inputs:
-            if numbers[tensor.op.name] < backward.start:
+            if tensor.op.name in forward:
                 base = _base(tensor)
                 if base.op.type not in _NOT_SAVED and base.dtype not in (tf.resource, tf.variant):
                     found[base.ref()] = base
     return found
+
+
+def _forward(backward: _keras.BackwardPass) -> set[str]:
+    """Names of the operations of the forward pass, with what holds its tensors, which is made after the gradient."""
+    operations = backward.graph.get_operations()
+    late = {seed.op.name for seed in backward.seeds}
+    forward = {op.name for op in operations[: backward.start]}
+    for number, op in enumerate(operations[backward.start :], backward.start):
+        before = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+        if any(other.name in late for other in before):
+            late.add(op.name)
+        elif number >= backward.stop:
+            forward.add(op.name)
+    return forward
 
 
 def _base(tensor: tf.Tensor) -> tf.Tensor:
