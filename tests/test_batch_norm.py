@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow import keras
 
+import tf_comptrain as ct
 from tf_comptrain import codecs, native
 
 PLANE = codecs.get("plane")
@@ -98,3 +99,28 @@ def test_no_second_gradient():
         dx, _, _ = PLANE.batch_norm_gradient(stream, dy, *rest)
     with pytest.raises(LookupError, match="first-order gradients only"):
         tape.gradient(dx, dy)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "float16"])
+def test_trains_where_all_is_16_bit(policy):
+    keras.utils.set_random_seed(0)
+    norm = keras.layers.BatchNormalization(dtype=policy)
+    model = keras.Sequential([keras.Input((8, 8, 16), dtype=policy), norm])
+    x = tf.cast(tf.random.stateless_normal((8, 8, 8, 16), (1, 2)), policy)
+    weights = model.get_weights()
+
+    @tf.function
+    def compute(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.cast(model(x, training=True), tf.float32) ** 3)
+        return tape.gradient(loss, [x, *(v.value for v in norm.trainable_variables)])
+
+    def run():
+        model.set_weights(weights)
+        return [tf.cast(t, tf.float32) for t in (*compute(x), *(v.value for v in norm.variables))]
+
+    plain = run()
+    ct.compress_model(model, codec="zvc")
+    for found, expected in zip(run(), plain):
+        assert tf.norm(found - expected) <= 1e-2 * tf.norm(expected) + 1e-2

@@ -342,12 +342,17 @@ def test_a_model_or_layer_is_compressed_once():
     with pytest.raises(ValueError, match="compressed already"):
         ct.compress_model(model)
     shared = keras.Model(model.inputs, model.get_layer("pool").output, name="trunk")
-    with pytest.raises(ValueError, match="instrumented already"):
-        ct.compress_model(shared)
-    with pytest.raises(TypeError, match="keras.Model"):
-        ct.compress_model(model.layers[1])
     with pytest.raises(ValueError, match="not compressed"):
         ct.restore_model(shared)
+    with pytest.raises(TypeError, match="keras.Model"):
+        ct.compress_model(model.layers[1])
+    assert {row.note for row in ct.compress_model(shared).rows} == {
+        "compressed already, with another model that has this layer"
+    }
+    by_hand = small_cnn()
+    by_hand.layers[1].__dict__["call"] = lambda x: x
+    with pytest.raises(ValueError, match="of its own"):
+        ct.compress_model(by_hand)
 
 
 def grouped_cnn():

@@ -145,6 +145,7 @@ CASES = {
     "RandomContrast": Case("RandomContrast", {"factor": 0.5, "seed": 1, "value_range": (0, 1)}, ((6, 6, 3),)),
     "RandomBrightness": Case("RandomBrightness", {"factor": 0.2, "seed": 1, "value_range": (0, 1)}, ((6, 6, 3),)),
 }  # fmt: skip
+_LOOPS = ("SimpleRNN", "LSTM", "GRU", "Bidirectional")
 CLASSES = {case.layer for case in CASES.values()} | {"LSTMCell", "StackedRNNCells"}  # those inside RNN
 
 
@@ -160,7 +161,7 @@ def dtype_policy(policy: str):
 
 def ways_of(case: Case) -> list[str]:
     ways = ["positional"]
-    if len(case.shapes) == 1 or not case.spread:
+    if not case.spread and not (case.layer in _LOOPS and case.mask):  # whose graphs are large
         ways.append("keyword")
     if case.mask is not None:
         ways.append("mask")

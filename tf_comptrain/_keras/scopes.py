@@ -243,7 +243,8 @@ class FirstRun:
     variables as they are then. In a traced graph the layer is not kept alive by it: a graph can outlive it.
 
     Attributes:
-      values: Of all variables of the layer and of those inside it; an operation that is no layer has none.
+      values: Of all floating variables of the layer and of those inside it, to differentiate by; an operation
+        that is no layer has none.
     """
 
     def __init__(self, layer: Any):
@@ -251,9 +252,11 @@ class FirstRun:
         variables = layer.variables if KERAS_3 and isinstance(layer, keras.layers.Layer) else []
         variables = [variable for variable in variables if variable._value is not None]
         with _backend.AutocastScope(None) if KERAS_3 else contextlib.nullcontext():
-            self.values = [tf.convert_to_tensor(variable.value) for variable in variables]
+            read = [(weakref.ref(v), tf.convert_to_tensor(v.value)) for v in variables]
+        self.values = [value for _, value in read if value.dtype.is_floating]
+        self._variables = [variable for variable, value in read if value.dtype.is_floating]
+        self._seeds = [(variable, value) for variable, value in read if not value.dtype.is_floating]
         self._layer = weakref.ref(layer)
-        self._variables = [weakref.ref(variable) for variable in variables]
         self._alive = (layer, variables) if tf.executing_eagerly() else None
 
     @contextlib.contextmanager
@@ -280,7 +283,7 @@ class FirstRun:
                 (v(), value) for v, value in zip(self._variables, self.values)
             ]
             read += [(variable, value) for variable, value in own if not variable.trainable]
-        read = [(v, value if value.dtype.is_floating else _gated(value, gate)) for v, value in read]
+        read += [(v(), _gated(value, gate)) for v, value in self._seeds]
         previous = getattr(_scopes, "replaying", False)
         _scopes.replaying = previous or block
         try:

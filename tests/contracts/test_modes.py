@@ -1,0 +1,142 @@
+"""The contract of public layers under other dtype policies, compilers, strategies, and eagerly: one call of each."""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from public_layers import CASES, Comparison, cosine, largest_difference
+
+STORAGES: dict = {"zvc": {"codec": "zvc"}, "default": {}}  # "keep" is plain Keras in every mode
+LOOPS = ("RNN", "LSTM", "GRU", "Bidirectional", "TimeDistributed")  # kept plain whatever the mode
+WITHOUT_LOOPS = tuple(name for name in CASES if not any(loop in CASES[name].layer for loop in LOOPS))
+
+
+def without_xla() -> set[str]:
+    """Cases whose layers XLA does not compile, in plain Keras."""
+    return {name for name in WITHOUT_LOOPS if CASES[name].layer.startswith(("Random", "AdaptiveMax"))}
+
+
+class Mode(NamedTuple):
+    """How the layers are run.
+
+    Attributes:
+      policy: Dtype policy.
+      run: As in `Comparison`.
+      rounded: How far zvc may be from plain: a rounding of the compute type where a kernel of this library rounds.
+      without: Cases that plain Keras does not run so.
+    """
+
+    policy: str = "float32"
+    run: Any = tf.function
+    rounded: float = 1e-4
+    without: Any = frozenset
+
+
+MODES = {
+    "mixed_bfloat16": Mode("mixed_bfloat16", rounded=3e-2),
+    "mixed_float16": Mode("mixed_float16", rounded=4e-3),
+    "bfloat16": Mode("bfloat16", rounded=3e-2),
+    "jit_compile": Mode(run=functools.partial(tf.function, jit_compile=True), without=without_xla),
+    "run_eagerly": Mode(run=lambda fn: fn),
+}
+# Of equal maxima, which 16-bit values have, plain Keras gives each a share of the gradient, and codec ops the first.
+TIES = ("GlobalMaxPooling", "AdaptiveMaxPooling")
+
+
+def differences(comparison: Comparison) -> dict[str, dict[str, list]]:
+    """By storage and case: [what failed, largest difference, where, cosine of the gradients, all finite]."""
+    answer: dict[str, dict[str, list]] = {}
+    for storage, options in STORAGES.items():
+        found, failed = comparison.compressed(**options)
+        answer[storage] = {
+            name: [
+                failed.get(name),
+                *((0.0, "") if name in failed else largest_difference(found[name], expected)),
+                1.0 if name in failed else cosine(found[name], expected),
+                all(np.isfinite(value).all() for value in found[name].values()),
+            ]
+            for name, expected in comparison.plain.items()
+            if name not in comparison.skipped
+        }
+    return answer
+
+
+@pytest.fixture
+def quick_graphs():
+    """Without the graph's optimizer, which test_public_layers.py has, and which takes most of the time."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
+
+
+def of_mode(mode):
+    if mode == "mirrored":
+        command = [sys.executable, "-c", MIRRORED]
+        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr[-3000:]
+        return json.loads(result.stdout.splitlines()[-1])
+    chosen = MODES[mode]
+    left_out = chosen.without()
+    names = [name for name in WITHOUT_LOOPS if name not in left_out]
+    comparison = Comparison(names, chosen.policy, ["positional"], chosen.run)
+    skipped = {**comparison.skipped, **dict.fromkeys(left_out, "not compiled by XLA")}
+    return {"skipped": skipped, **differences(comparison)}
+
+
+MIRRORED = """
+import json
+import sys
+from pathlib import Path
+
+import tensorflow as tf
+
+sys.path.insert(0, str(Path.cwd().parent))
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from public_layers import Comparison
+from test_modes import WITHOUT_LOOPS, differences
+
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def run(compute):
+    @tf.function
+    def step(inputs):
+        outputs, grads = strategy.run(compute, (inputs,))
+        local = strategy.experimental_local_results
+        return tf.nest.map_structure(lambda value: tf.stack(local(value)), (outputs, grads))
+
+    return step
+
+
+with strategy.scope():
+    comparison = Comparison(WITHOUT_LOOPS, ways=["positional"], run=run)
+    print(json.dumps({"skipped": comparison.skipped, **differences(comparison)}))
+"""
+
+
+@pytest.mark.parametrize("mode", [*MODES, "mirrored"])
+def test_layers_train_as_plain_keras_has_them(mode, quick_graphs):
+    answer = of_mode(mode)
+    assert len(answer["skipped"]) <= 12, answer["skipped"]
+    rounded = MODES[mode].rounded if mode in MODES else 1e-4
+    wrong = {}
+    for storage in STORAGES:
+        for case, (failed, difference, where, angle, finite) in answer[storage].items():
+            ties = "float16" in mode and CASES[case].layer.startswith(TIES)
+            if failed:
+                wrong[storage, case] = failed
+            elif storage == "default" or ties:
+                if not (finite and angle > 0.9):
+                    wrong[storage, case] = f"cosine {angle:.3f}, finite: {finite}"
+            elif not difference <= rounded:
+                wrong[storage, case] = f"{where}: {difference:.1e}"
+    assert not wrong
