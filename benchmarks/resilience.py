@@ -1,18 +1,23 @@
 """Kills and out-of-memory events: does every training finish, with the weights of one undisturbed?
 
     python benchmarks/resilience.py --kills 20 --ooms 20
+    python benchmarks/resilience.py --kills 40 --ooms 0 --callbacks all
 
 Kills: a child process trains with `ct.fit(checkpoint_dir=...)`, gets SIGKILL at a random moment and
 is started again, until it finishes; a new training begins while kills are left. Out of memory: one
 training in which random steps fail at a random layer, forward or backward (on the executor a kernel
 that raises, under XLA a real allocation of 256 TB), and are replayed at the same batch size. All
-under op determinism; weights are compared bit for bit. Both modes: executor (compressed model) and
-XLA (plain layers). Exits with 1 if a training does not finish or its weights differ.
+under op determinism; weights, history and callbacks' state are compared bit for bit. `--callbacks all`: with
+every callback of Keras that holds state, and validation after each epoch (BackupAndRestore, which ct.fit
+refuses, RemoteMonitor and OrbaxCheckpoint left out; TensorBoard where it is installed). Both modes:
+executor (compressed model) and XLA (plain layers). Exits with 1 if a training does not finish or anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import random
 import signal
 import subprocess
@@ -32,15 +37,18 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--ooms", type=int, default=20)
     parser.add_argument("--modes", nargs="+", default=["executor", "xla"], choices=["executor", "xla"])
+    parser.add_argument("--callbacks", default="none", choices=["none", "all"])
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
-        train(options.child, options.modes[0], options.epochs, options.ooms, options.seed)
+        train(options.child, options)
         return 0
     rows = [row for mode in options.modes for row in study(mode, options)]
-    print("\n| mode | disturbance | events | trainings finished | weights equal | batches replayed |")
+    print(
+        "\n| mode | disturbance | events | trainings finished | weights, history, callbacks equal | batches replayed |"
+    )
     print("|---|---|---|---|---|---|")
     for row in rows:
         print("| " + " | ".join(map(str, row)) + " |")
@@ -79,19 +87,19 @@ def study(mode: str, options: argparse.Namespace) -> list[tuple]:
 
 def start(place: Path, mode: str, options: argparse.Namespace, ooms: int = 0) -> subprocess.Popen:
     command = [sys.executable, __file__, "--child", place, "--modes", mode, "--ooms", ooms]
-    command += ["--epochs", options.epochs, "--seed", options.seed]
+    command += ["--epochs", options.epochs, "--seed", options.seed, "--callbacks", options.callbacks]
     return subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
 
 
 def finish(child: subprocess.Popen, place: Path) -> Any:
-    """The weights that a training ends with; None if it does not end well."""
+    """What a training ends with; None if it does not end well."""
     output, _ = child.communicate()
     if child.returncode != 0:
         print(f"exit {child.returncode}: {output[-2000:]}")
         return None
-    with np.load(place / "weights.npz") as file:
+    with np.load(place / "end.npz") as file:
         return dict(file)
 
 
@@ -113,12 +121,64 @@ def killed(place: Path, mode: str, options: argparse.Namespace, rng: random.Rand
 
 
 def same(expected: Any, found: Any) -> bool:
-    names = [name for name in expected if name.startswith("w")]
-    return found is not None and all(np.array_equal(expected[name], found[name]) for name in names)
+    """Whether weights, history and callbacks' state are equal; where they are not, says which."""
+    if found is None:
+        return False
+    differ = [
+        k for k, v in expected.items() if k not in ("events", "replayed") and not np.array_equal(v, found[k])
+    ]
+    for name in differ:
+        print(f"differs: {name}: {expected[name]} and {found[name]}"[:2000])
+    return not differ
 
 
-def train(place: Path, mode: str, epochs: int, ooms: int, seed: int) -> None:
+def stock_callbacks(place: Path) -> list:
+    """Every callback of Keras that holds state, none of which ends the training early."""
+    from tensorflow.keras import callbacks
+
+    found = [
+        callbacks.EarlyStopping("val_loss", min_delta=0.01, patience=10**6, restore_best_weights=True),
+        callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.99),
+        callbacks.ReduceLROnPlateau("loss", min_delta=0.02, patience=2, cooldown=1),
+        callbacks.SwapEMAWeights(swap_on_epoch=True),
+        callbacks.ModelCheckpoint(
+            place / "best.weights.h5", "val_accuracy", save_best_only=True, save_weights_only=True
+        ),
+        callbacks.ModelCheckpoint(place / "latest.weights.h5", save_weights_only=True, save_freq=17),
+        callbacks.CSVLogger(place / "log.csv"),
+        callbacks.TerminateOnNaN(),
+        callbacks.ProgbarLogger(),
+        callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
+        callbacks.History(),
+    ]
+    if importlib.util.find_spec("tensorboard"):
+        found.append(callbacks.TensorBoard(place / "logs", histogram_freq=1, update_freq=5))
+    return found
+
+
+def state_of(callbacks: list) -> str:
+    """Their plain attributes, without those that are another folder in another run, or found in a file."""
+    from tf_comptrain import snapshot
+
+    left_out = (
+        "filepath",
+        "filename",
+        "log_dir",
+        "_log_write_dir",
+        "_train_dir",
+        "_val_dir",
+        "append_header",
+    )
+    states = [
+        (name, {k: v for k, v in found.items() if k not in left_out})
+        for name, found in snapshot.attributes(callbacks)
+    ]
+    return json.dumps(states, default=lambda array: [array.dtype.name, array.tolist()])
+
+
+def train(place: Path, options: argparse.Namespace) -> None:
     """In the child process."""
+    mode, epochs, ooms, seed = options.modes[0], options.epochs, options.ooms, options.seed
     import tensorflow as tf
     from tensorflow import keras
 
@@ -183,23 +243,30 @@ def train(place: Path, mode: str, epochs: int, ooms: int, seed: int) -> None:
     rng = random.Random(seed)
     steps = epochs * -(-SAMPLES // BATCH)
     faults = {step: rng.choice(points) for step in rng.sample(range(steps), ooms)}
-    callbacks: list = [Trouble()]
+    stock = stock_callbacks(place) if options.callbacks == "all" else []
+    callbacks: list = [Trouble(), *stock]
     if mode == "executor":
         ct.compress_model(model)
         callbacks.append(ct.AdaptiveErrorBound(interval=5, warmup=2))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, metrics=["accuracy"], jit_compile=mode == "xla")
+    optimizer = keras.optimizers.Adam(use_ema=bool(stock))
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=mode == "xla")
     data = np.random.default_rng(seed)
     images = data.normal(size=(SAMPLES, 8, 8, 3)).astype("float32")
     labels = data.integers(0, 10, SAMPLES)
     history = ct.fit(
         model, images, labels, batch_size=BATCH, epochs=epochs, snapshot_every=3, retries=1,
         checkpoint_dir=place, callbacks=callbacks, verbose=2,
+        validation_data=(images[:20], labels[:20]) if stock else None,
     )  # fmt: skip
-    events = [e for epoch in history.history["events"] for e in epoch if e.kind == "out of memory"]
+    told = history.history.pop("events")  # of kills too, which leave no other trace
+    events = [event for epoch in told for event in epoch if event.kind == "out of memory"]
     weights = {f"w{i}": w for i, w in enumerate(model.get_weights())}
     replayed = sum(event.step - event.back_to for event in events)
-    np.savez(place / "weights.npz", events=len(events), replayed=replayed, **weights)
+    np.savez(
+        place / "end.npz", events=len(events), replayed=replayed, history=json.dumps(history.history),
+        callbacks=state_of(callbacks[1:]), **weights,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
