@@ -464,6 +464,33 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
     return {}
 
 
+def report(model: keras.Model) -> Report:
+    """How the saved activations of a compressed model are held, by layers and in the step that was traced last.
+
+    What `compress_model` answered says what the rules of layers hold. Once a step has been traced (by `fit`, or a
+    tf.function of your own), this report has more: every other tensor that crosses from the forward to the backward
+    pass, what reads it there, and how it is held or why it is kept. Tensors that are rebuilt cross nothing and are not
+    in it, nor are small ones.
+
+    Args:
+      model: A model that `compress_model` took.
+
+    Returns:
+      A `Report`; bytes are predicted, for one sample.
+
+    Raises:
+      ValueError: The model is not compressed.
+
+    Example:
+      >>> ct.compress_model(model)
+      >>> model.fit(images, labels)
+      >>> print(ct.report(model))
+    """
+    handle = instrumentation(model)
+    crossing = [] if handle.held is None else handle.held.rows()
+    return handle.report._replace(rows=(*handle.report.rows, *crossing))
+
+
 def restore_model(model: keras.Model) -> None:
     """Undoes `compress_model`; weights keep what they learned.
 

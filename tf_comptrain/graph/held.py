@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain import _keras, codecs
+from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.cut import is_small, plain_bytes
-from tf_comptrain.graph.rewire import Crossing, rewire
-from tf_comptrain.storage import DEFAULT_BOUNDS, Held, Site, variable
+from tf_comptrain.graph.rewire import SMALL, Crossing, rewire
+from tf_comptrain.report import Row
+from tf_comptrain.storage import BITMASK, COMPRESS, DEFAULT_BOUNDS, Held, Site, variable
 
+_TRUTH = tf.float16  # the smallest type that the mask operations take
 _CAPACITY = 2048  # sites of a model
 _LINEAR_BOUND = DEFAULT_BOUNDS["linear"].value
 _TOO_MANY = f"the model holds {_CAPACITY} tensors already"
@@ -97,10 +99,43 @@ class HeldTensors:
         self.crossings = result.crossings
         return result.replaced
 
+    def rows(self) -> list[Row]:
+        """What crossed in the step that was traced last, without small tensors and what layers' rules hold."""
+        return [
+            self._row(crossing)
+            for crossing in self.crossings
+            if crossing.note != SMALL and not crossing.tensor.op.type.startswith("Comptrain>")
+        ]
+
+    def _row(self, crossing: Crossing) -> Row:
+        tensor = crossing.tensor
+        shape = tuple(tensor.shape)[1:] if tensor.shape.rank else ()
+        elements = math.prod(size if size is not None else 0 for size in shape)
+        plain = elements * tensor.dtype.size
+        site = self.sites.get(_name(tensor)) if crossing.storage == COMPRESS else None
+        bits = {COMPRESS: self.bits(tensor), BITMASK: 1.0}.get(crossing.storage, 8.0 * tensor.dtype.size)
+        return Row(
+            _name(tensor),
+            tensor.op.type,
+            f"read by {', '.join(crossing.readers)}",
+            crossing.storage,
+            shape,
+            plain if elements else None,
+            round(elements * bits / 8) if elements else None,
+            "" if site is None else str(site.bound),
+            crossing.note,
+        )
+
+    def bits(self, tensor: tf.Tensor) -> float:
+        """What a value takes in a stream, predicted."""
+        bits = self._coder().predicted_bits["dense"]
+        if self._bound is not None and self._bound.relative:
+            bits += math.log2(_LINEAR_BOUND / self._bound.value)
+        return min(max(bits, 1.0), 8.0 * tensor.dtype.size)
+
     def site(self, tensor: tf.Tensor, kind: str) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
-        name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
-        name = f"{name}:{tensor.value_index}" if tensor.value_index else name
+        name = _name(tensor)
         if name not in self.sites:
             self.sites[name] = Site(name, self._coder(), self._bound, kind, state=self.table.row())
         return self.sites[name]
@@ -108,6 +143,27 @@ class HeldTensors:
     def _coder(self) -> Codec:
         dithered = f"{self.codec.format}+dither"
         return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
+
+
+def _name(tensor: tf.Tensor) -> str:
+    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
+    return f"{name}:{tensor.value_index}" if tensor.value_index else name
+
+
+class _Bits:
+    """A tensor of truth values held as bits."""
+
+    def __init__(self, tensor: tf.Tensor):
+        self._shape = tf.shape(tensor)
+        self._static_shape = tensor.shape
+        _, self._bits = native.ops().comptrain_bitmask(tf.cast(tensor, _TRUTH))
+
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([gate.op]):
+            ones = tf.ones(self._shape, _TRUTH)
+        restored = tf.cast(native.ops().comptrain_bitmask_grad(self._bits, ones), tf.bool)
+        restored.set_shape(self._static_shape)
+        return restored
 
 
 class _Step:
@@ -123,20 +179,20 @@ class _Step:
         size = plain_bytes(tensor)
         if is_small(tensor) or self.why_plain(tensor):
             return size
-        bits = self._held._coder().predicted_bits["dense"]
-        bound = self._held._bound
-        if bound is not None and bound.relative:
-            bits += math.log2(_LINEAR_BOUND / bound.value)
-        return round(size * min(max(bits, 1) / (8 * tensor.dtype.size), 1))
+        if tensor.dtype == tf.bool:
+            return size // 8
+        return round(size * self._held.bits(tensor) / (8 * tensor.dtype.size))
 
     def why_plain(self, tensor: tf.Tensor) -> str:
-        if tensor.dtype not in SUPPORTED_DTYPES:
+        if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
         if tensor.op.name in self._keep:
             return "storage='keep'"
         return ""
 
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
+    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
+        if tensor.dtype == tf.bool:
+            return tensor, _Bits(tensor)
         site = self._held.site(tensor, kind)
         if self._states is None:
             self._states = tf.convert_to_tensor(self._held.table.variable)

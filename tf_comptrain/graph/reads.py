@@ -42,6 +42,8 @@ class GradientOperations:
     Attributes:
       operations: In the order in which they were made.
       reads: What they read that is no gradient.
+      factors: What else the backward pass reads, for factors that it computes in ways that are not known to bear an
+        error: (operation, tensor).
     """
 
     def __init__(self, backward: _keras.BackwardPass):
@@ -61,6 +63,13 @@ class GradientOperations:
             for op in self.operations
             for index, tensor in enumerate(op.inputs)
             if not self.is_gradient(tensor)
+        ]
+
+        self.factors = [
+            (op, tensor)
+            for op in made
+            if op.name in live - self._gradients and not sensitivity.is_cheap(op.type)
+            for tensor in op.inputs
         ]
 
     def is_gradient(self, tensor: tf.Tensor) -> bool:

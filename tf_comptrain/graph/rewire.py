@@ -115,8 +115,17 @@ class _Rewiring:
     def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
         values = [read for read in self.gradients.reads if read.need != sensitivity.SIGN]
-        self.choice = choose(values, self.streams.held_bytes, self._is_of_backward_pass)
-        self._note_kinds(values)
+        factors = [
+            (op, base_of(tensor))
+            for op, tensor in self.gradients.factors
+            if not self._is_of_backward_pass(base_of(tensor).op)
+        ]
+        kept = [tensor for _, tensor in factors]
+        self.choice = choose(values, kept, self.streams.held_bytes, self._is_of_backward_pass)
+        self._note_kinds(
+            [(r.tensor, r.need, r.op.type) for r in values]
+            + [(t, sensitivity.UNKNOWN, op.type) for op, t in factors]
+        )
         masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
         self.masked = set() if self.backward.recorded else masks
         readers: dict = {}
@@ -125,6 +134,9 @@ class _Rewiring:
             if tensor is not read.tensor:
                 _keras.set_input(read.op, read.index, tensor)
                 readers.setdefault(read.gate.ref(), []).append(read)
+        for tensor in kept:
+            if tensor.ref() in self.choice.saved:
+                self._stream(tensor)  # which notes it
         for read in signs:
             self._mask(read)
         for gate, reads in readers.items():
@@ -135,12 +147,12 @@ class _Rewiring:
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
 
-    def _note_kinds(self, reads: Sequence[Read]) -> None:
+    def _note_kinds(self, reads: Sequence[tuple[tf.Tensor, str, str]]) -> None:
         """What an error of each tensor does, by all that is made of it for the backward pass."""
         self.kinds: dict = {}
         self.types: dict = {}
         seen: set = set()
-        waiting = [(base_of(read.tensor), read.need, read.op.type) for read in reads]
+        waiting = [(base_of(tensor), need, reader) for tensor, need, reader in reads]
         while waiting:
             tensor, need, reader = item = waiting.pop()
             if (tensor.ref(), need, reader) in seen or self.choice.is_free(tensor):
@@ -226,7 +238,7 @@ class _Rewiring:
                     )
                     _redirect(readers, through)
             self._streams[tensor.ref()] = stream
-            storage = KEEP if stream is None else COMPRESS
+            storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
             types = tuple(sorted(self.types.get(tensor.ref(), ())))
             self.crossings[tensor.ref()] = Crossing(tensor, storage, types, note)
         return self._streams[tensor.ref()]
@@ -240,7 +252,7 @@ class _Rewiring:
             return f"what an error of it does to the result of {readers} is not known"
         if sensitivity.UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
-        if tensor.ref() in self.choice.exact:
+        if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
             return "its very value is needed"
         if self._is_needed_at_once(tensor):
             return NEEDED_AT_ONCE
@@ -249,6 +261,8 @@ class _Rewiring:
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
         """Whether the forward pass makes less after the tensor than the tensor itself: a loss' probabilities."""
         place = self._places[tensor.op.name]
+        if place >= self.backward.start:
+            return False
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = plain_bytes(tensor)
         for op in later:

@@ -76,6 +76,11 @@ _STEEP: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 
 
+def table() -> dict[str, dict[int, str]]:
+    """By type of a gradient operation: what it needs of each of its inputs; -1 stands for those not listed."""
+    return _READS
+
+
 def reads(op_type: str, index: int) -> str:
     """What a gradient operation needs of its input number `index`."""
     row = _READS.get(op_type, {})
