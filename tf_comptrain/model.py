@@ -425,9 +425,9 @@ def compress_model(
     if storage != KEEP:
         handle.held = _held_tensors(model, chosen_codec, bound)
         for plan in plans:
-            instrument = instruments.get(plan.layer)
+            ours = instruments.get(plan.layer)
             if plan.storage == FUSED or plan.reason == KEPT_BY_CHOICE and not _keras.has_own_call(plan.layer):
-                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held, instrument))
+                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held, ours))
                 handle.kept.append(plan.layer)
     handle.frozen = {
         plan.path: plan.layer
@@ -458,9 +458,10 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         return {}
     for handle in list(_instrumented.values()):
         held = handle.held
-        if held is not None and held.is_of(backward.graph):
-            if _codec_obstacle(held.codec, _keras.under_xla()) is None:
-                return held.rewire(backward)
+        if held is None or _codec_obstacle(held.codec, _keras.under_xla()) is not None:
+            continue
+        if held.is_of(backward.graph):
+            return held.rewire(backward)
     return {}
 
 

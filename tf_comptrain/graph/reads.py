@@ -23,14 +23,14 @@ class Read(NamedTuple):
 
     Attributes:
       op: The operation: it has an incoming gradient among its inputs.
-      index: Number of the input.
+      number: Of the input.
       tensor: What it reads there: made by the forward pass, or from forward tensors alone.
       need: What it needs of it: one of `sensitivity`'s.
       gate: The incoming gradient that says when: nothing is restored for the operation before that is there.
     """
 
     op: tf.Operation
-    index: int
+    number: int
     tensor: tf.Tensor
     need: str
     gate: tf.Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -38,9 +38,6 @@ class Stream(Protocol):
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """The tensor, once the gate is there."""
 
-    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
-        """dy where the tensor, the output of a ReLU, is not zero."""
-
 
 class Streams(Protocol):
     """Where and how tensors are held."""
@@ -57,7 +54,7 @@ class Streams(Protocol):
         Args:
           tensor: One that is not held yet.
           kind: What an error of it does, see storage.DEFAULT_BOUNDS.
-          mask: It is the output of a ReLU whose gradient reads its mask.
+          mask: It is the output of a ReLU; the stream has a `mask_gradient(dy)` then: dy where it is not zero.
         """
 
 
@@ -108,7 +105,7 @@ class _Rewiring:
         self.replaced: dict[str, tf.Tensor] = {}
         self.crossings: dict = {}
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
-        self._streams: dict = {}
+        self._streams: dict[Any, Any] = {}
         self._restored: dict = {}
         self._late: set = set()  # tensors that are not made before their gate is there
 
@@ -132,7 +129,7 @@ class _Rewiring:
         for read in values:
             tensor = self._restore(read.tensor, read.gate)
             if tensor is not read.tensor:
-                _keras.set_input(read.op, read.index, tensor)
+                _keras.set_input(read.op, read.number, tensor)
                 readers.setdefault(read.gate.ref(), []).append(read)
         for tensor in kept:
             if tensor.ref() in self.choice.saved:
@@ -329,7 +326,10 @@ class _Rewiring:
             _keras.wait_for(op, list(first.values()))
 
     def _fence(self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]) -> None:
-        """As a wait, for XLA, which knows no control dependencies: what one makes and the other reads pass through one op."""
+        """Lets operations wait for others under XLA, which knows no control dependencies.
+
+        What the first make and what the second read pass through one operation.
+        """
         made = [op.outputs[0] for op in first]
         readers = [_readers(tensor) for tensor in made]
         names = {op.name for op in second}
