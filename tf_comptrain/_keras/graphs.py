@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,3 +40,13 @@ def captured_from_outside(graph: Any) -> set[int]:
         found.update(id(outside) for outside, _ in graph.captures)
         graph = getattr(graph, "outer_graph", None)
     return found
+
+
+def kept_with(graph: Any, owner: Any, make: Callable[[], Any]) -> Any:
+    """What was made for a graph and an owner, made at the first call; it lives as long as the graph does."""
+    kept = getattr(graph, "_comptrain_kept", None)
+    if kept is None:
+        kept = graph._comptrain_kept = {}
+    if id(owner) not in kept:
+        kept[id(owner)] = make()
+    return kept[id(owner)]

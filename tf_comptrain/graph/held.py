@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ import tensorflow as tf
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.cut import is_small, plain_bytes
-from tf_comptrain.graph.rewire import SMALL, Crossing, rewire
+from tf_comptrain.graph.rewire import SMALL, Crossing, name_of, rewire
 from tf_comptrain.report import Row
 from tf_comptrain.storage import BITMASK, COMPRESS, DEFAULT_BOUNDS, Held, Site, variable
 
@@ -93,7 +92,7 @@ class HeldTensors:
 
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
-        step = _Step(self, backward)
+        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.graph))
         result = rewire(backward, step)
         step.write_states()
         self.crossings = result.crossings
@@ -104,38 +103,37 @@ class HeldTensors:
         return [
             self._row(crossing)
             for crossing in self.crossings
-            if crossing.note != SMALL and not crossing.tensor.op.type.startswith("Comptrain>")
+            if crossing.note != SMALL and not crossing.op_type.startswith("Comptrain>")
         ]
 
     def _row(self, crossing: Crossing) -> Row:
-        tensor = crossing.tensor
-        shape = tuple(tensor.shape)[1:] if tensor.shape.rank else ()
-        elements = math.prod(size if size is not None else 0 for size in shape)
-        plain = elements * tensor.dtype.size
-        site = self.sites.get(_name(tensor)) if crossing.storage == COMPRESS else None
-        bits = {COMPRESS: self.bits(tensor), BITMASK: 1.0}.get(crossing.storage, 8.0 * tensor.dtype.size)
+        shape = crossing.shape[1:]
+        elements = math.prod(size if size is not None else 0 for size in shape) if shape else 0
+        plain_bits = 8.0 * crossing.dtype.size
+        site = self.sites.get(crossing.name) if crossing.storage == COMPRESS else None
+        bits = {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(crossing.storage, plain_bits)
         return Row(
-            _name(tensor),
-            tensor.op.type,
+            crossing.name,
+            crossing.op_type,
             f"read by {', '.join(crossing.readers)}",
             crossing.storage,
             shape,
-            plain if elements else None,
-            round(elements * bits / 8) if elements else None,
+            round(elements * plain_bits / 8) or None,
+            round(elements * bits / 8) or None,
             "" if site is None else str(site.bound),
             crossing.note,
         )
 
-    def bits(self, tensor: tf.Tensor) -> float:
-        """What a value takes in a stream, predicted."""
+    def bits(self, dtype: tf.DType) -> float:
+        """What a value of that type takes in a stream, predicted."""
         bits = self._coder().predicted_bits["dense"]
         if self._bound is not None and self._bound.relative:
             bits += math.log2(_LINEAR_BOUND / self._bound.value)
-        return min(max(bits, 1.0), 8.0 * tensor.dtype.size)
+        return min(max(bits, 1.0), 8.0 * dtype.size)
 
     def site(self, tensor: tf.Tensor, kind: str) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
-        name = _name(tensor)
+        name = name_of(tensor)
         if name not in self.sites:
             self.sites[name] = Site(name, self._coder(), self._bound, kind, state=self.table.row())
         return self.sites[name]
@@ -143,11 +141,6 @@ class HeldTensors:
     def _coder(self) -> Codec:
         dithered = f"{self.codec.format}+dither"
         return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
-
-
-def _name(tensor: tf.Tensor) -> str:
-    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
-    return f"{name}:{tensor.value_index}" if tensor.value_index else name
 
 
 class _Bits:
@@ -167,13 +160,17 @@ class _Bits:
 
 
 class _Step:
-    """The held tensors of one backward pass: `rewire.Streams`."""
+    """The held tensors of one traced graph: `rewire.Streams`."""
 
-    def __init__(self, held: HeldTensors, backward: _keras.BackwardPass):
+    def __init__(self, held: HeldTensors, graph: tf.Graph):
         self._held = held
-        self._keep = held._kept.get(backward.graph, set())
+        self._keep = held._kept.get(graph, set())
+        self._streams: dict = {}
         self._states: tf.Tensor | None = None
         self._new: dict[int, tf.Tensor] = {}
+
+    def find(self, tensor: tf.Tensor) -> Held | _Bits | None:
+        return self._streams.get(tensor.ref())
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
         size = plain_bytes(tensor)
@@ -181,7 +178,7 @@ class _Step:
             return size
         if tensor.dtype == tf.bool:
             return size // 8
-        return round(size * self._held.bits(tensor) / (8 * tensor.dtype.size))
+        return round(size * self._held.bits(tensor.dtype) / (8 * tensor.dtype.size))
 
     def why_plain(self, tensor: tf.Tensor) -> str:
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
@@ -191,10 +188,15 @@ class _Step:
         return ""
 
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
-        if tensor.dtype == tf.bool:
-            return tensor, _Bits(tensor)
+        through, stream = (
+            (tensor, _Bits(tensor)) if tensor.dtype == tf.bool else self._compress(tensor, kind, mask)
+        )
+        self._streams[tensor.ref()] = stream
+        return through, stream
+
+    def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
         site = self._held.site(tensor, kind)
-        if self._states is None:
+        if self._states is None:  # once: what a second gradient of the step holds begins with the same states
             self._states = tf.convert_to_tensor(self._held.table.variable)
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask)
@@ -206,7 +208,7 @@ class _Step:
         return through, Held(site, coder, stream, tensor, mask)
 
     def write_states(self) -> None:
-        """Assigns the new states, once for all tensors that were held."""
+        """Assigns the new states of all tensors that were held so far."""
         if self._states is None:
             return
         rows = sorted(self._new)

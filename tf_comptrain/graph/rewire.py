@@ -8,6 +8,7 @@ readers of that gradient run after those that something was restored for.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -48,6 +49,9 @@ class Streams(Protocol):
     def why_plain(self, tensor: tf.Tensor) -> str:
         """Why a tensor is held as it is; "" where it need not be."""
 
+    def find(self, tensor: tf.Tensor) -> Stream | None:
+        """The stream that an earlier gradient of the same step has made of the tensor."""
+
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream]:
         """The tensor passed through, and its stream.
 
@@ -62,13 +66,19 @@ class Crossing(NamedTuple):
     """A tensor that crosses from the forward to the backward pass.
 
     Attributes:
-      tensor: As the forward pass makes it.
+      name: Of the operation that makes it, and of which of its outputs where that is not the first.
+      op_type: Of that operation.
+      shape: None for a dimension that is known at run time; () also where not even the rank is known.
+      dtype: Its type.
       storage: "compress", "bitmask" or "keep".
       readers: Types of the operations that read it or what is rebuilt from it.
       note: Why it is kept.
     """
 
-    tensor: tf.Tensor
+    name: str
+    op_type: str
+    shape: tuple[int | None, ...]
+    dtype: tf.DType
     storage: str
     readers: tuple[str, ...]
     note: str = ""
@@ -138,8 +148,15 @@ class _Rewiring:
             self._mask(read)
         for gate, reads in readers.items():
             self._order_readers(gate.deref(), reads)
-        in_order = sorted(self.crossings.values(), key=lambda row: self._places.get(row.tensor.op.name, 0))
-        return Result(self.replaced, tuple(in_order))
+        in_order = sorted(
+            self.crossings.items(), key=lambda item: self._places.get(item[0].deref().op.name, 0)
+        )
+        return Result(self.replaced, tuple(row for _, row in in_order))
+
+    def _note(self, tensor: tf.Tensor, storage: str, readers: tuple[str, ...], note: str) -> None:
+        shape = () if tensor.shape.rank is None else tuple(tensor.shape)
+        row = Crossing(name_of(tensor), tensor.op.type, shape, tensor.dtype, storage, readers, note)
+        self.crossings[tensor.ref()] = row
 
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
@@ -226,8 +243,8 @@ class _Rewiring:
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
         """The tensor's stream, made once; the forward pass reads the tensor behind it. None where it is kept."""
         if tensor.ref() not in self._streams:
-            stream, note = None, self._why_plain(tensor)
-            if not note:
+            stream, note = self.streams.find(tensor), self._why_plain(tensor)
+            if stream is None and not note:
                 with tf.device(tensor.op.device):
                     readers = _readers(tensor)
                     through, stream = self.streams.hold(
@@ -237,7 +254,7 @@ class _Rewiring:
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
             types = tuple(sorted(self.types.get(tensor.ref(), ())))
-            self.crossings[tensor.ref()] = Crossing(tensor, storage, types, note)
+            self._note(tensor, storage, types, note)
         return self._streams[tensor.ref()]
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
@@ -271,13 +288,13 @@ class _Rewiring:
     def _mask(self, read: Read) -> None:
         """The gradient of a ReLU from one bit per element, or from the stream of its output."""
         op, base = read.op, base_of(read.tensor)
-        stream = self._streams.get(base.ref())
+        stream: Any = self._streams.get(base.ref())
         note = SMALL if is_small(base) else self.streams.why_plain(base)
         if self.backward.recorded:
             note = "a gradient of the gradient is taken"
         if self._is_of_backward_pass(base.op) or self.choice.is_free(base):
             return
-        if stream is not None and base.ref() in self.masked:
+        if getattr(stream, "mid_rise", False) and not self.backward.recorded:
             with tf.device(op.device):
                 self._replace(op.outputs[0], stream.mask_gradient(op.inputs[0]))
             return
@@ -291,7 +308,7 @@ class _Rewiring:
                 dx = native.ops().comptrain_bitmask_grad(bits, op.inputs[0], on=1.0, off=off)
             self._replace(op.outputs[0], dx)
         if stream is None:
-            self.crossings[base.ref()] = Crossing(base, KEEP if note else BITMASK, (op.type,), note)
+            self._note(base, KEEP if note else BITMASK, (op.type,), note)
 
     def _replace(self, old: tf.Tensor, new: tf.Tensor) -> None:
         new.set_shape(old.shape)
@@ -310,35 +327,50 @@ class _Rewiring:
                 size, _ = products.get(read.op.name, (0, read.op))
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]
-        if not _keras.under_xla():
-            for first, second in zip(in_turn, in_turn[1:]):
-                if self.order.put(first, second):
-                    _keras.wait_for(second, [first])
+        for before, after in zip(in_turn, in_turn[1:]):
+            if not _keras.under_xla() and self.order.put(before, after):
+                _keras.wait_for(after, [before])
         first = {read.op.name: read.op for read in reads}
-        second = [
-            op
-            for op in self.gradients.readers_of(gate)
-            if op.name not in first and all(self.order.put(reader, op) for reader in first.values())
-        ]
-        if second and _keras.under_xla():
-            self._fence(gate, list(first.values()), second)
-        for op in [] if _keras.under_xla() else second:
-            _keras.wait_for(op, list(first.values()))
+        others = [op for op in self.gradients.readers_of(gate) if op.name not in first]
+        if _keras.under_xla():
+            self._fence(gate, in_turn, others)
+            return
+        for op in others:
+            if all(self.order.put(reader, op) for reader in first.values()):
+                _keras.wait_for(op, list(first.values()))
 
     def _fence(self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]) -> None:
         """Lets operations wait for others under XLA, which knows no control dependencies.
 
-        What the first make and what the second read pass through one operation.
+        What the first make and what the second read pass through one operation: readers of one of them wait for all.
         """
+        second = [op for op in second if all(self.order.put(each, op) for each in first)]
+        joined: list[tf.Operation] = []
+        for op in first:
+            readers = {
+                reader.name: reader for each in (*joined, op) for reader, _ in _readers(each.outputs[0])
+            }
+            known = [reader for reader in readers.values() if self.order.knows(reader)]
+            if all(self.order.put(each, reader) for each in (*joined, op) for reader in known):
+                joined.append(op)
+        if not (joined and second):
+            return
+        first = joined
         made = [op.outputs[0] for op in first]
-        readers = [_readers(tensor) for tensor in made]
+        places_of = [_readers(tensor) for tensor in made]
         names = {op.name for op in second}
         waiting = [(op, index) for op, index in _readers(gate) if op.name in names]
         late, *fenced = native.ops().comptrain_fence([gate, *made])
         _redirect(waiting, late)
-        for tensor, places, through in zip(made, readers, fenced):
+        for tensor, places, through in zip(made, places_of, fenced):
             _redirect(places, through)
             self.replaced[tensor.name] = through
+
+
+def name_of(tensor: tf.Tensor) -> str:
+    """The same in every replica and from trace to trace."""
+    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
+    return f"{name}:{tensor.value_index}" if tensor.value_index else name
 
 
 def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:
