@@ -19,7 +19,7 @@ from tf_comptrain._keras.fitting import (
     unsteady_shuffle_of,
 )
 from tf_comptrain._keras.gradients import custom_gradient
-from tf_comptrain._keras.graphs import captured_from_outside, run_again, set_input, wait_for
+from tf_comptrain._keras.graphs import captured_from_outside, notes_of, run_again, set_input, wait_for
 from tf_comptrain._keras.layers import (
     OPERATION,
     VARIABLES,
@@ -157,6 +157,7 @@ __all__ = [
     "loss_scale",
     "makes_an_output",
     "on_cpu_executor",
+    "notes_of",
     "on_gradients",
     "operation_classes",
     "optimizers_of",

@@ -40,3 +40,10 @@ def captured_from_outside(graph: Any) -> set[int]:
         found.update(id(outside) for outside, _ in graph.captures)
         graph = getattr(graph, "outer_graph", None)
     return found
+
+
+def notes_of(graph: Any) -> dict:
+    """What is known of a graph that is being traced, for as long as the graph lives."""
+    if not hasattr(graph, "_comptrain_notes"):
+        graph._comptrain_notes = {}
+    return graph._comptrain_notes

@@ -15,7 +15,7 @@ from tf_comptrain import _keras, codecs
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.cut import is_small, plain_bytes
 from tf_comptrain.graph.rewire import Crossing, rewire
-from tf_comptrain.storage import DEFAULT_BOUNDS, Held, Site, variable
+from tf_comptrain.storage import DEFAULT_BOUNDS, KEEP, Held, Site, variable
 
 _CAPACITY = 2048  # sites of a model
 _LINEAR_BOUND = DEFAULT_BOUNDS["linear"].value
@@ -91,10 +91,11 @@ class HeldTensors:
 
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
-        step = _Step(self, backward)
+        steps = _keras.notes_of(backward.graph).setdefault("steps", {})
+        step = steps.setdefault(self, _Step(self, backward.graph))
         result = rewire(backward, step)
         step.write_states()
-        self.crossings = result.crossings
+        self.crossings = step.crossed(result.crossings)
         return result.replaced
 
     def site(self, tensor: tf.Tensor, kind: str) -> Site:
@@ -111,13 +112,18 @@ class HeldTensors:
 
 
 class _Step:
-    """The held tensors of one backward pass: `rewire.Streams`."""
+    """The held tensors of a graph, which may have several backward passes: `rewire.Streams`.
 
-    def __init__(self, held: HeldTensors, backward: _keras.BackwardPass):
+    States are read once for all of them. A pass that read what an earlier one has written would wait for
+    all that the earlier one holds, and what it holds itself may stand before that.
+    """
+
+    def __init__(self, held: HeldTensors, graph: tf.Graph):
         self._held = held
-        self._keep = held._kept.get(backward.graph, set())
+        self._graph = graph
         self._states: tf.Tensor | None = None
         self._new: dict[int, tf.Tensor] = {}
+        self._crossings: dict[str, Crossing] = {}
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
         size = plain_bytes(tensor)
@@ -132,7 +138,7 @@ class _Step:
     def why_plain(self, tensor: tf.Tensor) -> str:
         if tensor.dtype not in SUPPORTED_DTYPES:
             return f"{tensor.dtype.name} has no codec"
-        if tensor.op.name in self._keep:
+        if tensor.op.name in self._held._kept.get(self._graph, ()):
             return "storage='keep'"
         return ""
 
@@ -148,6 +154,14 @@ class _Step:
         )
         self._new[row] = state
         return through, Held(site, coder, stream, tensor, mask)
+
+    def crossed(self, crossings: Sequence[Crossing]) -> tuple[Crossing, ...]:
+        """These, and those of the backward passes before. What one of them keeps is kept."""
+        for row in crossings:
+            before = self._crossings.get(row.tensor.name)
+            if before is None or before.storage != KEEP:
+                self._crossings[row.tensor.name] = row
+        return tuple(self._crossings.values())
 
     def write_states(self) -> None:
         """Assigns the new states, once for all tensors that were held."""

@@ -109,13 +109,15 @@ class _Rewiring:
         self.crossings: dict = {}
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
         self._streams: dict = {}
+        # Of all backward passes of the graph, with whether a stream has the mask of a ReLU's output.
+        self._held: dict = _keras.notes_of(backward.graph).setdefault("streams", {})
         self._restored: dict = {}
         self._late: set = set()  # tensors that are not made before their gate is there
 
     def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
         values = [read for read in self.gradients.reads if read.need != sensitivity.SIGN]
-        self.choice = choose(values, self.streams.held_bytes, self._is_of_backward_pass)
+        self.choice = choose(values, self._bytes_to_hold, self._is_of_backward_pass)
         self._note_kinds(values)
         masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
         self.masked = set() if self.backward.recorded else masks
@@ -219,17 +221,26 @@ class _Rewiring:
         if tensor.ref() not in self._streams:
             stream, note = None, self._why_plain(tensor)
             if not note:
-                with tf.device(tensor.op.device):
-                    readers = _readers(tensor)
-                    through, stream = self.streams.hold(
-                        tensor, self._kind(tensor), tensor.ref() in self.masked
-                    )
-                    _redirect(readers, through)
+                stream = self._hold(tensor, tensor.ref() in self.masked)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else COMPRESS
             types = tuple(sorted(self.types.get(tensor.ref(), ())))
             self.crossings[tensor.ref()] = Crossing(tensor, storage, types, note)
         return self._streams[tensor.ref()]
+
+    def _hold(self, tensor: tf.Tensor, mask: bool) -> Stream:
+        """The tensor's stream, which an earlier backward pass may have made."""
+        stream, has_mask = self._held.get(tensor.ref(), (None, False))
+        if stream is None or mask and not has_mask:
+            with tf.device(tensor.op.device):
+                readers = _readers(tensor)
+                through, stream = self.streams.hold(tensor, self._kind(tensor), mask)
+                _redirect(readers, through)
+            self._held[tensor.ref()] = stream, mask
+        return stream
+
+    def _bytes_to_hold(self, tensor: tf.Tensor) -> int:
+        return 0 if tensor.ref() in self._held else self.streams.held_bytes(tensor)
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
         if is_small(tensor):
