@@ -185,13 +185,15 @@ def _forward(backward: _keras.BackwardPass) -> set[str]:
     """Names of the operations of the forward pass, with what holds its tensors, which is made after the gradient."""
     operations = backward.graph.get_operations()
     late = {seed.op.name for seed in backward.seeds}
+    reached = 0
+    while len(late) > reached:  # a rewired operation may read what was made after it
+        reached = len(late)
+        for op in operations[backward.start :]:
+            before = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
+            if any(other.name in late for other in before):
+                late.add(op.name)
     forward = {op.name for op in operations[: backward.start]}
-    for number, op in enumerate(operations[backward.start :], backward.start):
-        before = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-        if any(other.name in late for other in before):
-            late.add(op.name)
-        elif number >= backward.stop:
-            forward.add(op.name)
+    forward.update(op.name for op in operations[backward.stop :] if op.name not in late)
     return forward
 
 
