@@ -482,8 +482,3 @@ def test_errors_about_checkpoints(tmp_path):
     (tmp_path / "training.ckpt").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="is not a checkpoint of ct.fit"):
         fit(network(faults=False), checkpoint_dir=tmp_path)
-
-
-def test_not_compiled():
-    with pytest.raises(ValueError, match="not compiled"):
-        fit(keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten()]))

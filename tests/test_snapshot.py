@@ -136,6 +136,14 @@ def test_nonsense_in_the_structure_is_refused(tmp_path, good, place, new):
     refuses(tmp_path, sealed(json.dumps(changed(meta, path, new)).encode(), arrays))
 
 
+@pytest.mark.parametrize("step, samples", [(0, 9), (5, 4)])
+def test_a_position_beyond_the_data(tmp_path, good, step, samples):
+    meta, arrays = parts(good)
+    assert meta["about"]["data"]["samples"] == 8
+    meta["place"][1:3] = step, samples
+    refuses(tmp_path, sealed(json.dumps(meta).encode(), arrays))
+
+
 @pytest.mark.parametrize(
     "shape, dtype",
     [

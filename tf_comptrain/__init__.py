@@ -15,7 +15,7 @@ from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.error_law import LawCheck, check_error_law
 from tf_comptrain.fit import fit
 from tf_comptrain.memory import find_max_batch_size
-from tf_comptrain.model import compress_model, raise_rates, restore_model
+from tf_comptrain.model import compress_model, raise_rates, report, restore_model
 from tf_comptrain.native import LibraryError
 from tf_comptrain.recompute import Recompute
 from tf_comptrain.report import Report
@@ -42,6 +42,7 @@ __all__ = [
     "memory",
     "raise_rates",
     "register_rule",
+    "report",
     "restore_model",
     "rules",
     "training_scope",

@@ -60,9 +60,10 @@ def write(path: Path, content: dict[str, Any]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        finally:
-            with contextlib.suppress(OSError):  # there only after a failure, and half a file takes space
+        except BaseException:
+            with contextlib.suppress(OSError):  # half a file takes space
                 temporary.unlink()
+            raise
         _sync(path.parent)
     except OSError as error:
         raise OSError(

@@ -425,9 +425,9 @@ def compress_model(
     if storage != KEEP:
         handle.held = _held_tensors(model, chosen_codec, bound)
         for plan in plans:
-            instrument = instruments.get(plan.layer)
+            ours = instruments.get(plan.layer)
             if plan.storage == FUSED or plan.reason == KEPT_BY_CHOICE and not _keras.has_own_call(plan.layer):
-                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held, instrument))
+                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held, ours))
                 handle.kept.append(plan.layer)
     handle.frozen = {
         plan.path: plan.layer
@@ -458,10 +458,38 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         return {}
     for handle in list(_instrumented.values()):
         held = handle.held
-        if held is not None and held.is_of(backward.graph):
-            if _codec_obstacle(held.codec, _keras.under_xla()) is None:
-                return held.rewire(backward)
+        if held is None or _codec_obstacle(held.codec, _keras.under_xla()) is not None:
+            continue
+        if held.is_of(backward.graph):
+            return held.rewire(backward)
     return {}
+
+
+def report(model: keras.Model) -> Report:
+    """How the saved activations of a compressed model are held, by layers and in the step that was traced last.
+
+    What `compress_model` answered says what the rules of layers hold. Once a step has been traced (by `fit`, or a
+    tf.function of your own), this report has more: every other tensor that crosses from the forward to the backward
+    pass, what reads it there, and how it is held or why it is kept. Tensors that are rebuilt cross nothing and are not
+    in it, nor are small ones.
+
+    Args:
+      model: A model that `compress_model` took.
+
+    Returns:
+      A `Report`; bytes are predicted, for one sample.
+
+    Raises:
+      ValueError: The model is not compressed.
+
+    Example:
+      >>> ct.compress_model(model)
+      >>> model.fit(images, labels)
+      >>> print(ct.report(model))
+    """
+    handle = instrumentation(model)
+    crossing = [] if handle.held is None else handle.held.rows()
+    return handle.report._replace(rows=(*handle.report.rows, *crossing))
 
 
 def restore_model(model: keras.Model) -> None:

@@ -216,13 +216,15 @@ def read(folder: Path) -> tuple[Snapshot, dict[str, Any]] | None:
 def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     """Snapshot and what was said about it, of which every part is as `write` would have written it."""
     _check(meta, _LAYOUT, "the content")
-    about, scale = meta["about"], meta["bound_scale"]
+    about, scale, place = meta["about"], meta["bound_scale"], Place(*meta["place"])
+    if not place.step <= place.samples <= about["data"]["samples"]:
+        raise ValueError("the position is not one in its data")
     if about["model"].get("variables") != [_described(array) for array in meta["variables"]]:
         raise ValueError("the variables are not those of its model")
     if about["model"].get("compressed") is not (scale is not None):
         raise ValueError("the bounds are not those of its model")
     callbacks = tuple((name, found) for name, found in meta["callbacks"])
-    return Snapshot(Place(*meta["place"]), tuple(meta["variables"]), scale, callbacks), about
+    return Snapshot(place, tuple(meta["variables"]), scale, callbacks), about
 
 
 def _described(variable: Any) -> str:

@@ -19,7 +19,7 @@ from tf_comptrain._keras.fitting import (
     unsteady_shuffle_of,
 )
 from tf_comptrain._keras.gradients import custom_gradient
-from tf_comptrain._keras.graphs import captured_from_outside, notes_of, run_again, set_input, wait_for
+from tf_comptrain._keras.graphs import captured_from_outside, kept_with, run_again, set_input, wait_for
 from tf_comptrain._keras.layers import (
     OPERATION,
     VARIABLES,
@@ -103,6 +103,7 @@ from tf_comptrain._keras.training import (
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
 
 __all__ = [
+    "kept_with",
     "KERAS_3",
     "NOT_TRAINING",
     "OPERATION",
@@ -157,7 +158,6 @@ __all__ = [
     "loss_scale",
     "makes_an_output",
     "on_cpu_executor",
-    "notes_of",
     "on_gradients",
     "operation_classes",
     "optimizers_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,8 +42,11 @@ def captured_from_outside(graph: Any) -> set[int]:
     return found
 
 
-def notes_of(graph: Any) -> dict:
-    """What is known of a graph that is being traced, for as long as the graph lives."""
-    if not hasattr(graph, "_comptrain_notes"):
-        graph._comptrain_notes = {}
-    return graph._comptrain_notes
+def kept_with(graph: Any, owner: Any, make: Callable[[], Any]) -> Any:
+    """What was made for a graph and an owner, made at the first call; it lives as long as the graph does."""
+    kept = getattr(graph, "_comptrain_kept", None)
+    if kept is None:
+        kept = graph._comptrain_kept = {}
+    if id(owner) not in kept:
+        kept[id(owner)] = make()
+    return kept[id(owner)]

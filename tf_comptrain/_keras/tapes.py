@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -39,8 +39,8 @@ class BackwardPass(NamedTuple):
 
 
 # What is called with a backward pass, and answers which of its gradients are to be replaced: by the name of a
-# gradient tensor its replacement.
-Hook = Callable[[BackwardPass], dict[str, tf.Tensor]]
+# gradient tensor its replacement; None for none.
+Hook = Callable[[BackwardPass], Optional[dict[str, tf.Tensor]]]
 
 _hooks: list[Hook] = []
 _inside = threading.local()
@@ -104,9 +104,9 @@ def _tell_of_gradients() -> None:
                 found = _replaced(found, hook(made))
         return found
 
-    gradient = tf.autograph.experimental.do_not_convert(gradient)
-    gradient.tells_hooks = True
-    tf.GradientTape.gradient = gradient
+    telling: Any = tf.autograph.experimental.do_not_convert(gradient)
+    telling.tells_hooks = True
+    tf.GradientTape.gradient = telling
 
 
 def _seeds(target: Any) -> list[tf.Tensor] | None:

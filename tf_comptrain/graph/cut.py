@@ -82,12 +82,16 @@ def _constant(tensor: tf.Tensor) -> float | None:
 
 
 def choose(
-    reads: Iterable[Read], held_bytes: Callable[[tf.Tensor], int], made_late: Callable[[tf.Operation], bool]
+    reads: Iterable[Read],
+    kept: Iterable[tf.Tensor],
+    held_bytes: Callable[[tf.Tensor], int],
+    made_late: Callable[[tf.Operation], bool],
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
     Args:
       reads: What the backward pass reads.
+      kept: Tensors that are held as they are in any case.
       held_bytes: What a tensor takes where it is held.
       made_late: Whether an operation is one of the backward pass. What a second run of a forward part makes there
         (recompute) crosses nothing.
@@ -98,7 +102,7 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late).solve(list(reads))
+    return _Cut(held_bytes, made_late).solve(list(reads), list(kept))
 
 
 class _Cut:
@@ -114,12 +118,14 @@ class _Cut:
         self._exact: set = set()
         self._made_of: dict = {}
 
-    def solve(self, reads: list[Read]) -> Choice:
+    def solve(self, reads: list[Read], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
+        for tensor in kept:
+            self._require_exact(base_of(tensor))
         for read in reads:
             if read.need in sensitivity.NO_ERROR:
                 self._require_exact(base_of(read.tensor))
-        waiting = [(base_of(read.tensor), 0) for read in reads]
+        waiting = [(base_of(tensor), 0) for tensor in (*(read.tensor for read in reads), *kept)]
         for tensor, _ in waiting:
             self._capacities[self._node(tensor) + 1, sink] = _LARGEST
         order: list[tf.Tensor] = []
@@ -218,7 +224,8 @@ class _Cut:
             return 0
         if self._is_exact_by_nature(tensor):
             self._exact.add(tensor.ref())
-        size = plain_bytes(tensor) if tensor.ref() in self._exact else self._held_bytes(tensor)
+        as_it_is = tensor.ref() in self._exact and tensor.dtype != tf.bool
+        size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)
         distance = min(self._distances[tensor.ref()], _FARTHEST)
         return 1 + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - 1)
 

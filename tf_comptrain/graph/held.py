@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,12 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain import _keras, codecs
+from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.cut import is_small, plain_bytes
-from tf_comptrain.graph.rewire import Crossing, rewire
-from tf_comptrain.storage import DEFAULT_BOUNDS, KEEP, Held, Site, variable
+from tf_comptrain.graph.rewire import SMALL, Crossing, name_of, rewire
+from tf_comptrain.report import Row
+from tf_comptrain.storage import BITMASK, COMPRESS, DEFAULT_BOUNDS, Held, Site, variable
 
+_TRUTH = tf.float16  # the smallest type that the mask operations take
 _CAPACITY = 2048  # sites of a model
 _LINEAR_BOUND = DEFAULT_BOUNDS["linear"].value
 _TOO_MANY = f"the model holds {_CAPACITY} tensors already"
@@ -91,17 +92,48 @@ class HeldTensors:
 
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
-        steps = _keras.notes_of(backward.graph).setdefault("steps", {})
-        step = steps.setdefault(self, _Step(self, backward.graph))
+        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.graph))
         result = rewire(backward, step)
         step.write_states()
-        self.crossings = step.crossed(result.crossings)
+        self.crossings = result.crossings
         return result.replaced
+
+    def rows(self) -> list[Row]:
+        """What crossed in the step that was traced last, without small tensors and what layers' rules hold."""
+        return [
+            self._row(crossing)
+            for crossing in self.crossings
+            if crossing.note != SMALL and not crossing.op_type.startswith("Comptrain>")
+        ]
+
+    def _row(self, crossing: Crossing) -> Row:
+        shape = crossing.shape[1:]
+        elements = math.prod(size if size is not None else 0 for size in shape) if shape else 0
+        plain_bits = 8.0 * crossing.dtype.size
+        site = self.sites.get(crossing.name) if crossing.storage == COMPRESS else None
+        bits = {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(crossing.storage, plain_bits)
+        return Row(
+            crossing.name,
+            crossing.op_type,
+            f"read by {', '.join(crossing.readers)}",
+            crossing.storage,
+            shape,
+            round(elements * plain_bits / 8) or None,
+            round(elements * bits / 8) or None,
+            "" if site is None else str(site.bound),
+            crossing.note,
+        )
+
+    def bits(self, dtype: tf.DType) -> float:
+        """What a value of that type takes in a stream, predicted."""
+        bits = self._coder().predicted_bits["dense"]
+        if self._bound is not None and self._bound.relative:
+            bits += math.log2(_LINEAR_BOUND / self._bound.value)
+        return min(max(bits, 1.0), 8.0 * dtype.size)
 
     def site(self, tensor: tf.Tensor, kind: str) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
-        name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
-        name = f"{name}:{tensor.value_index}" if tensor.value_index else name
+        name = name_of(tensor)
         if name not in self.sites:
             self.sites[name] = Site(name, self._coder(), self._bound, kind, state=self.table.row())
         return self.sites[name]
@@ -111,40 +143,60 @@ class HeldTensors:
         return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
 
 
-class _Step:
-    """The held tensors of a graph, which may have several backward passes: `rewire.Streams`.
+class _Bits:
+    """A tensor of truth values held as bits."""
 
-    States are read once for all of them. A pass that read what an earlier one has written would wait for
-    all that the earlier one holds, and what it holds itself may stand before that.
-    """
+    def __init__(self, tensor: tf.Tensor):
+        self._shape = tf.shape(tensor)
+        self._static_shape = tensor.shape
+        _, self._bits = native.ops().comptrain_bitmask(tf.cast(tensor, _TRUTH))
+
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([gate.op]):
+            ones = tf.ones(self._shape, _TRUTH)
+        restored = tf.cast(native.ops().comptrain_bitmask_grad(self._bits, ones), tf.bool)
+        restored.set_shape(self._static_shape)
+        return restored
+
+
+class _Step:
+    """The held tensors of one traced graph: `rewire.Streams`."""
 
     def __init__(self, held: HeldTensors, graph: tf.Graph):
         self._held = held
-        self._graph = graph
+        self._keep = held._kept.get(graph, set())
+        self._streams: dict = {}
         self._states: tf.Tensor | None = None
         self._new: dict[int, tf.Tensor] = {}
-        self._crossings: dict[str, Crossing] = {}
+
+    def find(self, tensor: tf.Tensor) -> Held | _Bits | None:
+        return self._streams.get(tensor.ref())
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
         size = plain_bytes(tensor)
         if is_small(tensor) or self.why_plain(tensor):
             return size
-        bits = self._held._coder().predicted_bits["dense"]
-        bound = self._held._bound
-        if bound is not None and bound.relative:
-            bits += math.log2(_LINEAR_BOUND / bound.value)
-        return round(size * min(max(bits, 1) / (8 * tensor.dtype.size), 1))
+        if tensor.dtype == tf.bool:
+            return size // 8
+        return round(size * self._held.bits(tensor.dtype) / (8 * tensor.dtype.size))
 
     def why_plain(self, tensor: tf.Tensor) -> str:
-        if tensor.dtype not in SUPPORTED_DTYPES:
+        if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
-        if tensor.op.name in self._held._kept.get(self._graph, ()):
+        if tensor.op.name in self._keep:
             return "storage='keep'"
         return ""
 
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
+    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
+        through, stream = (
+            (tensor, _Bits(tensor)) if tensor.dtype == tf.bool else self._compress(tensor, kind, mask)
+        )
+        self._streams[tensor.ref()] = stream
+        return through, stream
+
+    def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
         site = self._held.site(tensor, kind)
-        if self._states is None:
+        if self._states is None:  # once: what a second gradient of the step holds begins with the same states
             self._states = tf.convert_to_tensor(self._held.table.variable)
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask)
@@ -155,16 +207,8 @@ class _Step:
         self._new[row] = state
         return through, Held(site, coder, stream, tensor, mask)
 
-    def crossed(self, crossings: Sequence[Crossing]) -> tuple[Crossing, ...]:
-        """These, and those of the backward passes before. What one of them keeps is kept."""
-        for row in crossings:
-            before = self._crossings.get(row.tensor.name)
-            if before is None or before.storage != KEEP:
-                self._crossings[row.tensor.name] = row
-        return tuple(self._crossings.values())
-
     def write_states(self) -> None:
-        """Assigns the new states, once for all tensors that were held."""
+        """Assigns the new states of all tensors that were held so far."""
         if self._states is None:
             return
         rows = sorted(self._new)

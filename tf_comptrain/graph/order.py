@@ -26,6 +26,10 @@ class Order:
                 if before.name in self._place:
                     self._add(before.name, op.name)
 
+    def knows(self, op: tf.Operation) -> bool:
+        """Whether it is one of the gradient operations."""
+        return op.name in self._place
+
     def put(self, first: tf.Operation, second: tf.Operation) -> bool:
         """Orders `first` before `second`; False, and no change, where `first` comes from `second`."""
         a, b = first.name, second.name

@@ -23,14 +23,14 @@ class Read(NamedTuple):
 
     Attributes:
       op: The operation: it has an incoming gradient among its inputs.
-      index: Number of the input.
+      number: Of the input.
       tensor: What it reads there: made by the forward pass, or from forward tensors alone.
       need: What it needs of it: one of `sensitivity`'s.
       gate: The incoming gradient that says when: nothing is restored for the operation before that is there.
     """
 
     op: tf.Operation
-    index: int
+    number: int
     tensor: tf.Tensor
     need: str
     gate: tf.Tensor
@@ -42,6 +42,8 @@ class GradientOperations:
     Attributes:
       operations: In the order in which they were made.
       reads: What they read that is no gradient.
+      factors: What else the backward pass reads, for factors that it computes in ways that are not known to bear an
+        error: (operation, tensor).
     """
 
     def __init__(self, backward: _keras.BackwardPass):
@@ -61,6 +63,13 @@ class GradientOperations:
             for op in self.operations
             for index, tensor in enumerate(op.inputs)
             if not self.is_gradient(tensor)
+        ]
+
+        self.factors = [
+            (op, tensor)
+            for op in made
+            if op.name in live - self._gradients and not sensitivity.is_cheap(op.type)
+            for tensor in op.inputs
         ]
 
     def is_gradient(self, tensor: tf.Tensor) -> bool:

@@ -8,8 +8,9 @@ readers of that gradient run after those that something was restored for.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -38,9 +39,6 @@ class Stream(Protocol):
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """The tensor, once the gate is there."""
 
-    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
-        """dy where the tensor, the output of a ReLU, is not zero."""
-
 
 class Streams(Protocol):
     """Where and how tensors are held."""
@@ -51,13 +49,16 @@ class Streams(Protocol):
     def why_plain(self, tensor: tf.Tensor) -> str:
         """Why a tensor is held as it is; "" where it need not be."""
 
+    def find(self, tensor: tf.Tensor) -> Stream | None:
+        """The stream that an earlier gradient of the same step has made of the tensor."""
+
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream]:
         """The tensor passed through, and its stream.
 
         Args:
           tensor: One that is not held yet.
           kind: What an error of it does, see storage.DEFAULT_BOUNDS.
-          mask: It is the output of a ReLU whose gradient reads its mask.
+          mask: It is the output of a ReLU; the stream has a `mask_gradient(dy)` then: dy where it is not zero.
         """
 
 
@@ -65,13 +66,19 @@ class Crossing(NamedTuple):
     """A tensor that crosses from the forward to the backward pass.
 
     Attributes:
-      tensor: As the forward pass makes it.
+      name: Of the operation that makes it, and of which of its outputs where that is not the first.
+      op_type: Of that operation.
+      shape: None for a dimension that is known at run time; () also where not even the rank is known.
+      dtype: Its type.
       storage: "compress", "bitmask" or "keep".
       readers: Types of the operations that read it or what is rebuilt from it.
       note: Why it is kept.
     """
 
-    tensor: tf.Tensor
+    name: str
+    op_type: str
+    shape: tuple[int | None, ...]
+    dtype: tf.DType
     storage: str
     readers: tuple[str, ...]
     note: str = ""
@@ -108,41 +115,58 @@ class _Rewiring:
         self.replaced: dict[str, tf.Tensor] = {}
         self.crossings: dict = {}
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
-        self._streams: dict = {}
-        # Of all backward passes of the graph, with whether a stream has the mask of a ReLU's output.
-        self._held: dict = _keras.notes_of(backward.graph).setdefault("streams", {})
+        self._streams: dict[Any, Any] = {}
         self._restored: dict = {}
         self._late: set = set()  # tensors that are not made before their gate is there
 
     def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
         values = [read for read in self.gradients.reads if read.need != sensitivity.SIGN]
-        self.choice = choose(values, self._bytes_to_hold, self._is_of_backward_pass)
-        self._note_kinds(values)
+        factors = [
+            (op, base_of(tensor))
+            for op, tensor in self.gradients.factors
+            if not self._is_of_backward_pass(base_of(tensor).op)
+        ]
+        kept = [tensor for _, tensor in factors]
+        self.choice = choose(values, kept, self.streams.held_bytes, self._is_of_backward_pass)
+        self._note_kinds(
+            [(r.tensor, r.need, r.op.type) for r in values]
+            + [(t, sensitivity.UNKNOWN, op.type) for op, t in factors]
+        )
         masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
         self.masked = set() if self.backward.recorded else masks
         readers: dict = {}
         for read in values:
             tensor = self._restore(read.tensor, read.gate)
             if tensor is not read.tensor:
-                _keras.set_input(read.op, read.index, tensor)
+                _keras.set_input(read.op, read.number, tensor)
                 readers.setdefault(read.gate.ref(), []).append(read)
+        for tensor in kept:
+            if tensor.ref() in self.choice.saved:
+                self._stream(tensor)  # which notes it
         for read in signs:
             self._mask(read)
         for gate, reads in readers.items():
             self._order_readers(gate.deref(), reads)
-        in_order = sorted(self.crossings.values(), key=lambda row: self._places.get(row.tensor.op.name, 0))
-        return Result(self.replaced, tuple(in_order))
+        in_order = sorted(
+            self.crossings.items(), key=lambda item: self._places.get(item[0].deref().op.name, 0)
+        )
+        return Result(self.replaced, tuple(row for _, row in in_order))
+
+    def _note(self, tensor: tf.Tensor, storage: str, readers: tuple[str, ...], note: str) -> None:
+        shape = () if tensor.shape.rank is None else tuple(tensor.shape)
+        row = Crossing(name_of(tensor), tensor.op.type, shape, tensor.dtype, storage, readers, note)
+        self.crossings[tensor.ref()] = row
 
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
 
-    def _note_kinds(self, reads: Sequence[Read]) -> None:
+    def _note_kinds(self, reads: Sequence[tuple[tf.Tensor, str, str]]) -> None:
         """What an error of each tensor does, by all that is made of it for the backward pass."""
         self.kinds: dict = {}
         self.types: dict = {}
         seen: set = set()
-        waiting = [(base_of(read.tensor), read.need, read.op.type) for read in reads]
+        waiting = [(base_of(tensor), need, reader) for tensor, need, reader in reads]
         while waiting:
             tensor, need, reader = item = waiting.pop()
             if (tensor.ref(), need, reader) in seen or self.choice.is_free(tensor):
@@ -219,28 +243,19 @@ class _Rewiring:
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
         """The tensor's stream, made once; the forward pass reads the tensor behind it. None where it is kept."""
         if tensor.ref() not in self._streams:
-            stream, note = None, self._why_plain(tensor)
-            if not note:
-                stream = self._hold(tensor, tensor.ref() in self.masked)
+            stream, note = self.streams.find(tensor), self._why_plain(tensor)
+            if stream is None and not note:
+                with tf.device(tensor.op.device):
+                    readers = _readers(tensor)
+                    through, stream = self.streams.hold(
+                        tensor, self._kind(tensor), tensor.ref() in self.masked
+                    )
+                    _redirect(readers, through)
             self._streams[tensor.ref()] = stream
-            storage = KEEP if stream is None else COMPRESS
+            storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
             types = tuple(sorted(self.types.get(tensor.ref(), ())))
-            self.crossings[tensor.ref()] = Crossing(tensor, storage, types, note)
+            self._note(tensor, storage, types, note)
         return self._streams[tensor.ref()]
-
-    def _hold(self, tensor: tf.Tensor, mask: bool) -> Stream:
-        """The tensor's stream, which an earlier backward pass may have made."""
-        stream, has_mask = self._held.get(tensor.ref(), (None, False))
-        if stream is None or mask and not has_mask:
-            with tf.device(tensor.op.device):
-                readers = _readers(tensor)
-                through, stream = self.streams.hold(tensor, self._kind(tensor), mask)
-                _redirect(readers, through)
-            self._held[tensor.ref()] = stream, mask
-        return stream
-
-    def _bytes_to_hold(self, tensor: tf.Tensor) -> int:
-        return 0 if tensor.ref() in self._held else self.streams.held_bytes(tensor)
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
         if is_small(tensor):
@@ -251,7 +266,7 @@ class _Rewiring:
             return f"what an error of it does to the result of {readers} is not known"
         if sensitivity.UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
-        if tensor.ref() in self.choice.exact:
+        if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
             return "its very value is needed"
         if self._is_needed_at_once(tensor):
             return NEEDED_AT_ONCE
@@ -260,6 +275,8 @@ class _Rewiring:
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
         """Whether the forward pass makes less after the tensor than the tensor itself: a loss' probabilities."""
         place = self._places[tensor.op.name]
+        if place >= self.backward.start:
+            return False
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = plain_bytes(tensor)
         for op in later:
@@ -271,13 +288,13 @@ class _Rewiring:
     def _mask(self, read: Read) -> None:
         """The gradient of a ReLU from one bit per element, or from the stream of its output."""
         op, base = read.op, base_of(read.tensor)
-        stream = self._streams.get(base.ref())
+        stream: Any = self._streams.get(base.ref())
         note = SMALL if is_small(base) else self.streams.why_plain(base)
         if self.backward.recorded:
             note = "a gradient of the gradient is taken"
         if self._is_of_backward_pass(base.op) or self.choice.is_free(base):
             return
-        if stream is not None and base.ref() in self.masked:
+        if getattr(stream, "mid_rise", False) and not self.backward.recorded:
             with tf.device(op.device):
                 self._replace(op.outputs[0], stream.mask_gradient(op.inputs[0]))
             return
@@ -291,7 +308,7 @@ class _Rewiring:
                 dx = native.ops().comptrain_bitmask_grad(bits, op.inputs[0], on=1.0, off=off)
             self._replace(op.outputs[0], dx)
         if stream is None:
-            self.crossings[base.ref()] = Crossing(base, KEEP if note else BITMASK, (op.type,), note)
+            self._note(base, KEEP if note else BITMASK, (op.type,), note)
 
     def _replace(self, old: tf.Tensor, new: tf.Tensor) -> None:
         new.set_shape(old.shape)
@@ -310,32 +327,50 @@ class _Rewiring:
                 size, _ = products.get(read.op.name, (0, read.op))
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]
-        if not _keras.under_xla():
-            for first, second in zip(in_turn, in_turn[1:]):
-                if self.order.put(first, second):
-                    _keras.wait_for(second, [first])
+        for before, after in zip(in_turn, in_turn[1:]):
+            if not _keras.under_xla() and self.order.put(before, after):
+                _keras.wait_for(after, [before])
         first = {read.op.name: read.op for read in reads}
-        second = [
-            op
-            for op in self.gradients.readers_of(gate)
-            if op.name not in first and all(self.order.put(reader, op) for reader in first.values())
-        ]
-        if second and _keras.under_xla():
-            self._fence(gate, list(first.values()), second)
-        for op in [] if _keras.under_xla() else second:
-            _keras.wait_for(op, list(first.values()))
+        others = [op for op in self.gradients.readers_of(gate) if op.name not in first]
+        if _keras.under_xla():
+            self._fence(gate, in_turn, others)
+            return
+        for op in others:
+            if all(self.order.put(reader, op) for reader in first.values()):
+                _keras.wait_for(op, list(first.values()))
 
     def _fence(self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]) -> None:
-        """As a wait, for XLA, which knows no control dependencies: what one makes and the other reads pass through one op."""
+        """Lets operations wait for others under XLA, which knows no control dependencies.
+
+        What the first make and what the second read pass through one operation: readers of one of them wait for all.
+        """
+        second = [op for op in second if all(self.order.put(each, op) for each in first)]
+        joined: list[tf.Operation] = []
+        for op in first:
+            readers = {
+                reader.name: reader for each in (*joined, op) for reader, _ in _readers(each.outputs[0])
+            }
+            known = [reader for reader in readers.values() if self.order.knows(reader)]
+            if all(self.order.put(each, reader) for each in (*joined, op) for reader in known):
+                joined.append(op)
+        if not (joined and second):
+            return
+        first = joined
         made = [op.outputs[0] for op in first]
-        readers = [_readers(tensor) for tensor in made]
+        places_of = [_readers(tensor) for tensor in made]
         names = {op.name for op in second}
         waiting = [(op, index) for op, index in _readers(gate) if op.name in names]
         late, *fenced = native.ops().comptrain_fence([gate, *made])
         _redirect(waiting, late)
-        for tensor, places, through in zip(made, readers, fenced):
+        for tensor, places, through in zip(made, places_of, fenced):
             _redirect(places, through)
             self.replaced[tensor.name] = through
+
+
+def name_of(tensor: tf.Tensor) -> str:
+    """The same in every replica and from trace to trace."""
+    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
+    return f"{name}:{tensor.value_index}" if tensor.value_index else name
 
 
 def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:

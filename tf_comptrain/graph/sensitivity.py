@@ -53,13 +53,13 @@ _READS: dict[str, dict[int, str]] = {
 # Operations through which an error of the inputs stays in proportion, so that what they make may be
 # rebuilt from restored inputs. All are elementwise, or reductions, or move values about: cheap.
 _SMOOTH = frozenset(
-    ("Add", "AddN", "AddV2", "BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "Cos", "DepthToSpace",
-     "Elu", "Erf", "Erfc", "Exp", "Expm1", "ExpandDims", "GatherNd", "GatherV2", "Identity", "IdentityN", "LeakyRelu", "Max",
-     "Maximum", "Mean", "Min", "Minimum", "MirrorPad", "Mul", "MulNoNan", "Neg", "Pack", "Pad", "PadV2",
-     "PreventGradient", "Relu", "Relu6", "Reshape", "Select", "SelectV2", "Selu", "Sigmoid", "Sin", "Slice",
-     "Snapshot", "Softmax", "Softplus", "Softsign", "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Square",
-     "SquaredDifference", "Squeeze", "StopGradient", "StridedSlice", "Sub", "Sum", "Tanh", "Tile", "Transpose",
-     "Unpack", "ZerosLike", "OnesLike")
+    ("Add", "AddN", "AddV2", "BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "Cos",
+     "DepthToSpace", "Elu", "Erf", "Erfc", "Exp", "ExpandDims", "Expm1", "GatherNd", "GatherV2", "Identity",
+     "IdentityN", "LeakyRelu", "Max", "Maximum", "Mean", "Min", "Minimum", "MirrorPad", "Mul", "MulNoNan",
+     "Neg", "OnesLike", "Pack", "Pad", "PadV2", "PreventGradient", "Relu", "Relu6", "Reshape", "Select",
+     "SelectV2", "Selu", "Sigmoid", "Sin", "Slice", "Snapshot", "Softmax", "Softplus", "Softsign",
+     "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Square", "SquaredDifference", "Squeeze",
+     "StopGradient", "StridedSlice", "Sub", "Sum", "Tanh", "Tile", "Transpose", "Unpack", "ZerosLike")
 )  # fmt: skip
 # As cheap, but a small error of these inputs may become any: they have to be exact.
 _STEEP: dict[str, tuple[int, ...]] = {
@@ -67,13 +67,18 @@ _STEEP: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Rsqrt", "Sqrt", "Reciprocal", "Inv", "Log", "Log1p", "Tan", "Erfinv"), (0,)),
     "Pow": (0, 1),
     **dict.fromkeys(
-        ("Abs", "Ceil", "Equal", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite", "IsInf", "IsNan",
-         "Less", "LessEqual", "Mod", "NotEqual", "Rint", "Round", "Sign"),
+        ("Abs", "Ceil", "Equal", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "IsFinite",
+         "IsInf", "IsNan", "Less", "LessEqual", "Mod", "NotEqual", "Rint", "Round", "Sign"),
         (0, 1),
     ),
     **dict.fromkeys(("LogicalAnd", "LogicalNot", "LogicalOr"), (0, 1)),
     **dict.fromkeys(("Fill", "Range", "MatrixBandPart"), (0, 1, 2)),
 }  # fmt: skip
+
+
+def table() -> dict[str, dict[int, str]]:
+    """By type of a gradient operation: what it needs of each of its inputs; -1 stands for those not listed."""
+    return _READS
 
 
 def reads(op_type: str, index: int) -> str:

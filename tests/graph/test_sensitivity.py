@@ -1,0 +1,160 @@
+"""What gradient operations bear: every row of the table is met by a gradient, and leaves it as plain has it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from steps import Weights, compressed_gradients, plain_gradients
+
+from tf_comptrain.graph import sensitivity
+
+RNG = np.random.default_rng(0)
+X = tf.constant(RNG.normal(size=(8, 12, 12, 16)), tf.float32)
+FLAT = tf.reshape(X, [8, -1, 16])
+
+
+# name: (function of an activation, operations of its gradient that read a forward tensor)
+CASES = {
+    "matmul": (lambda x: tf.matmul(tf.tanh(x), x, transpose_b=True)[:, :, :16], ["BatchMatMulV2"]),
+    "einsum": (lambda x: tf.einsum("abc,abd->acd", x, tf.tanh(x)), ["Einsum"]),
+    "product": (lambda x: tf.sin(x) * tf.cos(x), ["Mul"]),
+    "quotient": (lambda x: x / (2.0 + tf.reduce_sum(x * x, -1, keepdims=True)), ["RealDiv"]),
+    "no_nan_quotient": (lambda x: tf.math.divide_no_nan(x, tf.reduce_sum(x * x, -1, keepdims=True)), ["DivNoNan"]),
+    "tanh": (tf.tanh, ["TanhGrad"]),
+    "sigmoid": (tf.sigmoid, ["SigmoidGrad"]),
+    "softplus": (tf.nn.softplus, ["Mul"]),
+    "softsign": (tf.nn.softsign, ["SoftsignGrad"]),
+    "elu": (tf.nn.elu, ["EluGrad"]),
+    "selu": (tf.nn.selu, ["SeluGrad"]),
+    "relu": (tf.nn.relu, ["ReluGrad"]),
+    "relu6": (tf.nn.relu6, ["Relu6Grad"]),
+    "leaky_relu": (tf.nn.leaky_relu, ["LeakyReluGrad"]),
+    "sqrt": (lambda x: tf.sqrt(x * x + 1.0), ["SqrtGrad"]),
+    "rsqrt": (lambda x: tf.math.rsqrt(x * x + 1.0), ["RsqrtGrad"]),
+    "reciprocal": (lambda x: tf.math.reciprocal(x * x + 1.0), ["ReciprocalGrad"]),
+    "where": (lambda x: tf.where(x > 0.1, tf.sin(x), x * 0.5), ["SelectV2"]),
+    "gelu": (tf.nn.gelu, ["Mul"]),
+    "exact_gelu": (lambda x: tf.nn.gelu(x, approximate=False), ["Mul"]),
+    "softmax": (lambda x: tf.nn.softmax(3.0 * x) * x, ["Mul"]),
+    "log_softmax": (tf.nn.log_softmax, ["Mul"]),
+    "power": (lambda x: tf.pow(x, 3.0), ["Mul"]),
+    "maximum": (lambda x: tf.maximum(x, 0.3 * x * x), ["SelectV2"]),
+    "largest": (lambda x: tf.reduce_max(x, 1), ["Mul"]),
+    "absolute": (tf.abs, ["Mul"]),
+    "logarithm": (lambda x: tf.math.log(x * x + 1.0), ["Mul"]),
+    "layer_norm": (
+        lambda x: x * tf.math.rsqrt(tf.math.reduce_variance(x, -1, keepdims=True) + 1e-3),
+        ["Mul", "RsqrtGrad"],
+    ),
+}  # fmt: skip
+IMAGES = {
+    "convolution": (lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), [3, 3, 16, 4], ["Conv2DBackpropFilter"]),
+    "transposed": (
+        lambda x, k: tf.nn.conv2d_transpose(x, k, [8, 24, 24, 4], 2),
+        [3, 3, 4, 16],
+        ["Conv2DBackpropFilter"],
+    ),
+    "depthwise": (
+        lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME"),
+        [3, 3, 16, 1],
+        ["DepthwiseConv2dNativeBackpropFilter"],
+    ),
+    "3d": (
+        lambda x, k: tf.nn.conv3d(x[:, None], k, [1] * 5, "SAME"),
+        [1, 3, 3, 16, 4],
+        ["Conv3DBackpropFilterV2"],
+    ),
+    "max_pool": (lambda x, k: tf.nn.max_pool2d(tf.sin(x) * k, 2, 2, "SAME"), [1], ["MaxPoolGrad"]),
+    "batch_norm": (
+        lambda x, k: tf.compat.v1.nn.fused_batch_norm(tf.sin(x), k, k)[0],
+        [16],
+        ["FusedBatchNormGradV3"],
+    ),
+}
+
+
+def check(function, x, weights, expected):
+    found = compressed_gradients(function, x, weights, codec="zvc")
+    types = {op.type for op in found.graph.get_operations()}
+    replaced = {"ReluGrad", "Relu6Grad", "LeakyReluGrad"}  # by what reads one bit per element
+    assert set(expected) <= types | replaced
+    for ours, plain in zip(found.gradients, plain_gradients(function, x, weights)):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-5 * np.abs(plain).max() + 1e-12)
+    return found
+
+
+def followed(h, scale):
+    """A loss that makes more behind h than h is: what the backward pass does not begin with is held."""
+    wide = tf.tile(tf.reshape(h, [8, -1]), [1, 8])
+    return tf.reduce_sum(tf.sin(wide * tf.reduce_mean(scale)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_elementwise_functions(name):
+    function, expected = CASES[name]
+    found = check(
+        lambda x, w, scale: followed(function(tf.matmul(x, w)), scale),
+        FLAT,
+        Weights([16, 16], [16]),
+        expected,
+    )
+    assert any(row.storage != "keep" for row in found.crossings)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_gradients_of_layers_on_images(name):
+    function, shape, expected = IMAGES[name]
+    check(lambda x, w, k: followed(function(tf.matmul(x, w), k), w), X, Weights([16, 16], shape), expected)
+
+
+def test_every_row_is_met():
+    met = {name for _, names in CASES.values() for name in names}
+    met |= {name for *_, names in IMAGES.values() for name in names}
+    # The gradients' own forms: sums, views, and those of the kernels of this package, which test_rewire.py meets.
+    forms = {
+        "Add", "AddN", "AddV2", "Sub", "Neg", "Identity", "IdentityN", "Reshape", "Transpose", "Sum", "Mean",
+        "Cast", "Tile", "BroadcastTo", "ConcatV2", "Pack", "Slice", "StridedSlice", "MulNoNan", "Xdivy",
+        "Div", "InvGrad", "Select", "MatMul", "BatchMatMul", "BatchMatMulV3", "Conv2D", "Conv3D",
+        "Conv2DBackpropInput", "Conv3DBackpropInputV2", "SoftplusGrad", "DepthwiseConv2dNative",
+        "DepthwiseConv2dNativeBackpropInput", "MaxPool3DGrad", "Comptrain>BatchNormGrad",
+        "Comptrain>LayerNormGrad", "Comptrain>GeluGrad",
+    }  # fmt: skip
+    assert set(sensitivity.table()) - forms <= met
+
+
+@pytest.mark.parametrize(
+    "op_type, index, need",
+    [
+        ("RealDiv", 0, sensitivity.LINEAR),
+        ("RealDiv", 1, sensitivity.UNBOUNDED),
+        ("ReluGrad", 1, sensitivity.SIGN),
+        ("TanhGrad", 0, sensitivity.NONLINEAR),
+        ("MaxPoolGrad", 0, sensitivity.WINDOW),
+        ("MadeUp", 0, sensitivity.UNKNOWN),
+    ],
+)
+def test_what_is_read(op_type, index, need):
+    assert sensitivity.reads(op_type, index) == need
+
+
+def test_an_unknown_operation_keeps_its_input_and_is_named():
+    found = check(
+        lambda x, w, scale: followed(tf.math.lgamma(1.0 + tf.exp(tf.tanh(tf.matmul(x, w)))), scale),
+        FLAT,
+        Weights([16, 16], [16]),
+        ["Digamma"],
+    )
+    kept = [row for row in found.crossings if "Digamma" in row.readers]
+    assert kept and all(row.storage == "keep" and "Digamma" in row.note for row in kept)
+
+
+@pytest.mark.parametrize("name", ["matmul", "tanh", "gelu", "softmax", "layer_norm", "product"])
+def test_lossy_streams_stay_close(name):
+    function, _ = CASES[name]
+
+    def loss(x, w, scale):
+        return followed(function(tf.matmul(x, w)), scale)
+
+    found = compressed_gradients(loss, FLAT, Weights([16, 16], [16]))
+    assert any(row.storage == "compress" for row in found.crossings)
+    for ours, plain in zip(found.gradients, plain_gradients(loss, FLAT, Weights([16, 16], [16]))):
+        assert np.linalg.norm(ours - plain) < 0.15 * np.linalg.norm(plain)
