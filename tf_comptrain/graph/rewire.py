@@ -273,12 +273,15 @@ class _Rewiring:
         return self.streams.why_plain(tensor)
 
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
-        """Whether the forward pass makes less after the tensor than the tensor itself: a loss' probabilities."""
+        """Whether the forward pass makes next to nothing after the tensor: what a loss is made of.
+
+        To hold it would free no memory before it is read again, and the error would be one of every gradient.
+        """
         place = self._places[tensor.op.name]
         if place >= self.backward.start:
             return False
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
-        room = plain_bytes(tensor)
+        room = 2 * plain_bytes(tensor)
         for op in later:
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
