@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tf_comptrain"
 
 # An arrow points to the left only.
-LAYERS = ("native", "codecs", "storage", "rules", "plan", "model", "error_law", "callbacks")
+LAYERS = ("native", "codecs", "storage", "graph", "rules", "plan", "model", "error_law", "callbacks")
 # Pure Python and NumPy: usable, and testable, without TensorFlow.
 PURE = ("theory", "planner")
 FRAMEWORKS = ("tensorflow", "keras", "tensorflow_addons", "tf_keras")

@@ -40,6 +40,11 @@ _FAILED = (
     'tf_comptrain.compress_model(model, storage={%r: "keep"}) leaves it as plain Keras has it.'
 )
 
+_NOT_REWIRED = (
+    "This was raised while tf_comptrain rewired a traced step, to hold what crosses into its backward pass. "
+    'tf_comptrain.compress_model(model, storage="keep") leaves the step as plain Keras has it.'
+)
+
 
 class _OnceWarning:
     """Says of a model's first layer that a loop calls without `training=True` that nothing is held compressed."""
@@ -461,7 +466,11 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         if held is None or _codec_obstacle(held.codec, _keras.under_xla()) is not None:
             continue
         if held.is_of(backward.graph):
-            return held.rewire(backward)
+            try:
+                return held.rewire(backward)
+            except Exception as error:
+                _keras.add_to_message(error, _NOT_REWIRED)
+                raise
     return {}
 
 

@@ -17,9 +17,13 @@ LOOPS = ("RNN", "LSTM", "GRU", "Bidirectional", "TimeDistributed")  # kept plain
 WITHOUT_LOOPS = tuple(name for name in CASES if not any(loop in CASES[name].layer for loop in LOOPS))
 
 
-def without_xla() -> set[str]:
-    """Cases whose layers XLA does not compile, in plain Keras."""
-    return {name for name in WITHOUT_LOOPS if CASES[name].layer.startswith(("Random", "AdaptiveMax"))}
+# Random image layers and adaptive maxima are not compiled by XLA in plain Keras; of the others one rank serves, for
+# compilations take long.
+UNDER_XLA = tuple(
+    name
+    for name in WITHOUT_LOOPS
+    if not name.startswith(("Random", "AdaptiveMax")) and name[-2:] not in ("1D", "3D")
+)
 
 
 class Mode(NamedTuple):
@@ -29,31 +33,35 @@ class Mode(NamedTuple):
       policy: Dtype policy.
       run: As in `Comparison`.
       rounded: How far zvc may be from plain: a rounding of the compute type where a kernel of this library rounds.
-      without: Cases that plain Keras does not run so.
+      names: Of cases.
+      storages: What is compared with plain; codec "zvc" has no lowering for XLA.
     """
 
     policy: str = "float32"
     run: Any = tf.function
     rounded: float = 1e-4
-    without: Any = frozenset
+    names: tuple[str, ...] = WITHOUT_LOOPS
+    storages: tuple[str, ...] = tuple(STORAGES)
 
 
 MODES = {
     "mixed_bfloat16": Mode("mixed_bfloat16", rounded=3e-2),
     "mixed_float16": Mode("mixed_float16", rounded=4e-3),
     "bfloat16": Mode("bfloat16", rounded=3e-2),
-    "jit_compile": Mode(run=functools.partial(tf.function, jit_compile=True), without=without_xla),
+    "jit_compile": Mode(
+        run=functools.partial(tf.function, jit_compile=True), names=UNDER_XLA, storages=("default",)
+    ),
     "run_eagerly": Mode(run=lambda fn: fn),
 }
 # Of equal maxima, which 16-bit values have, plain Keras gives each a share of the gradient, and codec ops the first.
 TIES = ("GlobalMaxPooling", "AdaptiveMaxPooling")
 
 
-def differences(comparison: Comparison) -> dict[str, dict[str, list]]:
+def differences(comparison: Comparison, storages=tuple(STORAGES)) -> dict[str, dict[str, list]]:
     """By storage and case: [what failed, largest difference, where, cosine of the gradients, all finite]."""
     answer: dict[str, dict[str, list]] = {}
-    for storage, options in STORAGES.items():
-        found, failed = comparison.compressed(**options)
+    for storage in storages:
+        found, failed = comparison.compressed(**STORAGES[storage])
         answer[storage] = {
             name: [
                 failed.get(name),
@@ -83,11 +91,8 @@ def of_mode(mode):
         assert result.returncode == 0, result.stderr[-3000:]
         return json.loads(result.stdout.splitlines()[-1])
     chosen = MODES[mode]
-    left_out = chosen.without()
-    names = [name for name in WITHOUT_LOOPS if name not in left_out]
-    comparison = Comparison(names, chosen.policy, ["positional"], chosen.run)
-    skipped = {**comparison.skipped, **dict.fromkeys(left_out, "not compiled by XLA")}
-    return {"skipped": skipped, **differences(comparison)}
+    comparison = Comparison(chosen.names, chosen.policy, ["positional"], chosen.run)
+    return {"skipped": comparison.skipped, **differences(comparison, chosen.storages)}
 
 
 MIRRORED = """
@@ -126,10 +131,10 @@ with strategy.scope():
 @pytest.mark.parametrize("mode", [*MODES, "mirrored"])
 def test_layers_train_as_plain_keras_has_them(mode, quick_graphs):
     answer = of_mode(mode)
-    assert len(answer["skipped"]) <= 12, answer["skipped"]
+    assert len(answer["skipped"]) <= 5, answer["skipped"]  # plain Keras does not run these
     rounded = MODES[mode].rounded if mode in MODES else 1e-4
     wrong = {}
-    for storage in STORAGES:
+    for storage in answer.keys() - {"skipped"}:
         for case, (failed, difference, where, angle, finite) in answer[storage].items():
             ties = "float16" in mode and CASES[case].layer.startswith(TIES)
             if failed:

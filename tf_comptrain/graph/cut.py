@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.reads import Read
@@ -230,6 +228,9 @@ class _Cut:
         return 1 + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - 1)
 
     def _minimum(self, source: int, sink: int) -> set:
+        from scipy.sparse import csr_matrix  # not before a step is traced: importing it takes a while
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
         count = 2 * len(self._tensors) + 2
         edges = list(self._capacities)
         capacities = np.array([self._capacities[edge] for edge in edges], np.int32)

@@ -173,6 +173,8 @@ class _Step:
         return self._streams.get(tensor.ref())
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
+        if self.find(tensor) is not None:
+            return 0
         size = plain_bytes(tensor)
         if is_small(tensor) or self.why_plain(tensor):
             return size

@@ -1,0 +1,242 @@
+"""Peak memory, time and gradient error of keras-hub's language models, plain and compressed, inside `Model.fit`.
+
+    pip install --no-deps keras-hub    # and kagglehub, where its import asks for it
+    python benchmarks/language_models.py --out language_models.jsonl
+
+Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 has 3 + 3 blocks); "blocks" are six
+pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192. Each variant trains in a child
+process of its own. The peak is the highest of all steps, the first included, over the level before it; the step is the
+median of all but the first five. The error of the gradient is that of one step from the same weights and batch,
+relative to each weight's gradient: median and largest over the weights. Every variant adds a line to the file; those
+that are there already are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BATCH, TOKENS, VOCABULARY, WIDTH = 8, 256, 500, 192
+MODELS = ("Gemma", "Llama3", "Mistral", "GPT2", "Bert", "Roberta", "T5", "blocks")
+VARIANTS = ("plain", "compressed")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--policy", default="float32", help="of keras.config.set_dtype_policy")
+    parser.add_argument("--lora", action="store_true", help="train rank-4 updates of frozen matrices alone")
+    parser.add_argument("--xla", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("language_models.jsonl"))
+    parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.variant:
+        print(json.dumps(measure(options.models[0], options.variant, options)))
+        return 0
+    failed = False
+    for name in options.models:
+        for variant in VARIANTS:
+            if key(name, variant, options) not in measured(options.out):
+                failed |= not run(name, variant, options)
+    print(table(options))
+    return int(failed)
+
+
+def key(name: str, variant: str, options: argparse.Namespace) -> tuple:
+    return (name, variant, options.policy, options.lora, options.xla)
+
+
+def measured(path: Path) -> dict[tuple, dict]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {tuple(entry["key"]): entry for entry in map(json.loads, lines)}
+
+
+def run(name: str, variant: str, options: argparse.Namespace) -> bool:
+    command = [sys.executable, __file__, "--models", name, "--variant", variant, "--policy", options.policy]
+    command += ["--steps", str(options.steps)] + ["--lora"] * options.lora + ["--xla"] * options.xla
+    print(f"{name}, {variant}", file=sys.stderr, flush=True)
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode:
+        print(child.stderr[-2000:], file=sys.stderr)
+        return False
+    entry = {"key": key(name, variant, options), **json.loads(child.stdout.splitlines()[-1])}
+    with options.out.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+    return True
+
+
+def table(options: argparse.Namespace) -> str:
+    found = measured(options.out)
+    rows = [
+        "| model | peak plain | compressed | plain / compressed | step compressed / plain | gradient error |"
+    ]
+    rows.append("|---|---|---|---|---|---|")
+    for name in options.models:
+        plain, ours = (found.get(key(name, variant, options)) for variant in VARIANTS)
+        if plain and ours:
+            peaks = [entry["peak_bytes"] / 1e6 for entry in (plain, ours)]
+            error = "" if ours["error"] is None else "{:.1%} ({:.1%})".format(*ours["error"])
+            rows.append(
+                f"| {name} | {peaks[0]:.0f} MB | {peaks[1]:.0f} MB | {peaks[0] / peaks[1]:.1f} "
+                f"| {ours['step_s'] / plain['step_s']:.2f} | {error} |"
+            )
+    return "\n".join(rows)
+
+
+def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, Any]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+    from tensorflow import keras
+
+    import tf_comptrain as ct
+
+    keras.config.set_dtype_policy(options.policy)
+    keras.utils.set_random_seed(0)
+    model, x, y = make(name, options.lora)
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=options.xla,
+    )
+    first = tf.nest.map_structure(lambda a: tf.constant(a[: len(y) // 6]), (x, y))
+    plain = None
+    if variant == "compressed":
+        if not options.xla:
+            plain = gradients(model, *first)
+        ct.compress_model(model)
+    error = None if plain is None else errors(gradients(model, *first), plain)
+    peaks: list[int] = []
+    seconds: list[float] = []
+
+    class Meter(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            tf.config.experimental.reset_memory_stats("CPU:0")
+            self.level = tf.config.experimental.get_memory_info("CPU:0")["current"]
+            self.began = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            seconds.append(time.perf_counter() - self.began)
+            peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - self.level)
+            if len(peaks) == options.steps:
+                self.model.stop_training = True
+
+    history = model.fit(
+        x, y, batch_size=len(y) // 6, epochs=options.steps, shuffle=False, verbose=0, callbacks=[Meter()]
+    )
+    return {
+        "peak_bytes": max(peaks[: options.steps]),
+        "step_s": statistics.median(seconds[5 : options.steps]),
+        "loss": history.history["loss"][0],
+        "error": error,
+    }
+
+
+def gradients(model: Any, x: Any, y: Any) -> list:
+    """One step's, as arrays; with the random numbers of the step after this one put back."""
+    import tensorflow as tf
+
+    before = [v.numpy() for v in model.non_trainable_variables]
+    weights = [v.value for v in model.trainable_variables]
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+        found = tape.gradient(loss, weights)
+        return [tf.convert_to_tensor(g) for g in found if g is not None]
+
+    result = [g.numpy().astype("float64") for g in step(x, y)]
+    for variable, value in zip(model.non_trainable_variables, before):
+        variable.assign(value)
+    return result
+
+
+def errors(ours: list, plain: list) -> tuple[float, float]:
+    import numpy as np
+
+    norms = [(np.linalg.norm(a - b), np.linalg.norm(b)) for a, b in zip(ours, plain)]
+    relative = [error / norm for error, norm in norms if norm > 0]
+    return float(np.median(relative)), float(max(relative))
+
+
+def make(name: str, lora: bool) -> tuple:
+    """(model, x, y) with six batches."""
+    import numpy as np
+    from tensorflow import keras
+
+    rng = np.random.default_rng(0)
+    if name == "blocks":
+        inputs = h = keras.Input((TOKENS, WIDTH))
+        for k in range(6):
+            h = raw_block()(name=f"block{k}")(h)
+        model = keras.Model(inputs, keras.layers.Dense(100, dtype="float32")(h[:, 0]))
+        x = rng.normal(size=(12 * BATCH, TOKENS, WIDTH)).astype("float32")
+        return model, x, rng.integers(0, 100, len(x))
+    import keras_hub
+
+    sizes = {
+        "vocabulary_size": VOCABULARY,
+        "num_layers": 6,
+        "hidden_dim": WIDTH,
+        "intermediate_dim": 4 * WIDTH,
+    }
+    heads = {"num_heads": 4, "max_sequence_length": TOKENS}
+    grouped = {"num_query_heads": 4, "num_key_value_heads": 2}
+    own = {
+        "Gemma": {"num_query_heads": 4, "num_key_value_heads": 1, "head_dim": 48},
+        "Llama3": {**grouped, "intermediate_dim": 512},
+        "Mistral": {**grouped, "intermediate_dim": 512, "sliding_window": TOKENS},
+        "T5": {"num_heads": 4, "num_layers": 3},
+    }
+    backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**sizes, **own.get(name, heads)})
+    if lora:
+        backbone.enable_lora(4)
+    outputs = backbone.output
+    if isinstance(outputs, dict):
+        outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))
+    model = keras.Model(backbone.input, keras.layers.Dense(VOCABULARY, dtype="float32")(outputs))
+    shape = (6 * BATCH, TOKENS)
+    x = {}
+    for part in backbone.input:
+        if "segment" in part:
+            x[part] = np.zeros(shape, "int32")
+        else:
+            x[part] = np.ones(shape, "int32") if "mask" in part else rng.integers(1, VOCABULARY, shape)
+    return model, x, rng.integers(1, VOCABULARY, shape)
+
+
+def raw_block() -> Any:
+    import tensorflow as tf
+    from tensorflow import keras
+
+    class Block(keras.layers.Layer):
+        """Normalization, attention and a product with GELU in TensorFlow's operations."""
+
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            dense = keras.layers.Dense
+            self.qkv, self.out = dense(3 * WIDTH, use_bias=False), dense(WIDTH)
+            self.up, self.down = dense(4 * WIDTH), dense(WIDTH)
+
+        def call(self, x):
+            q, k, v = tf.split(self.qkv(normalized(x)), 3, -1)
+            attention = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / 16.0)
+            x = x + self.out(tf.matmul(attention, v))
+            return x + self.down(tf.nn.gelu(self.up(normalized(x))))
+
+    def normalized(x):
+        return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-6)
+
+    return Block
+
+
+if __name__ == "__main__":
+    sys.exit(main())
