@@ -64,6 +64,8 @@ IMAGES = {
         ["Conv3DBackpropFilterV2"],
     ),
     "max_pool": (lambda x, k: tf.nn.max_pool2d(tf.sin(x) * k, 2, 2, "SAME"), [1], ["MaxPoolGrad"]),
+    "bilinear": (lambda x, k: tf.image.resize(tf.sin(x) * k, [24, 24]), [1], ["ResizeBilinearGrad"]),
+    "bicubic": (lambda x, k: tf.image.resize(tf.sin(x) * k, [24, 24], "bicubic"), [1], ["ResizeBicubicGrad"]),
     "batch_norm": (
         lambda x, k: tf.compat.v1.nn.fused_batch_norm(tf.sin(x), k, k)[0],
         [16],
@@ -158,3 +160,16 @@ def test_lossy_streams_stay_close(name):
     assert any(row.storage == "compress" for row in found.crossings)
     for ours, plain in zip(found.gradients, plain_gradients(loss, FLAT, Weights([16, 16], [16]))):
         assert np.linalg.norm(ours - plain) < 0.15 * np.linalg.norm(plain)
+
+
+def test_a_shape_is_read_of_no_value():
+    """The gradient of a convolution asks for the shape of its input, and reads the input besides."""
+    found = check(
+        lambda x, w, k: followed(tf.nn.conv2d(tf.tanh(tf.matmul(x, w)), k, 1, "SAME"), w),
+        X,
+        Weights([16, 16], [3, 3, 16, 16]),
+        ["Conv2DBackpropFilter"],
+    )
+    read = [row for row in found.crossings if "Conv2DBackpropFilter" in row.readers]
+    assert [row.storage for row in read] == ["compress"]
+    assert not any("ShapeN" in row.readers for row in found.crossings)

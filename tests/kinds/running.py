@@ -51,7 +51,7 @@ def run(make: Callable[[], Kind], steps: int = STEPS, **compress) -> Run:
         bytes_ = [tf.size(t, tf.int64) * t.dtype.size for t in saved._crossing(passes)]
         return loss, gradients, tf.add_n(bytes_ or [tf.constant(0, tf.int64)])
 
-    step = tf.function(traced)
+    step = tf.function(traced, autograph=False)
     results = [step(*map(tf.constant, batch)) for batch in kind.batches[:steps]]
     losses = np.array([float(loss) for loss, _, _ in results])
     return Run(losses, [g.numpy() for g in results[0][1]], int(results[0][2]))

@@ -65,10 +65,13 @@ class GradientOperations:
             if not self.is_gradient(tensor)
         ]
 
+        made_of_values = (
+            live - self._gradients - {op.name for op in made if op.type in sensitivity.SHAPE_ONLY}
+        )
         self.factors = [
             (op, tensor)
             for op in made
-            if op.name in live - self._gradients and not sensitivity.is_cheap(op.type)
+            if op.name in made_of_values and not sensitivity.is_cheap(op.type)
             for tensor in op.inputs
         ]
 

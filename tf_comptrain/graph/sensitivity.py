@@ -20,6 +20,9 @@ UNKNOWN = "unknown"  # not in this table
 
 NO_ERROR = frozenset((WINDOW, EXACT, UNBOUNDED, UNKNOWN))
 
+# Operations of a shape, whatever the values are.
+SHAPE_ONLY = frozenset(("Rank", "Shape", "ShapeN", "Size"))
+
 _EVERY = -1  # input number for those that are not listed
 
 _READS: dict[str, dict[int, str]] = {
@@ -41,6 +44,8 @@ _READS: dict[str, dict[int, str]] = {
     **dict.fromkeys(("TanhGrad", "SigmoidGrad"), {0: NONLINEAR}),
     **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "EluGrad", "SeluGrad"), {1: NONLINEAR}),
     **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad"), {1: SIGN}),
+    # Of the image they read the size alone.
+    **dict.fromkeys(("ResizeBicubicGrad", "ResizeBilinearGrad"), {1: LINEAR}),
     **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad"), {0: WINDOW, 1: WINDOW}),
     **dict.fromkeys(("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad"), {0: UNBOUNDED}),
     **dict.fromkeys(("Select", "SelectV2"), {0: EXACT, 1: LINEAR, 2: LINEAR}),
