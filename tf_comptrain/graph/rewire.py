@@ -287,7 +287,7 @@ class _Rewiring:
         return True
 
     def _made_at(self, op: tf.Operation) -> int:
-        """The place of an operation; where it is the backward pass' own, that of the last forward tensor it comes from."""
+        """The place of an operation; of one of the backward pass, that of the last forward tensor it comes from."""
         waiting, seen, last = [op], {op.name}, 0
         while waiting:
             current = waiting.pop()
