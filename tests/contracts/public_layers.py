@@ -71,7 +71,6 @@ CASES = {
     "PReLU": Case("PReLU", {"alpha_initializer": "uniform"}),
     "ELU": Case("ELU"),
     "Softmax": Case("Softmax", {}, SEQUENCE, ("mask", (12, 8))),
-    **_by_rank("Conv", {"filters": 6, "kernel_size": 3, "padding": "same", "activation": "relu"}),
     **_by_rank("Conv", {"filters": 6, "kernel_size": 3}, "2D"),
     **_by_rank("Conv", {"filters": 6, "kernel_size": 3, "activation": "relu"}, "1D 3D"),
     "Conv1DTranspose": Case("Conv1DTranspose", {"filters": 6, "kernel_size": 3}, SEQUENCE),
