@@ -173,15 +173,19 @@ class _Step:
         self._graph = weakref.ref(graph)
         self.crossings: dict[str, Crossing] = {}
         self._streams: dict = {}
+        self._plain: set = set()
         self._states: tf.Tensor | None = None
         self._new: dict[int, tf.Tensor] = {}
 
     def find(self, tensor: tf.Tensor) -> Held | _Bits | None:
         return self._streams.get(tensor.ref())
 
+    def keep(self, tensor: tf.Tensor) -> None:
+        self._plain.add(tensor.ref())
+
     def held_bytes(self, tensor: tf.Tensor) -> int:
-        if self.find(tensor) is not None:
-            return 0
+        if self.find(tensor) is not None or tensor.ref() in self._plain:
+            return 0  # it is there already
         size = plain_bytes(tensor)
         if is_small(tensor) or self.why_plain(tensor):
             return size
@@ -192,6 +196,8 @@ class _Step:
     def why_plain(self, tensor: tf.Tensor) -> str:
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
+        if tensor.ref() in self._plain:
+            return "an earlier gradient of the step keeps it"
         if tensor.op.name in self._held.kept_in(self._graph()):
             return "storage='keep'"
         return ""

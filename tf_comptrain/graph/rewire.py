@@ -52,6 +52,9 @@ class Streams(Protocol):
     def find(self, tensor: tf.Tensor) -> Stream | None:
         """The stream that an earlier gradient of the same step has made of the tensor."""
 
+    def keep(self, tensor: tf.Tensor) -> None:
+        """Says that the tensor is held as it is, also for later gradients of the step."""
+
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream]:
         """The tensor passed through, and its stream.
 
@@ -251,6 +254,8 @@ class _Rewiring:
                         tensor, self._kind(tensor), tensor.ref() in self.masked
                     )
                     _redirect(readers, through)
+            if stream is None:
+                self.streams.keep(tensor)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
             types = tuple(sorted(self.types.get(tensor.ref(), ())))
