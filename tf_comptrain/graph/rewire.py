@@ -284,7 +284,7 @@ class _Rewiring:
         """
         place = self._made_at(tensor.op)
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
-        room = 2 * plain_bytes(tensor)
+        room = 1.25 * plain_bytes(tensor)
         for op in later:
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
