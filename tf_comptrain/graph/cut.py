@@ -251,7 +251,7 @@ class _Cut:
 
 # Below this a stream's header and directory outweigh what they could save, and few values average an error out.
 _MIN_ELEMENTS_PER_SAMPLE = 64
-_MIN_ELEMENTS = 4096
+_MIN_ELEMENTS = 1024
 
 
 def is_small(tensor: tf.Tensor) -> bool:
