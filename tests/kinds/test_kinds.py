@@ -39,8 +39,7 @@ class Case(NamedTuple):
 
 CASES = {
     "DCGAN": Case(adversarial.dcgan, BATCH_NORM),
-    # What one of its gradients begins with, the other keeps too.
-    "GAN of two tapes in turns": Case(adversarial.gan_in_fit_style, gain=2.4),
+    "GAN of two tapes in turns": Case(adversarial.gan_in_fit_style),
     "WGAN with gradient penalty": Case(adversarial.wgan_gp),
     "WGAN with gradient penalty, smooth": Case(adversarial.wgan_gp_smooth, refused=True),
     "spectral normalization": Case(adversarial.spectral_normalization),

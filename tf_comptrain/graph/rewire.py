@@ -28,6 +28,10 @@ _LINEAR = frozenset(
      "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split",
      "SplitV", "Squeeze", "StridedSlice", "Sub", "Sum", "Tile", "Transpose", "Unpack")
 )  # fmt: skip
+_PRODUCTS = frozenset(
+    ("BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
+     "Einsum", "MatMul")
+)  # fmt: skip
 
 SMALL = "small"
 NEEDED_AT_ONCE = "the backward pass begins with it"
@@ -278,7 +282,7 @@ class _Rewiring:
         return self.streams.why_plain(tensor)
 
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
-        """Whether the forward pass makes next to nothing after the tensor: what a loss is made of.
+        """Whether the forward pass makes next to nothing, and no product, after the tensor: what a loss is made of.
 
         To hold it would free no memory before it is read again, and the error would be one of every gradient.
         """
@@ -286,6 +290,8 @@ class _Rewiring:
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 1.25 * plain_bytes(tensor)
         for op in later:
+            if op.type in _PRODUCTS:
+                return False
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
                 return False
