@@ -81,7 +81,8 @@ def test_a_tight_bound_gives_plain_gradients(case, graph):
     ours_loss, ours = gradients(model, *data(model), graph=graph)
     np.testing.assert_allclose(ours_loss, loss, rtol=1e-6)
     for name, value in expected.items():
-        tolerance = 1e-6 if exact else 1e-5
+        # TensorFlow fuses the gradients of a kernel and a bias, and sums in another order, where it can.
+        tolerance = 1e-6 if exact and name.endswith("kernel") else 1e-5
         np.testing.assert_allclose(ours[name], value, rtol=tolerance, atol=tolerance * np.abs(value).max())
     used = [site.read_state().stream_bytes > 0 for site in instrumentation(model).sites().values()]
     assert sum(used) == streams

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tf_comptrain import report
+from tf_comptrain.report import Report, Row
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -57,14 +57,14 @@ def test_the_page_escapes_every_text(monkeypatch):
     import demo_report
 
     odd = "<b>&\"'"
-    row = report.Row(odd, "Conv2D", odd, odd, (1,), 1, 1, odd, odd)
+    row = Row(odd, "Conv2D", odd, odd, (1,), 1, 1, odd, odd)
     run = demo_report.Run([1.0], [0.5], [1.0], 1.0)
     limited = types.SimpleNamespace(
         limit_bytes=1, largest={"plain": 1, "compressed": 1}, batch=1, plain_error=odd, compressed_loss=1.0
     )
     args = types.SimpleNamespace(batch=1, measure_batch=1, codec=odd, error_bound=0.1)
     runs = {"plain": run, "compressed": run}
-    page = demo_report._page(args, b"", runs, limited, report.Report("model", (row,)), odd)
+    page = demo_report._page(args, b"", runs, limited, Report("model", (row,)), odd)
     assert odd not in page and "<b>" not in page
     assert page.count("&lt;b&gt;&amp;") == 8
 

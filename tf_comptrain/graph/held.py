@@ -184,8 +184,8 @@ class _Step:
         self._plain.add(tensor.ref())
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
-        if self.find(tensor) is not None or tensor.ref() in self._plain:
-            return 0  # it is there already
+        if self.find(tensor) is not None or tensor.ref() in self._plain or self._is_chosen(tensor):
+            return 0  # it is there already, or in any case
         size = plain_bytes(tensor)
         if is_small(tensor) or self.why_plain(tensor):
             return size
@@ -198,9 +198,11 @@ class _Step:
             return f"{tensor.dtype.name} has no codec"
         if tensor.ref() in self._plain:
             return "an earlier gradient of the step keeps it"
-        if tensor.op.name in self._held.kept_in(self._graph()):
-            return "storage='keep'"
-        return ""
+        return "storage='keep'" if self._is_chosen(tensor) else ""
+
+    def _is_chosen(self, tensor: tf.Tensor) -> bool:
+        """Whether the user wants it kept."""
+        return tensor.op.name in self._held.kept_in(self._graph())
 
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
         through, stream = (
