@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import random
 import signal
 import subprocess
@@ -128,8 +129,19 @@ def same(expected: Any, found: Any) -> bool:
         k for k, v in expected.items() if k not in ("events", "replayed") and not np.array_equal(v, found[k])
     ]
     for name in differ:
-        print(f"differs: {name}: {expected[name]} and {found[name]}"[:2000])
+        print(f"differs: {name}: {difference(expected[name], found[name])}")
     return not differ
+
+
+def difference(expected: np.ndarray, found: np.ndarray) -> str:
+    """Of two arrays, or two texts from where they part."""
+    if expected.dtype.kind == "U" and expected.ndim == 0:
+        ours, theirs = str(expected), str(found)
+        start = max(len(os.path.commonprefix((ours, theirs))) - 100, 0)
+        return f"{ours[start : start + 300]!r} and {theirs[start : start + 300]!r}"
+    if expected.shape != found.shape or expected.dtype.kind not in "fiu":
+        return f"{expected!r} and {found!r}"[:600]
+    return f"by at most {np.abs(expected - found).max()} of {np.abs(expected).max()}"
 
 
 def stock_callbacks(place: Path) -> list:

@@ -10,6 +10,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.model import instrumentation, is_compressed
+from tf_comptrain.report import Report, Row
 
 X, Y = images(32)
 TIGHT = 1e-5
@@ -311,6 +312,44 @@ def test_the_sums_say_what_they_leave_out():
     assert "not counting 1 of unknown shape" in str(report)
     x = np.zeros((8, 20, 32), "float32")
     assert ct.memory.report(model, x, Y[:8], timeline=False).predicted_bytes is None
+
+
+class Untold(keras.Model):
+    """Its shapes are known when it is traced; no layer says what the hyperbolic tangent reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = layers.Conv2D(16, 3, activation="relu", name="conv")
+        self.normalization = layers.BatchNormalization(name="normalization")
+        self.head = layers.Dense(10, name="head")
+
+    def call(self, x):
+        x = tf.tanh(self.normalization(self.conv(x)) * 0.5)
+        return self.head(tf.reduce_mean(x, [1, 2]))
+
+
+def test_a_report_fills_itself_when_a_step_is_traced():
+    model = compiled(Untold())
+    report = ct.compress_model(model)
+    assert report.rows and len(report.unpredicted) == len(report.rows)
+    model.fit(X, Y, verbose=0)
+    assert not report.unpredicted and report.predicted_bytes < report.plain_bytes / 4
+    rows = {(row.layer, row.role): row for row in report.rows}
+    assert rows["conv", "input"].shape == X.shape[1:] and rows["conv", "mask"].shape == (14, 14, 16)
+    assert any("TanhGrad" in role and row.storage == "compress" for (_, role), row in rows.items())
+    assert ct.report(model) is report
+    ct.restore_model(model)
+    assert len(report.rows) == len(rows)
+
+
+def test_a_report_as_html_and_markdown():
+    odd = '<b>|"&'
+    report = Report(odd, (Row(odd, "Conv2D", "input", "compress", (4, None), 16, 4, "0.1 sigma", odd),), odd)
+    page, text = report.to_html(), report.to_markdown()
+    assert page.count("&lt;b&gt;|&quot;&amp;") == 4 and odd not in page
+    assert page.count("<th>") == page.count("<td>") == 9 and "<td>4x?</td>" in page
+    line = text.splitlines()[4]
+    assert line.count("|") == 10 and line.startswith("| &lt;b&gt;&#124;") and "| 16 B | 4 B |" in line
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,9 +15,9 @@ from tensorflow import keras
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.graph import HeldTensors, base_of
-from tf_comptrain.plan import KEPT_BY_CHOICE, Plan, StorageChoice, plan_model
+from tf_comptrain.plan import KEPT_BY_CHOICE, Plan, StorageChoice, is_told_by_step, plan_model
 from tf_comptrain.prediction import predicted_rows
-from tf_comptrain.report import Report
+from tf_comptrain.report import Report, Row
 from tf_comptrain.rules import METHODS, Context
 from tf_comptrain.storage import (
     COMPRESS,
@@ -86,6 +86,8 @@ class Instrument:
             if save.storage == COMPRESS
         }
         self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
+        # What the last traced call read and made: TensorSpecs, one and the same for a tensor.
+        self.traced: tuple[list, list] | None = None
         is_layer = isinstance(plan.layer, keras.layers.Layer)  # operations get all by position
         self.parameters = _keras.call_parameters(plan.layer, plan.rule.method) if is_layer else []
 
@@ -99,7 +101,10 @@ class Instrument:
         if reason is None and not (self.idle and not _keras.watched((args, kwargs))):
             try:
                 positional, named = _arranged(self.parameters, args, kwargs)
-                return self.rule.call(self.context, *positional, **named)
+                result = self.rule.call(self.context, *positional, **named)
+                if not tf.executing_eagerly():
+                    self.traced = _specs((args, kwargs)), _specs(result)
+                return result
             except Exception as error:
                 if "tf_comptrain" not in str(error):
                     _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
@@ -108,6 +113,17 @@ class Instrument:
         if reason == _keras.NOT_TRAINING and _keras.recording() and trains:
             self.warn(self.path)
         return self.context.original(*args, **kwargs)
+
+
+def _specs(values: Any) -> list[tf.TensorSpec]:
+    """Shape and type of each tensor among `values`."""
+    found = []
+    for tensor in tf.nest.flatten(values):
+        if isinstance(tensor, tf.Tensor):
+            if not hasattr(tensor, "_comptrain_spec"):
+                tensor._comptrain_spec = tf.TensorSpec(tensor.shape, tensor.dtype)
+            found.append(tensor._comptrain_spec)
+    return found
 
 
 def _arranged(
@@ -381,7 +397,8 @@ def compress_model(
         kernel).
 
     Returns:
-      What is held how, what was skipped and why, and predicted bytes; prints as a table.
+      What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
+      a step is traced.
 
     Raises:
       TypeError: An argument of the wrong type.
@@ -416,16 +433,14 @@ def compress_model(
         for plan in plans:
             if plan.rule is not None:
                 instruments[plan.layer] = Instrument(plan, chosen_codec, bound, warn)
-    calls = list(_keras.all_graph_calls(model))
-    sites = {id(layer): instrument.context.sites for layer, instrument in instruments.items()}
-    rows = predicted_rows(plans, sites, calls, xla=_keras.jit_compile(model))
-    report = Report(model.name, tuple(rows), obstacle, tuple(_keras.layers_without_xla(model)))
     for layer, instrument in instruments.items():
         _keras.set_call(layer, instrument, instrument.rule.method)
     for layer in _keras.own_code_layers(model):
         if not _keras.has_own_call(layer):
             _keras.set_call(layer, _OwnCode(layer))
     wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
+    rows = _rows(model, plans, instruments)
+    report = Report(model.name, rows, obstacle, _keras.layers_without_xla(model), _renewed(model, plans))
     handle = Instrumentation(instruments, report, wrapped)
     if storage != KEEP:
         handle.held = _held_tensors(model, chosen_codec, bound)
@@ -445,6 +460,30 @@ def compress_model(
     _instrumented[model] = handle
     _keras.forget_traces(model)
     return report
+
+
+def _rows(model: keras.Model, plans: list[Plan], instruments: dict[Any, Instrument]) -> list[Row]:
+    """What layers' rules hold, as far as shapes are known: from the model's graph, and from the last trace."""
+    sites = {id(layer): instrument.context.sites for layer, instrument in instruments.items()}
+    traced = [(layer, *call.traced) for layer, call in instruments.items() if call.traced is not None]
+    calls = [*_keras.all_graph_calls(model), *traced]
+    return list(predicted_rows(plans, sites, calls, xla=_keras.jit_compile(model)))
+
+
+def _renewed(model: keras.Model, plans: list[Plan]) -> Callable[[], list[Row] | None]:
+    """Returns a model's rows as they are now; None once it is restored or gone."""
+    reference = weakref.ref(model)
+
+    def rows() -> list[Row] | None:
+        model: Any = reference()
+        handle = None if model is None else _instrumented.get(model)
+        if handle is None:
+            return None
+        crossing = handle.held.rows() if handle.held else []
+        told = [plan for plan in plans if not is_told_by_step(plan)] if crossing else plans
+        return [*_rows(model, told, handle.instruments), *crossing]
+
+    return rows
 
 
 def _held_tensors(model: keras.Model, codec: Codec, bound: ErrorBound | None) -> HeldTensors:
@@ -475,18 +514,13 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
 
 
 def report(model: keras.Model) -> Report:
-    """How the saved activations of a compressed model are held, by layers and in the step that was traced last.
-
-    What `compress_model` answered says what the rules of layers hold. Once a step has been traced (by `fit`, or a
-    tf.function of your own), this report has more: every other tensor that crosses from the forward to the backward
-    pass, what reads it there, and how it is held or why it is kept. Tensors that are rebuilt cross nothing and are not
-    in it, nor are small ones.
+    """How the saved activations of a compressed model are held: what `compress_model` returned for it.
 
     Args:
-      model: A model that `compress_model` took.
+      model: A model that `compress_model` took, or one with `Compress` wrappers.
 
     Returns:
-      A `Report`; bytes are predicted, for one sample.
+      A `Report`, which has what crosses in the traced step once there is one; bytes are predicted, for one sample.
 
     Raises:
       ValueError: The model is not compressed.
@@ -496,9 +530,7 @@ def report(model: keras.Model) -> Report:
       >>> model.fit(images, labels)
       >>> print(ct.report(model))
     """
-    handle = instrumentation(model)
-    crossing = [] if handle.held is None else handle.held.rows()
-    return handle.report._replace(rows=(*handle.report.rows, *crossing))
+    return instrumentation(model).report
 
 
 def restore_model(model: keras.Model) -> None:

@@ -15,6 +15,7 @@ StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Uni
 _CHOICES = (COMPRESS, RECOMPUTE, BITMASK, FUSED, KEEP)
 KEPT_BY_CHOICE = "storage='keep'"
 _RECOMPUTED = "runs again, inside tf_comptrain.Recompute"
+_WRAPPED = "wrapped in tf_comptrain.Compress"
 _SHARED = "compressed already, with another model that has this layer"
 _UNGRADED = "no gradient reaches it: nothing up to it is trained"
 _ANY_FUNCTION = (
@@ -50,6 +51,17 @@ class Plan(NamedTuple):
     rule: Rule | None
     reason: str = ""
     idle: bool = False
+
+
+def is_told_by_step(plan: Plan) -> bool:
+    """Whether a traced step says more of a layer than its plan: that has no rule for it, and nobody asked for that."""
+    return plan.rule is None and plan.reason not in (
+        KEPT_BY_CHOICE,
+        _IN_A_LOOP,
+        _RECOMPUTED,
+        _SHARED,
+        _WRAPPED,
+    )
 
 
 def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
@@ -96,7 +108,7 @@ def _leaves(layer: keras.layers.Layer, prefix: str):
         if isinstance(child, _OPAQUE):
             opaque = _IN_A_LOOP
         elif getattr(child, "handles_storage", False):
-            opaque = "wrapped in tf_comptrain.Compress"
+            opaque = _WRAPPED
         rule = find_rule(child)
         found = list(_leaves(child, f"{path}/")) if inner and not opaque and not _is_leaf(rule) else []
         if rule is not None:

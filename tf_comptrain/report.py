@@ -1,29 +1,35 @@
-"""What `compress_model` did: each layer, how its tensors are held, and why some are not."""
+"""How each saved tensor of a compressed model is held, and why some are kept."""
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable, Sequence
+from html import escape
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "plain", "held", "bound", "note")
+
 
 class Row(NamedTuple):
     """One saved tensor, or one layer that saves none.
 
     Attributes:
-      layer: Name of the layer, or operation of a functional graph, with its path inside nested models.
-      layer_class: Its class.
-      role: What the tensor is to the layer: "input", "mask", "index", ...; "" where none is held.
+      layer: Name of the layer, or operation of a functional graph, with its path inside nested models; of what is
+        held in a traced step the TensorFlow operation that makes it.
+      layer_class: Its class, or type.
+      role: What the tensor is to the layer: "input", "mask", "index", ..., or what reads it in the backward pass;
+        "" where none is held.
       storage: "compress", "recompute", "bitmask", "fused", "keep" or "nothing".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
       plain_bytes: Bytes of the tensor per sample as plain values; None where not known.
       predicted_bytes: Bytes held per sample, predicted; 0 where another row's stream serves.
       bound: Error bound as text; "" for exact storage.
-      note: Whose stream serves, or why the layer is kept plain.
+      note: Whose stream serves, or why the tensor or layer is kept plain.
     """
 
     layer: str
@@ -37,22 +43,50 @@ class Row(NamedTuple):
     note: str = ""
 
 
-class Report(NamedTuple):
-    """Result of `compress_model`; `print(report)` shows it as a table.
+class Report:
+    """How a compressed model holds its saved activations; `print(report)` shows it as a table.
 
-    Attributes:
+    It fills itself: before a step has been traced (by `fit`, or a tf.function of your own) it has what the
+    layers' rules will hold, as far as shapes are known. From then on it also has every other tensor that crosses
+    from the forward to the backward pass, what reads it there, and how it is held or why it is kept. Tensors that
+    are rebuilt cross nothing and are not in it, nor are small ones.
+
+    Args:
       model: Name of the model.
       rows: One per saved tensor and per layer that saves none, in the order of the layers.
       obstacle: Why the whole model runs as plain Keras (a GPU, XLA); None when it does not.
       without_xla: Layers that say they do not support XLA: because of them Keras does not turn
         it on by itself, which it does on a GPU and where a step can take more than twice as long
         without.
+      renew: Returns the rows as they are now, or None where they are no longer known.
+
+    Attributes:
+      model: As given.
+      obstacle: As given.
+      without_xla: As given.
     """
 
-    model: str
-    rows: tuple[Row, ...]
-    obstacle: str | None = None
-    without_xla: tuple[str, ...] = ()
+    def __init__(
+        self,
+        model: str,
+        rows: Sequence[Row],
+        obstacle: str | None = None,
+        without_xla: Sequence[str] = (),
+        renew: Callable[[], Sequence[Row] | None] = lambda: None,
+    ):
+        self.model = model
+        self.obstacle = obstacle
+        self.without_xla = tuple(without_xla)
+        self._rows = tuple(rows)
+        self._renew = renew
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """As of the step that was traced last."""
+        found = self._renew()
+        if found is not None:
+            self._rows = tuple(found)
+        return self._rows
 
     @property
     def skipped(self) -> tuple[Row, ...]:
@@ -79,48 +113,83 @@ class Report(NamedTuple):
         rows = [row._asdict() for row in self.rows]
         return json.dumps({"model": self.model, "obstacle": self.obstacle, "rows": rows}, indent=1)
 
-    def _unknown(self) -> str:
-        count = len(self.unpredicted)
-        return f", not counting {count} of unknown shape" if count else ""
+    def to_html(self) -> str:
+        """The report as an HTML table with a line below it: part of a page, or a file of its own."""
+        rows = self.rows
+        head = "".join(f"<th>{escape(heading)}</th>" for heading in _HEADINGS)
+        body = "\n".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row))}</tr>" for row in rows
+        )
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self._lines())
+        return (
+            f"<table><caption>{escape(self._title())}</caption>\n<thead><tr>{head}</tr></thead>\n"
+            f"<tbody>\n{body}\n</tbody></table>\n{lines}\n"
+        )
+
+    _repr_html_ = to_html  # what a notebook shows
+
+    def to_markdown(self) -> str:
+        """The report as a Markdown table, which TensorBoard shows as text."""
+        lines = [_HEADINGS, ("---",) * len(_HEADINGS), *map(_cells, self.rows)]
+        table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+        return "\n\n".join((f"**{_escaped(self._title())}**", table, *map(_escaped, self._lines()))) + "\n"
 
     def __str__(self) -> str:
-        table = Table(title=Text(f"{self.model}: how activations are held"))
-        for heading in ("layer", "class", "tensor", "storage", "shape", "plain", "held", "bound", "note"):
+        table = Table(title=Text(self._title()))
+        for heading in _HEADINGS:
             table.add_column(
                 heading, justify="right" if heading in ("plain", "held") else "left", overflow="fold"
             )
         for row in self.rows:
-            table.add_row(
-                row.layer,
-                row.layer_class,
-                row.role,
-                row.storage,
-                "" if row.shape is None else "x".join("?" if s is None else str(s) for s in row.shape),
-                format_bytes(row.plain_bytes),
-                format_bytes(row.predicted_bytes),
-                row.bound,
-                row.note,
-            )
+            table.add_row(*_cells(row))
         out = io.StringIO()
         console = Console(file=out, width=150)
         console.print(table)
+        for line in self._lines():
+            console.print(line, markup=False)
+        return out.getvalue()
+
+    def _title(self) -> str:
+        return f"{self.model}: how activations are held"
+
+    def _lines(self) -> list[str]:
+        """What stands below the table."""
+        lines = []
+        predicted, plain, unknown = self.predicted_bytes, self.plain_bytes, len(self.unpredicted)
         if self.obstacle:
-            console.print(f"The model runs as plain Keras: {self.obstacle}.", markup=False)
-        elif self.predicted_bytes:
-            console.print(
-                f"Held per sample: {format_bytes(self.predicted_bytes)} predicted, of "
-                f"{format_bytes(self.plain_bytes)} as plain values "
-                f"({self.plain_bytes / self.predicted_bytes:.1f}x){self._unknown()}. "
-                "Measure with tf_comptrain.memory.measure_step.",
-                markup=False,
+            lines.append(f"The model runs as plain Keras: {self.obstacle}.")
+        elif predicted:
+            without = f", not counting {unknown} of unknown shape" if unknown else ""
+            lines.append(
+                f"Held per sample: {format_bytes(predicted)} predicted, of {format_bytes(plain)} as plain values "
+                f"({plain / predicted:.1f}x){without}. Measure with tf_comptrain.memory.measure_step."
             )
         if self.without_xla:
-            console.print(
+            lines.append(
                 f"Keras does not turn XLA on by itself because of {', '.join(self.without_xla)} "
-                "(supports_jit=False); on a GPU a step can take more than twice as long without it.",
-                markup=False,
+                "(supports_jit=False); on a GPU a step can take more than twice as long without it."
             )
-        return out.getvalue()
+        return lines
+
+
+def _escaped(text: str) -> str:
+    """For Markdown, which may hold HTML."""
+    return escape(text, quote=False).replace("|", "&#124;")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Of a row, as text, in the order of `_HEADINGS`."""
+    return (
+        row.layer,
+        row.layer_class,
+        row.role,
+        row.storage,
+        "" if row.shape is None else "x".join("?" if s is None else str(s) for s in row.shape),
+        format_bytes(row.plain_bytes),
+        format_bytes(row.predicted_bytes),
+        row.bound,
+        row.note,
+    )
 
 
 def format_bytes(count: float | None) -> str:

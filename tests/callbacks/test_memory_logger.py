@@ -74,3 +74,14 @@ def test_a_peak_outlasts_another_ones_start():
         del large
         second.start()
     assert first.stop() >= before + (1 << 24) > second.stop()
+
+
+def test_tensorboard_has_the_report(tmp_path):
+    model, log = network(), ct.MemoryLogger(log_dir=tmp_path)
+    report = ct.compress_model(model)
+    model.fit(*images(8, size=32), verbose=0, callbacks=[log])
+    (file,) = tmp_path.glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(file))
+    (value,) = (value for event in events for value in event.summary.value)
+    assert value.tag == "tf_comptrain/report" and value.metadata.plugin_data.plugin_name == "text"
+    assert tf.make_ndarray(value.tensor).item().decode() == report.to_markdown()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
+import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use
@@ -38,6 +40,8 @@ class MemoryLogger(keras.callbacks.Callback):
 
     Args:
       verbose: 1: prints a line per epoch.
+      log_dir: Folder of TensorBoard's files, for the table of how a compressed model's activations are held, as
+        a text; None: no file.
 
     Attributes:
       records: Every `MemoryRecord` of the last training.
@@ -47,9 +51,10 @@ class MemoryLogger(keras.callbacks.Callback):
       >>> history.history["peak_bytes"]
     """
 
-    def __init__(self, verbose: int = 0):
+    def __init__(self, verbose: int = 0, log_dir: str | Path | None = None):
         super().__init__()
         self.verbose = verbose
+        self.log_dir = log_dir
         self.records: list[MemoryRecord] = []
         self._peak = TrainingPeak()
 
@@ -80,8 +85,23 @@ class MemoryLogger(keras.callbacks.Callback):
                 f"{format_bytes(record.stream_bytes)}"
             )
 
+    def on_train_end(self, logs=None):
+        if self.log_dir is None or not is_compressed(self.model):
+            return
+        writer = tf.summary.create_file_writer(str(self.log_dir))
+        with writer.as_default(step=0):
+            _write_text("tf_comptrain/report", instrumentation(self.model).report.to_markdown())
+        writer.close()
+
     def _read_streams(self) -> int:
         if not is_compressed(self.model):
             return 0
         sites = instrumentation(self.model).all_sites()
         return int(sum(site.read_state().stream_bytes for site in sites if site.holder is site))
+
+
+def _write_text(tag: str, text: str) -> None:
+    """What tf.summary.text does, which needs TensorBoard to be installed."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = "text"
+    tf.summary.write(tag, tf.constant(text), metadata=metadata)

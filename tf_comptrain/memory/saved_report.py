@@ -89,7 +89,7 @@ class MemoryReport(NamedTuple):
             f"Held: {format_bytes(self.saved_bytes)}, of {format_bytes(self.saved_plain_bytes)} in plain Keras{ratio}."
         ]
         if self.predicted_bytes is not None:
-            lines.append(f"Predicted before the model ran: {format_bytes(self.predicted_bytes)}.")
+            lines.append(f"Predicted before this step: {format_bytes(self.predicted_bytes)}.")
         if self.timelines:
             peaks = ", ".join(f"{name} {format_bytes(t.peak_bytes)}" for name, t in self.timelines.items())
             lines.append(f"Peak over the resting level: {peaks}.")
@@ -139,11 +139,12 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
     """
     x, y = batch_of(model, batch_size, y)
     samples = int(tf.nest.flatten(x)[0].shape[0])
+    predicted = _predicted_bytes(model, samples)
     rows = saved_tensors(model, x, y)
     with _keras.plain_scope():
         plain_bytes = saved_bytes(model, x, y)
-    compressed = is_compressed(model)
     timelines, no_timelines = {}, ""
+    compressed = is_compressed(model)
     if not timeline:
         no_timelines = "call report(..., timeline=True)."
     else:
@@ -153,9 +154,12 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
                 timelines[COMPRESSED] = _timeline(model, x, y)
         except NothingRecordedError as error:
             timelines, no_timelines = {}, str(error)
-    before = instrumentation(model).report if compressed else None
-    predicted = None if before is None or before.unpredicted else before.predicted_bytes * samples
     return MemoryReport(model.name, samples, tuple(rows), plain_bytes, predicted, timelines, no_timelines)
+
+
+def _predicted_bytes(model: keras.Model, samples: int) -> int | None:
+    before = instrumentation(model).report if is_compressed(model) else None
+    return None if before is None or before.unpredicted else before.predicted_bytes * samples
 
 
 def _timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
