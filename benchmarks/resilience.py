@@ -60,7 +60,22 @@ def study(mode: str, options: argparse.Namespace) -> list[tuple]:
     rows: list[tuple] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        expected = finish(start(folder / "plain", mode, options), folder / "plain")
+        undisturbed = [finish(start(folder / "plain", mode, options), folder / "plain")]
+
+        def equals(found: Any) -> int:
+            """1 where a training ended as an undisturbed one does.
+
+            On a loaded machine about one undisturbed training in fifty ends with other last bits than the rest:
+            where the first comparison fails, a second undisturbed training tells which of the two is odd.
+            """
+            if same(undisturbed[0], found):
+                return 1
+            if len(undisturbed) == 1:
+                undisturbed.append(finish(start(folder / "again", mode, options), folder / "again"))
+                if not same(undisturbed[0], undisturbed[1]):
+                    print(f"{mode}: two undisturbed trainings differ", flush=True)
+            return int(same(undisturbed[1], found))
+
         if options.kills:
             trainings = finished = equal = kills = 0
             rng = random.Random(options.seed)
@@ -72,13 +87,13 @@ def study(mode: str, options: argparse.Namespace) -> list[tuple]:
                     print(f"{mode}: kill {kills}", flush=True)
                 found = finish(start(place, mode, options), place)
                 finished += found is not None
-                equal += same(expected, found)
+                equal += equals(found)
             rows.append(
                 (mode, "SIGKILL", kills, f"{finished} of {trainings}", f"{equal} of {trainings}", "-")
             )
         if options.ooms:
             found = finish(start(folder / "oom", mode, options, options.ooms), folder / "oom")
-            equal = int(same(expected, found))
+            equal = equals(found)
             replayed = int(found["replayed"]) if found is not None else "-"
             events = int(found["events"]) if found is not None else 0
             done = int(found is not None and events == options.ooms)
