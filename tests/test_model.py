@@ -238,17 +238,38 @@ def test_running_sigma_and_the_first_step():
     assert state.running_sigma == pytest.approx(0.9 * first.std() + 0.1 * second.std(), rel=1e-4)
 
 
-def test_second_order_gradients_raise():
-    model = compiled(small_cnn())
-    ct.compress_model(model)
+def penalty_gradients(model):
+    """Of the square of a gradient, by the input and the first kernel."""
     x = tf.constant(X[:4])
-    with pytest.raises(LookupError, match="second-order"), tf.GradientTape() as outer:
-        outer.watch(x)
+    kernel = model.trainable_variables[0].value
+    with tf.GradientTape() as outer:
+        outer.watch([x, kernel])
         with tf.GradientTape() as inner:
             inner.watch(x)
             loss = tf.reduce_sum(model(x, training=True) ** 2)
         penalty = tf.reduce_sum(inner.gradient(loss, x) ** 2)
-        outer.gradient(penalty, x)
+    return outer.gradient(penalty, [x, kernel])
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_gradients_of_gradients_are_those_of_plain_keras(graph):
+    plain, model = small_cnn(), small_cnn()
+    ct.compress_model(model, error_bound=1e-6)
+    expected, found = (
+        (tf.function(penalty_gradients) if graph else penalty_gradients)(m) for m in (plain, model)
+    )
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max())
+
+
+def test_one_tape_for_both_derivatives_is_refused():
+    model = compiled(small_cnn())
+    ct.compress_model(model)
+    x = tf.constant(X[:4])
+    with pytest.raises(LookupError, match="second-order"), tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(model(x, training=True) ** 2)
+        tape.gradient(tf.reduce_sum(tape.gradient(loss, x) ** 2), x)
 
 
 def test_frozen_layers_hold_nothing():

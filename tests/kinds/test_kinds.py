@@ -27,21 +27,20 @@ class Case(NamedTuple):
       exact: Largest |g - g'| / |g'| of the first step with lossless streams.
       rounded: The same with the default codec.
       gain: Saved bytes of plain, where they are many, over those of the default codec.
-      refused: It takes a gradient of a gradient that layer rules refuse, and say so.
     """
 
     make: Callable[[], Kind]
     exact: float = 1e-4
     rounded: float = 0.15
     gain: float = 4.0
-    refused: bool = False
 
 
 CASES = {
     "DCGAN": Case(adversarial.dcgan, BATCH_NORM),
     "GAN of two tapes in turns": Case(adversarial.gan_in_fit_style),
-    "WGAN with gradient penalty": Case(adversarial.wgan_gp),
-    "WGAN with gradient penalty, smooth": Case(adversarial.wgan_gp_smooth, refused=True),
+    # TensorFlow sends zeros back through the critic's second run, which read what that made as it is.
+    "WGAN with gradient penalty": Case(adversarial.wgan_gp, gain=3.0),
+    "WGAN with gradient penalty, smooth": Case(adversarial.wgan_gp_smooth),
     "spectral normalization": Case(adversarial.spectral_normalization),
     "distillation": Case(adversarial.distillation),
     "actor-critic": Case(adversarial.actor_critic),
@@ -73,8 +72,8 @@ CASES = {
     # The gradient of a maximum divides by how many there are.
     "PointNet": Case(structures.pointnet, BATCH_NORM, gain=2.0),
     "normalizing flow": Case(structures.normalizing_flow),
-    "physics-informed": Case(structures.physics_informed, refused=True),
-    "score matching": Case(structures.score_matching, refused=True),
+    "physics-informed": Case(structures.physics_informed),
+    "score matching": Case(structures.score_matching),
     "accumulation": Case(training_steps.accumulation),
     "accumulation in a loop": Case(training_steps.accumulation_in_a_loop),
     "Reptile": Case(training_steps.reptile),
@@ -85,7 +84,7 @@ CASES = {
     "step in tf.cond": Case(training_steps.step_in_a_condition),
     "sharpness-aware": Case(training_steps.sharpness_aware),
     "gradients of inputs": Case(training_steps.input_gradients),
-    "penalty on a Jacobian": Case(training_steps.jacobian_penalty, refused=True),
+    "penalty on a Jacobian": Case(training_steps.jacobian_penalty),
 }
 
 
@@ -93,10 +92,6 @@ CASES = {
 def test_a_kind_trains_compressed_as_it_does_plain(name):
     case = CASES[name]
     plain = run(case.make)
-    if case.refused:
-        with pytest.raises(Exception, match="The gradient of a gradient was asked for"):
-            run(case.make, codec="zvc")
-        return
     exact = run(case.make, steps=1, codec="zvc")
     assert relative_difference(exact.gradients, plain.gradients) <= case.exact
     rounded = run(case.make, codec="plane")

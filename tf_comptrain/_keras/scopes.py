@@ -17,6 +17,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from tf_comptrain import gpu_check
+from tf_comptrain._keras.tapes import tapes_recording
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
@@ -31,6 +32,7 @@ else:
 
 _scopes = threading.local()
 NOT_TRAINING = "not a training call"
+_VECTORIZED = "in tf.vectorized_map, which has no rule for the ops of this library"
 
 
 @contextlib.contextmanager
@@ -76,9 +78,11 @@ def why_plain() -> str | None:
     if _in_own_branch():
         return "in a branch or loop of the layer that calls it"
     if _in_vectorized_map():
-        return "in tf.vectorized_map, which has no rule for the ops of this library"
+        return _VECTORIZED
     if not _in_step():
         return NOT_TRAINING
+    if tapes_recording() > 1:
+        return "under two tapes, which may take a gradient of a gradient: the traced step holds what crosses"
     return device_obstacle()
 
 
@@ -88,6 +92,8 @@ def why_step_plain() -> str | None:
         return "measured as plain Keras"
     if getattr(_scopes, "training", None) is False:
         return NOT_TRAINING
+    if _in_vectorized_map():
+        return _VECTORIZED
     return device_obstacle()
 
 

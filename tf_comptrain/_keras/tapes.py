@@ -58,6 +58,7 @@ class on_gradients:
 
     def begin(self) -> None:
         _tell_of_gradients()
+        _count_tapes()
         _hooks.append(self._hook)
 
     def end(self) -> None:
@@ -107,6 +108,30 @@ def _tell_of_gradients() -> None:
     telling: Any = tf.autograph.experimental.do_not_convert(gradient)
     telling.tells_hooks = True
     tf.GradientTape.gradient = telling
+
+
+def tapes_recording() -> int:
+    """GradientTapes that record in this thread, counted from the first `on_gradients` on."""
+    return getattr(_inside, "tapes", 0)
+
+
+def _count_tapes() -> None:
+    """Lets every GradientTape count itself while it records, once for the process."""
+
+    def counting(original: Callable, step: int) -> Callable:
+        @functools.wraps(original)
+        def method(self, *args, **kwargs):
+            result = original(self, *args, **kwargs)
+            _inside.tapes = max(tapes_recording() + step, 0)
+            return result
+
+        counted: Any = tf.autograph.experimental.do_not_convert(method)
+        counted.counts_tapes = True
+        return counted
+
+    if not hasattr(tf.GradientTape._push_tape, "counts_tapes"):
+        tf.GradientTape._push_tape = counting(tf.GradientTape._push_tape, 1)
+        tf.GradientTape._pop_tape = counting(tf.GradientTape._pop_tape, -1)
 
 
 def _seeds(target: Any) -> list[tf.Tensor] | None:

@@ -316,7 +316,7 @@ class _Rewiring:
         op, base = read.op, base_of(read.tensor)
         stream: Any = self._streams.get(base.ref())
         note = SMALL if is_small(base) else self.streams.why_plain(base)
-        if self.backward.recorded:
+        if self.backward.recorded and _keras.under_xla():
             note = "a gradient of the gradient is taken"
         if self._is_of_backward_pass(base.op) or self.choice.is_free(base):
             return
@@ -330,11 +330,22 @@ class _Rewiring:
                 readers = _readers(base)
                 through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
                 _redirect(readers, through)
-                off = op.get_attr("alpha") if op.type == "LeakyReluGrad" else 0.0
-                dx = native.ops().comptrain_bitmask_grad(bits, op.inputs[0], on=1.0, off=off)
-            self._replace(op.outputs[0], dx)
+                self._read_bits(read, bits)
         if stream is None:
             self._note(base, KEEP if note else BITMASK, (op.type,), note)
+
+    def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
+        op, dy = read.op, read.op.inputs[0]
+        grad = native.ops().comptrain_bitmask_grad
+        if self.backward.recorded:  # the other tape has recorded the operation, which so stays
+            with tf.control_dependencies([read.gate.op]):
+                ones = tf.ones(tf.shape(dy), dy.dtype)
+            inside = grad(bits, ones, on=1.0, off=0.0)
+            inside.set_shape(read.tensor.shape)
+            _keras.set_input(op, read.number, inside)
+            return
+        off = op.get_attr("alpha") if op.type == "LeakyReluGrad" else 0.0
+        self._replace(op.outputs[0], grad(bits, dy, on=1.0, off=off))
 
     def _replace(self, old: tf.Tensor, new: tf.Tensor) -> None:
         new.set_shape(old.shape)
