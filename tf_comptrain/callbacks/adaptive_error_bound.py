@@ -16,9 +16,9 @@ from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
 from tf_comptrain.codecs import Codec
-from tf_comptrain.error_law import LawCheck, LawSite, check_error_law, law_sites
+from tf_comptrain.error_law import LawCheck, check_error_law, law_sites
 from tf_comptrain.model import Instrumentation, instrumentation
-from tf_comptrain.storage import Site
+from tf_comptrain.storage import LawSite, Site
 
 _TOLERANCES = {"momentum": 0.01, "gradient": 0.2}
 # What stands in for a momentum that is not there: the one that this gradient alone would build up.
@@ -227,7 +227,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             self.model.make_train_function()
         self._handle.reset_bounds()
         self._collect(False)
-        self._laws = law_sites(self._handle)
         self._steps, self._next = 0, self.warmup
         self._wanted, self._correction, self.skipped = {}, {}, {}
         self.updates, self.checks, self._epochs = [], [], []
@@ -252,7 +251,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             restored = _bounds_state.read(self.backup_dir)
         if restored is not None:
             restored = _bounds_state.for_model(restored, self._handle)
-            _bounds_state.put_codec_states(self._handle, restored.sites)
+            _bounds_state.put_codec_states(self._handle, restored)
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
             self.dithered = dict(restored.dithered)
@@ -288,8 +287,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             self.model.history.history["error_bounds"] = list(self._epochs)
 
     def _state(self) -> BoundsState:
-        sites = _bounds_state.codec_states(self._handle)
-        return BoundsState(self._steps, self._next, self._wanted, self._correction, self.dithered, sites)
+        steered = self._steps, self._next, self._wanted, self._correction, self.dithered
+        return BoundsState(*steered, *_bounds_state.codec_states(self._handle))
 
     def _collect(self, on: bool) -> None:
         assert self._handle.collecting is not None  # made by collect_statistics
@@ -297,6 +296,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._handle.collecting.assign(on)
 
     def _update(self) -> None:
+        self._laws = law_sites(self._handle)  # those of a traced step since that was traced
         found = {}
         for law in self._laws:
             statistics = self._read(law)
@@ -418,9 +418,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
         A convolution's input that is rebuilt from a normalization's stream has an error of other units.
         """
-        by_law = [law.site for law in self._laws if law.name in self._wanted and law.site.holder is holder]
-        if holder.kind != "linear" and (
-            holder not in by_law or any(site.rebuild for site in by_law if site is not holder)
+        laws = [law for law in self._laws if law.name in self._wanted and law.site.holder is holder]
+        by_law = [law.site for law in laws]
+        if not all(law.alone for law in laws) or (
+            holder.kind != "linear"
+            and (holder not in by_law or any(site.rebuild for site in by_law if site is not holder))
         ):
             return holder.own_bound()
         return math.inf
@@ -428,9 +430,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _read(self, law: LawSite) -> Statistics | None:
         """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
         holder = law.site.holder.read_state()
-        assert law.site.statistics is not None
-        sums, _, bad_dy = _values(law.site.statistics.output)
-        weight_sums, weight_mean, bad_dw = _values(law.site.statistics.weight)
+        sums, _, bad_dy, weight_sums, weight_mean, bad_dw = map(float, law.statistics.numpy())
         weight = law.weight
         if weight is None:  # frozen since
             return None
@@ -470,7 +470,3 @@ def _scalar(tag: str, value: float) -> None:
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
-
-
-def _values(variable: tf.Variable) -> list[float]:
-    return [float(v) for v in variable.numpy()]
