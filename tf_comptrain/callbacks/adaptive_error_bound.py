@@ -57,8 +57,8 @@ class BoundUpdate(NamedTuple):
 
     Attributes:
       step: Training steps before it took effect.
-      layer: Path of the layer.
-      bound: Error bound of the layer's input, in units of x.
+      layer: Path of the layer; for a tensor of the traced step "operation -> weight".
+      bound: Error bound of the layer's input, or of that tensor, in units of x.
       bound_over_sigma: The same over the running standard deviation of x.
       target_sigma: Standard deviation that the weight-gradient error was meant to have.
       predicted_sigma: The one it has with `bound`: smoothing and limits included.
@@ -92,7 +92,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     """Sets each layer's error bound so that compression stays a small part of its weight gradient.
 
     At the end of every collecting step, for each convolution, dense layer and batch normalization whose
-    input is held compressed,
+    input is held compressed, and for each tensor of the traced step that a weight's gradient is a product of,
 
         eb = sqrt(3) * sigma / sqrt(R * S),    S = mean over output channels k of sum dy_k^2,
 
@@ -112,9 +112,16 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
     training begins with this callback for the first time. Gradients are reduced on collecting steps
     only. Nonlinear layers keep the bounds of `compress_model`, as do layers that share a tensor with one of
-    those, unless this layer needs a tighter one. A bound given to
-    `compress_model` holds until the first collecting step, of each training anew. After training the
-    bounds stay where they are, also in a `fit` without this callback.
+    those, unless this layer needs a tighter one.
+
+    The traced step's tensors are found when it is traced, under XLA too: those that the gradient of a trainable weight
+    of the model is a product of (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), together with dy. S
+    is a mean over the elements of that gradient then. A tensor that serves several weights gets the tightest bound
+    that they want. Where an error of it travels on as well, it keeps the bound of `compress_model`
+    unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it.
+
+    A bound given to `compress_model` holds until the first collecting step, of each training anew. After training
+    the bounds stay where they are, also in a `fit` without this callback.
 
     Args:
       interval: Steps from one collecting step to the next.
@@ -127,8 +134,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         the error follows the data, and the law predicts too little. For batch normalization the
         largest is half as large, for the sake of channels that are quieter than the tensor.
       check_data: (x, y), one small batch: the law is checked on it after each collecting step
-        (`check_error_law`: one eager step, batch normalization too). Where it is off by more than 25%,
-        the layer's codec gets dither, which makes the error independent of the data; the train
+        (`check_error_law`: one eager step, batch normalization too; layers with a rule). Where it is off by more than
+        25%, the layer's codec gets dither, which makes the error independent of the data; the train
         function is traced again then. Where it promises too little even so, or under XLA, which knows no
         dither, the layer's bound is lowered by as much. On one device.
       log_dir: Folder for TensorBoard: bound, stream bytes, and sigma as predicted and, with

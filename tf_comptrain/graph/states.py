@@ -128,7 +128,7 @@ class TableInStep:
 
 def unnumbered(name: str) -> str:
     """The name without the numbers that layers get of which there are several: conv2d_3/input -> conv2d/input"""
-    return re.sub(r"_\d+(?=[/:]|$)", "", name)
+    return re.sub(r"(_\d+)+(?=[/:]|$)", "", name)
 
 
 def _alike(name: str, names: Sequence[str], among: set[str]) -> int | None:
