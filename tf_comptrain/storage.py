@@ -206,12 +206,6 @@ class GradientStatistics:
         if dw is not None:
             self.weight.assign(stats(dw, self.enabled, self.weight))
 
-    @staticmethod
-    def reduced(dy: tf.Tensor, dw: tf.Tensor, enabled: tf.Variable, before: tf.Tensor) -> tf.Tensor:
-        """The `WIDTH` numbers of this step; those `before` it where it does not collect."""
-        stats = native.ops().comptrain_gradient_stats
-        return tf.concat([stats(dy, enabled, before[:3]), stats(dw, enabled, before[3:])], 0)
-
     def numpy(self) -> np.ndarray:
         """The `WIDTH` numbers of the last collecting step."""
         return np.concatenate([self.output.numpy(), self.weight.numpy()])

@@ -243,20 +243,27 @@ def test_what_is_rebuilt_from_a_stream_is_left_out():
     assert laws_of(loss, X, [(64, 48), (48, 40)]) == []
 
 
-def types_of(collect):
+def operations(collect):
     model = Small((64, 48), (48, 40))
     ct.compress_model(model)
     if collect:
         instrumentation(model).collect_statistics(model)
     step = gradient_step(lambda x, v, w: total(tf.matmul(relu(tf.matmul(x, v)), w)), model)
-    return [op.type for op in step.get_concrete_function(X).graph.get_operations()]
+    return step.get_concrete_function(X).graph.get_operations()
 
 
 def test_without_a_callback_that_collects_a_step_has_no_operation_for_it():
-    plain, with_statistics = types_of(False), types_of(True)
+    plain, with_statistics = ([op.type for op in operations(collect)] for collect in (False, True))
     assert "Comptrain>GradientStats" not in plain
     assert with_statistics.count("Comptrain>GradientStats") == 2
     assert len(plain) < len(with_statistics)
+
+
+def test_the_incoming_gradient_is_looked_at_before_the_product_and_not_kept_for_later():
+    found = operations(True)
+    products = [op for op in found if op.type == "BatchMatMulV2" and "gradient_tape" in op.name]
+    waits = [op.type for product in products for op in product.control_inputs]
+    assert waits.count("Comptrain>GradientStats") == 1
 
 
 def test_a_gradient_that_is_differentiated_again_is_not_steered():

@@ -114,8 +114,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     only. Nonlinear layers keep the bounds of `compress_model`, as do layers that share a tensor with one of
     those, unless this layer needs a tighter one.
 
-    The traced step's tensors are found when it is traced, under XLA too: those that the gradient of a trainable weight
-    of the model is a product of (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), together with dy. S
+    The traced step's tensors are found when it is traced, under XLA too: those of which, with dy, the gradient of a
+    trainable weight of the model is a product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution). S
     is a mean over the elements of that gradient then. A tensor that serves several weights gets the tightest bound
     that they want. Where an error of it travels on as well, it keeps the bound of `compress_model`
     unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it.

@@ -246,12 +246,15 @@ class _Step:
         name = f"{site.name} -> {getattr(weight, 'path', weight.name)}"
         if {dy.dtype, dw.dtype} - set(SUPPORTED_DTYPES) or statistics.table.is_full_for(name):
             return None
-        row = statistics.table.row(name)
+        row, stats = statistics.table.row(name), native.ops().comptrain_gradient_stats
         with tf.device(kernel.op.device):
             before = statistics.read(row.index)
             # As one channel, for `share` says how much of the sum over all an element of dw meets.
-            after = GradientStatistics.reduced(tf.reshape(dy, (-1, 1)), dw, self._held.collecting, before)
-            statistics.set(row.index, after)
+            of_dy = stats(tf.reshape(dy, (-1, 1)), self._held.collecting, before[:3])
+            of_dw = stats(dw, self._held.collecting, before[3:])
+            statistics.set(row.index, tf.concat([of_dy, of_dw], 0))
+        if not _keras.under_xla():  # else dy would stay until somebody has time to look at it
+            _keras.wait_for(kernel.op, [of_dy.op])
         return LawSite(name, site, kernel.share, weight, row)
 
     def write(self) -> None:
