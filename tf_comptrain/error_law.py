@@ -14,33 +14,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, theory
 from tf_comptrain.model import Instrumentation, instrumentation
 from tf_comptrain.rules.linear import linear_part
-from tf_comptrain.storage import Site
-
-
-class LawSite(NamedTuple):
-    """A layer whose weight-gradient error the law predicts: of a kernel, or a batch normalization's gamma.
-
-    Attributes:
-      layer: The layer.
-      name: Its path in the model.
-      site: Where its input is held.
-      share: Sum of dy^2 behind one weight gradient / mean over the channels of sum dy_k^2.
-    """
-
-    layer: keras.layers.Layer
-    name: str
-    site: Site
-    share: float
-
-    @property
-    def weight(self) -> Any:
-        """The variable; None where that does not train, or the normalization has no gamma."""
-        weights = self.layer.trainable_weights
-        if self.site.kind == "norm":
-            gamma = self.layer.gamma if self.layer.scale else None
-            return gamma if any(gamma is weight for weight in weights) else None
-        return next((weight for weight in weights if len(weight.shape) > 1), None)
-
+from tf_comptrain.storage import LawSite, Site
 
 _TOLERANCE = 0.25  # of the measured error: how far off the law may be and still be said to hold
 
@@ -81,14 +55,29 @@ class LawCheck(NamedTuple):
 
 
 def law_sites(instruments: Instrumentation) -> list[LawSite]:
-    """The layers of a compressed model that the law covers, in the order of the model."""
+    """Where the law speaks of a compressed model: its layers, in order, and what its traced steps hold besides."""
+    held = instruments.held
+    return [*(law for _, law in _laws_of_layers(instruments)), *(held.law_sites() if held else ())]
+
+
+def _laws_of_layers(instruments: Instrumentation) -> list[tuple[keras.layers.Layer, LawSite]]:
     found = []
     for layer, instrument in instruments.all_instruments().items():
         for site in instrument.context.sites.values():
             share = _share(layer) if site.kind == "linear" else 1.0 if site.kind == "norm" else None
             if share is not None:
-                found.append(LawSite(layer, instrument.path, site, share))
+                law = LawSite(instrument.path, site, share, _weight(layer, site), site.statistics)
+                found.append((layer, law))
     return found
+
+
+def _weight(layer: keras.layers.Layer, site: Site) -> Any:
+    """A layer's kernel or a batch normalization's gamma; None where that does not train, or there is none."""
+    weights = layer.trainable_weights
+    if site.kind == "norm":
+        gamma = layer.gamma if layer.scale else None
+        return gamma if any(gamma is weight for weight in weights) else None
+    return next((weight for weight in weights if len(weight.shape) > 1), None)
 
 
 def _share(layer: keras.layers.Layer) -> float | None:
@@ -118,7 +107,7 @@ def _einsum_share(equation: str, kernel_shape: tuple[int, ...]) -> float | None:
 
 
 def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
-    """Compares the error-bound law with what compression does to the gradients of one batch.
+    """Compares the error-bound law with what compression does to the gradients of one batch, in layers with a rule.
 
     Runs one training step eagerly, without an update; the model, its moving statistics and its bounds
     are left as they were. For each layer, with the dy that reached it: the gradient from its restored
@@ -156,10 +145,10 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
             loss *= _keras.loss_scale(model.optimizer)
         tape.gradient(loss, _keras.trainable_variables(model))
         del tape
-        laws = law_sites(instruments)
-        found = [_check(law, recordings) for law in laws if law.site.kind == "linear"]
+        laws = _laws_of_layers(instruments)
+        found = [_check(layer, law, recordings) for layer, law in laws if law.site.kind == "linear"]
         checks = [check for check in found if check is not None]
-        for law in laws:
+        for _, law in laws:
             if law.site.kind == "norm":
                 checks += _check_batch_norm(law.name, recordings[id(law.site.holder)])
     return checks
@@ -234,15 +223,15 @@ def _left_alone(model: keras.Model, instruments: Instrumentation) -> Iterator[No
             variable.assign(value)
 
 
-def _check(law: LawSite, recordings: dict[int, _Recording]) -> LawCheck | None:
+def _check(layer: keras.layers.Layer, law: LawSite, recordings: dict[int, _Recording]) -> LawCheck | None:
     holder, own = recordings[id(law.site.holder)], recordings[id(law.site)]
     if len(holder.held) != 1 or len(own.gradients) != 1 or own.gradients[0][1] is None:
         return None
     x, bound, (dy, dw_hat) = holder.held[0], holder.bounds[0], own.gradients[0]
-    weight = next(v for v in _keras.trainable_variables(law.layer) if v.shape.rank > 1)
-    with _keras.layer_scope(law.layer), tf.GradientTape(watch_accessed_variables=False) as tape:
+    weight = next(v for v in _keras.trainable_variables(layer) if v.shape.rank > 1)
+    with _keras.layer_scope(layer), tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(weight)
-        y = linear_part(law.layer)(x)
+        y = linear_part(layer)(x)
     error = _array(dw_hat) - _array(tape.gradient(y, weight, output_gradients=dy))
     values, gradient = _array(x), _array(dy)
     sum_sq = np.square(gradient).sum() / gradient.shape[-1] * law.share

@@ -247,6 +247,13 @@ class Instrumentation:
         own = [site.state for site in self.sites().values()]
         return own if self.held is None else [self.held.table.variable, *own]
 
+    def statistics(self) -> list:
+        """The variables that collecting steps write."""
+        found = [site.statistics for site in self.sites().values() if site.statistics is not None]
+        own = [part for statistics in found for part in (statistics.output, statistics.weight)]
+        table = None if self.held is None else self.held.statistics
+        return own if table is None else [table.variable, *own]
+
     def reset_bounds(self) -> None:
         """Returns every site to the bound that `compress_model` gave it."""
         self.bound_scale = 1.0
@@ -297,6 +304,8 @@ class Instrumentation:
             for site in self.sites().values():
                 if site.kind != "nonlinear":
                     site.statistics = GradientStatistics(site.name, self.collecting)
+            if self.held is not None:
+                self.held.collect(self.collecting)
         _keras.forget_traces(model)
 
     def pace_schedule(self, model: keras.Model) -> tf.Variable:

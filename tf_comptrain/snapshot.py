@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, checkpoint_file, plain_data
+from tf_comptrain.graph import StateTable
 from tf_comptrain.model import instrumentation, is_compressed
 
 _FILE = "training.ckpt"
@@ -51,12 +52,14 @@ class Snapshot(NamedTuple):
       place: How far the training was.
       variables: Values of `state_variables(model)`, in that order.
       bound_scale: Factor on all error bounds; None for a plain model.
+      held: What the traced steps hold, by name: the rows of their codec states.
       callbacks: (class, plain attributes, encoded) of each callback.
     """
 
     place: Place
     variables: tuple[np.ndarray, ...]
     bound_scale: float | None
+    held: tuple[str, ...]
     callbacks: tuple[tuple[str, dict[str, Any]], ...]
 
 
@@ -69,10 +72,7 @@ def state_variables(model: keras.Model) -> list:
     if is_compressed(model):
         handle = instrumentation(model)
         variables += [variable for variable in (handle.collecting, handle.pace) if variable is not None]
-        variables += handle.codec_states()
-        for site in handle.sites().values():
-            if site.statistics is not None:
-                variables += [site.statistics.output, site.statistics.weight]
+        variables += [*handle.codec_states(), *handle.statistics()]
     return [part for variable in variables for part in _keras.replica_parts(variable)]
 
 
@@ -95,6 +95,7 @@ def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], plac
         place,
         tuple(np.array(v.numpy()) for v in state_variables(model)),
         instrumentation(model).bound_scale if is_compressed(model) else None,
+        () if (table := _table(model)) is None else tuple(table.names),
         attributes(callbacks),
     )
 
@@ -170,15 +171,27 @@ def restore(
         )
     if after_failure and _keras.jit_compile(model):
         _keras.abandon_buffers(variables)
+    table = _table(model)
+    rows = [] if table is None else table.adopt(snapshot.held)
+    states = [] if table is None else _keras.replica_parts(table.variable)
     for variable, value in zip(variables, snapshot.variables):
         # A copy: TensorFlow may take an array's memory as it is, and update it in place.
-        variable.assign(value.copy())
+        copy = value.copy()
+        if any(variable is part for part in states):
+            copy[:] = 0.0
+            copy[rows] = value[: len(rows)]
+        variable.assign(copy)
     if snapshot.bound_scale is not None:
         instrumentation(model).bound_scale = snapshot.bound_scale
     kept = list(snapshot.callbacks)
     for callback in callbacks:
         for name, code in _taken(kept, _class_of(callback)).items():
             _set_attribute(callback, name, plain_data.decode(code))
+
+
+def _table(model: keras.Model) -> StateTable | None:
+    held = instrumentation(model).held if is_compressed(model) else None
+    return None if held is None else held.table
 
 
 def write(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> None:
@@ -224,7 +237,7 @@ def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     if about["model"].get("compressed") is not (scale is not None):
         raise ValueError("the bounds are not those of its model")
     callbacks = tuple((name, found) for name, found in meta["callbacks"])
-    return Snapshot(place, tuple(meta["variables"]), scale, callbacks), about
+    return Snapshot(place, tuple(meta["variables"]), scale, tuple(meta["held"]), callbacks), about
 
 
 def _described(variable: Any) -> str:
@@ -303,6 +316,7 @@ _LAYOUT = {
     "place": (_is_count, _is_count, _is_count, _is_size, _is_flag, _is_flag),
     "variables": [_is_array],
     "bound_scale": _is_scale,
+    "held": [_is_text],
     "callbacks": _ATTRIBUTES,
 }
 

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
@@ -94,7 +95,8 @@ class Site:
             state = variable(start, f"{name}/codec_state")
         elif start.bound_set:
             with tf.init_scope():
-                state.assign(start)
+                if not state.numpy().any():  # else a restored training's
+                    state.assign(start)
         self.state = state
         # Written on collecting steps by layers that a callback watches.
         self.statistics: GradientStatistics | None = None
@@ -173,10 +175,15 @@ class Site:
 class GradientStatistics:
     """What the error-bound law needs of a layer's gradients, collected inside the train step.
 
+    Of dy and of the gradient of the weight three numbers each: mean over channels of the sum of squares, mean
+    magnitude, elements that are not finite.
+
     Args:
       name: Of the site.
       enabled: Scalar bool variable, shared by all sites: True on collecting steps.
     """
+
+    WIDTH = 6
 
     def __init__(self, name: str, enabled: tf.Variable):
         self.enabled = enabled
@@ -184,7 +191,7 @@ class GradientStatistics:
         self.weight = variable((0.0, 0.0, 0.0), f"{name}/weight_gradient")
 
     def collect(self, dy: tf.Tensor, dw: tf.Tensor | None, scale: tf.Tensor | None = None) -> None:
-        """Adds the reductions to the step: [mean_k sum dy_k^2, mean |dy|, non-finite elements].
+        """Adds the reductions to the step.
 
         Args:
           dy: [.., channels] incoming gradient.
@@ -198,6 +205,30 @@ class GradientStatistics:
         self.output.assign(stats(dy, self.enabled, self.output))
         if dw is not None:
             self.weight.assign(stats(dw, self.enabled, self.weight))
+
+    def numpy(self) -> np.ndarray:
+        """The `WIDTH` numbers of the last collecting step."""
+        return np.concatenate([self.output.numpy(), self.weight.numpy()])
+
+
+class LawSite(NamedTuple):
+    """A stored tensor that the gradient of a weight is made of, whose error the error-bound law predicts.
+
+    Attributes:
+      name: Path of the layer; of a tensor of the traced step its own name and the path of the weight.
+      site: Where the tensor is held.
+      share: Sum of dy^2 behind one element of the gradient / mean over the channels of sum dy_k^2.
+      weight: The variable; None where it does not train.
+      statistics: Has `numpy()`, the numbers of `GradientStatistics`; None where nothing collects them.
+      alone: Nothing else is made of the tensor that the law does not speak of.
+    """
+
+    name: str
+    site: Site
+    share: float
+    weight: Any
+    statistics: Any
+    alone: bool = True
 
 
 def variable(values: Any, name: str) -> tf.Variable:

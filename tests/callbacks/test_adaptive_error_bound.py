@@ -408,7 +408,7 @@ def test_a_state_of_the_same_model_built_again():
     (conv_again, norm_again), second = handle()
     assert conv.name != conv_again.name
     state = BoundsState(
-        9, 12, {norm.name: 0.5}, {conv.name: 2.0}, {f"{norm.name}/input": 3}, codec_states(first)
+        9, 12, {norm.name: 0.5}, {conv.name: 2.0}, {f"{norm.name}/input": 3}, *codec_states(first)
     )
     found = for_model(state, second)
     assert found.sites.keys() == second.sites().keys()

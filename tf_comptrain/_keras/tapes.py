@@ -22,7 +22,8 @@ class BackwardPass(NamedTuple):
       start: Number of the first operation that was made for the gradient.
       stop: Number of the last one, plus 1.
       seeds: The gradients of the targets, which all others come from.
-      gradients: Tensors, IndexedSlices or None, one for each source, flat.
+      sources: Variables or tensors, flat.
+      gradients: Tensors, IndexedSlices or None, one for each source.
       recorded: Another tape records the backward pass, for a gradient of the gradient.
     """
 
@@ -30,6 +31,7 @@ class BackwardPass(NamedTuple):
     start: int
     stop: int
     seeds: tuple[tf.Tensor, ...]
+    sources: tuple[Any, ...]
     gradients: tuple[Any, ...]
     recorded: bool
 
@@ -97,6 +99,7 @@ def _tell_of_gradients() -> None:
             start,
             len(graph.get_operations()),
             tuple(seed for seed in tf.nest.flatten(output_gradients) if tf.is_tensor(seed)),
+            tuple(tf.nest.flatten(sources)),
             tuple(tf.nest.flatten(found)),
             bool(record.could_possibly_record()),
         )

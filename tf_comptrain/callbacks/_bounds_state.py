@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain.graph import unnumbered
 from tf_comptrain.model import Instrumentation
 
 _FILE = "error_bounds.json"
@@ -26,6 +26,7 @@ class BoundsState(NamedTuple):
       correction: Layer -> how much the law promises too little there.
       dithered: Site -> the step since which it has dither.
       sites: Site -> its codec state, as `codecs.State`.
+      held: The same of what the traced steps hold, which take it over when they are traced.
     """
 
     steps: int
@@ -34,15 +35,20 @@ class BoundsState(NamedTuple):
     correction: dict[str, float]
     dithered: dict[str, int]
     sites: dict[str, list[float]]
+    held: dict[str, list[float]]
 
 
-def codec_states(handle: Instrumentation) -> dict[str, list[float]]:
-    return {name: list(site.read_state()) for name, site in handle.sites().items()}
+def codec_states(handle: Instrumentation) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """`sites` and `held` of a `BoundsState`."""
+    sites = {name: list(site.read_state()) for name, site in handle.sites().items()}
+    return sites, {} if handle.held is None else handle.held.table.values()
 
 
-def put_codec_states(handle: Instrumentation, states: dict[str, list[float]]) -> None:
+def put_codec_states(handle: Instrumentation, state: BoundsState) -> None:
     for name, site in handle.sites().items():
-        site.state.assign(states[name])
+        site.state.assign(state.sites[name])
+    if handle.held is not None:
+        handle.held.table.put(state.held)
 
 
 def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
@@ -52,10 +58,8 @@ def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
       ValueError: The state is of another model.
     """
     theirs, ours = list(state.sites), list(handle.sites())
-    if list(map(_unnumbered, theirs)) != list(map(_unnumbered, ours)):
-        other = next(
-            (pair for pair in zip(theirs, ours) if _unnumbered(pair[0]) != _unnumbered(pair[1])), None
-        )
+    if list(map(unnumbered, theirs)) != list(map(unnumbered, ours)):
+        other = next((pair for pair in zip(theirs, ours) if unnumbered(pair[0]) != unnumbered(pair[1])), None)
         there, here = other or (f"{len(theirs)} tensors", f"{len(ours)} tensors")
         raise ValueError(
             f"The restored error bounds are of another model: {there!r} there, {here!r} here. "
@@ -64,16 +68,11 @@ def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
     sites = dict(zip(theirs, ours))
     paths = {there.rpartition("/")[0]: here.rpartition("/")[0] for there, here in sites.items()}
     return state._replace(
-        wanted={paths[name]: value for name, value in state.wanted.items()},
+        wanted={paths.get(name, name): value for name, value in state.wanted.items()},
         correction={paths[name]: value for name, value in state.correction.items()},
         dithered={sites[name]: value for name, value in state.dithered.items()},
         sites={sites[name]: value for name, value in state.sites.items()},
     )
-
-
-def _unnumbered(name: str) -> str:
-    """conv2d_3/input -> conv2d/input"""
-    return re.sub(r"_\d+(?=/|$)", "", name)
 
 
 class Checkpointed(tf.train.experimental.PythonState):

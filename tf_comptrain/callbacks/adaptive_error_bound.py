@@ -16,9 +16,9 @@ from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
 from tf_comptrain.codecs import Codec
-from tf_comptrain.error_law import LawCheck, LawSite, check_error_law, law_sites
+from tf_comptrain.error_law import LawCheck, check_error_law, law_sites
 from tf_comptrain.model import Instrumentation, instrumentation
-from tf_comptrain.storage import Site
+from tf_comptrain.storage import LawSite, Site
 
 _TOLERANCES = {"momentum": 0.01, "gradient": 0.2}
 # What stands in for a momentum that is not there: the one that this gradient alone would build up.
@@ -57,8 +57,8 @@ class BoundUpdate(NamedTuple):
 
     Attributes:
       step: Training steps before it took effect.
-      layer: Path of the layer.
-      bound: Error bound of the layer's input, in units of x.
+      layer: Path of the layer; for a tensor of the traced step "operation -> weight".
+      bound: Error bound of the layer's input, or of that tensor, in units of x.
       bound_over_sigma: The same over the running standard deviation of x.
       target_sigma: Standard deviation that the weight-gradient error was meant to have.
       predicted_sigma: The one it has with `bound`: smoothing and limits included.
@@ -92,7 +92,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     """Sets each layer's error bound so that compression stays a small part of its weight gradient.
 
     At the end of every collecting step, for each convolution, dense layer and batch normalization whose
-    input is held compressed,
+    input is held compressed, and for each tensor of the traced step that a weight's gradient is a product of,
 
         eb = sqrt(3) * sigma / sqrt(R * S),    S = mean over output channels k of sum dy_k^2,
 
@@ -112,9 +112,16 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
     training begins with this callback for the first time. Gradients are reduced on collecting steps
     only. Nonlinear layers keep the bounds of `compress_model`, as do layers that share a tensor with one of
-    those, unless this layer needs a tighter one. A bound given to
-    `compress_model` holds until the first collecting step, of each training anew. After training the
-    bounds stay where they are, also in a `fit` without this callback.
+    those, unless this layer needs a tighter one.
+
+    The traced step's tensors are found when it is traced, under XLA too: those of which, with dy, the gradient of a
+    trainable weight of the model is a product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution). S
+    is a mean over the elements of that gradient then. A tensor that serves several weights gets the tightest bound
+    that they want. Where an error of it travels on as well, it keeps the bound of `compress_model`
+    unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it.
+
+    A bound given to `compress_model` holds until the first collecting step, of each training anew. After training
+    the bounds stay where they are, also in a `fit` without this callback.
 
     Args:
       interval: Steps from one collecting step to the next.
@@ -127,8 +134,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         the error follows the data, and the law predicts too little. For batch normalization the
         largest is half as large, for the sake of channels that are quieter than the tensor.
       check_data: (x, y), one small batch: the law is checked on it after each collecting step
-        (`check_error_law`: one eager step, batch normalization too). Where it is off by more than 25%,
-        the layer's codec gets dither, which makes the error independent of the data; the train
+        (`check_error_law`: one eager step, batch normalization too; layers with a rule). Where it is off by more than
+        25%, the layer's codec gets dither, which makes the error independent of the data; the train
         function is traced again then. Where it promises too little even so, or under XLA, which knows no
         dither, the layer's bound is lowered by as much. On one device.
       log_dir: Folder for TensorBoard: bound, stream bytes, and sigma as predicted and, with
@@ -227,7 +234,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             self.model.make_train_function()
         self._handle.reset_bounds()
         self._collect(False)
-        self._laws = law_sites(self._handle)
         self._steps, self._next = 0, self.warmup
         self._wanted, self._correction, self.skipped = {}, {}, {}
         self.updates, self.checks, self._epochs = [], [], []
@@ -252,7 +258,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             restored = _bounds_state.read(self.backup_dir)
         if restored is not None:
             restored = _bounds_state.for_model(restored, self._handle)
-            _bounds_state.put_codec_states(self._handle, restored.sites)
+            _bounds_state.put_codec_states(self._handle, restored)
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
             self.dithered = dict(restored.dithered)
@@ -288,8 +294,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             self.model.history.history["error_bounds"] = list(self._epochs)
 
     def _state(self) -> BoundsState:
-        sites = _bounds_state.codec_states(self._handle)
-        return BoundsState(self._steps, self._next, self._wanted, self._correction, self.dithered, sites)
+        steered = self._steps, self._next, self._wanted, self._correction, self.dithered
+        return BoundsState(*steered, *_bounds_state.codec_states(self._handle))
 
     def _collect(self, on: bool) -> None:
         assert self._handle.collecting is not None  # made by collect_statistics
@@ -297,6 +303,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._handle.collecting.assign(on)
 
     def _update(self) -> None:
+        self._laws = law_sites(self._handle)  # those of a traced step since that was traced
         found = {}
         for law in self._laws:
             statistics = self._read(law)
@@ -418,9 +425,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
         A convolution's input that is rebuilt from a normalization's stream has an error of other units.
         """
-        by_law = [law.site for law in self._laws if law.name in self._wanted and law.site.holder is holder]
-        if holder.kind != "linear" and (
-            holder not in by_law or any(site.rebuild for site in by_law if site is not holder)
+        laws = [law for law in self._laws if law.name in self._wanted and law.site.holder is holder]
+        by_law = [law.site for law in laws]
+        if not all(law.alone for law in laws) or (
+            holder.kind != "linear"
+            and (holder not in by_law or any(site.rebuild for site in by_law if site is not holder))
         ):
             return holder.own_bound()
         return math.inf
@@ -428,9 +437,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _read(self, law: LawSite) -> Statistics | None:
         """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
         holder = law.site.holder.read_state()
-        assert law.site.statistics is not None
-        sums, _, bad_dy = _values(law.site.statistics.output)
-        weight_sums, weight_mean, bad_dw = _values(law.site.statistics.weight)
+        sums, _, bad_dy, weight_sums, weight_mean, bad_dw = map(float, law.statistics.numpy())
         weight = law.weight
         if weight is None:  # frozen since
             return None
@@ -470,7 +477,3 @@ def _scalar(tag: str, value: float) -> None:
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
-
-
-def _values(variable: tf.Variable) -> list[float]:
-    return [float(v) for v in variable.numpy()]

@@ -7,53 +7,19 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.cut import is_small, plain_bytes
-from tf_comptrain.graph.rewire import SMALL, Crossing, name_of, rewire
+from tf_comptrain.graph.kernels import KernelGradient
+from tf_comptrain.graph.rewire import SMALL, Crossing, Use, name_of, rewire
+from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.report import Row
-from tf_comptrain.storage import BITMASK, COMPRESS, DEFAULT_BOUNDS, Held, Site, variable
+from tf_comptrain.storage import BITMASK, COMPRESS, DEFAULT_BOUNDS, GradientStatistics, Held, LawSite, Site
 
 _TRUTH = tf.float16  # the smallest type that the mask operations take
-_CAPACITY = 2048  # sites of a model
 _LINEAR_BOUND = DEFAULT_BOUNDS["linear"].value
-_TOO_MANY = f"the model holds {_CAPACITY} tensors already"
-
-
-class StateTable:
-    """The codec states of all sites of a model, in one variable: a step reads and writes it once.
-
-    Attributes:
-      variable: float32 [sites, len(State)]; a row of zeros begins anew.
-    """
-
-    def __init__(self) -> None:
-        self.variable = variable(np.zeros((_CAPACITY, len(State._fields)), np.float32), "comptrain_states")
-        self.used = 0
-
-    def row(self) -> StateRow:
-        """The next row that is not taken."""
-        self.used += 1
-        return StateRow(self, self.used - 1)
-
-
-class StateRow:
-    """A site's row: what a `Site` reads and writes between steps."""
-
-    def __init__(self, table: StateTable, index: int):
-        self.table = table
-        self.index = index
-
-    def numpy(self) -> np.ndarray:
-        return self.table.variable.numpy()[self.index].copy()
-
-    def assign(self, values: Sequence[float]) -> None:
-        states = self.table.variable.numpy()
-        states[self.index] = values
-        self.table.variable.assign(states)
 
 
 class HeldTensors:
@@ -70,21 +36,25 @@ class HeldTensors:
       table: Its `StateTable`.
       sites: By name.
       crossings: What crossed in the step that was traced last, in order.
+      collecting: As `collect` was given it; None before.
+      statistics: Reductions of gradients for the error-bound law, a row for each `LawSite`; None until `collect`.
     """
 
     def __init__(self, codec: Codec, bound: ErrorBound | None, variables: Callable[[], list]):
-        self.table = StateTable()
+        self.table = StateTable("comptrain_states", len(State._fields))
         self.sites: dict[str, Site] = {}
         self.crossings: tuple[Crossing, ...] = ()
+        self.statistics: StateTable | None = None
         self.codec = codec
         self._bound = bound
         self._variables = variables
+        self.collecting: tf.Variable | None = None
+        self._laws: dict[str, list[LawSite]] = {}  # by site
         self._kept: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
     def is_of(self, graph: tf.Graph) -> bool:
         """Whether a graph reads a variable of the model."""
-        outside = _keras.captured_from_outside(graph)
-        return any(id(part.handle) in outside for v in self._variables() for part in _keras.parts_of(v))
+        return not _keras.captured_from_outside(graph).isdisjoint(self.weights())
 
     def keep(self, graph: tf.Graph, operations: Sequence[tf.Operation]) -> None:
         """Says that what these operations make is held as it is."""
@@ -94,11 +64,33 @@ class HeldTensors:
         """See `graph.rewire`."""
         step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.graph))
         result = rewire(backward, step)
-        step.write_states()
+        step.collect(backward, result.uses)
+        step.write()
         for crossing in result.crossings:  # of all gradients of a step
             step.crossings.setdefault(crossing.name, crossing)
         self.crossings = tuple(step.crossings.values())
         return result.replaced
+
+    def collect(self, enabled: tf.Variable) -> None:
+        """From the next trace on, steps collect what the error-bound law needs wherever `enabled` is True."""
+        self.collecting = enabled
+        self.statistics = StateTable("comptrain_gradient_statistics", GradientStatistics.WIDTH)
+
+    def law_sites(self) -> list[LawSite]:
+        """Tensors that gradients of weights are made of, in the steps that were traced since `collect`."""
+        return [
+            law if law.weight.trainable else law._replace(weight=None)
+            for laws in self._laws.values()
+            for law in laws
+        ]
+
+    def set_laws(self, site: str, laws: list[LawSite]) -> None:
+        """Says which gradients of weights are made of the tensor of a site."""
+        self._laws[site] = laws
+
+    def weights(self) -> dict[int, Any]:
+        """The model's variables by the ids of their handles."""
+        return {id(part.handle): v for v in self._variables() for part in _keras.parts_of(v)}
 
     def kept_in(self, graph: Any) -> set[str]:
         """Names of the operations that `keep` was told of."""
@@ -141,7 +133,7 @@ class HeldTensors:
         """The place of a tensor, the same from trace to trace and in every replica."""
         name = name_of(tensor)
         if name not in self.sites:
-            self.sites[name] = Site(name, self._coder(), self._bound, kind, state=self.table.row())
+            self.sites[name] = Site(name, self._coder(), self._bound, kind, state=self.table.row(name))
         return self.sites[name]
 
     def _coder(self) -> Codec:
@@ -174,8 +166,10 @@ class _Step:
         self.crossings: dict[str, Crossing] = {}
         self._streams: dict = {}
         self._plain: set = set()
-        self._states: tf.Tensor | None = None
-        self._new: dict[int, tf.Tensor] = {}
+        self._states = TableInStep(held.table)
+        self._statistics = None if held.statistics is None else TableInStep(held.statistics)
+        self._laws: dict[str, list[LawSite]] = {}  # by site
+        self._alone: dict[str, bool] = {}  # by site: whether nothing else reads it
 
     def find(self, tensor: tf.Tensor) -> Held | _Bits | None:
         return self._streams.get(tensor.ref())
@@ -198,6 +192,8 @@ class _Step:
             return f"{tensor.dtype.name} has no codec"
         if tensor.ref() in self._plain:
             return "an earlier gradient of the step keeps it"
+        if tensor.dtype != tf.bool and self._held.table.is_full_for(name_of(tensor)):
+            return FULL
         return "storage='keep'" if self._is_chosen(tensor) else ""
 
     def _is_chosen(self, tensor: tf.Tensor) -> bool:
@@ -213,26 +209,60 @@ class _Step:
 
     def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
         site = self._held.site(tensor, kind)
-        if self._states is None:  # once: what a second gradient of the step holds begins with the same states
-            self._states = tf.convert_to_tensor(self._held.table.variable)
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask)
         row = site.state.index
         through, stream, state = coder.compress(
-            tensor, self._states[row], site.relative_bound, mask, site.bound.scale
+            tensor, self._states.read(row), site.relative_bound, mask, site.bound.scale
         )
-        self._new[row] = state
+        self._states.set(row, state)
         return through, Held(site, coder, stream, tensor, mask)
 
-    def write_states(self) -> None:
-        """Assigns the new states of all tensors that were held so far."""
-        if self._states is None:
+    def collect(self, backward: _keras.BackwardPass, uses: Sequence[Use]) -> None:
+        """Adds the statistics of the gradients of weights that are made of held tensors."""
+        if self._statistics is None:
             return
-        rows = sorted(self._new)
-        new = tf.stack([self._new[row] for row in rows])
-        if rows == list(range(rows[0], rows[-1] + 1)):  # a copy where a scatter would be slower
-            states = tf.concat([self._states[: rows[0]], new, self._states[rows[-1] + 1 :]], 0)
-        else:
-            states = tf.tensor_scatter_nd_update(self._states, [[row] for row in rows], new)
-        states.set_shape(self._held.table.variable.shape)
-        self._held.table.variable.assign(states)
+        weights = self._held.weights()
+        for stream, kernels, alone in uses:
+            if not isinstance(stream, Held):
+                continue
+            name = stream.site.name
+            laws = [
+                law
+                for kernel in kernels
+                if (weight := weights.get(_handle(backward.sources[kernel.source]))) is not None
+                and (law := self._law(stream.site, weight, kernel, self._statistics)) is not None
+            ]
+            self._alone[name] = self._alone.get(name, True) and alone and len(laws) == len(kernels)
+            of_all = {law.name: law for law in (*self._laws.get(name, ()), *laws)}
+            self._laws[name] = [law._replace(alone=self._alone[name]) for law in of_all.values()]
+            self._held.set_laws(name, self._laws[name])
+
+    def _law(
+        self, site: Site, weight: Any, kernel: KernelGradient, statistics: TableInStep
+    ) -> LawSite | None:
+        """The law's place of a gradient, of which the step collects the statistics; None where it cannot."""
+        dy, dw = kernel.op.inputs[kernel.incoming], kernel.gradient
+        name = f"{site.name} -> {getattr(weight, 'path', weight.name)}"
+        if {dy.dtype, dw.dtype} - set(SUPPORTED_DTYPES) or statistics.table.is_full_for(name):
+            return None
+        row, stats = statistics.table.row(name), native.ops().comptrain_gradient_stats
+        with tf.device(kernel.op.device):
+            before = statistics.read(row.index)
+            # As one channel, for `share` says how much of the sum over all an element of dw meets.
+            of_dy = stats(tf.reshape(dy, (-1, 1)), self._held.collecting, before[:3])
+            of_dw = stats(dw, self._held.collecting, before[3:])
+            statistics.set(row.index, tf.concat([of_dy, of_dw], 0))
+        if not _keras.under_xla():  # else dy would stay until somebody has time to look at it
+            _keras.wait_for(kernel.op, [of_dy.op])
+        return LawSite(name, site, kernel.share, weight, row)
+
+    def write(self) -> None:
+        """Assigns what is new of all tensors that were held so far."""
+        self._states.write()
+        if self._statistics is not None:
+            self._statistics.write()
+
+
+def _handle(source: Any) -> int:
+    return id(getattr(source, "handle", None))

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.cut import base_of, choose, is_small, plain_bytes
+from tf_comptrain.graph.kernels import KernelGradient, kernel_gradients, stored_behind
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.reads import GradientOperations, Read, is_elementwise
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
@@ -32,6 +33,9 @@ _PRODUCTS = frozenset(
     ("BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
      "Einsum", "MatMul")
 )  # fmt: skip
+
+# A need beside those of `sensitivity`: linear, and the error ends in the gradient of a weight.
+_KERNEL = "kernel"
 
 SMALL = "small"
 NEEDED_AT_ONCE = "the backward pass begins with it"
@@ -91,16 +95,32 @@ class Crossing(NamedTuple):
     note: str = ""
 
 
+class Use(NamedTuple):
+    """What a backward pass makes of a stream.
+
+    Attributes:
+      stream: The stream.
+      kernels: Gradients of weights that are products with what it holds.
+      alone: Nothing else is made of it: an error ends in those gradients.
+    """
+
+    stream: Stream
+    kernels: tuple[KernelGradient, ...]
+    alone: bool
+
+
 class Result(NamedTuple):
     """What `rewire` did.
 
     Attributes:
       replaced: By name of a gradient that is no longer made: what stands in for it.
       crossings: Every tensor that crosses, in the order in which the forward pass makes them.
+      uses: Of every stream that something is restored from, in no order.
     """
 
     replaced: dict[str, tf.Tensor]
     crossings: tuple[Crossing, ...]
+    uses: tuple[Use, ...]
 
 
 def rewire(backward: _keras.BackwardPass, streams: Streams) -> Result:
@@ -136,8 +156,10 @@ class _Rewiring:
         ]
         kept = [tensor for _, tensor in factors]
         self.choice = choose(values, kept, self.streams.held_bytes, self._is_of_backward_pass)
+        self.kernels = self._kernels()
+        ends = {(kernel.op.name, kernel.stored) for kernels in self.kernels.values() for kernel in kernels}
         self._note_kinds(
-            [(r.tensor, r.need, r.op.type) for r in values]
+            [(r.tensor, _KERNEL if (r.op.name, r.number) in ends else r.need, r.op.type) for r in values]
             + [(t, sensitivity.UNKNOWN, op.type) for op, t in factors]
         )
         masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
@@ -158,7 +180,22 @@ class _Rewiring:
         in_order = sorted(
             self.crossings.items(), key=lambda item: self._places.get(item[0].deref().op.name, 0)
         )
-        return Result(self.replaced, tuple(row for _, row in in_order))
+        uses = (
+            Use(stream, tuple(self.kernels.get(ref, ())), self.kinds.get(ref) == {_KERNEL})
+            for ref, stream in self._streams.items()
+            if stream is not None
+        )
+        return Result(self.replaced, tuple(row for _, row in in_order), tuple(uses))
+
+    def _kernels(self) -> dict[Any, list[KernelGradient]]:
+        """By reference of a held tensor: the gradients of weights that read it, and not something made of it."""
+        found: dict[Any, list[KernelGradient]] = {}
+        # Of a gradient that another gradient is taken of, more is made than an update of weights.
+        for kernel in [] if self.backward.recorded else kernel_gradients(self.backward, self.gradients):
+            stored = stored_behind(kernel.op.inputs[kernel.stored], self.choice.saved)
+            if stored is not None:
+                found.setdefault(stored.ref(), []).append(kernel)
+        return found
 
     def _note(self, tensor: tf.Tensor, storage: str, readers: tuple[str, ...], note: str) -> None:
         shape = () if tensor.shape.rank is None else tuple(tensor.shape)
@@ -188,10 +225,8 @@ class _Rewiring:
             waiting += [(base_of(operand), need, reader) for operand in tensor.op.inputs]
 
     def _kind(self, tensor: tf.Tensor) -> str:
-        kinds = self.kinds.get(tensor.ref(), {sensitivity.LINEAR})
-        return next(
-            k for k in (sensitivity.NONLINEAR, sensitivity.NORM, sensitivity.LINEAR, *kinds) if k in kinds
-        )
+        kinds = self.kinds.get(tensor.ref(), ())
+        return next((k for k in (sensitivity.NONLINEAR, sensitivity.NORM) if k in kinds), sensitivity.LINEAR)
 
     def _restore(self, tensor: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """The tensor as the backward pass has it, once the gate is there; the tensor itself where it is kept."""

@@ -1,0 +1,63 @@
+"""Rows of a table: by name, from trace to trace and from process to process."""
+
+import numpy as np
+import pytest
+
+from tf_comptrain.graph import StateTable
+from tf_comptrain.graph.states import CAPACITY
+
+
+def table(*names):
+    made = StateTable("states", 2)
+    for k, name in enumerate(names):
+        made.row(name).assign((k, 10.0 * k))
+    return made
+
+
+def test_a_place_keeps_its_row():
+    made = table("a", "b")
+    assert made.row("a").index == 0 and made.row("c").index == 2
+    assert made.used == 3 and made.names == ["a", "b", "c"]
+    np.testing.assert_array_equal(made.row("b").numpy(), (1, 10))
+
+
+def test_rows_come_back_before_and_after_their_places_are_made():
+    values = table("a", "b").values()
+    assert values == {"a": [0.0, 0.0], "b": [1.0, 10.0]}
+    early, late = StateTable("states", 2), table("b", "x", "a")
+    early.put(values)
+    late.put(values)
+    for made in (early, late):
+        np.testing.assert_array_equal(made.row("b").numpy(), (1, 10))
+        np.testing.assert_array_equal(made.row("a").numpy(), (0, 0))
+    np.testing.assert_array_equal(late.row("x").numpy(), (1, 10))  # as it was
+    assert early.used == 2 and late.used == 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_built_again_has_other_numbers(first):
+    values = table("model/dense/MatMul", "model/dense_1/MatMul", "model/dense_1/Split:1").values()
+    again = StateTable("states", 2)
+    names = ["model_1_1/dense_2/MatMul", "model_1_1/dense_3/MatMul", "model_1_1/dense_3/Split:1"]
+    if first:
+        again.put(values)
+    rows = [again.row(name) for name in names]
+    if not first:
+        again.put(values)
+    assert [row.numpy()[0] for row in rows] == [0, 1, 2]
+    assert again.names == names
+
+
+def test_names_that_are_there_come_before_those_that_are_like_them():
+    made = StateTable("states", 2)
+    made.put({"MatMul": [1.0, 0.0], "MatMul_1": [2.0, 0.0]})
+    assert made.row("MatMul_1").numpy()[0] == 2
+    assert made.row("MatMul").numpy()[0] == 1
+    assert made.row("MatMul_2").numpy()[0] == 0
+
+
+def test_a_table_that_is_full_says_so():
+    made = StateTable("states", 1)
+    rows = [made.row(f"place/{k}a") for k in range(CAPACITY)]
+    assert rows[-1].index == CAPACITY - 1
+    assert made.is_full_for("another") and not made.is_full_for("place/0a")

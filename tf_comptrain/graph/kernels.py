@@ -1,0 +1,153 @@
+"""Gradients of weights: products of an incoming gradient and a tensor of the forward pass, whose error ends there."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.cut import base_of
+from tf_comptrain.graph.reads import GradientOperations
+
+# By type: the numbers of its two factors.
+_PRODUCTS = {
+    **dict.fromkeys(("BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"), (0, 1)),
+    **dict.fromkeys(
+        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"), (0, 2)
+    ),
+}
+# Hand values on as they are; in their first input.
+_VIEWS = frozenset(("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"))
+
+
+class KernelGradient(NamedTuple):
+    """A product in the backward pass that becomes the gradient of a weight, and nothing else.
+
+    Attributes:
+      op: The product.
+      stored: Number of its input that is a tensor of the forward pass.
+      incoming: Number of the one that is a gradient, dy.
+      source: Number of the weight among the sources of the backward pass.
+      gradient: Of the weight.
+      share: Sum of dy^2 behind one element of the gradient, mean over those / sum of dy^2.
+    """
+
+    op: tf.Operation
+    stored: int
+    incoming: int
+    source: int
+    gradient: tf.Tensor
+    share: float
+
+
+def kernel_gradients(backward: _keras.BackwardPass, gradients: GradientOperations) -> list[KernelGradient]:
+    """The kernel gradients of a backward pass whose share follows from shapes."""
+    found = []
+    for source, gradient in enumerate(backward.gradients):
+        if not isinstance(gradient, tf.Tensor) or not gradient.shape.is_fully_defined():
+            continue
+        products = [
+            KernelGradient(product.op, *roles, source, gradient, share)
+            for product, summed in _products_behind(gradient, gradients)
+            if (roles := _roles(product.op, gradients)) is not None
+            and (share := _share(product, *roles, gradient, summed)) is not None
+        ]
+        # Where a weight has several, the errors add up: each gets its part of what the whole may have.
+        found += [kernel._replace(share=len(products) * kernel.share) for kernel in products]
+    return found
+
+
+def stored_behind(tensor: tf.Tensor, saved: set) -> tf.Tensor | None:
+    """The held tensor of which this one is a view; None where there is none."""
+    tensor = base_of(tensor)
+    while tensor.ref() not in saved and tensor.op.type in _VIEWS:
+        tensor = base_of(tensor.op.inputs[0])
+    return tensor if tensor.ref() in saved else None
+
+
+def _products_behind(
+    gradient: tf.Tensor, gradients: GradientOperations
+) -> list[tuple[tf.Tensor, tuple[int | None, ...] | None]]:
+    """(product, shape that it is summed to) of all products that a weight's gradient is made of."""
+    found = []
+    waiting: list[tuple[tf.Tensor, tuple | None, tuple | None]] = [(gradient, None, None)]
+    while waiting:
+        tensor, shape, summed = waiting.pop()
+        op, expected = tensor.op, 0 if tensor is gradient else 1
+        if len(gradients.readers_of(tensor)) != expected:  # more comes of it: an error would travel on
+            continue
+        if tensor.shape.is_fully_defined():
+            shape = tuple(tensor.shape)
+        if op.type in _PRODUCTS:
+            found.append((tensor, summed))
+        elif op.type == "Sum" and summed is None and shape is not None:
+            waiting.append((op.inputs[0], shape, shape))
+        elif op.type in _VIEWS:
+            waiting.append((op.inputs[0], shape, summed))
+        elif op.type == "AddN":
+            waiting += [(term, shape, summed) for term in op.inputs]
+    return found
+
+
+def _roles(op: tf.Operation, gradients: GradientOperations) -> tuple[int, int] | None:
+    """(stored, incoming) numbers of inputs; None unless exactly one is a gradient."""
+    first, second = _PRODUCTS[op.type]
+    if gradients.is_gradient(op.inputs[first]) == gradients.is_gradient(op.inputs[second]):
+        return None
+    return (second, first) if gradients.is_gradient(op.inputs[first]) else (first, second)
+
+
+def _share(
+    product: tf.Tensor, stored: int, incoming: int, gradient: tf.Tensor, summed: tuple | None
+) -> float | None:
+    """`KernelGradient.share`; None where an element of the stored tensor may meet an element of the gradient twice.
+
+    The mean over the elements dw is, of dims that only x has, each with all of dy: their size / that of dw.
+    """
+    op = product.op
+    if op.type.endswith("BackpropFilter") or op.type.endswith("BackpropFilterV2"):
+        return _share_of_convolution(op, incoming) if summed is None else None
+    if op.type == "Einsum":
+        only_stored = _only_stored(op, stored, incoming) if summed is None else None
+    else:
+        if not _has_all_batches(op.inputs[incoming], product):
+            return None
+        if summed is not None and (
+            not _has_all_batches(op.inputs[stored], product) or tuple(product.shape[-2:]) != summed[-2:]
+        ):
+            return None
+        rows, columns = product.shape[-2], product.shape[-1]
+        only_stored, other = (rows, columns) if stored == 0 else (columns, rows)
+        if only_stored is None and op.type == "MatMul" and other:
+            only_stored = math.prod(gradient.shape) // other
+    return None if only_stored is None else only_stored / math.prod(gradient.shape)
+
+
+def _share_of_convolution(op: tf.Operation, incoming: int) -> float | None:
+    dy, kind = op.inputs[incoming], op.get_attr("data_format").decode()
+    channels = dy.shape[kind.index("C")] if dy.shape.rank == len(kind) else None
+    if channels is None:
+        return None
+    # Of a transposed convolution dy is the larger one: a weight meets it at one of `strides` positions.
+    return 1.0 / (channels * (math.prod(op.get_attr("strides")) if incoming == 0 else 1))
+
+
+def _only_stored(op: tf.Operation, stored: int, incoming: int) -> int | None:
+    """Elements along what the stored tensor and the gradient have, and dy has not."""
+    terms, result = op.get_attr("equation").decode().split("->")
+    letters = terms.split(",")
+    x, dy = letters[stored], letters[incoming]
+    simple = all(part.isalpha() and len(set(part)) == len(part) for part in (x, dy, result))
+    if not simple or not set(x) ^ set(dy) <= set(result) or op.outputs[0].shape.rank != len(result):
+        return None
+    sizes = [size for letter, size in zip(result, op.outputs[0].shape) if letter not in dy]
+    return None if None in sizes else math.prod(sizes)
+
+
+def _has_all_batches(factor: tf.Tensor, product: tf.Tensor) -> bool:
+    """Whether a factor of a product of many matrices has a matrix of its own for each of them."""
+    if product.shape.rank is None or factor.shape.rank != product.shape.rank:
+        return product.shape.rank == 2
+    return all(size != 1 or of_all == 1 for size, of_all in zip(factor.shape[:-2], product.shape[:-2]))

@@ -1,0 +1,139 @@
+"""What a traced step carries to the next, for any number of places in it: the rows of one variable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain.storage import variable
+
+CAPACITY = 2048  # rows of a table
+FULL = f"the model holds {CAPACITY} tensors already"
+
+
+class StateTable:
+    """Numbers for each of a model's places, by name, in one variable: a step reads and writes it once.
+
+    Rows outlive the traces that name them: those that a restored training brings (`adopt`) wait for their places.
+
+    Args:
+      name: Of the variable.
+      width: Numbers of a row.
+
+    Attributes:
+      variable: float32 [rows, width]; a row of zeros begins anew.
+    """
+
+    def __init__(self, name: str, width: int):
+        self.variable = variable(np.zeros((CAPACITY, width), np.float32), name)
+        self.names: list[str] = []  # of the rows
+        self._waiting: set[str] = set()
+
+    @property
+    def used(self) -> int:
+        """Rows that are taken."""
+        return len(self.names)
+
+    def is_full_for(self, name: str) -> bool:
+        """Whether there is no row for a place, nor room for one."""
+        return self.used >= CAPACITY and name not in self.names
+
+    def row(self, name: str) -> StateRow:
+        """The row of a place: that of its name, the one that was adopted for it, or the next that is not taken."""
+        if name in self.names and name not in self._waiting:
+            return StateRow(self, self.names.index(name))
+        found = _alike(name, self.names, self._waiting)
+        if found is None:
+            self.names.append(name)
+            return StateRow(self, self.used - 1)
+        self._waiting.discard(self.names[found])
+        self.names[found] = name
+        return StateRow(self, found)
+
+    def adopt(self, names: Sequence[str]) -> list[int]:
+        """The rows for places of another process, of which each gets its own where a trace has made it, or makes it."""
+        rows: list[int] = []
+        free = set(self.names)
+        for name in names:
+            found = _alike(name, self.names, free)
+            if found is None:
+                found = self.used
+                self.names.append(name)
+                self._waiting.add(name)
+            free.discard(self.names[found])
+            rows.append(found)
+        return rows
+
+    def values(self) -> dict[str, list[float]]:
+        """The rows that are taken, by name."""
+        return dict(zip(self.names, self.variable.numpy().tolist()))
+
+    def put(self, values: dict[str, list[float]]) -> None:
+        """Writes rows, by name; those of places that are still to be made too."""
+        rows, table = self.adopt(list(values)), self.variable.numpy()
+        for row, numbers in zip(rows, values.values()):
+            table[row] = numbers
+        self.variable.assign(table)
+
+
+class StateRow:
+    """A place's row: what is read and written between steps."""
+
+    def __init__(self, table: StateTable, index: int):
+        self.table = table
+        self.index = index
+
+    def numpy(self) -> np.ndarray:
+        return self.table.variable.numpy()[self.index].copy()
+
+    def assign(self, values: Sequence[float]) -> None:
+        states = self.table.variable.numpy()
+        states[self.index] = values
+        self.table.variable.assign(states)
+
+
+class TableInStep:
+    """A table as one traced step reads and writes it."""
+
+    def __init__(self, table: StateTable):
+        self.table = table
+        self._before: tf.Tensor | None = None
+        self._new: dict[int, tf.Tensor] = {}
+
+    def read(self, row: int) -> tf.Tensor:
+        """A row as it was before the step."""
+        if self._before is None:  # once: what a second gradient of the step holds begins with the same states
+            self._before = tf.convert_to_tensor(self.table.variable)
+        return self._before[row]
+
+    def set(self, row: int, values: tf.Tensor) -> None:
+        self._new[row] = values
+
+    def write(self) -> None:
+        """Assigns all rows that were set so far."""
+        if self._before is None:
+            return
+        rows = sorted(self._new)
+        new = tf.stack([self._new[row] for row in rows])
+        if rows == list(range(rows[0], rows[-1] + 1)):  # a copy where a scatter would be slower
+            states = tf.concat([self._before[: rows[0]], new, self._before[rows[-1] + 1 :]], 0)
+        else:
+            states = tf.tensor_scatter_nd_update(self._before, [[row] for row in rows], new)
+        states.set_shape(self.table.variable.shape)
+        self.table.variable.assign(states)
+
+
+def unnumbered(name: str) -> str:
+    """The name without the numbers that layers get of which there are several: conv2d_3/input -> conv2d/input"""
+    return re.sub(r"(_\d+)+(?=[/:]|$)", "", name)
+
+
+def _alike(name: str, names: Sequence[str], among: set[str]) -> int | None:
+    """Where in `names` a name is, or else the first that differs in numbers alone; only those `among`."""
+    if name in among:
+        return names.index(name)
+    like = unnumbered(name) if among else ""
+    return next((k for k, other in enumerate(names) if other in among and unnumbered(other) == like), None)
