@@ -128,7 +128,6 @@ __all__ = [
     "callback_list",
     "captured_from_outside",
     "class_call",
-    "compute_loss",
     "custom_gradient",
     "device_obstacle",
     "direct_sublayers",
