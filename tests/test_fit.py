@@ -279,7 +279,7 @@ def test_goes_on_from_disk(tmp_path, form, at):
     assert equal(model, plain)
     assert [e.kind for e in events(history)] == ["resumed"]
     assert history.history["loss"] == expected.history["loss"] and history.epoch == [0, 1]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["training.ckpt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["training.ckpt", "training.lock"]
 
 
 def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path, capsys):

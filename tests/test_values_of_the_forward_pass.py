@@ -146,3 +146,45 @@ def test_a_hook_that_updates_variables_updates_them_once(graph):
     found = run()
     assert found[-1] == 1
     assert relative_difference(found, plain) < 1e-6
+
+
+class WithStateOfItsOwn(layers.Conv2D):
+    """Its state is TensorFlow's, of which Keras does not know."""
+
+    def build(self, shape):
+        super().build(shape)
+        self.count = tf.Variable(0.0, trainable=False)
+        self.noise = {"generator": tf.random.Generator.from_seed(1)}
+
+    def convolution_op(self, inputs, kernel):
+        self.count.assign_add(1.0)
+        noise = self.noise["generator"].normal(tf.shape(kernel))
+        return super().convolution_op(inputs, kernel * (self.count + noise))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda layer: layer, ct.Compress, ct.Recompute], ids=["alone", "Compress", "Recompute"]
+)
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_a_layer_with_state_that_keras_does_not_know_runs_once(graph, wrap):
+    conv = WithStateOfItsOwn(8, 3, padding="same")
+    model = keras.Sequential([keras.Input((8, 8, 8)), wrap(conv), layers.Flatten(), layers.Dense(1)])
+    x = tf.random.stateless_normal((4, 8, 8, 8), (1, 2))
+
+    def compute():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x, training=True) ** 2)
+        return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    def run():
+        conv.count.assign(0.0)
+        conv.noise["generator"].reset_from_seed(1)
+        grads = (tf.function(compute) if graph else compute)()
+        return [*grads, conv.count.numpy()]
+
+    with ct.training_scope(False):
+        plain = run()
+    ct.compress_model(model, codec="zvc")
+    found = run()
+    assert found[-1] == plain[-1] == 1
+    assert relative_difference(found, plain) < 1e-6

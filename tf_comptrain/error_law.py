@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, theory
+from tf_comptrain.memory.state import state_restored
 from tf_comptrain.model import Instrumentation, instrumentation
 from tf_comptrain.rules.linear import linear_part
 from tf_comptrain.storage import LawSite, Site
@@ -139,7 +140,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
     # Tensors of our own: what is known of a tensor hangs on it, and would be found at the next check.
     x, y = tf.nest.map_structure(tf.identity, (x, y))
-    with _recorded(instruments) as recordings, _left_alone(model, instruments):
+    with _recorded(instruments) as recordings, state_restored(model):
         with tf.GradientTape() as tape:
             loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
             loss *= _keras.loss_scale(model.optimizer)
@@ -209,18 +210,6 @@ def _recorded(instruments: Instrumentation) -> Iterator[dict[int, _Recording]]:
     finally:
         for site, (codec, statistics, holder) in zip(sites, before):
             site.codec, site.statistics, site.holder = codec, statistics, holder
-
-
-@contextlib.contextmanager
-def _left_alone(model: keras.Model, instruments: Instrumentation) -> Iterator[None]:
-    """Puts back what a forward pass changes: moving statistics, seeds, metrics and codec states."""
-    variables = [*_keras.all_variables(model), *(site.state for site in instruments.sites().values())]
-    values = [v.numpy() for v in variables]
-    try:
-        yield
-    finally:
-        for variable, value in zip(variables, values):
-            variable.assign(value)
 
 
 def _check(layer: keras.layers.Layer, law: LawSite, recordings: dict[int, _Recording]) -> LawCheck | None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, arguments, fit_checks, snapshot
+from tf_comptrain import _keras, arguments, fit_checks, folder_lock, snapshot
 from tf_comptrain.callbacks import ElasticBatch
 from tf_comptrain.samples import Samples
 from tf_comptrain.snapshot import Place, Snapshot
@@ -90,8 +90,8 @@ def fit(
       batch_size: Samples per batch to begin with, over all replicas.
       epochs: Number of the last epoch, counted from 1.
       snapshot_every: Steps from one snapshot to the next: what a failure costs at most.
-      checkpoint_dir: Folder of the state on disk; a checkpoint there is continued, unless a callback had
-        ended that training. None: none.
+      checkpoint_dir: Folder of the state on disk, of one training at a time; a checkpoint there is continued,
+        unless a callback had ended that training. None: none.
       min_batch: Smallest batch, at least a sample for each replica. Running out of memory at this size raises.
       retries: How often a failed stretch is replayed at the same batch size before that is lowered.
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
@@ -115,7 +115,7 @@ def fit(
       TypeError: Before training: `model`, `x`, `callbacks` or `validation_data` of another type.
       OSError: The checkpoint cannot be written, or read. The last complete one is still in place, and the
         model is as it was after the last step.
-      RuntimeError: Keras 2.
+      RuntimeError: Another ct.fit is training in `checkpoint_dir`. Keras 2.
       tf.errors.ResourceExhaustedError: Out of memory at `min_batch`. The model is as it was at the
         last snapshot.
 
@@ -140,16 +140,17 @@ def fit(
     fit_checks.check_validation(validation_data)
     folder = None if checkpoint_dir is None else fit_checks.folder(checkpoint_dir)
     samples = Samples(x, y, sample_weight, shuffle, seed)
-    kept = None if folder is None else snapshot.read(folder)
-    batch_size = _first_batch(batch_size, kept, callbacks)
-    batches = samples.batches(0, 0, batch_size)
-    _keras.build_for_fit(model, batches)
-    elastic = ElasticBatch(batch_size, samples.count(0), drop_remainder=False)
-    calls = _keras.callback_list(model, callbacks, verbose, epochs, elastic.steps)
-    run = _Run(model, samples, elastic, calls, snapshot_every, folder, min_batch, retries, verbose)
-    run.validation_data = validation_data
-    with _keras.fitting(SimpleNamespace(elastic=elastic)):
-        return run.train(epochs, kept)
+    with folder_lock.held(folder):
+        kept = None if folder is None else snapshot.read(folder)
+        batch_size = _first_batch(batch_size, kept, callbacks)
+        batches = samples.batches(0, 0, batch_size)
+        _keras.build_for_fit(model, batches)
+        elastic = ElasticBatch(batch_size, samples.count(0), drop_remainder=False)
+        calls = _keras.callback_list(model, callbacks, verbose, epochs, elastic.steps)
+        run = _Run(model, samples, elastic, calls, snapshot_every, folder, min_batch, retries, verbose)
+        run.validation_data = validation_data
+        with _keras.fitting(SimpleNamespace(elastic=elastic)):
+            return run.train(epochs, kept)
 
 
 class _Run:

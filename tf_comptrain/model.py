@@ -97,6 +97,7 @@ class Instrument:
             _keras.why_plain()
             or _codec_obstacle(self.codec, _keras.under_xla())
             or _keras.undense((args, kwargs))
+            or _keras.state_unknown_to_keras(layer)
         )
         if reason is None and not (self.idle and not _keras.watched((args, kwargs))):
             try:

@@ -81,7 +81,7 @@ class Recompute(Wrapper):
 
     def call(self, inputs, training=None):
         self._check_slices()
-        if _keras.why_plain() is not None:
+        if _keras.why_plain() or _keras.state_unknown_to_keras(self.layer):
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
             raise ValueError(

@@ -1,5 +1,7 @@
 """Steps that are not one forward pass, one backward pass and one update."""
 
+import functools
+
 import tensorflow as tf
 from kind import Kind, adam, batches, cross_entropy, layers, sequential, supervised
 from tensorflow import keras
@@ -21,49 +23,51 @@ def _images(rng, count=16):
     return rng.normal(size=(count, 32, 32, 3)), rng.integers(0, 5, count)
 
 
-def accumulation():
+def _of_a_classifier(step):
+    """Makes a function without arguments, as those of the other kinds are, of a step of a classifier."""
+
+    @functools.wraps(step)
+    def make():
+        model = _classifier()
+        variables = model.trainable_variables
+        bound = functools.partial(step, model, variables, adam(variables))
+        return Kind((model,), bound, batches(_images))
+
+    return make
+
+
+@_of_a_classifier
+def accumulation(model, variables, optimizer, images, labels):
     """Four micro-batches, one update."""
-    model = _classifier()
-    variables = model.trainable_variables
-    optimizer = adam(variables)
-
-    def step(images, labels):
-        total, sums = 0.0, [tf.zeros_like(v) for v in variables]
-        for x, y in zip(tf.split(images, 4), tf.split(labels, 4)):
-            with tf.GradientTape() as tape:
-                loss = cross_entropy(y, model(x, training=True)) / 4.0
-            sums = [a + b for a, b in zip(sums, tape.gradient(loss, variables))]
-            total += loss
-        optimizer.apply_gradients(zip(sums, variables))
-        return total, sums
-
-    return Kind((model,), step, batches(_images))
+    total, sums = 0.0, [tf.zeros_like(v) for v in variables]
+    for x, y in zip(tf.split(images, 4), tf.split(labels, 4)):
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x, training=True)) / 4.0
+        sums = [a + b for a, b in zip(sums, tape.gradient(loss, variables))]
+        total += loss
+    optimizer.apply_gradients(zip(sums, variables))
+    return total, sums
 
 
-def accumulation_in_a_loop():
+@_of_a_classifier
+def accumulation_in_a_loop(model, variables, optimizer, images, labels):
     """Micro-batches in a loop of the graph, each with a backward pass of its own in there."""
-    model = _classifier()
-    variables = model.trainable_variables
-    optimizer = adam(variables)
 
-    def step(images, labels):
-        def one(sums, micro):
-            x, y = micro
-            with tf.GradientTape() as tape:
-                loss = cross_entropy(y, model(x, training=True)) / 4.0
-            return (sums[0] + loss, *(a + b for a, b in zip(sums[1:], tape.gradient(loss, variables))))
+    def one(sums, micro):
+        x, y = micro
+        with tf.GradientTape() as tape:
+            loss = cross_entropy(y, model(x, training=True)) / 4.0
+        return (sums[0] + loss, *(a + b for a, b in zip(sums[1:], tape.gradient(loss, variables))))
 
-        start = (tf.constant(0.0), *(tf.zeros(v.shape) for v in variables))
-        micro = tf.reshape(images, (4, 4, 32, 32, 3)), tf.reshape(labels, (4, 4))
-        _, total, *sums = tf.while_loop(
-            lambda k, *_: k < 4,
-            lambda k, *sums: (k + 1, *one(sums, (micro[0][k], micro[1][k]))),
-            (tf.constant(0), *start),
-        )
-        optimizer.apply_gradients(zip(sums, variables))
-        return total, sums
-
-    return Kind((model,), step, batches(_images))
+    start = (tf.constant(0.0), *(tf.zeros(v.shape) for v in variables))
+    micro = tf.reshape(images, (4, 4, 32, 32, 3)), tf.reshape(labels, (4, 4))
+    _, total, *sums = tf.while_loop(
+        lambda k, *_: k < 4,
+        lambda k, *sums: (k + 1, *one(sums, (micro[0][k], micro[1][k]))),
+        (tf.constant(0), *start),
+    )
+    optimizer.apply_gradients(zip(sums, variables))
+    return total, sums
 
 
 def reptile():
@@ -132,23 +136,17 @@ def recompute_grad():
     return Kind(models, supervised(models, loss_of), batches(_images))
 
 
-def persistent_tape():
+@_of_a_classifier
+def persistent_tape(model, variables, optimizer, images, labels):
     """Two losses of one forward pass, with the gradients of each by itself."""
-    model = _classifier()
-    variables = model.trainable_variables
-    optimizer = adam(variables)
-
-    def step(images, labels):
-        with tf.GradientTape(persistent=True) as tape:
-            logits = model(images, training=True)
-            first = cross_entropy(labels, logits)
-            second = 0.1 * tf.reduce_mean(logits**2)
-        a, b = tape.gradient(first, variables), tape.gradient(second, variables)
-        gradients = [x + y for x, y in zip(a, b)]
-        optimizer.apply_gradients(zip(gradients, variables))
-        return first + second, gradients
-
-    return Kind((model,), step, batches(_images))
+    with tf.GradientTape(persistent=True) as tape:
+        logits = model(images, training=True)
+        first = cross_entropy(labels, logits)
+        second = 0.1 * tf.reduce_mean(logits**2)
+    a, b = tape.gradient(first, variables), tape.gradient(second, variables)
+    gradients = [x + y for x, y in zip(a, b)]
+    optimizer.apply_gradients(zip(gradients, variables))
+    return first + second, gradients
 
 
 def model_in_a_condition():
@@ -166,72 +164,55 @@ def model_in_a_condition():
     return Kind((first, second), supervised([first, second], loss_of), batches(_images))
 
 
-def step_in_a_condition():
+@_of_a_classifier
+def step_in_a_condition(model, variables, optimizer, images, labels):
     """The whole step, gradient and all, in a branch."""
-    model = _classifier()
-    variables = model.trainable_variables
-    optimizer = adam(variables)
 
-    def train(images, labels):
+    def train():
         with tf.GradientTape() as tape:
             loss = cross_entropy(labels, model(images, training=True))
         gradients = tape.gradient(loss, variables)
         optimizer.apply_gradients(zip(gradients, variables))
         return (loss, *gradients)
 
-    def step(images, labels):
-        loss, *gradients = tf.cond(
-            tf.reduce_mean(images) > -10.0,
-            lambda: train(images, labels),
-            lambda: (tf.constant(0.0), *(tf.zeros(v.shape) for v in variables)),
-        )
-        return loss, gradients
-
-    return Kind((model,), step, batches(_images))
+    loss, *gradients = tf.cond(
+        tf.reduce_mean(images) > -10.0,
+        train,
+        lambda: (tf.constant(0.0), *(tf.zeros(v.shape) for v in variables)),
+    )
+    return loss, gradients
 
 
-def sharpness_aware():
+@_of_a_classifier
+def sharpness_aware(model, variables, optimizer, images, labels):
     """Two gradients in a step, the second at weights that the first has moved."""
-    model = _classifier()
-    variables = model.trainable_variables
-    optimizer = adam(variables)
-
-    def step(images, labels):
-        with tf.GradientTape() as tape:
-            loss = cross_entropy(labels, model(images, training=True))
-        found = tape.gradient(loss, variables)
-        scale = 0.05 / (tf.linalg.global_norm(found) + 1e-12)
-        for v, gradient in zip(variables, found):
-            v.assign_add(scale * gradient)
-        with tf.GradientTape() as tape:
-            moved_loss = cross_entropy(labels, model(images, training=True))
-        gradients = tape.gradient(moved_loss, variables)
-        for v, gradient in zip(variables, found):
-            v.assign_sub(scale * gradient)
-        optimizer.apply_gradients(zip(gradients, variables))
-        return loss, gradients
-
-    return Kind((model,), step, batches(_images))
+    with tf.GradientTape() as tape:
+        loss = cross_entropy(labels, model(images, training=True))
+    found = tape.gradient(loss, variables)
+    scale = 0.05 / (tf.linalg.global_norm(found) + 1e-12)
+    for v, gradient in zip(variables, found):
+        v.assign_add(scale * gradient)
+    with tf.GradientTape() as tape:
+        moved_loss = cross_entropy(labels, model(images, training=True))
+    gradients = tape.gradient(moved_loss, variables)
+    for v, gradient in zip(variables, found):
+        v.assign_sub(scale * gradient)
+    optimizer.apply_gradients(zip(gradients, variables))
+    return loss, gradients
 
 
-def input_gradients():
+@_of_a_classifier
+def input_gradients(model, variables, optimizer, images, labels):
     """A fast attack: the gradient with respect to the images, then one with respect to the weights."""
-    model = _classifier()
-    variables = model.trainable_variables
-    optimizer = adam(variables)
-
-    def step(images, labels):
-        with tf.GradientTape() as tape:
-            tape.watch(images)
-            loss = cross_entropy(labels, model(images, training=True))
-        attacked = images + 0.1 * tf.tanh(1e3 * tape.gradient(loss, images))
-        with tf.GradientTape() as tape:
-            loss = cross_entropy(labels, model(attacked, training=True))
-        gradients = tape.gradient(loss, variables)
-        optimizer.apply_gradients(zip(gradients, variables))
-        return loss, gradients
-
-    return Kind((model,), step, batches(_images))
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        loss = cross_entropy(labels, model(images, training=True))
+    attacked = images + 0.1 * tf.tanh(1e3 * tape.gradient(loss, images))
+    with tf.GradientTape() as tape:
+        loss = cross_entropy(labels, model(attacked, training=True))
+    gradients = tape.gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables))
+    return loss, gradients
 
 
 def jacobian_penalty():

@@ -75,6 +75,35 @@ def direct_sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
+def attributes(*layers: Any) -> Iterator[Any]:
+    """What layers hold as attributes, also in lists, tuples and dictionaries at any depth."""
+    for layer in layers:
+        yield from _flat(list(vars(layer).values()))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _flat(part)
+    elif isinstance(value, dict):
+        yield from _flat(list(value.values()))
+    else:
+        yield value
+
+
+def state_unknown_to_keras(layer: Any) -> str | None:
+    """What a layer holds that a second run of it in the backward pass would change again. None: nothing. Keras 3.
+
+    Keras' variables and seeds are as they were in the first run, and are not updated: see `FirstRun`.
+    """
+    if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
+        return None
+    kinds = (tf.Variable, tf.random.Generator)
+    found = (value for value in attributes(layer, *sublayers(layer)) if isinstance(value, kinds))
+    first = next(found, None)
+    return None if first is None else f"holds a {type(first).__name__}, of which Keras does not know"
+
+
 def own_code_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
     """The model and the layers in it that call other layers in code that is not Keras' own. Keras 3."""
     if not KERAS_3:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
 
-from tf_comptrain._keras.layers import VARIABLES, jit_compile, strategy_scope, sublayers
+from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
 
@@ -262,14 +262,13 @@ def step_variables(model: keras.Model) -> list:
     random numbers of no layer.
     """
     variables = all_variables(model)
-    for part in (model, *sublayers(model)):
-        for value in _flat(list(vars(part).values())):
-            if isinstance(value, keras.optimizers.Optimizer):
-                variables += _slots(value)
-            elif isinstance(value, VARIABLES):
-                variables.append(value)
-            elif isinstance(value, tf.random.Generator):
-                variables.append(value.state)
+    for value in attributes(model, *sublayers(model)):
+        if isinstance(value, keras.optimizers.Optimizer):
+            variables += _slots(value)
+        elif isinstance(value, VARIABLES):
+            variables.append(value)
+        elif isinstance(value, tf.random.Generator):
+            variables.append(value.state)
     generator = global_state.get_global_attribute("global_seed_generator") if KERAS_3 else None
     if generator is not None:
         variables.append(generator.state)
@@ -278,20 +277,7 @@ def step_variables(model: keras.Model) -> list:
 
 def optimizers_of(model: keras.Model) -> list:
     """The optimizer of `compile`, and those that are attributes of the model."""
-    return [
-        value for value in _flat(list(vars(model).values())) if isinstance(value, keras.optimizers.Optimizer)
-    ]
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    """What is in lists, tuples and dictionaries, at any depth; else the value itself."""
-    if isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _flat(part)
-    elif isinstance(value, dict):
-        yield from _flat(list(value.values()))
-    else:
-        yield value
+    return [value for value in attributes(model) if isinstance(value, keras.optimizers.Optimizer)]
 
 
 def replica_parts(variable: Any) -> list:
