@@ -237,7 +237,9 @@ def test_a_planted_link_is_not_followed(tmp_path):
     (folder / FILE).symlink_to(tmp_path / "nowhere")
     fit(network(), folder)
     assert victim.read_text() == "precious" and not (tmp_path / "nowhere").exists()
-    assert [path.name for path in folder.iterdir()] == [FILE] and not (folder / FILE).is_symlink()
+    assert {path.name for path in folder.iterdir()} == {FILE, "training.lock"} and not (
+        folder / FILE
+    ).is_symlink()
 
 
 def test_a_link_planted_at_the_last_moment_is_not_followed(tmp_path, monkeypatch):
