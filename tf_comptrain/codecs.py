@@ -399,6 +399,22 @@ def _max_pool_gradient(op, dy, unused_dindex):
     )
 
 
+@tf.RegisterGradient("Comptrain>Dropout")
+def _dropout_gradient(op, dy, unused_dbits):
+    return native.ops().comptrain_bitmask_grad(op.outputs[1], dy, on=op.get_attr("scale")), None, None
+
+
+@tf.RegisterGradient("Comptrain>Gelu")
+def _gelu_gradient(op, dy):
+    return native.ops().comptrain_gelu_grad(op.inputs[0], dy)
+
+
+@tf.RegisterGradient("Comptrain>LayerNorm")
+def _layer_norm_gradient(op, dy):
+    x, gamma, _ = op.inputs
+    return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, epsilon=op.get_attr("epsilon")))
+
+
 @tf.RegisterGradient("Comptrain>MemoryLimit")
 def _memory_limit_gradient(op, dy):
     where = op.get_attr("where").decode()

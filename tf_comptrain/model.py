@@ -14,26 +14,16 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
-from tf_comptrain.graph import HeldTensors, base_of
-from tf_comptrain.plan import KEPT_BY_CHOICE, Plan, StorageChoice, is_told_by_step, plan_model
-from tf_comptrain.prediction import predicted_rows
+from tf_comptrain.graph import HeldTensors, made_by
+from tf_comptrain.plan import Plan, StorageChoice, operations_chosen, plan_model
 from tf_comptrain.report import Report, Row
-from tf_comptrain.rules import METHODS, Context
-from tf_comptrain.storage import (
-    COMPRESS,
-    FUSED,
-    KEEP,
-    RECOMPUTE,
-    GradientStatistics,
-    RateChange,
-    Site,
-)
+from tf_comptrain.rules import Context, Rule
+from tf_comptrain.storage import COMPRESS, FUSED, KEEP, RateChange, Site
 
-_UNTOLD = (
-    "Layer %s was called under a GradientTape without training=True, so this model trains as plain Keras and holds "
-    "nothing compressed. One line changes it: `with tf_comptrain.training_scope(), tf.GradientTape() as tape:` in "
-    "place of `with tf.GradientTape() as tape:` (dropout and batch normalization stay as they are), or "
-    "`model(inputs, training=True)`."
+_EAGER = (
+    "Model %r trains in eager mode, where there is no traced step to hold tensors in: it trains as plain Keras. Put the "
+    "step under tf.function, or leave run_eagerly out of model.compile; tf_comptrain.Compress and tf_comptrain.Recompute "
+    "work eagerly too."
 )
 _FAILED = (
     "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
@@ -46,85 +36,57 @@ _NOT_REWIRED = (
 )
 
 
-class _OnceWarning:
-    """Says of a model's first layer that a loop calls without `training=True` that nothing is held compressed."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def __call__(self, path: str) -> None:
-        if not self._said:
-            self._said = True
-            logging.warning(_UNTOLD, path)
-
-
 class Instrument:
     """A layer's override of `call`: the rule in a training step, plain Keras everywhere else.
 
     Args:
-      plan: With a rule.
+      layer: The layer, or operation of a functional graph.
+      path: Its name in messages, and the first part of its sites' names.
+      rule: Its rule.
       codec: How tensors are encoded.
       bound: None for the default of each tensor's kind.
-      warn: Of a call that could have been a training one; shared by the layers of a model.
     """
 
     compresses = True
 
-    def __init__(self, plan: Plan, codec: Codec, bound: ErrorBound | None, warn: _OnceWarning | None = None):
-        assert plan.rule is not None
-        self.warn = warn or _OnceWarning()
+    def __init__(self, layer: Any, path: str, rule: Rule, codec: Codec, bound: ErrorBound | None):
         native.ops()
-        self.path = plan.path
-        self.rule = plan.rule
-        self.idle = plan.idle
+        self.path = path
+        self.rule = rule
         self.codec = codec
         sites = {
-            save.role: Site(
-                f"{plan.path}/{save.role}", codec, bound, save.kind, rebuild=plan.storage == RECOMPUTE
-            )
-            for save in plan.rule.saves(plan.layer, plan.storage)
-            if save.storage == COMPRESS
+            save.role: Site(f"{path}/{save.role}", codec, bound, save.kind) for save in rule.saves(layer)
         }
-        self.context = Context(plan.layer, plan.storage, sites, plan.rule.method)
-        # What the last traced call read and made: TensorSpecs, one and the same for a tensor.
-        self.traced: tuple[list, list] | None = None
-        is_layer = isinstance(plan.layer, keras.layers.Layer)  # operations get all by position
-        self.parameters = _keras.call_parameters(plan.layer, plan.rule.method) if is_layer else []
+        self.context = Context(layer, sites)
+        is_layer = isinstance(layer, keras.layers.Layer)  # operations get all by position
+        self.parameters = _keras.call_parameters(layer) if is_layer else []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         layer = self.context.layer
-        reason = (
-            _keras.why_plain()
-            or _codec_obstacle(self.codec, _keras.under_xla())
-            or _keras.undense((args, kwargs))
+        if self._why_plain(args, kwargs) is not None:
+            return self.context.original(*args, **kwargs)
+        try:
+            positional, named = _arranged(self.parameters, args, kwargs)
+            return self.rule.call(self.context, *positional, **named)
+        except Exception as error:
+            if "tf_comptrain" not in str(error):
+                _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
+            raise
+
+    def _why_plain(self, args: tuple, kwargs: dict[str, Any]) -> str | None:
+        reason = _keras.why_plain() or _keras.undense((args, kwargs))
+        if reason is not None:
+            return reason
+        if self.rule.substitutes:
+            return "in eager mode" if tf.executing_eagerly() and not self.rule.needs_bits else None
+        layer = self.context.layer
+        if not getattr(layer, "trainable_weights", None) and not _keras.watched((args, kwargs)):
+            return "no gradient reaches it"
+        return (
+            _codec_obstacle(self.codec, _keras.under_xla())
+            or _keras.branch_inside_tape()
             or _keras.state_unknown_to_keras(layer)
         )
-        if reason is None and not (self.idle and not _keras.watched((args, kwargs))):
-            try:
-                positional, named = _arranged(self.parameters, args, kwargs)
-                result = self.rule.call(self.context, *positional, **named)
-                if not tf.executing_eagerly():
-                    self.traced = _specs((args, kwargs)), _specs(result)
-                return result
-            except Exception as error:
-                if "tf_comptrain" not in str(error):
-                    _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
-                raise
-        trains = getattr(layer, "trainable_weights", None) or _keras.watched((args, kwargs))
-        if reason == _keras.NOT_TRAINING and _keras.recording() and trains:
-            self.warn(self.path)
-        return self.context.original(*args, **kwargs)
-
-
-def _specs(values: Any) -> list[tf.TensorSpec]:
-    """Shape and type of each tensor among `values`."""
-    found = []
-    for tensor in tf.nest.flatten(values):
-        if isinstance(tensor, tf.Tensor):
-            if not hasattr(tensor, "_comptrain_spec"):
-                tensor._comptrain_spec = tf.TensorSpec(tensor.shape, tensor.dtype)
-            found.append(tensor._comptrain_spec)
-    return found
 
 
 def _arranged(
@@ -149,19 +111,21 @@ def _arranged(
     return positional, given
 
 
-class _Kept:
-    """Override of `call` of a layer whose tensors the user wants kept: says which those are.
+class _Chosen:
+    """Override of `call` of a layer that has a storage of the user's choice: says which tensors have it.
 
     Args:
       layer: The layer or operation.
-      held: What would hold them.
+      storage: For what it makes and reads.
+      held: What holds tensors.
       call: What is called; None: the layer's own code.
     """
 
     compresses = True
 
-    def __init__(self, layer: Any, held: HeldTensors, call: Instrument | None = None):
+    def __init__(self, layer: Any, storage: str, held: HeldTensors, call: Instrument | None = None):
         self._layer = weakref.ref(layer)
+        self._storage = storage
         self._held = weakref.ref(held)
         self._call = call
 
@@ -174,31 +138,19 @@ class _Kept:
         graph = tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
         result = call(*args, **kwargs)
-        held.keep(graph, graph.get_operations()[before:])
+        held.choose(graph, graph.get_operations()[before:], self._storage)
         read = [tensor for tensor in tf.nest.flatten((args, kwargs)) if isinstance(tensor, tf.Tensor)]
-        held.keep(graph, [base_of(tensor).op for tensor in read])
+        held.choose(graph, [op for tensor in read for op in made_by(tensor, self._storage)], self._storage)
         return result
-
-
-class _OwnCode:
-    """Override of `call` that marks the code of a layer of the user's."""
-
-    def __init__(self, layer: keras.layers.Layer):
-        self._layer = weakref.ref(layer)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        layer: Any = self._layer()
-        with _keras.own_code_scope():
-            return _keras.class_call(layer)(layer, *args, **kwargs)
 
 
 class Instrumentation:
     """Everything `compress_model` set up for a model: the handle that callbacks work with.
 
     Attributes:
-      instruments: By layer, those of `compress_model`.
+      overridden: Layers whose `call` compress_model has overridden.
       report: What was done.
-      wrapped: By layer, those of `Compress` wrappers in the model.
+      wrapped: By layer, the rules of `Compress` wrappers in the model, and of layers that `register_rule` has one for.
       collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
         `collect_statistics` is called.
       pace: [factor, pace, offset] of the learning-rate schedule (`_keras.pace_schedule`); None until
@@ -206,59 +158,47 @@ class Instrumentation:
       bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
         ones.
       rate_changes: Under XLA: every time that values were out of a stream's range, in order.
-      held: What is held of the traced steps, beyond what the rules of layers hold; None where nothing is.
-      kept: Layers that were told to keep their tensors.
-      frozen: By path, layers that were not trained when the model was compressed, and so are plain.
+      held: What is held of the traced steps; None where nothing is.
+      is_eager: Whether it was said that the model trains in eager mode.
     """
 
-    def __init__(
-        self,
-        instruments: dict[keras.layers.Layer, Instrument],
-        report: Report,
-        wrapped: dict[keras.layers.Layer, Instrument],
-    ):
-        self.instruments = instruments
+    def __init__(self, report: Report, wrapped: dict[keras.layers.Layer, Instrument]):
         self.report = report
         self.wrapped = wrapped
         self.collecting: tf.Variable | None = None
         self.pace: tf.Variable | None = None
         self.bound_scale = 1.0
         self.rate_changes: list[RateChange] = []
-        self.frozen: dict[str, Any] = {}
         self.held: HeldTensors | None = None
-        self.kept: list[Any] = []
+        self.overridden: list[Any] = []
+        self.is_eager = False
 
-    def all_instruments(self) -> dict[keras.layers.Layer, Instrument]:
-        return {**self.instruments, **self.wrapped}
-
-    def sites(self) -> dict[str, Site]:
-        """Places where tensors are held compressed, by "layer/role"."""
+    def own_sites(self) -> dict[str, Site]:
+        """Places of wrappers and of layers with a rule, by "layer/role"."""
         return {
             site.name: site
-            for instrument in self.all_instruments().values()
+            for instrument in self.wrapped.values()
             for site in instrument.context.sites.values()
         }
 
-    def all_sites(self) -> list[Site]:
-        """Those of `sites`, and those of the traced steps."""
-        return [*self.sites().values(), *(self.held.sites.values() if self.held else ())]
+    def sites(self) -> dict[str, Site]:
+        """Places where tensors are held compressed, by name: those of the traced steps, and `own_sites`."""
+        return {**self.own_sites(), **(self.held.sites if self.held else {})}
 
     def codec_states(self) -> list:
         """The variables that codecs carry from step to step."""
-        own = [site.state for site in self.sites().values()]
+        own = [site.state for site in self.own_sites().values()]
         return own if self.held is None else [self.held.table.variable, *own]
 
     def statistics(self) -> list:
         """The variables that collecting steps write."""
-        found = [site.statistics for site in self.sites().values() if site.statistics is not None]
-        own = [part for statistics in found for part in (statistics.output, statistics.weight)]
         table = None if self.held is None else self.held.statistics
-        return own if table is None else [table.variable, *own]
+        return [] if table is None else [table.variable]
 
     def reset_bounds(self) -> None:
         """Returns every site to the bound that `compress_model` gave it."""
         self.bound_scale = 1.0
-        for site in self.all_sites():
+        for site in self.sites().values():
             site.reset_bound()
 
     def raise_rates(self) -> list[RateChange]:
@@ -268,7 +208,7 @@ class Instrumentation:
           The streams whose rate rises as soon as the step is traced anew.
         """
         changes = []
-        for site in self.all_sites():
+        for site in self.sites().values():
             change = site.raise_rate()
             if change is None:
                 continue
@@ -285,26 +225,12 @@ class Instrumentation:
                 )
         return changes
 
-    def warn_of_unfrozen(self) -> None:
-        """Says which layers are trained by now, and hold their activations as plain Keras does."""
-        names = [path for path, layer in self.frozen.items() if layer.trainable]
-        if names:
-            logging.warning(
-                "%d layers (%s, ...) were frozen when the model was compressed, and are held as plain Keras has "
-                "them. To compress them too: tf_comptrain.restore_model(model), then compress_model(model).",
-                len(names),
-                names[0],
-            )
-
     def collect_statistics(self, model: keras.Model) -> None:
         """Builds the gradient statistics into the train step (once; drops the compiled functions)."""
         if self.collecting is not None:
             return
         with _keras.strategy_scope(model):
             self.collecting = tf.Variable(False, trainable=False, name="comptrain_collecting")
-            for site in self.sites().values():
-                if site.kind != "nonlinear":
-                    site.statistics = GradientStatistics(site.name, self.collecting)
             if self.held is not None:
                 self.held.collect(self.collecting)
         _keras.forget_traces(model)
@@ -341,7 +267,7 @@ def instrumentation(model: keras.Model) -> Instrumentation:
             raise ValueError(
                 f"Model {model.name!r} is not compressed: call tf_comptrain.compress_model(model) first."
             )
-        found = Instrumentation({}, Report(model.name, (), _obstacle(model)), wrapped)
+        found = Instrumentation(Report(model.name, (), _obstacle(model)), wrapped)
         _wrapped[model] = found
     return found
 
@@ -352,14 +278,12 @@ def is_compressed(model: keras.Model) -> bool:
 
 
 def _wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrument]:
-    own = _instrumented[model].instruments if model in _instrumented else {}
-    calls = {
-        layer: vars(layer)[method]
-        for layer in _keras.sublayers(model)
-        for method in METHODS
-        if layer not in own and _keras.has_own_call(layer, method)
+    calls = {layer: vars(layer).get("call") for layer in _keras.sublayers(model)}
+    return {
+        layer: call
+        for layer, call in calls.items()
+        if isinstance(call, Instrument) and not call.rule.substitutes
     }
-    return {layer: call for layer, call in calls.items() if isinstance(call, Instrument)}
 
 
 def _obstacle(model: keras.Model, codec: Codec | None = None) -> str | None:
@@ -384,9 +308,9 @@ def compress_model(
     """Makes a model train with its saved activations held compressed, in place.
 
     Weights, names, configuration and files of the model stay as they are; inference, evaluation and
-    export run plain Keras. Each supported layer instance is instrumented; every other one is kept
-    as it is and named in the report. A layer that another compressed model shares (the discriminator in
-    a GAN) stays as that model has it, until that is restored.
+    export run plain Keras. Whatever crosses from the forward to the backward pass of a traced step is held as a
+    stream or as bits, or rebuilt from what is; the report names every tensor, and why some are kept. In
+    eager mode, where nothing is traced, the model trains as plain Keras.
 
     Args:
       model: Functional, Sequential, nested or subclassed; built or not, compiled or not.
@@ -396,15 +320,14 @@ def compress_model(
         of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
         reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
         in units of the activations. An `ErrorBound`: as it says.
-      storage: How saved tensors are held. None: each layer's best ("compress", or "bitmask" where a
-        bit per element is enough). A string: for all layers that can. A mapping from layer name,
-        path or class to a string, or a function from layer (or operation) to string or None: for those; None
-        and layers not named get the default. Strings: "compress"; "recompute" (the input of a
-        convolution, dense layer or activation is rebuilt from the stream of the batch
-        normalization before it: about a third less to hold, and its error is that stream's times
-        gamma / sigma of the channel; where there is none, "compress"); "bitmask"; "keep" (plain
-        Keras, bit-equal); and, for BatchNormalization, "fused" (kept, but computed by the fused
-        kernel).
+      storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string: for all
+        layers. A mapping from layer name, path or class to a string, or a function from layer (or operation of a
+        functional graph) to string or None: for those, and for what is inside them; a mapping may also name operations of the traced
+        step, or scopes of them ("decoder/block_1"), as the report does. Strings: "compress" (the default);
+        "recompute" (what a batch normalization makes may be rebuilt from the stream of its input, about a third less to
+        hold; its error is then that stream's times gamma / sigma of the channel); "keep" (as plain Keras has it, bit-equal);
+        "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
+        normalization).
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -435,75 +358,101 @@ def compress_model(
         )
     plans = plan_model(model, storage)
     native.ops()
-    obstacle = _obstacle(model, chosen_codec)
-
-    instruments: dict[keras.layers.Layer, Instrument] = {}
-    warn = _OnceWarning()
-    with _keras.strategy_scope(model):
-        for plan in plans:
-            if plan.rule is not None:
-                instruments[plan.layer] = Instrument(plan, chosen_codec, bound, warn)
-    for layer, instrument in instruments.items():
-        _keras.set_call(layer, instrument, instrument.rule.method)
-    for layer in _keras.own_code_layers(model):
-        if not _keras.has_own_call(layer):
-            _keras.set_call(layer, _OwnCode(layer))
-    wrapped = {k: v for k, v in _wrapped_instruments(model).items() if k not in instruments}
-    rows = _rows(model, plans, instruments)
-    report = Report(model.name, rows, obstacle, _keras.layers_without_xla(model), _renewed(model, plans))
-    handle = Instrumentation(instruments, report, wrapped)
+    report = Report(
+        model.name, (), _obstacle(model, chosen_codec), _keras.layers_without_xla(model), _rows_of(model)
+    )
+    handle = Instrumentation(report, {})
     if storage != KEEP:
-        handle.held = _held_tensors(model, chosen_codec, bound)
+        handle.held = _held_tensors(model, chosen_codec, bound, operations_chosen(model, storage))
         for plan in plans:
-            ours = instruments.get(plan.layer)
-            if plan.storage == FUSED or plan.reason == KEPT_BY_CHOICE and not _keras.has_own_call(plan.layer):
-                _keras.set_call(plan.layer, _Kept(plan.layer, handle.held, ours))
-                handle.kept.append(plan.layer)
-    handle.frozen = {
-        plan.path: plan.layer
-        for plan in plans
-        if plan.rule is None and not getattr(plan.layer, "trainable", True)
-    }
-    if instruments or handle.held is not None:
+            _override(plan, handle, handle.held, model, bound)
+        handle.wrapped = _wrapped_instruments(model)
         _keras.override_train_step(model)
-        _keras.watch_steps(model, lambda: bool(handle.raise_rates()), handle.warn_of_unfrozen)
+        _keras.watch_steps(model, lambda: bool(handle.raise_rates()))
     _instrumented[model] = handle
     _keras.forget_traces(model)
     return report
 
 
-def _rows(model: keras.Model, plans: list[Plan], instruments: dict[Any, Instrument]) -> list[Row]:
-    """What layers' rules hold, as far as shapes are known: from the model's graph, and from the last trace."""
-    sites = {id(layer): instrument.context.sites for layer, instrument in instruments.items()}
-    traced = [(layer, *call.traced) for layer, call in instruments.items() if call.traced is not None]
-    calls = [*_keras.all_graph_calls(model), *traced]
-    return list(predicted_rows(plans, sites, calls, xla=_keras.jit_compile(model)))
+def _override(
+    plan: Plan, handle: Instrumentation, held: HeldTensors, model: keras.Model, bound: ErrorBound | None
+) -> None:
+    """Overrides the `call` of one layer."""
+    call: Any = None
+    if plan.rule is not None:
+        with _keras.strategy_scope(model):
+            call = Instrument(plan.layer, plan.path, plan.rule, held.codec, bound)
+    if plan.storage not in (None, COMPRESS):
+        call = _Chosen(plan.layer, KEEP if plan.storage == FUSED else plan.storage, held, call)
+    _keras.set_call(plan.layer, call)
+    handle.overridden.append(plan.layer)
 
 
-def _renewed(model: keras.Model, plans: list[Plan]) -> Callable[[], list[Row] | None]:
+def _rows_of(model: keras.Model) -> Callable[[], list[Row] | None]:
     """Returns a model's rows as they are now; None once it is restored or gone."""
     reference = weakref.ref(model)
+    expected: list[Row] = []
 
     def rows() -> list[Row] | None:
         model: Any = reference()
         handle = None if model is None else _instrumented.get(model)
-        if handle is None:
+        if handle is None or handle.held is None:
             return None
-        crossing = handle.held.rows() if handle.held else []
-        told = [plan for plan in plans if not is_told_by_step(plan)] if crossing else plans
-        return [*_rows(model, told, handle.instruments), *crossing]
+        if not handle.held.crossings and not expected and handle.report.obstacle is None:
+            expected.extend(_expected_rows(model, handle))
+        return handle.held.rows() if handle.held.crossings else expected
 
     return rows
 
 
-def _held_tensors(model: keras.Model, codec: Codec, bound: ErrorBound | None) -> HeldTensors:
+def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
+    """What will be held, by a trace of the model alone; nothing where it does not say what it takes."""
+    specs = _keras.input_specs(model)
+    held = handle.held
+    if held is None or specs is None:
+        return []
+    with _keras.strategy_scope(model):
+        handle.held = HeldTensors(held.codec, held.bound, held.variables, held.named)
+
+    def gradients(*inputs):
+        with tf.GradientTape() as tape:
+            y = model(tf.nest.pack_sequence_as(specs, inputs), training=True)
+        return tape.gradient(tf.nest.flatten(y), _keras.trainable_variables(model))
+
+    try:
+        with tf.init_scope():
+            tf.function(
+                gradients, autograph=False, jit_compile=_keras.jit_compile(model)
+            ).get_concrete_function(*tf.nest.flatten(specs))
+        return handle.held.rows()
+    except Exception as error:  # the step that is trained may be another: that one's errors count
+        logging.warning("The report of %s waits for its first step: %s", model.name, error)
+        return []
+    finally:
+        handle.held = held
+
+
+def _held_tensors(
+    model: keras.Model, codec: Codec, bound: ErrorBound | None, named: dict[str, str]
+) -> HeldTensors:
     global _watching
     if _watching is None:
-        _watching = _keras.on_gradients(_rewire)
+        _watching = _keras.on_gradients(_rewire, _say_eager)
         _watching.begin()
     reference = weakref.ref(model)
     with _keras.strategy_scope(model):
-        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []))
+        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []), named)
+
+
+def _say_eager(sources: Sequence[Any]) -> None:
+    """Says of each compressed model once that eager mode holds nothing."""
+    handles = {id(getattr(source, "handle", None)) for source in sources}
+    for model, instrumented in list(_instrumented.items()):
+        if instrumented.is_eager or instrumented.held is None:
+            continue
+        if not handles.isdisjoint(instrumented.held.weights()):
+            instrumented.is_eager = True
+            logging.warning(_EAGER, model.name)
 
 
 def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
@@ -553,13 +502,8 @@ def restore_model(model: keras.Model) -> None:
         raise ValueError(
             f"Model {model.name!r} is not compressed by compress_model: there is nothing to undo."
         )
-    for layer, instrument in _instrumented[model].instruments.items():
-        _keras.reset_call(layer, instrument.rule.method)
-    for layer in _instrumented[model].kept:
+    for layer in _instrumented[model].overridden:
         _keras.reset_call(layer)
-    for layer in _keras.own_code_layers(model):
-        if isinstance(vars(layer).get("call"), _OwnCode):  # else what a wrapper, or the user, has set
-            _keras.reset_call(layer)
     _keras.reset_train_step(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     _keras.unwatch_steps(model)

@@ -50,8 +50,6 @@ class Recompute(Wrapper):
       Chen et al., Training deep nets with sublinear memory cost (2016).
     """
 
-    recomputes = True  # what compress_model keeps inside of it is held for the second run only
-
     def __init__(
         self,
         layer: keras.layers.Layer,
@@ -72,6 +70,7 @@ class Recompute(Wrapper):
         self._codec_name = codecs.get(codec).name
         self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
         native.ops()
+        _keras.note_tapes()
         super().__init__(layer, **kwargs)
         self._check_slices()
         site = None
@@ -81,7 +80,7 @@ class Recompute(Wrapper):
 
     def call(self, inputs, training=None):
         self._check_slices()
-        if _keras.why_plain() or _keras.state_unknown_to_keras(self.layer):
+        if _keras.why_plain() or _keras.branch_inside_tape() or _keras.state_unknown_to_keras(self.layer):
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
             raise ValueError(
@@ -92,15 +91,13 @@ class Recompute(Wrapper):
 
         def run(x):
             layer: Any = block()
-            if _keras.replaying():
-                return layer(x)
-            with _keras.plain_scope():  # the first run's activations are not held in any form
+            with _keras.plain_scope():  # both runs compute alike
                 return layer(x)
 
         site = self.__dict__["_site"] if worth_holding(inputs) else None
         if self._slices > 1:
             return from_slices(run, inputs, site, self.layer, self._slices)
-        return from_inputs(run, [inputs], [site], self.layer, recompute=True)
+        return from_inputs(run, [inputs], [site], self.layer)
 
     def _check_slices(self) -> None:
         """At the call again, since a layer may make its inner ones only then."""

@@ -1,8 +1,7 @@
 """How a tensor is held between the forward and the backward pass.
 
 `hold` stores a tensor compressed and returns it passed through, with a handle that gives it back
-when gated by the incoming gradient. One tensor is stored once: the handle hangs on the tensor
-(its `Slot`), where later consumers, and the ReLU that made it, find it.
+when gated by the incoming gradient.
 
 Three fences keep memory low on TensorFlow's executor, which runs whatever has its inputs:
 the gate (decompression waits for dy), the pass-through (consumers read compress's output) and
@@ -12,10 +11,9 @@ the gate (decompression waits for dy), the pass-through (consumers read compress
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
@@ -38,7 +36,6 @@ DEFAULT_BOUNDS = {
     "norm": ErrorBound(0.1),
     "nonlinear": ErrorBound(0.02),
 }
-_TIGHTNESS = {"linear": 0, "norm": 1, "nonlinear": 2}
 
 # Under XLA. What a tensor is taken to reach, in sigma, before a step has told; a ReLU's output, whose
 # sigma is that of its zeros too, reaches further.
@@ -71,7 +68,6 @@ class Site:
       codec: How tensors are encoded here.
       bound: Error bound; None for the default of `kind`.
       kind: What reads the tensor: "linear", "norm" or "nonlinear".
-      rebuild: Rebuild the tensor from an earlier one's stream, where that can be.
       state: Where its `State` is kept: has `numpy()` and `assign(values)`, and begins with zeros. None: in a
         variable of its own.
     """
@@ -82,10 +78,8 @@ class Site:
         codec: Codec,
         bound: ErrorBound | None,
         kind: str,
-        rebuild: bool = False,
         state: Any = None,
     ):
-        self.rebuild = rebuild
         self.name = name
         self.codec = codec
         self.bound = bound or DEFAULT_BOUNDS[kind]
@@ -98,13 +92,9 @@ class Site:
                 if not state.numpy().any():  # else a restored training's
                     state.assign(start)
         self.state = state
-        # Written on collecting steps by layers that a callback watches.
-        self.statistics: GradientStatistics | None = None
         # Bits of a value under XLA, when the model was last traced; never fewer than `min_bits`.
         self.bits: int | None = None
         self.min_bits = RATES[0]
-        # Whose stream serves here, when the model was last traced; another site's for a shared tensor.
-        self.holder = self
 
     @property
     def relative_bound(self) -> float:
@@ -172,43 +162,8 @@ class Site:
         self.set_bound(0.0 if self.bound.relative else self.bound.value)
 
 
-class GradientStatistics:
-    """What the error-bound law needs of a layer's gradients, collected inside the train step.
-
-    Of dy and of the gradient of the weight three numbers each: mean over channels of the sum of squares, mean
-    magnitude, elements that are not finite.
-
-    Args:
-      name: Of the site.
-      enabled: Scalar bool variable, shared by all sites: True on collecting steps.
-    """
-
-    WIDTH = 6
-
-    def __init__(self, name: str, enabled: tf.Variable):
-        self.enabled = enabled
-        self.output = variable((0.0, 0.0, 0.0), f"{name}/output_gradient")
-        self.weight = variable((0.0, 0.0, 0.0), f"{name}/weight_gradient")
-
-    def collect(self, dy: tf.Tensor, dw: tf.Tensor | None, scale: tf.Tensor | None = None) -> None:
-        """Adds the reductions to the step.
-
-        Args:
-          dy: [.., channels] incoming gradient.
-          dw: Gradient of the weight; None: it has none.
-          scale: [channels] factor on dy.
-        """
-        stats = native.ops().comptrain_gradient_stats
-        if scale is not None:
-            factor = tf.cast(scale, dy.dtype)
-            dy = tf.cond(self.enabled, lambda: dy * factor, lambda: dy[:0])
-        self.output.assign(stats(dy, self.enabled, self.output))
-        if dw is not None:
-            self.weight.assign(stats(dw, self.enabled, self.weight))
-
-    def numpy(self) -> np.ndarray:
-        """The `WIDTH` numbers of the last collecting step."""
-        return np.concatenate([self.output.numpy(), self.weight.numpy()])
+# Numbers that a collecting step writes for the error-bound law.
+STATISTICS = 6
 
 
 class LawSite(NamedTuple):
@@ -219,7 +174,8 @@ class LawSite(NamedTuple):
       site: Where the tensor is held.
       share: Sum of dy^2 behind one element of the gradient / mean over the channels of sum dy_k^2.
       weight: The variable; None where it does not train.
-      statistics: Has `numpy()`, the numbers of `GradientStatistics`; None where nothing collects them.
+      statistics: Has `numpy()`, `STATISTICS` numbers: of dy and of the gradient of the weight three each, mean over
+        channels of the sum of squares, mean magnitude, elements that are not finite.
       alone: Nothing else is made of the tensor that the law does not speak of.
     """
 
@@ -286,70 +242,6 @@ def _graph() -> tf.Graph | None:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-class Rebuilt:
-    """A tensor that is not held: fn of an earlier one that is.
-
-    Args:
-      source: What the earlier tensor is held in.
-      fn: Cheap and elementwise (an affine map a channel, an activation function), so that the error
-        of the source carries over and stays bounded.
-    """
-
-    def __init__(self, source: Held | Rebuilt, fn: Callable[[tf.Tensor], tf.Tensor]):
-        self.source = source
-        self.fn = fn
-
-    @property
-    def site(self) -> Site:
-        """Where the stream is that serves in the end."""
-        return self.source.site
-
-    def restore(self, gate: tf.Tensor) -> tf.Tensor:
-        return self.fn(self.source.restore(gate))
-
-
-class Slot:
-    """What is known of one tensor: the streams it is held in, what it could be rebuilt from, and
-    whether its zero mask is wanted.
-
-    The producer of a tensor keeps the slot, not the tensor, so nothing stays alive through it.
-    """
-
-    def __init__(self, wants_mask: bool = False):
-        self.wants_mask = wants_mask
-        self.held: list[Held] = []
-        self.rebuilt: Rebuilt | None = None
-
-    def find(self, site: Site) -> Held | None:
-        """A stream that is tight enough for what `site` feeds."""
-        for held in self.held:
-            if _TIGHTNESS[held.site.kind] >= _TIGHTNESS[site.kind]:
-                return held
-        return None
-
-    def mask(self) -> Held | None:
-        """A stream that carries the exact zero mask."""
-        return next((held for held in self.held if held.mid_rise), None)
-
-
-def slot_of(x: tf.Tensor) -> Slot:
-    """The tensor's slot, made at first use. It lives as long as the tensor object."""
-    slot = getattr(x, "_comptrain_slot", None)
-    if slot is None:
-        slot = Slot()
-        attach(x, slot)
-    return slot
-
-
-def attach(x: tf.Tensor, slot: Slot) -> None:
-    x._comptrain_slot = slot
-
-
-def fenced(x: tf.Tensor) -> tf.Tensor:
-    """x as it leaves the compress op, where x was stored: what every consumer should read."""
-    return getattr(x, "_comptrain_through", x)
-
-
 def worth_holding(x: tf.Tensor) -> bool:
     """Whether a tensor can be compressed at all and is large enough to gain from it."""
     if x.dtype not in SUPPORTED_DTYPES or x.shape.rank is None or x.shape.rank < 2:
@@ -360,15 +252,8 @@ def worth_holding(x: tf.Tensor) -> bool:
     return per_sample >= MIN_ELEMENTS_PER_SAMPLE
 
 
-def derive(x: tf.Tensor, fn: Callable[[tf.Tensor], tf.Tensor]) -> Rebuilt | None:
-    """How fn(x) can be rebuilt; None where neither x is held nor what it was made from."""
-    slot = slot_of(x)
-    source = max(slot.held, key=lambda held: _TIGHTNESS[held.site.kind], default=slot.rebuilt)
-    return None if source is None else Rebuilt(source, fn)
-
-
-def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held | Rebuilt]:
-    """Stores x compressed, unless it is already.
+def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
+    """Stores x as a stream.
 
     Args:
       x: The tensor; see `worth_holding`.
@@ -377,23 +262,10 @@ def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held | Rebuilt]:
     Returns:
       x passed through (read this one), and the handle that restores it.
     """
-    slot = slot_of(x)
-    held: Held | Rebuilt | None = slot.find(site)
-    if held is None and site.rebuild:
-        held = slot.rebuilt
-    if held is None:
-        mid_rise = slot.wants_mask and site.codec.carries_mask
-        codec = site.coder(mid_rise)
-        through, stream, state = codec.compress(
-            x, site.state, site.relative_bound, mid_rise, site.bound.scale
-        )
-        site.state.assign(state)
-        held = Held(site, codec, stream, x, mid_rise)
-        slot.held.append(held)
-        if not tf.executing_eagerly():  # eager execution runs in order by itself
-            x._comptrain_through = through
-    site.holder = held.site
-    return fenced(x), held
+    coder = site.coder(mid_rise=False)
+    through, stream, state = coder.compress(x, site.state, site.relative_bound, False, site.bound.scale)
+    site.state.assign(state)
+    return through, Held(site, coder, stream, x, False)
 
 
 def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:

@@ -10,17 +10,12 @@ from tensorflow import keras
 from tf_comptrain import _keras, codecs
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.model import Instrument
-from tf_comptrain.plan import Plan
-from tf_comptrain.rules import Context, Rule, Save, find_rule
-from tf_comptrain.rules.differentiate import from_input
-from tf_comptrain.storage import COMPRESS, worth_holding
+from tf_comptrain.rules import Context, FromInput, Rule, find_rule
+from tf_comptrain.rules.linear import LINEAR_LAYERS, InputAndMask, MaskOfReLU, is_relu
 
 
-class _Recompute(Rule):
-    """Any layer of one tensor: its input is held compressed and the layer runs again for its gradient."""
-
-    def saves(self, layer, storage):
-        return (Save("input", "input", COMPRESS, kind="nonlinear"),)
+class _OneInput(FromInput):
+    """Any layer of one tensor."""
 
     def call(self, context: Context, x, **kwargs):
         if not tf.is_tensor(x) or any(tf.is_tensor(v) for v in tf.nest.flatten(kwargs)):
@@ -28,9 +23,17 @@ class _Recompute(Rule):
                 f"tf_comptrain.Compress holds the one input tensor of a layer it has no rule for; layer "
                 f"{context.layer.name!r} ({type(context.layer).__name__}) was called with more than one."
             )
-        if not worth_holding(x):
-            return context.original(x, **kwargs)
-        return from_input(lambda t: context.original(t, **kwargs), x, context.sites["input"], context.layer)
+        return super().call(context, x, **kwargs)
+
+
+def _rule(layer: keras.layers.Layer) -> Rule:
+    """A rule of the user's, or bits where they are enough, or else the input as a stream."""
+    registered = find_rule(layer)
+    if registered is not None and (not registered.substitutes or registered.needs_bits):
+        return registered
+    if is_relu(layer):
+        return MaskOfReLU()
+    return InputAndMask() if isinstance(layer, LINEAR_LAYERS) else _OneInput()
 
 
 class Wrapper(keras.layers.Wrapper):
@@ -65,9 +68,10 @@ class Wrapper(keras.layers.Wrapper):
 class Compress(Wrapper):
     """Holds the saved activations of one layer compressed while it trains.
 
-    The explicit form of what `compress_model` does to every layer it knows. A layer without a rule
-    of its own is held by its input and run again in the backward pass: fit for layers that are pure
-    functions of one tensor (no statistics updated in `call`, no random numbers).
+    For models built by hand, saved with the wrapper in their file, in eager mode as well as in traced steps, and beside
+    `compress_model`, which needs none. Convolutions and dense layers are held by their input, and a ReLU by a bit an
+    element; dropout and max pooling by bits alone. Any other layer is held by its input and runs again in the backward
+    pass, with the weights, statistics and random numbers of its first run.
 
     Args:
       layer: The layer to wrap.
@@ -108,10 +112,10 @@ class Compress(Wrapper):
         self._codec_name = codecs.get(codec).name
         self._bound = None if error_bound is None else ErrorBound.parse(error_bound)
         super().__init__(layer, **kwargs)
-        rule = find_rule(layer) or _Recompute()
+        rule = _rule(layer)
         if rule.obstacle(layer) is None:
-            plan = Plan(layer, layer.name, rule.storages[0], rule)
-            _keras.set_call(layer, Instrument(plan, codecs.get(codec), self._bound), rule.method)
+            _keras.note_tapes()
+            _keras.set_call(layer, Instrument(layer, layer.name, rule, codecs.get(codec), self._bound))
 
     def call(self, inputs, *args, **kwargs):
         return self.layer(inputs, *args, **kwargs)

@@ -18,6 +18,14 @@ def wait_for(op: tf.Operation, others: Sequence[tf.Operation]) -> None:
     op._add_control_inputs(list(others))
 
 
+def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
+    """Makes what waits for one operation wait for another."""
+    for op in list(old._control_outputs):
+        waits = [new if before is old else before for before in op.control_inputs]
+        op._remove_all_control_inputs()
+        op._add_control_inputs(waits)
+
+
 def run_again(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str) -> list[tf.Tensor]:
     """The outputs of a copy of an operation, with other inputs."""
     attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}

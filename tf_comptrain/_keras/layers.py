@@ -13,44 +13,37 @@ from tensorflow import keras
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
-    from keras.src.applications import convnext, inception_resnet_v2
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
-    from keras.src.layers.preprocessing.image_preprocessing.base_image_preprocessing_layer import (
-        BaseImagePreprocessingLayer,
-    )
-    from keras.src.ops import core, einops, image, linalg, math, nn, numpy
 
-    _OPERATIONS: tuple = (core, einops, image, linalg, math, nn, numpy)
     OPERATION = keras.Operation  # layers are operations too
     VARIABLES: tuple = (tf.Variable, keras.Variable)
 else:
-    _OPERATIONS = ()
     OPERATION = keras.layers.Layer
     VARIABLES = (tf.Variable,)
 
 
-def class_call(layer: keras.layers.Layer, method: str = "call") -> Callable:
-    """A method of the layer's class, which instrumentation does not touch."""
-    return getattr(type(layer), method)
+def class_call(layer: keras.layers.Layer) -> Callable:
+    """`call` of the layer's class, which instrumentation does not touch."""
+    return type(layer).call
 
 
-def set_call(layer: keras.layers.Layer, call: Callable, method: str = "call") -> None:
-    """Overrides a method for one layer instance, past Keras' attribute tracking."""
-    layer.__dict__[method] = call
+def set_call(layer: keras.layers.Layer, call: Callable) -> None:
+    """Overrides `call` for one layer instance, past Keras' attribute tracking."""
+    layer.__dict__["call"] = call
 
 
-def reset_call(layer: keras.layers.Layer, method: str = "call") -> None:
-    layer.__dict__.pop(method, None)
+def reset_call(layer: keras.layers.Layer) -> None:
+    layer.__dict__.pop("call", None)
 
 
-def has_own_call(layer: keras.layers.Layer, method: str = "call") -> bool:
-    return method in layer.__dict__
+def has_own_call(layer: keras.layers.Layer) -> bool:
+    return "call" in layer.__dict__
 
 
-def call_parameters(layer: Any, method: str = "call") -> list[inspect.Parameter]:
-    """What a layer's own method takes, without `self`; empty where Python cannot tell."""
+def call_parameters(layer: Any) -> list[inspect.Parameter]:
+    """What a layer's own `call` takes, without `self`; empty where Python cannot tell."""
     try:
-        return list(inspect.signature(class_call(layer, method)).parameters.values())[1:]
+        return list(inspect.signature(class_call(layer)).parameters.values())[1:]
     except (TypeError, ValueError):
         return []
 
@@ -104,17 +97,6 @@ def state_unknown_to_keras(layer: Any) -> str | None:
     return None if first is None else f"holds a {type(first).__name__}, of which Keras does not know"
 
 
-def own_code_layers(model: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """The model and the layers in it that call other layers in code that is not Keras' own. Keras 3."""
-    if not KERAS_3:
-        return []
-    return [
-        layer
-        for layer in (model, *sublayers(model))
-        if direct_sublayers(layer) and not type(layer).call.__module__.startswith("keras.")
-    ]
-
-
 def forget_traces(model: keras.Model) -> None:
     """Drops the compiled train, test and predict functions: they hold the layers as they were."""
     model.train_function = None
@@ -155,14 +137,6 @@ def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
                 yield operation, tf.nest.flatten(node.keras_inputs), tf.nest.flatten(node.outputs)
 
 
-def all_graph_calls(model: keras.layers.Layer) -> Iterator[tuple[Any, list, list]]:
-    """`graph_calls` of a functional model and of those nested in it."""
-    yield from graph_calls(functional_of(model))
-    for child in sublayers(model):
-        if child is not functional_of(model):
-            yield from graph_calls(child)
-
-
 def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
     """The functional model inside a Sequential one; the model itself otherwise."""
     return getattr(model, "_functional", None) or model
@@ -184,82 +158,6 @@ def graph_operations(model: keras.Model) -> list[Any]:
 
 def _is_floating(tensor: Any) -> bool:
     return tf.as_dtype(tensor.dtype).is_floating
-
-
-def operation_classes(*names: str) -> list[type]:
-    """Classes of those names behind the functions of keras.ops; those that this Keras has."""
-    return [getattr(module, name) for module in _OPERATIONS for name in names if hasattr(module, name)]
-
-
-def call_arguments(operation: Any) -> list[tuple[Any, bool]]:
-    """(argument, whether it is a tensor of the graph) of an operation's first call, in order."""
-    arguments = operation._inbound_nodes[0].arguments
-    flat = tf.nest.flatten((arguments.args, arguments.kwargs))
-    return [(argument, isinstance(argument, keras.KerasTensor)) for argument in flat]
-
-
-def ungraded(model: keras.layers.Layer) -> set[int]:
-    """Ids of what no gradient reaches in a functional graph: it has no trainable weights, nor has what it reads.
-
-    Layers of nested functional models too. What is in no such graph is not among them.
-    """
-    seen: set[int] = set()
-    reached: set[int] = set()
-
-    def walk(model: Any, input_flags: list[bool]) -> None:
-        model = functional_of(model)
-        flags = {id(tensor): flag for tensor, flag in zip(model.inputs, input_flags)}
-        for operation, inputs, outputs in graph_calls(model):
-            if not inputs:
-                continue
-            seen.add(id(operation))
-            before = [flags.get(id(tensor), True) for tensor in inputs]
-            if any(before) or getattr(operation, "trainable_weights", None):
-                reached.add(id(operation))
-            flags.update((id(tensor), id(operation) in reached) for tensor in outputs)
-            if isinstance(operation, keras.Model) and getattr(functional_of(operation), "inputs", None):
-                walk(operation, before)
-
-    if getattr(functional_of(model), "inputs", None):
-        walk(model, [False] * len(functional_of(model).inputs))
-    return seen - reached
-
-
-def input_count(layer: keras.layers.Layer) -> int | None:
-    """How many tensors a layer takes in the functional graph it is part of; None outside of one."""
-    nodes = layer._inbound_nodes
-    if not nodes:
-        return None
-    return len(nodes[0].input_tensors if KERAS_3 else tf.nest.flatten(nodes[0].keras_inputs))
-
-
-def input_shape(layer: Any) -> tuple[int | None, ...] | None:
-    """Of a layer's or operation's first input in the functional graph it is part of; None outside of one."""
-    nodes = layer._inbound_nodes
-    if not nodes:
-        return None
-    return tuple((nodes[0].input_tensors if KERAS_3 else tf.nest.flatten(nodes[0].keras_inputs))[0].shape)
-
-
-def makes_an_output(layer: keras.layers.Layer) -> bool:
-    """Whether a functional model's graph ends with the layer; False for a layer that is in no such graph."""
-    return bool(layer._inbound_nodes) and not layer._outbound_nodes
-
-
-def remember_logits(y: tf.Tensor, x: tf.Tensor) -> None:
-    """Tells Keras' losses, as its own sigmoid and softmax do, that y is made of the logits x."""
-    y._keras_logits = x
-
-
-def image_layers() -> tuple[type, ...]:
-    """The base class of layers that change images, by chance or not."""
-    return (BaseImagePreprocessingLayer,) if KERAS_3 else ()
-
-
-def application_layers(*names: str) -> list[type]:
-    """Layer classes of those names that keras.applications defines for its own models."""
-    modules = (convnext, inception_resnet_v2) if KERAS_3 else ()
-    return [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
 
 
 def batch_norm_extras(layer: keras.layers.Layer) -> str | None:
@@ -301,3 +199,11 @@ def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
     finally:
         keras.layers.Layer.__call__ = original_call
         keras.Model.make_train_function = original_make
+
+
+def input_specs(model: keras.layers.Layer) -> Any:
+    """What a functional or Sequential model takes, as TensorSpecs in its structure; None of any other."""
+    inputs = getattr(functional_of(model), "_inputs_struct" if KERAS_3 else "_nested_inputs", None)
+    if inputs is None:
+        return None
+    return tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), inputs)

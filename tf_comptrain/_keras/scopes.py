@@ -17,7 +17,7 @@ from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from tf_comptrain import gpu_check
-from tf_comptrain._keras.tapes import tapes_recording
+from tf_comptrain._keras.tapes import graphs_of_tapes
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
@@ -39,12 +39,12 @@ _VECTORIZED = "in tf.vectorized_map, which has no rule for the ops of this libra
 def training_scope(training: bool = True) -> Iterator[None]:
     """Says that the calls inside belong to a training step.
 
-    For hand-written loops that call the model without `training=True`: instrumented layers then take
-    it for inference, and run as plain ones. What layers compute stays as Keras has it: without
-    `training=True` dropout is off, and batch normalization uses its moving statistics.
+    For hand-written loops that call the model without `training=True`. What crosses into the backward pass is held there
+    too; in the scope layers also run by the operations and rules that this package has for them. What layers compute
+    stays as Keras has it: without `training=True` dropout is off, and batch normalization uses its moving statistics.
 
-    Outside of a GradientTape calls with `training=False` stay plain. `training_scope(False)` says of calls
-    that pass no `training=True` that they stay plain, also inside a model's train step.
+    `training_scope(False)` says of a gradient that it is left as plain Keras has it, and of calls that pass no
+    `training=True` that they stay plain, also inside a model's train step.
 
     Example:
       >>> with ct.training_scope(), tf.GradientTape() as tape:
@@ -75,13 +75,11 @@ def why_plain() -> str | None:
         return "measured as plain Keras"
     if KERAS_3 and in_symbolic_scope():
         return "shape inference"
-    if _in_own_branch():
-        return "in a branch or loop of the layer that calls it"
     if _in_vectorized_map():
         return _VECTORIZED
     if not _in_step():
         return NOT_TRAINING
-    if tapes_recording() > 1:
+    if len(graphs_of_tapes()) > 1:
         return "under two tapes, which may take a gradient of a gradient: the traced step holds what crosses"
     return device_obstacle()
 
@@ -97,30 +95,18 @@ def why_step_plain() -> str | None:
     return device_obstacle()
 
 
-@contextlib.contextmanager
-def own_code_scope() -> Iterator[None]:
-    """Around the `call` of a layer of the user's that calls other layers."""
-    previous = getattr(_scopes, "graph", None)
-    if not _in_own_branch():
-        _scopes.graph = tf_ops.get_default_graph()
-    try:
-        yield
-    finally:
-        _scopes.graph = previous
-
-
-def _in_own_branch() -> bool:
-    """Whether the code of a layer has opened a tf.cond or tf.while_loop around the calls now.
+def branch_inside_tape() -> str | None:
+    """That the calls now are in a tf.cond or tf.while_loop which opened after the innermost tape. None: they are not.
 
     TensorFlow builds the gradient of that from outside, and what a custom gradient reads there (variables,
     streams) it does not find. A step that is in a branch or a loop as a whole takes its gradient there.
     """
-    opened, graph = getattr(_scopes, "graph", None), tf_ops.get_default_graph()
-    while opened is not None and graph is not None and graph is not opened:
+    tapes, graph = graphs_of_tapes(), tf_ops.get_default_graph()
+    while tapes and graph is not None and graph is not tapes[-1]:
         if isinstance(graph, ControlFlowFuncGraph):
-            return True
+            return "in a branch or loop that the tape is outside of"
         graph = getattr(graph, "outer_graph", None)  # of a tf.function in a branch, say
-    return False
+    return None
 
 
 def _in_vectorized_map() -> bool:
@@ -270,7 +256,6 @@ class FirstRun:
         self,
         values: Sequence[tf.Tensor],
         gate: tf.Tensor,
-        block: bool = True,
         slice_of: FirstRun | None = None,
     ) -> Iterator[None]:
         """Around the second run.
@@ -279,7 +264,6 @@ class FirstRun:
           values: Those of the first, to differentiate by.
           gate: The incoming gradient. Random numbers drawn from the same seed before it is there would be
             those of the first run to the graph's optimizer, and stay alive until then.
-          block: The inner layers hold what they need, see `replaying`.
           slice_of: The run on the whole batch, whose `values` are given: this one is of a slice.
         """
         whole = slice_of or self
@@ -290,20 +274,11 @@ class FirstRun:
             ]
             read += [(variable, value) for variable, value in own if not variable.trainable]
         read += [(v(), _gated(value, gate)) for v, value in self._seeds]
-        previous = getattr(_scopes, "replaying", False)
-        _scopes.replaying = previous or block
-        try:
-            mapped = keras.StatelessScope(state_mapping=read) if KERAS_3 else contextlib.nullcontext()
-            with mapped, _call_context(self._training), layer_scope(self._layer()):
-                yield
-        finally:
-            _scopes.replaying = previous
+        mapped = keras.StatelessScope(state_mapping=read) if KERAS_3 else contextlib.nullcontext()
+        with mapped, _call_context(self._training), layer_scope(self._layer()):
+            yield
 
 
 def _gated(value: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
     with tf.control_dependencies([] if tf.executing_eagerly() else [gate]):
         return tf.identity(value)
-
-
-def replaying() -> bool:
-    return getattr(_scopes, "replaying", False)

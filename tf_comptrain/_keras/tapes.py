@@ -44,7 +44,7 @@ class BackwardPass(NamedTuple):
 # gradient tensor its replacement; None for none.
 Hook = Callable[[BackwardPass], Optional[dict[str, tf.Tensor]]]
 
-_hooks: list[Hook] = []
+_hooks: list[tuple[Hook, Callable[[list], None]]] = []
 _inside = threading.local()
 
 
@@ -52,15 +52,16 @@ class on_gradients:
     """Inside, or from `begin` on, `hook` is called with every backward pass of a graph being traced, in any thread.
 
     `tape.gradient` returns after that, so what the hook does to the graph is done before anything reads
-    the gradients. Eager gradients are not told, nor are those that a gradient takes while it is taken.
+    the gradients. Not told are those that a gradient takes while it is taken. Of eager gradients `eager` is called with
+    the sources.
     """
 
-    def __init__(self, hook: Hook):
-        self._hook = hook
+    def __init__(self, hook: Hook, eager: Callable[[list], None] = lambda sources: None):
+        self._hook = hook, eager
 
     def begin(self) -> None:
         _tell_of_gradients()
-        _count_tapes()
+        note_tapes()
         _hooks.append(self._hook)
 
     def end(self) -> None:
@@ -83,6 +84,9 @@ def _tell_of_gradients() -> None:
     def gradient(
         self, target, sources, output_gradients=None, unconnected_gradients=tf.UnconnectedGradients.NONE
     ):
+        if _hooks and tf.executing_eagerly():
+            for _, eager in tuple(_hooks):
+                eager(tf.nest.flatten(sources))
         if not _hooks or tf.executing_eagerly() or getattr(_inside, "gradient", False):
             return original(self, target, sources, output_gradients, unconnected_gradients)
         graph = tf.compat.v1.get_default_graph()
@@ -103,7 +107,7 @@ def _tell_of_gradients() -> None:
             tuple(tf.nest.flatten(found)),
             bool(record.could_possibly_record()),
         )
-        for hook in tuple(_hooks):
+        for hook, _ in tuple(_hooks):
             with record.stop_recording():
                 found = _replaced(found, hook(made))
         return found
@@ -113,28 +117,30 @@ def _tell_of_gradients() -> None:
     tf.GradientTape.gradient = telling
 
 
-def tapes_recording() -> int:
-    """GradientTapes that record in this thread, counted from the first `on_gradients` on."""
-    return getattr(_inside, "tapes", 0)
+def graphs_of_tapes() -> list[tf.Graph]:
+    """Of the GradientTapes that record in this thread, innermost last: where each began. Since `note_tapes`."""
+    return getattr(_inside, "tapes", [])
 
 
-def _count_tapes() -> None:
-    """Lets every GradientTape count itself while it records, once for the process."""
+def note_tapes() -> None:
+    """Lets every GradientTape say when it records, once for the process."""
+    if hasattr(tf.GradientTape._push_tape, "notes_tapes"):
+        return
+    push, pop = tf.GradientTape._push_tape, tf.GradientTape._pop_tape
 
-    def counting(original: Callable, step: int) -> Callable:
-        @functools.wraps(original)
-        def method(self, *args, **kwargs):
-            result = original(self, *args, **kwargs)
-            _inside.tapes = max(tapes_recording() + step, 0)
-            return result
+    @functools.wraps(push)
+    def noted_push(self):
+        push(self)
+        _inside.tapes = [*graphs_of_tapes(), tf.compat.v1.get_default_graph()]
 
-        counted: Any = tf.autograph.experimental.do_not_convert(method)
-        counted.counts_tapes = True
-        return counted
+    @functools.wraps(pop)
+    def noted_pop(self):
+        pop(self)
+        _inside.tapes = graphs_of_tapes()[:-1]
 
-    if not hasattr(tf.GradientTape._push_tape, "counts_tapes"):
-        tf.GradientTape._push_tape = counting(tf.GradientTape._push_tape, 1)
-        tf.GradientTape._pop_tape = counting(tf.GradientTape._pop_tape, -1)
+    noted_push.notes_tapes = True  # type: ignore[attr-defined]
+    tf.GradientTape._push_tape = tf.autograph.experimental.do_not_convert(noted_push)
+    tf.GradientTape._pop_tape = tf.autograph.experimental.do_not_convert(noted_pop)
 
 
 def _seeds(target: Any) -> list[tf.Tensor] | None:

@@ -24,7 +24,6 @@ class BoundsState(NamedTuple):
       next: Step of the next collection.
       wanted: Layer -> the bound it wants for itself.
       correction: Layer -> how much the law promises too little there.
-      dithered: Site -> the step since which it has dither.
       sites: Site -> its codec state, as `codecs.State`.
       held: The same of what the traced steps hold, which take it over when they are traced.
     """
@@ -33,19 +32,18 @@ class BoundsState(NamedTuple):
     next: int
     wanted: dict[str, float]
     correction: dict[str, float]
-    dithered: dict[str, int]
     sites: dict[str, list[float]]
     held: dict[str, list[float]]
 
 
 def codec_states(handle: Instrumentation) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """`sites` and `held` of a `BoundsState`."""
-    sites = {name: list(site.read_state()) for name, site in handle.sites().items()}
+    sites = {name: list(site.read_state()) for name, site in handle.own_sites().items()}
     return sites, {} if handle.held is None else handle.held.table.values()
 
 
 def put_codec_states(handle: Instrumentation, state: BoundsState) -> None:
-    for name, site in handle.sites().items():
+    for name, site in handle.own_sites().items():
         site.state.assign(state.sites[name])
     if handle.held is not None:
         handle.held.table.put(state.held)
@@ -57,7 +55,7 @@ def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
     Raises:
       ValueError: The state is of another model.
     """
-    theirs, ours = list(state.sites), list(handle.sites())
+    theirs, ours = list(state.sites), list(handle.own_sites())
     if list(map(unnumbered, theirs)) != list(map(unnumbered, ours)):
         other = next((pair for pair in zip(theirs, ours) if unnumbered(pair[0]) != unnumbered(pair[1])), None)
         there, here = other or (f"{len(theirs)} tensors", f"{len(ours)} tensors")
@@ -66,13 +64,7 @@ def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
             "Restore them into the same model, compressed in the same way, or begin with an empty folder."
         )
     sites = dict(zip(theirs, ours))
-    paths = {there.rpartition("/")[0]: here.rpartition("/")[0] for there, here in sites.items()}
-    return state._replace(
-        wanted={paths.get(name, name): value for name, value in state.wanted.items()},
-        correction={paths[name]: value for name, value in state.correction.items()},
-        dithered={sites[name]: value for name, value in state.dithered.items()},
-        sites={sites[name]: value for name, value in state.sites.items()},
-    )
+    return state._replace(sites={sites[name]: value for name, value in state.sites.items()})
 
 
 class Checkpointed(tf.train.experimental.PythonState):

@@ -241,7 +241,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         change, self._handle.bound_scale = scale / self._handle.bound_scale, scale
         if scale == 1.0:
             return
-        for site in self._handle.all_sites():
+        for site in self._handle.sites().values():
             state = site.read_state()
             if not state.bound_used or not state.running_sigma:
                 continue

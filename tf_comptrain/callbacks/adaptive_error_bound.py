@@ -15,8 +15,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
-from tf_comptrain.codecs import Codec
-from tf_comptrain.error_law import LawCheck, check_error_law, law_sites
+from tf_comptrain.error_law import LawCheck, check_error_law
 from tf_comptrain.model import Instrumentation, instrumentation
 from tf_comptrain.storage import LawSite, Site
 
@@ -110,15 +109,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Where there is none (plain SGD, the first step) mean |g| / (1 - 0.9) stands in.
 
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
-    training begins with this callback for the first time. Gradients are reduced on collecting steps
-    only. Nonlinear layers keep the bounds of `compress_model`, as do layers that share a tensor with one of
-    those, unless this layer needs a tighter one.
+    training begins with this callback for the first time. Gradients are reduced on collecting steps only.
 
-    The traced step's tensors are found when it is traced, under XLA too: those of which, with dy, the gradient of a
-    trainable weight of the model is a product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution). S
-    is a mean over the elements of that gradient then. A tensor that serves several weights gets the tightest bound
+    Steered are tensors of the traced step of which, with dy, the gradient of a trainable weight of the model is a product
+    (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations. S
+    is a mean over the elements of that gradient. A tensor that serves several weights gets the tightest bound
     that they want. Where an error of it travels on as well, it keeps the bound of `compress_model`
-    unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it.
+    unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it, as do
+    those of `Compress` wrappers.
 
     A bound given to `compress_model` holds until the first collecting step, of each training anew. After training
     the bounds stay where they are, also in a `fit` without this callback.
@@ -134,10 +132,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         the error follows the data, and the law predicts too little. For batch normalization the
         largest is half as large, for the sake of channels that are quieter than the tensor.
       check_data: (x, y), one small batch: the law is checked on it after each collecting step
-        (`check_error_law`: one eager step, batch normalization too; layers with a rule). Where it is off by more than
-        25%, the layer's codec gets dither, which makes the error independent of the data; the train
-        function is traced again then. Where it promises too little even so, or under XLA, which knows no
-        dither, the layer's bound is lowered by as much. On one device.
+        (`check_error_law`: one step, batch normalization too). Where it promises too little, the bound is lowered by as
+        much. On one device.
       log_dir: Folder for TensorBoard: bound, stream bytes, and sigma as predicted and, with
         `check_data`, as measured, and compression, of every layer at every collecting step.
       backup_dir: Folder that keeps the state of this callback from epoch to epoch, and from which a
@@ -148,8 +144,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Attributes:
       updates: Every `BoundUpdate` of the last training, in order.
       checks: (step, `LawCheck`) of every check, in order.
-      dithered: Site -> the step since which it has dither, of those switched in this training. They
-        keep it.
       skipped: Steps whose gradients were not finite (an overflow of mixed precision), by layer.
       state: For tf.train.Checkpoint(model=model, bounds=callback.state); what is restored takes
         effect when training begins.
@@ -214,7 +208,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self.verbose = verbose
         self.updates: list[BoundUpdate] = []
         self.checks: list[tuple[int, LawCheck]] = []
-        self.dithered: dict[str, int] = {}
         self.skipped: dict[str, int] = {}
         self._begun = False
         self.state = Checkpointed(lambda: self._state() if self._begun else None)
@@ -237,7 +230,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._steps, self._next = 0, self.warmup
         self._wanted, self._correction, self.skipped = {}, {}, {}
         self.updates, self.checks, self._epochs = [], [], []
-        self.dithered, self._sites = {}, self._handle.sites()
         self._writer = None if self.log_dir is None else tf.summary.create_file_writer(str(self.log_dir))
         if self.check_data is not None and self.model.distribute_strategy.num_replicas_in_sync > 1:
             raise ValueError(
@@ -261,11 +253,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             _bounds_state.put_codec_states(self._handle, restored)
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
-            self.dithered = dict(restored.dithered)
 
     def on_train_batch_begin(self, batch, logs=None):
         self._first = batch
-        self._dither()  # what a snapshot brought back included
         if self._steps >= self._next:
             self._next = self._steps + self.interval
             self._loss_scale = _keras.loss_scale(self.model.optimizer)
@@ -294,7 +284,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             self.model.history.history["error_bounds"] = list(self._epochs)
 
     def _state(self) -> BoundsState:
-        steered = self._steps, self._next, self._wanted, self._correction, self.dithered
+        steered = self._steps, self._next, self._wanted, self._correction
         return BoundsState(*steered, *_bounds_state.codec_states(self._handle))
 
     def _collect(self, on: bool) -> None:
@@ -303,7 +293,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._handle.collecting.assign(on)
 
     def _update(self) -> None:
-        self._laws = law_sites(self._handle)  # those of a traced step since that was traced
+        held = self._handle.held
+        self._laws = [] if held is None else held.law_sites()
         found = {}
         for law in self._laws:
             statistics = self._read(law)
@@ -314,7 +305,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                     self._wanted[law.name] = self._bound(law, statistics, target_sigma)
         bounds = self._set_bounds()
         for name, (law, statistics, target_sigma, source) in found.items():
-            bound = bounds[id(law.site.holder)]
+            bound = bounds[id(law.site)]
             predicted = theory.weight_gradient_sigma(bound, statistics.nonzero_ratio, statistics.sum_sq)
             self.updates.append(
                 BoundUpdate(
@@ -344,41 +335,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             return []
         checks = check_error_law(self.model, *self.check_data)
         self.checks += [(self._steps, check) for check in checks]
-        holders = {
-            instrument.path: site.holder
-            for instrument in self._handle.all_instruments().values()
-            for site in instrument.context.sites.values()
-            if site.kind != "nonlinear"
-        }
         for check in checks:
-            if not math.isfinite(check.ratio):
-                continue
-            holder = holders[check.layer]
-            if not check.holds and self._dithered(holder.codec) is not None:
-                self.dithered.setdefault(holder.name, self._steps)
-                line = f"AdaptiveErrorBound, step {self._steps}: dither for {holder.name}"
-                logging.info("%s: error %.2f times as predicted", line, check.ratio)
-            elif check.gradient != "input":
+            if math.isfinite(check.ratio) and check.gradient != "input":
                 before = self._correction.get(check.layer, 0.0)
                 self._correction[check.layer] = theory.smoothed(before, max(check.ratio, 1.0), self.smoothing)
         return checks
-
-    def _dither(self) -> None:
-        """Gives the sites in `dithered` their codec, and has the train function traced again."""
-        switched = False
-        for name in self.dithered.keys() & self._sites.keys():  # a snapshot may have a former model's names
-            codec = self._dithered(self._sites[name].codec)
-            if codec is not None:
-                self._sites[name].codec, switched = codec, True
-        if switched:
-            _keras.forget_traces(self.model)
-            self.model.make_train_function()
-
-    def _dithered(self, codec: Codec) -> Codec | None:
-        """The same codec with dither; None where it has that already, or cannot, as under XLA."""
-        if codec.dither or _keras.jit_compile(self.model):
-            return None
-        return codecs.CODECS.get(f"{codec.name}+dither")
 
     def _log(self, writer: Any, updates: Iterable[BoundUpdate], checks: Iterable[LawCheck]) -> None:
         with writer.as_default(step=self._steps):
@@ -409,7 +370,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         wanted: dict[int, tuple[Site, float]] = {}
         for law in self._laws:
             if law.name in self._wanted:
-                holder = law.site.holder
+                holder = law.site
                 _, tightest = wanted.get(id(holder), (holder, self._own_bound(holder)))
                 wanted[id(holder)] = (holder, min(tightest, self._wanted[law.name]))
         bounds = {}
@@ -421,22 +382,13 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         return bounds
 
     def _own_bound(self, holder: Site) -> float:
-        """The largest bound of a stream for the sake of those of its readers that the law does not rule.
-
-        A convolution's input that is rebuilt from a normalization's stream has an error of other units.
-        """
-        laws = [law for law in self._laws if law.name in self._wanted and law.site.holder is holder]
-        by_law = [law.site for law in laws]
-        if not all(law.alone for law in laws) or (
-            holder.kind != "linear"
-            and (holder not in by_law or any(site.rebuild for site in by_law if site is not holder))
-        ):
-            return holder.own_bound()
-        return math.inf
+        """The largest bound of a stream for the sake of those of its readers that the law does not rule."""
+        laws = [law for law in self._laws if law.name in self._wanted and law.site is holder]
+        return math.inf if all(law.alone for law in laws) else holder.own_bound()
 
     def _read(self, law: LawSite) -> Statistics | None:
         """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
-        holder = law.site.holder.read_state()
+        holder = law.site.read_state()
         sums, _, bad_dy, weight_sums, weight_mean, bad_dw = map(float, law.statistics.numpy())
         weight = law.weight
         if weight is None:  # frozen since

@@ -96,8 +96,8 @@ class MemoryLogger(keras.callbacks.Callback):
     def _read_streams(self) -> int:
         if not is_compressed(self.model):
             return 0
-        sites = instrumentation(self.model).all_sites()
-        return int(sum(site.read_state().stream_bytes for site in sites if site.holder is site))
+        sites = instrumentation(self.model).sites().values()
+        return int(sum(site.read_state().stream_bytes for site in sites))
 
 
 def _write_text(tag: str, text: str) -> None:

@@ -26,6 +26,7 @@ _UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 _PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
+NORMALIZATION = "FusedBatchNormV3"
 # What a tensor is made of, as bits; weights and indices together are an activation too (an embedding).
 _WEIGHTS, _INDICES, _ACTIVATIONS = 1, 2, 4
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
@@ -79,11 +80,20 @@ def _constant(tensor: tf.Tensor) -> float | None:
     return float(value) if value is not None and np.ndim(value) == 0 else None
 
 
+def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """What a tensor can be made of again: the inputs of its operation; of a normalization its statistics as well."""
+    if tensor.op.type == NORMALIZATION:
+        return [*list(tensor.op.inputs)[:3], tensor.op.outputs[1], tensor.op.outputs[2]]
+    return list(tensor.op.inputs)
+
+
 def choose(
     reads: Iterable[Read],
     kept: Iterable[tf.Tensor],
     held_bytes: Callable[[tf.Tensor], int],
     made_late: Callable[[tf.Operation], bool],
+    renormalizes: Callable[[tf.Operation], bool] = lambda op: False,
+    whole: Iterable[tf.Tensor] = (),
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -93,6 +103,8 @@ def choose(
       held_bytes: What a tensor takes where it is held.
       made_late: Whether an operation is one of the backward pass. What a second run of a forward part makes there
         (recompute) crosses nothing.
+      renormalizes: Whether what a normalization makes may be rebuilt from its input and its statistics.
+      whole: Tensors that are held themselves, and not rebuilt: what reads them reads a stream.
 
     Returns:
       A `Choice`.
@@ -100,15 +112,23 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late).solve(list(reads), list(kept))
+    return _Cut(held_bytes, made_late, renormalizes, whole).solve(list(reads), list(kept))
 
 
 class _Cut:
     """The network of the flow: a tensor is an edge whose capacity is what it costs to hold it."""
 
-    def __init__(self, held_bytes: Callable[[tf.Tensor], int], made_late: Callable[[tf.Operation], bool]):
+    def __init__(
+        self,
+        held_bytes: Callable[[tf.Tensor], int],
+        made_late: Callable[[tf.Operation], bool],
+        renormalizes: Callable[[tf.Operation], bool],
+        whole: Iterable[tf.Tensor],
+    ):
+        self._whole = {tensor.ref() for tensor in whole}
         self._held_bytes = held_bytes
         self._made_late = made_late
+        self._renormalizes = renormalizes
         self._numbers: dict = {}
         self._tensors: list[tf.Tensor] = []
         self._capacities: dict[tuple[int, int], int] = {}
@@ -138,7 +158,7 @@ class _Cut:
                     for index, operand in enumerate(tensor.op.inputs):
                         if index in self._steep_inputs(tensor.op):
                             self._require_exact(base_of(operand))
-                    later += [(base_of(operand), distance + 1) for operand in tensor.op.inputs]
+                    later += [(base_of(operand), distance + 1) for operand in operands(tensor)]
             waiting = later
         for tensor in order:
             node = self._node(tensor)
@@ -146,20 +166,32 @@ class _Cut:
             if self._is_free(tensor) or not self.may_rebuild(tensor):
                 self._capacities[source, node] = _LARGEST
             else:
-                for operand in tensor.op.inputs:
+                for operand in operands(tensor):
                     self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
         return Choice(self._minimum(source, sink), self._exact, self._is_free)
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""
+        if tensor.ref() in self._whole:
+            return False
         if tensor.ref() in self._exact and not self._is_exact_by_nature(tensor):
             return False
-        if self._is_free(tensor) or not sensitivity.is_cheap(tensor.op.type) or not tensor.op.inputs:
+        if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
         steep = self._steep_inputs(tensor.op)
         return all(
             self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs)
         )
+
+    def _is_cheap(self, tensor: tf.Tensor) -> bool:
+        op = tensor.op
+        if op.type == NORMALIZATION:
+            return tensor.value_index == 0 and self._renormalizes(op)
+        if op.type in _PRODUCTS:  # of two activations, larger than both together: the scores of an attention
+            return element_count(tensor) > sum(element_count(factor) for factor in op.inputs) and all(
+                self._ingredients(base_of(factor)) & _ACTIVATIONS for factor in op.inputs
+            )
+        return sensitivity.is_cheap(op.type)
 
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
         """Small tensors are held as they are; what is made of indices and constants alone has no error."""

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
-from tf_comptrain.graph.cut import is_small, plain_bytes
+from tf_comptrain.graph.cut import base_of, is_small, plain_bytes
 from tf_comptrain.graph.kernels import KernelGradient
+from tf_comptrain.graph.law import LawError, law_error
 from tf_comptrain.graph.rewire import SMALL, Crossing, Use, name_of, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.report import Row
-from tf_comptrain.storage import BITMASK, COMPRESS, DEFAULT_BOUNDS, GradientStatistics, Held, LawSite, Site
+from tf_comptrain.storage import (
+    BITMASK,
+    COMPRESS,
+    DEFAULT_BOUNDS,
+    KEEP,
+    RECOMPUTE,
+    STATISTICS,
+    Held,
+    LawSite,
+    Site,
+)
 
+_ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
 _TRUTH = tf.float16  # the smallest type that the mask operations take
 _LINEAR_BOUND = DEFAULT_BOUNDS["linear"].value
 
@@ -30,39 +43,54 @@ class HeldTensors:
         an error without bias then, which averages out.
       bound: Error bound; None for the default of what reads a tensor.
       variables: Returns the model's variables as they are now: a step that reads one of them is the model's.
+      named: Storages by the name of an operation, or of a scope of operations.
 
     Attributes:
       codec: As given.
+      bound: As given.
+      variables: As given.
+      named: As given.
       table: Its `StateTable`.
       sites: By name.
       crossings: What crossed in the step that was traced last, in order.
       collecting: As `collect` was given it; None before.
       statistics: Reductions of gradients for the error-bound law, a row for each `LawSite`; None until `collect`.
+      errors: See `checked`; None outside of it.
     """
 
-    def __init__(self, codec: Codec, bound: ErrorBound | None, variables: Callable[[], list]):
+    def __init__(
+        self,
+        codec: Codec,
+        bound: ErrorBound | None,
+        variables: Callable[[], list],
+        named: Mapping[str, str] | None = None,
+    ):
         self.table = StateTable("comptrain_states", len(State._fields))
         self.sites: dict[str, Site] = {}
         self.crossings: tuple[Crossing, ...] = ()
         self.statistics: StateTable | None = None
         self.codec = codec
-        self._bound = bound
-        self._variables = variables
+        self.bound = bound
+        self.variables = variables
         self.collecting: tf.Variable | None = None
+        self.errors: list[LawError] | None = None
         self._laws: dict[str, list[LawSite]] = {}  # by site
-        self._kept: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+        self.named = dict(named or {})
+        self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
     def is_of(self, graph: tf.Graph) -> bool:
         """Whether a graph reads a variable of the model."""
         return not _keras.captured_from_outside(graph).isdisjoint(self.weights())
 
-    def keep(self, graph: tf.Graph, operations: Sequence[tf.Operation]) -> None:
-        """Says that what these operations make is held as it is."""
-        self._kept.setdefault(graph, set()).update(op.name for op in operations)
+    def choose(self, graph: tf.Graph, operations: Iterable[tf.Operation], storage: str) -> None:
+        """Says how what these operations make is held; what an inner layer has said of one of them stays."""
+        chosen = self._chosen.setdefault(graph, {})
+        for op in operations:
+            chosen.setdefault(op.name, storage)
 
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
-        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.graph))
+        step = _keras.kept_with(backward.graph, self, lambda: _Step(self))
         result = rewire(backward, step)
         step.collect(backward, result.uses)
         step.write()
@@ -74,7 +102,16 @@ class HeldTensors:
     def collect(self, enabled: tf.Variable) -> None:
         """From the next trace on, steps collect what the error-bound law needs wherever `enabled` is True."""
         self.collecting = enabled
-        self.statistics = StateTable("comptrain_gradient_statistics", GradientStatistics.WIDTH)
+        self.statistics = StateTable("comptrain_gradient_statistics", STATISTICS)
+
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[list[LawError]]:
+        """Inside, steps that are traced also compute what the error-bound law is held against, for the list."""
+        self.errors = []
+        try:
+            yield self.errors
+        finally:
+            self.errors = None
 
     def law_sites(self) -> list[LawSite]:
         """Tensors that gradients of weights are made of, in the steps that were traced since `collect`."""
@@ -90,26 +127,27 @@ class HeldTensors:
 
     def weights(self) -> dict[int, Any]:
         """The model's variables by the ids of their handles."""
-        return {id(part.handle): v for v in self._variables() for part in _keras.parts_of(v)}
+        return {id(part.handle): v for v in self.variables() for part in _keras.parts_of(v)}
 
-    def kept_in(self, graph: Any) -> set[str]:
-        """Names of the operations that `keep` was told of."""
-        return self._kept.get(graph, set())
+    def chosen(self, op: tf.Operation) -> str | None:
+        """The storage that the user has chosen for what an operation makes; None where there is no choice."""
+        found = self._chosen.get(op.graph, {}).get(op.name)
+        scopes = (name for name in self.named if op.name == name or op.name.startswith(f"{name}/"))
+        longest = max(scopes, key=len, default=None)
+        return found if longest is None else self.named[longest]
 
     def rows(self) -> list[Row]:
-        """What crossed in the step that was traced last, without small tensors and what layers' rules hold."""
-        return [
-            self._row(crossing)
-            for crossing in self.crossings
-            if crossing.note != SMALL and not crossing.op_type.startswith("Comptrain>")
-        ]
+        """What crossed in the step that was traced last, without small tensors."""
+        return [self._row(crossing) for crossing in self.crossings if crossing.note != SMALL]
 
     def _row(self, crossing: Crossing) -> Row:
         shape = crossing.shape[1:]
         elements = math.prod(size if size is not None else 0 for size in shape) if shape else 0
         plain_bits = 8.0 * crossing.dtype.size
         site = self.sites.get(crossing.name) if crossing.storage == COMPRESS else None
-        bits = {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(crossing.storage, plain_bits)
+        bits = crossing.bits or {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(
+            crossing.storage, plain_bits
+        )
         return Row(
             crossing.name,
             crossing.op_type,
@@ -125,20 +163,29 @@ class HeldTensors:
     def bits(self, dtype: tf.DType) -> float:
         """What a value of that type takes in a stream, predicted."""
         bits = self._coder().predicted_bits["dense"]
-        if self._bound is not None and self._bound.relative:
-            bits += math.log2(_LINEAR_BOUND / self._bound.value)
+        if self.bound is not None and self.bound.relative:
+            bits += math.log2(_LINEAR_BOUND / self.bound.value)
         return min(max(bits, 1.0), 8.0 * dtype.size)
 
     def site(self, tensor: tf.Tensor, kind: str) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
         name = name_of(tensor)
         if name not in self.sites:
-            self.sites[name] = Site(name, self._coder(), self._bound, kind, state=self.table.row(name))
+            self.sites[name] = Site(name, self._coder(), self.bound, kind, state=self.table.row(name))
         return self.sites[name]
 
     def _coder(self) -> Codec:
         dithered = f"{self.codec.format}+dither"
         return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
+
+
+def made_by(tensor: tf.Tensor, storage: str) -> Iterator[tf.Operation]:
+    """The operation that makes a tensor a layer reads; to have it rebuilt also those up to a batch normalization."""
+    op = base_of(tensor).op
+    yield op
+    while storage == RECOMPUTE and op.type in _ELEMENTWISE:
+        op = base_of(op.inputs[0]).op
+        yield op
 
 
 class _Bits:
@@ -160,9 +207,8 @@ class _Bits:
 class _Step:
     """The held tensors of one traced graph: `rewire.Streams`."""
 
-    def __init__(self, held: HeldTensors, graph: tf.Graph):
+    def __init__(self, held: HeldTensors):
         self._held = held
-        self._graph = weakref.ref(graph)
         self.crossings: dict[str, Crossing] = {}
         self._streams: dict = {}
         self._plain: set = set()
@@ -178,7 +224,7 @@ class _Step:
         self._plain.add(tensor.ref())
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
-        if self.find(tensor) is not None or tensor.ref() in self._plain or self._is_chosen(tensor):
+        if self.find(tensor) is not None or tensor.ref() in self._plain or self._is_kept(tensor):
             return 0  # it is there already, or in any case
         size = plain_bytes(tensor)
         if is_small(tensor) or self.why_plain(tensor):
@@ -194,11 +240,14 @@ class _Step:
             return "an earlier gradient of the step keeps it"
         if tensor.dtype != tf.bool and self._held.table.is_full_for(name_of(tensor)):
             return FULL
-        return "storage='keep'" if self._is_chosen(tensor) else ""
+        return "storage='keep'" if self._is_kept(tensor) else ""
 
-    def _is_chosen(self, tensor: tf.Tensor) -> bool:
+    def _is_kept(self, tensor: tf.Tensor) -> bool:
         """Whether the user wants it kept."""
-        return tensor.op.name in self._held.kept_in(self._graph())
+        return self._held.chosen(tensor.op) == KEEP
+
+    def renormalizes(self, op: tf.Operation) -> bool:
+        return self._held.chosen(op) == RECOMPUTE
 
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
         through, stream = (
@@ -220,42 +269,57 @@ class _Step:
 
     def collect(self, backward: _keras.BackwardPass, uses: Sequence[Use]) -> None:
         """Adds the statistics of the gradients of weights that are made of held tensors."""
-        if self._statistics is None:
+        if self._statistics is None and self._held.errors is None:
             return
         weights = self._held.weights()
         for stream, kernels, alone in uses:
             if not isinstance(stream, Held):
                 continue
-            name = stream.site.name
-            laws = [
-                law
-                for kernel in kernels
-                if (weight := weights.get(_handle(backward.sources[kernel.source]))) is not None
-                and (law := self._law(stream.site, weight, kernel, self._statistics)) is not None
-            ]
-            self._alone[name] = self._alone.get(name, True) and alone and len(laws) == len(kernels)
-            of_all = {law.name: law for law in (*self._laws.get(name, ()), *laws)}
-            self._laws[name] = [law._replace(alone=self._alone[name]) for law in of_all.values()]
-            self._held.set_laws(name, self._laws[name])
+            laws = []
+            for kernel in kernels:
+                weight = weights.get(_handle(backward.sources[kernel.source]))
+                if weight is None or {kernel.op.inputs[kernel.incoming].dtype, kernel.gradient.dtype} - set(
+                    SUPPORTED_DTYPES
+                ):
+                    continue
+                name = f"{stream.site.name} -> {getattr(weight, 'path', weight.name)}"
+                self._check(name, stream.site, kernel)
+                laws += self._law(name, stream.site, weight, kernel)
+            self._set_laws(stream.site.name, laws, alone and len(laws) == len(kernels))
 
-    def _law(
-        self, site: Site, weight: Any, kernel: KernelGradient, statistics: TableInStep
-    ) -> LawSite | None:
-        """The law's place of a gradient, of which the step collects the statistics; None where it cannot."""
-        dy, dw = kernel.op.inputs[kernel.incoming], kernel.gradient
-        name = f"{site.name} -> {getattr(weight, 'path', weight.name)}"
-        if {dy.dtype, dw.dtype} - set(SUPPORTED_DTYPES) or statistics.table.is_full_for(name):
-            return None
+    def _set_laws(self, site: str, laws: list[LawSite], alone: bool) -> None:
+        """Of all gradients of the step."""
+        self._alone[site] = self._alone.get(site, True) and alone
+        of_all = {law.name: law for law in (*self._laws.get(site, ()), *laws)}
+        self._laws[site] = [law._replace(alone=self._alone[site]) for law in of_all.values()]
+        self._held.set_laws(site, self._laws[site])
+
+    def _check(self, name: str, site: Site, kernel: KernelGradient) -> None:
+        """Adds what the law is held against, where that is asked for."""
+        if self._held.errors is not None:
+            error = law_error(name, kernel, self._states.now(site.state.index))
+            self._held.errors += [] if error is None else [error]
+
+    def _law(self, name: str, site: Site, weight: Any, kernel: KernelGradient) -> list[LawSite]:
+        """The law's place of a gradient, of which the step collects the statistics; nothing where it does not."""
+        statistics = self._statistics
+        if statistics is None or self._held.errors is not None or statistics.table.is_full_for(name):
+            return []
+        dy, dw, scale = kernel.op.inputs[kernel.incoming], kernel.gradient, kernel.scale
         row, stats = statistics.table.row(name), native.ops().comptrain_gradient_stats
+        reader = kernel.moved or kernel.op
         with tf.device(kernel.op.device):
             before = statistics.read(row.index)
+            if scale is not None:
+                whole, factor = dy, tf.cast(scale, dy.dtype)
+                dy = tf.cond(self._held.collecting, lambda: whole * factor, lambda: whole[:0])
             # As one channel, for `share` says how much of the sum over all an element of dw meets.
             of_dy = stats(tf.reshape(dy, (-1, 1)), self._held.collecting, before[:3])
             of_dw = stats(dw, self._held.collecting, before[3:])
             statistics.set(row.index, tf.concat([of_dy, of_dw], 0))
         if not _keras.under_xla():  # else dy would stay until somebody has time to look at it
-            _keras.wait_for(kernel.op, [of_dy.op])
-        return LawSite(name, site, kernel.share, weight, row)
+            _keras.wait_for(reader, [of_dy.op])
+        return [LawSite(name, site, kernel.share, weight, row)]
 
     def write(self) -> None:
         """Assigns what is new of all tensors that were held so far."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.cut import base_of
+from tf_comptrain.graph.cut import NORMALIZATION, base_of
 from tf_comptrain.graph.reads import GradientOperations
 
 # By type: the numbers of its two factors.
@@ -18,6 +18,7 @@ _PRODUCTS = {
         ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"), (0, 2)
     ),
 }
+NORMALIZATION_GRADIENT = "FusedBatchNormGradV3"
 # Hand values on as they are; in their first input.
 _VIEWS = frozenset(("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"))
 
@@ -32,6 +33,9 @@ class KernelGradient(NamedTuple):
       source: Number of the weight among the sources of the backward pass.
       gradient: Of the weight.
       share: Sum of dy^2 behind one element of the gradient, mean over those / sum of dy^2.
+      x: What it reads there as the forward pass has it.
+      path: Operations that make the gradient of the product, last one first; None where others add to it.
+      moved: The operation in its place; None: none.
     """
 
     op: tf.Operation
@@ -40,6 +44,14 @@ class KernelGradient(NamedTuple):
     source: int
     gradient: tf.Tensor
     share: float
+    x: tf.Tensor
+    path: tuple[tf.Operation, ...] | None = ()
+    moved: tf.Operation | None = None
+
+    @property
+    def scale(self) -> tf.Tensor | None:
+        """[channels] factor on dy, of a normalization: gamma meets an error e of the input as e / sigma."""
+        return inverse_deviation(self.op) if self.op.type == NORMALIZATION_GRADIENT else None
 
 
 def kernel_gradients(backward: _keras.BackwardPass, gradients: GradientOperations) -> list[KernelGradient]:
@@ -48,15 +60,55 @@ def kernel_gradients(backward: _keras.BackwardPass, gradients: GradientOperation
     for source, gradient in enumerate(backward.gradients):
         if not isinstance(gradient, tf.Tensor) or not gradient.shape.is_fully_defined():
             continue
+        normalization = _normalization_behind(gradient)
+        if normalization is not None:
+            share = 1 / math.prod(gradient.shape)
+            x = normalization.inputs[1]
+            found.append(KernelGradient(normalization, 1, 0, source, gradient, share, x))
+            continue
         products = [
-            KernelGradient(product.op, *roles, source, gradient, share)
-            for product, summed in _products_behind(gradient, gradients)
+            KernelGradient(product.op, *roles, source, gradient, share, product.op.inputs[roles[0]], path)
+            for product, summed, path in _products_behind(gradient, gradients)
             if (roles := _roles(product.op, gradients)) is not None
             and (share := _share(product, *roles, gradient, summed)) is not None
         ]
         # Where a weight has several, the errors add up: each gets its part of what the whole may have.
-        found += [kernel._replace(share=len(products) * kernel.share) for kernel in products]
+        alone = len(products) == 1
+        found += [
+            kernel._replace(share=len(products) * kernel.share, path=kernel.path if alone else None)
+            for kernel in products
+        ]
     return found
+
+
+def _normalization_behind(gradient: tf.Tensor) -> tf.Operation | None:
+    """The gradient operation of a fused batch normalization of which this is the gradient of its scale."""
+    while gradient.op.type in _VIEWS:
+        gradient = gradient.op.inputs[0]
+    is_gamma = gradient.op.type == NORMALIZATION_GRADIENT and gradient.value_index == 1
+    return gradient.op if is_gamma and statistics_of(gradient.op) is not None else None
+
+
+def statistics_of(op: tf.Operation) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """Mean and variance of the batch that a normalization's gradient reads, where the statistics are the batch's."""
+    forward = op.inputs[3].op
+    if forward.type != NORMALIZATION or not op.get_attr("is_training"):
+        return None
+    return None if op.get_attr("data_format") != b"NHWC" else (forward.outputs[1], forward.outputs[2])
+
+
+def inverse_deviation(op: tf.Operation) -> tf.Tensor:
+    """[channels] 1 / sqrt(population variance + epsilon), for a normalization's gradient that has `statistics_of`."""
+    forward = op.inputs[3].op
+    return normalizing(forward, forward.outputs[2])
+
+
+def normalizing(op: tf.Operation, variance: tf.Tensor) -> tf.Tensor:
+    """[channels] 1 / sqrt(population variance + epsilon) of a fused batch normalization."""
+    x = op.inputs[0]
+    values = tf.cast(tf.size(x), tf.float32) / x.shape[-1]
+    # The fused kernel's variance has Bessel's correction, with a divisor of max(n - 1, 1).
+    return tf.math.rsqrt(variance * (tf.maximum(values - 1, 1) / values) + op.get_attr("epsilon"))
 
 
 def stored_behind(tensor: tf.Tensor, saved: set) -> tf.Tensor | None:
@@ -69,25 +121,25 @@ def stored_behind(tensor: tf.Tensor, saved: set) -> tf.Tensor | None:
 
 def _products_behind(
     gradient: tf.Tensor, gradients: GradientOperations
-) -> list[tuple[tf.Tensor, tuple[int | None, ...] | None]]:
-    """(product, shape that it is summed to) of all products that a weight's gradient is made of."""
+) -> list[tuple[tf.Tensor, tuple[int | None, ...] | None, tuple[tf.Operation, ...]]]:
+    """(product, shape that it is summed to, operations after it) of all that a weight's gradient is made of."""
     found = []
-    waiting: list[tuple[tf.Tensor, tuple | None, tuple | None]] = [(gradient, None, None)]
+    waiting: list[tuple[tf.Tensor, tuple | None, tuple | None, tuple]] = [(gradient, None, None, ())]
     while waiting:
-        tensor, shape, summed = waiting.pop()
+        tensor, shape, summed, path = waiting.pop()
         op, expected = tensor.op, 0 if tensor is gradient else 1
         if len(gradients.readers_of(tensor)) != expected:  # more comes of it: an error would travel on
             continue
         if tensor.shape.is_fully_defined():
             shape = tuple(tensor.shape)
         if op.type in _PRODUCTS:
-            found.append((tensor, summed))
+            found.append((tensor, summed, path))
         elif op.type == "Sum" and summed is None and shape is not None:
-            waiting.append((op.inputs[0], shape, shape))
+            waiting.append((op.inputs[0], shape, shape, (*path, op)))
         elif op.type in _VIEWS:
-            waiting.append((op.inputs[0], shape, summed))
+            waiting.append((op.inputs[0], shape, summed, (*path, op)))
         elif op.type == "AddN":
-            waiting += [(term, shape, summed) for term in op.inputs]
+            waiting += [(term, shape, summed, path) for term in op.inputs]
     return found
 
 

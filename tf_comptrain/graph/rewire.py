@@ -16,8 +16,16 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.cut import base_of, choose, is_small, plain_bytes
-from tf_comptrain.graph.kernels import KernelGradient, kernel_gradients, stored_behind
+from tf_comptrain.graph.cut import NORMALIZATION, base_of, choose, is_small, plain_bytes
+from tf_comptrain.graph.kernels import (
+    NORMALIZATION_GRADIENT,
+    KernelGradient,
+    inverse_deviation,
+    kernel_gradients,
+    normalizing,
+    statistics_of,
+    stored_behind,
+)
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.reads import GradientOperations, Read, is_elementwise
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
@@ -25,9 +33,10 @@ from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
 # Limits between which an activation hands the gradient on, by the type of its gradient operation.
 _LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
 _LINEAR = frozenset(
-    ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims", "GatherV2",
-     "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split",
-     "SplitV", "Squeeze", "StridedSlice", "Sub", "Sum", "Tile", "Transpose", "Unpack")
+    ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
+     "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
+     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub", "Sum",
+     "Tile", "Transpose", "Unpack")
 )  # fmt: skip
 _PRODUCTS = frozenset(
     ("BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
@@ -63,6 +72,9 @@ class Streams(Protocol):
     def keep(self, tensor: tf.Tensor) -> None:
         """Says that the tensor is held as it is, also for later gradients of the step."""
 
+    def renormalizes(self, op: tf.Operation) -> bool:
+        """Whether what a batch normalization makes may be rebuilt from its input."""
+
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream]:
         """The tensor passed through, and its stream.
 
@@ -83,7 +95,8 @@ class Crossing(NamedTuple):
       dtype: Its type.
       storage: "compress", "bitmask" or "keep".
       readers: Types of the operations that read it or what is rebuilt from it.
-      note: Why it is kept.
+      note: Why it is kept, or what holds it.
+      bits: Of a value, where that is known.
     """
 
     name: str
@@ -93,6 +106,7 @@ class Crossing(NamedTuple):
     storage: str
     readers: tuple[str, ...]
     note: str = ""
+    bits: float = 0.0
 
 
 class Use(NamedTuple):
@@ -141,6 +155,7 @@ class _Rewiring:
         self.order = Order(self.gradients)
         self.replaced: dict[str, tf.Tensor] = {}
         self.crossings: dict = {}
+        self._moved: dict[str, tf.Operation] = {}  # by name of a gradient operation: the one in its place
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
         self._streams: dict[Any, Any] = {}
         self._restored: dict = {}
@@ -155,7 +170,14 @@ class _Rewiring:
             if not self._is_of_backward_pass(base_of(tensor).op)
         ]
         kept = [tensor for _, tensor in factors]
-        self.choice = choose(values, kept, self.streams.held_bytes, self._is_of_backward_pass)
+        self.choice = choose(
+            values,
+            kept,
+            self.streams.held_bytes,
+            self._is_of_backward_pass,
+            self.streams.renormalizes,
+            whole=[base_of(read.tensor) for read in values if self._may_read_stream(read)],
+        )
         self.kernels = self._kernels()
         ends = {(kernel.op.name, kernel.stored) for kernels in self.kernels.values() for kernel in kernels}
         self._note_kinds(
@@ -164,8 +186,12 @@ class _Rewiring:
         )
         masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
         self.masked = set() if self.backward.recorded else masks
+        normalizations = [read for read in values if self._reads_stream(read)]
+        whole = {read.op.name for read in normalizations}
         readers: dict = {}
         for read in values:
+            if read.op.name in whole:
+                continue
             tensor = self._restore(read.tensor, read.gate)
             if tensor is not read.tensor:
                 _keras.set_input(read.op, read.number, tensor)
@@ -173,15 +199,17 @@ class _Rewiring:
         for tensor in kept:
             if tensor.ref() in self.choice.saved:
                 self._stream(tensor)  # which notes it
-        for read in signs:
-            self._mask(read)
         for gate, reads in readers.items():
             self._order_readers(gate.deref(), reads)
+        for read in signs:
+            self._mask(read)
+        for read in normalizations:
+            self._normalize(read)
         in_order = sorted(
             self.crossings.items(), key=lambda item: self._places.get(item[0].deref().op.name, 0)
         )
         uses = (
-            Use(stream, tuple(self.kernels.get(ref, ())), self.kinds.get(ref) == {_KERNEL})
+            Use(stream, tuple(map(self._as_it_is_now, self.kernels.get(ref, ()))), self._ends(ref))
             for ref, stream in self._streams.items()
             if stream is not None
         )
@@ -197,10 +225,33 @@ class _Rewiring:
                 found.setdefault(stored.ref(), []).append(kernel)
         return found
 
-    def _note(self, tensor: tf.Tensor, storage: str, readers: tuple[str, ...], note: str) -> None:
+    def _ends(self, reference: Any) -> bool:
+        """Whether an error of a held tensor ends in the gradients of weights; gamma's answers for its normalization."""
+        kinds = self.kinds.get(reference, set())
+        has_gamma = any(
+            kernel.op.type == NORMALIZATION_GRADIENT for kernel in self.kernels.get(reference, ())
+        )
+        return kinds <= ({_KERNEL, sensitivity.NORM} if has_gamma else {_KERNEL})
+
+    def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
+        gradient = self.replaced.get(kernel.gradient.name, kernel.gradient)
+        return kernel._replace(gradient=gradient, moved=self._moved.get(kernel.op.name))
+
+    def _types(self, tensor: tf.Tensor) -> tuple[str, ...]:
+        return tuple(sorted(self.types.get(tensor.ref(), ())))
+
+    def _note(
+        self,
+        tensor: tf.Tensor,
+        storage: str,
+        readers: tuple[str, ...],
+        note: str,
+        bits: float = 0.0,
+        held_as: tf.Tensor | None = None,
+    ) -> None:
         shape = () if tensor.shape.rank is None else tuple(tensor.shape)
-        row = Crossing(name_of(tensor), tensor.op.type, shape, tensor.dtype, storage, readers, note)
-        self.crossings[tensor.ref()] = row
+        row = Crossing(name_of(tensor), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
+        self.crossings[(tensor if held_as is None else held_as).ref()] = row
 
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
@@ -249,6 +300,8 @@ class _Rewiring:
             restored = stream.restore(gate)
             self._late.add(restored.ref())
             return restored
+        if tensor.op.type == NORMALIZATION:
+            return self._renormalized(tensor.op, gate)
         operands = [self._restore(operand, gate) for operand in tensor.op.inputs]
         same = all(again is operand for again, operand in zip(operands, tensor.op.inputs))
         if same and (is_small(tensor) or self._is_of_backward_pass(tensor.op)):
@@ -261,6 +314,18 @@ class _Rewiring:
         for output, again in zip(tensor.op.outputs, outputs):
             self._restored[output.ref(), gate.ref()] = again
         return outputs[tensor.value_index]
+
+    def _renormalized(self, op: tf.Operation, gate: tf.Tensor) -> tf.Tensor:
+        """What a batch normalization makes, by the statistics that it found."""
+        x, gamma, beta = (self._restore(operand, gate) for operand in list(op.inputs)[:3])
+        mean, variance = op.outputs[1], op.outputs[2]
+        with tf.device(op.device):
+            scale = gamma * normalizing(op, variance)
+            offset = beta - mean * scale
+            scale, offset = (self._not_before(tf.cast(vector, x.dtype), gate) for vector in (scale, offset))
+            again = x * scale + offset
+        self._late.add(again.ref())
+        return again
 
     def _not_before(self, operand: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
         """An operand of what is made again, when the gate is there.
@@ -284,6 +349,11 @@ class _Rewiring:
 
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
         """The tensor's stream, made once; the forward pass reads the tensor behind it. None where it is kept."""
+        if tensor.ref() not in self._streams and (packed := _packed(tensor)) is not None:
+            self._streams[tensor.ref()] = None
+            self.streams.keep(tensor)
+            stands_for, storage, bits = packed
+            self._note(stands_for, storage, self._types(tensor), "by the layer itself", bits, held_as=tensor)
         if tensor.ref() not in self._streams:
             stream, note = self.streams.find(tensor), self._why_plain(tensor)
             if stream is None and not note:
@@ -297,8 +367,7 @@ class _Rewiring:
                 self.streams.keep(tensor)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
-            types = tuple(sorted(self.types.get(tensor.ref(), ())))
-            self._note(tensor, storage, types, note)
+            self._note(tensor, storage, self._types(tensor), note)
         return self._streams[tensor.ref()]
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
@@ -357,7 +426,8 @@ class _Rewiring:
             return
         if getattr(stream, "mid_rise", False) and not self.backward.recorded:
             with tf.device(op.device):
-                self._replace(op.outputs[0], stream.mask_gradient(op.inputs[0]))
+                dx = stream.mask_gradient(op.inputs[0])
+                self._replace(op, dx.op, [dx])
             return
         if not note:
             lower, upper = _LIMITS[op.type]
@@ -368,6 +438,38 @@ class _Rewiring:
                 self._read_bits(read, bits)
         if stream is None:
             self._note(base, KEEP if note else BITMASK, (op.type,), note)
+
+    def _may_read_stream(self, read: Read) -> bool:
+        """Whether an operation is the gradient of a batch normalization, by its input, where we have one of streams."""
+        is_input = read.op.type == NORMALIZATION_GRADIENT and read.number == 1
+        return is_input and not self.backward.recorded and statistics_of(read.op) is not None
+
+    def _reads_stream(self, read: Read) -> bool:
+        """Whether an operation is the gradient of a batch normalization whose input is held as a stream."""
+        if not self._may_read_stream(read):
+            return False
+        stored = stored_behind(read.tensor, self.choice.saved)
+        if stored is None or stored.shape[-1] != read.tensor.shape[-1]:
+            return False
+        return hasattr(self._stream(stored), "batch_norm_gradient")
+
+    def _normalize(self, read: Read) -> None:
+        """The gradients of a batch normalization from the stream of its input, which is decoded piece by piece."""
+        op, stored = read.op, stored_behind(read.tensor, self.choice.saved)
+        stream: Any = self._stream(stored)
+        mean, _ = statistics_of(op)  # type: ignore[misc]
+        with tf.device(op.device):
+            dy, shape = op.inputs[0], tf.shape(stored)
+            dx, dgamma, dbeta = stream.batch_norm_gradient(
+                dy if read.tensor is stored else tf.reshape(dy, shape),
+                op.inputs[2],
+                mean,
+                inverse_deviation(op),
+            )
+            if read.tensor is not stored:
+                dx = tf.reshape(dx, tf.shape(dy))
+        self._replace(op, dgamma.op, (dx, dgamma, dbeta))
+        self._moved[op.name] = dgamma.op
 
     def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
         op, dy = read.op, read.op.inputs[0]
@@ -380,12 +482,17 @@ class _Rewiring:
             _keras.set_input(op, read.number, inside)
             return
         off = op.get_attr("alpha") if op.type == "LeakyReluGrad" else 0.0
-        self._replace(op.outputs[0], grad(bits, dy, on=1.0, off=off))
+        dx = grad(bits, dy, on=1.0, off=off)
+        self._replace(op, dx.op, [dx])
 
-    def _replace(self, old: tf.Tensor, new: tf.Tensor) -> None:
-        new.set_shape(old.shape)
-        _redirect(_readers(old), new)
-        self.replaced[old.name] = new
+    def _replace(self, old: tf.Operation, new: tf.Operation, results: Sequence[tf.Tensor]) -> None:
+        """Puts an operation in the place of a gradient operation, with what waits for that and what it waits for."""
+        for before, after in zip(old.outputs, results):
+            after.set_shape(before.shape)
+            _redirect(_readers(before), after)
+            self.replaced[before.name] = after
+        _keras.wait_instead(old, new)
+        _keras.wait_for(new, old.control_inputs)
 
     def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
@@ -443,6 +550,19 @@ def name_of(tensor: tf.Tensor) -> str:
     """The same in every replica and from trace to trace."""
     name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
     return f"{name}:{tensor.value_index}" if tensor.value_index else name
+
+
+def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
+    """What a stream or bits of a layer's own stand for, how they hold it, and bits of a value; None of other tensors."""
+    op = tensor.op
+    if not op.type.startswith("Comptrain>") or tensor.dtype != tf.uint8:
+        return None
+    if op.type == "Comptrain>Compress":
+        return op.inputs[0], COMPRESS, 0.0
+    if op.type == "Comptrain>MaxPool":
+        window = math.prod(op.get_attr("ksize"))
+        return op.outputs[0], BITMASK, next(bits for bits in (1, 2, 4, 8, 16) if window <= 1 << bits)
+    return op.inputs[0], BITMASK, 1.0
 
 
 def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:

@@ -109,6 +109,10 @@ class TableInStep:
             self._before = tf.convert_to_tensor(self.table.variable)
         return self._before[row]
 
+    def now(self, row: int) -> tf.Tensor:
+        """A row as the step has set it."""
+        return self._new[row]
+
     def set(self, row: int, values: tf.Tensor) -> None:
         self._new[row] = values
 

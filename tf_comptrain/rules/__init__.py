@@ -1,21 +1,10 @@
-"""What each Keras layer needs saved, and how its gradient is computed from it."""
+"""Layers whose training call is another than Keras': rules of the user's, and substitutes of the same result."""
 
-from tf_comptrain.rules import (  # noqa: F401 (they register)
-    activation,
-    attention,
-    elementwise,
-    linear,
-    normalization,
-    operations,
-    passive,
-    pooling,
-)
-from tf_comptrain.rules.base import METHODS, Context, Passive, Rule, Save, find_rule, register_rule
+from tf_comptrain.rules import substitutes  # noqa: F401 (they register)
+from tf_comptrain.rules.base import Context, FromInput, Passive, Rule, Save, find_rule, register_rule
 from tf_comptrain.rules.differentiate import from_inputs
-from tf_comptrain.rules.elementwise import FromInput
 
 __all__ = [
-    "METHODS",
     "Context",
     "FromInput",
     "Passive",

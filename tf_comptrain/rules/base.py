@@ -5,49 +5,42 @@ from __future__ import annotations
 import abc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.storage import BITMASK, COMPRESS, FUSED, KEEP, NOTHING, RECOMPUTE, Site, fenced
+from tf_comptrain.rules.differentiate import from_inputs
+from tf_comptrain.storage import Site, worth_holding
 
 
 class Save(NamedTuple):
-    """One tensor that a layer's gradient needs.
+    """One tensor that a layer's gradient needs, held as a stream.
 
     Attributes:
-      role: What it is to the layer: "input", "output", "mask", "index", "pre-activation".
-      of: Which tensor it is or is derived from: an "input" or the "output" of the layer, what is "before" its
-        activation function and has the output's shape, or one "inside" it, of another shape.
-      storage: How it is held: COMPRESS, BITMASK or FUSED.
-      kind: For COMPRESS: "linear", "norm" or "nonlinear", see storage.DEFAULT_BOUNDS.
-      bits: For BITMASK: bits per element of `of`.
-      from_stream: The bits come free from a stream of the output, where a consumer makes one.
-      number: Which of several inputs.
+      role: What it is to the layer: "input", "pre-activation".
+      kind: What an error of it does, see storage.DEFAULT_BOUNDS: "linear" where it stays in the gradient of a
+        weight, "norm" or "nonlinear" where it travels upstream.
     """
 
     role: str
-    of: str
-    storage: str = COMPRESS
     kind: str = "linear"
-    bits: float = 1.0
-    from_stream: bool = False
-    number: int = 0
 
 
 class Context:
     """What a rule's `call` gets: the layer, its original call and the places it may hold tensors in.
 
     Gradient functions may name it: it keeps no layer alive.
+
+    Attributes:
+      sites: By the roles of the rule's `saves`.
     """
 
-    def __init__(self, layer: keras.layers.Layer, storage: str, sites: dict[str, Site], method: str = "call"):
+    def __init__(self, layer: keras.layers.Layer, sites: dict[str, Site]):
         self._layer = weakref.ref(layer)
-        self.storage = storage
         self.sites = sites
-        self.method = method
 
     @property
     def layer(self) -> Any:
@@ -55,32 +48,25 @@ class Context:
 
     def original(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own code."""
-        return _keras.class_call(self.layer, self.method)(self.layer, *args, **kwargs)
+        return _keras.class_call(self.layer)(self.layer, *args, **kwargs)
 
 
 class Rule(abc.ABC):
-    """How one kind of layer trains with its saved tensors held in another form.
+    """How one kind of layer runs in training, in place of its own code.
 
-    Subclasses define `saves` and `call`; both follow from the same attributes of the layer, so that
-    the report, the prediction and the run agree.
+    What a rule holds is left alone by the traced step; what it leaves to TensorFlow's gradients that holds.
     """
 
-    # Storages a user may ask for, the first is the default.
-    storages: tuple[str, ...] = (COMPRESS, KEEP)
-    # What is overridden; where it is not `call`, the layer's inner layers have rules of their own.
-    method = "call"
-    # Cheap and elementwise in one tensor: its output can be rebuilt from a held input.
-    elementwise = False
-    # Inner layers that run inside what is overridden.
-    covers: tuple[type, ...] = ()
+    # Holds no streams, and computes what the layer computes: see `substitutes`.
+    substitutes = False
 
     def obstacle(self, layer: keras.layers.Layer) -> str | None:
         """Why this layer, as configured, has to stay plain; None when it need not."""
         return None
 
-    @abc.abstractmethod
-    def saves(self, layer: keras.layers.Layer, storage: str) -> tuple[Save, ...]:
+    def saves(self, layer: keras.layers.Layer) -> tuple[Save, ...]:
         """The tensors held for the layer's gradient."""
+        return ()
 
     @abc.abstractmethod
     def call(self, context: Context, *args: Any, **kwargs: Any) -> Any:
@@ -88,26 +74,33 @@ class Rule(abc.ABC):
 
 
 class Passive(Rule):
-    """The gradient needs no tensor's values: shapes at most. Only the fence is added."""
-
-    storages = (NOTHING, KEEP)
-
-    def saves(self, layer, storage):
-        return ()
+    """The layer's own code: its gradient needs no tensor's values, or the traced step holds them."""
 
     def call(self, context, *args, **kwargs):
-        args, kwargs = tf.nest.map_structure(lambda t: fenced(t) if is_tensor(t) else t, (args, kwargs))
         return context.original(*args, **kwargs)
 
 
-def is_tensor(x: Any) -> bool:
-    """Whether an argument of a call is a tensor; variables are none."""
-    return tf.is_tensor(x) and not isinstance(x, _keras.VARIABLES)
+class FromInput(Rule):
+    """The input is held as a stream and the layer's own code runs again for its gradient.
+
+    Args:
+      kind: What the error of the input does, as in `Save`.
+    """
+
+    def __init__(self, kind: str = "nonlinear"):
+        self.kind = kind
+
+    def saves(self, layer):
+        return (Save("input", self.kind),)
+
+    def call(self, context: Context, x, **kwargs):
+        tensors = [v for v in tf.nest.flatten((x, kwargs)) if tf.is_tensor(v)]
+        if len(tensors) != 1 or tensors[0] is not x or not worth_holding(x):
+            return context.original(x, **kwargs)
+        return from_inputs(partial(context.original, **kwargs), [x], [context.sites["input"]], context.layer)
 
 
 _RULES: dict[type, Rule] = {}
-METHODS = ("call", "_compute_attention")  # what rules override
-
 
 RuleOrClass = TypeVar("RuleOrClass", bound="Rule | type[Rule]")
 
@@ -115,8 +108,9 @@ RuleOrClass = TypeVar("RuleOrClass", bound="Rule | type[Rule]")
 def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
     """Registers a rule for layer or operation classes, and for those of their subclasses that inherit `call`.
 
-    Decorates a subclass of `Rule`, or takes a rule that is made already. A rule registered later for
-    the same class replaces the one before; models that are compressed keep theirs.
+    Nobody needs one: what a layer without a rule saves is found in the traced step. A rule is for who knows
+    better, and works in eager mode too. Decorates a subclass of `Rule`, or takes a rule that is made already. A rule
+    registered later for the same class replaces the one before; models that are compressed keep theirs.
 
     Args:
       *layer_classes: Subclasses of keras.layers.Layer, or of keras.Operation: what a functional graph
@@ -129,15 +123,12 @@ def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
       TypeError: Something else than such classes, or than a rule.
 
     Example:
-      >>> class Shift(keras.layers.Layer):                    # x + b: its gradient reads no tensor
-      ...     ...
-      >>> ct.register_rule(Shift)(ct.rules.Passive())
       >>> class Gate(keras.layers.Layer):                     # x sigmoid(x w): runs again from its input
       ...     ...
       >>> ct.register_rule(Gate)(ct.rules.FromInput())
       >>> @ct.register_rule(Warp)                             # anything else
       ... class WarpRule(ct.rules.Rule):
-      ...     def saves(self, layer, storage): ...
+      ...     def saves(self, layer): ...
       ...     def call(self, context, x, **kwargs): ...
     """
     for layer_class in layer_classes:
@@ -161,16 +152,8 @@ def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
 
 
 def find_rule(layer: keras.layers.Layer) -> Rule | None:
-    """The rule of the nearest registered class; None if the layer overrides what that instruments."""
+    """The rule of the nearest registered class; None if there is none or the layer overrides `call`."""
     for layer_class in type(layer).__mro__:
         if layer_class in _RULES:
-            rule = _RULES[layer_class]
-            inherited = getattr(type(layer), rule.method) is getattr(layer_class, rule.method)
-            return rule if inherited else None
+            return _RULES[layer_class] if type(layer).call is layer_class.call else None
     return None
-
-
-__all__ = [
-    "BITMASK", "COMPRESS", "FUSED", "KEEP", "NOTHING", "RECOMPUTE",
-    "METHODS", "Context", "Passive", "Rule", "Save", "find_rule", "is_tensor", "register_rule",
-]  # fmt: skip

@@ -1,15 +1,14 @@
-"""Gradients from held tensors: the custom_gradient cores that the layer rules are made of."""
+"""Gradients from held tensors: the custom_gradient cores that rules and wrappers are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
-from tf_comptrain.storage import Held, Site, Slot, after, after_weights, attach, derive, fenced, hold
+from tf_comptrain.storage import Site, after, after_weights, hold
 
 Function = Callable[[tf.Tensor], tf.Tensor]
 
@@ -19,7 +18,6 @@ def from_inputs(
     inputs: Sequence[tf.Tensor],
     sites: Sequence[Site | None],
     layer: keras.layers.Layer,
-    recompute: bool = False,
 ) -> tf.Tensor:
     """y = fn(*inputs), with the gradient computed by fn itself on the restored inputs.
 
@@ -32,7 +30,6 @@ def from_inputs(
       inputs: Tensors that fn takes.
       sites: Where each is held; None: kept as it is.
       layer: Whose dtype policy fn runs under.
-      recompute: fn is a block, whose inner layers hold in the second run what they need.
 
     Returns:
       fn(*inputs).
@@ -43,7 +40,7 @@ def from_inputs(
     def apply(*inputs_and_values):
         inputs, values = inputs_and_values[: len(sites)], inputs_and_values[len(sites) :]
         with _keras.quiet_tape():
-            held = [hold(x, site) if site else (fenced(x), None) for x, site in zip(inputs, sites)]
+            held = [hold(x, site) if site else (x, None) for x, site in zip(inputs, sites)]
             y = fn(*(through for through, _ in held))
             # Eagerly, what the gradient function names stays alive: not the inputs that are held.
             held = [(None, stream) if stream else (through, None) for through, stream in held]
@@ -53,12 +50,10 @@ def from_inputs(
             restored = [kept if stream is None else stream.restore(gate=dys[0]) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
             sources = [*values, *variables]
-            with tape, first.again(values, dys[0], block=recompute):
+            with tape, first.again(values, dys[0]):
                 tape.watch([*restored, *sources])
                 y_hat = tf.nest.flatten(fn(*restored))
             dws = tape.gradient(y_hat, sources, output_gradients=list(dys))
-            for site in filter(None, sites):
-                _collect(site, dys[0], dws)
             waiting, dws = after_weights(dys, dws)
             dxs = tape.gradient(y_hat, restored, output_gradients=waiting)
             grads = [*dxs, *dws[: len(values)]]
@@ -94,7 +89,7 @@ def from_slices(
         runs: list[_keras.FirstRun] = []
         parts: list[tf.Tensor] = []
         with _keras.quiet_tape():
-            through, held = hold(x, site) if site else (fenced(x), None)
+            through, held = hold(x, site) if site else (x, None)
             for part in _split(through, slices):
                 runs.append(_keras.FirstRun(layer))
                 parts.append(fn(after(part, parts[-1:])))
@@ -154,175 +149,14 @@ def _add(a, b):
     )
 
 
-def from_input(fn: Function, x: tf.Tensor, site: Site, layer: keras.layers.Layer) -> tf.Tensor:
-    """`from_inputs` of one tensor."""
-    return from_inputs(fn, [x], [site], layer)
-
-
-def _collect(site: Site, dy: tf.Tensor, dws: list) -> None:
-    if site.statistics is not None:
-        kernels = [dw for dw in dws if isinstance(dw, tf.Tensor) and dw.shape.rank and dw.shape.rank > 1]
-        site.statistics.collect(dy, kernels[0] if kernels else None)
-
-
-def from_derivative(
-    fn: Function, gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, site: Site
-) -> tf.Tensor:
-    """y = fn(x) for an elementwise fn: dx = gradient(dy, x)."""
+def from_mask(fn: Function, x: tf.Tensor) -> tf.Tensor:
+    """y = fn(x) for a ReLU: one exact bit per element is held."""
 
     @_keras.custom_gradient
     def apply(x):
         with _keras.quiet_tape():
-            through, held = hold(x, site)
+            through, bits = native.ops().comptrain_bitmask(x)
             y = fn(through)
-        return y, lambda dy: gradient(dy, held.restore(gate=dy))
+        return y, lambda dy: native.ops().comptrain_bitmask_grad(bits, dy)
 
     return apply(x)
-
-
-def from_output(
-    fn: Function, derivative: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], x: tf.Tensor, site: Site
-) -> tf.Tensor:
-    """y = fn(x), where the gradient is a function of y: dx = derivative(dy, y).
-
-    The stream of y also serves the next layer, if that holds its input.
-    """
-    slot = Slot()
-
-    @_keras.custom_gradient
-    def apply(x):
-        with _keras.quiet_tape():
-            y = fn(x)
-            attach(y, slot)
-            through, held = hold(y, site)
-
-        def gradient(dy):
-            return derivative(dy, held.restore(gate=dy))
-
-        return through, gradient
-
-    y = apply(fenced(x))
-    attach(y, slot)
-    return y
-
-
-def from_replay(fn: Function, x: tf.Tensor, layer: keras.layers.Layer) -> tf.Tensor:
-    """y = fn(x) for an fn that is a x + b with random a and b: nothing is held.
-
-    The gradient is that of fn at zero, with the random numbers it drew.
-    """
-    first = _keras.FirstRun(layer)
-
-    @_keras.custom_gradient
-    def apply(x):
-        with _keras.quiet_tape():
-            y = fn(x)
-
-        def gradient(dy):
-            zeros = tf.zeros_like(dy)
-            tape = tf.GradientTape(watch_accessed_variables=False)
-            with tape, first.again(first.values, dy):
-                tape.watch(zeros)
-                y_hat = fn(zeros)
-            return tape.gradient(y_hat, zeros, output_gradients=dy)
-
-        return y, gradient
-
-    return apply(fenced(x))
-
-
-def from_choice(
-    fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    condition: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    a: tf.Tensor,
-    b: tf.Tensor,
-) -> tf.Tensor:
-    """y = fn(a, b), elementwise with broadcasting, for an fn that takes a where condition(a, b), else b.
-
-    One exact bit per element of y is held.
-    """
-
-    @_keras.custom_gradient
-    def apply(a, b):
-        ops = native.ops()
-        shapes = [(tf.shape(x), x.shape) for x in (a, b)]
-        with _keras.quiet_tape():
-            y = fn(a, b)
-            taken = tf.broadcast_to(condition(a, b), tf.shape(y))
-            _, bits = ops.comptrain_bitmask(tf.cast(taken, y.dtype))
-
-        def gradient(dy):
-            da = ops.comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
-            db = ops.comptrain_bitmask_grad(bits, dy, on=0.0, off=1.0)
-            return tuple(_summed_to(d, *shape) for d, shape in zip((da, db), shapes))
-
-        return y, gradient
-
-    return apply(fenced(a), fenced(b))
-
-
-def from_sign(fn: Function, x: tf.Tensor) -> tf.Tensor:
-    """y = fn(x) for the absolute value: dy with the sign of x, 0 where x is. Two exact bits per element are held."""
-
-    @_keras.custom_gradient
-    def apply(x):
-        ops = native.ops()
-        with _keras.quiet_tape():
-            through, positive = ops.comptrain_bitmask(x)
-            _, negative = ops.comptrain_bitmask(-through)
-            y = fn(through)
-
-        def gradient(dy):
-            up = ops.comptrain_bitmask_grad(positive, dy, on=1.0, off=0.0)
-            return up + ops.comptrain_bitmask_grad(negative, dy, on=-1.0, off=0.0)
-
-        return y, gradient
-
-    return apply(fenced(x))
-
-
-def _summed_to(dy: tf.Tensor, shape: tf.Tensor, static_shape: tf.TensorShape) -> tf.Tensor:
-    """The gradient of a tensor of that shape which was broadcast to dy's."""
-    axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=shape, s1=tf.shape(dy))
-    dx = tf.reshape(tf.reduce_sum(dy, axes), shape)
-    dx.set_shape(static_shape)
-    return dx
-
-
-def from_mask(
-    fn: Function,
-    x: tf.Tensor,
-    lower: float = 0.0,
-    upper: float = float("inf"),
-    off: float = 0.0,
-) -> tf.Tensor:
-    """y = fn(x) for an elementwise fn of slope 1 where lower < x < upper and slope `off` elsewhere.
-
-    One exact bit per element is held. For plain ReLU, where a consumer holds y as a stream that
-    carries its zero mask, that stream serves and the bits are dropped at once.
-    """
-    is_relu = lower == 0.0 and upper == float("inf") and off == 0.0
-    slot = Slot(wants_mask=is_relu)
-    whole = x  # as its producer made it, with what is known of it
-
-    @_keras.custom_gradient
-    def apply(x):
-        ops = native.ops()
-        with _keras.quiet_tape():
-            through, bits = ops.comptrain_bitmask(x, lower=lower, upper=upper)
-            y = fn(through)
-            # The exact bits keep exact zeros in a rebuilt ReLU output.
-            exact = partial(ops.comptrain_bitmask_grad, bits) if is_relu else fn
-            slot.rebuilt = derive(whole, exact)
-
-        def gradient(dy):
-            stream: Held | None = slot.mask()
-            if stream is not None:
-                return stream.mask_gradient(dy)
-            return ops.comptrain_bitmask_grad(bits, dy, on=1.0, off=off)
-
-        return y, gradient
-
-    y = apply(fenced(x))
-    attach(y, slot)
-    return y

@@ -1,12 +1,8 @@
-"""Convolutions and dense layers: the weight gradient needs the input, the input gradient does not.
-
-The error of a stored input therefore stays in this layer's weight gradient (theory.py).
-"""
+"""Convolutions and dense layers: a layer seen without its activation, and the rule of those that are wrapped by hand."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,13 +10,22 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.rules import activation
-from tf_comptrain.rules.base import COMPRESS, KEEP, RECOMPUTE, Context, Rule, Save, register_rule
-from tf_comptrain.rules.differentiate import from_input
+from tf_comptrain.codecs import SUPPORTED_DTYPES
+from tf_comptrain.rules.base import Context, Rule, Save
+from tf_comptrain.rules.differentiate import from_inputs, from_mask
 from tf_comptrain.storage import worth_holding
 
+LINEAR_LAYERS: tuple[type, ...] = tuple(
+    getattr(keras.layers, name)
+    for name in (
+        "Conv1D", "Conv2D", "Conv3D", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose",
+        "DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D", "Dense", "EinsumDense",
+    )
+    if hasattr(keras.layers, name)
+)  # fmt: skip
 
-class _WithoutActivation:
+
+class WithoutActivation:
     """A layer seen without its activation, so that its own `call` computes the linear part alone.
 
     The layer's attributes stay as they are: they are its configuration. The layer is not kept alive.
@@ -34,72 +39,44 @@ class _WithoutActivation:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reference(), name)
 
-    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        layer: Any = self._reference()
-        if not _is_depthwise(layer, inputs):
-            return layer.convolution_op(inputs, kernel)
-        channels, stride = inputs.shape[-1], layer.strides[0]
-        return tf.nn.depthwise_conv2d(
-            inputs,
-            tf.reshape(kernel, [*kernel.shape[:2], channels, kernel.shape[3] // channels]),
-            strides=(1, stride, stride, 1),
-            padding=layer.padding.upper(),
-            dilations=layer.dilation_rate,
-        )
 
+class InputAndMask(Rule):
+    """The input as a stream, and which elements a ReLU let through as bits."""
 
-def _is_depthwise(layer: keras.layers.Layer, inputs: tf.Tensor) -> bool:
-    """Whether a Conv2D has as many groups as channels, for which TensorFlow has kernels of their own.
-
-    Keras compiles it with XLA instead, whose weight gradient writes out the input once per position of
-    the kernel: 49 times, for the first convolutions of ConvNeXt.
-    """
-    return (
-        isinstance(layer, keras.layers.Conv2D)
-        and type(layer).convolution_op is keras.layers.Conv2D.convolution_op
-        and 1 < layer.groups == inputs.shape[-1]
-        and layer.data_format == "channels_last"
-        and layer.strides[0] == layer.strides[1]
-        and (layer.strides[0] == 1 or max(layer.dilation_rate) == 1)
-    )
-
-
-def linear_part(layer: keras.layers.Layer, **kwargs: Any) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The layer's own call without its activation, as a function of its input."""
-    return partial(_keras.class_call(layer), _WithoutActivation(layer), **kwargs)
-
-
-class _Linear(Rule):
-    storages = (COMPRESS, RECOMPUTE, KEEP)
-
-    def obstacle(self, layer):
-        if not layer.trainable:
-            return "frozen: without a weight gradient nothing is saved"
-        if getattr(layer, "quantization_mode", None) is not None:
-            return f"quantized ({layer.quantization_mode})"
-        return None
-
-    def saves(self, layer, storage):
-        return (
-            Save("input", "input", COMPRESS, kind="linear"),
-            *activation.saves_of(layer.activation, layer),
-        )
+    def saves(self, layer):
+        return (Save("input", "linear" if _is_piecewise_linear(layer) else "nonlinear"),)
 
     def call(self, context: Context, x, **kwargs):
         layer = context.layer
-        if not layer.trainable:
+        if not layer.trainable or not worth_holding(x):
             return context.original(x, **kwargs)
-        linear = linear_part(layer, **kwargs)
-        y = from_input(linear, x, context.sites["input"], layer) if worth_holding(x) else linear(x)
-        return activation.apply(layer.activation, context, y)
+        seen = WithoutActivation(layer) if _is_piecewise_linear(layer) else layer
+        run = partial(_keras.class_call(layer), seen, **kwargs)
+        y = from_inputs(run, [x], [context.sites["input"]], layer)
+        return activate(y, layer) if seen is not layer else y
 
 
-_LAYERS = [
-    getattr(keras.layers, name)
-    for name in (
-        "Conv1D", "Conv2D", "Conv3D", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose",
-        "DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D", "Dense", "EinsumDense",
-    )
-    if hasattr(keras.layers, name)
-]  # fmt: skip
-register_rule(*_LAYERS)(_Linear())
+class MaskOfReLU(Rule):
+    """A layer that is a ReLU: bits alone."""
+
+    def call(self, context: Context, x, **kwargs):
+        return from_mask(partial(context.original, **kwargs), x)
+
+
+def activate(y: tf.Tensor, layer: Any) -> tf.Tensor:
+    """The ReLU of a layer, if it has one, from bits."""
+    if layer.activation is not keras.activations.relu:
+        return y
+    return from_mask(layer.activation, y) if y.dtype in SUPPORTED_DTYPES else layer.activation(y)
+
+
+def is_relu(layer: Any) -> bool:
+    """Whether a layer is max(x, 0) and nothing else."""
+    if isinstance(layer, keras.layers.Activation):
+        return layer.activation is keras.activations.relu
+    own = isinstance(layer, keras.layers.ReLU) and layer.max_value is None
+    return own and not layer.negative_slope and not layer.threshold
+
+
+def _is_piecewise_linear(layer: Any) -> bool:
+    return layer.activation in (None, keras.activations.linear, keras.activations.relu)

@@ -1,0 +1,103 @@
+"""What the error-bound law is held against: gradients from restored tensors beside those from the tensors themselves."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, KernelGradient, inverse_deviation
+
+
+class LawNumbers(NamedTuple):
+    """What a step finds of one gradient.
+
+    Attributes:
+      state: `codecs.State` of the tensor's stream.
+      plain_bytes: Of the tensor as float32.
+      error: Root mean square over the gradient's elements: from the restored tensor less from the tensor.
+      sum_sq: Sum of dy^2; of a normalization [channels].
+      mean_dy_norm: Of a normalization, as the following: [channels] mean(dy x_norm).
+      sigma: [channels] Standard deviation of its input, epsilon included.
+      gamma: [channels] Its scale.
+      count: Elements of a channel.
+      input_error: As `error`, of the gradient of its input.
+    """
+
+    state: tf.Tensor
+    plain_bytes: tf.Tensor
+    error: tf.Tensor
+    sum_sq: tf.Tensor
+    mean_dy_norm: tf.Tensor
+    sigma: tf.Tensor
+    gamma: tf.Tensor
+    count: tf.Tensor
+    input_error: tf.Tensor
+
+
+class LawError(NamedTuple):
+    """One gradient of a traced step that the error-bound law speaks of.
+
+    Attributes:
+      name: As `LawSite.name`.
+      share: As `KernelGradient.share`.
+      is_normalization: Whether the gradient is that of a batch normalization's scale.
+      numbers: Tensors of the step.
+    """
+
+    name: str
+    share: float
+    is_normalization: bool
+    numbers: LawNumbers
+
+
+def law_error(name: str, kernel: KernelGradient, state: tf.Tensor) -> LawError | None:
+    """Adds to the step what the law is held against; None where others add to the gradient."""
+    if kernel.path is None:
+        return None
+    is_normalization = kernel.op.type == NORMALIZATION_GRADIENT
+    inputs = list(kernel.op.inputs)
+    inputs[kernel.stored] = kernel.x
+    with tf.device(kernel.op.device):
+        exact = _keras.run_again(kernel.op, inputs, "exact")
+        found = (kernel.moved or kernel.op).outputs
+        plain_bytes = 4.0 * tf.cast(tf.size(kernel.x), tf.float32)
+        of_sites = tf.cast(state, tf.float32), plain_bytes
+        dy = tf.cast(inputs[kernel.incoming], tf.float32)
+        if is_normalization:
+            numbers = LawNumbers(*of_sites, *_of_normalization(kernel.op, dy, found, exact))
+        else:
+            difference = found[0] - exact[0]
+            for op in reversed(kernel.path):
+                difference = _keras.run_again(op, [difference, *list(op.inputs)[1:]], "exact")[0]
+            nothing = tf.zeros([1])
+            numbers = LawNumbers(
+                *of_sites,
+                _rms(difference),
+                tf.reduce_sum(tf.square(dy)),
+                *[nothing] * 3,
+                tf.zeros([]),
+                tf.zeros([]),
+            )
+    return LawError(name, kernel.share, is_normalization, numbers)
+
+
+def _of_normalization(op: tf.Operation, dy: tf.Tensor, found: list, exact: list) -> tuple[tf.Tensor, ...]:
+    axes = list(range(dy.shape.rank - 1))
+    count = tf.cast(tf.size(dy), tf.float32) / math.prod(op.inputs[2].shape)
+    dx, dgamma = (found[k] - exact[k] for k in range(2))
+    return (
+        _rms(dgamma),
+        tf.reduce_sum(tf.square(dy), axes),
+        exact[1] / count,
+        1 / inverse_deviation(op),
+        op.inputs[2],
+        count,
+        _rms(dx),
+    )
+
+
+def _rms(values: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_mean(tf.square(tf.cast(values, tf.float32))))

@@ -1,0 +1,218 @@
+"""Layers that compute in training what they always do, by operations whose gradients read less, or run faster.
+
+They hold nothing themselves: the traced step holds what the gradients of these operations read, as of any others.
+docs/design.md has the figure that justifies each.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, native
+from tf_comptrain.codecs import SUPPORTED_DTYPES
+from tf_comptrain.rules.base import Context, Rule, register_rule
+from tf_comptrain.rules.linear import WithoutActivation
+from tf_comptrain.storage import worth_holding
+
+_MAX_WINDOW = 1 << 16
+_MAX_XLA_WINDOW = 64  # the lowering compares every position
+
+
+class Substitute(Rule):
+    """Another way to compute a layer.
+
+    Attributes:
+      needs_bits: Its gradient reads bits alone, which need no stream.
+    """
+
+    substitutes = True
+    needs_bits = False
+
+
+class _BatchNormalization(Substitute):
+    """TensorFlow's fused kernel: its gradient reads the input and two vectors, and can read a stream tile by tile.
+
+    The fused kernel's variance is Bessel-corrected and Keras' is not: it is multiplied by
+    (n - 1) / n before it enters the moving variance.
+    """
+
+    def obstacle(self, layer):
+        axis = layer.axis[0] if isinstance(layer.axis, (list, tuple)) else layer.axis
+        rank = layer.input_spec.ndim if layer.input_spec is not None else None
+        if axis != -1 and (rank is None or axis != rank - 1):
+            return f"axis={axis}: the fused kernel normalizes the last one"
+        return _keras.batch_norm_extras(layer)
+
+    def call(self, context: Context, x, training=None, mask=None, **kwargs):
+        layer = context.layer
+        if training is None:
+            training = _keras.training()
+        fits = mask is None and x.shape.rank in (2, 3, 4, 5) and x.dtype in SUPPORTED_DTYPES
+        if not (fits and training and layer.trainable and worth_holding(x)):
+            return context.original(x, training=training, mask=mask, **kwargs)
+        channels = x.shape[-1]
+        gamma = tf.convert_to_tensor(layer.gamma) if layer.scale else tf.ones([channels])
+        beta = tf.convert_to_tensor(layer.beta) if layer.center else tf.zeros([channels])
+        gamma, beta = (tf.cast(vector, tf.float32) for vector in (gamma, beta))
+        y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=_as_rank_4(x), scale=gamma, offset=beta, mean=[], variance=[], epsilon=layer.epsilon
+        )
+        _update_moving_statistics(layer, x, tf.stop_gradient(mean), tf.stop_gradient(variance))
+        return _restore_shape(y, x)
+
+
+def _as_rank_4(x: tf.Tensor) -> tf.Tensor:
+    """[batch, 1.., channels]: the statistics run over all but the last dimension, in any split."""
+    if x.shape.rank == 4:
+        return x
+    channels = x.shape[-1]
+    if x.shape.rank == 2:
+        return tf.reshape(x, [-1, 1, 1, channels])
+    return tf.reshape(x, [tf.shape(x)[0], 1, -1, channels])
+
+
+def _restore_shape(y: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    if like.shape.rank == 4:
+        return y
+    y = tf.reshape(y, tf.shape(like))
+    y.set_shape(like.shape)
+    return y
+
+
+def _update_moving_statistics(layer: Any, x: tf.Tensor, mean: tf.Tensor, variance: tf.Tensor) -> None:
+    values = tf.cast(tf.size(x), tf.float32) / x.shape[-1]
+    variance *= tf.maximum(values - 1, 1) / values
+    for moving, now in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        before = tf.cast(moving, now.dtype)
+        moving.assign(tf.cast(before * layer.momentum + now * (1.0 - layer.momentum), moving.dtype))
+
+
+class _LayerNormalization(Substitute):
+    """Over the last dimension, on the executor of a CPU: in one pass forward and one backward."""
+
+    def call(self, context: Context, x, **kwargs):
+        layer = context.layer
+        axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+        fits = worth_holding(x) and [axis % x.shape.rank for axis in axes] == [x.shape.rank - 1]
+        fits = fits and x.shape[-1] is not None and not getattr(layer, "rms_scaling", False)
+        if not (fits and _keras.on_cpu_executor()):
+            return context.original(x, **kwargs)
+        gamma = tf.ones(x.shape[-1:]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
+        beta = tf.zeros(x.shape[-1:]) if layer.beta is None else tf.convert_to_tensor(layer.beta)
+        gamma, beta = (tf.cast(vector, tf.float32) for vector in (gamma, beta))
+        return native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
+
+
+class _Product(Substitute):
+    """Convolutions, dense layers, activations: as many groups as channels by TensorFlow's depthwise kernels; GELU by one pass."""
+
+    def call(self, context: Context, x, **kwargs):
+        layer = context.layer
+        gelu = layer.activation is keras.activations.gelu and _keras.on_cpu_executor()
+        depthwise = _is_depthwise(layer, x)
+        if not (gelu or depthwise):
+            return context.original(x, **kwargs)
+        if isinstance(layer, keras.layers.Activation):
+            y = x
+        else:
+            seen = _Depthwise(layer) if depthwise else WithoutActivation(layer)
+            y = _keras.class_call(layer)(seen, x, **kwargs)
+        if gelu and y.dtype in SUPPORTED_DTYPES:
+            return native.ops().comptrain_gelu(y)
+        return y if layer.activation is None else layer.activation(y)
+
+
+class _Depthwise(WithoutActivation):
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        layer: Any = self._reference()
+        channels, stride = inputs.shape[-1], layer.strides[0]
+        return tf.nn.depthwise_conv2d(
+            inputs,
+            tf.reshape(kernel, [*kernel.shape[:2], channels, kernel.shape[3] // channels]),
+            strides=(1, stride, stride, 1),
+            padding=layer.padding.upper(),
+            dilations=layer.dilation_rate,
+        )
+
+
+def _is_depthwise(layer: keras.layers.Layer, inputs: tf.Tensor) -> bool:
+    """Whether a Conv2D has as many groups as channels, for which TensorFlow has kernels of their own.
+
+    Keras compiles it with XLA instead, whose weight gradient writes out the input once per position of
+    the kernel: 49 times, for the first convolutions of ConvNeXt.
+    """
+    return (
+        isinstance(layer, keras.layers.Conv2D)
+        and type(layer).convolution_op is keras.layers.Conv2D.convolution_op
+        and 1 < layer.groups == inputs.shape[-1]
+        and layer.data_format == "channels_last"
+        and layer.strides[0] == layer.strides[1]
+        and (layer.strides[0] == 1 or max(layer.dilation_rate) == 1)
+    )
+
+
+class _Dropout(Substitute):
+    """Keras' random numbers in one pass that keeps none of them, on the executor of a CPU."""
+
+    needs_bits = True
+
+    def obstacle(self, layer):
+        return None if _keras.KERAS_3 else "Keras 2 draws its numbers otherwise"
+
+    def call(self, context: Context, x, **kwargs):
+        layer = context.layer
+        rate = float(layer.rate)
+        fits = 0 < rate < 1 and layer.noise_shape is None and x.dtype in SUPPORTED_DTYPES
+        if not (fits and _keras.training() and _keras.on_cpu_executor()):
+            return context.original(x, **kwargs)
+        key = _keras.draw_key(layer)
+        y, _ = native.ops().comptrain_dropout(x, *key, rate=rate, scale=1 / (1 - rate))
+        return y
+
+
+class _MaxPooling(Substitute):
+    """A layer or operation, by the position of each maximum in its window."""
+
+    needs_bits = True
+
+    def obstacle(self, layer):
+        if (layer.data_format or keras.backend.image_data_format()) != "channels_last":
+            return "data_format='channels_first'"
+        return None
+
+    def call(self, context: Context, x, **kwargs):
+        layer, axes = context.layer, x.shape.rank - 2
+        size = _per_axis(layer.pool_size, axes)
+        limit = _MAX_XLA_WINDOW if _keras.under_xla() else _MAX_WINDOW
+        if math.prod(size) > limit or x.dtype not in SUPPORTED_DTYPES:
+            return context.original(x, **kwargs)
+        strides = _per_axis(layer.strides or size, axes)
+        return native.ops().comptrain_max_pool(x, ksize=size, strides=strides, padding=layer.padding.upper())[
+            0
+        ]
+
+
+def _per_axis(size: Any, axes: int) -> tuple[int, ...]:
+    return tuple(size) if isinstance(size, (list, tuple)) else (size,) * axes
+
+
+register_rule(keras.layers.BatchNormalization)(_BatchNormalization())
+register_rule(keras.layers.LayerNormalization)(_LayerNormalization())
+register_rule(keras.layers.Dropout)(_Dropout())
+register_rule(
+    keras.layers.Activation,
+    keras.layers.Conv1D,
+    keras.layers.Conv2D,
+    keras.layers.Conv3D,
+    keras.layers.Dense,
+    keras.layers.EinsumDense,
+)(_Product())
+register_rule(
+    keras.layers.MaxPooling1D,
+    keras.layers.MaxPooling2D,
+    keras.layers.MaxPooling3D,
+)(_MaxPooling())
