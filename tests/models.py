@@ -58,3 +58,15 @@ def gradients(model, x, y, graph=True):
 
     loss, values = (tf.function(compute) if graph else compute)(tf.constant(x), tf.constant(y))
     return float(np.sum(loss)), {v.path: g.numpy() for v, g in zip(model.trainable_variables, values)}
+
+
+def site_of(handle, fragment):
+    """The one site of an instrumented model whose name has that in it: of an operation, or "layer/role"."""
+    found = [site for name, site in handle.sites().items() if fragment in name]
+    assert len(found) == 1, (fragment, list(handle.sites()))
+    return found[0]
+
+
+def rows_of(report, fragment):
+    """Rows of a report whose operation has that in its name."""
+    return [row for row in report.rows if fragment in row.layer]

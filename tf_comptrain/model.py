@@ -409,7 +409,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     """What will be held, by a trace of the model alone; nothing where it does not say what it takes."""
     specs = _keras.input_specs(model)
     held = handle.held
-    if held is None or specs is None:
+    if held is None or specs is None or not tf.executing_eagerly():
         return []
     with _keras.strategy_scope(model):
         handle.held = HeldTensors(held.codec, held.bound, held.variables, held.named)
@@ -420,13 +420,11 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
         return tape.gradient(tf.nest.flatten(y), _keras.trainable_variables(model))
 
     try:
-        with tf.init_scope():
-            tf.function(
-                gradients, autograph=False, jit_compile=_keras.jit_compile(model)
-            ).get_concrete_function(*tf.nest.flatten(specs))
+        step = tf.function(gradients, autograph=False, jit_compile=_keras.jit_compile(model))
+        step.get_concrete_function(*tf.nest.flatten(specs))
         return handle.held.rows()
     except Exception as error:  # the step that is trained may be another: that one's errors count
-        logging.warning("The report of %s waits for its first step: %s", model.name, error)
+        logging.info("The report of %s waits for its first step: %s", model.name, error)
         return []
     finally:
         handle.held = held
