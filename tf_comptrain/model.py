@@ -361,12 +361,11 @@ def compress_model(
     report = Report(
         model.name, (), _obstacle(model, chosen_codec), _keras.layers_without_xla(model), _rows_of(model)
     )
-    handle = Instrumentation(report, {})
+    handle = Instrumentation(report, _wrapped_instruments(model))
     if storage != KEEP:
         handle.held = _held_tensors(model, chosen_codec, bound, operations_chosen(model, storage))
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
-        handle.wrapped = _wrapped_instruments(model)
         _keras.override_train_step(model)
         _keras.watch_steps(model, lambda: bool(handle.raise_rates()))
     _instrumented[model] = handle
@@ -382,6 +381,8 @@ def _override(
     if plan.rule is not None:
         with _keras.strategy_scope(model):
             call = Instrument(plan.layer, plan.path, plan.rule, held.codec, bound)
+        if call.context.sites:
+            handle.wrapped[plan.layer] = call
     if plan.storage not in (None, COMPRESS):
         call = _Chosen(plan.layer, KEEP if plan.storage == FUSED else plan.storage, held, call)
     _keras.set_call(plan.layer, call)
@@ -412,7 +413,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     if held is None or specs is None or not tf.executing_eagerly():
         return []
     with _keras.strategy_scope(model):
-        handle.held = HeldTensors(held.codec, held.bound, held.variables, held.named)
+        handle.held = held.beside()
 
     def gradients(*inputs):
         with tf.GradientTape() as tape:

@@ -250,8 +250,9 @@ class _Rewiring:
         held_as: tf.Tensor | None = None,
     ) -> None:
         shape = () if tensor.shape.rank is None else tuple(tensor.shape)
-        row = Crossing(name_of(tensor), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
-        self.crossings[(tensor if held_as is None else held_as).ref()] = row
+        held_as = tensor if held_as is None else held_as
+        row = Crossing(name_of(held_as), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
+        self.crossings[held_as.ref()] = row
 
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
@@ -562,7 +563,7 @@ def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
     if op.type == "Comptrain>MaxPool":
         window = math.prod(op.get_attr("ksize"))
         return op.outputs[0], BITMASK, next(bits for bits in (1, 2, 4, 8, 16) if window <= 1 << bits)
-    return op.inputs[0], BITMASK, 1.0
+    return op.outputs[0] if op.type == "Comptrain>Dropout" else op.inputs[0], BITMASK, 1.0
 
 
 def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:
