@@ -412,7 +412,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     if held is None or specs is None or not tf.executing_eagerly():
         return []
     with _keras.strategy_scope(model):
-        handle.held = HeldTensors(held.codec, held.bound, held.variables, held.named)
+        handle.held = held.copy()
 
     def gradients(*inputs):
         with tf.GradientTape() as tape:

@@ -78,6 +78,12 @@ class HeldTensors:
         self.named = dict(named or {})
         self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
+    def copy(self) -> HeldTensors:
+        """Another that holds nothing yet, with the same choices of storage."""
+        made = HeldTensors(self.codec, self.bound, self.variables, self.named)
+        made._chosen = self._chosen
+        return made
+
     def is_of(self, graph: tf.Graph) -> bool:
         """Whether a graph reads a variable of the model."""
         return not _keras.captured_from_outside(graph).isdisjoint(self.weights())
