@@ -25,7 +25,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.cli.bench_worker import fused_batch_norm
-from tf_comptrain.rules.activation import LOSS_READS_LOGITS
+from tf_comptrain.graph.rewire import NEEDED_AT_ONCE
 
 MODELS = [name for name in sorted(dir(keras.applications)) if name[:1].isupper()]
 IMAGE = 64
@@ -42,9 +42,9 @@ def build(name: str, image: int | None = None) -> keras.Model:
     return getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=CLASSES)
 
 
-def kept_layers(report: ct.Report) -> list[str]:
-    """What stays plain, except for the last activation: losses look for the logits behind it."""
-    return [f"{row.layer}: {row.note}" for row in report.skipped if row.note != LOSS_READS_LOGITS]
+def kept_tensors(report: ct.Report) -> list[str]:
+    """What is held as it is, except for what the backward pass begins with: that is held for no time."""
+    return [f"{row.layer}: {row.note}" for row in report.skipped if row.note != NEEDED_AT_ONCE]
 
 
 def losses(model: keras.Model, steps: int, batch: int) -> list[float]:
@@ -82,7 +82,7 @@ def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict
         "batch": batch,
         "parameters": model.count_params(),
         "tensors_held": sum(row.role != "" for row in report.rows),
-        "kept": kept_layers(report),
+        "kept": kept_tensors(report),
         "plain": plain,
         "rounded": rounded,
         "fused": fused,

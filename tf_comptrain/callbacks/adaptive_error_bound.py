@@ -238,9 +238,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             )
         obstacle = self._handle.report.obstacle
         if obstacle:
+            logging.warning("AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).", obstacle)
+        elif self._handle.held is None:
             logging.warning(
-                "AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).",
-                obstacle,
+                "AdaptiveErrorBound has no effect: it steers what compress_model holds of traced steps, and not "
+                "what wrappers hold."
             )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -295,6 +297,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _update(self) -> None:
         held = self._handle.held
         self._laws = [] if held is None else held.law_sites()
+        names = [law.name for law in self._laws]  # a restored training's may have other numbers
+        self._wanted = _bounds_state.for_names(self._wanted, names)
+        self._correction = _bounds_state.for_names(self._correction, names)
         found = {}
         for law in self._laws:
             statistics = self._read(law)

@@ -294,7 +294,8 @@ class _Step:
                 name = f"{stream.site.name} -> {getattr(weight, 'path', weight.name)}"
                 self._check(name, stream.site, kernel)
                 laws += self._law(name, stream.site, weight, kernel)
-            self._set_laws(stream.site.name, laws, alone and len(laws) == len(kernels))
+            if self._held.errors is None:  # a step that is checked collects nothing: other steps' laws stay
+                self._set_laws(stream.site.name, laws, alone and len(laws) == len(kernels))
 
     def _set_laws(self, site: str, laws: list[LawSite], alone: bool) -> None:
         """Of all gradients of the step."""
