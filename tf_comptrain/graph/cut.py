@@ -257,7 +257,8 @@ class _Cut:
         as_it_is = tensor.ref() in self._exact and tensor.dtype != tf.bool
         size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)
         distance = min(self._distances[tensor.ref()], _FARTHEST)
-        return 1 + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - 1)
+        # One more for each operation also where a tensor costs nothing: it is not rebuilt for nothing.
+        return 1 + distance + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - _FARTHEST - 1)
 
     def _minimum(self, source: int, sink: int) -> set:
         from scipy.sparse import csr_matrix  # not before a step is traced: importing it takes a while
