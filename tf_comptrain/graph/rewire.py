@@ -437,7 +437,7 @@ class _Rewiring:
                 through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
                 _redirect(readers, through)
                 self._read_bits(read, bits)
-        if stream is None:
+        if base.ref() not in self.crossings:
             self._note(base, KEEP if note else BITMASK, (op.type,), note)
 
     def _may_read_stream(self, read: Read) -> bool:
