@@ -13,6 +13,7 @@ import tf_comptrain as ct
 from tf_comptrain import rules
 from tf_comptrain.model import instrumentation
 
+
 def step(model, x):
     weights = tf.constant(
         np.random.default_rng(1).normal(size=model.compute_output_shape(x.shape)), tf.float32
@@ -111,7 +112,9 @@ def test_attention_holds_no_scores(dropout):
     for a, b in zip(ours_state, plain_state):
         np.testing.assert_array_equal(a, b)
     held = [row.storage for row in report.rows if row.shape == (4, 24, 24)]
-    assert sorted(held) == (["bitmask", "compress"] if dropout else [])  # what dropout makes, and what it kept
+    assert sorted(held) == (
+        ["bitmask", "compress"] if dropout else []
+    )  # what dropout makes, and what it kept
 
 
 def grouped_attention_in_recompute():

@@ -211,7 +211,7 @@ def test_recurrent_layers(case):
 
 def test_mixes_with_compression():
     model = build(ct.Recompute, storage="compress", error_bound=1e-5)
-    report = ct.compress_model(model, error_bound=1e-5)
+    ct.compress_model(model, error_bound=1e-5)
     losses = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
     plain = build(as_it_is).fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(losses, plain, rtol=5e-3)

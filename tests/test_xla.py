@@ -188,7 +188,7 @@ def losses(jit, policy):
         keras.config.set_dtype_policy("float32")
     assert ct.compress_model(model).obstacle is None
     history = model.fit(X, Y, batch_size=8, epochs=5, shuffle=False, verbose=0)
-    sites = [site for site in instrumentation(model).sites().values()]
+    sites = instrumentation(model).sites().values()
     assert sites and all(site.read_state().stream_bytes > 0 for site in sites)
     assert all((site.bits is not None) == jit for site in sites)
     return np.array(history.history["loss"])

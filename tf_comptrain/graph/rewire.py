@@ -35,8 +35,8 @@ _LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6
 _LINEAR = frozenset(
     ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
      "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
-     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub", "Sum",
-     "Tile", "Transpose", "Unpack")
+     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub",
+     "Sum", "Tile", "Transpose", "Unpack")
 )  # fmt: skip
 _PRODUCTS = frozenset(
     ("BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
@@ -554,7 +554,7 @@ def name_of(tensor: tf.Tensor) -> str:
 
 
 def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
-    """What a stream or bits of a layer's own stand for, how they hold it, and bits of a value; None of other tensors."""
+    """What a stream or bits of a layer's own stand for, how that is held, bits of a value; None of other tensors."""
     op = tensor.op
     if not op.type.startswith("Comptrain>") or tensor.dtype != tf.uint8:
         return None
