@@ -25,7 +25,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.cli.bench_worker import fused_batch_norm
-from tf_comptrain.rules.activation import LOSS_READS_LOGITS
+from tf_comptrain.graph.rewire import NEEDED_AT_ONCE
 
 MODELS = [name for name in sorted(dir(keras.applications)) if name[:1].isupper()]
 IMAGE = 64
@@ -43,8 +43,8 @@ def build(name: str, image: int | None = None) -> keras.Model:
 
 
 def kept_layers(report: ct.Report) -> list[str]:
-    """What stays plain, except for the last activation: losses look for the logits behind it."""
-    return [f"{row.layer}: {row.note}" for row in report.skipped if row.note != LOSS_READS_LOGITS]
+    """What stays plain, except for what the backward pass begins with."""
+    return [f"{row.layer}: {row.note}" for row in report.skipped if row.note != NEEDED_AT_ONCE]
 
 
 def losses(model: keras.Model, steps: int, batch: int) -> list[float]:
