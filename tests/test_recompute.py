@@ -193,7 +193,7 @@ def test_recurrent_layers(case):
     make, shape = RECURRENT[case]
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4, *shape)).astype("float32"), rng.normal(size=(4, 3)).astype("float32")
-    notes, results = [], []
+    results = []
     for wrap in (as_it_is, ct.Recompute):
         keras.utils.set_random_seed(0)
         z = wrap(make())(layers.Dense(shape[-1])(inputs := keras.Input(shape)))
@@ -202,9 +202,6 @@ def test_recurrent_layers(case):
         model.compile(keras.optimizers.SGD(0.1), "mse")
         loss, grads = gradients(model, x, y)
         results.append([loss, *grads.values()])
-        notes.append({row.storage: row.note for row in ct.compress_model(model).rows if row.note})
-    assert "Recompute(layer) holds its input alone" in notes[0]["keep"]
-    assert "keep" not in notes[1] and "Recompute" in notes[1]["recompute"]
     for plain, ours in zip(*results):
         np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
 

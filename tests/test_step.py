@@ -105,7 +105,7 @@ class Drops(layers.Layer):
     """No `training` argument of its own: only Keras' context tells the inner layer."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(name="drops")
         self.conv, self.drop = layers.Conv2D(8, 3), layers.Dropout(0.5, seed=3)
 
     def call(self, x):

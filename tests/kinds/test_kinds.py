@@ -101,11 +101,6 @@ def test_a_kind_trains_compressed_as_it_does_plain(name):
         assert plain.saved_bytes >= case.gain * rounded.saved_bytes
 
 
-@pytest.mark.xfail(
-    raises=ValueError,
-    strict=True,
-    reason="layer rules hold streams in a branch, where the other branch's gradient looks for them",
-)
 def test_a_model_in_a_branch_and_its_tape_around_that():
     plain = run(training_steps.model_in_a_condition)
     exact = run(training_steps.model_in_a_condition, steps=1, codec="zvc")
