@@ -272,8 +272,9 @@ MIRRORED = """
     for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
         with strategy.scope():
             keras.utils.set_random_seed(0)
-            model = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Conv2D(8, 3, activation="relu"),
-                                      keras.layers.Flatten(), keras.layers.Dense(10)])
+            convolutions = [keras.layers.Conv2D(8, 3, strides=2, activation="relu") for _ in range(2)]
+            model = keras.Sequential([keras.Input((16, 16, 3)), *convolutions, keras.layers.Flatten(),
+                                      keras.layers.Dense(10)])
             compiled(model)
         ct.compress_model(model)
         data = ct.elastic_batch(tf.data.Dataset.from_tensor_slices((x, y)), 32)
