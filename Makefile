@@ -1,7 +1,7 @@
 # make demo         sets up, builds, trains a small network plain and compressed, writes a report
 # make test         sets up, builds, runs the C++ and the Python tests
 # make build        compiles the op library for the TensorFlow in .venv
-# make test-cc      only the C++ tests;       TESTS="plane pool" picks some
+# make test-cc      only the C++ tests;       TESTS="plane pool" picks folders or tests
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.9-3.11)
 # make lint         ruff, mypy, and clang-format where there is one

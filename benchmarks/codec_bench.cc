@@ -1,4 +1,4 @@
-// Ratio and speed of codecs A, B and C on one core.
+// Ratio and speed of plane, rans and zvc on one core.
 //
 //   codec_bench [--eb-sigma 0.1] [--no-mid-rise] [--dither]
 //               [--dtype f32|bf16|f16] [--repeats 9] [--cpu-time]
@@ -6,7 +6,7 @@
 //
 // Each file is what dump_activations.py writes: a line with the shape, then
 // float32 values. Without files, normal values of which those below 0 are set
-// to 0, and for codec C as many zeros as density says. GB/s are bytes of the
+// to 0, and for zvc as many zeros as density says. GB/s are bytes of the
 // uncompressed tensor over the median time; with --cpu-time, time in which the
 // thread ran (for a machine shared with others). The last column is memcpy
 // between the same buffers.
@@ -21,9 +21,12 @@
 #include <string>
 #include <vector>
 
-#include "cc/codec/codec.h"
-#include "cc/codec/half.h"
-#include "cc/codec/zvc.h"
+#include "cc/codec/common/half.h"
+#include "cc/codec/plane/plane.h"
+#include "cc/codec/rans/rans.h"
+#include "cc/codec/registry/codec.h"
+#include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/zvc/zvc.h"
 
 namespace {
 

@@ -17,13 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "cc/codec/bitmask.h"
-#include "cc/codec/dropout.h"
-#include "cc/codec/gelu.h"
-#include "cc/codec/gradient_stats.h"
-#include "cc/codec/half.h"
-#include "cc/codec/parallel.h"
-#include "cc/codec/pool.h"
+#include "cc/codec/masks/bitmask.h"
+#include "cc/codec/layers/dropout.h"
+#include "cc/codec/layers/gelu.h"
+#include "cc/codec/statistics/gradient_stats.h"
+#include "cc/codec/common/half.h"
+#include "cc/codec/common/parallel.h"
+#include "cc/codec/masks/pool.h"
 
 namespace comptrain {
 namespace {

@@ -20,17 +20,20 @@
 #include <utility>
 #include <vector>
 
-#include "cc/codec/batch_norm.h"
-#include "cc/codec/bitmask.h"
-#include "cc/codec/choose.h"
-#include "cc/codec/codec.h"
-#include "cc/codec/codec_gpu.h"
-#include "cc/codec/gradient_stats.h"
-#include "cc/codec/items.h"
-#include "cc/codec/items_gpu.h"
-#include "cc/codec/codec_test_util.h"
-#include "cc/codec/pool.h"
-#include "cc/codec/test_data.h"
+#include "cc/codec/layers/batch_norm.h"
+#include "cc/codec/masks/bitmask.h"
+#include "cc/codec/registry/choose.h"
+#include "cc/codec/registry/codec.h"
+#include "cc/codec/registry/gpu.h"
+#include "cc/codec/layers/batch_norm_gpu.h"
+#include "cc/codec/statistics/gpu.h"
+#include "cc/codec/statistics/items.h"
+#include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/statistics/gradient_stats.h"
+#include "cc/codec/masks/gpu.h"
+#include "cc/codec/testing/codecs.h"
+#include "cc/codec/masks/pool.h"
+#include "cc/codec/testing/data.h"
 
 namespace comptrain {
 namespace {
@@ -99,7 +102,7 @@ std::string Text(const Codec& codec, const EncodeParams& p) {
 }
 
 Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
-                  PlaneStats* stats) {
+                  EncodeStats* stats) {
   const auto encoder = MakeEncoder(codec.id, p);
   Bytes scratch(encoder->scratch_bytes());
   Ok(encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
@@ -112,16 +115,16 @@ Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
 void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
              std::mt19937* random) {
   const std::string what = Text(codec, p);
-  PlaneStats stats;
+  EncodeStats stats;
   const Bytes cpu = EncodeOnCpu(codec, p, x, &stats);
-  const DeviceBytes x_dev(x), scratch(GpuScratchBytes(codec.id, p));
+  const DeviceBytes x_dev(x), scratch(GpuEncoderOf(codec.id).scratch_bytes(p));
   Totals totals;
-  if (!Ok(GpuMeasure(codec.id, p, x_dev.data(), scratch.data(), totals.host,
+  if (!Ok(GpuEncoderOf(codec.id).measure(p, x_dev.data(), scratch.data(), totals.host,
                      nullptr))) {
     return;
   }
   CUDA(cudaDeviceSynchronize());
-  const size_t bytes = GpuStreamBytes(codec.id, p, *totals.host);
+  const size_t bytes = GpuEncoderOf(codec.id).stream_bytes(p, *totals.host);
   if (!CHECK_MSG(bytes == cpu.size(), what)) return;
   CHECK_MSG(static_cast<int64_t>(totals.host->nonzero) == stats.nonzero, what);
   if (!IsLossless(codec.id)) {  // whose CPU statistics are those of a sample
@@ -130,7 +133,7 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
               what);
   }
   const DeviceBytes stream(bytes);
-  if (!Ok(GpuWrite(codec.id, p, x_dev.data(), scratch.data(), *totals.host,
+  if (!Ok(GpuEncoderOf(codec.id).write(p, x_dev.data(), scratch.data(), *totals.host,
                    stream.data(), nullptr))) {
     return;
   }
@@ -208,7 +211,7 @@ void TestChoice() {
         p.width = 14;
         p.n = (kMinChosenValues * (1 + kind) / channels + 1) * channels;
         p.eb = kind == 2 ? 1e-6f : 0.1f;
-        // Noise for codec A, smooth images for B; few values, tightly bound, for C.
+        // Noise for plane, smooth images for rans; few values, tightly bound, for zvc.
         std::vector<float> values = Activations(p.n, false, channels);
         for (int64_t i = 0; i < p.n; ++i) {
           if (kind == 1) values[i] = 5 * std::sin(0.01f * (i / channels) + i % channels);
@@ -217,7 +220,7 @@ void TestChoice() {
         const Bytes x = ToTensor(values, dtype);
         const SamplePlan plan(p);
         const DeviceBytes x_dev(x), sample(plan.n * ItemBytes(dtype));
-        Ok(TakeSampleGpu(x_dev.data(), dtype, plan, sample.data(), nullptr));
+        Ok(GpuTakeSample(x_dev.data(), dtype, plan, sample.data(), nullptr));
         const Bytes found = sample.Read();
         const std::string what = Text({CodecId::kPlane, "a choice"}, p);
         CHECK_MSG(plan.n > 0 && found == SampleOf(x.data(), dtype, plan), what);
@@ -277,20 +280,20 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
   Bytes want_bits(BitmaskBytes(p.n)), want(x.size());
   auto* bits_dev = static_cast<uint8_t*>(bits.data());
   BitmaskPack(x.data(), p.dtype, p.n, 0.0f, 6.0f, want_bits.data(), SerialFor);
-  Ok(BitmaskGpuPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
+  Ok(GpuBitmaskPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
   CHECK_MSG(bits.Read() == want_bits, what);
   for (float off : {0.0f, 0.25f}) {
     BitmaskGradient(want_bits.data(), p.dtype, p.n, 1.5f, off, x.data(),
                     want.data(), SerialFor);
-    Ok(BitmaskGpuGradient(bits_dev, p.dtype, p.n, 1.5f, off, x_dev.data(),
+    Ok(GpuBitmaskGradient(bits_dev, p.dtype, p.n, 1.5f, off, x_dev.data(),
                           out.data(), nullptr));
     CHECK_MSG(out.Read() == want, what);
   }
 
   const GradientStats stats =
       MeasureGradient(x.data(), p.dtype, p.n, p.channels, SerialFor);
-  const DeviceBytes scratch(SummaryGpuScratchBytes()), three(3 * sizeof(float));
-  Ok(GradientGpuStats(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
+  const DeviceBytes scratch(GpuSummaryScratchBytes()), three(3 * sizeof(float));
+  Ok(GpuGradientStats(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
                       static_cast<float*>(three.data()), nullptr));
   float found[3];
   std::memcpy(found, three.Read().data(), sizeof found);
@@ -311,7 +314,7 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
             what);
 }
 
-// From codec A's stream, as the CPU reads it.
+// From plane's stream, as the CPU reads it.
 void TestBatchNorm(int64_t rows, int64_t channels) {
   const EncodeParams p =
       Params(DType::kF32, rows * channels, channels, 1e-4f, false);
@@ -332,10 +335,10 @@ void TestBatchNorm(int64_t rows, int64_t channels) {
 
   const DeviceBytes x_hat(DecodeWith(stream, p)), dy_dev(dy);
   const DeviceBytes gamma(vectors[0]), mean(vectors[1]), inv(vectors[2]);
-  const DeviceBytes scratch(BatchNormGpuScratchBytes(p.n, channels));
+  const DeviceBytes scratch(GpuBatchNormScratchBytes(p.n, channels));
   const DeviceBytes dgamma_dev(4 * channels), dbeta_dev(4 * channels);
   const auto dev = [](const DeviceBytes& b) { return static_cast<float*>(b.data()); };
-  Ok(BatchNormGpuGradient(x_hat.data(), p.dtype, p.n, channels, dy_dev.data(),
+  Ok(GpuBatchNormGradient(x_hat.data(), p.dtype, p.n, channels, dy_dev.data(),
                           dev(gamma), dev(mean), dev(inv), scratch.data(),
                           dy_dev.data(), dev(dgamma_dev), dev(dbeta_dev), nullptr));
   const auto near = [&](const DeviceBytes& found, const std::vector<float>& want,
@@ -366,8 +369,8 @@ void TestPool(DType dtype, const PoolShape& s) {
   const DeviceBytes x_dev(x), y_dev(y.size()), index_dev(index.size());
   const DeviceBytes dx_dev(dx.size());
   auto* positions = static_cast<uint8_t*>(index_dev.data());
-  Ok(MaxPoolGpuIndex(x_dev.data(), dtype, s, y_dev.data(), positions, nullptr));
-  Ok(MaxPoolGpuGradient(positions, dtype, s, y_dev.data(), dx_dev.data(), nullptr));
+  Ok(GpuMaxPoolIndex(x_dev.data(), dtype, s, y_dev.data(), positions, nullptr));
+  Ok(GpuMaxPoolGradient(positions, dtype, s, y_dev.data(), dx_dev.data(), nullptr));
   const std::string what = "pooling window " + std::to_string(s.window[2]) +
                            ", channels " + std::to_string(s.channels);
   CHECK_MSG(y_dev.Read() == y, what);
@@ -417,7 +420,7 @@ void TestShapes(int count) {
   std::mt19937 random(11);
   const int64_t sizes[] = {0, 1, 31, 32, 33, 1023, 1024, 1025, 4096, 65536 + 7};
   const int64_t channels[] = {1, 3, 8, 31, 32, 48, 64, 96, 100, 256};
-  const int64_t widths[] = {0, 1, 7, 28, 32, 56, 112, 224};  // for codec B
+  const int64_t widths[] = {0, 1, 7, 28, 32, 56, 112, 224};  // for rans
   for (int i = 0; i < count; ++i) {
     EncodeParams p;
     p.dtype = kAllDTypes[random() % 3];
@@ -538,14 +541,14 @@ class Bench {
         p_(ParamsOf(relu, mb)),
         x_(ToTensor(Activations(p_.n, relu, 1), p_.dtype)),
         copy_(4 * p_.n),
-        scratch_(GpuScratchBytes(id_, p_)),
+        scratch_(GpuEncoderOf(id_).scratch_bytes(p_)),
         flag_(Bytes(4, 0)),
         row_(std::string(codec.name) + " | " + (relu ? "ReLU" : "normal") + " | " +
              std::to_string(mb)),
         gb_(4e-9 * p_.n) {
     Measure();
     CUDA(cudaDeviceSynchronize());
-    bytes_ = GpuStreamBytes(id_, p_, *totals_.host);
+    bytes_ = GpuEncoderOf(id_).stream_bytes(p_, *totals_.host);
     stream_.reset(new DeviceBytes(bytes_));
     Write();
   }
@@ -592,10 +595,10 @@ class Bench {
     return p;
   }
   void Measure() {
-    Ok(GpuMeasure(id_, p_, x_.data(), scratch_.data(), totals_.host, nullptr));
+    Ok(GpuEncoderOf(id_).measure(p_, x_.data(), scratch_.data(), totals_.host, nullptr));
   }
   void Write() {
-    Ok(GpuWrite(id_, p_, x_.data(), scratch_.data(), *totals_.host,
+    Ok(GpuEncoderOf(id_).write(p_, x_.data(), scratch_.data(), *totals_.host,
                 stream_->data(), nullptr));
   }
   void Decode() {

@@ -44,7 +44,7 @@ Gradient of batch normalization, in training mode, from the stream of its input.
 With x_norm = (x_hat - mean) * inv_std and m elements a channel:
   dbeta = sum dy, dgamma = sum dy * x_norm,
   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
-On a CPU codec A's stream is decoded piece by piece in cache, and x_hat is never
+On a CPU plane's stream is decoded piece by piece in cache, and x_hat is never
 a tensor. dx takes the memory of dy where nothing else reads it.
 
 stream: Comptrain>Compress of the input, which has the shape of dy.

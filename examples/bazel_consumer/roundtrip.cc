@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
-#include "cc/codec/plane.h"
+#include "cc/codec/plane/plane.h"
 
 int main() {
   // What a ReLU leaves: half zeros. 64 images of 32 x 32 pixels, 64 channels.
-  comptrain::PlaneParams params;
+  comptrain::EncodeParams params;
   params.channels = 64;
   params.n = 64 * 32 * 32 * params.channels;
   params.eb = 0.1f;
