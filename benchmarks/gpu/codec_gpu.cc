@@ -453,8 +453,8 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void Record(CUstream_st* stream = nullptr) {
-    CUDA(cudaEventRecord(event_, stream));
+  void Record(CUstream_st* cuda_stream = nullptr) {
+    CUDA(cudaEventRecord(event_, cuda_stream));
   }
   // Until here since `from`; waits for both.
   double SecondsSince(const Event& from) const {
@@ -520,10 +520,10 @@ class KernelTimes {
   }
 
  private:
-  static void Observe(const char* what, bool launched, CUstream_st* stream) {
+  static void Observe(const char* what, bool launched, CUstream_st* cuda_stream) {
     static Event begin, end;
-    if (!launched) return begin.Record(stream);
-    end.Record(stream);
+    if (!launched) return begin.Record(cuda_stream);
+    end.Record(cuda_stream);
     const double s = end.SecondsSince(begin);
     for (auto& [name, seconds] : times_) {
       if (name == what) return seconds.push_back(s);

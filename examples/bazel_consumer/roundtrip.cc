@@ -20,13 +20,12 @@ int main() {
   std::normal_distribution<float> normal;
   for (float& v : x) v = std::max(0.0f, normal(random));
 
-  comptrain::PlaneEncoder encoder(params);
-  std::vector<uint8_t> scratch(
-      comptrain::PlaneScratchBytes(params.n, params.channels, params.dtype));
-  comptrain::Status status = encoder.Encode(
+  const auto encoder = comptrain::MakePlaneEncoder(params);
+  std::vector<uint8_t> scratch(encoder->scratch_bytes());
+  comptrain::Status status = encoder->Encode(
       x.data(), scratch.data(), scratch.size(), comptrain::SerialFor);
-  std::vector<uint8_t> stream(status.ok() ? encoder.total_bytes() : 0);
-  if (status.ok()) status = encoder.Write(stream.data(), comptrain::SerialFor);
+  std::vector<uint8_t> stream(status.ok() ? encoder->total_bytes() : 0);
+  if (status.ok()) status = encoder->Write(stream.data(), comptrain::SerialFor);
   if (status.ok()) {
     status = comptrain::PlaneDecode(stream.data(), stream.size(), params.dtype,
                                     params.n, decoded.data(),

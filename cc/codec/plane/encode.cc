@@ -2,7 +2,6 @@
 // parallel into slices of scratch, and lays the stream out.
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <vector>
 
 #include "cc/codec/stream/check_params.h"
@@ -25,7 +24,7 @@ constexpr int64_t kEncodeCyclesPerRange = 64 * 1200;
 // with closer ones.
 constexpr int64_t kPrefetchRowBytes = 512;
 constexpr uint32_t kTileRoom = kMaxTileWords + kSlackWords;
-// Bits per value that PlaneScratchBytes allows for.
+// Bits per value that scratch_bytes allows for.
 constexpr int kScratchBits = 6;
 
 struct Range {
@@ -34,54 +33,53 @@ struct Range {
   EncodeStats stats;
 };
 
-}  // namespace
+class PlaneEncoder : public StreamEncoder {
+ public:
+  PlaneEncoder(const EncodeParams& params, Isa isa);
 
-struct PlaneEncoder::Impl {
-  EncodeParams params;
-  Geometry geometry;
-  Quantizer quantizer;
-  plane::TileKernels kernels;
-  Status checked;
+  size_t scratch_bytes() const override;
 
-  const uint8_t* x = nullptr;
-  uint32_t* scratch = nullptr;
-  uint64_t slice_words = 0;  // a range
-  std::vector<uint16_t> entries;
-  std::vector<Range> ranges;
-  size_t total_bytes = 0;
-  EncodeStats stats;
-  bool encoded = false;
+ private:
+  uint64_t EncodeAll(uint8_t* scratch, size_t scratch_bytes,
+                     const ParallelFor& parallel) override;
+  size_t payload_offset() const override {
+    return plane::Sections(geometry_).payload;
+  }
+  void WriteAll(uint8_t* stream, const ParallelFor& parallel) override;
 
   void EncodeRange(int64_t range, uint32_t* out, uint64_t room, Range* result);
   uint16_t EncodeOne(int64_t tile, uint32_t* out, plane::TileSums* sums) const;
   void FillHeader(uint8_t* stream) const;
+
+  Geometry geometry_;
+  Quantizer quantizer_;
+  plane::TileKernels kernels_;
+  uint32_t* scratch_ = nullptr;
+  uint64_t slice_words_ = 0;  // a range
+  std::vector<uint16_t> entries_;
+  std::vector<Range> ranges_;
 };
 
 PlaneEncoder::PlaneEncoder(const EncodeParams& params, Isa isa)
-    : impl_(new Impl) {
-  impl_->params = params;
-  impl_->checked = CheckParams(CodecId::kPlane, params, isa);
-  if (!impl_->checked.ok()) return;
-  impl_->geometry = Geometry(params.n, params.channels);
-  impl_->checked =
-      CheckSize(CodecId::kPlane, params.n, impl_->geometry.tiles,
-                plane::Sections(impl_->geometry).payload);
-  impl_->quantizer =
-      MakeQuantizer(params.dtype, CodingOf(params), params.eb);
-  impl_->kernels = plane::SelectKernels(isa, params.dtype, impl_->quantizer.coding);
+    : StreamEncoder(CodecId::kPlane, params) {
+  checked_ = CheckParams(CodecId::kPlane, params, isa);
+  if (!checked_.ok()) return;
+  geometry_ = Geometry(params.n, params.channels);
+  checked_ = CheckSize(CodecId::kPlane, params.n, geometry_.tiles,
+                       payload_offset());
+  quantizer_ = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
+  kernels_ = plane::SelectKernels(isa, params.dtype, quantizer_.coding);
 }
-
-PlaneEncoder::~PlaneEncoder() = default;
 
 // A tile that reaches over the tensor's end is encoded from a copy padded with
 // zeros; a raw one holds the valid values only.
-uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
+uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
                                        plane::TileSums* sums) const {
-  const plane::TilePlace place = geometry.Place(tile);
-  const int64_t item = static_cast<int64_t>(ItemBytes(params.dtype));
-  const uint8_t* from = x + place.offset * item;
+  const plane::TilePlace place = geometry_.Place(tile);
+  const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
+  const uint8_t* from = x_ + place.offset * item;
   const int64_t tile_row = plane::kLanes * item;
-  int64_t row_bytes = geometry.row * item;
+  int64_t row_bytes = geometry_.row * item;
   alignas(64) uint8_t padded[kTileValues * 4];
   if (place.valid < kTileValues) {
     std::memset(padded, 0, sizeof padded);
@@ -91,14 +89,14 @@ uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
     row_bytes = tile_row;
   }
   const uint8_t* next = from;
-  if (row_bytes >= kPrefetchRowBytes && tile + 1 < geometry.tiles) {
-    const plane::TilePlace after = geometry.Place(tile + 1);
-    if (after.valid == kTileValues) next = x + after.offset * item;
+  if (row_bytes >= kPrefetchRowBytes && tile + 1 < geometry_.tiles) {
+    const plane::TilePlace after = geometry_.Place(tile + 1);
+    if (after.valid == kTileValues) next = x_ + after.offset * item;
   }
   const uint16_t entry =
-      kernels.encode(CountedFrom(quantizer, tile * kTileValues), from,
+      kernels_.encode(CountedFrom(quantizer_, tile * kTileValues), from,
                      next, row_bytes, out, sums);
-  const uint32_t raw_words = RawWords(place.valid, params.dtype);
+  const uint32_t raw_words = RawWords(place.valid, params_.dtype);
   if (!(entry & plane::kRaw) && plane::EntryWords(entry) < raw_words) {
     return entry;
   }
@@ -109,11 +107,11 @@ uint16_t PlaneEncoder::Impl::EncodeOne(int64_t tile, uint32_t* out,
 }
 
 // Encodes as many words as `room` holds, and counts the rest.
-void PlaneEncoder::Impl::EncodeRange(int64_t range, uint32_t* out,
+void PlaneEncoder::EncodeRange(int64_t range, uint32_t* out,
                                      uint64_t room, Range* result) {
   alignas(64) uint32_t spare[kTileRoom];
   const int64_t first = range * kRangeTiles;
-  const int64_t last = std::min(geometry.tiles, first + kRangeTiles);
+  const int64_t last = std::min(geometry_.tiles, first + kRangeTiles);
   Range r;
   uint64_t at = 0;
   for (int64_t tile = first; tile < last; ++tile) {
@@ -122,133 +120,105 @@ void PlaneEncoder::Impl::EncodeRange(int64_t range, uint32_t* out,
     uint32_t* to = direct ? out + at : spare;
     const uint16_t entry = EncodeOne(tile, to, &sums);
     const uint32_t words = plane::EntryWords(entry);
-    entries[tile] = entry;
+    entries_[tile] = entry;
     r.in_scratch = r.in_scratch && words <= room - at;
     if (!direct && r.in_scratch && words > 0) {
       std::memcpy(out + at, spare, 4 * words);
     }
     at += words;
-    r.stats.nonzero += sums.nonzero;
-    r.stats.sum += sums.sum;
-    r.stats.sum_sq += sums.sum_sq;
+    r.stats.Add(sums);
   }
   r.words = at;
   *result = r;
 }
 
-Status PlaneEncoder::Encode(const void* x, uint8_t* scratch,
-                            size_t scratch_bytes, const ParallelFor& parallel) {
-  Impl& m = *impl_;
-  m.encoded = false;
-  if (!m.checked.ok()) return m.checked;
-  if (x == nullptr && m.params.n > 0) {
-    return Status::Invalid("plane: x must not be null when n > 0");
-  }
-  const int64_t n_ranges = m.geometry.ranges();
-  try {
-    m.entries.resize(m.geometry.tiles);
-    m.ranges.resize(n_ranges);
-    m.x = static_cast<const uint8_t*>(x);
-    // Whole words, aligned as u32 whatever the caller passed.
-    const size_t skew = -reinterpret_cast<uintptr_t>(scratch) & 3;
-    const bool usable = scratch != nullptr && scratch_bytes > skew;
-    m.scratch = usable ? reinterpret_cast<uint32_t*>(scratch + skew) : nullptr;
-    m.slice_words =
-        usable && n_ranges > 0 ? (scratch_bytes - skew) / 4 / n_ranges : 0;
-    parallel(n_ranges, kEncodeCyclesPerRange, [&m](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        uint32_t* slice =
-            m.scratch == nullptr ? nullptr : m.scratch + r * m.slice_words;
-        m.EncodeRange(r, slice, m.slice_words, &m.ranges[r]);
-      }
-    });
-  } catch (const std::exception& e) {
-    return OutOfMemory(CodecId::kPlane, "encoding", e);
-  }
+uint64_t PlaneEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
+                                 const ParallelFor& parallel) {
+  const int64_t n_ranges = geometry_.ranges();
+  entries_.resize(geometry_.tiles);
+  ranges_.resize(n_ranges);
+  // Whole words, aligned as u32 whatever the caller passed.
+  const size_t skew = -reinterpret_cast<uintptr_t>(scratch) & 3;
+  const bool usable = scratch != nullptr && scratch_bytes > skew;
+  scratch_ = usable ? reinterpret_cast<uint32_t*>(scratch + skew) : nullptr;
+  slice_words_ =
+      usable && n_ranges > 0 ? (scratch_bytes - skew) / 4 / n_ranges : 0;
+  parallel(n_ranges, kEncodeCyclesPerRange, [this](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      uint32_t* slice =
+          scratch_ == nullptr ? nullptr : scratch_ + r * slice_words_;
+      EncodeRange(r, slice, slice_words_, &ranges_[r]);
+    }
+  });
   uint64_t words = 0;
-  m.stats = EncodeStats();
-  for (const Range& r : m.ranges) {
+  for (const Range& r : ranges_) {
     words += r.words;
-    m.stats.nonzero += r.stats.nonzero;
-    m.stats.sum += r.stats.sum;
-    m.stats.sum_sq += r.stats.sum_sq;
+    stats_.Add(r.stats);
   }
-  const Status s = CheckWords(CodecId::kPlane, words);
-  if (!s.ok()) return s;
-  m.total_bytes = plane::Sections(m.geometry).payload + 4 * words;
-  m.encoded = true;
-  return {};
+  return words;
 }
-
-size_t PlaneEncoder::total_bytes() const { return impl_->total_bytes; }
-
-const EncodeStats& PlaneEncoder::stats() const { return impl_->stats; }
 
 // Header, directory and table, with their padding.
-void PlaneEncoder::Impl::FillHeader(uint8_t* stream) const {
-  const plane::Sections at(geometry);
+void PlaneEncoder::FillHeader(uint8_t* stream) const {
+  const plane::Sections at(geometry_);
   std::memset(stream, 0, at.payload);
   StreamHeader h =
-      MakeHeader(CodecId::kPlane, params.dtype, params.n, params.channels,
-                 plane::kLog2Pixels, geometry.tiles, at, total_bytes);
-  h.flags = FlagsOf(quantizer.coding, geometry.flat);
-  h.step = quantizer.step;
-  h.inv = quantizer.inv;
+      MakeHeader(CodecId::kPlane, params_.dtype, params_.n, params_.channels,
+                 plane::kLog2Pixels, geometry_.tiles, at, total_bytes());
+  h.flags = FlagsOf(quantizer_.coding, geometry_.flat);
+  h.step = quantizer_.step;
+  h.inv = quantizer_.inv;
   std::memcpy(stream, &h, sizeof h);
-  if (geometry.tiles == 0) return;
-  std::memcpy(stream + at.directory, entries.data(), 2 * entries.size());
+  if (geometry_.tiles == 0) return;
+  std::memcpy(stream + at.directory, entries_.data(), 2 * entries_.size());
   uint32_t start = 0;
-  for (size_t r = 0; r < ranges.size(); ++r) {
+  for (size_t r = 0; r < ranges_.size(); ++r) {
     std::memcpy(stream + at.table + 4 * r, &start, sizeof start);
-    start += static_cast<uint32_t>(ranges[r].words);
+    start += static_cast<uint32_t>(ranges_[r].words);
   }
 }
 
-Status PlaneEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
-  Impl& m = *impl_;
-  if (!m.encoded) {
-    return Status::Invalid("plane: Write needs an Encode that succeeded");
-  }
-  if (stream == nullptr) {
-    return Status::Invalid("plane: stream must not be null");
-  }
-  try {
-    m.FillHeader(stream);
-    const plane::Sections at(m.geometry);
-    const uint8_t* starts = stream + at.table;
-    uint8_t* payload = stream + at.payload;
-    parallel(m.geometry.ranges(), kEncodeCyclesPerRange / 8,
-             [&](int64_t begin, int64_t end) {
-      std::vector<uint32_t> again;
-      for (int64_t r = begin; r < end; ++r) {
-        uint32_t start;
-        std::memcpy(&start, starts + 4 * r, sizeof start);
-        const Range range = m.ranges[r];
-        if (range.words == 0) continue;
-        const uint32_t* from = m.scratch + r * m.slice_words;
-        if (!range.in_scratch) {
-          Range same;
-          again.resize(range.words);
-          m.EncodeRange(r, again.data(), range.words, &same);
-          from = again.data();
-        }
-        std::memcpy(payload + 4 * static_cast<uint64_t>(start), from,
-                    4 * range.words);
+void PlaneEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
+  FillHeader(stream);
+  const plane::Sections at(geometry_);
+  const uint8_t* starts = stream + at.table;
+  uint8_t* payload = stream + at.payload;
+  parallel(geometry_.ranges(), kEncodeCyclesPerRange / 8,
+           [&](int64_t begin, int64_t end) {
+    std::vector<uint32_t> again;
+    for (int64_t r = begin; r < end; ++r) {
+      uint32_t start;
+      std::memcpy(&start, starts + 4 * r, sizeof start);
+      const Range range = ranges_[r];
+      if (range.words == 0) continue;
+      const uint32_t* from = scratch_ + r * slice_words_;
+      if (!range.in_scratch) {
+        Range same;
+        again.resize(range.words);
+        EncodeRange(r, again.data(), range.words, &same);
+        from = again.data();
       }
-    });
-  } catch (const std::exception& e) {
-    return OutOfMemory(CodecId::kPlane, "encoding", e);
-  }
-  return {};
+      std::memcpy(payload + 4 * static_cast<uint64_t>(start), from,
+                  4 * range.words);
+    }
+  });
 }
 
-size_t PlaneScratchBytes(int64_t n, int64_t channels, DType dtype) {
-  if (n <= 0 || channels <= 0) return 0;
-  const Geometry g(n, channels);
-  const uint64_t tile_words = std::min<uint64_t>(
-      kTileValues * kScratchBits / 32, RawWords(kTileValues, dtype));
-  const uint64_t in_range = std::min<uint64_t>(g.tiles, kRangeTiles);
-  return g.ranges() * 4 * (in_range * tile_words + kTileRoom);
+size_t PlaneEncoder::scratch_bytes() const {
+  if (geometry_.tiles == 0) return 0;
+  const uint64_t tile_words =
+      std::min<uint64_t>(kTileValues * kScratchBits / 32,
+                         RawWords(kTileValues, params_.dtype));
+  const uint64_t in_range =
+      std::min<uint64_t>(geometry_.tiles, kRangeTiles);
+  return geometry_.ranges() * 4 * (in_range * tile_words + kTileRoom);
+}
+
+}  // namespace
+
+std::unique_ptr<StreamEncoder> MakePlaneEncoder(const EncodeParams& params,
+                                                Isa isa) {
+  return std::make_unique<PlaneEncoder>(params, isa);
 }
 
 size_t PlaneMaxBytes(int64_t n, int64_t channels, DType dtype) {

@@ -12,40 +12,14 @@
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/status.h"
-#include "cc/codec/stream/params.h"
+#include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain {
 
-// Encodes in two steps, so that the caller allocates the stream exactly:
-//
-//   PlaneEncoder enc(params, isa);
-//   Status s = enc.Encode(x, scratch, scratch_bytes, parallel);  // host memory
-//   allocate enc.total_bytes();
-//   enc.Write(stream, parallel);
-//
-// scratch may be of any size: tiles that do not fit are encoded a second time,
-// straight into the stream, by Write (x must then still be alive).
-// PlaneScratchBytes() is enough for typical activations to be encoded once.
-class PlaneEncoder {
- public:
-  explicit PlaneEncoder(const EncodeParams& params, Isa isa = Isa::kBest);
-  ~PlaneEncoder();
+std::unique_ptr<StreamEncoder> MakePlaneEncoder(const EncodeParams& params,
+                                                Isa isa = Isa::kBest);
 
-  // x: n elements, host, owned by the caller, alive until Write returns.
-  Status Encode(const void* x, uint8_t* scratch, size_t scratch_bytes,
-                const ParallelFor& parallel);
-  size_t total_bytes() const;  // valid after Encode
-  const EncodeStats& stats() const;
-  // stream: total_bytes() bytes, host; every byte of it is written.
-  Status Write(uint8_t* stream, const ParallelFor& parallel);
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-size_t PlaneScratchBytes(int64_t n, int64_t channels, DType dtype);
 size_t PlaneMaxBytes(int64_t n, int64_t channels, DType dtype);
 
 // Decodes into out (n elements of dtype, host). Every header field, directory

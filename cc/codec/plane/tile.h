@@ -77,6 +77,10 @@ static inline TileKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
   return ForIsa(isa, ScalarKernels, Avx2Kernels, Avx512Kernels)(dtype, coding);
 }
 
+// The encoders of these.
+EncodeTileFn Avx2Encoder(DType dtype, Coding coding);
+EncodeTileFn Avx512Encoder(DType dtype, Coding coding);
+
 // What the vector kernels leave to plain code: sums that are not finite in
 // f32, and the packing of wide codes. codes: [pixel][lane].
 TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes);

@@ -1,19 +1,16 @@
 // rans' coder with AVX-512 (BW, VL, DQ, VBMI, VBMI2).
-#include "cc/codec/rans/chunk.h"
+#include "cc/codec/rans/row_vector.h"
 
-#if defined(__AVX512VBMI2__) && defined(__AVX512VBMI__) && \
-    defined(__AVX512BW__) && defined(__x86_64__)
-
+#ifdef COMPTRAIN_VECTORS
 #include <algorithm>
 
-#include "cc/codec/rans/vector_avx512.h"
 
 namespace comptrain {
 namespace rans {
 namespace {
 
 struct States {
-  __m512i a, b;
+  Ints a, b;
 };
 
 // Appends the low words of the states chosen, and drops them.
@@ -22,7 +19,7 @@ inline void Emit(__mmask16 a, __mmask16 b, States* s, uint16_t** out) {
       0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
       32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62};
   const __mmask32 chosen = _mm512_kunpackw(b, a);
-  const __m512i words =
+  const Ints words =
       _mm512_permutex2var_epi16(s->a, _mm512_load_si512(kEven), s->b);
   _mm512_storeu_si512(*out, _mm512_maskz_compress_epi16(chosen, words));
   *out += __builtin_popcount(chosen);
@@ -33,20 +30,20 @@ inline void Emit(__mmask16 a, __mmask16 b, States* s, uint16_t** out) {
 // state / f << kProbBits + state % f + start, for state < f << 19. The float
 // quotient is at most 1 too small, never too large: the reciprocal, an estimate
 // to 2^-14 and a step of Newton's, is made 2^-21 too small on purpose.
-inline __m512i Push(__m512i state, __m512i f, __m512i start) {
-  const __m512 divisor = _mm512_cvtepi32_ps(f);
-  const __m512 estimate = _mm512_rcp14_ps(divisor);
-  const __m512 reciprocal = _mm512_mul_ps(
+inline Ints Push(Ints state, Ints f, Ints start) {
+  const Floats divisor = _mm512_cvtepi32_ps(f);
+  const Floats estimate = _mm512_rcp14_ps(divisor);
+  const Floats reciprocal = _mm512_mul_ps(
       estimate,
-      _mm512_fnmadd_ps(divisor, estimate, _mm512_set1_ps(2.0f - 0x1p-21f)));
-  const __m512i q = _mm512_cvttps_epi32(
+      _mm512_fnmadd_ps(divisor, estimate, AllFloats(2.0f - 0x1p-21f)));
+  const Ints q = _mm512_cvttps_epi32(
       _mm512_mul_ps(_mm512_cvtepi32_ps(state), reciprocal));
-  const __m512i rest = _mm512_sub_epi32(state, _mm512_mullo_epi32(q, f));
-  const __m512i pushed = _mm512_add_epi32(
+  const Ints rest = _mm512_sub_epi32(state, _mm512_mullo_epi32(q, f));
+  const Ints pushed = _mm512_add_epi32(
       _mm512_add_epi32(_mm512_slli_epi32(q, kProbBits), start), rest);
   return _mm512_mask_add_epi32(
       pushed, _mm512_cmpge_epi32_mask(rest, f), pushed,
-      _mm512_sub_epi32(_mm512_set1_epi32(kProbOne), f));
+      _mm512_sub_epi32(AllInts(kProbOne), f));
 }
 
 // What a row of two chunks' codes is looked up in: kept in registers or close
@@ -55,7 +52,7 @@ struct Tables {
   static constexpr int kSize = kContexts * kTokens;
   // By context * kTokens + token: the bytes of start | frequency << 12.
   alignas(64) uint8_t bytes[3][kSize];
-  const __m512i bases, raw_bits;
+  const Ints bases, raw_bits;
 
   explicit Tables(const Model& model)
       : bases(TokenBases(model.shift)), raw_bits(TokenRawBits(model.shift)) {
@@ -69,7 +66,7 @@ struct Tables {
   }
 
   // Byte k of the entries at low + 128 m7 + 256 m8.
-  __m512i Bytes(int k, __m512i low, __mmask64 m7, __mmask64 m8) const {
+  Ints Bytes(int k, Ints low, __mmask64 m7, __mmask64 m8) const {
     const auto quarter = [&](int i) {
       const uint8_t* from = bytes[k] + 128 * i;
       return _mm512_permutex2var_epi8(_mm512_load_si512(from), low,
@@ -83,24 +80,24 @@ struct Tables {
 
 // A row of entries, u32 in the order of the states.
 struct Entries {
-  __m512i a, b;
+  Ints a, b;
 };
 
 // Two rows' entries: looked up together, 64 bytes at a time.
-inline void LookUp(const Tables& tables, __m512i index, __m512i index_before,
+inline void LookUp(const Tables& tables, Ints index, Ints index_before,
                    Entries* row, Entries* before) {
-  const __m512i byte = _mm512_set1_epi16(0xff);
-  const __m512i low = _mm512_packus_epi16(_mm512_and_si512(index, byte),
-                                          _mm512_and_si512(index_before, byte));
-  const __m512i high = _mm512_packus_epi16(_mm512_srli_epi16(index, 8),
+  const Ints byte = All16(0xff);
+  const Ints low = _mm512_packus_epi16((index & byte),
+                                          (index_before & byte));
+  const Ints high = _mm512_packus_epi16(_mm512_srli_epi16(index, 8),
                                            _mm512_srli_epi16(index_before, 8));
   const __mmask64 m7 = _mm512_movepi8_mask(low);
   const __mmask64 m8 = _mm512_test_epi8_mask(high, high);
-  const __m512i first = tables.Bytes(0, low, m7, m8);
-  const __m512i second = tables.Bytes(1, low, m7, m8);
-  const __m512i third = tables.Bytes(2, low, m7, m8);
-  const __m512i zero = _mm512_setzero_si512();
-  const auto entries = [](__m512i words, __m512i top) -> Entries {
+  const Ints first = tables.Bytes(0, low, m7, m8);
+  const Ints second = tables.Bytes(1, low, m7, m8);
+  const Ints third = tables.Bytes(2, low, m7, m8);
+  const Ints zero = Ints{};
+  const auto entries = [](Ints words, Ints top) -> Entries {
     return {_mm512_unpacklo_epi16(words, top),
             _mm512_unpackhi_epi16(words, top)};
   };
@@ -113,15 +110,15 @@ inline void LookUp(const Tables& tables, __m512i index, __m512i index_before,
 // A chunk on its way, from its last row to its first. The steps of two rows
 // are to be called in their order.
 struct Chunk {
-  States s = {_mm512_set1_epi32(kStateLow), _mm512_set1_epi32(kStateLow)};
+  States s = {AllInts(kStateLow), AllInts(kStateLow)};
   Entries row, before;
   ChunkWork* const work;
   uint16_t* out;
 
   explicit Chunk(const EncodeJob& job) : work(job.work), out(work->words) {}
 
-  __m512i IndexOf(int t) const {
-    return LoadRow(work->index + (t + kPadRows) * kLanes);
+  Ints IndexOf(int t) const {
+    return LoadInts(work->index + (t + kPadRows) * kLanes);
   }
 
   // Rows t and t - 1, if there is one.
@@ -130,15 +127,15 @@ struct Chunk {
   }
 
   [[gnu::always_inline]] void PushRaw(const Tables& tables, int t) {
-    const __m512i token =
-        _mm512_and_si512(IndexOf(t), _mm512_set1_epi16(kTokens - 1));
-    const __m512i bits = _mm512_permutexvar_epi16(token, tables.raw_bits);
+    const Ints token =
+        _mm512_and_si512(IndexOf(t), All16(kTokens - 1));
+    const Ints bits = _mm512_permutexvar_epi16(token, tables.raw_bits);
     if (_mm512_test_epi16_mask(bits, bits) == 0) return;
-    const __m512i raw =
-        _mm512_sub_epi16(LoadRow(work->u + (t + kPadRows) * kLanes),
+    const Ints raw =
+        _mm512_sub_epi16(LoadInts(work->u + (t + kPadRows) * kLanes),
                          _mm512_permutexvar_epi16(token, tables.bases));
-    const __m512i top = _mm512_set1_epi32(INT32_MIN);
-    const __m512i bits_a = Low16(bits), bits_b = High16(bits);
+    const Ints top = AllInts(0x80000000u);
+    const Ints bits_a = Low16(bits), bits_b = High16(bits);
     Emit(_mm512_cmpge_epu32_mask(s.a, _mm512_srlv_epi32(top, bits_a)),
          _mm512_cmpge_epu32_mask(s.b, _mm512_srlv_epi32(top, bits_b)), &s,
          &out);
@@ -147,20 +144,20 @@ struct Chunk {
   }
 
   [[gnu::always_inline]] void PushTokens(const Entries& e) {
-    const __m512i f_a = _mm512_srli_epi32(e.a, kProbBits);
-    const __m512i f_b = _mm512_srli_epi32(e.b, kProbBits);
+    const Ints f_a = _mm512_srli_epi32(e.a, kProbBits);
+    const Ints f_b = _mm512_srli_epi32(e.b, kProbBits);
     constexpr int kRoom = 31 - kProbBits;
     Emit(_mm512_cmpge_epu32_mask(s.a, _mm512_slli_epi32(f_a, kRoom)),
          _mm512_cmpge_epu32_mask(s.b, _mm512_slli_epi32(f_b, kRoom)), &s,
          &out);
-    const __m512i start = _mm512_set1_epi32(kProbOne - 1);
-    s.a = Push(s.a, f_a, _mm512_and_si512(e.a, start));
-    s.b = Push(s.b, f_b, _mm512_and_si512(e.b, start));
+    const Ints start = AllInts(kProbOne - 1);
+    s.a = Push(s.a, f_a, (e.a & start));
+    s.b = Push(s.b, f_b, (e.b & start));
   }
 
   void Finish(EncodeJob* job) const {
-    _mm512_storeu_si512(job->head->state, s.a);
-    _mm512_storeu_si512(job->head->state + 16, s.b);
+    StoreInts(s.a, job->head->state);
+    StoreInts(s.b, job->head->state + 16);
     job->n_words = static_cast<int>(out - work->words);
   }
 };
@@ -194,26 +191,26 @@ void EncodeChunks(const Model& model, int rows, EncodeJob* jobs, int n_jobs) {
 void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
   for (int t = first; t < last; ++t) {
     *mask++ = _mm512_cmpneq_epu16_mask(
-        LoadRow(work.q + (t + kPadRows) * kLanes), Bias512());
+        LoadInts(work.q + (t + kPadRows) * kLanes), Bias());
   }
 }
 
-}  // namespace
-
-ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding) {
+ChunkKernels Select(DType dtype, Coding coding) {
   return {Avx512Prepare(dtype, coding), EncodeChunks,
           Avx512DecodeChunks(dtype, coding), MaskRows, false, 2};
 }
 
+}  // namespace
 }  // namespace rans
 }  // namespace comptrain
-
-#else
+#endif
 
 namespace comptrain {
 namespace rans {
-ChunkKernels Avx512ChunkKernels(DType, Coding) { return {}; }
+
+ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding) {
+  return COMPTRAIN_IF_VECTORS(Select(dtype, coding));
+}
+
 }  // namespace rans
 }  // namespace comptrain
-
-#endif

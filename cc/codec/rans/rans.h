@@ -13,33 +13,14 @@
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/status.h"
-#include "cc/codec/stream/params.h"
+#include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain {
 
-// Encodes in two steps, exactly as PlaneEncoder does.
-class RansEncoder {
- public:
-  explicit RansEncoder(const EncodeParams& params, Isa isa = Isa::kBest);
-  ~RansEncoder();
+std::unique_ptr<StreamEncoder> MakeRansEncoder(const EncodeParams& params,
+                                               Isa isa = Isa::kBest);
 
-  // x: n elements, host, owned by the caller, alive until Write returns.
-  // scratch may be of any size; chunks that do not fit are encoded again by
-  // Write.
-  Status Encode(const void* x, uint8_t* scratch, size_t scratch_bytes,
-                const ParallelFor& parallel);
-  size_t total_bytes() const;  // valid after Encode
-  const EncodeStats& stats() const;
-  // stream: total_bytes() bytes, host; every byte of it is written.
-  Status Write(uint8_t* stream, const ParallelFor& parallel);
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-size_t RansScratchBytes(int64_t n, int64_t channels, DType dtype);
 size_t RansMaxBytes(int64_t n, int64_t channels, DType dtype);
 
 // As PlaneDecode: whatever the bytes, no access is outside the two buffers.

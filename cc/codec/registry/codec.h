@@ -11,24 +11,10 @@
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/status.h"
-#include "cc/codec/stream/params.h"
+#include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain {
-
-// See PlaneEncoder for the two steps.
-class StreamEncoder {
- public:
-  virtual ~StreamEncoder() = default;
-
-  // How much scratch memory is worth giving to Encode.
-  virtual size_t scratch_bytes() const = 0;
-  virtual Status Encode(const void* x, uint8_t* scratch, size_t scratch_bytes,
-                        const ParallelFor& parallel) = 0;
-  virtual size_t total_bytes() const = 0;  // valid after Encode
-  virtual const EncodeStats& stats() const = 0;
-  virtual Status Write(uint8_t* stream, const ParallelFor& parallel) = 0;
-};
 
 // Null when the id is not a codec of this library.
 std::unique_ptr<StreamEncoder> MakeEncoder(CodecId id,

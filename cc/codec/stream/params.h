@@ -32,6 +32,14 @@ struct EncodeStats {
   int64_t nonzero = 0;
   double sum = 0;
   double sum_sq = 0;
+
+  // of: what has these fields.
+  template <class Sums>
+  void Add(const Sums& of) {
+    nonzero += of.nonzero;
+    sum += of.sum;
+    sum_sq += of.sum_sq;
+  }
 };
 
 }  // namespace comptrain

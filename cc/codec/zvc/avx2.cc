@@ -1,9 +1,8 @@
 // zvc with AVX2: eight elements at a time by tables of shuffles.
+#include "cc/codec/common/vector.h"
 #include "cc/codec/zvc/kernels.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-
+#ifdef COMPTRAIN_VECTORS
 namespace comptrain {
 namespace zvc {
 namespace {
@@ -41,36 +40,19 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
-// Bytes between the vector being packed and the one fetched: most of a chunk,
-// so that reading goes on while the packed one is written.
-constexpr int kAhead = 6144;
-
-inline __m256i Load(const void* p) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
-}
-inline void Store(void* p, __m256i v) {
-  _mm256_storeu_si256(static_cast<__m256i*>(p), v);
-}
-inline __m128i Load128(const void* p) {
-  return _mm_loadu_si128(static_cast<const __m128i*>(p));
-}
-inline void Store128(void* p, __m128i v) {
-  _mm_storeu_si128(static_cast<__m128i*>(p), v);
-}
-
 int Count32(const void* x) {
   const char* in = static_cast<const char*>(x);
-  __m256i zeros[4] = {};
+  Ints zeros[4] = {};
   for (int i = 0; i < kChunkValues * 4; i += 128) {
     for (int k = 0; k < 4; ++k) {
-      const __m256i is_zero =
-          _mm256_cmpeq_epi32(Load(in + i + 32 * k), _mm256_setzero_si256());
+      const Ints is_zero =
+          _mm256_cmpeq_epi32(LoadInts(in + i + 32 * k), Ints{});
       zeros[k] = _mm256_sub_epi32(zeros[k], is_zero);
     }
   }
   alignas(32) int lanes[8];
-  Store(lanes, _mm256_add_epi32(_mm256_add_epi32(zeros[0], zeros[1]),
-                                _mm256_add_epi32(zeros[2], zeros[3])));
+  StoreInts(_mm256_add_epi32(_mm256_add_epi32(zeros[0], zeros[1]),
+                                _mm256_add_epi32(zeros[2], zeros[3])), lanes);
   int sum = 0;
   for (int v : lanes) sum += v;
   return kChunkValues - sum;
@@ -78,22 +60,22 @@ int Count32(const void* x) {
 
 int Count16(const void* x) {
   const char* in = static_cast<const char*>(x);
-  __m256i zeros[2] = {};
+  Ints zeros[2] = {};
   for (int i = 0; i < kChunkValues * 2; i += 64) {
     for (int k = 0; k < 2; ++k) {
-      const __m256i is_zero =
-          _mm256_cmpeq_epi16(Load(in + i + 32 * k), _mm256_setzero_si256());
+      const Ints is_zero =
+          _mm256_cmpeq_epi16(LoadInts(in + i + 32 * k), Ints{});
       zeros[k] = _mm256_sub_epi16(zeros[k], is_zero);
     }
   }
   alignas(32) short lanes[16];
-  Store(lanes, _mm256_add_epi16(zeros[0], zeros[1]));
+  StoreInts(_mm256_add_epi16(zeros[0], zeros[1]), lanes);
   int sum = 0;
   for (short v : lanes) sum += v;
   return kChunkValues - sum;
 }
 
-inline __m256i Indices(const uint8_t* bytes) {
+inline Ints Indices(const uint8_t* bytes) {
   return _mm256_cvtepi8_epi32(
       _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
 }
@@ -106,11 +88,11 @@ void Pack32(const void* x, uint32_t* mask, void* values) {
     _mm_prefetch(in + kAhead + 64, _MM_HINT_T0);
     uint32_t bits = 0;
     for (int k = 0; k < 4; ++k) {
-      const __m256i v = Load(in);
-      const __m256i is_zero = _mm256_cmpeq_epi32(v, _mm256_setzero_si256());
+      const Ints v = LoadInts(in);
+      const Ints is_zero = _mm256_cmpeq_epi32(v, Ints{});
       const unsigned m =
           ~_mm256_movemask_ps(_mm256_castsi256_ps(is_zero)) & 0xff;
-      Store(out, _mm256_permutevar8x32_epi32(v, Indices(kTables.pack[m])));
+      StoreInts(_mm256_permutevar8x32_epi32(v, Indices(kTables.pack[m])), out);
       out += 4 * __builtin_popcount(m);
       bits |= m << (8 * k);
       in += 32;
@@ -126,16 +108,16 @@ void Pack16(const void* x, uint32_t* mask, void* values) {
     _mm_prefetch(in + kAhead, _MM_HINT_T0);
     __m128i v[4], is_zero[4];
     for (int k = 0; k < 4; ++k) {
-      v[k] = Load128(in + 16 * k);
+      v[k] = LoadHalf(in + 16 * k);
       is_zero[k] = _mm_cmpeq_epi16(v[k], _mm_setzero_si128());
     }
-    const __m256i zeros = _mm256_set_m128i(
+    const Ints zeros = _mm256_set_m128i(
         _mm_packs_epi16(is_zero[2], is_zero[3]),
         _mm_packs_epi16(is_zero[0], is_zero[1]));
     const uint32_t bits = ~static_cast<uint32_t>(_mm256_movemask_epi8(zeros));
     for (int k = 0; k < 4; ++k) {
       const unsigned m = bits >> (8 * k) & 0xff;
-      Store128(out, _mm_shuffle_epi8(v[k], Load128(kTables.pack16[m])));
+      StoreHalf(_mm_shuffle_epi8(v[k], LoadHalf(kTables.pack16[m])), out);
       out += 2 * __builtin_popcount(m);
     }
     mask[w] = bits;
@@ -149,9 +131,9 @@ void Unpack32(const uint32_t* mask, const void* values, void* out) {
   for (int w = 0; w < kMaskWords; ++w) {
     for (int k = 0; k < 4; ++k) {
       const unsigned m = mask[w] >> (8 * k) & 0xff;
-      const __m256i index = Indices(kTables.unpack[m]);  // negative: zero
-      const __m256i v = _mm256_permutevar8x32_epi32(Load(in), index);
-      Store(to, _mm256_andnot_si256(_mm256_srai_epi32(index, 31), v));
+      const Ints index = Indices(kTables.unpack[m]);  // negative: zero
+      const Ints v = _mm256_permutevar8x32_epi32(LoadInts(in), index);
+      StoreInts(_mm256_andnot_si256(_mm256_srai_epi32(index, 31), v), to);
       in += 4 * __builtin_popcount(m);
       to += 32;
     }
@@ -164,30 +146,28 @@ void Unpack16(const uint32_t* mask, const void* values, void* out) {
   for (int w = 0; w < kMaskWords; ++w) {
     for (int k = 0; k < 4; ++k) {
       const unsigned m = mask[w] >> (8 * k) & 0xff;
-      Store128(to, _mm_shuffle_epi8(Load128(in), Load128(kTables.unpack16[m])));
+      StoreHalf(_mm_shuffle_epi8(LoadHalf(in), LoadHalf(kTables.unpack16[m])), to);
       in += 2 * __builtin_popcount(m);
       to += 16;
     }
   }
 }
 
-}  // namespace
-
-const ChunkKernels* Avx2ChunkKernels() {
+const ChunkKernels* Table() {
   static const ChunkKernels kernels = {
       {Count16, Count32}, {Pack16, Pack32}, {Unpack16, Unpack32}, CountOnes};
   return &kernels;
 }
 
+}  // namespace
 }  // namespace zvc
 }  // namespace comptrain
-
-#else
+#endif
 
 namespace comptrain {
 namespace zvc {
-const ChunkKernels* Avx2ChunkKernels() { return nullptr; }
+
+const ChunkKernels* Avx2ChunkKernels() { return COMPTRAIN_IF_VECTORS(Table()); }
+
 }  // namespace zvc
 }  // namespace comptrain
-
-#endif

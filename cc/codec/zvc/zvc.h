@@ -14,37 +14,16 @@
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/status.h"
-#include "cc/codec/stream/params.h"
+#include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain {
 
-// Encodes in two steps, so that the caller allocates the stream exactly:
-//
-//   ZvcEncoder enc(params, isa);
-//   Status s = enc.Encode(x, parallel);  // counts
-//   allocate enc.total_bytes();
-//   enc.Write(stream, parallel);
-//
-// Counting only reads, so reading x a second time is faster than writing the
-// values to scratch memory and copying them, and needs no scratch memory.
-class ZvcEncoder {
- public:
-  explicit ZvcEncoder(const EncodeParams& params, Isa isa = Isa::kBest);
-  ~ZvcEncoder();
-
-  // x: n elements, host, owned by the caller, alive and unchanged until Write
-  // returns.
-  Status Encode(const void* x, const ParallelFor& parallel);
-  size_t total_bytes() const;  // valid after Encode
-  int64_t nonzero() const;     // elements whose bits are not all zero
-  // stream: total_bytes() bytes, host; every byte of it is written.
-  Status Write(uint8_t* stream, const ParallelFor& parallel);
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
+// Encode only counts, and needs no scratch memory: reading x a second time is faster
+// than writing the values and copying them. The sums of stats() are what a sample
+// says.
+std::unique_ptr<StreamEncoder> MakeZvcEncoder(const EncodeParams& params,
+                                              Isa isa = Isa::kBest);
 
 size_t ZvcMaxBytes(int64_t n, DType dtype);
 

@@ -21,11 +21,11 @@ Bytes Encode(const Bytes& x, DType dtype, int64_t n, Isa isa,
   EncodeParams p;
   p.dtype = dtype;
   p.n = n;
-  ZvcEncoder encoder(p, isa);
-  Status s = encoder.Encode(x.data(), parallel);
+  const auto encoder = MakeZvcEncoder(p, isa);
+  Status s = encoder->Encode(x.data(), nullptr, 0, parallel);
   CHECK_MSG(s.ok(), s.message);
-  Bytes stream(encoder.total_bytes(), 0x55);
-  s = encoder.Write(stream.data(), parallel);
+  Bytes stream(encoder->total_bytes(), 0x55);
+  s = encoder->Write(stream.data(), parallel);
   CHECK_MSG(s.ok(), s.message);
   CHECK(stream.size() <= ZvcMaxBytes(n, dtype));
   return stream;
@@ -157,13 +157,16 @@ void TestBadArguments() {
   EncodeParams p;
   p.n = 10;
   float x[10] = {};
-  CHECK(!ZvcEncoder(p).Encode(nullptr, SerialFor).ok());
-  CHECK(!ZvcEncoder(p).Write(nullptr, SerialFor).ok());
+  const auto encode = [&p](const float* x) {
+    return MakeZvcEncoder(p)->Encode(x, nullptr, 0, SerialFor);
+  };
+  CHECK(!encode(nullptr).ok());
+  CHECK(!MakeZvcEncoder(p)->Write(nullptr, SerialFor).ok());
   p.channels = 3;
-  CHECK(ZvcEncoder(p).Encode(x, SerialFor).code == Code::kInvalidArgument);
+  CHECK(encode(x).code == Code::kInvalidArgument);
   p.channels = 1;
   p.n = -1;
-  CHECK(ZvcEncoder(p).Encode(x, SerialFor).code == Code::kInvalidArgument);
+  CHECK(encode(x).code == Code::kInvalidArgument);
 }
 
 }  // namespace
