@@ -57,4 +57,6 @@ def test_files_are_read_in_one_sitting():
 def test_folders_are_taken_in_at_a_glance():
     for folder in {p.parent for p in sources("cc")}:
         files = [p for p in folder.iterdir() if p.is_file()]
-        assert len(files) <= MOST_FILES, f"{folder.relative_to(ROOT)} has {len(files)} files: split it by idea"
+        assert len(files) <= MOST_FILES, (
+            f"{folder.relative_to(ROOT)} has {len(files)} files: split it by idea"
+        )
