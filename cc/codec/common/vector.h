@@ -8,6 +8,9 @@
 // of 32 bits unless a name says otherwise; a Mask, a truth value an element.
 // Integers add, shift and compare by intrinsics; & | ^ ~ take any.
 //
+// A source defines COMPTRAIN_SET, its set as it is in the names of functions, and
+// includes what defines them: COMPTRAIN_NAME(PoolKernels, ) is PoolKernelsAvx2.
+//
 // All is static, or in unnamed namespaces where it is included: the linker must
 // not give copies for a wide set to others.
 #ifndef TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_H_
@@ -18,6 +21,11 @@
 #elif defined(__AVX2__) && defined(__BMI2__) && defined(__F16C__)
 #include "cc/codec/common/vector_avx2.h"
 #endif
+
+#define COMPTRAIN_JOIN(before, set, after) before##set##after
+#define COMPTRAIN_JOINED(before, set, after) COMPTRAIN_JOIN(before, set, after)
+#define COMPTRAIN_NAME(before, after) \
+  COMPTRAIN_JOINED(before, COMPTRAIN_SET, after)
 
 #ifdef COMPTRAIN_VECTORS
 #define COMPTRAIN_IF_VECTORS(value) (value)

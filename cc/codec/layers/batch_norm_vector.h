@@ -31,4 +31,12 @@ struct VectorFloats {
 }  // namespace comptrain
 #endif
 
+namespace comptrain {
+
+const BatchNormKernels* COMPTRAIN_NAME(BatchNormKernels, )() {
+  return COMPTRAIN_IF_VECTORS(MakeBatchNormKernels<VectorFloats>());
+}
+
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_VECTOR_H_

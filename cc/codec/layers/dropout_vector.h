@@ -47,4 +47,12 @@ struct VectorWords {
 }  // namespace comptrain
 #endif
 
+namespace comptrain {
+
+DrawBits COMPTRAIN_NAME(DrawBits, )() {
+  return COMPTRAIN_IF_VECTORS(DrawBitsOf<VectorWords>);
+}
+
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_VECTOR_H_

@@ -1,11 +1,3 @@
+#define COMPTRAIN_SET Avx2
 #include "cc/codec/masks/bitmask_vector.h"
 #include "cc/codec/masks/pool_vector.h"
-
-namespace comptrain {
-
-const BitmaskKernels* BitmaskKernelsAvx2() {
-  return COMPTRAIN_IF_VECTORS(BitmaskTable());
-}
-const PoolKernels* PoolKernelsAvx2() { return COMPTRAIN_IF_VECTORS(PoolTable()); }
-
-}  // namespace comptrain

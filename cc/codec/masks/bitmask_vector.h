@@ -86,4 +86,12 @@ const BitmaskKernels* BitmaskTable() {
 }  // namespace comptrain
 #endif
 
+namespace comptrain {
+
+const BitmaskKernels* COMPTRAIN_NAME(BitmaskKernels, )() {
+  return COMPTRAIN_IF_VECTORS(BitmaskTable());
+}
+
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_VECTOR_H_

@@ -384,4 +384,12 @@ const PoolKernels* PoolTable() {
 #undef V
 #endif
 
+namespace comptrain {
+
+const PoolKernels* COMPTRAIN_NAME(PoolKernels, )() {
+  return COMPTRAIN_IF_VECTORS(PoolTable());
+}
+
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_MASKS_POOL_VECTOR_H_

@@ -253,4 +253,15 @@ TileKernels SelectKernelsOf(EncodeTileFn encode, DType dtype, Coding coding) {
 #undef V
 #endif
 
+namespace comptrain {
+namespace plane {
+
+TileKernels COMPTRAIN_NAME(, Kernels)(DType dtype, Coding coding) {
+  return COMPTRAIN_IF_VECTORS(SelectKernelsOf(
+      COMPTRAIN_NAME(, Encoder)(dtype, coding), dtype, coding));
+}
+
+}  // namespace plane
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_PLANE_DECODE_VECTOR_H_

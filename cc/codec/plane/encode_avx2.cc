@@ -1,11 +1,2 @@
+#define COMPTRAIN_SET Avx2
 #include "cc/codec/plane/encode_vector.h"
-
-namespace comptrain {
-namespace plane {
-
-EncodeTileFn Avx2Encoder(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(SelectEncoder(dtype, coding));
-}
-
-}  // namespace plane
-}  // namespace comptrain

@@ -1,11 +1,2 @@
+#define COMPTRAIN_SET Avx512
 #include "cc/codec/plane/encode_vector.h"
-
-namespace comptrain {
-namespace plane {
-
-EncodeTileFn Avx512Encoder(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(SelectEncoder(dtype, coding));
-}
-
-}  // namespace plane
-}  // namespace comptrain

@@ -395,4 +395,14 @@ EncodeTileFn SelectEncoder(DType dtype, Coding coding) {
 #undef V
 #endif
 
+namespace comptrain {
+namespace plane {
+
+EncodeTileFn COMPTRAIN_NAME(, Encoder)(DType dtype, Coding coding) {
+  return COMPTRAIN_IF_VECTORS(SelectEncoder(dtype, coding));
+}
+
+}  // namespace plane
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_PLANE_ENCODE_VECTOR_H_

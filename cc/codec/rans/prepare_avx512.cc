@@ -1,11 +1,2 @@
+#define COMPTRAIN_SET Avx512
 #include "cc/codec/rans/prepare_vector.h"
-
-namespace comptrain {
-namespace rans {
-
-PrepareFn Avx512Prepare(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(SelectPrepare(dtype, coding));
-}
-
-}  // namespace rans
-}  // namespace comptrain

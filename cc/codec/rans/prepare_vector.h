@@ -337,4 +337,14 @@ PrepareFn SelectPrepare(DType dtype, Coding coding) {
 #undef V
 #endif
 
+namespace comptrain {
+namespace rans {
+
+PrepareFn COMPTRAIN_NAME(, Prepare)(DType dtype, Coding coding) {
+  return COMPTRAIN_IF_VECTORS(SelectPrepare(dtype, coding));
+}
+
+}  // namespace rans
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_RANS_PREPARE_VECTOR_H_

@@ -1,9 +1,2 @@
+#define COMPTRAIN_SET Avx2
 #include "cc/codec/statistics/gradient_stats_vector.h"
-
-namespace comptrain {
-
-const StatsKernels* StatsKernelsAvx2() {
-  return COMPTRAIN_IF_VECTORS(StatsTable());
-}
-
-}  // namespace comptrain

@@ -1,9 +1,2 @@
+#define COMPTRAIN_SET Avx512
 #include "cc/codec/statistics/gradient_stats_vector.h"
-
-namespace comptrain {
-
-const StatsKernels* StatsKernelsAvx512() {
-  return COMPTRAIN_IF_VECTORS(StatsTable());
-}
-
-}  // namespace comptrain

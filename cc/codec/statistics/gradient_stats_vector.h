@@ -59,4 +59,12 @@ const StatsKernels* StatsTable() {
 #undef V
 #endif
 
+namespace comptrain {
+
+const StatsKernels* COMPTRAIN_NAME(StatsKernels, )() {
+  return COMPTRAIN_IF_VECTORS(StatsTable());
+}
+
+}  // namespace comptrain
+
 #endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_VECTOR_H_
