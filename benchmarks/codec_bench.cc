@@ -82,10 +82,9 @@ Tensor ReadTensor(const std::string& path) {
 // density: of non-zeros; 0: what ReLU leaves.
 Tensor GenerateTensor(int64_t pixels, int64_t channels, double density = 0) {
   Tensor t;
-  t.name = density > 0
-               ? "density " + std::to_string(density).substr(0, 4)
-               : "relu(N(0,1)) [" + std::to_string(pixels) + "," +
-                     std::to_string(channels) + "]";
+  t.name = density > 0 ? "density " + std::to_string(density).substr(0, 4)
+                       : "relu(N(0,1)) [" + std::to_string(pixels) + "," +
+                             std::to_string(channels) + "]";
   t.channels = channels;
   t.values.resize(pixels * channels);
   std::mt19937 random(1);
@@ -158,19 +157,17 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
   params.dtype = o.dtype;
   params.n = n;
   params.channels = t.channels;
-  params.eb = static_cast<float>(
-      o.eb_sigma * comptrain::SampleSigma(x.data(), o.dtype, n));
+  params.eb = static_cast<float>(o.eb_sigma *
+                                 comptrain::SampleSigma(x.data(), o.dtype, n));
   params.mid_rise = o.mid_rise;
   params.dither = o.dither;
-  const bool mask_kept =
-      o.mid_rise || o.dither || comptrain::IsLossless(codec);
+  const bool mask_kept = o.mid_rise || o.dither || comptrain::IsLossless(codec);
   Buffer scratch(comptrain::MakeEncoder(codec, params)->scratch_bytes() + 1);
-  Buffer stream(
-      std::max({comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
-                comptrain::RansMaxBytes(n, t.channels, o.dtype),
-                comptrain::ZvcMaxBytes(n, o.dtype)}));
-  const double copy = MedianSeconds(
-      o, [&] { std::memcpy(y.data(), x.data(), bytes); });
+  Buffer stream(std::max({comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
+                          comptrain::RansMaxBytes(n, t.channels, o.dtype),
+                          comptrain::ZvcMaxBytes(n, o.dtype)}));
+  const double copy =
+      MedianSeconds(o, [&] { std::memcpy(y.data(), x.data(), bytes); });
   const double gb = bytes / 1e9;
   const struct {
     Isa isa;
@@ -183,8 +180,8 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
     size_t total = 0;
     const double compress = MedianSeconds(o, [&] {
       const auto encoder = comptrain::MakeEncoder(codec, params, set.isa);
-      Require(encoder->Encode(x.data(), scratch.data(), scratch.size(),
-                              SerialFor));
+      Require(
+          encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
       total = encoder->total_bytes();
       Require(encoder->Write(stream.data(), SerialFor));
     });
@@ -217,7 +214,7 @@ Options Parse(int argc, char** argv) {
       o.repeats = std::max(1, std::atoi(value.c_str()));
       ++i;
     } else if (a == "--dtype") {
-      o.dtype = value == "bf16" ? DType::kBF16
+      o.dtype = value == "bf16"  ? DType::kBF16
                 : value == "f16" ? DType::kF16
                                  : DType::kF32;
       ++i;

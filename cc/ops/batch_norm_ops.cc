@@ -30,8 +30,7 @@ REGISTER_OP("Comptrain>BatchNormGrad")
           c->RankKnown(dy) ? c->Dim(dy, -1) : c->UnknownDim();
       for (int i = 2; i < 5; ++i) {
         TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &vector));
-        TF_RETURN_IF_ERROR(
-            c->Merge(channels, c->Dim(vector, 0), &channels));
+        TF_RETURN_IF_ERROR(c->Merge(channels, c->Dim(vector, 0), &channels));
       }
       c->set_output(0, c->input(1));
       c->set_output(1, c->Vector(channels));

@@ -1,5 +1,5 @@
-// What needs no warp: functions of an item's number, an item a GPU thread. For CUDA
-// sources.
+// What needs no warp: functions of an item's number, an item a GPU thread. For
+// CUDA sources.
 #ifndef TF_COMPTRAIN_CC_CODEC_COMMON_GPU_ITEMS_H_
 #define TF_COMPTRAIN_CC_CODEC_COMMON_GPU_ITEMS_H_
 
@@ -26,11 +26,12 @@ __global__ void __launch_bounds__(kItemThreads) RunItems(F f, int64_t n) {
 
 // f(0), ..., f(n - 1), in no order.
 template <class F>
-Status ForItems(const char* what, int64_t n, const F& f, CUstream_st* cuda_stream) {
+Status ForItems(const char* what, int64_t n, const F& f,
+                CUstream_st* cuda_stream) {
   if (n <= 0) return {};
   return Launch("GPU kernels", what, RunItems<F>,
-                std::min(kMostBlocks, CeilDiv(n, kItemThreads)),
-                kItemThreads, 0, cuda_stream, f, n);
+                std::min(kMostBlocks, CeilDiv(n, kItemThreads)), kItemThreads,
+                0, cuda_stream, f, n);
 }
 
 // As ForItems, f made by make(T()) for the storage type.
@@ -46,8 +47,9 @@ Status ForTypedItems(const char* what, DType dtype, int64_t n, const Make& make,
 
 constexpr int64_t kReduceRows = 32;
 
-// rows x columns of sums to ceil(rows / kReduceRows) x columns, until one row is
-// left. Item: an element of the result. A fixed order: the same bits every time.
+// rows x columns of sums to ceil(rows / kReduceRows) x columns, until one row
+// is left. Item: an element of the result. A fixed order: the same bits every
+// time.
 template <class Sum>
 struct ReduceRows {
   const Sum* from;

@@ -14,7 +14,8 @@ namespace comptrain {
 namespace gpu {
 
 static __device__ inline int WarpSum(int v) {
-  for (int d = kWarpLanes / 2; d > 0; d /= 2) v += __shfl_xor_sync(kAllLanes, v, d);
+  for (int d = kWarpLanes / 2; d > 0; d /= 2)
+    v += __shfl_xor_sync(kAllLanes, v, d);
   return v;
 }
 
@@ -53,16 +54,17 @@ static Status Launch(const char* who, const char* what,
                      const Arguments&... arguments) {
   // More than that has to be asked for.
   if (shared_bytes > 48 << 10) {
-    const Status s = CheckCuda(
-        who,
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(shared_bytes)),
-        what);
+    const Status s =
+        CheckCuda(who,
+                  cudaFuncSetAttribute(
+                      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                      static_cast<int>(shared_bytes)),
+                  what);
     if (!s.ok()) return s;
   }
   if (launch_observer) launch_observer(what, false, cuda_stream);
-  Start(kernel, static_cast<unsigned>(blocks), threads, shared_bytes, cuda_stream,
-        arguments...);
+  Start(kernel, static_cast<unsigned>(blocks), threads, shared_bytes,
+        cuda_stream, arguments...);
   if (launch_observer) launch_observer(what, true, cuda_stream);
   return CheckCuda(who, cudaGetLastError(), what);
 }

@@ -77,7 +77,8 @@ COMPTRAIN_HD static inline uint16_t FloatToF16(float x) {
 }
 
 // Element i of an array of any dtype.
-COMPTRAIN_HD static inline float LoadFloat(const void* x, DType dtype, int64_t i) {
+COMPTRAIN_HD static inline float LoadFloat(const void* x, DType dtype,
+                                           int64_t i) {
   const uint8_t* p = static_cast<const uint8_t*>(x);
   if (dtype == DType::kF32) {
     float f;
@@ -89,7 +90,8 @@ COMPTRAIN_HD static inline float LoadFloat(const void* x, DType dtype, int64_t i
   return dtype == DType::kBF16 ? BF16ToFloat(h) : F16ToFloat(h);
 }
 
-COMPTRAIN_HD static inline void StoreFloat(float f, DType dtype, void* out, int64_t i) {
+COMPTRAIN_HD static inline void StoreFloat(float f, DType dtype, void* out,
+                                           int64_t i) {
   uint8_t* p = static_cast<uint8_t*>(out);
   if (dtype == DType::kF32) {
     std::memcpy(p + 4 * i, &f, sizeof f);
@@ -113,8 +115,12 @@ COMPTRAIN_HD static inline float ToFloat(BF16 v) { return BF16ToFloat(v.bits); }
 COMPTRAIN_HD static inline float ToFloat(F16 v) { return F16ToFloat(v.bits); }
 
 COMPTRAIN_HD static inline void FromFloat(float v, float* out) { *out = v; }
-COMPTRAIN_HD static inline void FromFloat(float v, BF16* out) { out->bits = FloatToBF16(v); }
-COMPTRAIN_HD static inline void FromFloat(float v, F16* out) { out->bits = FloatToF16(v); }
+COMPTRAIN_HD static inline void FromFloat(float v, BF16* out) {
+  out->bits = FloatToBF16(v);
+}
+COMPTRAIN_HD static inline void FromFloat(float v, F16* out) {
+  out->bits = FloatToF16(v);
+}
 
 // Calls f with a value of the storage type of dtype: f(float()), f(BF16()) or
 // f(F16()). The value only carries the type.

@@ -14,9 +14,9 @@ double Value(unsigned bits, int fraction_bits, int bias) {
   const unsigned fraction = magnitude & ((1u << fraction_bits) - 1);
   const double significand =
       exponent == 0 ? fraction : fraction + (1u << fraction_bits);
-  const double v = std::ldexp(
-      significand, static_cast<int>(exponent == 0 ? 1 : exponent) - bias -
-                       fraction_bits);
+  const double v =
+      std::ldexp(significand, static_cast<int>(exponent == 0 ? 1 : exponent) -
+                                  bias - fraction_bits);
   return bits & 0x8000 ? -v : v;
 }
 

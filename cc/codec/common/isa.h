@@ -20,7 +20,8 @@ bool BuiltForAvx512();
 template <class T>
 static inline T ForIsa(Isa isa, T scalar, T avx2, T avx512) {
   const bool best = isa == Isa::kBest;
-  if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512)) return avx512;
+  if ((best || isa == Isa::kAvx512) && IsaAvailable(Isa::kAvx512))
+    return avx512;
   if ((best || isa == Isa::kAvx2) && IsaAvailable(Isa::kAvx2)) return avx2;
   return scalar;
 }

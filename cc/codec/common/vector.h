@@ -1,15 +1,17 @@
-// The widest vectors that a source is compiled for, under one set of names: loops
-// are written once over them. For sources named avx2.cc, avx512.cc, *_avx2.cc and
+// The widest vectors that a source is compiled for, under one set of names:
+// loops are written once over them. For sources named avx2.cc, avx512.cc,
+// *_avx2.cc and
 // *_avx512.cc; COMPTRAIN_VECTORS is defined where the compiler has the set,
 // and COMPTRAIN_IF_VECTORS(kernels) stands for {} where it has not.
 //
 // COMPTRAIN_V(add_ps) is the intrinsic of this name. Types and functions with
-// another name are in vector_avx2.h and, alike, in vector_avx512.h: Floats and Ints,
-// of 32 bits unless a name says otherwise; a Mask, a truth value an element.
-// Integers add, shift and compare by intrinsics; & | ^ ~ take any.
+// another name are in vector_avx2.h and, alike, in vector_avx512.h: Floats and
+// Ints, of 32 bits unless a name says otherwise; a Mask, a truth value an
+// element. Integers add, shift and compare by intrinsics; & | ^ ~ take any.
 //
-// A source defines COMPTRAIN_SET, its set as it is in the names of functions, and
-// includes what defines them: COMPTRAIN_NAME(PoolKernels, ) is PoolKernelsAvx2.
+// A source defines COMPTRAIN_SET, its set as it is in the names of functions,
+// and includes what defines them: COMPTRAIN_NAME(PoolKernels, ) is
+// PoolKernelsAvx2.
 //
 // All is static, or in unnamed namespaces where it is included: the linker must
 // not give copies for a wide set to others.
@@ -44,7 +46,9 @@ static inline Ints All8(int v) {
 
 }  // namespace comptrain
 #else  // no kernels for a machine without the set; the arguments are not read
-#define COMPTRAIN_IF_VECTORS(value) {}
+#define COMPTRAIN_IF_VECTORS(value) \
+  {                                 \
+  }
 #endif
 
 #endif  // TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_H_

@@ -39,12 +39,9 @@ static inline HalfInts High(Ints v) { return _mm256_extracti128_si256(v, 1); }
 
 static inline Floats Load(const float* p) { return _mm256_loadu_ps(p); }
 static inline Floats Load(const BF16* p) {
-  return AsFloats(
-      _mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadHalf(p)), 16));
+  return AsFloats(_mm256_slli_epi32(_mm256_cvtepu16_epi32(LoadHalf(p)), 16));
 }
-static inline Floats Load(const F16* p) {
-  return _mm256_cvtph_ps(LoadHalf(p));
-}
+static inline Floats Load(const F16* p) { return _mm256_cvtph_ps(LoadHalf(p)); }
 
 static inline void Store(Floats v, float* p) { _mm256_storeu_ps(p, v); }
 static inline void Store(Floats v, BF16* p) {
@@ -72,9 +69,7 @@ static inline Mask Compare(Floats a, Floats b) {
   return AsInts(_mm256_cmp_ps(a, b, kPredicate));
 }
 static inline Mask Greater(Ints a, Ints b) { return _mm256_cmpgt_epi32(a, b); }
-static inline Mask NotZero(Ints v) {
-  return ~_mm256_cmpeq_epi32(v, __m256i{});
-}
+static inline Mask NotZero(Ints v) { return ~_mm256_cmpeq_epi32(v, __m256i{}); }
 static inline bool Any(Mask m) { return !_mm256_testz_si256(m, m); }
 // A bit an element.
 static inline uint32_t BitsOf(Mask m) {
@@ -87,9 +82,7 @@ static inline Mask MaskOf(uint32_t bits) {
 }
 // v where the mask says so, else 0.
 static inline Ints Keep(Ints v, Mask m) { return v & m; }
-static inline Floats Keep(Floats v, Mask m) {
-  return AsFloats(AsInts(v) & m);
-}
+static inline Floats Keep(Floats v, Mask m) { return AsFloats(AsInts(v) & m); }
 static inline Floats Choose(Mask m, Floats then, Floats otherwise) {
   return _mm256_blendv_ps(otherwise, then, AsFloats(m));
 }
@@ -113,9 +106,8 @@ static inline Ints IncrementNotZero16(Ints v, Ints of) {
 }
 // v where the bits are set, else 0.
 static inline Ints KeepBits16(Ints v, uint32_t bits) {
-  const Ints bit =
-      _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048,
-                        4096, 8192, 16384, INT16_MIN);
+  const Ints bit = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512,
+                                     1024, 2048, 4096, 8192, 16384, INT16_MIN);
   const Ints all = _mm256_set1_epi16(static_cast<int16_t>(bits));
   return v & _mm256_cmpeq_epi16(all & bit, bit);
 }
@@ -136,8 +128,8 @@ static inline Doubles HighDoubles(Floats v) {
   return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
 }
 
-// The sums of values l and l + 16, of l and l + 8, ... of 32: s[k] has those from
-// 8 k on.
+// The sums of values l and l + 16, of l and l + 8, ... of 32: s[k] has those
+// from 8 k on.
 static inline float FoldLanes(const Floats s[4]) {
   const __m256 s8 = (s[0] + s[2]) + (s[1] + s[3]);
   const __m128 s4 = _mm256_castps256_ps128(s8) + _mm256_extractf128_ps(s8, 1);

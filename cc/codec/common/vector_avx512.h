@@ -1,5 +1,5 @@
-// Vectors of AVX-512 (BW, VL, DQ, VBMI, VBMI2): see vector.h. Conversions give the
-// bits of half.h.
+// Vectors of AVX-512 (BW, VL, DQ, VBMI, VBMI2): see vector.h. Conversions give
+// the bits of half.h.
 #ifndef TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX512_H_
 #define TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX512_H_
 
@@ -105,8 +105,8 @@ static inline Ints Decrement(Ints v, Mask m) {
 
 // level, less half of the sign of q.
 static inline Floats LessHalfSign(Floats level, Ints q) {
-  const Ints half = (q & _mm512_set1_epi32(INT32_MIN)) |
-                    AsInts(_mm512_set1_ps(0.5f));
+  const Ints half =
+      (q & _mm512_set1_epi32(INT32_MIN)) | AsInts(_mm512_set1_ps(0.5f));
   return _mm512_mask_sub_ps(level, NotZero(q), level, AsFloats(half));
 }
 
@@ -136,8 +136,8 @@ static inline Doubles HighDoubles(Floats v) {
   return _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));
 }
 
-// The sums of values l and l + 16, of l and l + 8, ... of 32: s[k] has those from
-// 16 k on.
+// The sums of values l and l + 16, of l and l + 8, ... of 32: s[k] has those
+// from 16 k on.
 static inline float FoldLanes(const Floats s[2]) {
   const __m512 s16 = s[0] + s[1];
   const __m256 s8 =

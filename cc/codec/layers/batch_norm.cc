@@ -194,8 +194,7 @@ Status Gradient<Source>::SumAll(Sums* total) const {
   const int64_t ranges = source_.ranges();
   const int64_t n_blocks = Blocks(source_.n(), ranges, columns_);
   std::vector<Sums> blocks(n_blocks, Sums(columns_));
-  const int64_t cost =
-      Source::kCyclesPerRange * CeilDiv(ranges, n_blocks);
+  const int64_t cost = Source::kCyclesPerRange * CeilDiv(ranges, n_blocks);
   const Status s = source_.Run(
       parallel_, n_blocks, cost,
       [&](int64_t begin, int64_t end, FirstFailure* failure) {
@@ -218,13 +217,11 @@ void Gradient<Source>::SumBlock(const std::vector<float>& mean, int64_t begin,
                                 int64_t end, FirstFailure* failure,
                                 Sums* sums) const {
   const auto add_sums = kernels_.add_sums[type_];
-  source_.ForStrips(
-      begin, end, failure, [&](const Strip& strip) {
-        ForPanels(strip, [&](const BatchNormPanel& p, int64_t j, int64_t) {
-          add_sums(p, mean.data() + j, sums->dy.data() + j,
-                   sums->dyx.data() + j);
-        });
-      });
+  source_.ForStrips(begin, end, failure, [&](const Strip& strip) {
+    ForPanels(strip, [&](const BatchNormPanel& p, int64_t j, int64_t) {
+      add_sums(p, mean.data() + j, sums->dy.data() + j, sums->dyx.data() + j);
+    });
+  });
 }
 
 template <class Source>
@@ -241,16 +238,15 @@ Status Gradient<Source>::WriteDx(const Sums& total, uint8_t* dx) const {
   return source_.Run(
       parallel_, source_.ranges(), Source::kCyclesPerRange,
       [&](int64_t begin, int64_t end, FirstFailure* failure) {
-        source_.ForStrips(
-            begin, end, failure, [&](const Strip& strip) {
-              ForPanels(strip, [&](const BatchNormPanel& p, int64_t j,
-                                   int64_t offset) {
-                gradient(p,
-                         {mean.data() + j, slope.data() + j, shift.data() + j,
-                          scale.data() + j},
-                         dx + offset * item_);
-              });
-            });
+        source_.ForStrips(begin, end, failure, [&](const Strip& strip) {
+          ForPanels(strip,
+                    [&](const BatchNormPanel& p, int64_t j, int64_t offset) {
+                      gradient(p,
+                               {mean.data() + j, slope.data() + j,
+                                shift.data() + j, scale.data() + j},
+                               dx + offset * item_);
+                    });
+        });
       });
 }
 
@@ -261,11 +257,12 @@ uint32_t HeaderChannels(const uint8_t* stream) {
 }
 
 Status CheckArguments(const void* dy, const BatchNormChannels& of, int64_t n,
-                      const void* dx, const float* dgamma,
-                      const float* dbeta) {
+                      const void* dx, const float* dgamma, const float* dbeta) {
   if (of.channels < 1) {
-    return Status::Invalid("batch normalization: channels must be positive, "
-                           "got " + std::to_string(of.channels));
+    return Status::Invalid(
+        "batch normalization: channels must be positive, "
+        "got " +
+        std::to_string(of.channels));
   }
   if (of.gamma == nullptr || of.mean == nullptr || of.inv_std == nullptr ||
       dgamma == nullptr || dbeta == nullptr ||
@@ -285,8 +282,7 @@ Status GradientFrom(const Source& source, const void* dy,
     std::fill(dbeta, dbeta + of.channels, 0.0f);
     return {};
   }
-  return Gradient<Source>(source, of, dy, parallel, isa)
-      .Run(dx, dgamma, dbeta);
+  return Gradient<Source>(source, of, dy, parallel, isa).Run(dx, dgamma, dbeta);
 }
 
 }  // namespace
@@ -313,8 +309,8 @@ Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
         std::to_string(of.channels) + ", got " +
         std::to_string(HeaderChannels(stream)));
   }
-  return GradientFrom(StreamSource{v, isa}, dy, of, dx, dgamma, dbeta,
-                      parallel, isa);
+  return GradientFrom(StreamSource{v, isa}, dy, of, dx, dgamma, dbeta, parallel,
+                      isa);
 }
 
 Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,

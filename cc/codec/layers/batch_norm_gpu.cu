@@ -24,15 +24,18 @@ Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
                             int64_t channels, const void* dy,
                             const float* gamma, const float* mean,
                             const float* inv_std, void* scratch, void* dx,
-                            float* dgamma, float* dbeta, CUstream_st* cuda_stream) {
+                            float* dgamma, float* dbeta,
+                            CUstream_st* cuda_stream) {
   const int64_t rows = n / channels;
   if (rows == 0) {
     const size_t bytes = sizeof(float) * static_cast<size_t>(channels);
     const Status s = gpu::CheckCuda(
-        "GPU kernels", cudaMemsetAsync(dgamma, 0, bytes, cuda_stream), "clearing");
+        "GPU kernels", cudaMemsetAsync(dgamma, 0, bytes, cuda_stream),
+        "clearing");
     if (!s.ok()) return s;
     return gpu::CheckCuda("GPU kernels",
-                          cudaMemsetAsync(dbeta, 0, bytes, cuda_stream), "clearing");
+                          cudaMemsetAsync(dbeta, 0, bytes, cuda_stream),
+                          "clearing");
   }
   auto* coefficients = static_cast<float*>(scratch);
   auto* sums = reinterpret_cast<BatchNormSum*>(static_cast<uint8_t*>(scratch) +
@@ -43,7 +46,10 @@ Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
       [&](auto type) {
         using T = decltype(type);
         return SumBatchNorm<T>{static_cast<const T*>(x_hat),
-                               static_cast<const T*>(dy), rows, channels, mean,
+                               static_cast<const T*>(dy),
+                               rows,
+                               channels,
+                               mean,
                                sums};
       },
       cuda_stream);
@@ -61,8 +67,11 @@ Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
       [&](auto type) {
         using T = decltype(type);
         return BatchNormDx<T>{static_cast<const T*>(x_hat),
-                              static_cast<const T*>(dy), channels, mean,
-                              coefficients, static_cast<T*>(dx)};
+                              static_cast<const T*>(dy),
+                              channels,
+                              mean,
+                              coefficients,
+                              static_cast<T*>(dx)};
       },
       cuda_stream);
 }

@@ -1,4 +1,5 @@
-// The gradient of batch normalization on a GPU: BatchNormGradientOf of batch_norm.h.
+// The gradient of batch normalization on a GPU: BatchNormGradientOf of
+// batch_norm.h.
 //
 // Every call is asynchronous on cuda_stream, allocates nothing, and returns an
 // error of the CUDA runtime as Status::Invalid. All pointers are to device
@@ -21,7 +22,8 @@ Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
                             int64_t channels, const void* dy,
                             const float* gamma, const float* mean,
                             const float* inv_std, void* scratch, void* dx,
-                            float* dgamma, float* dbeta, CUstream_st* cuda_stream);
+                            float* dgamma, float* dbeta,
+                            CUstream_st* cuda_stream);
 
 }  // namespace comptrain
 

@@ -1,5 +1,5 @@
-// The gradient of batch normalization, from its decoded input, as functions of an
-// item's number, an item a GPU thread. T: float, BF16 or F16.
+// The gradient of batch normalization, from its decoded input, as functions of
+// an item's number, an item a GPU thread. T: float, BF16 or F16.
 #ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_
 #define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_
 
@@ -78,9 +78,10 @@ struct BatchNormDx {
 
   COMPTRAIN_HD void operator()(int64_t i) const {
     const int64_t c = i % channels;
-    const float v = coefficients[c] *
-                    (ToFloat(dy[i]) - coefficients[channels + c] -
-                     (ToFloat(x[i]) - mean[c]) * coefficients[2 * channels + c]);
+    const float v =
+        coefficients[c] *
+        (ToFloat(dy[i]) - coefficients[channels + c] -
+         (ToFloat(x[i]) - mean[c]) * coefficients[2 * channels + c]);
     FromFloat(v, &dx[i]);
   }
 };

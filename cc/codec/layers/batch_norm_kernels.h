@@ -165,7 +165,8 @@ template <class V, class T>
 static void WidenValues(const uint8_t* from, int64_t n, float* to) {
   const T* const values = reinterpret_cast<const T*>(from);
   int64_t i = 0;
-  for (; i + V::kWidth <= n; i += V::kWidth) V::Store(V::Load(values + i), to + i);
+  for (; i + V::kWidth <= n; i += V::kWidth)
+    V::Store(V::Load(values + i), to + i);
   for (; i < n; ++i) to[i] = ToFloat(values[i]);
 }
 

@@ -117,7 +117,8 @@ int64_t Mistakes(const Case& c, const Result& r) {
   const auto norm = [&](int64_t i) {
     const int64_t k = i % channels;
     return (static_cast<double>(LoadFloat(c.x_hat.data(), dtype, i)) -
-            c.mean[k]) * c.inv_std[k];
+            c.mean[k]) *
+           c.inv_std[k];
   };
   // How far x_hat, rounded to dtype, may be from what the gradient reads.
   const auto rounding = [&](int64_t i) {
@@ -164,8 +165,8 @@ void TestGradient(DType dtype, int64_t pixels, int64_t channels,
                   bool mid_rise) {
   const Case c = MakeCase(dtype, pixels, channels, mid_rise);
   const std::string which = "dtype " + std::to_string(static_cast<int>(dtype)) +
-                            " pixels " + std::to_string(pixels) +
-                            " channels " + std::to_string(channels);
+                            " pixels " + std::to_string(pixels) + " channels " +
+                            std::to_string(channels);
   const Result first = Run(c, SerialFor, Isa::kScalar);
   CHECK_MSG(Mistakes(c, first) == 0, which);
   const Result of = RunOf(c, SerialFor, Isa::kScalar);
@@ -224,9 +225,10 @@ void TestArguments() {
   CHECK(Call(c, c.stream, nullptr, &r, SerialFor, Isa::kBest).code ==
         Code::kInvalidArgument);
   const auto of = [&](const void* x_hat, int64_t n) {
-    return BatchNormGradientOf(x_hat, DType::kF32, n, c.dy.data(),
-                               c.channels(), r.dx.data(), r.dgamma.data(),
-                               r.dbeta.data(), SerialFor).code;
+    return BatchNormGradientOf(x_hat, DType::kF32, n, c.dy.data(), c.channels(),
+                               r.dx.data(), r.dgamma.data(), r.dbeta.data(),
+                               SerialFor)
+        .code;
   };
   CHECK(of(c.x_hat.data(), 64 * 32 - 1) == Code::kInvalidArgument);
   CHECK(of(nullptr, 64 * 32) == Code::kInvalidArgument);
@@ -251,11 +253,12 @@ void TestDamage() {
         }
         if (i % 4 == 0) damaged.resize(random() % damaged.size());
         std::unique_ptr<uint8_t[]> out(new uint8_t[c.dy.size()]);
-        const bool decodes =
-            PlaneDecode(damaged.data(), damaged.size(), dtype, c.params.n,
-                        out.get(), SerialFor).ok();
+        const bool decodes = PlaneDecode(damaged.data(), damaged.size(), dtype,
+                                         c.params.n, out.get(), SerialFor)
+                                 .ok();
         // Channels are the caller's business, not damage that decoding meets.
-        if (decodes && std::memcmp(&damaged[16], &c.stream[16], 4) != 0) continue;
+        if (decodes && std::memcmp(&damaged[16], &c.stream[16], 4) != 0)
+          continue;
         rejected += !decodes;
         Result r;
         r.dx.resize(c.dy.size());
@@ -276,8 +279,8 @@ void TestDamage() {
 int main() {
   using namespace comptrain;
   for (const DType dtype : kAllDTypes) {
-    for (const int64_t channels : {1, 3, 16, 24, 32, 40, 64, 144, 160, 1000,
-                                   1056, 2048}) {
+    for (const int64_t channels :
+         {1, 3, 16, 24, 32, 40, 64, 144, 160, 1000, 1056, 2048}) {
       for (const int64_t pixels : {1, 2, 31, 32, 33, 100, 1025}) {
         if (pixels * channels > 300000) continue;
         TestGradient(dtype, pixels, channels, pixels % 2 != 0);

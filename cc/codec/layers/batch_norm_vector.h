@@ -1,4 +1,5 @@
-// A vector of floats as batch_norm_kernels.h takes it, for avx2.cc and avx512.cc.
+// A vector of floats as batch_norm_kernels.h takes it, for avx2.cc and
+// avx512.cc.
 #ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_VECTOR_H_
 #define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_VECTOR_H_
 

@@ -20,7 +20,8 @@ struct DrawParams {
 // Bytes of the mask that are drawn at a time, from two counters each.
 constexpr int kDropoutBytes = 8;
 
-// Bytes [first, first + bytes) of the mask; both are multiples of kDropoutBytes.
+// Bytes [first, first + bytes) of the mask; both are multiples of
+// kDropoutBytes.
 using DrawBits = void (*)(const DrawParams& params, int64_t first,
                           int64_t bytes, uint8_t* bits);
 
@@ -36,9 +37,9 @@ constexpr uint32_t kPhiloxKeyA = 0x9E3779B9u, kPhiloxKeyB = 0xBB67AE85u;
 // DrawBits for V, a vector type: V::Words of V::kWidth 64-bit lanes, with
 // V::All(uint64_t), V::Load(const uint64_t*), V::High(Words), the upper half of
 // each lane, V::Times(Words, Words), of lower halves, V::Xor of three, V::And,
-// V::Greater(Words, Words), a bit a lane, signed, and V::Spread(bits, k): bit i to
-// bit 4 i + k. A word of a counter is the lower half of a lane; what is in the upper
-// one is never looked at.
+// V::Greater(Words, Words), a bit a lane, signed, and V::Spread(bits, k): bit i
+// to bit 4 i + k. A word of a counter is the lower half of a lane; what is in
+// the upper one is never looked at.
 template <class V>
 static void DrawBitsOf(const DrawParams& params, int64_t first, int64_t bytes,
                        uint8_t* bits) {

@@ -35,9 +35,9 @@ Words Reference(Words c, uint32_t key0, uint32_t key1) {
 uint32_t Word(const Philox& p, int64_t i) {
   const uint64_t low = p.counter[0] + static_cast<uint64_t>(i / 4);
   const uint64_t high = p.counter[1] + (low < p.counter[0]);
-  const Words c = {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
-                    static_cast<uint32_t>(high),
-                    static_cast<uint32_t>(high >> 32)}};
+  const Words c = {
+      {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+       static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)}};
   return Reference(c, static_cast<uint32_t>(p.key),
                    static_cast<uint32_t>(p.key >> 32))
       .w[i % 4];
@@ -79,8 +79,7 @@ void TestDraw(const Philox& state) {
 
 // What TensorFlow makes of a word: a mantissa of that many bits, less one.
 float Uniform(uint32_t word, DType dtype) {
-  const int bits =
-      dtype == DType::kBF16 ? 7 : dtype == DType::kF16 ? 10 : 23;
+  const int bits = dtype == DType::kBF16 ? 7 : dtype == DType::kF16 ? 10 : 23;
   return std::ldexp(static_cast<float>(word & ((1u << bits) - 1)), -bits);
 }
 

@@ -12,9 +12,7 @@ namespace {
 struct VectorWords {
   static constexpr int kWidth = comptrain::kWidth / 2;
   using Words = Ints;
-  static Words All(uint64_t v) {
-    return Ints{} + static_cast<int64_t>(v);
-  }
+  static Words All(uint64_t v) { return Ints{} + static_cast<int64_t>(v); }
   static Words Load(const uint64_t* p) { return LoadInts(p); }
   static Words And(Words a, Words b) { return a & b; }
   static uint32_t Spread(uint32_t bits, int k) {

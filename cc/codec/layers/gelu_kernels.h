@@ -20,14 +20,15 @@ const GeluKernels* GeluKernelsScalar();
 const GeluKernels* GeluKernelsAvx2();
 const GeluKernels* GeluKernelsAvx512();
 
-// exp(a) for a <= 0, 1e-38 below -87; NaN stays. Without branches: compilers make
-// vectors of it.
+// exp(a) for a <= 0, 1e-38 below -87; NaN stays. Without branches: compilers
+// make vectors of it.
 static inline float ExpOfNegative(float a) {
   a = a < -87.0f ? -87.0f : a;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: sums have no fraction
   const float shifted = a * 1.44269504f + kRound;
   const float n = shifted - kRound;
-  const float r = (a - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  const float r =
+      (a - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
   p = p * r + 1.0f / 120;
@@ -47,7 +48,8 @@ struct Normal {
 static inline Normal NormalAt(float x) {
   const float z = 0.70710678f * (x < 0 ? -x : x);
   const float phi = ExpOfNegative(-0.5f * (x * x));
-  // exp(z^2) erfc(z) = t q(t), q fitted to a relative error of 5e-8 on [0, 10.5].
+  // exp(z^2) erfc(z) = t q(t), q fitted to a relative error of 5e-8 on
+  // [0, 10.5].
   const float t = 1.0f / (1.0f + 0.5f * z);
   float q = -0.05919356644153595f;
   q = q * t + 0.28518393635749817f;

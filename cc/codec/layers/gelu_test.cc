@@ -82,7 +82,8 @@ void TestAlike(DType dtype, int64_t n) {
   for (const GeluKernels* table : Tables()) {
     Buffer y2(bytes), dx2(bytes);
     table->forward[static_cast<int>(dtype)](x.data(), n, y2.data());
-    table->gradient[static_cast<int>(dtype)](x.data(), n, dy.data(), dx2.data());
+    table->gradient[static_cast<int>(dtype)](x.data(), n, dy.data(),
+                                             dx2.data());
     CHECK(y2 == y);
     CHECK(dx2 == dx);
   }

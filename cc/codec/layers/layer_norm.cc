@@ -15,8 +15,8 @@ const LayerNormKernels& BestKernels() {
                  LayerNormKernelsAvx512)();
 }
 
-// A block of rows has sums of its own: neither so few rows that the sums outweigh
-// them, nor more blocks than this.
+// A block of rows has sums of its own: neither so few rows that the sums
+// outweigh them, nor more blocks than this.
 constexpr int64_t kFewestRows = 32, kMostBlocks = 64;
 
 }  // namespace

@@ -17,8 +17,8 @@ void LayerNorm(const void* x, DType dtype, int64_t rows, int64_t channels,
                const ParallelFor& parallel);
 
 // With g = dy * gamma: dx = (g - mean(g) - x_norm * mean(g * x_norm)) /
-// sqrt(variance + epsilon), dgamma = sum dy * x_norm and dbeta = sum dy over the
-// rows. The same bits for any number of threads. dx may be x or dy.
+// sqrt(variance + epsilon), dgamma = sum dy * x_norm and dbeta = sum dy over
+// the rows. The same bits for any number of threads. dx may be x or dy.
 void LayerNormGradient(const void* x, DType dtype, int64_t rows,
                        int64_t channels, const float* gamma, float epsilon,
                        const void* dy, void* dx, float* dgamma, float* dbeta,

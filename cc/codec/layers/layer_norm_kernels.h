@@ -25,7 +25,8 @@ const LayerNormKernels* LayerNormKernelsScalar();
 const LayerNormKernels* LayerNormKernelsAvx2();
 const LayerNormKernels* LayerNormKernelsAvx512();
 
-// The sum of term(0) to term(n - 1), in lanes that the compiler turns into a vector.
+// The sum of term(0) to term(n - 1), in lanes that the compiler turns into a
+// vector.
 template <class Term>
 static inline float SumOf(int64_t n, const Term& term) {
   constexpr int kLanes = 16;
@@ -92,8 +93,7 @@ static inline void LayerNormBackward(const void* x, int64_t rows,
       dgamma[c] += g[c] * x_norm[c];
       g[c] *= gamma[c];
     }
-    const float mean =
-        SumOf(channels, [&](int64_t c) { return g[c]; }) / count;
+    const float mean = SumOf(channels, [&](int64_t c) { return g[c]; }) / count;
     const float slope =
         SumOf(channels, [&](int64_t c) { return g[c] * x_norm[c]; }) / count;
     for (int64_t c = 0; c < channels; ++c) {

@@ -22,7 +22,8 @@ struct Case {
   Case(DType dtype, int64_t rows, int64_t channels)
       : rows(rows),
         channels(channels),
-        x(rows * channels * ItemBytes(dtype), static_cast<int>(ItemBytes(dtype))),
+        x(rows * channels * ItemBytes(dtype),
+          static_cast<int>(ItemBytes(dtype))),
         dy(rows * channels * ItemBytes(dtype)),
         gamma(channels),
         beta(channels) {
@@ -58,7 +59,9 @@ void TestFormulas(DType dtype, const Case& d) {
   std::vector<double> sum(n), sum_x(n);
   int64_t wrong = 0;
   for (int64_t row = 0; row < d.rows; ++row) {
-    auto x = [&](int64_t c) { return LoadFloat(d.x.data(), dtype, row * n + c); };
+    auto x = [&](int64_t c) {
+      return LoadFloat(d.x.data(), dtype, row * n + c);
+    };
     auto dy = [&](int64_t c) {
       return LoadFloat(d.dy.data(), dtype, row * n + c);
     };
@@ -149,7 +152,8 @@ int main() {
       }
     }
   }
-  const Case tall(DType::kF32, 5000, 8);  // more rows than fit blocks of the least size
+  const Case tall(DType::kF32, 5000,
+                  8);  // more rows than fit blocks of the least size
   TestFormulas(DType::kF32, tall);
   TestAlike(DType::kF32, tall);
   return FinishTests();

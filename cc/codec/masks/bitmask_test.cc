@@ -11,19 +11,20 @@
 namespace comptrain {
 namespace {
 
-const std::vector<int64_t> kSizes = {0,  1,  7,   8,   9,    15,   16,   17,
-                                     31, 33, 63,  64,  65,   100,  4095, 4096,
-                                     4097, 20011};
+const std::vector<int64_t> kSizes = {0,  1,   7,    8,    9,    15,
+                                     16, 17,  31,   33,   63,   64,
+                                     65, 100, 4095, 4096, 4097, 20011};
 
 struct Factors {
   float on, off;
 };
-const Factors kFactors[] = {{1, 0},     {2, 0},  {1, 0.2f},    {1, 1},
-                            {0.3f, -3}, {0, 1},  {1.25f, 0},   {1, -0.0f},
-                            {1, INFINITY}};
+const Factors kFactors[] = {{1, 0},     {2, 0},     {1, 0.2f},
+                            {1, 1},     {0.3f, -3}, {0, 1},
+                            {1.25f, 0}, {1, -0.0f}, {1, INFINITY}};
 
 std::vector<const BitmaskKernels*> Tables() {
-  return OfAvailableIsas(BitmaskKernelsScalar, BitmaskKernelsAvx2, BitmaskKernelsAvx512);
+  return OfAvailableIsas(BitmaskKernelsScalar, BitmaskKernelsAvx2,
+                         BitmaskKernelsAvx512);
 }
 
 Buffer ReferencePack(const Buffer& x, DType dtype, int64_t n, float lower,

@@ -48,8 +48,9 @@ Status GpuMaxPoolIndex(const void* x, DType dtype, const PoolShape& shape,
       "max pooling", dtype, bits == 16 ? elements : PoolIndexBytes(shape),
       [&](auto type) {
         using T = decltype(type);
-        return PoolMaxima<T>{shape, bits, elements, static_cast<const T*>(x),
-                             static_cast<T*>(y), index};
+        return PoolMaxima<T>{
+            shape, bits, elements, static_cast<const T*>(x), static_cast<T*>(y),
+            index};
       },
       cuda_stream);
 }

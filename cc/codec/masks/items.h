@@ -62,8 +62,9 @@ struct Place {
   }
 };
 
-COMPTRAIN_HD static inline int64_t ElementAt(int64_t batch, int64_t a, int64_t b,
-                                             int64_t c, int64_t channel,
+COMPTRAIN_HD static inline int64_t ElementAt(int64_t batch, int64_t a,
+                                             int64_t b, int64_t c,
+                                             int64_t channel,
                                              const int64_t size[3],
                                              int64_t channels) {
   return (((batch * size[0] + a) * size[1] + b) * size[2] + c) * channels +
@@ -99,7 +100,8 @@ struct PoolMaxima {
   COMPTRAIN_HD unsigned Maximum(int64_t element) const {
     const Place o(element, s.channels, s.out_size);
     int64_t start[3];
-    for (int d = 0; d < 3; ++d) start[d] = o.at[d] * s.stride[d] - s.pad_before[d];
+    for (int d = 0; d < 3; ++d)
+      start[d] = o.at[d] * s.stride[d] - s.pad_before[d];
     T best = {};
     bool found = false;
     unsigned where = 0;
@@ -109,12 +111,14 @@ struct PoolMaxima {
         if (!Inside(1, start[1] + j)) continue;
         for (int64_t k = 0; k < s.window[2]; ++k) {
           if (!Inside(2, start[2] + k)) continue;
-          const T v = x[ElementAt(o.batch, start[0] + i, start[1] + j,
-                                  start[2] + k, o.channel, s.in_size, s.channels)];
+          const T v =
+              x[ElementAt(o.batch, start[0] + i, start[1] + j, start[2] + k,
+                          o.channel, s.in_size, s.channels)];
           if (found && !PoolBeats(ToFloat(v), ToFloat(best))) continue;
           found = true;
           best = v;
-          where = static_cast<unsigned>((i * s.window[1] + j) * s.window[2] + k);
+          where =
+              static_cast<unsigned>((i * s.window[1] + j) * s.window[2] + k);
         }
       }
     }
@@ -153,10 +157,11 @@ struct PoolScatter {
     for (int64_t i = first[0]; i <= last[0]; ++i) {
       for (int64_t j = first[1]; j <= last[1]; ++j) {
         for (int64_t k = first[2]; k <= last[2]; ++k) {
-          const int64_t from = ElementAt(in.batch, i, j, k, in.channel,
-                                         s.out_size, s.channels);
+          const int64_t from =
+              ElementAt(in.batch, i, j, k, in.channel, s.out_size, s.channels);
           const int64_t position =
-              (Offset(in, 0, i) * s.window[1] + Offset(in, 1, j)) * s.window[2] +
+              (Offset(in, 0, i) * s.window[1] + Offset(in, 1, j)) *
+                  s.window[2] +
               Offset(in, 2, k);
           if (Position(from) != position) continue;
           single = dy[from];

@@ -93,8 +93,8 @@ class Window {
     for (int d = 0; d < 3; ++d) {
       const Span valid = ValidOffsets(s_, d, out.at[d]);
       if (valid.count() == 0) return false;
-      moved = moved || valid.begin != valid_[d].begin ||
-              valid.end != valid_[d].end;
+      moved =
+          moved || valid.begin != valid_[d].begin || valid.end != valid_[d].end;
       valid_[d] = valid;
       first[d] = WindowStart(s_, d, out.at[d]) + valid.begin;
     }
@@ -116,8 +116,8 @@ class Window {
       pixels += (last_start - start) / s_.stride[2];
     }
     pixels = std::min({pixels, limit, s_.out_size[2] - out.at[2]});
-    return {offsets_.data(), static_cast<int64_t>(offsets_.size()),
-            s_.channels, pixels, s_.stride[2] * s_.channels};
+    return {offsets_.data(), static_cast<int64_t>(offsets_.size()), s_.channels,
+            pixels, s_.stride[2] * s_.channels};
   }
 
  private:
@@ -125,8 +125,8 @@ class Window {
     offsets_.clear();
     for (int64_t i = valid_[0].begin; i < valid_[0].end; ++i) {
       for (int64_t j = valid_[1].begin; j < valid_[1].end; ++j) {
-        const int64_t row = (i - valid_[0].begin) * s_.in_size[1] +
-                            (j - valid_[1].begin);
+        const int64_t row =
+            (i - valid_[0].begin) * s_.in_size[1] + (j - valid_[1].begin);
         for (int64_t k = valid_[2].begin; k < valid_[2].end; ++k) {
           const int64_t pixel = row * s_.in_size[2] + k - valid_[2].begin;
           const int64_t position = (i * s_.window[1] + j) * s_.window[2] + k;
@@ -293,8 +293,7 @@ class RowGradient {
                            CoveringOutputs(s_, 2, range.end - 1).end});
     for (int64_t k = range.begin; k < range.end; ++k) {
       FindCovers(rows, k);
-      kernel_(covers_.data(), static_cast<int64_t>(covers_.size()),
-              s_.channels,
+      kernel_(covers_.data(), static_cast<int64_t>(covers_.size()), s_.channels,
               At(dx_, (first_pixel + k) * s_.channels, item_bytes_));
     }
   }
@@ -307,8 +306,7 @@ class RowGradient {
       for (int64_t o = columns.begin; o < columns.end; ++o) {
         const int64_t element = (rows[r].first_pixel + o) * s_.channels;
         const auto offset = static_cast<unsigned>(k - WindowStart(s_, 2, o));
-        covers_.push_back({positions_.Row(r, o),
-                           At(dy_, element, item_bytes_),
+        covers_.push_back({positions_.Row(r, o), At(dy_, element, item_bytes_),
                            rows[r].position + offset});
       }
     }
@@ -327,8 +325,7 @@ class RowGradient {
 
 // Windows of more than 65536 positions have no index: callers refuse them.
 int PoolIndexBits(const PoolShape& shape) {
-  const int64_t positions =
-      shape.window[0] * shape.window[1] * shape.window[2];
+  const int64_t positions = shape.window[0] * shape.window[1] * shape.window[2];
   for (int bits = 1; bits <= 8; bits *= 2) {
     if (positions <= int64_t{1} << bits) return bits;
   }

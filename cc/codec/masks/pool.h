@@ -11,7 +11,8 @@
 namespace comptrain {
 
 // Channels-last pooling over up to three spatial dimensions (unused leading
-// ones are 1): in [batch, in_size..., channels] -> [batch, out_size..., channels].
+// ones are 1): in [batch, in_size..., channels] -> [batch, out_size...,
+// channels].
 struct PoolShape {
   int64_t batch = 0, channels = 0;
   int64_t in_size[3] = {1, 1, 1};
@@ -29,7 +30,8 @@ int PoolIndexBits(const PoolShape& shape);
 int64_t PoolIndexBytes(const PoolShape& shape);
 
 // index[o] = position (row-major inside the window) of the first maximum;
-// NaN counts as the maximum (the first NaN wins). Also writes y when y is not null.
+// NaN counts as the maximum (the first NaN wins). Also writes y when y is not
+// null.
 void MaxPoolIndex(const void* x, DType dtype, const PoolShape& shape, void* y,
                   uint8_t* index, const ParallelFor& parallel);
 

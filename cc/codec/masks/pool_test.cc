@@ -36,7 +36,8 @@ std::string Describe(const PoolShape& s, DType dtype) {
   return text;
 }
 
-// --- A slow implementation, element by element ---------------------------------
+// --- A slow implementation, element by element
+// ---------------------------------
 
 // Visits every output element and every input element under its window, in
 // row-major order: visit(output, position, input), input -1 in the padding.
@@ -62,8 +63,7 @@ void ForWindows(const PoolShape& s, const F& visit) {
             inside = inside && in >= 0 && in < s.in_size[d];
             input = input * s.in_size[d] + in;
           }
-          visit(o, position,
-                inside ? input * s.channels + o % s.channels : -1);
+          visit(o, position, inside ? input * s.channels + o % s.channels : -1);
         }
       }
     }
@@ -83,8 +83,8 @@ std::vector<Maximum> ReferenceMaxima(const Buffer& x, DType dtype,
     Maximum& b = best[output];
     const float v = LoadFloat(x.data(), dtype, input);
     const float old = b.input < 0 ? 0 : LoadFloat(x.data(), dtype, b.input);
-    const bool wins = b.input < 0 || v > old ||
-                      (std::isnan(v) && !std::isnan(old));
+    const bool wins =
+        b.input < 0 || v > old || (std::isnan(v) && !std::isnan(old));
     if (wins) b = {input, position};
   });
   return best;
@@ -111,7 +111,8 @@ std::vector<float> ReferenceGradient(const Buffer& index, DType dtype,
   return sums;
 }
 
-// --- Checks ----------------------------------------------------------------------
+// --- Checks
+// ----------------------------------------------------------------------
 
 void CheckForward(const Buffer& x, DType dtype, const PoolShape& s,
                   const Buffer& y, const Buffer& index,
@@ -163,8 +164,8 @@ void TestForward(const PoolShape& s, DType dtype, int special) {
   CheckForward(x, dtype, s, first_y, first, which);
   for (const Isa isa : AvailableIsas()) {
     Buffer y(first_y.bytes(), 4), index(first.bytes(), 1);
-    MaxPoolIndexWith(KernelsOf(isa), x.data(), dtype, s, y.data(),
-                     index.data(), SerialFor);
+    MaxPoolIndexWith(KernelsOf(isa), x.data(), dtype, s, y.data(), index.data(),
+                     SerialFor);
     CHECK_MSG(y == first_y && index == first, which + Name(isa));
   }
   for (const ParallelFor& parallel : ParallelVariants()) {
@@ -210,7 +211,8 @@ void TestBackward(const PoolShape& s, DType dtype, int special, bool damaged) {
   }
 }
 
-// --- Shapes ------------------------------------------------------------------------
+// --- Shapes
+// ------------------------------------------------------------------------
 
 struct Dimension {
   int64_t in, window, stride, pad, out;
@@ -218,8 +220,7 @@ struct Dimension {
 
 // No padding: the windows that fit.
 Dimension Valid(int64_t in, int64_t window, int64_t stride) {
-  return {in, window, stride, 0,
-          in < window ? 0 : (in - window) / stride + 1};
+  return {in, window, stride, 0, in < window ? 0 : (in - window) / stride + 1};
 }
 
 // ceil(in / stride) outputs, the padding split evenly, the odd one behind.
@@ -265,7 +266,7 @@ std::vector<PoolShape> Shapes(int64_t batch, int64_t channels) {
       make({Same(1, 1, 1), Valid(5, 5, 5), Valid(4, 4, 4)}),
       make({Same(4, 2, 2), Same(5, 3, 2), Same(6, 2, 2)}),
       make({Valid(5, 3, 1), Valid(4, 2, 2), Valid(5, 3, 2)}),
-      make({Same(20, 17, 3), Same(18, 16, 9)}),             // 16-bit positions
+      make({Same(20, 17, 3), Same(18, 16, 9)}),  // 16-bit positions
       make({Valid(4, 4, 4), Valid(9, 8, 1), Valid(8, 8, 8)}),  // 256 positions
       make({{3, 2, 2, 4, 5}, {3, 2, 2, 2, 4}}),  // windows in the padding only
   };
@@ -284,8 +285,8 @@ void TestIndexBits() {
 // By hand: ties, NaN, -0 and infinities in windows of three.
 void TestKnownMaxima() {
   const float inf = INFINITY;
-  const float x[] = {2,   5,   5,     NAN,  inf,  NAN, 0.0f, -0.0f, 0.0f,
-                     -0.0f, 0, -1,  -inf, -inf, -inf, 1,    NAN,   2};
+  const float x[] = {2,     5, 5,  NAN,  inf,  NAN,  0.0f, -0.0f, 0.0f,
+                     -0.0f, 0, -1, -inf, -inf, -inf, 1,    NAN,   2};
   const int expected[] = {1, 0, 0, 0, 0, 1};
   const PoolShape s = Make(1, 1, {Valid(18, 3, 3)});
   float y[6];

@@ -12,28 +12,28 @@
 namespace comptrain {
 namespace {
 
-// n: how many elements of a vector there are. AVX-512 reads and writes no others;
-// AVX2 is given whole vectors.
+// n: how many elements of a vector there are. AVX-512 reads and writes no
+// others; AVX2 is given whole vectors.
 #if COMPTRAIN_IS_AVX512
 constexpr bool kPartVectors = true;
 constexpr int kMostVectors = 4;
 
-inline uint32_t Elements(int64_t n) {
-  return n >= 32 ? ~0u : (1u << n) - 1;
-}
+inline uint32_t Elements(int64_t n) { return n >= 32 ? ~0u : (1u << n) - 1; }
 inline Floats LoadPart(const float* p, int64_t n) {
   return _mm512_maskz_loadu_ps(static_cast<Mask>(Elements(n)), p);
 }
 template <class T>
 Floats LoadPart(const T* p, int64_t n) {
-  return FromStorage(_mm256_maskz_loadu_epi16(static_cast<Mask>(Elements(n)), p), T());
+  return FromStorage(
+      _mm256_maskz_loadu_epi16(static_cast<Mask>(Elements(n)), p), T());
 }
 inline void StorePart(Floats v, float* p, int64_t n) {
   _mm512_mask_storeu_ps(p, static_cast<Mask>(Elements(n)), v);
 }
 template <class T>
 void StorePart(Floats v, T* p, int64_t n) {
-  _mm256_mask_storeu_epi16(p, static_cast<Mask>(Elements(n)), ToStorage(v, T()));
+  _mm256_mask_storeu_epi16(p, static_cast<Mask>(Elements(n)),
+                           ToStorage(v, T()));
 }
 inline Ints LoadPart16(const void* p, int64_t n) {
   return _mm512_maskz_loadu_epi16(Elements(n), p);
@@ -43,7 +43,8 @@ inline void StorePart16(Ints v, void* p, int64_t n) {
 }
 // The low bytes of 32-bit elements, and of 16-bit ones.
 inline void StoreBytes32(Ints v, uint8_t* p, int64_t n) {
-  _mm_mask_storeu_epi8(p, static_cast<Mask>(Elements(n)), _mm512_cvtepi32_epi8(v));
+  _mm_mask_storeu_epi8(p, static_cast<Mask>(Elements(n)),
+                       _mm512_cvtepi32_epi8(v));
 }
 inline void StoreBytes16(Ints v, uint8_t* p, int64_t n) {
   _mm256_mask_storeu_epi8(p, Elements(n), _mm512_cvtepi16_epi8(v));
@@ -59,16 +60,18 @@ inline Mask Equals32(const uint8_t* bytes, unsigned value, int64_t n) {
 inline Ints KeepEquals16(Ints v, const uint8_t* bytes, unsigned value,
                          int64_t n) {
   return _mm512_maskz_mov_epi16(
-      _mm256_mask_cmpeq_epi8_mask(
-          Elements(n), _mm256_maskz_loadu_epi8(Elements(n), bytes),
-          _mm256_set1_epi8(static_cast<char>(value))),
+      _mm256_mask_cmpeq_epi8_mask(Elements(n),
+                                  _mm256_maskz_loadu_epi8(Elements(n), bytes),
+                                  _mm256_set1_epi8(static_cast<char>(value))),
       v);
 }
 inline Ints Choose32(Mask m, Ints then, Ints otherwise) {
   return _mm512_mask_mov_epi32(otherwise, m, then);
 }
 using Mask16 = __mmask32;
-inline Mask16 Greater16(Ints a, Ints b) { return _mm512_cmpgt_epi16_mask(a, b); }
+inline Mask16 Greater16(Ints a, Ints b) {
+  return _mm512_cmpgt_epi16_mask(a, b);
+}
 inline Ints Choose16(Mask16 m, Ints then, Ints otherwise) {
   return _mm512_mask_mov_epi16(otherwise, m, then);
 }
@@ -122,8 +125,8 @@ inline Ints WithSign16(Ints magnitude, Ints v) {
 }
 #endif
 
-// The running maximum of floats and its position. A NaN is not looked for at every
-// step: the sum of all values shows that there may have been one.
+// The running maximum of floats and its position. A NaN is not looked for at
+// every step: the sum of all values shows that there may have been one.
 struct Best32 {
   using T = float;
   static constexpr int64_t kElements = kWidth;
@@ -187,9 +190,8 @@ struct Best16 {
 // share the walk over the window and hide each other's latency. All loops over
 // them are unrolled, or they would live in memory.
 template <class Best, int kVectors>
-inline void IndexBlock(const typename Best::T* x, const PoolRun& run,
-                       int64_t c, int64_t n, typename Best::T* y,
-                       uint8_t* positions) {
+inline void IndexBlock(const typename Best::T* x, const PoolRun& run, int64_t c,
+                       int64_t n, typename Best::T* y, uint8_t* positions) {
   const PoolOffset* const offsets = run.offsets;
   Best best[kVectors];
 #pragma GCC unroll 4
@@ -217,8 +219,7 @@ inline void IndexBlock(const typename Best::T* x, const PoolRun& run,
 // Channels from c on in blocks of kVectors; returns where it stopped.
 template <class Best, int kVectors>
 inline int64_t IndexBlocks(const typename Best::T* x, const PoolRun& run,
-                           int64_t c, typename Best::T* y,
-                           uint8_t* positions) {
+                           int64_t c, typename Best::T* y, uint8_t* positions) {
   constexpr int64_t kElements = Best::kElements;
   // A literal count lets the compiler drop the masks of whole vectors.
   for (; c + kVectors * kElements <= run.channels; c += kVectors * kElements) {
@@ -286,8 +287,8 @@ void Gradient(const PoolCover* covers, int64_t n_covers, int64_t channels,
                 const PoolCover& cover = covers[i];
                 const Mask hit =
                     Equals32(cover.positions + c, cover.position, n);
-                sum += Keep(
-                    LoadPart(static_cast<const T*>(cover.dy) + c, n), hit);
+                sum +=
+                    Keep(LoadPart(static_cast<const T*>(cover.dy) + c, n), hit);
               }
               StorePart(sum, out + c, n);
             });
@@ -314,8 +315,8 @@ inline Ints FromBits(uint64_t bits) {
       0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const Ints bit =
       _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
-  const Ints bytes = _mm256_shuffle_epi8(
-      _mm256_set1_epi32(static_cast<int>(bits)), spread);
+  const Ints bytes =
+      _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int>(bits)), spread);
   return _mm256_cmpeq_epi8(bytes & bit, bit) & _mm256_set1_epi8(1);
 }
 inline void StoreQuarter(Ints v, uint8_t* p) { StoreBytes32(v, p, kWidth); }

@@ -20,7 +20,8 @@ namespace {
 
 constexpr int kParts = kLanes / kWidth;  // vectors a row
 
-// Where UnpackLanes puts 16 pixels of a lane: a vector then holds lanes i, 4 + i,
+// Where UnpackLanes puts 16 pixels of a lane: a vector then holds lanes i, 4 +
+// i,
 // ... of kWidth lanes, ready for 4 x 4 transposes.
 struct Tables {
   uint8_t chunk[kLanes][2];
@@ -91,9 +92,9 @@ inline Ints Unzigzag(Ints u) {
   return V(srli_epi32)(u, 1) ^ V(sub_epi32)(Ints{}, u & AllInts(1));
 }
 
-// Calls value(codes, part, at) for the parts of each row, in order, the codes in
-// the lowest bytes, `at` the place of the first value in the tile, and stores the
-// results: whole rows at a time, which memory likes best.
+// Calls value(codes, part, at) for the parts of each row, in order, the codes
+// in the lowest bytes, `at` the place of the first value in the tile, and
+// stores the results: whole rows at a time, which memory likes best.
 template <class T, class Value>
 inline void EmitRows(const Ints blocks[kParts][8], uint8_t* to,
                      int64_t row_bytes, const Value& value) {
@@ -257,8 +258,8 @@ namespace comptrain {
 namespace plane {
 
 TileKernels COMPTRAIN_NAME(, Kernels)(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(SelectKernelsOf(
-      COMPTRAIN_NAME(, Encoder)(dtype, coding), dtype, coding));
+  return COMPTRAIN_IF_VECTORS(
+      SelectKernelsOf(COMPTRAIN_NAME(, Encoder)(dtype, coding), dtype, coding));
 }
 
 }  // namespace plane

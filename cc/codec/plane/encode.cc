@@ -65,8 +65,8 @@ PlaneEncoder::PlaneEncoder(const EncodeParams& params, Isa isa)
   checked_ = CheckParams(CodecId::kPlane, params, isa);
   if (!checked_.ok()) return;
   geometry_ = Geometry(params.n, params.channels);
-  checked_ = CheckSize(CodecId::kPlane, params.n, geometry_.tiles,
-                       payload_offset());
+  checked_ =
+      CheckSize(CodecId::kPlane, params.n, geometry_.tiles, payload_offset());
   quantizer_ = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
   kernels_ = plane::SelectKernels(isa, params.dtype, quantizer_.coding);
 }
@@ -74,7 +74,7 @@ PlaneEncoder::PlaneEncoder(const EncodeParams& params, Isa isa)
 // A tile that reaches over the tensor's end is encoded from a copy padded with
 // zeros; a raw one holds the valid values only.
 uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
-                                       plane::TileSums* sums) const {
+                                 plane::TileSums* sums) const {
   const plane::TilePlace place = geometry_.Place(tile);
   const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
   const uint8_t* from = x_ + place.offset * item;
@@ -83,8 +83,7 @@ uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
   alignas(64) uint8_t padded[kTileValues * 4];
   if (place.valid < kTileValues) {
     std::memset(padded, 0, sizeof padded);
-    CopyRows(from, row_bytes, padded, tile_row, place.valid * item,
-                    tile_row);
+    CopyRows(from, row_bytes, padded, tile_row, place.valid * item, tile_row);
     from = padded;
     row_bytes = tile_row;
   }
@@ -94,8 +93,8 @@ uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
     if (after.valid == kTileValues) next = x_ + after.offset * item;
   }
   const uint16_t entry =
-      kernels_.encode(CountedFrom(quantizer_, tile * kTileValues), from,
-                     next, row_bytes, out, sums);
+      kernels_.encode(CountedFrom(quantizer_, tile * kTileValues), from, next,
+                      row_bytes, out, sums);
   const uint32_t raw_words = RawWords(place.valid, params_.dtype);
   if (!(entry & plane::kRaw) && plane::EntryWords(entry) < raw_words) {
     return entry;
@@ -107,8 +106,8 @@ uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
 }
 
 // Encodes as many words as `room` holds, and counts the rest.
-void PlaneEncoder::EncodeRange(int64_t range, uint32_t* out,
-                                     uint64_t room, Range* result) {
+void PlaneEncoder::EncodeRange(int64_t range, uint32_t* out, uint64_t room,
+                               Range* result) {
   alignas(64) uint32_t spare[kTileRoom];
   const int64_t first = range * kRangeTiles;
   const int64_t last = std::min(geometry_.tiles, first + kRangeTiles);
@@ -185,32 +184,30 @@ void PlaneEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
   uint8_t* payload = stream + at.payload;
   parallel(geometry_.ranges(), kEncodeCyclesPerRange / 8,
            [&](int64_t begin, int64_t end) {
-    std::vector<uint32_t> again;
-    for (int64_t r = begin; r < end; ++r) {
-      uint32_t start;
-      std::memcpy(&start, starts + 4 * r, sizeof start);
-      const Range range = ranges_[r];
-      if (range.words == 0) continue;
-      const uint32_t* from = scratch_ + r * slice_words_;
-      if (!range.in_scratch) {
-        Range same;
-        again.resize(range.words);
-        EncodeRange(r, again.data(), range.words, &same);
-        from = again.data();
-      }
-      std::memcpy(payload + 4 * static_cast<uint64_t>(start), from,
-                  4 * range.words);
-    }
-  });
+             std::vector<uint32_t> again;
+             for (int64_t r = begin; r < end; ++r) {
+               uint32_t start;
+               std::memcpy(&start, starts + 4 * r, sizeof start);
+               const Range range = ranges_[r];
+               if (range.words == 0) continue;
+               const uint32_t* from = scratch_ + r * slice_words_;
+               if (!range.in_scratch) {
+                 Range same;
+                 again.resize(range.words);
+                 EncodeRange(r, again.data(), range.words, &same);
+                 from = again.data();
+               }
+               std::memcpy(payload + 4 * static_cast<uint64_t>(start), from,
+                           4 * range.words);
+             }
+           });
 }
 
 size_t PlaneEncoder::scratch_bytes() const {
   if (geometry_.tiles == 0) return 0;
-  const uint64_t tile_words =
-      std::min<uint64_t>(kTileValues * kScratchBits / 32,
-                         RawWords(kTileValues, params_.dtype));
-  const uint64_t in_range =
-      std::min<uint64_t>(geometry_.tiles, kRangeTiles);
+  const uint64_t tile_words = std::min<uint64_t>(
+      kTileValues * kScratchBits / 32, RawWords(kTileValues, params_.dtype));
+  const uint64_t in_range = std::min<uint64_t>(geometry_.tiles, kRangeTiles);
   return geometry_.ranges() * 4 * (in_range * tile_words + kTileRoom);
 }
 

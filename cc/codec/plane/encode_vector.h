@@ -17,13 +17,13 @@ namespace comptrain {
 namespace plane {
 namespace {
 
-constexpr int kPerVector = 2 * kWidth;            // codes, i16
-constexpr int kHalves = kLanes / kPerVector;      // vectors of codes a row
-constexpr int kPieces = kWidth / 4;               // of 16 bytes a vector
+constexpr int kPerVector = 2 * kWidth;        // codes, i16
+constexpr int kHalves = kLanes / kPerVector;  // vectors of codes a row
+constexpr int kPieces = kWidth / 4;           // of 16 bytes a vector
 
 // A row of codes is kHalves vectors, each of kPerVector lanes in the order that
-// packs_epi32 leaves: lane 4 c + i at place 8 c + i, and lane kWidth + 4 c + i at
-// place 8 c + 4 + i, i < 4.
+// packs_epi32 leaves: lane 4 c + i at place 8 c + i, and lane kWidth + 4 c + i
+// at place 8 c + 4 + i, i < 4.
 struct Rows {
   Ints q[kHalves][kPixels];
 };
@@ -82,7 +82,8 @@ constexpr LaneTable MakeLaneTable() {
 }
 alignas(64) constexpr LaneTable kLaneTable = MakeLaneTable();
 
-// A byte of each lane, repeated over the pieces of a vector of the transposed tile.
+// A byte of each lane, repeated over the pieces of a vector of the transposed
+// tile.
 class LaneBytes {
  public:
   explicit LaneBytes(__m256i bytes) : bytes_(_mm512_castsi256_si512(bytes)) {}
@@ -112,9 +113,8 @@ inline int32_t CountZeros(Floats a, Floats b) {
 
 inline Ints Natural(Ints row) { return _mm256_permute4x64_epi64(row, 0xd8); }
 inline __m256i NaturalBytes(const Ints places[2]) {
-  return _mm256_permutevar8x32_epi32(
-      _mm256_packus_epi16(places[0], places[1]),
-      _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(places[0], places[1]),
+                                     _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 class LaneBytes {
@@ -198,8 +198,8 @@ bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
       const int at = kPerVector * h;
       const uint32_t first =
           quant.counter + static_cast<uint32_t>(t * kLanes + at);
-      outside |= OutsideBound<kCoding>(
-          Load(row + at), V(cvtepi16_epi32)(Low(q)), quant, first);
+      outside |= OutsideBound<kCoding>(Load(row + at),
+                                       V(cvtepi16_epi32)(Low(q)), quant, first);
       outside |= OutsideBound<kCoding>(Load(row + at + kWidth),
                                        V(cvtepi16_epi32)(High(q)), quant,
                                        first + kWidth);
@@ -228,8 +228,8 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
-// 16 rows of narrow codes -> 8 vectors of kPieces lanes x 16 pixels: vector j holds
-// places j, 8 + j, ...
+// 16 rows of narrow codes -> 8 vectors of kPieces lanes x 16 pixels: vector j
+// holds places j, 8 + j, ...
 inline void Transpose(const Ints* rows, Ints out[8]) {
   Ints a[8], b[8];
   for (int i = 0; i < 8; ++i) {  // two pixels a u16

@@ -35,12 +35,11 @@ __device__ bool Unpack(uint16_t entry, const uint32_t* words, int lane,
                        LaneCodes* codes) {
   const int n_words = entry & plane::kWordsMask;
   const bool wide = (entry & plane::kWide) != 0;
-  const int header =
-      wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
+  const int header = wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
   if (n_words < header) return false;
-  const uint32_t byte = words[(wide ? lane : lane % 16) / 4] >> (8 * (lane & 3));
-  const uint32_t code =
-      wide ? byte & 255 : byte >> (lane / 16 * 4) & 15;
+  const uint32_t byte =
+      words[(wide ? lane : lane % 16) / 4] >> (8 * (lane & 3));
+  const uint32_t code = wide ? byte & 255 : byte >> (lane / 16 * 4) & 15;
   LaneFormat f;
   if (!__all_sync(kAllLanes, plane::FormatOfCode(code, wide, &f))) return false;
   const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
@@ -76,9 +75,9 @@ struct MaskedGradient {
 };
 
 template <class T, Coding kCoding, class Sink>
-__device__ void Emit(const Quantizer& q, const LaneCodes& codes,
-                     uint16_t entry, const TensorView& tensor, int64_t tile,
-                     int lane, const Sink& sink) {
+__device__ void Emit(const Quantizer& q, const LaneCodes& codes, uint16_t entry,
+                     const TensorView& tensor, int64_t tile, int lane,
+                     const Sink& sink) {
   const int valid = tensor.Valid(tile);
   int64_t at = tensor.Offset(tile) + lane;
   const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
@@ -104,7 +103,8 @@ __device__ void Emit(const Quantizer& q, const LaneCodes& codes,
       sink.Put(at, code[t] != 0);
     } else {
       T value;
-      FromFloat(DequantizeValue<kCoding>(q, code[t], first + t * kLanes), &value);
+      FromFloat(DequantizeValue<kCoding>(q, code[t], first + t * kLanes),
+                &value);
       sink.Put(at, value);
     }
   }
@@ -120,15 +120,15 @@ struct Stream {
 
 template <class T, class Sink>
 __global__ void __launch_bounds__(kThreads)
-    DecodeTiles(Stream s, TensorView tensor, Sink sink,
-                uint32_t* damaged) {
+    DecodeTiles(Stream s, TensorView tensor, Sink sink, uint32_t* damaged) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords + 2];
   if (tile >= tensor.tiles) return;
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kPlane)) return;
   uint32_t* words = of_warp[warp];
-  const auto* entries = reinterpret_cast<const uint16_t*>(s.bytes + s.directory);
+  const auto* entries =
+      reinterpret_cast<const uint16_t*>(s.bytes + s.directory);
   const auto* starts = reinterpret_cast<const uint32_t*>(s.bytes + s.table);
   const auto* payload = reinterpret_cast<const uint32_t*>(s.bytes + s.payload);
 
@@ -142,9 +142,8 @@ __global__ void __launch_bounds__(kThreads)
   const int valid = tensor.Valid(tile);
   LaneCodes codes = {};
   if (good) {
-    const uint64_t from =
-        static_cast<uint64_t>(starts[tile / kRangeTiles]) +
-        WordsBefore(entries, tile, lane);
+    const uint64_t from = static_cast<uint64_t>(starts[tile / kRangeTiles]) +
+                          WordsBefore(entries, tile, lane);
     good = from + count <= s.payload_words && count <= plane::kMaxTileWords;
     // The last tile of a range knows where the next one starts.
     if (tile + 1 == tensor.tiles) {
@@ -159,8 +158,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncwarp();
   if (good && (entry & plane::kRaw)) {
-    good = entry == (plane::kRaw |
-                     ((valid * static_cast<int>(sizeof(T)) + 3) / 4));
+    good = entry ==
+           (plane::kRaw | ((valid * static_cast<int>(sizeof(T)) + 3) / 4));
     if (good) {
       const T* raw = reinterpret_cast<const T*>(words);
       for (int t = 0; t < kPixels; ++t) {
@@ -181,9 +180,11 @@ __global__ void __launch_bounds__(kThreads)
   }
   switch (q.coding) {
     case Coding::kMidRise:
-      return Emit<T, Coding::kMidRise>(q, codes, entry, tensor, tile, lane, sink);
+      return Emit<T, Coding::kMidRise>(q, codes, entry, tensor, tile, lane,
+                                       sink);
     case Coding::kDither:
-      return Emit<T, Coding::kDither>(q, codes, entry, tensor, tile, lane, sink);
+      return Emit<T, Coding::kDither>(q, codes, entry, tensor, tile, lane,
+                                      sink);
     default:
       return Emit<T, Coding::kPlain>(q, codes, entry, tensor, tile, lane, sink);
   }
@@ -195,8 +196,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class MakeSink>
 Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
               const MakeSink& make_sink) {
-  Status checked =
-      CheckTensor(CodecId::kPlane, from.n, from.channels, from.dtype, Isa::kScalar);
+  Status checked = CheckTensor(CodecId::kPlane, from.n, from.channels,
+                               from.dtype, Isa::kScalar);
   if (!checked.ok()) return checked;
   const Geometry g(from.n, from.channels);
   checked = CheckGeometry(from.n, g);
@@ -215,15 +216,15 @@ Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
   WithStorageType(from.dtype, [&](auto type) {
     const auto sink = make_sink(type);
     checked = gpu::Launch(
-        kOnGpu, "decoding", DecodeTiles<decltype(type), decltype(make_sink(type))>,
-        Blocks(g), kThreads, 0, cuda_stream, s, TensorOf(g), sink,
-        from.damaged_dev);
+        kOnGpu, "decoding",
+        DecodeTiles<decltype(type), decltype(make_sink(type))>, Blocks(g),
+        kThreads, 0, cuda_stream, s, TensorOf(g), sink, from.damaged_dev);
   });
   return checked;
 }
 
 Status DecodeValues(const GpuEncoded& from, void* out_dev,
-                      CUstream_st* cuda_stream) {
+                    CUstream_st* cuda_stream) {
   return Decode(from, cuda_stream, [&](auto type) {
     using T = decltype(type);
     return Values<T>{static_cast<T*>(out_dev)};
@@ -231,7 +232,7 @@ Status DecodeValues(const GpuEncoded& from, void* out_dev,
 }
 
 Status DecodeMaskGradient(const GpuEncoded& from, const void* dy_dev,
-                            void* dx_dev, CUstream_st* cuda_stream) {
+                          void* dx_dev, CUstream_st* cuda_stream) {
   return Decode(from, cuda_stream, [&](auto type) {
     using T = decltype(type);
     return MaskedGradient<T>{static_cast<const T*>(dy_dev),

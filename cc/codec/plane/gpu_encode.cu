@@ -35,8 +35,8 @@ using plane::WordsBefore;
 
 static_assert(kRangeTiles % kWarps == 0, "a block's tiles are of one range");
 
-// Words of the slice of scratch that a tile is encoded to, 5 bits a value; tiles
-// that take more are encoded again.
+// Words of the slice of scratch that a tile is encoded to, 5 bits a value;
+// tiles that take more are encoded again.
 constexpr int kSliceWords = kTileValues * 5 / 32;
 // Blocks that look for those: there are few, or all.
 constexpr int64_t kAgainBlocks = 2048;
@@ -74,7 +74,8 @@ __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
   // Byte l % 16 or l of the header is this lane's.
   uint32_t word = 0;
   for (int i = 0; i < 4; ++i) {
-    word |= (__shfl_sync(kAllLanes, code, (4 * lane + i) & 31) & 255) << (8 * i);
+    word |= (__shfl_sync(kAllLanes, code, (4 * lane + i) & 31) & 255)
+            << (8 * i);
   }
   const int header =
       c.wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
@@ -92,8 +93,8 @@ __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
   __syncwarp();
 }
 
-// The codes of a lane, the smallest and the largest of which become low and high,
-// or 0. False when the tile has to be stored raw.
+// The codes of a lane, the smallest and the largest of which become low and
+// high, or 0. False when the tile has to be stored raw.
 template <Coding kCoding>
 __device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
                          int lane, int* code, int* low, int* high) {
@@ -101,19 +102,20 @@ __device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
   *low = *high = 0;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    coded &= QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &code[t]);
+    coded &=
+        QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &code[t]);
     *low = min(*low, code[t]);
     *high = max(*high, code[t]);
   }
   if (!__all_sync(kAllLanes, coded)) return false;
-  const bool check = q.verify_all || NeedsCheck<kCoding>(*low) ||
-                     NeedsCheck<kCoding>(*high);
+  const bool check =
+      q.verify_all || NeedsCheck<kCoding>(*low) || NeedsCheck<kCoding>(*high);
   if (!__any_sync(kAllLanes, check)) return true;
   bool within = true;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    within &= CodeWithinBound<kCoding>(q, v[t], code[t],
-                                       first + t * kLanes + lane);
+    within &=
+        CodeWithinBound<kCoding>(q, v[t], code[t], first + t * kLanes + lane);
   }
   return __all_sync(kAllLanes, within);
 }
@@ -249,7 +251,8 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
     EncodeTiles(Quantizer q, TensorView tensor, const T* x, uint16_t* entries,
-                uint32_t* range_words, BlockSums* block_sums, uint32_t* slices) {
+                uint32_t* range_words, BlockSums* block_sums,
+                uint32_t* slices) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   __shared__ uint32_t of_warp[kWarps][kSliceWords];
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
@@ -279,8 +282,8 @@ __global__ void __launch_bounds__(kThreads)
   if (tile >= tiles) return;
   const int count = entries[tile] & plane::kWordsMask;
   if (count == 0 || count > kSliceWords) return;
-  uint32_t* to = payload + starts[tile / kRangeTiles] +
-                 WordsBefore(entries, tile, lane);
+  uint32_t* to =
+      payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane);
   for (int i = lane; i < count; i += kLanes) {
     to[i] = slices[tile * kSliceWords + i];
   }
@@ -289,8 +292,9 @@ __global__ void __launch_bounds__(kThreads)
 // The tiles that did not fit their slices.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    EncodeAgain(Quantizer q, TensorView tensor, const T* x, const uint16_t* entries,
-                const uint32_t* starts, uint32_t* payload) {
+    EncodeAgain(Quantizer q, TensorView tensor, const T* x,
+                const uint16_t* entries, const uint32_t* starts,
+                uint32_t* payload) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords];
   uint32_t* words = of_warp[warp];
@@ -298,9 +302,10 @@ __global__ void __launch_bounds__(kThreads)
        tile < tensor.tiles; tile += static_cast<int64_t>(gridDim.x) * kWarps) {
     const int count = entries[tile] & plane::kWordsMask;
     if (count <= kSliceWords) continue;
-    EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words, plane::kMaxTileWords);
-    uint32_t* to = payload + starts[tile / kRangeTiles] +
-                   WordsBefore(entries, tile, lane);
+    EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words,
+                  plane::kMaxTileWords);
+    uint32_t* to =
+        payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane);
     for (int i = lane; i < count; i += kLanes) to[i] = words[i];
     __syncwarp();  // before the next tile's words
   }
@@ -314,8 +319,7 @@ Status CheckEncode(const EncodeParams& p) {
 }
 
 Quantizer QuantizerOf(const EncodeParams& p) {
-  return MakeQuantizer(p.dtype, CodingOf(p),
-                              p.eb);
+  return MakeQuantizer(p.dtype, CodingOf(p), p.eb);
 }
 
 size_t ScratchBytes(const EncodeParams& params) {
@@ -328,9 +332,8 @@ size_t StreamBytes(const EncodeParams& params, const GpuTotals& totals) {
          4 * totals.words;
 }
 
-Status Measure(const EncodeParams& params, const void* x_dev,
-                       void* scratch_dev, GpuTotals* totals,
-                       CUstream_st* cuda_stream) {
+Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
+               GpuTotals* totals, CUstream_st* cuda_stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
@@ -339,14 +342,14 @@ Status Measure(const EncodeParams& params, const void* x_dev,
   auto* words = reinterpret_cast<uint32_t*>(scratch + at.words);
   auto* sums = reinterpret_cast<BlockSums*>(scratch + at.sums);
   if (g.tiles > 0) {
-    s = gpu::CheckCuda(
-        kOnGpu, cudaMemsetAsync(words, 0, 4 * g.ranges(), cuda_stream),
-        "clearing scratch");
+    s = gpu::CheckCuda(kOnGpu,
+                       cudaMemsetAsync(words, 0, 4 * g.ranges(), cuda_stream),
+                       "clearing scratch");
     if (!s.ok()) return s;
     WithStorageType(params.dtype, [&](auto type) {
       using T = decltype(type);
-      s = gpu::Launch(kOnGpu, "encoding", EncodeTiles<T>, Blocks(g), kThreads, 0,
-                      cuda_stream, QuantizerOf(params), TensorOf(g),
+      s = gpu::Launch(kOnGpu, "encoding", EncodeTiles<T>, Blocks(g), kThreads,
+                      0, cuda_stream, QuantizerOf(params), TensorOf(g),
                       static_cast<const T*>(x_dev),
                       reinterpret_cast<uint16_t*>(scratch + at.entries), words,
                       sums, reinterpret_cast<uint32_t*>(scratch + at.slices));
@@ -355,13 +358,13 @@ Status Measure(const EncodeParams& params, const void* x_dev,
   }
   return gpu::Launch(kOnGpu, "adding up sizes", gpu::ScanRanges, 1,
                      gpu::kScanThreads, 0, cuda_stream, g.ranges(), words,
-                     reinterpret_cast<uint32_t*>(scratch + at.starts), Blocks(g),
-                     sums, totals);
+                     reinterpret_cast<uint32_t*>(scratch + at.starts),
+                     Blocks(g), sums, totals);
 }
 
 Status Write(const EncodeParams& params, const void* x_dev,
-                     const void* scratch_dev, const GpuTotals& totals,
-                     void* out_dev, CUstream_st* cuda_stream) {
+             const void* scratch_dev, const GpuTotals& totals, void* out_dev,
+             CUstream_st* cuda_stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
   s = CheckWords(CodecId::kPlane, totals.words);
@@ -369,8 +372,7 @@ Status Write(const EncodeParams& params, const void* x_dev,
   const Geometry g(params.n, params.channels);
   const Scratch at(g);
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
-  const auto* entries =
-      reinterpret_cast<const uint16_t*>(scratch + at.entries);
+  const auto* entries = reinterpret_cast<const uint16_t*>(scratch + at.entries);
   const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
   const Quantizer q = QuantizerOf(params);
   StreamHeader h =
@@ -380,21 +382,22 @@ Status Write(const EncodeParams& params, const void* x_dev,
   h.inv = q.inv;
   s = gpu::Launch(kOnGpu, "writing the header", gpu::WriteHead,
                   CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
-                  gpu::kHeadThreads, 0, cuda_stream, h, g.tiles, g.ranges(), entries,
-                  starts, static_cast<uint32_t*>(out_dev));
+                  gpu::kHeadThreads, 0, cuda_stream, h, g.tiles, g.ranges(),
+                  entries, starts, static_cast<uint32_t*>(out_dev));
   if (!s.ok() || g.tiles == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               h.payload_offset);
   s = gpu::Launch(kOnGpu, "copying tiles", CopyTiles, Blocks(g), kThreads, 0,
                   cuda_stream, g.tiles, entries, starts,
-                  reinterpret_cast<const uint32_t*>(scratch + at.slices), payload);
+                  reinterpret_cast<const uint32_t*>(scratch + at.slices),
+                  payload);
   if (!s.ok()) return s;
   WithStorageType(params.dtype, [&](auto type) {
     using T = decltype(type);
     s = gpu::Launch(kOnGpu, "encoding again", EncodeAgain<T>,
-                    std::min(Blocks(g), kAgainBlocks), kThreads, 0, cuda_stream, q,
-                    TensorOf(g), static_cast<const T*>(x_dev), entries, starts,
-                    payload);
+                    std::min(Blocks(g), kAgainBlocks), kThreads, 0, cuda_stream,
+                    q, TensorOf(g), static_cast<const T*>(x_dev), entries,
+                    starts, payload);
   });
   return s;
 }

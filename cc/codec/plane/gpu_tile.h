@@ -1,4 +1,5 @@
-// Internal: tiles of plane as a warp has them, a thread a lane. For CUDA sources.
+// Internal: tiles of plane as a warp has them, a thread a lane. For CUDA
+// sources.
 #ifndef TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
 #define TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
 
@@ -28,8 +29,7 @@ struct TensorView {
   }
   __device__ int Valid(int64_t tile) const {
     const int64_t left =
-        flat ? n - Offset(tile)
-             : (n / row - tile / groups * kPixels) * kLanes;
+        flat ? n - Offset(tile) : (n / row - tile / groups * kPixels) * kLanes;
     return left < kTileValues ? static_cast<int>(left) : kTileValues;
   }
 };
@@ -72,7 +72,8 @@ struct LaneCodes {
 
   // The values of a sparse lane from bit `at` on of zeroed words, which it
   // shares with its neighbours.
-  __device__ void WriteSparse(const LaneFormat& f, int at, uint32_t* words) const {
+  __device__ void WriteSparse(const LaneFormat& f, int at,
+                              uint32_t* words) const {
     uint32_t word = 0;
     int filled = at & 31;
     words += at >> 5;
@@ -90,7 +91,8 @@ struct LaneCodes {
     if (word != 0) atomicOr(words, word);
   }
   // Reads a word more.
-  __device__ void ReadSparse(const LaneFormat& f, int at, const uint32_t* words) {
+  __device__ void ReadSparse(const LaneFormat& f, int at,
+                             const uint32_t* words) {
     const uint32_t mask = (1u << f.width) - 1;
 #pragma unroll
     for (int t = 0; t < kPixels; ++t) {
@@ -106,17 +108,18 @@ struct LaneCodes {
 // Where the parts of a tile's words lie; alike in all lanes but `dense`,
 // `sparse` and `map`, which are this lane's: first word, first bit, word.
 struct TileLayout {
-  int words = 0, map = 0, dense = 0, sparse = 0, sparse_words = 0, first_sparse = 0;
+  int words = 0, map = 0, dense = 0, sparse = 0, sparse_words = 0,
+      first_sparse = 0;
 };
 
-static __device__ inline TileLayout LayOut(const LaneFormat& f, bool wide, int lane) {
+static __device__ inline TileLayout LayOut(const LaneFormat& f, bool wide,
+                                           int lane) {
   TileLayout at;
-  const int header =
-      wide ? kWideHeaderWords : kNarrowHeaderWords;
+  const int header = wide ? kWideHeaderWords : kNarrowHeaderWords;
   const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
   const int maps = __popc(sparse);
-  // Sums over the lanes before, of two at once: words of dense lanes, at most 512,
-  // and bits of sparse ones, at most 2^14.
+  // Sums over the lanes before, of two at once: words of dense lanes, at most
+  // 512, and bits of sparse ones, at most 2^14.
   const uint32_t mine = f.sparse ? f.value_bits() : f.width << 16;
   uint32_t sums = mine;
   for (int d = 1; d < kLanes; d *= 2) {
@@ -136,7 +139,8 @@ static __device__ inline TileLayout LayOut(const LaneFormat& f, bool wide, int l
 }
 
 // Words of the range's tiles before this one.
-static __device__ inline int WordsBefore(const uint16_t* entries, int64_t tile, int lane) {
+static __device__ inline int WordsBefore(const uint16_t* entries, int64_t tile,
+                                         int lane) {
   return gpu::WordsBefore(entries, tile / kRangeTiles * kRangeTiles, tile,
                           kWordsMask, lane);
 }
@@ -153,11 +157,10 @@ static inline TensorView TensorOf(const Geometry& g) {
   return {g.n, g.row, g.groups, g.tiles, g.flat};
 }
 
-static inline StreamHeader HeaderOf(DType dtype, const Geometry& g, int64_t channels,
-                      uint64_t total_bytes) {
+static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
+                                    int64_t channels, uint64_t total_bytes) {
   StreamHeader h = MakeHeader(CodecId::kPlane, dtype, g.n, channels,
-                              kLog2Pixels, g.tiles, Sections(g),
-                              total_bytes);
+                              kLog2Pixels, g.tiles, Sections(g), total_bytes);
   h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
   return h;
 }

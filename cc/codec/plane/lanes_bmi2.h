@@ -18,11 +18,11 @@ namespace plane {
 constexpr uint64_t kByteOnes = 0x0101010101010101;
 
 struct LaneFormats {
-  uint32_t words;    // of the payload
-  uint32_t dense;    // bit l: lane l is dense and not all zero
-  uint32_t sparse;   // bit l: lane l is sparse
-  __m256i width;     // a byte a lane
-  __m256i is_sparse; // 0xff a sparse lane
+  uint32_t words;     // of the payload
+  uint32_t dense;     // bit l: lane l is dense and not all zero
+  uint32_t sparse;    // bit l: lane l is sparse
+  __m256i width;      // a byte a lane
+  __m256i is_sparse;  // 0xff a sparse lane
 };
 
 static inline uint64_t Load64(const uint8_t* p) {
@@ -60,17 +60,16 @@ static inline __m256i BitLength8(__m256i v) {
 
 // Bytes with the low `width` bits set.
 static inline __m256i WidthMask(__m256i width) {
-  const __m256i table =
-      Repeat16(0x7f3f1f0f07030100, 0x00000000000000ff);
+  const __m256i table = Repeat16(0x7f3f1f0f07030100, 0x00000000000000ff);
   return _mm256_shuffle_epi8(table, width);
 }
 
 static inline __m256i MultiplyBytes(__m256i a, __m256i b) {
   const __m256i low = _mm256_set1_epi16(255);
-  const __m256i even = _mm256_mullo_epi16(_mm256_and_si256(a, low),
-                                          _mm256_and_si256(b, low));
-  const __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(a, 8),
-                                         _mm256_srli_epi16(b, 8));
+  const __m256i even =
+      _mm256_mullo_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
+  const __m256i odd =
+      _mm256_mullo_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
   return _mm256_or_si256(_mm256_and_si256(even, low),
                          _mm256_slli_epi16(odd, 8));
 }
@@ -79,9 +78,9 @@ static inline __m256i MultiplyBytes(__m256i a, __m256i b) {
 static inline void SumBytes(__m256i a, __m256i b, uint32_t* sum_a,
                             uint32_t* sum_b) {
   const __m256i zero = _mm256_setzero_si256();
-  const __m256i both = _mm256_add_epi64(
-      _mm256_sad_epu8(a, zero),
-      _mm256_slli_epi64(_mm256_sad_epu8(b, zero), 32));
+  const __m256i both =
+      _mm256_add_epi64(_mm256_sad_epu8(a, zero),
+                       _mm256_slli_epi64(_mm256_sad_epu8(b, zero), 32));
   const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(both),
                                      _mm256_extracti128_si256(both, 1));
   const uint64_t sums = static_cast<uint64_t>(
@@ -101,8 +100,7 @@ static inline void CountLanes(__m256i value_bits, LaneFormats* f) {
            _mm256_and_si256(f->is_sparse, value_bits), &dense_words,
            &sparse_bits);
   f->sparse = static_cast<uint32_t>(_mm256_movemask_epi8(f->is_sparse));
-  const __m256i empty =
-      _mm256_cmpeq_epi8(f->width, _mm256_setzero_si256());
+  const __m256i empty = _mm256_cmpeq_epi8(f->width, _mm256_setzero_si256());
   f->dense = ~static_cast<uint32_t>(_mm256_movemask_epi8(empty)) & ~f->sparse;
   f->words = (f->dense | f->sparse) == 0
                  ? 0
@@ -117,10 +115,9 @@ static inline LaneFormats ChooseFormats(__m256i largest, __m256i nonzero) {
   const __m256i width = BitLength8(largest);
   const __m256i sparse_width = BitLength8(_mm256_subs_epu8(largest, one));
   const __m256i bits = MultiplyBytes(nonzero, sparse_width);
-  const __m256i limit =
-      _mm256_slli_epi16(_mm256_subs_epu8(width, one), 5);
-  const __m256i not_fewer = _mm256_cmpeq_epi8(
-      _mm256_subs_epu8(limit, bits), _mm256_setzero_si256());
+  const __m256i limit = _mm256_slli_epi16(_mm256_subs_epu8(width, one), 5);
+  const __m256i not_fewer =
+      _mm256_cmpeq_epi8(_mm256_subs_epu8(limit, bits), _mm256_setzero_si256());
   const __m256i fits = _mm256_cmpgt_epi8(_mm256_set1_epi8(8), sparse_width);
   LaneFormats f;
   f.is_sparse = _mm256_andnot_si256(not_fewer, fits);
@@ -192,13 +189,12 @@ static inline bool ReadFormats(const uint32_t* words, uint32_t n_words,
   const __m128i nibble = _mm_set1_epi8(15);
   const __m128i header =
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
-  const __m256i codes = _mm256_set_m128i(
-      _mm_and_si128(_mm_srli_epi16(header, 4), nibble),
-      _mm_and_si128(header, nibble));
+  const __m256i codes =
+      _mm256_set_m128i(_mm_and_si128(_mm_srli_epi16(header, 4), nibble),
+                       _mm_and_si128(header, nibble));
   const __m256i eight = _mm256_set1_epi8(8);
   f->is_sparse = _mm256_cmpgt_epi8(codes, eight);
-  f->width =
-      _mm256_sub_epi8(codes, _mm256_and_si256(f->is_sparse, eight));
+  f->width = _mm256_sub_epi8(codes, _mm256_and_si256(f->is_sparse, eight));
   const uint32_t sparse =
       static_cast<uint32_t>(_mm256_movemask_epi8(f->is_sparse));
   if (n_words < kNarrowHeaderWords + MapWords(sparse)) return false;
@@ -211,13 +207,12 @@ static inline bool ReadFormats(const uint32_t* words, uint32_t n_words,
   const auto counts = [maps](int lane) {
     const __m256i bytes = PopcountBytes(
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(maps + lane)));
-    return _mm256_madd_epi16(
-        _mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)),
-        _mm256_set1_epi16(1));
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)),
+                             _mm256_set1_epi16(1));
   };
-  const __m256i packed = _mm256_packus_epi16(
-      _mm256_packus_epi32(counts(0), counts(8)),
-      _mm256_packus_epi32(counts(16), counts(24)));
+  const __m256i packed =
+      _mm256_packus_epi16(_mm256_packus_epi32(counts(0), counts(8)),
+                          _mm256_packus_epi32(counts(16), counts(24)));
   const __m256i set = _mm256_permutevar8x32_epi32(
       packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   CountLanes(MultiplyBytes(set, f->width), f);

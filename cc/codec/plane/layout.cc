@@ -39,8 +39,8 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   }
   view->stream = stream;
   view->payload_words = (stream_bytes - at.payload) / 4;
-  view->quantizer = QuantizerOfStep(static_cast<DType>(h.dtype),
-                                    CodingOf(h), h.step);
+  view->quantizer =
+      QuantizerOfStep(static_cast<DType>(h.dtype), CodingOf(h), h.step);
   return {};
 }
 

@@ -25,25 +25,25 @@ static inline uint32_t DenseMap(const uint8_t* at, int width) {
 // rows[t] bit l = maps[l] bit t.
 static inline void TransposeBits(const uint32_t maps[kLanes],
                                  uint32_t rows[kPixels]) {
-  const __m256i gather = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-      0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i gather = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   __m256i v[4];  // byte b of 8 lanes, b = 0..3, a u64 each
   for (int i = 0; i < 4; ++i) {
     v[i] = _mm256_permutevar8x32_epi32(
-        _mm256_shuffle_epi8(_mm256_loadu_si256(
-            reinterpret_cast<const __m256i*>(maps + 8 * i)), gather),
+        _mm256_shuffle_epi8(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(maps + 8 * i)),
+            gather),
         order);
   }
   const __m256i a = _mm256_unpacklo_epi64(v[0], v[1]);
   const __m256i b = _mm256_unpackhi_epi64(v[0], v[1]);
   const __m256i c = _mm256_unpacklo_epi64(v[2], v[3]);
   const __m256i d = _mm256_unpackhi_epi64(v[2], v[3]);
-  const __m256i bytes[4] = {
-      _mm256_permute2x128_si256(a, c, 0x20),
-      _mm256_permute2x128_si256(b, d, 0x20),
-      _mm256_permute2x128_si256(a, c, 0x31),
-      _mm256_permute2x128_si256(b, d, 0x31)};
+  const __m256i bytes[4] = {_mm256_permute2x128_si256(a, c, 0x20),
+                            _mm256_permute2x128_si256(b, d, 0x20),
+                            _mm256_permute2x128_si256(a, c, 0x31),
+                            _mm256_permute2x128_si256(b, d, 0x31)};
   for (int i = 0; i < 4; ++i) {
     __m256i bits = bytes[i];
     for (int t = 7; t >= 0; --t) {
@@ -62,7 +62,8 @@ static bool MaskTileBmi2(uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & (kWide | kDelta)) {
-    return ScalarKernels(DType::kF32, Coding::kMidRise).mask(entry, words, rows);
+    return ScalarKernels(DType::kF32, Coding::kMidRise)
+        .mask(entry, words, rows);
   }
   LaneFormats formats;
   alignas(32) uint32_t maps[kLanes];

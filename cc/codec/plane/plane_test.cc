@@ -5,7 +5,9 @@
 int main() {
   using comptrain::CodecId;
   comptrain::TestBounded(
-      {CodecId::kPlane, "plane", comptrain::PlaneMaxBytes,
+      {CodecId::kPlane,
+       "plane",
+       comptrain::PlaneMaxBytes,
        {{1023, 1}, {1024, 1}, {1025, 1}, {1024, 32}, {992, 32}, {1056, 32}},
        {8}});
   return comptrain::FinishTests();

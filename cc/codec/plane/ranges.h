@@ -82,9 +82,8 @@ Status RunChecked(const StreamView& v, const ParallelFor& parallel, int64_t n,
   }
   FirstFailure failure;
   try {
-    parallel(n, cost, [&](int64_t begin, int64_t end) {
-      work(begin, end, &failure);
-    });
+    parallel(n, cost,
+             [&](int64_t begin, int64_t end) { work(begin, end, &failure); });
   } catch (const std::exception& e) {
     return OutOfMemory(CodecId::kPlane, "decoding", e);
   }

@@ -86,9 +86,8 @@ bool WithinBound(const Quantizer& quant, const void* x, int64_t row_bytes,
 }
 
 template <Coding kCoding>
-uint16_t EncodeTile(const Quantizer& quant, const void* x,
-                    const void* /*next*/, int64_t row_bytes, uint32_t* out,
-                    TileSums* sums) {
+uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* /*next*/,
+                    int64_t row_bytes, uint32_t* out, TileSums* sums) {
   int16_t q[kTileValues];
   float sum[kLanes] = {}, sum_sq[kLanes] = {};
   int32_t nonzero = 0;
@@ -171,8 +170,8 @@ bool DecodeCodes(uint16_t entry, const uint32_t* words,
     return false;
   }
   for (int i = 0; i < kTileValues; ++i) {
-    q[i] = (entry & kZigzag) ? Unzigzag(codes[i])
-                             : static_cast<int16_t>(codes[i]);
+    q[i] =
+        (entry & kZigzag) ? Unzigzag(codes[i]) : static_cast<int16_t>(codes[i]);
   }
   if (entry & kDelta) {
     for (int i = kLanes; i < kTileValues; ++i) {

@@ -14,8 +14,8 @@
 namespace comptrain {
 namespace plane {
 
-constexpr int kLanes = 32;         // channels in a tile
-constexpr int kPixels = 32;        // pixels in a tile
+constexpr int kLanes = 32;   // channels in a tile
+constexpr int kPixels = 32;  // pixels in a tile
 constexpr int kLog2Pixels = 5;
 constexpr int kTileValues = kLanes * kPixels;
 constexpr int kMaxTileWords = 1024;
@@ -38,10 +38,11 @@ struct TileSums {
   double sum_sq;
 };
 
-// Encodes a whole tile; x: its first value, rows row_bytes apart; next: the same
-// of the tile to come, fetched ahead, or x. Returns the directory entry, and
-// writes its words to out, which has room for kMaxTileWords + kSlackWords. Returns
-// kRaw alone, out unspecified, when a value cannot be represented within the bound.
+// Encodes a whole tile; x: its first value, rows row_bytes apart; next: the
+// same of the tile to come, fetched ahead, or x. Returns the directory entry,
+// and writes its words to out, which has room for kMaxTileWords + kSlackWords.
+// Returns kRaw alone, out unspecified, when a value cannot be represented
+// within the bound.
 using EncodeTileFn = uint16_t (*)(const Quantizer& q, const void* x,
                                   const void* next, int64_t row_bytes,
                                   uint32_t* out, TileSums* sums);
@@ -58,8 +59,7 @@ using MaskTileFn = bool (*)(uint16_t entry, const uint32_t* words,
 
 // dx = dy where the bit is set, else 0; item is 2 or 4 bytes.
 using ApplyMaskFn = void (*)(const uint32_t rows[kPixels], int item,
-                             const uint8_t* dy, uint8_t* dx,
-                             int64_t row_bytes);
+                             const uint8_t* dy, uint8_t* dx, int64_t row_bytes);
 
 struct TileKernels {
   EncodeTileFn encode;

@@ -16,9 +16,9 @@ namespace comptrain {
 namespace plane {
 
 struct WideFormats {
-  uint32_t words;           // of the payload
-  uint32_t dense, sparse;   // bit l: of lane l, which is not all zero
-  uint8_t code[kLanes];     // as in the header
+  uint32_t words;          // of the payload
+  uint32_t dense, sparse;  // bit l: of lane l, which is not all zero
+  uint8_t code[kLanes];    // as in the header
 };
 
 // largest, nonzero: of each lane's codes.
@@ -33,8 +33,8 @@ static inline WideFormats ChooseWideFormats(const uint16_t largest[kLanes],
         static_cast<uint32_t>(BitLength(u - (u != 0)));
     const uint32_t bits = sparse_width * nonzero[l];
     const bool is_sparse = kPixels + bits < width * kPixels;
-    f.code[l] = static_cast<uint8_t>(is_sparse ? sparse_width + kWideSparse
-                                               : width);
+    f.code[l] =
+        static_cast<uint8_t>(is_sparse ? sparse_width + kWideSparse : width);
     f.sparse |= static_cast<uint32_t>(is_sparse) << l;
     f.dense |= static_cast<uint32_t>(!is_sparse && u != 0) << l;
     sparse_bits += is_sparse ? bits : 0;
@@ -51,8 +51,8 @@ static inline WideFormats ChooseWideFormats(const uint16_t largest[kLanes],
 static inline void TransposeWideBlock(const uint16_t* codes, uint16_t* lanes) {
   __m128i a[8], b[8];
   for (int t = 0; t < 8; ++t) {
-    a[t] = _mm_loadu_si128(
-        reinterpret_cast<const __m128i*>(codes + t * kLanes));
+    a[t] =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + t * kLanes));
   }
   for (int i = 0; i < 4; ++i) {
     b[2 * i] = _mm_unpacklo_epi16(a[i], a[i + 4]);
@@ -111,8 +111,8 @@ static inline void PackWideTile(const WideFormats& f,
   const __m256i zero = _mm256_setzero_si256();
   alignas(32) uint16_t set[kLanes];  // 0xffff where a code is not zero
   for (uint32_t left = f.sparse; left != 0; left &= left - 1) {
-    const __m256i* lane = reinterpret_cast<const __m256i*>(
-        lanes + kPixels * _tzcnt_u32(left));
+    const __m256i* lane =
+        reinterpret_cast<const __m256i*>(lanes + kPixels * _tzcnt_u32(left));
     const __m256i empty = _mm256_permute4x64_epi64(
         _mm256_packs_epi16(_mm256_cmpeq_epi16(lane[0], zero),
                            _mm256_cmpeq_epi16(lane[1], zero)),

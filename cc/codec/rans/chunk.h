@@ -19,8 +19,8 @@ namespace rans {
 constexpr int kLanes = 32;
 constexpr int kMaxPixels = 512;  // of a run
 constexpr int kChunkValues = kLanes * kMaxPixels;
-constexpr int kPadRows = 2;             // rows of zeros before the first
-constexpr uint16_t kCodeBias = 0x8000;  // codes are kept as q + this
+constexpr int kPadRows = 2;               // rows of zeros before the first
+constexpr uint16_t kCodeBias = 0x8000;    // codes are kept as q + this
 constexpr uint32_t kStateLow = 1u << 15;  // states are in [2^15, 2^31)
 // A kernel may write and read this many 16-bit words past those it reports.
 constexpr int kSlackWords = 32;
@@ -102,7 +102,7 @@ struct DecodeJob {
   ChunkWork* work;
   void* out;
   Pitch pitch;  // of out
-  bool ok;  // set by the kernel: the words came out even
+  bool ok;      // set by the kernel: the words came out even
 };
 
 // Decodes chunks of as many rows, at most ChunkKernels::at_once.
@@ -127,8 +127,8 @@ ChunkKernels ScalarChunkKernels(DType dtype, Coding coding);
 ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding);
 ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding);
 static inline ChunkKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
-  return ForIsa(isa, ScalarChunkKernels, Avx2ChunkKernels,
-                Avx512ChunkKernels)(dtype, coding);
+  return ForIsa(isa, ScalarChunkKernels, Avx2ChunkKernels, Avx512ChunkKernels)(
+      dtype, coding);
 }
 
 // The parts of Avx512ChunkKernels and Avx2ChunkKernels.

@@ -1,5 +1,6 @@
 // rans' integer arithmetic on single values and contexts: its definition, of
-// which plain C++ and the GPU make their loops. docs/codec-format.md explains it.
+// which plain C++ and the GPU make their loops. docs/codec-format.md explains
+// it.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
 #ifndef TF_COMPTRAIN_CC_CODEC_RANS_CODE_H_
@@ -60,7 +61,8 @@ struct Lane {
 
 // What is coded for q, predicted as p: the zigzag of the difference. Without
 // negative codes it is only p steps down to zero, and q itself beyond 2 p.
-COMPTRAIN_HD static inline uint16_t Fold(uint16_t q, uint16_t p, bool negative) {
+COMPTRAIN_HD static inline uint16_t Fold(uint16_t q, uint16_t p,
+                                         bool negative) {
   const uint16_t z = Zigzag(static_cast<uint16_t>(q - p));
   const uint16_t twice = static_cast<uint16_t>(2 * p);  // the bias drops out
   return !negative && z > twice ? static_cast<uint16_t>(q - kCodeBias) : z;
@@ -83,7 +85,8 @@ COMPTRAIN_HD static inline int NeighbourSum(int left, int left2, int above,
 }
 // For the context, of a lane without negative codes: below 16.
 COMPTRAIN_HD static inline int MedianLevel(uint16_t median_of, int shift) {
-  return Smaller<int>(static_cast<uint16_t>(median_of - kCodeBias) >> shift, 15);
+  return Smaller<int>(static_cast<uint16_t>(median_of - kCodeBias) >> shift,
+                      15);
 }
 
 // The smallest shift at which `count` codes of this sum have a mean below 16.
@@ -105,8 +108,8 @@ COMPTRAIN_HD static inline void NormalizeContext(const uint64_t* counts,
   int largest = 0;
   for (int k = 0; k < kTokens; ++k) {
     const uint64_t weight = counts[k] * kWeight + built_in[k];
-    f[k] = static_cast<uint16_t>(
-        Larger<uint64_t>(1, weight * kProbOne / total));
+    f[k] =
+        static_cast<uint16_t>(Larger<uint64_t>(1, weight * kProbOne / total));
     left -= f[k];
     if (f[k] > f[largest]) largest = k;
   }

@@ -158,8 +158,8 @@ Status ReadChunks(StreamView* v, const ParallelFor& parallel, Isa isa,
   }
   FirstFailure failure;
   try {
-    const rans::ChunkKernels kernels = rans::SelectKernels(
-        isa, v->quantizer.dtype, v->quantizer.coding);
+    const rans::ChunkKernels kernels =
+        rans::SelectKernels(isa, v->quantizer.dtype, v->quantizer.coding);
     if (kernels.needs_slots) rans::MakeSlots(&v->model);
     parallel(v->geometry.chunks,
              kCyclesPerValue * kLanes << v->geometry.log2_pixels,
@@ -317,13 +317,12 @@ Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("rans: out must not be null when n > 0");
   }
   const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
-  return ReadChunks(
-      &v, parallel, isa,
-      ValueReader{v.geometry, static_cast<uint8_t*>(out), item});
+  return ReadChunks(&v, parallel, isa,
+                    ValueReader{v.geometry, static_cast<uint8_t*>(out), item});
 }
 
-Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
-                        DType dtype, int64_t n, const void* dy, void* dx,
+Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
+                        int64_t n, const void* dy, void* dx,
                         const ParallelFor& parallel, Isa isa) {
   StreamView v;
   Status s = Open(stream, stream_bytes, n, isa, &v);
@@ -335,14 +334,13 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
   }
   const DType stored = v.quantizer.dtype;
   const Coding coding = v.quantizer.coding;
-  const MaskReader reader{
-      v.geometry,
-      static_cast<const uint8_t*>(dy),
-      static_cast<uint8_t*>(dx),
-      stored,
-      static_cast<int64_t>(ItemBytes(dtype)),
-      plane::SelectKernels(isa, dtype, coding).apply,
-      rans::SelectKernels(isa, stored, coding).mask};
+  const MaskReader reader{v.geometry,
+                          static_cast<const uint8_t*>(dy),
+                          static_cast<uint8_t*>(dx),
+                          stored,
+                          static_cast<int64_t>(ItemBytes(dtype)),
+                          plane::SelectKernels(isa, dtype, coding).apply,
+                          rans::SelectKernels(isa, stored, coding).mask};
   return ReadChunks(&v, parallel, isa, reader);
 }
 

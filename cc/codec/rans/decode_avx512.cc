@@ -71,14 +71,11 @@ inline bool Refill(States* s, const uint16_t* begin, const uint16_t** end) {
   const int n = __builtin_popcount(low);
   if (*end - begin < n) return false;
   *end -= n;
-  const Ints words =
-      _mm512_maskz_expand_epi16(low, LoadInts(*end));
-  s->a = _mm512_mask_or_epi32(
-      s->a, a, _mm512_slli_epi32(s->a, 16),
-      _mm512_cvtepu16_epi32(Low(words)));
-  s->b = _mm512_mask_or_epi32(
-      s->b, b, _mm512_slli_epi32(s->b, 16),
-      _mm512_cvtepu16_epi32(High(words)));
+  const Ints words = _mm512_maskz_expand_epi16(low, LoadInts(*end));
+  s->a = _mm512_mask_or_epi32(s->a, a, _mm512_slli_epi32(s->a, 16),
+                              _mm512_cvtepu16_epi32(Low(words)));
+  s->b = _mm512_mask_or_epi32(s->b, b, _mm512_slli_epi32(s->b, 16),
+                              _mm512_cvtepu16_epi32(High(words)));
   return true;
 }
 
@@ -100,10 +97,9 @@ inline Ints PopRaw(Ints bits, States* s) {
 
 // The code that is coded as u and predicted as p.
 inline Ints Unfold(Ints u, Ints p, __mmask32 negative) {
-  const Ints sign = _mm512_sub_epi16(
-      Ints{}, _mm512_and_si512(u, All16(1)));
-  const Ints folded = _mm512_add_epi16(
-      p, _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
+  const Ints sign = _mm512_sub_epi16(Ints{}, _mm512_and_si512(u, All16(1)));
+  const Ints folded =
+      _mm512_add_epi16(p, _mm512_xor_si512(_mm512_srli_epi16(u, 1), sign));
   return _mm512_mask_add_epi16(
       folded,
       _mm512_mask_cmpgt_epu16_mask(~negative, u, _mm512_slli_epi16(p, 1)), u,
@@ -112,13 +108,12 @@ inline Ints Unfold(Ints u, Ints p, __mmask32 negative) {
 
 template <class T, Coding kCoding>
 inline void StoreValues(Ints biased, Floats step, uint32_t first, uint8_t* to,
-                     const Pitch& pitch) {
+                        const Pitch& pitch) {
   const Ints q = biased ^ Bias();
-  const Floats a = DequantizeVector<kCoding>(
-      _mm512_cvtepi16_epi32(Low(q)), step, first);
-  const Floats b = DequantizeVector<kCoding>(
-      _mm512_cvtepi16_epi32(High(q)), step,
-      first + 16);
+  const Floats a =
+      DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(Low(q)), step, first);
+  const Floats b = DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(High(q)),
+                                             step, first + 16);
   const auto piece = [&](int i) {
     return reinterpret_cast<T*>(to + pitch.piece[i]);
   };
@@ -164,8 +159,7 @@ struct Chunk {
   bool ok;
 
   explicit Chunk(const DecodeJob& job)
-      : s{LoadInts(job.head->state),
-          LoadInts(job.head->state + 16)},
+      : s{LoadInts(job.head->state), LoadInts(job.head->state + 16)},
         lanes(*job.head),
         words(job.words),
         end(words + job.n_words),
@@ -180,18 +174,17 @@ struct Chunk {
   }
 
   // Tokens, and states without them.
-  [[gnu::always_inline]] void PopTokens(const Constants& k, const RowPlaces& at) {
+  [[gnu::always_inline]] void PopTokens(const Constants& k,
+                                        const RowPlaces& at) {
     median = Median(left, LoadInts(work->q + at.above),
-                       LoadInts(work->q + at.above_left));
-    const Ints context =
-        k.contexts
-            .Of(lanes, {{left_c}}, LoadRow(work->c + at.above),
-                LoadRow(work->c + at.left2), LoadRow(work->c + at.above2),
-                {{median}})
-            .v[0];
+                    LoadInts(work->q + at.above_left));
+    const Ints context = k.contexts
+                             .Of(lanes, {{left_c}}, LoadRow(work->c + at.above),
+                                 LoadRow(work->c + at.left2),
+                                 LoadRow(work->c + at.above2), {{median}})
+                             .v[0];
     const Ints slots = AllInts(kProbOne - 1);
-    const Ints slot = _mm512_packus_epi32((s.a & slots),
-                                             (s.b & slots));
+    const Ints slot = _mm512_packus_epi32((s.a & slots), (s.b & slots));
     const Found found = Search(k.model, context, slot);
     const Ints f = _mm512_sub_epi16(found.end, found.start);
     const Ints rest = _mm512_sub_epi16(slot, found.start);
@@ -209,16 +202,15 @@ struct Chunk {
   }
 
   template <class T, Coding kCoding>
-  [[gnu::always_inline]] void Finish(const Constants& k, const RowPlaces& at, Ints u,
-              uint32_t first) {
+  [[gnu::always_inline]] void Finish(const Constants& k, const RowPlaces& at,
+                                     Ints u, uint32_t first) {
     left_c = Neighbour(u, k.model.shift);
     StoreInts(left_c, work->c + at.here);
-    left = lanes.plain
-               ? u ^ Bias()
-               : Unfold(u,
-                        Predict(lanes, 0, left, LoadInts(work->q + at.above),
-                                   median),
-                        lanes.negative);
+    left = lanes.plain ? u ^ Bias()
+                       : Unfold(u,
+                                Predict(lanes, 0, left,
+                                        LoadInts(work->q + at.above), median),
+                                lanes.negative);
     StoreInts(left, work->q + at.here);
     if (to == nullptr) return;
     StoreValues<T, kCoding>(left, k.step, counter + first, to, pitch);

@@ -33,7 +33,7 @@ constexpr int kScratchBits = 6;
 constexpr uint64_t kNotInScratch = UINT64_MAX;
 
 struct ChunkSize {
-  uint32_t words = 0;  // of 32 bits
+  uint32_t words = 0;           // of 32 bits
   uint64_t at = kNotInScratch;  // the word of scratch it begins at
   rans::ChunkSums sums;
 };
@@ -108,24 +108,23 @@ RansEncoder::RansEncoder(const EncodeParams& params, Isa isa)
 }
 
 ChunkKind RansEncoder::Prepare(const ChunkPlace& place, int rows,
-                                     Source* source, ChunkWork* work,
-                                     ChunkHead* head,
-                                     rans::ChunkSums* sums) const {
+                               Source* source, ChunkWork* work, ChunkHead* head,
+                               rans::ChunkSums* sums) const {
   const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
   source->x = x_ + place.offset * item;
   source->pixel_bytes = geometry_.row * item;
   if (!place.whole()) {
     const int64_t compact = geometry_.unit * item;
     source->padded.assign(place.rows * kLanes * item, 0);
-    CopyRows(source->x, source->pixel_bytes, source->padded.data(),
-                   compact, place.valid * item, compact);
+    CopyRows(source->x, source->pixel_bytes, source->padded.data(), compact,
+             place.valid * item, compact);
     source->x = source->padded.data();
     source->pixel_bytes = compact;
   }
   return kernels_.prepare(
       CountedFrom(quantizer_, place.first), model_, source->x,
-      geometry_.PitchOf(place.rows, source->pixel_bytes, item), rows, work, head,
-      sums);
+      geometry_.PitchOf(place.rows, source->pixel_bytes, item), rows, work,
+      head, sums);
 }
 
 // From the first rows of a few chunks: tokens are fine for means below 16.
@@ -167,29 +166,31 @@ void RansEncoder::ChooseFrequencies(const ParallelFor& parallel) {
   parallel(CeilDiv(geometry_.chunks, step),
            kCyclesPerValue * kLanes << geometry_.log2_pixels,
            [&](int64_t begin, int64_t end) {
-    std::unique_ptr<ChunkWork> work(new ChunkWork);
-    Source source;
-    // Two counters a token: equal tokens in a row do not wait for each other.
-    std::vector<uint32_t> counts(2 * kContexts * kTokens, 0);
-    for (int64_t i = begin; i < end; ++i) {
-      const ChunkPlace place = geometry_.Place(i * step);
-      ChunkHead head;
-      rans::ChunkSums sums;
-      if (Prepare(place, place.rows, &source, work.get(), &head, &sums) !=
-          ChunkKind::kCoded) {
-        continue;
-      }
-      const uint16_t* index = work->index + rans::kPadRows * kLanes;
-      for (int k = 0; k < place.rows * kLanes; k += 2) {
-        ++counts[index[k]];
-        ++counts[index[k + 1] + kContexts * kTokens];
-      }
-    }
-    const std::lock_guard<std::mutex> lock(mutex);
-    for (int k = 0; k < kContexts * kTokens; ++k) {
-      totals[k] += counts[k] + uint64_t{counts[k + kContexts * kTokens]};
-    }
-  });
+             std::unique_ptr<ChunkWork> work(new ChunkWork);
+             Source source;
+             // Two counters a token: equal tokens in a row do not wait for each
+             // other.
+             std::vector<uint32_t> counts(2 * kContexts * kTokens, 0);
+             for (int64_t i = begin; i < end; ++i) {
+               const ChunkPlace place = geometry_.Place(i * step);
+               ChunkHead head;
+               rans::ChunkSums sums;
+               if (Prepare(place, place.rows, &source, work.get(), &head,
+                           &sums) != ChunkKind::kCoded) {
+                 continue;
+               }
+               const uint16_t* index = work->index + rans::kPadRows * kLanes;
+               for (int k = 0; k < place.rows * kLanes; k += 2) {
+                 ++counts[index[k]];
+                 ++counts[index[k + 1] + kContexts * kTokens];
+               }
+             }
+             const std::lock_guard<std::mutex> lock(mutex);
+             for (int k = 0; k < kContexts * kTokens; ++k) {
+               totals[k] +=
+                   counts[k] + uint64_t{counts[k + kContexts * kTokens]};
+             }
+           });
   rans::Normalize(totals.data(), prior_, freq_);
   rans::SetFrequencies(freq_, &model_);
 }
@@ -197,9 +198,8 @@ void RansEncoder::ChooseFrequencies(const ParallelFor& parallel) {
 // Encodes the chunks of [begin, end) that wanted(chunk) is true of.
 // put(chunk, words, sums): where its words go, or null.
 template <class Wanted, class Put>
-void RansEncoder::EncodeChunks(int64_t begin, int64_t end,
-                                     const Wanted& wanted,
-                                     const Put& put) const {
+void RansEncoder::EncodeChunks(int64_t begin, int64_t end, const Wanted& wanted,
+                               const Put& put) const {
   Slot slots[rans::kMaxJobs];
   rans::EncodeJob jobs[rans::kMaxJobs];
   int waiting = 0;
@@ -237,7 +237,7 @@ void RansEncoder::EncodeChunks(int64_t begin, int64_t end,
 // A coded chunk has n_words of 16 bits; it becomes raw where it is not smaller.
 template <class Put>
 void RansEncoder::Store(const Slot& slot, bool coded, int n_words,
-                              const Put& put) const {
+                        const Put& put) const {
   const uint32_t raw_words = RawWords(slot.place.valid, params_.dtype);
   const uint32_t words =
       static_cast<uint32_t>(sizeof slot.head / 4 + (n_words + 1) / 2);
@@ -259,7 +259,7 @@ void RansEncoder::Store(const Slot& slot, bool coded, int n_words,
   const int64_t compact = geometry_.unit * item;
   std::memset(to + 4 * size_t{raw_words} - 4, 0, 4);
   CopyRows(slot.source.x, slot.source.pixel_bytes, to, compact,
-                 slot.place.valid * item, compact);
+           slot.place.valid * item, compact);
 }
 
 uint64_t RansEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
@@ -270,23 +270,24 @@ uint64_t RansEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
   scratch_words_ = scratch == nullptr ? 0 : scratch_bytes / 4;
   ChooseShiftAndPrior();
   ChooseFrequencies(parallel);
-  parallel(chunks, kCyclesPerValue * kLanes << geometry_.log2_pixels,
-           [this, chunks](int64_t begin, int64_t end) {
-    // A share of scratch, which they fill one after the other.
-    uint64_t at = scratch_words_ / chunks * begin;
-    const uint64_t limit = scratch_words_ / chunks * end;
-    EncodeChunks(
-        begin, end, [](int64_t) { return true; },
-        [&](int64_t chunk, uint32_t words, const rans::ChunkSums& sums) {
-      ChunkSize& size = sizes_[chunk];
-      size.words = words;
-      size.sums = sums;
-      if (words > limit - at) return static_cast<uint8_t*>(nullptr);
-      size.at = at;
-      at += words;
-      return scratch_ + 4 * size.at;
-    });
-  });
+  parallel(
+      chunks, kCyclesPerValue * kLanes << geometry_.log2_pixels,
+      [this, chunks](int64_t begin, int64_t end) {
+        // A share of scratch, which they fill one after the other.
+        uint64_t at = scratch_words_ / chunks * begin;
+        const uint64_t limit = scratch_words_ / chunks * end;
+        EncodeChunks(
+            begin, end, [](int64_t) { return true; },
+            [&](int64_t chunk, uint32_t words, const rans::ChunkSums& sums) {
+              ChunkSize& size = sizes_[chunk];
+              size.words = words;
+              size.sums = sums;
+              if (words > limit - at) return static_cast<uint8_t*>(nullptr);
+              size.at = at;
+              at += words;
+              return scratch_ + 4 * size.at;
+            });
+      });
   uint64_t words = 0;
   for (const ChunkSize& s : sizes_) {
     words += s.words;
@@ -309,10 +310,10 @@ void RansEncoder::FillHeader(uint8_t* stream) const {
   rans::TableHead table = {};
   table.stride = static_cast<uint32_t>(model_.stride);
   table.shift = static_cast<uint8_t>(model_.shift);
-  table.table = counted_ ? rans::kCountedTable
-                        : static_cast<uint8_t>(prior_);
+  table.table = counted_ ? rans::kCountedTable : static_cast<uint8_t>(prior_);
   std::memcpy(stream + at.table, &table, sizeof table);
-  if (counted_) std::memcpy(stream + at.table + sizeof table, freq_, sizeof freq_);
+  if (counted_)
+    std::memcpy(stream + at.table + sizeof table, freq_, sizeof freq_);
   uint32_t start = 0;
   for (size_t c = 0; c < sizes_.size(); ++c) {
     std::memcpy(stream + at.directory + 4 * c, &start, sizeof start);
@@ -323,35 +324,38 @@ void RansEncoder::FillHeader(uint8_t* stream) const {
 void RansEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
   FillHeader(stream);
   const rans::Sections at(geometry_, counted_);
-  parallel(geometry_.chunks,
-           kCyclesPerValue * kLanes / 8 << geometry_.log2_pixels,
-           [&](int64_t begin, int64_t end) {
-    const auto place = [&](int64_t chunk) {
-      uint32_t start;
-      std::memcpy(&start, stream + at.directory + 4 * chunk, sizeof start);
-      return stream + at.payload + 4 * static_cast<uint64_t>(start);
-    };
-    bool all = true;
-    for (int64_t c = begin; c < end; ++c) {
-      const ChunkSize& size = sizes_[c];
-      all &= size.at != kNotInScratch;
-      if (size.words == 0 || size.at == kNotInScratch) continue;
-      std::memcpy(place(c), scratch_ + 4 * size.at,
-                  4 * static_cast<size_t>(size.words));
-    }
-    if (all) return;
-    EncodeChunks(
-        begin, end, [&](int64_t c) { return sizes_[c].at == kNotInScratch; },
-        [&](int64_t c, uint32_t, const rans::ChunkSums&) { return place(c); });
-  });
+  parallel(
+      geometry_.chunks, kCyclesPerValue * kLanes / 8 << geometry_.log2_pixels,
+      [&](int64_t begin, int64_t end) {
+        const auto place = [&](int64_t chunk) {
+          uint32_t start;
+          std::memcpy(&start, stream + at.directory + 4 * chunk, sizeof start);
+          return stream + at.payload + 4 * static_cast<uint64_t>(start);
+        };
+        bool all = true;
+        for (int64_t c = begin; c < end; ++c) {
+          const ChunkSize& size = sizes_[c];
+          all &= size.at != kNotInScratch;
+          if (size.words == 0 || size.at == kNotInScratch) continue;
+          std::memcpy(place(c), scratch_ + 4 * size.at,
+                      4 * static_cast<size_t>(size.words));
+        }
+        if (all) return;
+        EncodeChunks(
+            begin, end,
+            [&](int64_t c) { return sizes_[c].at == kNotInScratch; },
+            [&](int64_t c, uint32_t, const rans::ChunkSums&) {
+              return place(c);
+            });
+      });
 }
 
 size_t RansEncoder::scratch_bytes() const {
   if (geometry_.chunks == 0) return 0;
   const uint64_t values = uint64_t{kLanes} << geometry_.log2_pixels;
-  const uint64_t words = std::min<uint64_t>(
-      sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
-      RawWords(static_cast<int>(values), params_.dtype));
+  const uint64_t words =
+      std::min<uint64_t>(sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
+                         RawWords(static_cast<int>(values), params_.dtype));
   return geometry_.chunks * 4 * words + 4;
 }
 

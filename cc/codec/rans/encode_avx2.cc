@@ -16,11 +16,9 @@ inline void Emit(const States& last, States* s, uint16_t** out) {
     const Ints words = _mm256_and_si256(
         Move8(s->v[k], kMoveTables.gather[chosen]), AllInts(0xffff));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                     _mm_packus_epi32(Low(words),
-                                      High(words)));
+                     _mm_packus_epi32(Low(words), High(words)));
     to += __builtin_popcount(chosen);
-    s->v[k] = _mm256_srlv_epi32(
-        s->v[k], _mm256_and_si256(above, AllInts(16)));
+    s->v[k] = _mm256_srlv_epi32(s->v[k], _mm256_and_si256(above, AllInts(16)));
   }
   *out = to;
 }
@@ -31,8 +29,7 @@ inline void PushRaw(const Row& bits, const Row& raw, States* s,
   States last;
   for (int k = 0; k < 4; ++k) {
     last.v[k] = _mm256_sub_epi32(
-        _mm256_srlv_epi32(AllInts(0x80000000u), by.v[k]),
-        AllInts(1));
+        _mm256_srlv_epi32(AllInts(0x80000000u), by.v[k]), AllInts(1));
   }
   Emit(last, s, out);
   for (int k = 0; k < 4; ++k) {
@@ -52,8 +49,8 @@ inline Ints Push(Ints state, Ints f, Ints start) {
       _mm256_add_epi32(_mm256_slli_epi32(q, kProbBits), start), rest);
   const Ints fits = _mm256_cmpgt_epi32(f, rest);
   return _mm256_add_epi32(
-      pushed, _mm256_andnot_si256(
-                  fits, _mm256_sub_epi32(AllInts(kProbOne), f)));
+      pushed,
+      _mm256_andnot_si256(fits, _mm256_sub_epi32(AllInts(kProbOne), f)));
 }
 
 inline void PushTokens(const Model& model, const Row& index, States* s,
@@ -65,8 +62,8 @@ inline void PushTokens(const Model& model, const Row& index, States* s,
         reinterpret_cast<const int*>(model.packed), at.v[k], 4);
     f.v[k] = _mm256_srli_epi32(packed, 16);
     start.v[k] = _mm256_and_si256(packed, AllInts(0xffff));
-    last.v[k] = _mm256_sub_epi32(_mm256_slli_epi32(f.v[k], 31 - kProbBits),
-                                 AllInts(1));
+    last.v[k] =
+        _mm256_sub_epi32(_mm256_slli_epi32(f.v[k], 31 - kProbBits), AllInts(1));
   }
   Emit(last, s, out);
   for (int k = 0; k < 4; ++k) {
@@ -87,8 +84,7 @@ void EncodeChunks(const Model& model, int rows, EncodeJob* job,
     const int at = (t + kPadRows) * kLanes;
     const Row index = LoadRow(work->index + at);
     const Ints tokens =
-        ToBytes({{(index.v[0] & token_bits),
-                  (index.v[1] & token_bits)}});
+        ToBytes({{(index.v[0] & token_bits), (index.v[1] & token_bits)}});
     const Ints bits = tables.Bits(tokens);
     if (!_mm256_testz_si256(bits, bits)) {
       const Row u = LoadRow(work->u + at), bases = tables.Bases(tokens);
@@ -117,8 +113,12 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 }
 
 ChunkKernels Select(DType dtype, Coding coding) {
-  return {Avx2Prepare(dtype, coding), EncodeChunks,
-          Avx2DecodeChunks(dtype, coding), MaskRows, true, 1};
+  return {Avx2Prepare(dtype, coding),
+          EncodeChunks,
+          Avx2DecodeChunks(dtype, coding),
+          MaskRows,
+          true,
+          1};
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #ifdef COMPTRAIN_VECTORS
 #include <algorithm>
 
-
 namespace comptrain {
 namespace rans {
 namespace {
@@ -36,14 +35,13 @@ inline Ints Push(Ints state, Ints f, Ints start) {
   const Floats reciprocal = _mm512_mul_ps(
       estimate,
       _mm512_fnmadd_ps(divisor, estimate, AllFloats(2.0f - 0x1p-21f)));
-  const Ints q = _mm512_cvttps_epi32(
-      _mm512_mul_ps(_mm512_cvtepi32_ps(state), reciprocal));
+  const Ints q =
+      _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(state), reciprocal));
   const Ints rest = _mm512_sub_epi32(state, _mm512_mullo_epi32(q, f));
   const Ints pushed = _mm512_add_epi32(
       _mm512_add_epi32(_mm512_slli_epi32(q, kProbBits), start), rest);
-  return _mm512_mask_add_epi32(
-      pushed, _mm512_cmpge_epi32_mask(rest, f), pushed,
-      _mm512_sub_epi32(AllInts(kProbOne), f));
+  return _mm512_mask_add_epi32(pushed, _mm512_cmpge_epi32_mask(rest, f), pushed,
+                               _mm512_sub_epi32(AllInts(kProbOne), f));
 }
 
 // What a row of two chunks' codes is looked up in: kept in registers or close
@@ -87,10 +85,9 @@ struct Entries {
 inline void LookUp(const Tables& tables, Ints index, Ints index_before,
                    Entries* row, Entries* before) {
   const Ints byte = All16(0xff);
-  const Ints low = _mm512_packus_epi16((index & byte),
-                                          (index_before & byte));
+  const Ints low = _mm512_packus_epi16((index & byte), (index_before & byte));
   const Ints high = _mm512_packus_epi16(_mm512_srli_epi16(index, 8),
-                                           _mm512_srli_epi16(index_before, 8));
+                                        _mm512_srli_epi16(index_before, 8));
   const __mmask64 m7 = _mm512_movepi8_mask(low);
   const __mmask64 m8 = _mm512_test_epi8_mask(high, high);
   const Ints first = tables.Bytes(0, low, m7, m8);
@@ -127,8 +124,7 @@ struct Chunk {
   }
 
   [[gnu::always_inline]] void PushRaw(const Tables& tables, int t) {
-    const Ints token =
-        _mm512_and_si512(IndexOf(t), All16(kTokens - 1));
+    const Ints token = _mm512_and_si512(IndexOf(t), All16(kTokens - 1));
     const Ints bits = _mm512_permutexvar_epi16(token, tables.raw_bits);
     if (_mm512_test_epi16_mask(bits, bits) == 0) return;
     const Ints raw =
@@ -148,8 +144,7 @@ struct Chunk {
     const Ints f_b = _mm512_srli_epi32(e.b, kProbBits);
     constexpr int kRoom = 31 - kProbBits;
     Emit(_mm512_cmpge_epu32_mask(s.a, _mm512_slli_epi32(f_a, kRoom)),
-         _mm512_cmpge_epu32_mask(s.b, _mm512_slli_epi32(f_b, kRoom)), &s,
-         &out);
+         _mm512_cmpge_epu32_mask(s.b, _mm512_slli_epi32(f_b, kRoom)), &s, &out);
     const Ints start = AllInts(kProbOne - 1);
     s.a = Push(s.a, f_a, (e.a & start));
     s.b = Push(s.b, f_b, (e.b & start));
@@ -196,8 +191,12 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 }
 
 ChunkKernels Select(DType dtype, Coding coding) {
-  return {Avx512Prepare(dtype, coding), EncodeChunks,
-          Avx512DecodeChunks(dtype, coding), MaskRows, false, 2};
+  return {Avx512Prepare(dtype, coding),
+          EncodeChunks,
+          Avx512DecodeChunks(dtype, coding),
+          MaskRows,
+          false,
+          2};
 }
 
 }  // namespace

@@ -45,11 +45,12 @@ static inline Status CheckGeometry(int64_t n, const Geometry& g) {
   return CheckSize(CodecId::kRans, n, g.chunks, Sections(g, true).payload);
 }
 
-static inline StreamHeader HeaderOf(DType dtype, const Geometry& g, int64_t channels,
-                      bool counted, uint64_t total_bytes) {
-  StreamHeader h = MakeHeader(CodecId::kRans, dtype, g.n, channels,
-                              g.log2_pixels, g.chunks,
-                              Sections(g, counted), total_bytes);
+static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
+                                    int64_t channels, bool counted,
+                                    uint64_t total_bytes) {
+  StreamHeader h =
+      MakeHeader(CodecId::kRans, dtype, g.n, channels, g.log2_pixels, g.chunks,
+                 Sections(g, counted), total_bytes);
   h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
   return h;
 }

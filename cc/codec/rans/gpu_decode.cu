@@ -68,7 +68,8 @@ struct Stream {
 };
 
 // How a block reads a stream: codes of how many rows its warps hold on to. Most
-// images are narrow, and the fewer rows, the more warps fit on a multiprocessor.
+// images are narrow, and the fewer rows, the more warps fit on a
+// multiprocessor.
 struct ReaderShape {
   int rows, warps;
 };
@@ -123,8 +124,7 @@ __device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
   return rans::ReadChunk(
       tables, o.stride, o.shift, *head,
       reinterpret_cast<const uint16_t*>(words + kHeadWords),
-      2 * (n_words - kHeadWords), place.rows, history,
-      [&](int t, int code) {
+      2 * (n_words - kHeadWords), place.rows, history, [&](int t, int code) {
         if (t >= column.rows) return;
         sink.template Put<kCoding>(
             q, column.first + t * geometry.row, code,
@@ -135,9 +135,9 @@ __device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
 // A warp a chunk, the shape's warps a block. Streams whose stride asks for
 // another shape are left to that one's launch.
 template <class T, class Sink>
-__global__ void DecodeChunks(Stream s, Geometry geometry,
-                             BuiltIn built_in, int shape_rows, int fewer_rows,
-                             Sink sink, uint32_t* damaged) {
+__global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
+                             int shape_rows, int fewer_rows, Sink sink,
+                             uint32_t* damaged) {
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kRans)) return;
   OpenedStream o;
   bool good = OpenRans(s, &o);
@@ -149,9 +149,8 @@ __global__ void DecodeChunks(Stream s, Geometry geometry,
   if (good) {
     const auto* counted = reinterpret_cast<const uint16_t*>(
         s.bytes + s.expected.table_offset + sizeof(TableHead));
-    const uint16_t* freq = o.table == rans::kCountedTable
-                               ? counted
-                               : built_in.freq[o.table];
+    const uint16_t* freq =
+        o.table == rans::kCountedTable ? counted : built_in.freq[o.table];
     bool right = true;
     for (int c = threadIdx.x; c < kContexts; c += blockDim.x) {
       right &= tables->search.Fill(c, freq + c * kTokens);
@@ -169,10 +168,11 @@ __global__ void DecodeChunks(Stream s, Geometry geometry,
   if (good) {
     const auto* starts = reinterpret_cast<const uint32_t*>(
         s.bytes + s.expected.directory_offset);
-    const auto* payload = reinterpret_cast<const uint32_t*>(s.bytes + o.payload);
+    const auto* payload =
+        reinterpret_cast<const uint32_t*>(s.bytes + o.payload);
     const uint64_t start = starts[chunk];
-    const uint64_t stop = chunk + 1 == geometry.chunks ? o.payload_words
-                                                       : starts[chunk + 1];
+    const uint64_t stop =
+        chunk + 1 == geometry.chunks ? o.payload_words : starts[chunk + 1];
     good = start <= stop && stop <= o.payload_words &&
            (chunk > 0 || start == 0) && stop - start <= raw_words;
     const int n_words = static_cast<int>(stop - start);
@@ -185,9 +185,9 @@ __global__ void DecodeChunks(Stream s, Geometry geometry,
       return;
     }
     if (good && n_words > 0) {
-      auto* codes = reinterpret_cast<uint16_t*>(
-          reinterpret_cast<uint8_t*>(tables + 1) +
-          warp * HistoryBytes(shape_rows));
+      auto* codes =
+          reinterpret_cast<uint16_t*>(reinterpret_cast<uint8_t*>(tables + 1) +
+                                      warp * HistoryBytes(shape_rows));
       const History history = {
           codes, reinterpret_cast<uint8_t*>(codes + shape_rows * kLanes),
           shape_rows, SizeRows(shape_rows)};
@@ -196,8 +196,8 @@ __global__ void DecodeChunks(Stream s, Geometry geometry,
       const uint32_t* words = payload + start;
       good = n_words >= kHeadWords;
       if (good && q.coding == Coding::kMidRise) {
-        good = ReadCoded<Coding::kMidRise>(q, geometry, place, o, *tables, words,
-                                           n_words, history, sink);
+        good = ReadCoded<Coding::kMidRise>(q, geometry, place, o, *tables,
+                                           words, n_words, history, sink);
       } else if (good && q.coding == Coding::kDither) {
         good = ReadCoded<Coding::kDither>(q, geometry, place, o, *tables, words,
                                           n_words, history, sink);
@@ -220,8 +220,8 @@ __global__ void DecodeChunks(Stream s, Geometry geometry,
 template <class MakeSink>
 Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
               const MakeSink& make_sink) {
-  Status checked =
-      CheckTensor(CodecId::kRans, from.n, from.channels, from.dtype, Isa::kScalar);
+  Status checked = CheckTensor(CodecId::kRans, from.n, from.channels,
+                               from.dtype, Isa::kScalar);
   if (!checked.ok()) return checked;
   const Geometry g(from.n, from.channels);
   checked = CheckGeometry(from.n, g);
@@ -229,9 +229,10 @@ Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
   checked =
       gpu::CheckStreamBytes(kOnGpu, from, rans::Sections(g, false).payload);
   if (!checked.ok() || from.n == 0) return checked;
-  const Stream view = {static_cast<const uint8_t*>(from.stream_dev), from.bytes,
-                       HeaderOf(from.dtype, g, from.channels, false, from.bytes),
-                       from.any_codec};
+  const Stream view = {
+      static_cast<const uint8_t*>(from.stream_dev), from.bytes,
+      HeaderOf(from.dtype, g, from.channels, false, from.bytes),
+      from.any_codec};
   WithStorageType(from.dtype, [&](auto type) {
     using T = decltype(type);
     const auto sink = make_sink(type);
@@ -251,7 +252,7 @@ Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
 }
 
 Status DecodeValues(const GpuEncoded& from, void* out_dev,
-                     CUstream_st* cuda_stream) {
+                    CUstream_st* cuda_stream) {
   return Decode(from, cuda_stream, [&](auto type) {
     using T = decltype(type);
     return Values<T>{static_cast<T*>(out_dev)};
@@ -259,7 +260,7 @@ Status DecodeValues(const GpuEncoded& from, void* out_dev,
 }
 
 Status DecodeMaskGradient(const GpuEncoded& from, const void* dy_dev,
-                           void* dx_dev, CUstream_st* cuda_stream) {
+                          void* dx_dev, CUstream_st* cuda_stream) {
   return Decode(from, cuda_stream, [&](auto type) {
     using T = decltype(type);
     return MaskedGradient<T>{static_cast<const T*>(dy_dev),

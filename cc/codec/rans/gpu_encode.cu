@@ -1,8 +1,8 @@
 // Encodes chunks of rans on a GPU: a block a chunk.
 //
-// Coding a chunk is a chain of as many steps as it has rows, which one warp goes
-// through. The block's other warps look up what that one needs next, and the
-// codes of a chunk are in shared memory: four blocks fit on a large GPU.
+// Coding a chunk is a chain of as many steps as it has rows, which one warp
+// goes through. The block's other warps look up what that one needs next, and
+// the codes of a chunk are in shared memory: four blocks fit on a large GPU.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -54,9 +54,9 @@ struct Scratch {
 
   Scratch(const Geometry& g, DType dtype) {
     const uint64_t values = uint64_t{kLanes} << g.log2_pixels;
-    slice_words = std::min<uint64_t>(
-        sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
-        RawWords(static_cast<int>(values), dtype));
+    slice_words =
+        std::min<uint64_t>(sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
+                           RawWords(static_cast<int>(values), dtype));
     const uint64_t chunks = static_cast<uint64_t>(g.chunks);
     sample = 0;
     model = AlignSection(sample + sizeof(Sample));
@@ -108,8 +108,8 @@ struct TeamMemory {
 
 template <class T>
 __device__ ChunkKind Prepare(const Source<T>& source, Writer* writer,
-                             int64_t chunk, int most_rows,
-                             rans::LaneSums* sums, int* rows) {
+                             int64_t chunk, int most_rows, rans::LaneSums* sums,
+                             int* rows) {
   const ChunkPlace place = source.geometry.Place(chunk);
   Quantizer q = source.quantizer;
   q.counter = static_cast<uint32_t>(place.first);
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kTeamThreads)
     counts[i] = 0;
   }
   __syncthreads();
-  Writer writer(*memory.tables, source.stride, shift, memory.writer,
-                memory.q, memory.c);
+  Writer writer(*memory.tables, source.stride, shift, memory.writer, memory.q,
+                memory.c);
   rans::LaneSums sums;
   int rows;
   if (Prepare(source, &writer, blockIdx.x * step, rans::kMaxPixels, &sums,
@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(kTeamThreads)
     memory.entries[i] = model->entries[i];
   }
   __syncthreads();
-  Writer writer(*memory.tables, source.stride, shift, memory.writer,
-                memory.q, memory.c);
+  Writer writer(*memory.tables, source.stride, shift, memory.writer, memory.q,
+                memory.c);
   for (int64_t chunk = blockIdx.x; chunk < source.geometry.chunks;
        chunk += gridDim.x) {
     uint32_t* slice = target.Slice(chunk);
@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(kTeamThreads)
     }
     rans::LaneSums sums;
     int rows;
-    const ChunkKind kind = Prepare(source, &writer, chunk, rans::kMaxPixels,
-                                   &sums, &rows);
+    const ChunkKind kind =
+        Prepare(source, &writer, chunk, rans::kMaxPixels, &sums, &rows);
     if (kAgain) {
       const int n_words = static_cast<int>(slice[0]);
       uint32_t* to = target.payload + target.starts[chunk];
@@ -246,8 +246,8 @@ __global__ void __launch_bounds__(kTeamThreads)
       sum += __shfl_down_sync(kAllLanes, sum, d);
       sum_sq += __shfl_down_sync(kAllLanes, sum_sq, d);
     }
-    const BlockSums of_warp = {static_cast<uint64_t>(gpu::WarpSum(sums.nonzero)),
-                               sum, sum_sq};
+    const BlockSums of_warp = {
+        static_cast<uint64_t>(gpu::WarpSum(sums.nonzero)), sum, sum_sq};
     gpu::PutBlockSums<Writer::kWarps>(of_warp, target.sums);
   }
 }
@@ -330,7 +330,8 @@ Status CheckEncode(const EncodeParams& p) {
 bool Counted(const EncodeParams& p) { return p.n >= p.counted_from; }
 
 template <class T>
-Source<T> SourceOf(const EncodeParams& p, const Geometry& g, const void* x_dev) {
+Source<T> SourceOf(const EncodeParams& p, const Geometry& g,
+                   const void* x_dev) {
   return {MakeQuantizer(p.dtype, CodingOf(p), p.eb), g,
           g.Stride(p.width, p.channels), static_cast<const T*>(x_dev)};
 }
@@ -347,8 +348,9 @@ Target TargetOf(const Scratch& at, uint8_t* scratch) {
 
 // The first pass; there is a model of an empty tensor too.
 template <class T>
-Status EncodeToScratch(const EncodeParams& p, const Geometry& g, const void* x_dev,
-                       uint8_t* scratch, CUstream_st* cuda_stream) {
+Status EncodeToScratch(const EncodeParams& p, const Geometry& g,
+                       const void* x_dev, uint8_t* scratch,
+                       CUstream_st* cuda_stream) {
   const Scratch at(g, p.dtype);
   const Source<T> source = SourceOf<T>(p, g, x_dev);
   auto* sample = reinterpret_cast<Sample*>(scratch + at.sample);
@@ -366,8 +368,8 @@ Status EncodeToScratch(const EncodeParams& p, const Geometry& g, const void* x_d
   }
   if (s.ok() && g.chunks > 0 && Counted(p)) {
     s = gpu::Launch(kOnGpu, "counting", CountChunks<T>,
-                    CeilDiv(g.chunks, count_step), kTeamThreads,
-                    shared_bytes, cuda_stream, source, count_step, sample);
+                    CeilDiv(g.chunks, count_step), kTeamThreads, shared_bytes,
+                    cuda_stream, source, count_step, sample);
   }
   if (s.ok()) {
     s = gpu::Launch(kOnGpu, "making tables", FinishModel, 1, kContexts, 0,
@@ -381,8 +383,9 @@ Status EncodeToScratch(const EncodeParams& p, const Geometry& g, const void* x_d
 
 // The second one, after the header.
 template <class T>
-Status CopyFromScratch(const EncodeParams& p, const Geometry& g, const void* x_dev,
-                       uint8_t* scratch, uint32_t* payload, CUstream_st* cuda_stream) {
+Status CopyFromScratch(const EncodeParams& p, const Geometry& g,
+                       const void* x_dev, uint8_t* scratch, uint32_t* payload,
+                       CUstream_st* cuda_stream) {
   const Scratch at(g, p.dtype);
   const Source<T> source = SourceOf<T>(p, g, x_dev);
   const auto* model = reinterpret_cast<const WriterModel*>(scratch + at.model);
@@ -407,9 +410,8 @@ size_t StreamBytes(const EncodeParams& params, const GpuTotals& totals) {
   return rans::Sections(g, Counted(params)).payload + 4 * totals.words;
 }
 
-Status Measure(const EncodeParams& params, const void* x_dev,
-                      void* scratch_dev, GpuTotals* totals,
-                      CUstream_st* cuda_stream) {
+Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
+               GpuTotals* totals, CUstream_st* cuda_stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
   const Geometry g(params.n, params.channels);
@@ -428,8 +430,8 @@ Status Measure(const EncodeParams& params, const void* x_dev,
 }
 
 Status Write(const EncodeParams& params, const void* x_dev,
-                    const void* scratch_dev, const GpuTotals& totals,
-                    void* out_dev, CUstream_st* cuda_stream) {
+             const void* scratch_dev, const GpuTotals& totals, void* out_dev,
+             CUstream_st* cuda_stream) {
   Status s = CheckEncode(params);
   if (!s.ok()) return s;
   s = CheckWords(CodecId::kRans, totals.words);
@@ -437,8 +439,7 @@ Status Write(const EncodeParams& params, const void* x_dev,
   const Geometry g(params.n, params.channels);
   const Scratch at(g, params.dtype);
   auto* scratch = static_cast<uint8_t*>(const_cast<void*>(scratch_dev));
-  const Quantizer q = MakeQuantizer(
-      params.dtype, CodingOf(params), params.eb);
+  const Quantizer q = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
   StreamHeader h = HeaderOf(params.dtype, g, params.channels, Counted(params),
                             StreamBytes(params, totals));
   h.flags = FlagsOf(q.coding, g.flat);
@@ -453,8 +454,8 @@ Status Write(const EncodeParams& params, const void* x_dev,
                   reinterpret_cast<const uint32_t*>(scratch + at.starts), out);
   if (!s.ok() || g.chunks == 0) return s;
   WithStorageType(params.dtype, [&](auto type) {
-    s = CopyFromScratch<decltype(type)>(params, g, x_dev, scratch,
-                                        out + h.payload_offset / 4, cuda_stream);
+    s = CopyFromScratch<decltype(type)>(
+        params, g, x_dev, scratch, out + h.payload_offset / 4, cuda_stream);
   });
   return s;
 }

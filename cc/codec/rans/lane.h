@@ -1,5 +1,5 @@
-// rans on a GPU: a chunk is encoded by a block of threads and decoded by a warp.
-// rans_scalar.cc is the plain definition of the same.
+// rans on a GPU: a chunk is encoded by a block of threads and decoded by a
+// warp. rans_scalar.cc is the plain definition of the same.
 #ifndef TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
 #define TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
 
@@ -36,7 +36,8 @@ struct WriterMemory {
 struct LaneSums {
   int nonzero = 0;
   float sum = 0, sum_sq = 0;
-  double large_sum = 0, large_sum_sq = 0;  // of those whose squares add up badly
+  double large_sum = 0,
+         large_sum_sq = 0;  // of those whose squares add up badly
 
   __device__ void Add(float v) {
     const float magnitude = std::fabs(v);
@@ -52,8 +53,8 @@ struct LaneSums {
   }
 };
 
-// A block's work on one chunk after the other. One warp codes; the others look up
-// a row each for a batch.
+// A block's work on one chunk after the other. One warp codes; the others look
+// up a row each for a batch.
 class ChunkWriter {
  public:
   static constexpr int kWarps = 1 + kBatchRows;
@@ -62,8 +63,14 @@ class ChunkWriter {
   // shared by the block.
   __device__ ChunkWriter(const LaneTables& tables, int stride, int shift,
                          WriterMemory* memory, uint16_t* q, uint8_t* c)
-      : tables_(tables), stride_(stride), shift_(shift), memory_(memory), q_(q),
-        c_(c), lane_(threadIdx.x % kLanes), warp_(threadIdx.x / kLanes) {}
+      : tables_(tables),
+        stride_(stride),
+        shift_(shift),
+        memory_(memory),
+        q_(q),
+        c_(c),
+        lane_(threadIdx.x % kLanes),
+        warp_(threadIdx.x / kLanes) {}
 
   // f(t) for rows 0 .. n - 1, in any order; then all threads meet.
   template <class F>
@@ -77,20 +84,23 @@ class ChunkWriter {
   // quant.counter. sums: of what this thread read.
   template <class T>
   __device__ ChunkKind Prepare(const Quantizer& quant, const Geometry& geometry,
-                                 const ChunkPlace& place, int rows, const T* x,
-                                 LaneSums* sums) {
+                               const ChunkPlace& place, int rows, const T* x,
+                               LaneSums* sums) {
     switch (quant.coding) {
       case Coding::kMidRise:
-        return PrepareAs<Coding::kMidRise>(quant, geometry, place, rows, x, sums);
+        return PrepareAs<Coding::kMidRise>(quant, geometry, place, rows, x,
+                                           sums);
       case Coding::kDither:
-        return PrepareAs<Coding::kDither>(quant, geometry, place, rows, x, sums);
+        return PrepareAs<Coding::kDither>(quant, geometry, place, rows, x,
+                                          sums);
       default:
         return PrepareAs<Coding::kPlain>(quant, geometry, place, rows, x, sums);
     }
   }
 
-  // Of a prepared chunk: the lanes with negative codes, this thread's share of the
-  // sum of what is coded, and context * kTokens + token of its value in row t.
+  // Of a prepared chunk: the lanes with negative codes, this thread's share of
+  // the sum of what is coded, and context * kTokens + token of its value in row
+  // t.
   __device__ uint32_t negative() const { return memory_->negative; }
   __device__ uint32_t code_sum() const { return seen_.code_sum; }
   __device__ uint32_t IndexAt(int t) const { return Item(t) >> kIndexAt; }
@@ -98,7 +108,7 @@ class ChunkWriter {
   // Codes a prepared chunk: its words to out as far as there is room for them.
   // Returns how many they are, after the head is written.
   __device__ int Encode(const CodeEntry* entries, uint16_t* out, int room,
-                          ChunkHead* head) {
+                        ChunkHead* head) {
     uint32_t state = kStateLow;  // of the first warp: thread i has state i
     int n_words = 0;
     const auto produce = [&](int batch, int row, int rows) {
@@ -140,8 +150,8 @@ class ChunkWriter {
   static constexpr uint32_t kAny = 1, kUncodable = 2, kCheck = 4;
   // An item: raw bits | how many << 15 | context * kTokens + token << 19.
   static constexpr int kBitsAt = 15, kIndexAt = 19;
-  // A byte of c_: the size as a neighbour, and the median's part of the context,
-  // which is a multiple of 4 below 32.
+  // A byte of c_: the size as a neighbour, and the median's part of the
+  // context, which is a multiple of 4 below 32.
   static constexpr int kMedianShift = 3;
 
   struct Seen {
@@ -155,9 +165,9 @@ class ChunkWriter {
 
   template <Coding kCoding, class T>
   __device__ ChunkKind PrepareAs(const Quantizer& quant,
-                                   const Geometry& geometry,
-                                   const ChunkPlace& place, int rows, const T* x,
-                                   LaneSums* sums) {
+                                 const Geometry& geometry,
+                                 const ChunkPlace& place, int rows, const T* x,
+                                 LaneSums* sums) {
     rows_ = rows;
     const Column column = geometry.ColumnOf(place, lane_);
     seen_ = Seen();
@@ -173,7 +183,8 @@ class ChunkWriter {
       }
     });
     const auto load = [&](int t) {
-      return t < column.rows ? ToFloat(x[column.first + t * geometry.row]) : 0.0f;
+      return t < column.rows ? ToFloat(x[column.first + t * geometry.row])
+                             : 0.0f;
     };
     const auto number = [&](int t) {
       return quant.counter + static_cast<uint32_t>(t * kLanes + lane_);
@@ -188,7 +199,8 @@ class ChunkWriter {
       if (NeedsCheck<kCoding>(code)) seen_.flags |= kCheck;
       if (code != 0) seen_.flags |= kAny;
       if (code < 0) seen_.negative = 1;
-      q_[(t + kPadRows) * kLanes + lane_] = static_cast<uint16_t>(code + kCodeBias);
+      q_[(t + kPadRows) * kLanes + lane_] =
+          static_cast<uint16_t>(code + kCodeBias);
     });
     Or(&memory_->negative, seen_.negative << lane_);
     ShareFlags();
@@ -283,10 +295,11 @@ class ChunkWriter {
     const int sum = NeighbourSum(
         NeighbourAt(at.left + lane_), NeighbourAt(at.left2 + lane_),
         NeighbourAt(at.above + lane_), NeighbourAt(at.above2 + lane_));
-    const int part =
-        c_[at.here + lane_] >> kBitsOfNeighbour << (kBitsOfNeighbour - kMedianShift);
+    const int part = c_[at.here + lane_] >>
+                     kBitsOfNeighbour << (kBitsOfNeighbour - kMedianShift);
     const uint32_t context = tables_.ContextOf(sum, how_.negative, part);
-    const TokenEntry token = tables_.TokenOf(static_cast<uint32_t>(u) >> shift_);
+    const TokenEntry token =
+        tables_.TokenOf(static_cast<uint32_t>(u) >> shift_);
     return (u - token.base()) | static_cast<uint32_t>(token.bits()) << kBitsAt |
            (context * kTokens + token.token()) << kIndexAt;
   }
@@ -353,8 +366,8 @@ struct ReaderTables {
   SearchTables search;
 };
 
-// Calls put(t, code) for the codes of lane LaneOfState(i) in thread i, from row 0
-// up; false, some of them put, when the words do not come out even.
+// Calls put(t, code) for the codes of lane LaneOfState(i) in thread i, from row
+// 0 up; false, some of them put, when the words do not come out even.
 template <class Put>
 __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
                           const ChunkHead& head, const uint16_t* words,
@@ -370,7 +383,8 @@ __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
     return false;
   }
   int end = n_words;
-  // A word for each state that became too small; false when there are not as many.
+  // A word for each state that became too small; false when there are not as
+  // many.
   const auto refill = [&] {
     const uint32_t low = __ballot_sync(kAllLanes, state < kStateLow);
     end -= PopCount(low);
@@ -386,7 +400,8 @@ __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
     const uint16_t now_above = has ? history.Code(t - stride, lane) : left;
     const uint16_t above_left = has && t > stride ? above : now_above;
     const int size_above = has ? history.Size(t - stride, lane) : size_left;
-    const int size_above2 = has2 ? history.Size(t - 2 * stride, lane) : size_left2;
+    const int size_above2 =
+        has2 ? history.Size(t - 2 * stride, lane) : size_left2;
     above = now_above;
     const uint16_t median = Median(left, above, above_left);
     const uint16_t predicted = how.Predict(left, above, median);

@@ -52,7 +52,8 @@ Status ReadTable(const uint8_t* stream, size_t stream_bytes,
                     std::to_string(head.shift));
   }
   if (head.stride >> g.log2_pixels != 0) {
-    return BadField(kId, "table field stride", "less than the pixels of a chunk",
+    return BadField(kId, "table field stride",
+                    "less than the pixels of a chunk",
                     std::to_string(head.stride));
   }
   if (!AllZero(head.padding, head.padding + sizeof head.padding) ||
@@ -87,8 +88,8 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   if (!s.ok()) return s;
   view->stream = stream;
   view->payload_words = (stream_bytes - view->sections.payload) / 4;
-  view->quantizer = QuantizerOfStep(
-      static_cast<DType>(h.dtype), CodingOf(h), h.step);
+  view->quantizer =
+      QuantizerOfStep(static_cast<DType>(h.dtype), CodingOf(h), h.step);
   return {};
 }
 

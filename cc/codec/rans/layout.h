@@ -80,7 +80,8 @@ struct Geometry {
     p.offset = first_pixel * row + chunk % groups * unit;
     p.rows = static_cast<int>((count + runs - 1) / runs);
     p.valid = static_cast<int>(count * unit);
-    if (flat && n - p.offset < p.valid) p.valid = static_cast<int>(n - p.offset);
+    if (flat && n - p.offset < p.valid)
+      p.valid = static_cast<int>(n - p.offset);
     return p;
   }
 

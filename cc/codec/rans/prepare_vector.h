@@ -51,8 +51,7 @@ inline uint32_t NormalBits(const Floats v[2]) {
 inline Ints ItselfBeyond(Ints z, Ints q, Ints p, const LaneSets& lanes, int) {
   return _mm512_mask_sub_epi16(
       z,
-      _mm512_mask_cmpgt_epu16_mask(~lanes.negative, z,
-                                   _mm512_slli_epi16(p, 1)),
+      _mm512_mask_cmpgt_epu16_mask(~lanes.negative, z, _mm512_slli_epi16(p, 1)),
       q, Bias());
 }
 
@@ -80,14 +79,13 @@ inline Ints PackCodes(Ints a, Ints b) {
   return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
 }
 inline uint32_t SignBits(const Row& r) {
-  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permute4x64_epi64(
-      _mm256_packs_epi16(r.v[0], r.v[1]), 0xd8)));
+  return static_cast<uint32_t>(_mm256_movemask_epi8(
+      _mm256_permute4x64_epi64(_mm256_packs_epi16(r.v[0], r.v[1]), 0xd8)));
 }
 // In no order.
 inline uint32_t NonzeroBits(const Row& r) {
-  return ~static_cast<uint32_t>(_mm256_movemask_epi8(
-      _mm256_packs_epi16(_mm256_cmpeq_epi16(r.v[0], Ints{}),
-                         _mm256_cmpeq_epi16(r.v[1], Ints{}))));
+  return ~static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_packs_epi16(
+      _mm256_cmpeq_epi16(r.v[0], Ints{}), _mm256_cmpeq_epi16(r.v[1], Ints{}))));
 }
 inline uint32_t GreaterBits(const Row& a, const Row& b) {
   return SignBits({{Greater16(a.v[0], b.v[0]), Greater16(a.v[1], b.v[1])}});
@@ -99,8 +97,7 @@ inline uint32_t NormalBits(const Floats v[4]) {
   }
   return bits;
 }
-inline Ints ItselfBeyond(Ints z, Ints q, Ints p, const LaneSets& lanes,
-                         int h) {
+inline Ints ItselfBeyond(Ints z, Ints q, Ints p, const LaneSets& lanes, int h) {
   const Ints itself =
       lanes.one_sided.v[h] & Greater16(z, _mm256_slli_epi16(p, 1));
   return _mm256_blendv_epi8(z, q ^ Bias(), itself);
@@ -170,8 +167,8 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
       sum_sq[2 * h + 1] += b * b;
     }
     StoreRow(biased, work->q + (t + kPadRows) * kLanes);
-    nonzero += __builtin_popcount(
-        kCoding != Coding::kPlain ? NonzeroBits(q) : NormalBits(v));
+    nonzero += __builtin_popcount(kCoding != Coding::kPlain ? NonzeroBits(q)
+                                                            : NormalBits(v));
   }
   *extent = e;
   AddBlock({nonzero, FoldLanes(sum), FoldLanes(sum_sq)}, quant.dtype,
@@ -191,9 +188,9 @@ bool WithinBound(const Quantizer& quant, const uint8_t* x, const Pitch& pitch,
           quant.counter + static_cast<uint32_t>(t * kLanes + 2 * kWidth * h);
       outside |= OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h),
                                        V(cvtepi16_epi32)(Low(q)), quant, at);
-      outside |= OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h + 1),
-                                       V(cvtepi16_epi32)(High(q)), quant,
-                                       at + kWidth);
+      outside |=
+          OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h + 1),
+                                V(cvtepi16_epi32)(High(q)), quant, at + kWidth);
     }
   }
   return !Any(outside);
@@ -206,8 +203,8 @@ inline Ints Fold(Ints q, Ints p, const LaneSets& lanes, int h) {
   return ItselfBeyond(z, q, p, lanes, h);
 }
 
-// Most chunks have lanes of one kind only: loops know then, and leave out what is
-// for the other.
+// Most chunks have lanes of one kind only: loops know then, and leave out what
+// is for the other.
 constexpr uint32_t kNone = 0, kAll = ~0u, kSome = 1;
 
 template <uint32_t kNegative>
@@ -266,9 +263,9 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
     Row u, c, median;
     for (int h = 0; h < kHalves; ++h) {
       median.v[h] = Median(left.v[h], above.v[h], above_left.v[h]);
-      u.v[h] = Fold(here.v[h],
-                    Predict(lanes, h, left.v[h], above.v[h], median.v[h]),
-                    lanes, h);
+      u.v[h] =
+          Fold(here.v[h], Predict(lanes, h, left.v[h], above.v[h], median.v[h]),
+               lanes, h);
       c.v[h] = Neighbour(u.v[h], shift);
       any.v[h] = any.v[h] | u.v[h];
     }

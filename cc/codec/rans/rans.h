@@ -29,8 +29,8 @@ Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                   Isa isa = Isa::kBest);
 
 // As PlaneMaskGradient: dx[i] = code[i] != 0 ? dy[i] : 0, mid-rise streams.
-Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes,
-                        DType dtype, int64_t n, const void* dy, void* dx,
+Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
+                        int64_t n, const void* dy, void* dx,
                         const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain

@@ -1,5 +1,5 @@
-// Rows of a chunk as vectors, for rans' vector sources: kHalves vectors of u16, or
-// twice as many of u32 in the order of LaneOfState.
+// Rows of a chunk as vectors, for rans' vector sources: kHalves vectors of u16,
+// or twice as many of u32 in the order of LaneOfState.
 #ifndef TF_COMPTRAIN_CC_CODEC_RANS_ROW_VECTOR_H_
 #define TF_COMPTRAIN_CC_CODEC_RANS_ROW_VECTOR_H_
 
@@ -114,20 +114,20 @@ struct Bytes128 {
 struct Contexts {
   const int shift;
   const Bytes128 context{kByteTables.context}, size{kByteTables.size};
-  const Ints of_median = _mm512_broadcast_i32x4(_mm_load_si128(
-      reinterpret_cast<const __m128i*>(kByteTables.median)));
+  const Ints of_median = _mm512_broadcast_i32x4(
+      _mm_load_si128(reinterpret_cast<const __m128i*>(kByteTables.median)));
 
   explicit Contexts(int model_shift) : shift(model_shift) {}
 
   // median: of the row.
-  Row Of(const LaneSets& lanes, const Row& left, const Row& above, const Row& left2,
-         const Row& above2, const Row& median) const {
+  Row Of(const LaneSets& lanes, const Row& left, const Row& above,
+         const Row& left2, const Row& above2, const Row& median) const {
     const Ints near = _mm512_add_epi16(left.v[0], above.v[0]);
     const Ints far = _mm512_add_epi16(left2.v[0], above2.v[0]);
-    const Ints m = _mm512_min_epu16(
-        _mm512_add_epi16(_mm512_add_epi16(near, far),
-                         _mm512_add_epi16(near, near)),
-        _mm512_set1_epi16(127));
+    const Ints m =
+        _mm512_min_epu16(_mm512_add_epi16(_mm512_add_epi16(near, far),
+                                          _mm512_add_epi16(near, near)),
+                         _mm512_set1_epi16(127));
     if (lanes.negative == ~__mmask32{0}) return {{context[m]}};
     const Ints level = Level(median.v[0], shift);
     const Ints one_sided =
@@ -197,17 +197,16 @@ struct LaneSets {
       : one_sided(LaneMask(~h.negative)),
         average(LaneMask(h.average)),
         median(LaneMask(h.median)),
-        one_sided_bytes(
-            _mm256_packs_epi16(one_sided.v[0], one_sided.v[1])),
+        one_sided_bytes(_mm256_packs_epi16(one_sided.v[0], one_sided.v[1])),
         any_negative(h.negative != 0),
         any_one_sided(~h.negative != 0) {}
 };
 
 // median: of the row.
-inline Ints Predict(const LaneSets& lanes, int h, Ints left,
-                                 Ints above, Ints median) {
-  const Ints p = _mm256_blendv_epi8(
-      Bias(), _mm256_avg_epu16(left, above), lanes.average.v[h]);
+inline Ints Predict(const LaneSets& lanes, int h, Ints left, Ints above,
+                    Ints median) {
+  const Ints p = _mm256_blendv_epi8(Bias(), _mm256_avg_epu16(left, above),
+                                    lanes.average.v[h]);
   return _mm256_blendv_epi8(p, median, lanes.median.v[h]);
 }
 
@@ -249,10 +248,9 @@ struct Contexts {
     static_assert(kSizes[2] == kSizeEdges[2] + 1, "exceeded by");
     const Ints near = _mm256_add_epi8(ToBytes(left), ToBytes(above));
     const Ints far = _mm256_add_epi8(ToBytes(left2), ToBytes(above2));
-    const Ints m = _mm256_min_epu8(
-        _mm256_add_epi8(_mm256_add_epi8(near, far),
-                        _mm256_add_epi8(near, near)),
-        _mm256_set1_epi8(127));
+    const Ints m = _mm256_min_epu8(_mm256_add_epi8(_mm256_add_epi8(near, far),
+                                                   _mm256_add_epi8(near, near)),
+                                   _mm256_set1_epi8(127));
     if (!lanes.any_one_sided) return CountEdges(m, kEdges);
     Row level;
     for (int h = 0; h < 2; ++h) {
@@ -262,7 +260,8 @@ struct Contexts {
         _mm256_add_epi8(CountEdges(m, kSizes),
                         _mm256_shuffle_epi8(median_table, ToBytes(level)));
     if (!lanes.any_negative) return positive;
-    return _mm256_blendv_epi8(CountEdges(m, kEdges), positive, lanes.one_sided_bytes);
+    return _mm256_blendv_epi8(CountEdges(m, kEdges), positive,
+                              lanes.one_sided_bytes);
   }
 };
 
@@ -283,9 +282,7 @@ struct TokenTables {
     base_high = BytesTable(high);
   }
   // tokens: bytes.
-  Ints Bits(Ints tokens) const {
-    return _mm256_shuffle_epi8(bits, tokens);
-  }
+  Ints Bits(Ints tokens) const { return _mm256_shuffle_epi8(bits, tokens); }
   Row Bases(Ints tokens) const {
     return FromBytes(_mm256_shuffle_epi8(base_low, tokens),
                      _mm256_shuffle_epi8(base_high, tokens));

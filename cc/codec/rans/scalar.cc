@@ -14,8 +14,7 @@ namespace rans {
 namespace {
 
 uint16_t MedianOf(const uint16_t* q, const RowPlaces& at, int lane) {
-  return Median(q[at.left + lane], q[at.above + lane],
-                q[at.above_left + lane]);
+  return Median(q[at.left + lane], q[at.above + lane], q[at.above_left + lane]);
 }
 
 uint16_t Predict(const Lane& how, const uint16_t* q, const RowPlaces& at,
@@ -76,7 +75,8 @@ float LoadLane(const uint8_t* row, const Pitch& pitch, DType dtype, int l) {
 }
 
 // For blocks whose sums are not finite in f32.
-ChunkSums PlainSums(DType dtype, const uint8_t* x, const Pitch& pitch, int rows) {
+ChunkSums PlainSums(DType dtype, const uint8_t* x, const Pitch& pitch,
+                    int rows) {
   ChunkSums sums;
   for (int t = 0; t < rows; ++t) {
     const uint8_t* row = x + t * pitch.row;
@@ -131,9 +131,8 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
       if (u >> kEscapeBits != 0) return false;
       work->u[at.here + l] = u;
       work->c[at.here + l] = Neighbour(u, model.shift);
-      const int context =
-          ContextOf(work->c, at, l, how.negative, MedianOf(work->q, at, l),
-                    model.shift);
+      const int context = ContextOf(work->c, at, l, how.negative,
+                                    MedianOf(work->q, at, l), model.shift);
       work->index[at.here + l] = static_cast<uint16_t>(
           context * kTokens + TokenOf(u, model.shift).token);
     }
@@ -157,8 +156,7 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   for (int t = 0; t < rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
       const float v = LoadLane(from + t * pitch.row, pitch, quant.dtype, l);
-      const uint32_t i =
-          quant.counter + static_cast<uint32_t>(t * kLanes + l);
+      const uint32_t i = quant.counter + static_cast<uint32_t>(t * kLanes + l);
       int code = 0;
       if (!QuantizeValue<kCoding>(quant, v, i, &code)) {
         return ChunkKind::kRaw;
@@ -228,9 +226,8 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
   int token[kLanes];
   for (int i = 0; i < kLanes; ++i) {
     const int lane = LaneOfState(i);
-    const int context =
-        ContextOf(work->c, at, lane, head.negative >> lane & 1,
-                  MedianOf(work->q, at, lane), model.shift);
+    const int context = ContextOf(work->c, at, lane, head.negative >> lane & 1,
+                                  MedianOf(work->q, at, lane), model.shift);
     const uint32_t slot = state[i] & (kProbOne - 1);
     int k = kTokens - 1;
     while (model.start[k][context] > slot) --k;
@@ -242,8 +239,7 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
   if (!Refill(state, words, end)) return false;
   for (int i = 0; i < kLanes; ++i) {
     const int k = token[i];
-    const int bits =
-        k == kEscape ? kEscapeBits : kTokenBits[k] + model.shift;
+    const int bits = k == kEscape ? kEscapeBits : kTokenBits[k] + model.shift;
     const uint32_t raw = state[i] & ((1u << bits) - 1);
     state[i] >>= bits;
     const uint16_t u = static_cast<uint16_t>(
@@ -278,8 +274,7 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
       work->q[at.here + l] = q;
       if (job.out == nullptr) continue;
       const int code = static_cast<int>(q) - kCodeBias;
-      const uint32_t i =
-          job.counter + static_cast<uint32_t>(t * kLanes + l);
+      const uint32_t i = job.counter + static_cast<uint32_t>(t * kLanes + l);
       StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype,
                  row + job.pitch.piece[l / 8], l % 8);
     }
@@ -321,8 +316,7 @@ void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
 
 ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
   return SelectCoding(coding, [](auto c) -> ChunkKernels {
-    return {Prepare<c()>, EncodeChunks, DecodeChunks<c()>, MaskRows,
-            false, 1};
+    return {Prepare<c()>, EncodeChunks, DecodeChunks<c()>, MaskRows, false, 1};
   });
 }
 

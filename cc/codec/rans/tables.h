@@ -30,7 +30,8 @@ struct TokenEntry {
 
 constexpr int kTableValues = 128;  // larger ones count as the last
 
-// kByteTables, and the tokens by code >> shift (the last: escape) and by number.
+// kByteTables, and the tokens by code >> shift (the last: escape) and by
+// number.
 struct LaneTables {
   TokenEntry of_value[kTableValues + 1];
   TokenEntry of_token[kTokens];
@@ -168,8 +169,8 @@ struct SearchTables {
 
   COMPTRAIN_HD int Find(int context, uint32_t slot) const {
     const Starts coarse = starts[0][context];
-    const int part =
-        (slot >= coarse.of[0]) + (slot >= coarse.of[1]) + (slot >= coarse.of[2]);
+    const int part = (slot >= coarse.of[0]) + (slot >= coarse.of[1]) +
+                     (slot >= coarse.of[2]);
     const Starts fine = starts[1 + part][context];
     return 4 * part + (slot >= fine.of[0]) + (slot >= fine.of[1]) +
            (slot >= fine.of[2]);

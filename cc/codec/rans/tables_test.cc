@@ -23,8 +23,8 @@ void TestEntries() {
                              static_cast<uint32_t>(random())}) {
         state %= limit;
         if (i == 0) state = limit - 1;
-        wrong += entry.Put(state) !=
-                 (state / f << kProbBits) + state % f + start;
+        wrong +=
+            entry.Put(state) != (state / f << kProbBits) + state % f + start;
       }
     }
   }
@@ -40,7 +40,8 @@ void TestSearch() {
       long wrong = 0;
       uint32_t slot = 0;
       for (int k = 0; k < kTokens; ++k) {
-        for (int i = 0; i < f[k]; ++i, ++slot) wrong += tables.Find(c, slot) != k;
+        for (int i = 0; i < f[k]; ++i, ++slot)
+          wrong += tables.Find(c, slot) != k;
       }
       CHECK_EQ(wrong, 0);
     }

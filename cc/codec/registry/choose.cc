@@ -17,8 +17,7 @@ static_assert(SamplePlan::kBlockValues == 128 * rans::kLanes,
 size_t PayloadBytes(CodecId id, const void* x, const EncodeParams& params) {
   const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(id, params);
   std::vector<uint8_t> scratch(encoder->scratch_bytes());
-  if (!encoder->Encode(x, scratch.data(), scratch.size(), SerialFor)
-           .ok()) {
+  if (!encoder->Encode(x, scratch.data(), scratch.size(), SerialFor).ok()) {
     return 0;
   }
   size_t fixed = sizeof(StreamHeader);
@@ -48,8 +47,8 @@ std::vector<uint8_t> SampleOf(const void* x, DType dtype,
   std::vector<uint8_t> sample(plan.n * item);
   for (int64_t i = 0; i < plan.blocks; ++i) {
     CopyRows(static_cast<const uint8_t*>(x) + plan.First(i) * item,
-                   plan.row * item, sample.data() + i * block_bytes,
-                   plan.unit * item, block_bytes, plan.unit * item);
+             plan.row * item, sample.data() + i * block_bytes, plan.unit * item,
+             block_bytes, plan.unit * item);
   }
   return sample;
 }

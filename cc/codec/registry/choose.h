@@ -14,8 +14,8 @@ constexpr double kWorthCoding = 0.2;
 constexpr int64_t kMinChosenValues = 1 << 16;
 
 // The sample of a tensor that its codec is chosen by, at most 1 / 16 of it:
-// blocks of pixels x unit channels, one below the other, from places spread over
-// the tensor. Empty below kMinChosenValues.
+// blocks of pixels x unit channels, one below the other, from places spread
+// over the tensor. Empty below kMinChosenValues.
 struct SamplePlan {
   // Of a block: a small chunk of rans.
   static constexpr int64_t kBlockValues = 4096;
@@ -32,7 +32,8 @@ struct SamplePlan {
   COMPTRAIN_HD int64_t First(int64_t block) const {
     const int64_t down = (2 * block + 1) * whole / (2 * blocks);
     const int64_t across = (2 * block + 1) * groups / (2 * blocks);
-    return down * (kBlockValues / unit) * row + (across + block) % groups * unit;
+    return down * (kBlockValues / unit) * row +
+           (across + block) % groups * unit;
   }
 };
 
@@ -41,7 +42,8 @@ std::vector<uint8_t> SampleOf(const void* x, DType dtype,
 
 // Encodes the sample with every codec, and takes
 //  - zvc where it is no larger than plane: as fast, and without loss;
-//  - else rans where it is smaller than plane by kWorthCoding of its bytes: dense
+//  - else rans where it is smaller than plane by kWorthCoding of its bytes:
+//  dense
 //    tensors, most of the time, and ReLU outputs of early layers;
 //  - else plane, which tensors with an empty sample get.
 // Deterministic. params: of the tensor, as for MakeEncoder, checked there.

@@ -24,10 +24,12 @@ void TestRoundTrip() {
     CHECK(encoder->stats().nonzero > 0);
     Bytes y(x.size(), 0xcd), dx(x.size(), 0xcd);
     CHECK(DecodeStream(stream.data(), stream.size(), p.dtype, p.n, y.data(),
-                       SerialFor).ok());
+                       SerialFor)
+              .ok());
     CHECK_EQ(Violations(x, y, p), 0);
     CHECK(StreamMaskGradient(stream.data(), stream.size(), p.dtype, p.n,
-                             x.data(), dx.data(), SerialFor).ok());
+                             x.data(), dx.data(), SerialFor)
+              .ok());
     CHECK(dx == x);
     // A codec that does not exist.
     stream[5] = 77;

@@ -12,8 +12,9 @@ namespace comptrain {
 
 const GpuEncoder& GpuEncoderOf(CodecId id);
 
-// id: of the stream, whose header the host does not see. With from.any_codec the
-// stream says it, at the price of a launch for every codec, and id is not read.
+// id: of the stream, whose header the host does not see. With from.any_codec
+// the stream says it, at the price of a launch for every codec, and id is not
+// read.
 Status GpuDecode(CodecId id, const GpuEncoded& from, void* out_dev,
                  CUstream_st* cuda_stream);
 Status GpuMaskGradient(CodecId id, const GpuEncoded& from, const void* dy_dev,

@@ -41,10 +41,10 @@ Status GpuGradientStats(const void* dy, DType dtype, int64_t n,
                         CUstream_st* cuda_stream) {
   const Status s = GpuSummarize(dy, dtype, n, scratch, cuda_stream);
   if (!s.ok()) return s;
-  return ForItems(
-      "gradient statistics", 1,
-      FinishGradientStats{static_cast<const Summary*>(scratch), channels, stats},
-      cuda_stream);
+  return ForItems("gradient statistics", 1,
+                  FinishGradientStats{static_cast<const Summary*>(scratch),
+                                      channels, stats},
+                  cuda_stream);
 }
 
 }  // namespace comptrain

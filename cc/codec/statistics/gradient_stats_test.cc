@@ -13,7 +13,8 @@ namespace comptrain {
 namespace {
 
 std::vector<const StatsKernels*> Tables() {
-  return OfAvailableIsas(StatsKernelsScalar, StatsKernelsAvx2, StatsKernelsAvx512);
+  return OfAvailableIsas(StatsKernelsScalar, StatsKernelsAvx2,
+                         StatsKernelsAvx512);
 }
 
 GradientStats Reference(const Buffer& dy, DType dtype, int64_t n,

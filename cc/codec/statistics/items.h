@@ -1,5 +1,5 @@
-// The summary of a tensor as functions of an item's number, an item a GPU thread.
-// T: float, BF16 or F16.
+// The summary of a tensor as functions of an item's number, an item a GPU
+// thread. T: float, BF16 or F16.
 #ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_ITEMS_H_
 #define TF_COMPTRAIN_CC_CODEC_STATISTICS_ITEMS_H_
 

@@ -50,8 +50,7 @@ double SampleSigma(const void* x, DType dtype, int64_t n) {
   } else {
     const int64_t stratum = lines / kSampleLines;
     for (int64_t i = 0; i < kSampleLines; ++i) {
-      const int64_t line =
-          i * stratum + static_cast<int64_t>(Mix(i) % stratum);
+      const int64_t line = i * stratum + static_cast<int64_t>(Mix(i) % stratum);
       m.Add(x, dtype, line * per_line, (line + 1) * per_line);
     }
   }

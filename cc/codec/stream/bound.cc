@@ -11,8 +11,7 @@ void BoundRule::NextState(const float* state, const EncodeParams& params,
   const double running = state[kRunningSigma];
   std::copy(state, state + kStateFields, next);
   next[kBoundUsed] = params.eb;
-  next[kRunningSigma] =
-      static_cast<float>(RunningValue(running, sigma, decay));
+  next[kRunningSigma] = static_cast<float>(RunningValue(running, sigma, decay));
   next[kNonzeroRatio] =
       params.n == 0 ? 0
                     : static_cast<float>(static_cast<double>(stats.nonzero) /

@@ -1,6 +1,6 @@
-// The error bound of a tensor: absolute, or relative to how its values spread in
-// the steps before. One arithmetic for the executor's kernels and for compiled
-// steps, whose values are operations.
+// The error bound of a tensor: absolute, or relative to how its values spread
+// in the steps before. One arithmetic for the executor's kernels and for
+// compiled steps, whose values are operations.
 #ifndef TF_COMPTRAIN_CC_CODEC_STREAM_BOUND_H_
 #define TF_COMPTRAIN_CC_CODEC_STREAM_BOUND_H_
 
@@ -21,7 +21,7 @@ enum StateField {
   kSigma,
   kStreamBytes,
   kRange,
-  kSaturated,     // compiled steps only: the executor's streams have no fixed rate
+  kSaturated,  // compiled steps only: the executor's streams have no fixed rate
   kRunningRange,  // compiled steps only
   kStateFields
 };
@@ -31,16 +31,17 @@ enum StateField {
 // grow is followed at 1.9 times a step, at a decay of 0.9.
 constexpr float kLargestJump = 10;
 
-// What a bound that is relative is limited to. A constant tensor has no scale to be
-// relative to, and a diverging one may have any: beyond these the arithmetic of a
-// stream would leave the normal numbers. tf_comptrain/codecs.py has the same.
+// What a bound that is relative is limited to. A constant tensor has no scale
+// to be relative to, and a diverging one may have any: beyond these the
+// arithmetic of a stream would leave the normal numbers. tf_comptrain/codecs.py
+// has the same.
 constexpr float kSmallestBound = 1e-30f, kLargestBound = 0x1p120f;
 
 // Just below twice: rounding stays within the bound.
 constexpr float kStepOverBound = 2 * (1 - 0x1p-13f);
 
-// What codes of a fixed rate reach, over the running range; over the largest of a
-// sample, where there is no running range yet.
+// What codes of a fixed rate reach, over the running range; over the largest of
+// a sample, where there is no running range yet.
 constexpr float kHeadroom = 1.25f, kSampleHeadroom = 1.5f;
 
 // V: double, or what has these functions the operators below with numbers.
@@ -74,9 +75,8 @@ V RelativeBound(const V& scale, float relative) {
 template <class V>
 V BoundOfRange(const V& bound, const V& running_range, const V& sample_largest,
                int levels) {
-  const V reach =
-      Where(IsPositive(running_range), running_range * kHeadroom,
-            sample_largest * kSampleHeadroom);
+  const V reach = Where(IsPositive(running_range), running_range * kHeadroom,
+                        sample_largest * kSampleHeadroom);
   return AtMost(AtLeast(bound, reach / (kStepOverBound * levels)),
                 kLargestBound);
 }

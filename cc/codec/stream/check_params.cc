@@ -11,8 +11,8 @@ namespace {
 // "plane: <argument> must <rule>, got <value>; <remedy>"
 Status Invalid(CodecId codec, const std::string& rule, const std::string& got,
                const std::string& remedy) {
-  return Status::Invalid(std::string(CodecName(codec)) + ": " + rule + ", got " + got +
-                         "; " + remedy);
+  return Status::Invalid(std::string(CodecName(codec)) + ": " + rule +
+                         ", got " + got + "; " + remedy);
 }
 
 }  // namespace
@@ -87,8 +87,8 @@ Status CheckWords(CodecId codec, uint64_t words) {
 }
 
 Status OutOfMemory(CodecId codec, const char* doing, const std::exception& e) {
-  return Status::Invalid(std::string(CodecName(codec)) + ": " + doing + " failed, " +
-                         e.what() +
+  return Status::Invalid(std::string(CodecName(codec)) + ": " + doing +
+                         " failed, " + e.what() +
                          "; free host memory or lower the batch size");
 }
 

@@ -1,4 +1,5 @@
-// What the encoders of all codecs check of their parameters, and how they say it.
+// What the encoders of all codecs check of their parameters, and how they say
+// it.
 #ifndef TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_PARAMS_H_
 #define TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_PARAMS_H_
 

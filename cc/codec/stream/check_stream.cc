@@ -38,8 +38,8 @@ const char* DTypeName(DType dtype) {
   return "unknown";
 }
 
-Status BadField(CodecId codec, const std::string& field, const std::string& rule,
-                const std::string& got) {
+Status BadField(CodecId codec, const std::string& field,
+                const std::string& rule, const std::string& got) {
   return Status::Damaged(StreamOf(codec) + field + " must be " + rule +
                          ", got " + got +
                          "; pass the bytes exactly as they were encoded");
@@ -59,10 +59,9 @@ bool AllZero(const uint8_t* begin, const uint8_t* end) {
 Status ReadHeader(CodecId codec, const uint8_t* stream, size_t stream_bytes,
                   int64_t n, StreamHeader* header) {
   if (stream == nullptr || stream_bytes < sizeof *header) {
-    return Status::Damaged(StreamOf(codec) +
-                           "it must hold a 64-byte header, got " +
-                           std::to_string(stream_bytes) +
-                           " bytes; pass the whole stream");
+    return Status::Damaged(
+        StreamOf(codec) + "it must hold a 64-byte header, got " +
+        std::to_string(stream_bytes) + " bytes; pass the whole stream");
   }
   std::memcpy(header, stream, sizeof *header);
   const StreamHeader& h = *header;
@@ -128,20 +127,20 @@ Status CheckSections(CodecId codec, const StreamHeader& h, uint64_t directory,
   }
   if (h.payload_offset != payload || payload > h.total_bytes ||
       (h.total_bytes - payload) % 4 != 0) {
-    return BadHeader(codec, "payload_offset",
-                     std::to_string(payload) +
-                         ", within the stream, whole words after",
-                     h.payload_offset);
+    return BadHeader(
+        codec, "payload_offset",
+        std::to_string(payload) + ", within the stream, whole words after",
+        h.payload_offset);
   }
   return {};
 }
 
 Status CheckDType(CodecId codec, DType stored, DType asked) {
   if (stored == asked) return {};
-  return Status::Damaged(
-      StreamOf(codec) + "header field dtype must be the type asked for, " +
-      DTypeName(asked) + ", got " + DTypeName(stored) +
-      "; decode with the type it was encoded from");
+  return Status::Damaged(StreamOf(codec) +
+                         "header field dtype must be the type asked for, " +
+                         DTypeName(asked) + ", got " + DTypeName(stored) +
+                         "; decode with the type it was encoded from");
 }
 
 Status CheckHasMask(CodecId codec, Coding coding) {

@@ -17,16 +17,16 @@ namespace comptrain {
 const char* DTypeName(DType dtype);
 
 // "plane stream: <field> must be <rule>, got <value>; <remedy>"
-Status BadField(CodecId codec, const std::string& field, const std::string& rule,
-                const std::string& got);
+Status BadField(CodecId codec, const std::string& field,
+                const std::string& rule, const std::string& got);
 // The same of a field of the header; `got` is what is there.
 Status BadHeader(CodecId codec, const char* field, const std::string& rule,
                  uint64_t got);
 
 bool AllZero(const uint8_t* begin, const uint8_t* end);
 
-// Reads the header of a stream of n values, and checks what it has whichever the
-// codec: magic, version, codec, dtype, padding, n, channels, total_bytes.
+// Reads the header of a stream of n values, and checks what it has whichever
+// the codec: magic, version, codec, dtype, padding, n, channels, total_bytes.
 Status ReadHeader(CodecId codec, const uint8_t* stream, size_t stream_bytes,
                   int64_t n, StreamHeader* header);
 

@@ -19,16 +19,17 @@ namespace comptrain {
 //   allocate encoder->total_bytes();
 //   s = encoder->Write(stream, parallel);
 //
-// scratch may be of any size: tiles and chunks that do not fit are encoded a second
-// time, straight into the stream, by Write. All memory is the host's.
+// scratch may be of any size: tiles and chunks that do not fit are encoded a
+// second time, straight into the stream, by Write. All memory is the host's.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
 
-  // How much scratch memory is worth giving to Encode: typical activations are then
-  // encoded once.
+  // How much scratch memory is worth giving to Encode: typical activations are
+  // then encoded once.
   virtual size_t scratch_bytes() const { return 0; }
-  // x: n elements, owned by the caller, alive and unchanged until Write returns.
+  // x: n elements, owned by the caller, alive and unchanged until Write
+  // returns.
   Status Encode(const void* x, uint8_t* scratch, size_t scratch_bytes,
                 const ParallelFor& parallel);
   size_t total_bytes() const { return total_bytes_; }  // valid after Encode

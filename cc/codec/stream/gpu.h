@@ -25,13 +25,15 @@ struct GpuEncoded {
   size_t bytes = 0;
   DType dtype = DType::kF32;
   int64_t n = 0, channels = 1;  // channels: the last dimension of the tensor
-  // Set to a value other than 0 where the stream is damaged; the caller zeroes it.
+  // Set to a value other than 0 where the stream is damaged; the caller zeroes
+  // it.
   uint32_t* damaged_dev = nullptr;
   // The stream may be another codec's: it is left to that one's decoder then.
   bool any_codec = false;
 };
 
-// The same bytes as a codec's encoder on the CPU writes, from and to device memory.
+// The same bytes as a codec's encoder on the CPU writes, from and to device
+// memory.
 //
 // Every call is asynchronous on cuda_stream, allocates nothing, and returns an
 // error of the CUDA runtime as Status::Invalid. A tensor is encoded in two
@@ -42,8 +44,8 @@ struct GpuEncoded {
 //   encoder.write(params, x_dev, scratch_dev, *totals, out_dev, cuda_stream);
 //
 // The first pass of plane and rans encodes to scratch memory, the second copies
-// from there, and encodes again only what takes more than 5 bits a value. That of
-// zvc counts.
+// from there, and encodes again only what takes more than 5 bits a value. That
+// of zvc counts.
 struct GpuEncoder {
   // Device bytes, aligned to 16: about 16% of an f32 tensor, 0.2% for zvc. The
   // second pass reads what the first one wrote there.
@@ -66,8 +68,8 @@ struct GpuDecoder {
   // buffers, and tiles or chunks that do not add up come out as zeros.
   Status (*decode)(const GpuEncoded& from, void* out_dev,
                    CUstream_st* cuda_stream);
-  // The gradient of ReLU, as on the CPU, for dy and dx of the stream's own dtype;
-  // they may be the same.
+  // The gradient of ReLU, as on the CPU, for dy and dx of the stream's own
+  // dtype; they may be the same.
   Status (*mask_gradient)(const GpuEncoded& from, const void* dy_dev,
                           void* dx_dev, CUstream_st* cuda_stream);
 };

@@ -1,6 +1,7 @@
-// Internal: what the CUDA sources of the codecs share. plane and zvc write items
-// (tiles, chunks) of so many words each, an item a warp; a directory of u16 with
-// the words of each item, and a table of where every range of items starts.
+// Internal: what the CUDA sources of the codecs share. plane and zvc write
+// items (tiles, chunks) of so many words each, an item a warp; a directory of
+// u16 with the words of each item, and a table of where every range of items
+// starts.
 #ifndef TF_COMPTRAIN_CC_CODEC_STREAM_GPU_KERNELS_H_
 #define TF_COMPTRAIN_CC_CODEC_STREAM_GPU_KERNELS_H_
 
@@ -48,19 +49,21 @@ struct Scratch {
 // payload by words. payload_offset: that of this codec's streams.
 inline Status CheckStreamBytes(const char* codec, const GpuEncoded& from,
                                uint64_t payload_offset) {
-  const uint64_t least =
-      from.any_codec ? sizeof(StreamHeader) : payload_offset;
+  const uint64_t least = from.any_codec ? sizeof(StreamHeader) : payload_offset;
   if (from.bytes >= least && from.bytes % 4 == 0) return {};
   return Status::Damaged(
-      std::string(codec) + ": a stream must hold header, directory and table, " +
+      std::string(codec) +
+      ": a stream must hold header, directory and table, " +
       std::to_string(least) + " bytes, and whole words after, got " +
       std::to_string(from.bytes) + " bytes; pass the whole stream");
 }
 
-// What the decoder of a codec has to leave alone; a stream that names no codec is
-// plane's, as it is on a CPU.
-static __device__ inline bool IsAnothers(const uint8_t* stream, CodecId decoder) {
-  const auto codec = static_cast<CodecId>(stream[offsetof(StreamHeader, codec)]);
+// What the decoder of a codec has to leave alone; a stream that names no codec
+// is plane's, as it is on a CPU.
+static __device__ inline bool IsAnothers(const uint8_t* stream,
+                                         CodecId decoder) {
+  const auto codec =
+      static_cast<CodecId>(stream[offsetof(StreamHeader, codec)]);
   const bool named = codec == CodecId::kRans || codec == CodecId::kZvc;
   return (named ? codec : CodecId::kPlane) != decoder;
 }
@@ -106,8 +109,7 @@ static __device__ inline void PutBlockSums(const BlockSums& of_this_warp,
 // One block: where each range starts, and the totals. Sums in a fixed order.
 static __global__ void __launch_bounds__(kScanThreads)
     ScanRanges(int64_t ranges, const uint32_t* range_words, uint32_t* starts,
-               int64_t blocks, const BlockSums* block_sums,
-               GpuTotals* totals) {
+               int64_t blocks, const BlockSums* block_sums, GpuTotals* totals) {
   __shared__ uint64_t words[kScanThreads];
   __shared__ BlockSums sums[kScanThreads];
   const int me = threadIdx.x;
@@ -176,7 +178,8 @@ static __global__ void WriteHead(StreamHeader header, int64_t items,
   } else if (byte < header.table_offset) {
     const int64_t item = (byte - header.directory_offset) / 2;
     if (item < items) word = entries[item];
-    if (item + 1 < items) word |= static_cast<uint32_t>(entries[item + 1]) << 16;
+    if (item + 1 < items)
+      word |= static_cast<uint32_t>(entries[item + 1]) << 16;
   } else {
     const int64_t range = (byte - header.table_offset) / 4;
     if (range < ranges) word = starts[range];

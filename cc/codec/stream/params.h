@@ -11,9 +11,9 @@ namespace comptrain {
 // A codec reads what concerns it: zvc, which is lossless, only the first three.
 struct EncodeParams {
   DType dtype = DType::kF32;
-  int64_t n = 0;         // elements
-  int64_t channels = 1;  // size of the last dimension; divides n
-  float eb = 0;          // absolute error bound, a positive normal number
+  int64_t n = 0;          // elements
+  int64_t channels = 1;   // size of the last dimension; divides n
+  float eb = 0;           // absolute error bound, a positive normal number
   bool mid_rise = false;  // the stream carries the mask x != 0
   // Unbiased, the error independent of the data; carries the mask in any case.
   bool dither = false;

@@ -40,7 +40,7 @@ COMPTRAIN_HD static inline float DitherOf(uint32_t i) {
 // dither. Without a branch: a GPU's threads are to stay together.
 template <Coding kCoding>
 COMPTRAIN_HD static inline bool QuantizeValue(const Quantizer& q, float x,
-                                 uint32_t i, int* code) {
+                                              uint32_t i, int* code) {
   const float steps = x * q.inv;
   const bool coded = std::fabs(steps) < 65536.0f;
   const float t = coded ? steps : 0.0f;
@@ -62,7 +62,7 @@ COMPTRAIN_HD static inline bool QuantizeValue(const Quantizer& q, float x,
 
 template <Coding kCoding>
 COMPTRAIN_HD static inline float DequantizeValue(const Quantizer& q, int code,
-                                    uint32_t i) {
+                                                 uint32_t i) {
   if (kCoding == Coding::kDither) {
     if (code == 0) return 0;
     const int level = code > 0 ? code - 1 : code;
@@ -89,7 +89,7 @@ COMPTRAIN_HD static inline bool NeedsCheck(int code) {
 
 template <Coding kCoding>
 COMPTRAIN_HD static inline bool CodeWithinBound(const Quantizer& q, float x,
-                                   int code, uint32_t i) {
+                                                int code, uint32_t i) {
   const float x_hat = DequantizeValue<kCoding>(q, code, i);
   return std::fabs(x - x_hat) <= q.eb && std::fabs(x_hat) < q.limit;
 }

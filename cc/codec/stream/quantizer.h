@@ -28,8 +28,8 @@ struct Quantizer {
   bool verify_all = false;
 };
 
-// The arithmetic holds where 1 / step and all values but zero are normal numbers:
-// TensorFlow's threads flush others to zero.
+// The arithmetic holds where 1 / step and all values but zero are normal
+// numbers: TensorFlow's threads flush others to zero.
 bool BoundSupported(Coding coding, float eb);
 Coding CodingOf(const EncodeParams& params);
 Coding CodingOf(const StreamHeader& h);

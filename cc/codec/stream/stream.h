@@ -1,4 +1,5 @@
-// The 64-byte header every stream starts with. docs/codec-format.md is the specification.
+// The 64-byte header every stream starts with. docs/codec-format.md is the
+// specification.
 #ifndef TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_
 #define TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_
 
@@ -34,10 +35,10 @@ constexpr uint8_t kStreamVersion = 3;
 struct StreamHeader {
   uint32_t magic;
   uint8_t version;
-  uint8_t codec;   // CodecId
-  uint8_t dtype;   // DType
-  uint8_t flags;   // StreamFlags
-  uint64_t n;      // elements
+  uint8_t codec;  // CodecId
+  uint8_t dtype;  // DType
+  uint8_t flags;  // StreamFlags
+  uint64_t n;     // elements
   uint32_t channels;
   uint32_t log2_pixels;  // log2 of pixels in a tile or chunk
   float step;            // 2 eb (1 - 2^-13)
@@ -67,7 +68,7 @@ static inline uint32_t RawWords(int values, DType dtype) {
 
 // Rows of row_bytes from one place to another, up to `bytes` in all.
 static inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
-                     int64_t to_row, int64_t bytes, int64_t row_bytes) {
+                            int64_t to_row, int64_t bytes, int64_t row_bytes) {
   for (int64_t done = 0; done < bytes; done += row_bytes) {
     std::memcpy(to, from, std::min(row_bytes, bytes - done));
     from += from_row;
@@ -78,9 +79,9 @@ static inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
 // All but flags, step and inv. at: has the offsets of the sections directory,
 // table and payload.
 template <class Sections>
-StreamHeader MakeHeader(CodecId codec, DType dtype, int64_t n,
-                        int64_t channels, int log2_pixels, int64_t chunks,
-                        const Sections& at, uint64_t total_bytes) {
+StreamHeader MakeHeader(CodecId codec, DType dtype, int64_t n, int64_t channels,
+                        int log2_pixels, int64_t chunks, const Sections& at,
+                        uint64_t total_bytes) {
   StreamHeader h = {};
   h.magic = kStreamMagic;
   h.version = kStreamVersion;

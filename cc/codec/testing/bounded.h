@@ -22,7 +22,7 @@ struct BoundedCodec {
 };
 
 inline std::string Case(const BoundedCodec& codec, const EncodeParams& p,
-                 const std::string& what) {
+                        const std::string& what) {
   return std::string(codec.name) + " " + what + ": dtype " +
          std::to_string(static_cast<int>(p.dtype)) + " n " +
          std::to_string(p.n) + " channels " + std::to_string(p.channels) +
@@ -31,8 +31,8 @@ inline std::string Case(const BoundedCodec& codec, const EncodeParams& p,
 }
 
 // Every instruction set gives the same bytes, sums and values, within bound.
-inline void CheckRoundTrip(const BoundedCodec& codec, const Bytes& x, const EncodeParams& p,
-                    const std::string& what) {
+inline void CheckRoundTrip(const BoundedCodec& codec, const Bytes& x,
+                           const EncodeParams& p, const std::string& what) {
   const Encoded reference = EncodeWithStats(codec.id, x, p, Isa::kScalar);
   CHECK(reference.stream.size() <= codec.max_bytes(p.n, p.channels, p.dtype));
   const Bytes y = DecodeWith(reference.stream, p, Isa::kScalar);
@@ -51,7 +51,7 @@ inline void CheckRoundTrip(const BoundedCodec& codec, const Bytes& x, const Enco
 
 // Gaussian values; some channels zero, some sparse, some of another scale.
 inline std::vector<float> Activations(int64_t n, int64_t channels, bool relu,
-                               uint32_t seed) {
+                                      uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   std::vector<float> x(n);
@@ -69,8 +69,8 @@ inline std::vector<float> Activations(int64_t n, int64_t channels, bool relu,
 
 inline void TestSizes(const BoundedCodec& codec) {
   std::vector<std::array<int64_t, 2>> shapes = {
-      {0, 1},      {1, 1},      {2, 1},    {31, 31},   {32, 32},
-      {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},  {7000, 7},
+      {0, 1},      {1, 1},      {2, 1},      {31, 31},     {32, 32},
+      {65536, 32}, {65568, 32}, {66560, 64}, {5000, 5},    {7000, 7},
       {38400, 96}, {2112, 33},  {40000, 40}, {200704, 256}};
   shapes.insert(shapes.end(), codec.shapes.begin(), codec.shapes.end());
   for (DType dtype : kAllDTypes) {
@@ -133,7 +133,8 @@ inline void TestCodeLimits(const BoundedCodec& codec) {
         std::mt19937 random(static_cast<uint32_t>(edge));
         std::vector<float> x(4096);
         for (size_t i = 0; i < x.size(); ++i) {
-          const float near = edge + static_cast<float>(random() % 9) * 0.25f - 1;
+          const float near =
+              edge + static_cast<float>(random() % 9) * 0.25f - 1;
           x[i] = random() % 3 ? 0 : sign * near;
           if (i >= 2048 && random() % 2) x[i] = -x[i];
         }
@@ -148,11 +149,23 @@ inline void TestCodeLimits(const BoundedCodec& codec) {
 
 inline void TestSpecialValues(const BoundedCodec& codec) {
   const float kInf = HUGE_VALF;
-  const std::vector<std::vector<float>> kinds = {
-      {0}, {-0.0f}, {1}, {-2.5f}, {NAN}, {kInf}, {-kInf}, {kInf, -kInf, NAN},
-      {1e-40f, -1e-42f, 0, 1}, {FLT_MAX, -FLT_MAX}, {FLT_MAX, 1, 0},
-      {FLT_MIN, -FLT_MIN, 0}, {65504, -65504, 1}, {1e30f, -1e30f},
-      {NAN, 0, 0, 0, 1, 2, -3}, {0, 0, 0, 0.01f}, {6e-8f, -6e-8f, 0}};
+  const std::vector<std::vector<float>> kinds = {{0},
+                                                 {-0.0f},
+                                                 {1},
+                                                 {-2.5f},
+                                                 {NAN},
+                                                 {kInf},
+                                                 {-kInf},
+                                                 {kInf, -kInf, NAN},
+                                                 {1e-40f, -1e-42f, 0, 1},
+                                                 {FLT_MAX, -FLT_MAX},
+                                                 {FLT_MAX, 1, 0},
+                                                 {FLT_MIN, -FLT_MIN, 0},
+                                                 {65504, -65504, 1},
+                                                 {1e30f, -1e30f},
+                                                 {NAN, 0, 0, 0, 1, 2, -3},
+                                                 {0, 0, 0, 0.01f},
+                                                 {6e-8f, -6e-8f, 0}};
   for (DType dtype : kAllDTypes) {
     for (bool mid_rise : {false, true}) {
       for (float eb : {1.2e-38f * 4, 1e-6f, 0.05f, 100.0f, 1e37f}) {
@@ -176,7 +189,8 @@ inline void TestFlushToZero(const BoundedCodec& codec) {
   std::mt19937 random(10);
   std::vector<float> v(4096);
   for (float& f : v) {
-    f = BitsFloat(static_cast<uint32_t>(random()) & 0x80ffffff);  // near FLT_MIN
+    f = BitsFloat(static_cast<uint32_t>(random()) &
+                  0x80ffffff);  // near FLT_MIN
     if (random() % 4 == 0) f = 1.5f * FLT_MIN;
   }
   for (DType dtype : kAllDTypes) {
@@ -219,18 +233,17 @@ inline void TestZeros(const BoundedCodec& codec) {
 // Bytes do not depend on threads, scratch or its alignment.
 inline void TestThreadsAndScratch(const BoundedCodec& codec) {
   for (int64_t channels : {256, 48, 24}) {
-    const EncodeParams p =
-        Params(DType::kF32, 96 * 4096, channels, 0.1f, true);
-    const Bytes x =
-        ToTensor(Activations(p.n, channels, true, 4), DType::kF32);
+    const EncodeParams p = Params(DType::kF32, 96 * 4096, channels, 0.1f, true);
+    const Bytes x = ToTensor(Activations(p.n, channels, true, 4), DType::kF32);
     for (Isa isa : AvailableIsas()) {
       const Bytes expected = EncodeWith(codec.id, x, p, isa);
       const Bytes y = DecodeWith(expected, p, isa);
       for (const ParallelFor& parallel : ParallelVariants()) {
         for (int64_t scratch : {-1, 0, 1, 5, 1000, 40001, 150002, 400003}) {
-          CHECK_MSG(EncodeWithStats(codec.id, x, p, isa, parallel, scratch)
-                            .stream == expected,
-                    Case(codec, p, "scratch " + std::to_string(scratch)));
+          CHECK_MSG(
+              EncodeWithStats(codec.id, x, p, isa, parallel, scratch).stream ==
+                  expected,
+              Case(codec, p, "scratch " + std::to_string(scratch)));
         }
         CHECK(DecodeWith(expected, p, isa, parallel) == y);
       }
@@ -314,8 +327,8 @@ inline void TestInvalidArguments(const BoundedCodec& codec) {
     p.eb = eb;
     CHECK_MSG(fails(p), "eb " + std::to_string(eb));
   }
-  for (int64_t channels : {int64_t{0}, int64_t{-1}, int64_t{7},
-                           int64_t{1} << 33}) {
+  for (int64_t channels :
+       {int64_t{0}, int64_t{-1}, int64_t{7}, int64_t{1} << 33}) {
     EncodeParams p = good;
     p.channels = channels;
     CHECK(fails(p));

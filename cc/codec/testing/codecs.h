@@ -69,8 +69,8 @@ inline Encoded EncodeWithStats(CodecId codec, const Bytes& x,
     scratch_bytes = static_cast<int64_t>(encoder->scratch_bytes());
   }
   Bytes scratch(scratch_bytes, 0xaa);
-  Status s = encoder->Encode(x.data(), scratch.data(), scratch.size(),
-                             parallel);
+  Status s =
+      encoder->Encode(x.data(), scratch.data(), scratch.size(), parallel);
   CHECK_MSG(s.ok(), s.message);
   Encoded e;
   e.stream.assign(encoder->total_bytes(), 0x55);

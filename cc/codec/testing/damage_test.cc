@@ -173,8 +173,8 @@ void TestMutations(const Subject& codec) {
     const int hits = 1 + static_cast<int>(random() % 4);
     for (int h = 0; h < hits; ++h) {
       // Half of the damage where it hurts most.
-      const size_t reach = std::min(damaged.size(),
-                                    random() % 2 ? damaged.size() : codec.head);
+      const size_t reach =
+          std::min(damaged.size(), random() % 2 ? damaged.size() : codec.head);
       damaged[random() % reach] ^= static_cast<uint8_t>(1u << random() % 8);
     }
     const bool mask = random() % 4 == 0;
@@ -201,14 +201,22 @@ void TestHeaderFields(const Subject& codec) {
   const struct {
     size_t offset;
     const char* field;
-  } fields[] = {{0, "magic"},     {4, "version"},
-                {5, "codec"},     {6, "dtype"},
-                {7, "flags"},     {8, "n"},
-                {16, "channels"}, {20, "log2_pixels"},
-                {24, codec.step}, {28, "inv"},
-                {32, "total_bytes"}, {40, "n_chunks"},
-                {44, "directory_offset"}, {48, "table_offset"},
-                {52, "payload_offset"}, {56, "padding"},
+  } fields[] = {{0, "magic"},
+                {4, "version"},
+                {5, "codec"},
+                {6, "dtype"},
+                {7, "flags"},
+                {8, "n"},
+                {16, "channels"},
+                {20, "log2_pixels"},
+                {24, codec.step},
+                {28, "inv"},
+                {32, "total_bytes"},
+                {40, "n_chunks"},
+                {44, "directory_offset"},
+                {48, "table_offset"},
+                {52, "payload_offset"},
+                {56, "padding"},
                 {63, "padding"}};
   for (const auto& f : fields) {
     Bytes damaged = s.stream;

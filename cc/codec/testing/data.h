@@ -21,7 +21,9 @@ constexpr DType kAllDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 class Buffer {
  public:
   explicit Buffer(int64_t bytes, int misalign = 0)
-      : bytes_(bytes), misalign_(misalign), data_(new uint8_t[bytes + misalign]) {
+      : bytes_(bytes),
+        misalign_(misalign),
+        data_(new uint8_t[bytes + misalign]) {
     std::memset(data(), 0xff, bytes);
   }
   uint8_t* data() { return data_.get() + misalign_; }
@@ -42,9 +44,8 @@ class Buffer {
 // either sign, an infinity, a NaN, a subnormal or the largest number (0: none).
 inline void FillRandom(uint32_t seed, DType dtype, int64_t n, int special,
                        void* out) {
-  const float awkward[] = {0.0f,      -0.0f,     INFINITY, -INFINITY,
-                           NAN,       -NAN,      1e-40f,   -6e-8f,
-                           3.389e38f, -65504.0f, 6.0f,     1.0f};
+  const float awkward[] = {0.0f,   -0.0f,  INFINITY,  -INFINITY, NAN,  -NAN,
+                           1e-40f, -6e-8f, 3.389e38f, -65504.0f, 6.0f, 1.0f};
   std::mt19937 random(seed);
   for (int64_t i = 0; i < n; ++i) {
     float v = static_cast<float>(static_cast<int>(random() % 33) - 16) / 2;

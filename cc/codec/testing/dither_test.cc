@@ -15,8 +15,10 @@ std::vector<float> Activations(int64_t n, uint32_t seed) {
   for (int64_t i = 0; i < n; ++i) {
     const int64_t part = i / 4096 % 4;
     const float g = normal(random);
-    v[i] = part == 0 ? g : part == 1 ? std::max(0.0f, g) : part == 2 ? 40 * g
-                                                                     : 0.0f;
+    v[i] = part == 0   ? g
+           : part == 1 ? std::max(0.0f, g)
+           : part == 2 ? 40 * g
+                       : 0.0f;
   }
   return v;
 }
@@ -43,8 +45,8 @@ void TestSameBytesAndPromise() {
             }
           }
           for (Isa isa : AvailableIsas()) {
-            for (const ParallelFor& threads : {ParallelFor(SerialFor),
-                                               Threads(3)}) {
+            for (const ParallelFor& threads :
+                 {ParallelFor(SerialFor), Threads(3)}) {
               CHECK(EncodeWith(codec, x, p, isa, threads) == stream);
               CHECK(DecodeWith(stream, p, isa, threads) == y);
               CHECK(StreamMaskGradient(stream.data(), stream.size(), dtype, p.n,
@@ -80,8 +82,9 @@ void TestLimits() {
       v[100] = -INFINITY;
       v[9000] = 3e38f;
       const Bytes x = ToTensor(v, p.dtype);
-      CHECK_EQ(Violations(x, DecodeWith(EncodeWith(codec, x, p, isa), p, isa),
-                          p), 0);
+      CHECK_EQ(
+          Violations(x, DecodeWith(EncodeWith(codec, x, p, isa), p, isa), p),
+          0);
     }
   }
 }
@@ -101,8 +104,10 @@ void TestSmallestBound() {
         const bool supported = eb > 7.7e-34f || coding != Coding::kDither;
         Bytes scratch(1 << 20);
         const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(codec, p);
-        CHECK_EQ(encoder->Encode(x.data(), scratch.data(), scratch.size(),
-                                 SerialFor).ok(), supported);
+        CHECK_EQ(
+            encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor)
+                .ok(),
+            supported);
         if (!supported) continue;
         const Bytes y = DecodeWith(EncodeWith(codec, x, p), p);
         CHECK_EQ(Violations(x, y, p), 0);
@@ -134,8 +139,8 @@ void TestFlags() {
 // dbeta is of dy alone; dgamma shows that the values are those decoded.
 void TestBatchNorm() {
   for (int64_t channels : {64, 20}) {
-    const EncodeParams p = ParamsOf(DType::kF32, 2000 * channels, channels,
-                                    0.5f, Coding::kDither);
+    const EncodeParams p =
+        ParamsOf(DType::kF32, 2000 * channels, channels, 0.5f, Coding::kDither);
     const Bytes x = ToTensor(Activations(p.n, 2), p.dtype);
     const Bytes stream = EncodeWith(CodecId::kPlane, x, p);
     const Bytes x_hat = DecodeWith(stream, p);
@@ -148,7 +153,8 @@ void TestBatchNorm() {
     of.mean = zeros.data();
     CHECK(BatchNormGradient(stream.data(), stream.size(), p.dtype, p.n,
                             dy.data(), of, dx.data(), dgamma.data(),
-                            dbeta.data(), SerialFor).ok());
+                            dbeta.data(), SerialFor)
+              .ok());
     std::vector<double> sums(channels, 0.0), sizes(channels, 0.0);
     for (int64_t i = 0; i < p.n; ++i) {
       const double v = LoadFloat(x_hat.data(), p.dtype, i);
@@ -162,10 +168,10 @@ void TestBatchNorm() {
 }
 
 struct ErrorStatistics {
-  double mean;         // of the errors, over the bound
-  double with_x;       // their correlation with the values
-  double with_next;    // ... with the next value's error
-  double with_below;   // ... with that of the next pixel
+  double mean;        // of the errors, over the bound
+  double with_x;      // their correlation with the values
+  double with_next;   // ... with the next value's error
+  double with_below;  // ... with that of the next pixel
 };
 
 double Correlation(const std::vector<double>& a, const std::vector<double>& b,
@@ -188,8 +194,7 @@ ErrorStatistics Measure(CodecId codec, Coding coding) {
   std::normal_distribution<float> normal;
   std::vector<float> v(p.n);
   for (float& f : v) f = std::fabs(normal(random)) + 1e-3f;
-  const Bytes y =
-      DecodeWith(EncodeWith(codec, ToTensor(v, p.dtype), p), p);
+  const Bytes y = DecodeWith(EncodeWith(codec, ToTensor(v, p.dtype), p), p);
   std::vector<double> x(v.begin(), v.end()), error(p.n);
   double sum = 0;
   for (int64_t i = 0; i < p.n; ++i) {
@@ -213,10 +218,11 @@ void TestUnbiased() {
     CHECK(std::fabs(dither.with_x) < noise);
     CHECK(std::fabs(dither.with_next) < noise);
     CHECK(std::fabs(dither.with_below) < noise);
-    std::printf("codec %d, mean error / bound and correlation with x: plain "
-                "%.4f %.3f, dither %.5f %.5f (next %.5f, below %.5f)\n",
-                static_cast<int>(codec), plain.mean, plain.with_x, dither.mean,
-                dither.with_x, dither.with_next, dither.with_below);
+    std::printf(
+        "codec %d, mean error / bound and correlation with x: plain "
+        "%.4f %.3f, dither %.5f %.5f (next %.5f, below %.5f)\n",
+        static_cast<int>(codec), plain.mean, plain.with_x, dither.mean,
+        dither.with_x, dither.with_next, dither.with_below);
   }
 }
 

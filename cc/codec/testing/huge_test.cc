@@ -15,7 +15,8 @@ constexpr float kBound = 0.1f;
 float Value(int64_t i) {
   uint64_t h = static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15;
   h ^= h >> 32;
-  const int sum = static_cast<int>((h & 255) + (h >> 8 & 255) + (h >> 16 & 255));
+  const int sum =
+      static_cast<int>((h & 255) + (h >> 8 & 255) + (h >> 16 & 255));
   return sum > 383 ? static_cast<float>(sum - 383) * 0x1p-7f : 0.0f;
 }
 
@@ -35,8 +36,8 @@ void TestHuge(CodecId codec, int64_t n) {
     CHECK_MSG(s.ok(), s.message);
   }
   std::memset(x.get(), 0xff, 2 * n);
-  const Status s = DecodeStream(stream.get(), bytes, kType, n, x.get(),
-                                Threads(2));
+  const Status s =
+      DecodeStream(stream.get(), bytes, kType, n, x.get(), Threads(2));
   CHECK_MSG(s.ok(), s.message);
   int64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -45,9 +46,9 @@ void TestHuge(CodecId codec, int64_t n) {
     const float v = LoadFloat(&rounded, kType, 0);
     const float y = LoadFloat(x.get(), kType, i);
     const double error = std::fabs(static_cast<double>(v) - y);
-    bad += IsLossless(codec) ? error != 0
-                             : !(error <= kBound + HalfUlp(y, kType)) ||
-                                   (v == 0) != (y == 0);
+    bad += IsLossless(codec)
+               ? error != 0
+               : !(error <= kBound + HalfUlp(y, kType)) || (v == 0) != (y == 0);
   }
   CHECK_EQ(bad, 0);
   std::printf("codec %d: %lld values in %zu bytes\n", static_cast<int>(codec),

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kDistributions = 10;
 const char* const kNames[kDistributions] = {
-    "any bits",   "normal",   "ReLU",   "uniform",          "log-normal",
-    "Cauchy",     "Laplace",  "smooth", "half steps +- ulp", "sparse or tiny"};
+    "any bits", "normal",  "ReLU",   "uniform",           "log-normal",
+    "Cauchy",   "Laplace", "smooth", "half steps +- ulp", "sparse or tiny"};
 
 float Draw(int distribution, float eb, int64_t i, std::mt19937* random) {
   const auto uniform = [random] {
@@ -60,8 +60,8 @@ void TestPromise() {
   int64_t done[kDistributions] = {}, values = 0, zeros = 0;
   for (int64_t round = 0; values < total; ++round) {
     const int distribution = static_cast<int>(round % kDistributions);
-    const CodecId codec = round / kDistributions % 2 ? CodecId::kPlane
-                                                     : CodecId::kRans;
+    const CodecId codec =
+        round / kDistributions % 2 ? CodecId::kPlane : CodecId::kRans;
     const float eb =
         std::pow(10.0f, 9 * (static_cast<float>(random() % 100001) / 1e5f) - 6);
     const int64_t channels = random() % 2 ? 64 : 50;

@@ -52,7 +52,8 @@ int Count32(const void* x) {
   }
   alignas(32) int lanes[8];
   StoreInts(_mm256_add_epi32(_mm256_add_epi32(zeros[0], zeros[1]),
-                                _mm256_add_epi32(zeros[2], zeros[3])), lanes);
+                             _mm256_add_epi32(zeros[2], zeros[3])),
+            lanes);
   int sum = 0;
   for (int v : lanes) sum += v;
   return kChunkValues - sum;
@@ -111,9 +112,9 @@ void Pack16(const void* x, uint32_t* mask, void* values) {
       v[k] = LoadHalf(in + 16 * k);
       is_zero[k] = _mm_cmpeq_epi16(v[k], _mm_setzero_si128());
     }
-    const Ints zeros = _mm256_set_m128i(
-        _mm_packs_epi16(is_zero[2], is_zero[3]),
-        _mm_packs_epi16(is_zero[0], is_zero[1]));
+    const Ints zeros =
+        _mm256_set_m128i(_mm_packs_epi16(is_zero[2], is_zero[3]),
+                         _mm_packs_epi16(is_zero[0], is_zero[1]));
     const uint32_t bits = ~static_cast<uint32_t>(_mm256_movemask_epi8(zeros));
     for (int k = 0; k < 4; ++k) {
       const unsigned m = bits >> (8 * k) & 0xff;
@@ -146,7 +147,8 @@ void Unpack16(const uint32_t* mask, const void* values, void* out) {
   for (int w = 0; w < kMaskWords; ++w) {
     for (int k = 0; k < 4; ++k) {
       const unsigned m = mask[w] >> (8 * k) & 0xff;
-      StoreHalf(_mm_shuffle_epi8(LoadHalf(in), LoadHalf(kTables.unpack16[m])), to);
+      StoreHalf(_mm_shuffle_epi8(LoadHalf(in), LoadHalf(kTables.unpack16[m])),
+                to);
       in += 2 * __builtin_popcount(m);
       to += 16;
     }

@@ -103,7 +103,9 @@ const ChunkKernels* Table() {
 namespace comptrain {
 namespace zvc {
 
-const ChunkKernels* Avx512ChunkKernels() { return COMPTRAIN_IF_VECTORS(Table()); }
+const ChunkKernels* Avx512ChunkKernels() {
+  return COMPTRAIN_IF_VECTORS(Table());
+}
 
 }  // namespace zvc
 }  // namespace comptrain

@@ -162,20 +162,20 @@ Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("zvc: out must not be null when n > 0");
   }
   uint8_t* const to = static_cast<uint8_t*>(out);
-  return RunChunks(
-      v, *zvc::SelectKernels(isa), parallel,
-      [&](ChunkDecoder* decoder, int64_t chunk, const uint8_t* from,
-          uint32_t words, size_t readable) {
-        const int valid = v.layout.Valid(chunk);
-        uint8_t* at = to + chunk * kChunkValues * v.layout.item;
-        if (valid == kChunkValues) {
-          return decoder->Decode(from, words, readable, valid, at);
-        }
-        alignas(64) uint8_t whole[kChunkValues * 4];
-        if (!decoder->Decode(from, words, readable, valid, whole)) return false;
-        std::memcpy(at, whole, valid * v.layout.item);
-        return true;
-      });
+  return RunChunks(v, *zvc::SelectKernels(isa), parallel,
+                   [&](ChunkDecoder* decoder, int64_t chunk,
+                       const uint8_t* from, uint32_t words, size_t readable) {
+                     const int valid = v.layout.Valid(chunk);
+                     uint8_t* at = to + chunk * kChunkValues * v.layout.item;
+                     if (valid == kChunkValues) {
+                       return decoder->Decode(from, words, readable, valid, at);
+                     }
+                     alignas(64) uint8_t whole[kChunkValues * 4];
+                     if (!decoder->Decode(from, words, readable, valid, whole))
+                       return false;
+                     std::memcpy(at, whole, valid * v.layout.item);
+                     return true;
+                   });
 }
 
 Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
@@ -190,18 +190,18 @@ Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("zvc: dy and dx must not be null when n > 0");
   }
   const int64_t stride = kChunkValues * static_cast<int64_t>(ItemBytes(dtype));
-  return RunChunks(
-      v, *zvc::SelectKernels(isa), parallel,
-      [&](ChunkDecoder* decoder, int64_t chunk, const uint8_t* from,
-          uint32_t words, size_t readable) {
-        alignas(64) uint8_t x[kChunkValues * 4];
-        const int valid = v.layout.Valid(chunk);
-        if (!decoder->Decode(from, words, readable, valid, x)) return false;
-        ApplyMask(x, v.dtype, dtype, valid,
-                  static_cast<const uint8_t*>(dy) + chunk * stride,
-                  static_cast<uint8_t*>(dx) + chunk * stride);
-        return true;
-      });
+  return RunChunks(v, *zvc::SelectKernels(isa), parallel,
+                   [&](ChunkDecoder* decoder, int64_t chunk,
+                       const uint8_t* from, uint32_t words, size_t readable) {
+                     alignas(64) uint8_t x[kChunkValues * 4];
+                     const int valid = v.layout.Valid(chunk);
+                     if (!decoder->Decode(from, words, readable, valid, x))
+                       return false;
+                     ApplyMask(x, v.dtype, dtype, valid,
+                               static_cast<const uint8_t*>(dy) + chunk * stride,
+                               static_cast<uint8_t*>(dx) + chunk * stride);
+                     return true;
+                   });
 }
 
 }  // namespace comptrain

@@ -64,8 +64,7 @@ ZvcEncoder::ZvcEncoder(const EncodeParams& params, Isa isa)
 
 // The chunk in the tensor or, where the tensor ends in it, a copy with zeros
 // behind.
-const uint8_t* ZvcEncoder::WholeChunk(int64_t chunk,
-                                            uint8_t* padded) const {
+const uint8_t* ZvcEncoder::WholeChunk(int64_t chunk, uint8_t* padded) const {
   const uint8_t* from = x_ + chunk * kChunkValues * layout_.item;
   const int valid = layout_.Valid(chunk);
   if (valid == kChunkValues) return from;
@@ -152,16 +151,15 @@ void ZvcEncoder::WriteRange(int64_t range, uint8_t* to) const {
 
 void ZvcEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
   FillHeader(stream);
-  parallel(layout_.ranges, kWriteCyclesPerRange,
-           [&](int64_t begin, int64_t end) {
-             for (int64_t r = begin; r < end; ++r) {
-               uint32_t start;
-               std::memcpy(&start, stream + layout_.table + 4 * r,
-                           sizeof start);
-               WriteRange(r, stream + layout_.payload +
-                                 4 * static_cast<uint64_t>(start));
-             }
-           });
+  parallel(
+      layout_.ranges, kWriteCyclesPerRange, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          uint32_t start;
+          std::memcpy(&start, stream + layout_.table + 4 * r, sizeof start);
+          WriteRange(
+              r, stream + layout_.payload + 4 * static_cast<uint64_t>(start));
+        }
+      });
 }
 
 }  // namespace

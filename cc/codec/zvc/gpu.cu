@@ -38,15 +38,17 @@ __device__ float Value(BitsOf<S> bits) {
   return ToFloat(value);
 }
 
-// --- Device: a chunk by a warp ------------------------------------------------
+// --- Device: a chunk by a warp
+// ------------------------------------------------
 
-// Lane l has elements l, l + 32, ... of the chunk; T is uint16_t or uint32_t, the
-// bits of an element.
+// Lane l has elements l, l + 32, ... of the chunk; T is uint16_t or uint32_t,
+// the bits of an element.
 
 // Warp-wide reads under way at once.
 constexpr int kBatch = 8;
 static_assert(zvc::kMaskWords % kBatch == 0, "a chunk is whole batches");
-static_assert(zvc::kMaskWords == 2 * kWarpLanes, "a lane has two words of the mask");
+static_assert(zvc::kMaskWords == 2 * kWarpLanes,
+              "a lane has two words of the mask");
 
 // Calls body(w, v) for each 32 elements of a chunk, v this lane's (0 past the
 // end), until body has seen the last valid one.
@@ -66,8 +68,8 @@ __device__ void ForWords(int lane, const T* x, int valid, const Body& body) {
 
 // The words of a chunk: n_words as Layout::Words has them.
 template <class T>
-__device__ void WriteChunk(int lane, const Layout& layout, const T* x, int valid,
-                           int n_words, uint32_t* words) {
+__device__ void WriteChunk(int lane, const Layout& layout, const T* x,
+                           int valid, int n_words, uint32_t* words) {
   if (n_words == 0) return;
   if (n_words == static_cast<int>(layout.RawWords(valid))) {
     T* to = reinterpret_cast<T*>(words);
@@ -193,11 +195,11 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t chunk =
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
   if (chunk >= layout.chunks || entries[chunk] == 0) return;
-  uint32_t* to = payload + starts[chunk / kRangeChunks] +
-                 gpu::WordsBefore(entries, FirstOfRange(chunk), chunk,
-                                  kWordsMask, lane);
-  WriteChunk<T>(lane, layout, x + chunk * kChunkValues,
-                layout.Valid(chunk), entries[chunk], to);
+  uint32_t* to =
+      payload + starts[chunk / kRangeChunks] +
+      gpu::WordsBefore(entries, FirstOfRange(chunk), chunk, kWordsMask, lane);
+  WriteChunk<T>(lane, layout, x + chunk * kChunkValues, layout.Valid(chunk),
+                entries[chunk], to);
 }
 
 struct Stream {
@@ -243,7 +245,8 @@ __global__ void __launch_bounds__(kThreads)
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kZvc)) return;
   const auto* entries =
       reinterpret_cast<const uint16_t*>(s.bytes + layout.directory);
-  const auto* starts = reinterpret_cast<const uint32_t*>(s.bytes + layout.table);
+  const auto* starts =
+      reinterpret_cast<const uint32_t*>(s.bytes + layout.table);
   const auto* payload =
       reinterpret_cast<const uint32_t*>(s.bytes + layout.payload);
   const int64_t first = chunk * kChunkValues;
@@ -253,9 +256,9 @@ __global__ void __launch_bounds__(kThreads)
   bool good = HeaderIsRight(s);
   if (good) {
     const int words = entries[chunk];
-    const uint64_t from = static_cast<uint64_t>(starts[chunk / kRangeChunks]) +
-                          gpu::WordsBefore(entries, FirstOfRange(chunk), chunk,
-                                           kWordsMask, lane);
+    const uint64_t from =
+        static_cast<uint64_t>(starts[chunk / kRangeChunks]) +
+        gpu::WordsBefore(entries, FirstOfRange(chunk), chunk, kWordsMask, lane);
     // The last chunk of a range knows where the next one starts.
     const bool last = chunk + 1 == layout.chunks;
     const bool ends = last || (chunk + 1) % kRangeChunks == 0;
@@ -264,8 +267,8 @@ __global__ void __launch_bounds__(kThreads)
                                 : from + words;
     good = from + words <= s.payload_words && from + words == end &&
            (chunk > 0 || from == 0);
-    good = good &&
-           ReadChunk<T>(lane, layout, payload + from, words, valid, put);
+    good =
+        good && ReadChunk<T>(lane, layout, payload + from, words, valid, put);
   }
   if (good) return;
   if (lane == 0) *damaged = 1;
@@ -310,10 +313,10 @@ Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
                        from.any_codec};
   WithStorageType(from.dtype, [&](auto type) {
     const auto sink = make_sink(type);
-    s = gpu::Launch(
-        kOnGpu, "decoding", DecodeChunks<decltype(type), decltype(make_sink(type))>,
-        Blocks(layout), kThreads, 0, cuda_stream, view, layout, sink,
-        from.damaged_dev);
+    s = gpu::Launch(kOnGpu, "decoding",
+                    DecodeChunks<decltype(type), decltype(make_sink(type))>,
+                    Blocks(layout), kThreads, 0, cuda_stream, view, layout,
+                    sink, from.damaged_dev);
   });
   return s;
 }
@@ -328,7 +331,7 @@ size_t StreamBytes(const EncodeParams& p, const GpuTotals& totals) {
 }
 
 Status Measure(const EncodeParams& p, const void* x_dev, void* scratch_dev,
-                     GpuTotals* totals, CUstream_st* cuda_stream) {
+               GpuTotals* totals, CUstream_st* cuda_stream) {
   Status s = CheckParams(p.n, p.channels, p.dtype);
   if (!s.ok()) return s;
   const Layout layout(p.n, p.dtype);
@@ -343,11 +346,10 @@ Status Measure(const EncodeParams& p, const void* x_dev, void* scratch_dev,
     if (!s.ok()) return s;
     WithStorageType(p.dtype, [&](auto type) {
       using S = decltype(type);
-      s = gpu::Launch(kOnGpu, "counting", MeasureChunks<S>, Blocks(layout),
-                      kThreads, 0, cuda_stream, layout,
-                      static_cast<const BitsOf<S>*>(x_dev),
-                      reinterpret_cast<uint16_t*>(scratch + at.entries), words,
-                      sums);
+      s = gpu::Launch(
+          kOnGpu, "counting", MeasureChunks<S>, Blocks(layout), kThreads, 0,
+          cuda_stream, layout, static_cast<const BitsOf<S>*>(x_dev),
+          reinterpret_cast<uint16_t*>(scratch + at.entries), words, sums);
     });
     if (!s.ok()) return s;
   }
@@ -357,9 +359,8 @@ Status Measure(const EncodeParams& p, const void* x_dev, void* scratch_dev,
                      Blocks(layout), sums, totals);
 }
 
-Status Write(const EncodeParams& p, const void* x_dev,
-                   const void* scratch_dev, const GpuTotals& totals,
-                   void* out_dev, CUstream_st* cuda_stream) {
+Status Write(const EncodeParams& p, const void* x_dev, const void* scratch_dev,
+             const GpuTotals& totals, void* out_dev, CUstream_st* cuda_stream) {
   Status s = CheckParams(p.n, p.channels, p.dtype);
   if (!s.ok()) return s;
   s = CheckWords(CodecId::kZvc, totals.words);
@@ -369,20 +370,20 @@ Status Write(const EncodeParams& p, const void* x_dev,
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
   const auto* entries = reinterpret_cast<const uint16_t*>(scratch + at.entries);
   const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
-  s = gpu::Launch(
-      kOnGpu, "writing the header", gpu::WriteHead,
-      CeilDiv(layout.payload / 4, gpu::kHeadThreads), gpu::kHeadThreads, 0,
-      cuda_stream, HeaderOf(p.dtype, layout, p.channels, StreamBytes(p, totals)),
-      layout.chunks, layout.ranges, entries, starts,
-      static_cast<uint32_t*>(out_dev));
+  s = gpu::Launch(kOnGpu, "writing the header", gpu::WriteHead,
+                  CeilDiv(layout.payload / 4, gpu::kHeadThreads),
+                  gpu::kHeadThreads, 0, cuda_stream,
+                  HeaderOf(p.dtype, layout, p.channels, StreamBytes(p, totals)),
+                  layout.chunks, layout.ranges, entries, starts,
+                  static_cast<uint32_t*>(out_dev));
   if (!s.ok() || layout.chunks == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               layout.payload);
   WithStorageType(p.dtype, [&](auto type) {
     using T = BitsOf<decltype(type)>;
     s = gpu::Launch(kOnGpu, "writing chunks", WriteChunks<T>, Blocks(layout),
-                    kThreads, 0, cuda_stream, layout, static_cast<const T*>(x_dev),
-                    entries, starts, payload);
+                    kThreads, 0, cuda_stream, layout,
+                    static_cast<const T*>(x_dev), entries, starts, payload);
   });
   return s;
 }

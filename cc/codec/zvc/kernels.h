@@ -15,8 +15,8 @@ constexpr int kChunkValues = 1 << kLog2ChunkValues;
 constexpr int kMaskWords = kChunkValues / 32;
 // Kernels may write and read this much behind the packed values.
 constexpr int kSlackBytes = 64;
-// Bytes between the vector being packed and the one fetched: most of a chunk, so
-// that reading goes on while the packed one is written.
+// Bytes between the vector being packed and the one fetched: most of a chunk,
+// so that reading goes on while the packed one is written.
 constexpr int kAhead = 6144;
 
 // Element i of a chunk is bit i % 32 of mask[i / 32]. Arrays of two functions:

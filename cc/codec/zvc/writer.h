@@ -92,9 +92,8 @@ class LineWriter {
     }
   }
 
-  alignas(kLineBytes)
-      uint8_t staged_[kLineBytes + 4 * kMaskWords + 4 * kChunkValues +
-                      kSlackBytes];
+  alignas(kLineBytes) uint8_t
+      staged_[kLineBytes + 4 * kMaskWords + 4 * kChunkValues + kSlackBytes];
   size_t skip_;  // bytes of the first line that are not ours
   size_t used_;
   uint8_t* line_;

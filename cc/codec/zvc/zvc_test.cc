@@ -33,8 +33,8 @@ Bytes Encode(const Bytes& x, DType dtype, int64_t n, Isa isa,
 
 // Into and from blocks of exactly their size, so that a sanitizer sees every
 // byte too many; the output is poisoned.
-Status TryDecode(const Bytes& stream, DType dtype, int64_t n, Isa isa,
-                 Bytes* y, const ParallelFor& parallel = SerialFor) {
+Status TryDecode(const Bytes& stream, DType dtype, int64_t n, Isa isa, Bytes* y,
+                 const ParallelFor& parallel = SerialFor) {
   std::unique_ptr<uint8_t[]> exact(new uint8_t[stream.size()]);
   std::copy(stream.begin(), stream.end(), exact.get());
   y->assign(n * ItemBytes(dtype), 0xcd);
@@ -78,9 +78,9 @@ Bytes RandomBits(DType dtype, int64_t n, double density, uint32_t seed) {
   return x;
 }
 
-constexpr int64_t kSizes[] = {0,    1,    2,    15,   31,    32,    33,   100,
-                              2047, 2048, 2049, 4096, 32767, 32768, 32769,
-                              70001};
+constexpr int64_t kSizes[] = {0,     1,     2,     15,   31,   32,
+                              33,    100,   2047,  2048, 2049, 4096,
+                              32767, 32768, 32769, 70001};
 constexpr double kDensities[] = {0, 0.001, 0.02, 0.3, 0.5, 0.95, 0.98, 1};
 
 void TestRoundTrips() {
@@ -139,7 +139,8 @@ void TestMaskGradient() {
       for (Isa isa : AvailableIsas()) {
         Bytes dx = dy;  // in place
         CHECK(ZvcMaskGradient(stream.data(), stream.size(), dy_dtype, n,
-                              dx.data(), dx.data(), SerialFor, isa).ok());
+                              dx.data(), dx.data(), SerialFor, isa)
+                  .ok());
         int64_t wrong = 0;
         const Bytes zero(item);
         for (int64_t i = 0; i < n; ++i) {

@@ -1,5 +1,6 @@
-// What the GPU kernels share: TensorFlow's CUDA stream, bytes brought back to the
-// host, and word of damaged streams. Compiled by the C++ compiler, not by nvcc.
+// What the GPU kernels share: TensorFlow's CUDA stream, bytes brought back to
+// the host, and word of damaged streams. Compiled by the C++ compiler, not by
+// nvcc.
 #ifndef TF_COMPTRAIN_CC_KERNELS_COMMON_GPU_H_
 #define TF_COMPTRAIN_CC_KERNELS_COMMON_GPU_H_
 
@@ -16,17 +17,15 @@ namespace comptrain {
 
 // The CUDA stream that TensorFlow computes on, on the op's device.
 inline CUstream_st* CudaStream(tensorflow::OpKernelContext* ctx) {
-  return static_cast<CUstream_st*>(ctx->op_device_context()
-                                       ->stream()
-                                       ->platform_specific_handle()
-                                       .stream);
+  return static_cast<CUstream_st*>(
+      ctx->op_device_context()->stream()->platform_specific_handle().stream);
 }
 
 inline absl::Status CudaStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(
-      "GPU kernels: ", what, " failed, ", cudaGetErrorName(error), " (",
-      cudaGetErrorString(error), ")"));
+  return absl::InternalError(absl::StrCat("GPU kernels: ", what, " failed, ",
+                                          cudaGetErrorName(error), " (",
+                                          cudaGetErrorString(error), ")"));
 }
 
 // Device memory until the op returns; TensorFlow reuses it in stream order.
@@ -37,9 +36,9 @@ inline absl::Status AllocateScratch(tensorflow::OpKernelContext* ctx,
       tensorflow::TensorShape({static_cast<int64_t>(bytes)}), scratch);
 }
 
-// Copies from the device to *host, which it allocates, and waits for all that was
-// launched before. An op that waits like this also keeps the host from running
-// ahead of the GPU.
+// Copies from the device to *host, which it allocates, and waits for all that
+// was launched before. An op that waits like this also keeps the host from
+// running ahead of the GPU.
 inline absl::Status ReadBack(tensorflow::OpKernelContext* ctx,
                              const void* from_dev, size_t bytes,
                              tensorflow::Tensor* host) {
@@ -63,7 +62,8 @@ inline absl::Status ReadBack(tensorflow::OpKernelContext* ctx,
 // look at it when they begin, without waiting: damage shows one op late.
 class DamageFlag {
  public:
-  // The word, for a decoder; an error when damage was noted since the last call.
+  // The word, for a decoder; an error when damage was noted since the last
+  // call.
   static absl::Status Get(uint32_t** word) {
     static const Made made;
     if (made.error != cudaSuccess) {

@@ -26,8 +26,8 @@ class BatchNormGradOp : public OpKernel {
     Tensor* dx = nullptr;
     Tensor* dgamma = nullptr;
     Tensor* dbeta = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output(
-                            {1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(1, TensorShape({channels}), &dgamma));
     OP_REQUIRES_OK(ctx,
@@ -44,10 +44,10 @@ class BatchNormGradOp : public OpKernel {
     float* const dbeta_to = dbeta->flat<float>().data();
     const ParallelFor threads = WorkerThreads(ctx);
     if (StreamCodec(bytes, stream.NumElements()) == CodecId::kPlane) {
-      OP_REQUIRES_OK(ctx, ToAbsl(BatchNormGradient(
-                              bytes, stream.NumElements(), dtype, n, Data(dy),
-                              of, MutableData(dx), dgamma_to, dbeta_to,
-                              threads)));
+      OP_REQUIRES_OK(
+          ctx, ToAbsl(BatchNormGradient(bytes, stream.NumElements(), dtype, n,
+                                        Data(dy), of, MutableData(dx),
+                                        dgamma_to, dbeta_to, threads)));
       return;
     }
     Tensor x_hat;

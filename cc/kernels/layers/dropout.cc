@@ -17,7 +17,8 @@ using tensorflow::TensorShape;
 // Elsewhere TensorFlow draws the numbers.
 class DropoutOp : public tensorflow::OpKernel {
  public:
-  explicit DropoutOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::OpKernel(ctx) {
+  explicit DropoutOp(tensorflow::OpKernelConstruction* ctx)
+      : tensorflow::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rate", &rate_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("scale", &scale_));
     OP_REQUIRES(ctx, rate_ >= 0 && rate_ <= 1,
@@ -29,15 +30,19 @@ class DropoutOp : public tensorflow::OpKernel {
     const Tensor& x = ctx->input(0);
     const Tensor& key = ctx->input(1);
     const Tensor& counter = ctx->input(2);
-    const char* const of_seed = "what StatelessRandomGetKeyCounter makes of a seed";
-    OP_REQUIRES_OK(ctx, CheckShape("key", key.shape(), TensorShape({1}), of_seed));
-    OP_REQUIRES_OK(ctx, CheckShape("counter", counter.shape(), TensorShape({2}), of_seed));
+    const char* const of_seed =
+        "what StatelessRandomGetKeyCounter makes of a seed";
+    OP_REQUIRES_OK(ctx,
+                   CheckShape("key", key.shape(), TensorShape({1}), of_seed));
+    OP_REQUIRES_OK(
+        ctx, CheckShape("counter", counter.shape(), TensorShape({2}), of_seed));
     Tensor* y = nullptr;
     Tensor* bits = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(
-                 1, TensorShape({BitmaskBytes(x.NumElements())}), &bits));
+        ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    OP_REQUIRES_OK(ctx,
+                   ctx->allocate_output(
+                       1, TensorShape({BitmaskBytes(x.NumElements())}), &bits));
     const auto words = counter.flat<uint64_t>();
     const Philox philox = {key.flat<uint64_t>()(0), {words(0), words(1)}};
     Dropout(Data(x), ToDType(x.dtype()), x.NumElements(), rate_, scale_, philox,

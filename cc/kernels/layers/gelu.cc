@@ -1,4 +1,5 @@
-// CPU kernels of Gelu and GeluGrad. Elsewhere TensorFlow's own operations serve.
+// CPU kernels of Gelu and GeluGrad. Elsewhere TensorFlow's own operations
+// serve.
 #include "cc/codec/layers/gelu.h"
 #include "cc/kernels/common/register.h"
 #include "cc/kernels/common/util.h"
@@ -17,8 +18,10 @@ class GeluOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    Gelu(Data(x), ToDType(x.dtype()), x.NumElements(), MutableData(y), WorkerThreads(ctx));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    Gelu(Data(x), ToDType(x.dtype()), x.NumElements(), MutableData(y),
+         WorkerThreads(ctx));
   }
 };
 
@@ -31,9 +34,10 @@ class GeluGradOp : public OpKernel {
     const Tensor& dy = ctx->input(1);
     OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
     Tensor* dx = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
-    GeluGradient(Data(x), ToDType(x.dtype()), x.NumElements(), Data(dy), MutableData(dx),
-                 WorkerThreads(ctx));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
+    GeluGradient(Data(x), ToDType(x.dtype()), x.NumElements(), Data(dy),
+                 MutableData(dx), WorkerThreads(ctx));
   }
 };
 

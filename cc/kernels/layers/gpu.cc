@@ -28,13 +28,13 @@ class GpuBatchNormGradOp : public GpuReaderOp {
 
     Tensor x_hat;
     OP_REQUIRES_OK(ctx, ctx->allocate_temp(dy.dtype(), dy.shape(), &x_hat));
-    OP_REQUIRES_OK(ctx,
-                   ToAbsl(GpuDecode(codec(), from, MutableData(&x_hat), cuda_stream)));
+    OP_REQUIRES_OK(ctx, ToAbsl(GpuDecode(codec(), from, MutableData(&x_hat),
+                                         cuda_stream)));
     Tensor* dx = nullptr;
     Tensor* dgamma = nullptr;
     Tensor* dbeta = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output(
-                            {1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_output(1, TensorShape({channels}), &dgamma));
     OP_REQUIRES_OK(ctx,

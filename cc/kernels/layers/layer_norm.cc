@@ -11,8 +11,10 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-absl::Status CheckVector(const Tensor& vector, const Tensor& x, const char* name) {
-  return CheckShape(name, vector.shape(), tensorflow::TensorShape({Channels(x.shape())}),
+absl::Status CheckVector(const Tensor& vector, const Tensor& x,
+                         const char* name) {
+  return CheckShape(name, vector.shape(),
+                    tensorflow::TensorShape({Channels(x.shape())}),
                     "the last dimension of x");
 }
 
@@ -32,10 +34,12 @@ class LayerNormOp : public OpKernel {
     OP_REQUIRES_OK(ctx, CheckVector(ctx->input(1), x, "gamma"));
     OP_REQUIRES_OK(ctx, CheckVector(ctx->input(2), x, "beta"));
     Tensor* y = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
     LayerNorm(Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape()),
-              ctx->input(1).flat<float>().data(), ctx->input(2).flat<float>().data(), epsilon_,
-              MutableData(y), WorkerThreads(ctx));
+              ctx->input(1).flat<float>().data(),
+              ctx->input(2).flat<float>().data(), epsilon_, MutableData(y),
+              WorkerThreads(ctx));
   }
 
  private:
@@ -55,13 +59,14 @@ class LayerNormGradOp : public OpKernel {
     OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
     OP_REQUIRES_OK(ctx, CheckVector(gamma, x, "gamma"));
     Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, gamma.shape(), &dbeta));
     LayerNormGradient(Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape()),
-                      gamma.flat<float>().data(), epsilon_, Data(dy), MutableData(dx),
-                      dgamma->flat<float>().data(), dbeta->flat<float>().data(),
-                      WorkerThreads(ctx));
+                      gamma.flat<float>().data(), epsilon_, Data(dy),
+                      MutableData(dx), dgamma->flat<float>().data(),
+                      dbeta->flat<float>().data(), WorkerThreads(ctx));
   }
 
  private:

@@ -11,8 +11,8 @@ using tensorflow::Tensor;
 struct Cpu {
   static Status Pack(OpKernelContext* ctx, const Tensor& x, float lower,
                      float upper, uint8_t* bits) {
-    BitmaskPack(Data(x), ToDType(x.dtype()), x.NumElements(), lower, upper, bits,
-                WorkerThreads(ctx));
+    BitmaskPack(Data(x), ToDType(x.dtype()), x.NumElements(), lower, upper,
+                bits, WorkerThreads(ctx));
     return {};
   }
   static Status Unpack(OpKernelContext* ctx, const uint8_t* bits, float on,

@@ -19,7 +19,8 @@ namespace comptrain {
 template <class Device>
 class BitmaskOp : public tensorflow::OpKernel {
  public:
-  explicit BitmaskOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::OpKernel(ctx) {
+  explicit BitmaskOp(tensorflow::OpKernelConstruction* ctx)
+      : tensorflow::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("lower", &lower_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("upper", &upper_));
   }
@@ -29,7 +30,8 @@ class BitmaskOp : public tensorflow::OpKernel {
     tensorflow::Tensor* bits = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(
-                 1, tensorflow::TensorShape({BitmaskBytes(x.NumElements())}), &bits));
+                 1, tensorflow::TensorShape({BitmaskBytes(x.NumElements())}),
+                 &bits));
     OP_REQUIRES_OK(ctx, ToAbsl(Device::Pack(ctx, x, lower_, upper_,
                                             bits->flat<uint8_t>().data())));
     ctx->set_output(0, x);
@@ -42,7 +44,8 @@ class BitmaskOp : public tensorflow::OpKernel {
 template <class Device>
 class BitmaskGradOp : public tensorflow::OpKernel {
  public:
-  explicit BitmaskGradOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::OpKernel(ctx) {
+  explicit BitmaskGradOp(tensorflow::OpKernelConstruction* ctx)
+      : tensorflow::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("on", &on_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("off", &off_));
   }
@@ -50,18 +53,16 @@ class BitmaskGradOp : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* ctx) override {
     const tensorflow::Tensor& bits = ctx->input(0);
     const tensorflow::Tensor& dy = ctx->input(1);
-    OP_REQUIRES(
-        ctx, bits.NumElements() == BitmaskBytes(dy.NumElements()),
-        absl::InvalidArgumentError(absl::StrCat(
-            "bits must have one bit for each of the ", dy.NumElements(),
-            " elements of dy (", BitmaskBytes(dy.NumElements()),
-            " bytes), got ", bits.NumElements(), " bytes")));
+    OP_REQUIRES(ctx, bits.NumElements() == BitmaskBytes(dy.NumElements()),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "bits must have one bit for each of the ", dy.NumElements(),
+                    " elements of dy (", BitmaskBytes(dy.NumElements()),
+                    " bytes), got ", bits.NumElements(), " bytes")));
     tensorflow::Tensor* dx = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(),
-                                                              &dx));
     OP_REQUIRES_OK(
-        ctx, ToAbsl(Device::Unpack(ctx, bits.flat<uint8_t>().data(), on_, off_,
-                                   dy, MutableData(dx))));
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(ctx, ToAbsl(Device::Unpack(ctx, bits.flat<uint8_t>().data(),
+                                              on_, off_, dy, MutableData(dx))));
   }
 
  private:
@@ -71,7 +72,8 @@ class BitmaskGradOp : public tensorflow::OpKernel {
 template <class Device>
 class MaxPoolOp : public tensorflow::OpKernel {
  public:
-  explicit MaxPoolOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::OpKernel(ctx) {
+  explicit MaxPoolOp(tensorflow::OpKernelConstruction* ctx)
+      : tensorflow::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
   }
 
@@ -83,7 +85,8 @@ class MaxPoolOp : public tensorflow::OpKernel {
     tensorflow::Tensor* index = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, attrs_.Output(p), &y));
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(1, tensorflow::TensorShape({PoolIndexBytes(p)}), &index));
+        ctx, ctx->allocate_output(
+                 1, tensorflow::TensorShape({PoolIndexBytes(p)}), &index));
     OP_REQUIRES_OK(ctx, ToAbsl(Device::Pool(ctx, x, p, MutableData(y),
                                             index->flat<uint8_t>().data())));
   }
@@ -95,7 +98,8 @@ class MaxPoolOp : public tensorflow::OpKernel {
 template <class Device>
 class MaxPoolGradOp : public tensorflow::OpKernel {
  public:
-  explicit MaxPoolGradOp(tensorflow::OpKernelConstruction* ctx) : tensorflow::OpKernel(ctx) {
+  explicit MaxPoolGradOp(tensorflow::OpKernelConstruction* ctx)
+      : tensorflow::OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
   }
 
@@ -109,9 +113,9 @@ class MaxPoolGradOp : public tensorflow::OpKernel {
     OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), attrs_.Output(p),
                                    "that of the pooling output"));
     OP_REQUIRES(ctx, index.NumElements() == PoolIndexBytes(p),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "index must have ", PoolIndexBytes(p), " bytes, got ",
-                    index.NumElements())));
+                absl::InvalidArgumentError(
+                    absl::StrCat("index must have ", PoolIndexBytes(p),
+                                 " bytes, got ", index.NumElements())));
     tensorflow::Tensor* dx = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, in, &dx));
     OP_REQUIRES_OK(

@@ -47,10 +47,9 @@ struct PoolAttrs {
   absl::Status Shape(const tensorflow::TensorShape& in, PoolShape* p) const {
     const int rank = ksize.size();
     if (in.dims() != rank + 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("x must be [batch, ", rank,
-                       " spatial dimensions, channels], got ",
-                       in.DebugString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "x must be [batch, ", rank, " spatial dimensions, channels], got ",
+          in.DebugString()));
     }
     p->batch = in.dim_size(0);
     p->channels = in.dim_size(rank + 1);

@@ -20,8 +20,8 @@ struct Gpu {
   }
 };
 
-COMPTRAIN_REGISTER("GradientStats", tensorflow::DEVICE_GPU, GradientStatsOp<Gpu>,
-                   .HostMemory("enabled"))
+COMPTRAIN_REGISTER("GradientStats", tensorflow::DEVICE_GPU,
+                   GradientStatsOp<Gpu>, .HostMemory("enabled"))
 
 }  // namespace
 }  // namespace comptrain

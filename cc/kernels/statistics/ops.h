@@ -1,5 +1,6 @@
 // GradientStats for a Device, which has the function
-//   static absl::Status Measure(ctx, dy, stats);   // 3 floats, see GradientStats
+//   static absl::Status Measure(ctx, dy, stats);   // 3 floats, see
+//   GradientStats
 #ifndef TF_COMPTRAIN_CC_KERNELS_STATISTICS_OPS_H_
 #define TF_COMPTRAIN_CC_KERNELS_STATISTICS_OPS_H_
 

@@ -1,4 +1,5 @@
-// What Compress reads from its attributes, and asks of its state, on every device.
+// What Compress reads from its attributes, and asks of its state, on every
+// device.
 #ifndef TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
 #define TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
 
@@ -50,9 +51,9 @@ struct CompressAttrs {
     rule.of_range = relative_to == "range";
     rule.lossless = !is_auto && IsLossless(codec);
     if (!(std::isnormal(rule.relative_bound) && rule.relative_bound > 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "relative_bound must be a positive normal number, got ",
-          rule.relative_bound));
+      return absl::InvalidArgumentError(
+          absl::StrCat("relative_bound must be a positive normal number, got ",
+                       rule.relative_bound));
     }
     if (!(rule.decay >= 0 && rule.decay < 1)) {
       return absl::InvalidArgumentError(

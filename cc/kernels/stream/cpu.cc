@@ -1,5 +1,5 @@
-// CPU kernels of Compress, Decompress, StreamMaskGrad and Fence: validate, allocate,
-// call cc/codec.
+// CPU kernels of Compress, Decompress, StreamMaskGrad and Fence: validate,
+// allocate, call cc/codec.
 #include <memory>
 
 #include "cc/codec/registry/choose.h"
@@ -34,8 +34,9 @@ class CompressOp : public OpKernel {
     EncodeParams params = attrs_.Params(x);
     const ParallelFor threads = WorkerThreads(ctx);
     const double range =
-        attrs_.rule.of_range ? ValueRange(Data(x), params.dtype, params.n, threads)
-                        : 0;
+        attrs_.rule.of_range
+            ? ValueRange(Data(x), params.dtype, params.n, threads)
+            : 0;
     params.eb = attrs_.rule.Bound(state, range, [&] {
       return SampleSigma(Data(x), params.dtype, params.n);
     });
@@ -48,23 +49,23 @@ class CompressOp : public OpKernel {
     OP_REQUIRES_OK(ctx,
                    ctx->allocate_temp(tensorflow::DT_UINT8,
                                       TensorShape({scratch_bytes}), &scratch));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(encoder->Encode(
-                 Data(x), static_cast<uint8_t*>(MutableData(&scratch)),
-                 scratch_bytes, threads)));
+    OP_REQUIRES_OK(ctx,
+                   ToAbsl(encoder->Encode(
+                       Data(x), static_cast<uint8_t*>(MutableData(&scratch)),
+                       scratch_bytes, threads)));
 
     Tensor* stream = nullptr;
     const int64_t stream_bytes = encoder->total_bytes();
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(1, TensorShape({stream_bytes}), &stream));
-    OP_REQUIRES_OK(ctx,
-                   ToAbsl(encoder->Write(stream->flat<uint8_t>().data(), threads)));
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(1, TensorShape({stream_bytes}), &stream));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(encoder->Write(stream->flat<uint8_t>().data(), threads)));
 
     Tensor* new_state = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(2, TensorShape({kStateFields}),
-                                             &new_state));
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(2, TensorShape({kStateFields}), &new_state));
     attrs_.rule.NextState(state, params, encoder->stats(), range, stream_bytes,
-                     new_state->flat<float>().data());
+                          new_state->flat<float>().data());
     ctx->set_output(0, x);
   }
 
@@ -83,12 +84,10 @@ class DecompressOp : public OpKernel {
     OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(shape_tensor, &shape));
     Tensor* x_hat = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(DecodeStream(stream.flat<uint8_t>().data(),
-                                 stream.NumElements(),
-                                 ToDType(x_hat->dtype()),
-                                 x_hat->NumElements(), MutableData(x_hat),
-                                 WorkerThreads(ctx))));
+    OP_REQUIRES_OK(ctx, ToAbsl(DecodeStream(
+                            stream.flat<uint8_t>().data(), stream.NumElements(),
+                            ToDType(x_hat->dtype()), x_hat->NumElements(),
+                            MutableData(x_hat), WorkerThreads(ctx))));
   }
 };
 
@@ -100,13 +99,12 @@ class StreamMaskGradOp : public OpKernel {
     const Tensor& stream = ctx->input(0);
     const Tensor& dy = ctx->input(1);
     Tensor* dx = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(),
-                                                              &dx));
     OP_REQUIRES_OK(
-        ctx, ToAbsl(StreamMaskGradient(
-                 stream.flat<uint8_t>().data(), stream.NumElements(),
-                 ToDType(dy.dtype()), dy.NumElements(), Data(dy),
-                 MutableData(dx), WorkerThreads(ctx))));
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(ctx, ToAbsl(StreamMaskGradient(
+                            stream.flat<uint8_t>().data(), stream.NumElements(),
+                            ToDType(dy.dtype()), dy.NumElements(), Data(dy),
+                            MutableData(dx), WorkerThreads(ctx))));
   }
 };
 
@@ -116,7 +114,8 @@ class FenceOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    for (int i = 0; i < ctx->num_inputs(); ++i) ctx->set_output(i, ctx->input(i));
+    for (int i = 0; i < ctx->num_inputs(); ++i)
+      ctx->set_output(i, ctx->input(i));
   }
 };
 

@@ -1,5 +1,5 @@
-// GPU kernels of Compress, Decompress and StreamMaskGrad: validate, allocate, call
-// cc/codec.
+// GPU kernels of Compress, Decompress and StreamMaskGrad: validate, allocate,
+// call cc/codec.
 #include <cstring>
 
 #include "cc/codec/common/sigma.h"
@@ -41,17 +41,19 @@ class GpuCompressOp : public OpKernel {
 
     // The scale of the tensor itself: where bounds are relative to its range,
     // and at the first step. What a codec is chosen by.
-    const bool needs_summary = attrs_.rule.of_range || attrs_.rule.NeedsSigma(state);
+    const bool needs_summary =
+        attrs_.rule.of_range || attrs_.rule.NeedsSigma(state);
     const SamplePlan plan = attrs_.is_auto ? SamplePlan(params) : SamplePlan();
     Summary summary;
     Tensor sample;
-    OP_REQUIRES_OK(ctx,
-                   Look(ctx, x, plan, &sample, needs_summary ? &summary : nullptr));
-    const double range =
-        attrs_.rule.of_range && summary.finite > 0
-            ? static_cast<double>(summary.high) - summary.low
-            : 0;
-    params.eb = attrs_.rule.Bound(state, range, [&] { return SigmaOf(summary.finite, summary.sum, summary.sum_sq); });
+    OP_REQUIRES_OK(
+        ctx, Look(ctx, x, plan, &sample, needs_summary ? &summary : nullptr));
+    const double range = attrs_.rule.of_range && summary.finite > 0
+                             ? static_cast<double>(summary.high) - summary.low
+                             : 0;
+    params.eb = attrs_.rule.Bound(state, range, [&] {
+      return SigmaOf(summary.finite, summary.sum, summary.sum_sq);
+    });
     const CodecId codec = attrs_.is_auto
                               ? ChooseBySample(Data(sample), plan, params)
                               : attrs_.codec;
@@ -64,10 +66,11 @@ class GpuCompressOp : public OpKernel {
     auto* const scratch_dev = static_cast<uint8_t*>(MutableData(&scratch));
     auto* const totals_dev =
         reinterpret_cast<GpuTotals*>(scratch_dev + scratch_bytes);
-    OP_REQUIRES_OK(ctx, ToAbsl(encoder.measure(params, Data(x),
-                                          scratch_dev, totals_dev, cuda_stream)));
+    OP_REQUIRES_OK(ctx, ToAbsl(encoder.measure(params, Data(x), scratch_dev,
+                                               totals_dev, cuda_stream)));
     Tensor totals_host;
-    OP_REQUIRES_OK(ctx, ReadBack(ctx, totals_dev, sizeof *totals_dev, &totals_host));
+    OP_REQUIRES_OK(ctx,
+                   ReadBack(ctx, totals_dev, sizeof *totals_dev, &totals_host));
     GpuTotals totals;
     std::memcpy(&totals, Data(totals_host), sizeof totals);
 
@@ -77,16 +80,16 @@ class GpuCompressOp : public OpKernel {
                    ctx->allocate_output(1, TensorShape({stream_bytes}), &out));
     OP_REQUIRES_OK(ctx,
                    ToAbsl(encoder.write(params, Data(x), scratch_dev, totals,
-                                   MutableData(out), cuda_stream)));
+                                        MutableData(out), cuda_stream)));
     Tensor* new_state = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(2, TensorShape({kStateFields}),
-                                             &new_state));
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(2, TensorShape({kStateFields}), &new_state));
     EncodeStats stats;
     stats.nonzero = static_cast<int64_t>(totals.nonzero);
     stats.sum = totals.sum;
     stats.sum_sq = totals.sum_sq;
     attrs_.rule.NextState(state, params, stats, range, stream_bytes,
-                     new_state->flat<float>().data());
+                          new_state->flat<float>().data());
     ctx->set_output(0, x);
   }
 
@@ -106,15 +109,16 @@ class GpuCompressOp : public OpKernel {
     auto* const at = static_cast<uint8_t*>(MutableData(&scratch));
     s = ToAbsl(GpuTakeSample(Data(x), dtype, plan, at, CudaStream(ctx)));
     if (s.ok() && summary) {
-      s = ToAbsl(GpuSummarize(Data(x), dtype, x.NumElements(), at + sample_bytes,
-                              CudaStream(ctx)));
+      s = ToAbsl(GpuSummarize(Data(x), dtype, x.NumElements(),
+                              at + sample_bytes, CudaStream(ctx)));
     }
     if (s.ok()) {
       s = ReadBack(ctx, at, sample_bytes + (summary ? sizeof *summary : 0),
                    sample);
     }
     if (s.ok() && summary) {
-      std::memcpy(summary, static_cast<const uint8_t*>(Data(*sample)) + sample_bytes,
+      std::memcpy(summary,
+                  static_cast<const uint8_t*>(Data(*sample)) + sample_bytes,
                   sizeof *summary);
     }
     return s;
@@ -131,8 +135,7 @@ class GpuDecompressOp : public GpuReaderOp {
     TensorShape shape;
     OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(ctx->input(1), &shape));
     GpuEncoded from;
-    OP_REQUIRES_OK(ctx,
-                   Open(ctx, ctx->expected_output_dtype(0), shape, &from));
+    OP_REQUIRES_OK(ctx, Open(ctx, ctx->expected_output_dtype(0), shape, &from));
     Tensor* x_hat = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
     OP_REQUIRES_OK(ctx, ToAbsl(GpuDecode(codec(), from, MutableData(x_hat),
@@ -149,10 +152,11 @@ class GpuStreamMaskGradOp : public GpuReaderOp {
     GpuEncoded from;
     OP_REQUIRES_OK(ctx, Open(ctx, dy.dtype(), dy.shape(), &from));
     Tensor* dx = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(),
-                                                              &dx));
-    OP_REQUIRES_OK(ctx, ToAbsl(GpuMaskGradient(codec(), from, Data(dy),
-                                               MutableData(dx), CudaStream(ctx))));
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(GpuMaskGradient(codec(), from, Data(dy), MutableData(dx),
+                                    CudaStream(ctx))));
   }
 };
 
@@ -160,7 +164,8 @@ COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_GPU, GpuCompressOp,
                    .HostMemory("state").HostMemory("new_state"))
 COMPTRAIN_REGISTER("Decompress", tensorflow::DEVICE_GPU, GpuDecompressOp,
                    .HostMemory("shape").HostMemory("state"))
-COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_GPU, GpuStreamMaskGradOp)
+COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_GPU,
+                   GpuStreamMaskGradOp)
 
 }  // namespace
 }  // namespace comptrain

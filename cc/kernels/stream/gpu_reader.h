@@ -20,8 +20,10 @@ class GpuReaderOp : public tensorflow::OpKernel {
 
  protected:
   // The stream as one of a tensor of that type and shape.
-  absl::Status Open(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype,
-                    const tensorflow::TensorShape& shape, GpuEncoded* from) const {
+  absl::Status Open(tensorflow::OpKernelContext* ctx,
+                    tensorflow::DataType dtype,
+                    const tensorflow::TensorShape& shape,
+                    GpuEncoded* from) const {
     const tensorflow::Tensor& stream = ctx->input(0);
     from->stream_dev = Data(stream);
     from->bytes = stream.NumElements();

@@ -1,9 +1,10 @@
-// Keeps the ops out of the clusters that XLA's auto-clustering makes of a graph.
+// Keeps the ops out of the clusters that XLA's auto-clustering makes of a
+// graph.
 //
 // Their XLA lowerings have streams and masks of another layout than the
 // executor's kernels, chosen where a whole function is compiled
-// (jit_compile=True), whose body no such pass sees. A cluster may hold the op that
-// writes a stream and not the one that reads it.
+// (jit_compile=True), whose body no such pass sees. A cluster may hold the op
+// that writes a stream and not the one that reads it.
 #include "absl/strings/match.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/graph.h"

@@ -33,8 +33,7 @@ const bool registered = [] {
 
 }  // namespace
 
-std::vector<XlaOp> Fence(bool on_cpu,
-                                     const std::vector<XlaOp>& operands) {
+std::vector<XlaOp> Fence(bool on_cpu, const std::vector<XlaOp>& operands) {
   xla::XlaBuilder* b = operands[0].builder();
   XlaOp fence;
   if (on_cpu) {
@@ -49,7 +48,8 @@ std::vector<XlaOp> Fence(bool on_cpu,
       same_memory.push_back({{i}, {i, {}}});
     }
     fence = xla::CustomCall(
-        b, kFenceTarget, operands, xla::ShapeUtil::MakeTupleShape(shapes), sizes,
+        b, kFenceTarget, operands, xla::ShapeUtil::MakeTupleShape(shapes),
+        sizes,
         /*has_side_effect=*/false, same_memory, /*literal=*/nullptr,
         xla::CustomCallSchedule::SCHEDULE_NONE,
         xla::CustomCallApiVersion::API_VERSION_STATUS_RETURNING_UNIFIED);
@@ -63,8 +63,7 @@ std::vector<XlaOp> Fence(bool on_cpu,
   return results;
 }
 
-std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts,
-                                     XlaOp gate) {
+std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate) {
   xla::XlaBuilder* b = gate.builder();
   const xla::Shape shape = b->GetShape(gate).value();
   if (xla::ShapeUtil::ElementsIn(shape) == 0 ||
@@ -72,7 +71,8 @@ std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts,
     return parts;
   }
   XlaOp never = xla::ConvertElementType(
-      xla::Gt(FirstOf(gate), xla::MaxValue(b, shape.element_type())),  // infinity
+      xla::Gt(FirstOf(gate),
+              xla::MaxValue(b, shape.element_type())),  // infinity
       xla::U8);
   // On the CPU the stream came out of a call already.
   if (!on_cpu) {
@@ -82,14 +82,14 @@ std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts,
     parts.pop_back();
   }
   for (XlaOp& part : parts) {
-    part = xla::Or(
-        part, xla::Broadcast(never, b->GetShape(part)->dimensions()));
+    part =
+        xla::Or(part, xla::Broadcast(never, b->GetShape(part)->dimensions()));
   }
   return parts;
 }
 
 std::vector<XlaOp> GatedWith(bool on_cpu, std::vector<XlaOp> parts,
-                                         XlaOp* gate) {
+                             XlaOp* gate) {
   if (on_cpu) return Gated(on_cpu, std::move(parts), *gate);
   parts.push_back(*gate);
   parts = Fence(on_cpu, parts);

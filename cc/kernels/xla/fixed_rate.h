@@ -1,5 +1,5 @@
-// The fixed-rate codec: quantization in a number of bits that is known when a step
-// is compiled.
+// The fixed-rate codec: quantization in a number of bits that is known when a
+// step is compiled.
 #ifndef TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
 #define TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
 
@@ -60,8 +60,8 @@ struct FixedRate {
       return {ToInt(xla::Select(IsZero(x), xla::ZerosLike(x), Finite(code, 1))),
               xla::Not(xla::Or(fits, IsZero(x)))};
     }
-    const XlaOp code = xla::Clamp(Scalar(x, -levels()), xla::RoundNearestEven(t),
-                                  Scalar(x, levels()));
+    const XlaOp code = xla::Clamp(
+        Scalar(x, -levels()), xla::RoundNearestEven(t), Scalar(x, levels()));
     const XlaOp fits = xla::Le(xla::Abs(t), Scalar(x, levels() + 0.5f));
     return {ToInt(Finite(code, 0) + Scalar(x, zero_code())), xla::Not(fits)};
   }

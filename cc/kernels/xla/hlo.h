@@ -25,7 +25,7 @@ inline std::vector<int64_t> Dims(XlaOp x) {
   return {shape.dimensions().begin(), shape.dimensions().end()};
 }
 inline XlaOp Zeros(xla::XlaBuilder* builder, xla::PrimitiveType type,
-            absl::Span<const int64_t> dims) {
+                   absl::Span<const int64_t> dims) {
   return xla::Broadcast(xla::Zero(builder, type), dims);
 }
 inline int64_t Size(XlaOp x) {
@@ -44,7 +44,8 @@ inline XlaOp IsZero(XlaOp x) {
 // The first element, a scalar.
 inline XlaOp FirstOf(XlaOp x) {
   const xla::Shape shape = x.builder()->GetShape(x).value();
-  const std::vector<int64_t> start(shape.dimensions().size(), 0), one(start.size(), 1);
+  const std::vector<int64_t> start(shape.dimensions().size(), 0),
+      one(start.size(), 1);
   return xla::Reshape(xla::Slice(x, start, one, one), {});
 }
 

@@ -1,8 +1,9 @@
-// What the XLA lowerings of the ops have in common, for its CPU and GPU compilers.
+// What the XLA lowerings of the ops have in common, for its CPU and GPU
+// compilers.
 //
-// They are registered as kernels of XLA's compilation devices. REGISTER_XLA_OP would
-// not do: its kernels are registered once, when the first op or model of the process
-// is made, and this library is loaded later.
+// They are registered as kernels of XLA's compilation devices. REGISTER_XLA_OP
+// would not do: its kernels are registered once, when the first op or model of
+// the process is made, and this library is loaded later.
 #ifndef TF_COMPTRAIN_CC_KERNELS_XLA_LOWERING_H_
 #define TF_COMPTRAIN_CC_KERNELS_XLA_LOWERING_H_
 
@@ -25,12 +26,14 @@ using tensorflow::XlaOpKernelContext;
 
 constexpr char kCpuCompiler[] = "XLA_CPU_JIT", kGpuCompiler[] = "XLA_GPU_JIT";
 
-// A lowering, and which of XLA's compilers it is for. TF_COMPTRAIN_XLA_TARGET=GPU:
-// for the GPU's on any machine (benchmarks/gpu/compile_only.py).
+// A lowering, and which of XLA's compilers it is for.
+// TF_COMPTRAIN_XLA_TARGET=GPU: for the GPU's on any machine
+// (benchmarks/gpu/compile_only.py).
 class Lowering : public tensorflow::XlaOpKernel {
  public:
   explicit Lowering(OpKernelConstruction* ctx)
-      : tensorflow::XlaOpKernel(ctx), on_cpu_(ctx->device_type() == kCpuCompiler) {
+      : tensorflow::XlaOpKernel(ctx),
+        on_cpu_(ctx->device_type() == kCpuCompiler) {
     const char* target = std::getenv("TF_COMPTRAIN_XLA_TARGET");
     if (target != nullptr && std::string(target) == "GPU") on_cpu_ = false;
   }
@@ -46,12 +49,12 @@ inline TensorShape ShapeOf(XlaOpKernelContext* ctx, int input) {
 // The first input, what Pack makes of a tensor. The builder of a computation
 // would end the process when asked for the shape of what it has refused.
 inline absl::Status CheckStream(const char* name, XlaOpKernelContext* ctx,
-                         const Packing& packing) {
-  return CheckShape(name, ShapeOf(ctx, 0), TensorShape(packing.stream_dims()),
-                    absl::StrCat("that of ", packing.bits,
-                                 " bits a value for a tensor of shape ",
-                                 TensorShape(packing.dims).DebugString(),
-                                 " under XLA"));
+                                const Packing& packing) {
+  return CheckShape(
+      name, ShapeOf(ctx, 0), TensorShape(packing.stream_dims()),
+      absl::StrCat("that of ", packing.bits,
+                   " bits a value for a tensor of shape ",
+                   TensorShape(packing.dims).DebugString(), " under XLA"));
 }
 
 }  // namespace hlo

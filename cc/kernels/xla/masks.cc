@@ -10,8 +10,8 @@ namespace hlo {
 namespace {
 
 // Sets dx: dy where a code is not zero, times `on`; elsewhere times `off`.
-void MaskGradient(bool on_cpu, XlaOpKernelContext* ctx, const char* name, int bits,
-                  float on, float off) {
+void MaskGradient(bool on_cpu, XlaOpKernelContext* ctx, const char* name,
+                  int bits, float on, float off) {
   XlaOp dy = ctx->Input(1);
   const Packing packing(Dims(dy), bits);
   OP_REQUIRES_OK(ctx, CheckStream(name, ctx, packing));
@@ -82,9 +82,9 @@ class PoolXla : public Lowering {
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
     for (int k : attrs_.ksize) window_ *= k;
     OP_REQUIRES(ctx, window_ <= kMaxWindow,
-                absl::UnimplementedError(absl::StrCat(
-                    "XLA: the pooling window has ", window_,
-                    " positions, more than ", kMaxWindow)));
+                absl::UnimplementedError(
+                    absl::StrCat("XLA: the pooling window has ", window_,
+                                 " positions, more than ", kMaxWindow)));
   }
 
  protected:
@@ -147,8 +147,8 @@ class MaxPoolXla : public PoolXla {
       limit.push_back(p.channels);
       stride.push_back(1);
       const XlaOp v = xla::Slice(x, start, limit, stride);
-      const XlaOp here = xla::Broadcast(
-          xla::ConstantR0<uint8_t>(b, position), Dims(v));
+      const XlaOp here =
+          xla::Broadcast(xla::ConstantR0<uint8_t>(b, position), Dims(v));
       if (position == 0) {
         y = v;
         index = here;
@@ -180,12 +180,12 @@ class MaxPoolGradXla : public PoolXla {
     OP_REQUIRES_OK(ctx, CheckStream("index", ctx, packing));
     const XlaOp dy = F32(ctx->Input(1));
     if (out.num_elements() == 0) {
-      ctx->SetOutput(0, Zeros(dy.builder(), ctx->output_xla_type(0), in.dim_sizes()));
+      ctx->SetOutput(
+          0, Zeros(dy.builder(), ctx->output_xla_type(0), in.dim_sizes()));
       return;
     }
     const XlaOp index = xla::ConvertElementType(
-        packing.Unpack(on_cpu_,
-                       Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(1))),
+        packing.Unpack(on_cpu_, Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(1))),
         xla::U8);
     const int first = 3 - rank();
     XlaOp dx;

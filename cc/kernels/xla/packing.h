@@ -11,11 +11,12 @@
 namespace comptrain {
 namespace hlo {
 
-// A group of values takes one byte, or three, and the k-th bytes of all groups make an
-// array with the dimensions of the values, one of them divided by `group`. Value
-// i * packed + j of the axis is in group j, at bit i * bits: neighbours in memory stay
-// neighbours, so packing is elementwise in any layout and XLA fuses it; also with
-// reductions of Folded values, which have the same shape.
+// A group of values takes one byte, or three, and the k-th bytes of all groups
+// make an array with the dimensions of the values, one of them divided by
+// `group`. Value i * packed + j of the axis is in group j, at bit i * bits:
+// neighbours in memory stay neighbours, so packing is elementwise in any layout
+// and XLA fuses it; also with reductions of Folded values, which have the same
+// shape.
 struct Packing {
   std::vector<int64_t> dims;  // of the values
   int bits, group, bytes;     // bytes a group
@@ -59,7 +60,9 @@ struct Packing {
   XlaOp Unpack(bool on_cpu, const std::vector<XlaOp>& packed_bytes) const {
     xla::XlaBuilder* b = packed_bytes[0].builder();
     const xla::PrimitiveType type = bytes == 1 ? xla::U8 : xla::U32;
-    auto word = [&](int value) { return xla::ConstantR0WithType(b, type, value); };
+    auto word = [&](int value) {
+      return xla::ConstantR0WithType(b, type, value);
+    };
     XlaOp words = xla::ConvertElementType(packed_bytes[0], type);
     for (int k = 1; k < bytes; ++k) {
       words = xla::Or(
@@ -84,17 +87,17 @@ struct Packing {
     return xla::SliceInDim(xla::Reshape(codes, shape), 0, dims[axis], 1, axis);
   }
 
-  // The arrays of Pack as the one that ops exchange, and again. XLA drops the pair.
+  // The arrays of Pack as the one that ops exchange, and again. XLA drops the
+  // pair.
   XlaOp Joined(const std::vector<XlaOp>& packed_bytes) const {
     if (bytes == 1) return packed_bytes[0];
     return xla::ConcatInDim(packed_bytes[0].builder(), packed_bytes, axis);
   }
-  std::vector<XlaOp> Parts(XlaOp stream) const {
-    return Cut(stream, bytes);
-  }
+  std::vector<XlaOp> Parts(XlaOp stream) const { return Cut(stream, bytes); }
 
-  // Combines the members of each group, which are filled up with zeros: reductions do
-  // not always fuse with what computes their operand, which would then be a tensor.
+  // Combines the members of each group, which are filled up with zeros:
+  // reductions do not always fuse with what computes their operand, which would
+  // then be a tensor.
   template <class Combine>
   XlaOp Folded(XlaOp x, const Combine& combine) const {
     const std::vector<XlaOp> members = Members(x);

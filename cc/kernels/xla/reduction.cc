@@ -20,12 +20,14 @@ std::vector<XlaOp> Reduced(
     return reduced;
   }
   xla::XlaBuilder* b = operands[0].first.builder();
-  const std::unique_ptr<xla::XlaBuilder> combine = b->CreateSubBuilder("reduced");
+  const std::unique_ptr<xla::XlaBuilder> combine =
+      b->CreateSubBuilder("reduced");
   const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::F32, {});
   std::vector<XlaOp> before, now, combined, folded;
   for (int i = 0; i < 2 * n; ++i) {
     (i < n ? before : now)
-        .push_back(xla::Parameter(combine.get(), i, scalar, absl::StrCat("p", i)));
+        .push_back(
+            xla::Parameter(combine.get(), i, scalar, absl::StrCat("p", i)));
   }
   for (int i = 0; i < n; ++i) {
     auto two = [&](XlaOp x, XlaOp y) {

@@ -13,9 +13,9 @@ namespace hlo {
 
 enum Reduction { kSum, kLargest };  // kLargest: or 0
 
-// All elements of each operand reduced: operands are f32, of one shape, and folded
-// first. A sum counts exactly below 2^24. In one pass, except on the CPU, whose
-// compiler has vector code for one operand only.
+// All elements of each operand reduced: operands are f32, of one shape, and
+// folded first. A sum counts exactly below 2^24. In one pass, except on the
+// CPU, whose compiler has vector code for one operand only.
 std::vector<XlaOp> Reduced(
     bool on_cpu, const Packing& fold,
     const std::vector<std::pair<XlaOp, Reduction>>& operands);

@@ -30,7 +30,9 @@ Value Where(XlaOp condition, Value then, Value otherwise) {
 }
 Value AtMost(Value v, Value most) { return Value(xla::Min(v.op, most.op)); }
 Value AtLeast(Value v, Value least) { return Value(xla::Max(v.op, least.op)); }
-Value AtMost(Value v, float most) { return AtMost(v, Value(Scalar(v.op, most))); }
+Value AtMost(Value v, float most) {
+  return AtMost(v, Value(Scalar(v.op, most)));
+}
 Value AtLeast(Value v, float least) {
   return AtLeast(v, Value(Scalar(v.op, least)));
 }
@@ -65,15 +67,14 @@ struct SampleStatistics {
   SampleStatistics(bool on_cpu, XlaOp x) {
     // Of differences from one value, since squares of large ones would cancel.
     const XlaOp off = x - FirstOf(x);
-    const std::vector<XlaOp> reduced = Reduced(
-        on_cpu, Packing(Dims(x), 8),
-        {{off, kSum},
-         {Squared(off), kSum},
-         {F32(xla::Not(IsZero(x))), kSum},
-         {xla::Abs(x), kLargest}});
+    const std::vector<XlaOp> reduced =
+        Reduced(on_cpu, Packing(Dims(x), 8),
+                {{off, kSum},
+                 {Squared(off), kSum},
+                 {F32(xla::Not(IsZero(x))), kSum},
+                 {xla::Abs(x), kLargest}});
     const XlaOp count = Scalar(x, Size(x));
-    const XlaOp variance =
-        reduced[1] / count - Squared(reduced[0] / count);
+    const XlaOp variance = reduced[1] / count - Squared(reduced[0] / count);
     largest = reduced[3];
     // Squares of differences above 2^64 are infinite.
     sigma = xla::Select(xla::IsFinite(variance),
@@ -91,9 +92,10 @@ class CompressXla : public Lowering {
                 absl::UnimplementedError(
                     "codec 'zvc' is lossless: its streams have no static size, "
                     "which XLA needs. Use 'plane', or jit_compile=False."));
-    OP_REQUIRES(ctx, !attrs_.dither,
-                absl::UnimplementedError("dither has no XLA lowering. Use dither="
-                                         "False, or jit_compile=False."));
+    OP_REQUIRES(
+        ctx, !attrs_.dither,
+        absl::UnimplementedError("dither has no XLA lowering. Use dither="
+                                 "False, or jit_compile=False."));
   }
 
   void Compile(XlaOpKernelContext* ctx) override {
@@ -107,8 +109,8 @@ class CompressXla : public Lowering {
       ctx->SetOutput(2, state);
       return;
     }
-    // XLA's GPU compiler makes one kernel of packing and reductions of one shape; its
-    // CPU compiler makes the folded operand of a reduction a tensor.
+    // XLA's GPU compiler makes one kernel of packing and reductions of one
+    // shape; its CPU compiler makes the folded operand of a reduction a tensor.
     const Packing fold = on_cpu_ ? Packing(Dims(x), 1) : packing;
     const XlaOp values = F32(x);
     const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
@@ -118,8 +120,8 @@ class CompressXla : public Lowering {
       const XlaOp off = xla::Select(xla::IsFinite(values),
                                     values - FiniteOrZero(FirstOf(values)),
                                     xla::ZerosLike(values));
-      const std::vector<XlaOp> ends = Reduced(
-          on_cpu_, fold, {{off, kLargest}, {xla::Neg(off), kLargest}});
+      const std::vector<XlaOp> ends =
+          Reduced(on_cpu_, fold, {{off, kLargest}, {xla::Neg(off), kLargest}});
       range = ends[0] + ends[1];
     }
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
@@ -157,7 +159,8 @@ class CompressXla : public Lowering {
 
  private:
   // Absolute where the state sets one, else relative to sigma or to the range.
-  XlaOp Bound(XlaOp state, XlaOp sigma, XlaOp range, XlaOp sample_largest) const {
+  XlaOp Bound(XlaOp state, XlaOp sigma, XlaOp range,
+              XlaOp sample_largest) const {
     const XlaOp running = Field(state, kRunningSigma);
     const XlaOp set = Field(state, kBoundSet);
     const Value scale =
@@ -198,10 +201,9 @@ class DecompressXla : public Lowering {
         Gated(on_cpu_, packing.Parts(ctx->Input(0)), ctx->Input(2));
     const XlaOp x_hat =
         rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(3)));
-    ctx->SetOutput(0,
-                   xla::Reshape(xla::ConvertElementType(
-                                    x_hat, ctx->output_xla_type(0)),
-                                dims));
+    ctx->SetOutput(
+        0, xla::Reshape(xla::ConvertElementType(x_hat, ctx->output_xla_type(0)),
+                        dims));
   }
 
  private:
@@ -239,8 +241,8 @@ class BatchNormGradXla : public Lowering {
     const XlaOp pixels = xla::FullLike(
         dbeta, static_cast<float>(std::max<int64_t>(1, Size(dy) / channels)));
     const XlaOp dx =
-        by_channel(gamma * inv_std) *
-        (dy - by_channel(dbeta / pixels) - x_norm * by_channel(dgamma / pixels));
+        by_channel(gamma * inv_std) * (dy - by_channel(dbeta / pixels) -
+                                       x_norm * by_channel(dgamma / pixels));
     ctx->SetOutput(0, xla::ConvertElementType(dx, ctx->output_xla_type(0)));
     ctx->SetOutput(1, dgamma);
     ctx->SetOutput(2, dbeta);

@@ -90,7 +90,8 @@ namespace emulated_gpu {
 // value of the lane `from`; this one's where there is none.
 template <class T>
 T Shuffle(Exchange what, T value, int from) {
-  static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle is of at most 8 bytes");
+  static_assert(sizeof(T) <= sizeof(uint64_t),
+                "a shuffle is of at most 8 bytes");
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
   const uint64_t* of = WarpExchange(what, bits);
@@ -187,7 +188,8 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
-                                   cudaMemcpyKind kind, cudaStream_t = nullptr) {
+                                   cudaMemcpyKind kind,
+                                   cudaStream_t = nullptr) {
   return cudaMemcpy(to, from, bytes, kind);
 }
 template <class Kernel>
@@ -209,7 +211,9 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
 inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr) {
+  return cudaSuccess;
+}
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   *ms = 1;

@@ -32,8 +32,8 @@ constexpr size_t kMostSharedBytes = 64 << 10;  // of the smallest GPU, sm_75
 
 enum class State { kReady, kAtExchange, kAtBarrier, kDone };
 
-// swapcontext asks the system for signal masks, each time; so it is only for the
-// first step of a thread.
+// swapcontext asks the system for signal masks, each time; so it is only for
+// the first step of a thread.
 struct Thread {
   ucontext_t start;
   jmp_buf place;
@@ -151,7 +151,8 @@ void Block::ReleaseWarp(int w) {
   std::fill_n(warp.values[warp.turn], kWarp, 0);
   const int end = std::min<int>((w + 1) * kWarp, threads_.size());
   for (int i = w * kWarp; i < end; ++i) {
-    if (threads_[i].state == State::kAtExchange) threads_[i].state = State::kReady;
+    if (threads_[i].state == State::kAtExchange)
+      threads_[i].state = State::kReady;
   }
 }
 
@@ -186,9 +187,8 @@ void Block::Run(int threads, const std::function<void()>& body) {
   body_ = &body;
   while (static_cast<int>(threads_.size()) < threads) {
     threads_.emplace_back();
-    threads_.back().stack =
-        mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    threads_.back().stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (threads_.back().stack == MAP_FAILED) Fail("no memory for a stack");
   }
   warps_.assign((threads + kWarp - 1) / kWarp, Warp());

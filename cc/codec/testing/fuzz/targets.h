@@ -24,9 +24,9 @@ namespace fuzz {
 constexpr int64_t kMaxElements = 1 << 16;  // of the tensors fuzzers decode to
 
 // One way to read a stream: into out, n elements of dtype.
-using Reader = std::function<Status(const uint8_t* stream, size_t bytes,
-                                    DType dtype, int64_t n, uint8_t* out,
-                                    Isa isa)>;
+using Reader =
+    std::function<Status(const uint8_t* stream, size_t bytes, DType dtype,
+                         int64_t n, uint8_t* out, Isa isa)>;
 
 // Reads the stream as it is and, since fuzzers change lengths more often than
 // total_bytes along with them, with that field corrected. Returns how often it
@@ -57,16 +57,17 @@ inline int ReadEverywhere(const uint8_t* data, size_t size,
     bool first_ok = false;
     for (Isa isa : isas) {
       std::unique_ptr<uint8_t[]> out(new uint8_t[out_bytes]());
-      const bool ok =
-          reader(stream.get(), size, dtype, n, out.get(), isa).ok();
+      const bool ok = reader(stream.get(), size, dtype, n, out.get(), isa).ok();
       if (first == nullptr) {
         first = std::move(out);
         first_ok = ok;
       } else if (ok != first_ok ||
                  (ok && out_bytes > 0 &&
                   std::memcmp(first.get(), out.get(), out_bytes) != 0)) {
-        std::fprintf(stderr, "instruction set %d disagrees with the scalar "
-                     "decoder\n", static_cast<int>(isa));
+        std::fprintf(stderr,
+                     "instruction set %d disagrees with the scalar "
+                     "decoder\n",
+                     static_cast<int>(isa));
         std::abort();
       }
     }
