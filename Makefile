@@ -1,10 +1,10 @@
 # make demo         sets up, builds, trains a small network plain and compressed, writes a report
 # make test         sets up, builds, runs the C++ and the Python tests
 # make build        compiles the op library for the TensorFlow in .venv
-# make test-cc      only the C++ tests;       TESTS="plane pool" picks some
+# make test-cc      only the C++ tests;       TESTS="plane pool" picks folders or tests
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.9-3.11)
-# make lint         ruff, mypy, and clang-format where there is one
+# make lint         ruff, mypy, clang-format
 # make clean        removes what was built; the virtual environments stay
 #
 # Needs a Python that TensorFlow supports (PYTHON=... to choose it), g++ and make.
@@ -76,8 +76,8 @@ lint: $(VENV)/.stamp
 	$(VENV_PYTHON) -m ruff check . || failed=1; \
 	$(VENV_PYTHON) -m ruff format --check . || failed=1; \
 	$(VENV_PYTHON) -m mypy || failed=1; \
-	if command -v clang-format >/dev/null; then clang-format --dry-run --Werror cc/*/*.h cc/*/*.cc || failed=1; \
-	else echo "clang-format is not installed: C++ formatting not checked"; fi; \
+	find cc benchmarks examples -name '*.h' -o -name '*.cc' -o -name '*.cu' | \
+	  xargs $(VENV)/bin/clang-format --dry-run --Werror || failed=1; \
 	exit $$failed
 
 clean:

@@ -1,4 +1,4 @@
-// Ratio and speed of codecs A, B and C on one core.
+// Ratio and speed of plane, rans and zvc on one core.
 //
 //   codec_bench [--eb-sigma 0.1] [--no-mid-rise] [--dither]
 //               [--dtype f32|bf16|f16] [--repeats 9] [--cpu-time]
@@ -6,7 +6,7 @@
 //
 // Each file is what dump_activations.py writes: a line with the shape, then
 // float32 values. Without files, normal values of which those below 0 are set
-// to 0, and for codec C as many zeros as density says. GB/s are bytes of the
+// to 0, and for zvc as many zeros as density says. GB/s are bytes of the
 // uncompressed tensor over the median time; with --cpu-time, time in which the
 // thread ran (for a machine shared with others). The last column is memcpy
 // between the same buffers.
@@ -21,9 +21,12 @@
 #include <string>
 #include <vector>
 
-#include "cc/codec/codec.h"
-#include "cc/codec/half.h"
-#include "cc/codec/zvc.h"
+#include "cc/codec/common/half.h"
+#include "cc/codec/plane/plane.h"
+#include "cc/codec/rans/rans.h"
+#include "cc/codec/registry/codec.h"
+#include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/zvc/zvc.h"
 
 namespace {
 
@@ -79,10 +82,9 @@ Tensor ReadTensor(const std::string& path) {
 // density: of non-zeros; 0: what ReLU leaves.
 Tensor GenerateTensor(int64_t pixels, int64_t channels, double density = 0) {
   Tensor t;
-  t.name = density > 0
-               ? "density " + std::to_string(density).substr(0, 4)
-               : "relu(N(0,1)) [" + std::to_string(pixels) + "," +
-                     std::to_string(channels) + "]";
+  t.name = density > 0 ? "density " + std::to_string(density).substr(0, 4)
+                       : "relu(N(0,1)) [" + std::to_string(pixels) + "," +
+                             std::to_string(channels) + "]";
   t.channels = channels;
   t.values.resize(pixels * channels);
   std::mt19937 random(1);
@@ -155,19 +157,17 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
   params.dtype = o.dtype;
   params.n = n;
   params.channels = t.channels;
-  params.eb = static_cast<float>(
-      o.eb_sigma * comptrain::SampleSigma(x.data(), o.dtype, n));
+  params.eb = static_cast<float>(o.eb_sigma *
+                                 comptrain::SampleSigma(x.data(), o.dtype, n));
   params.mid_rise = o.mid_rise;
   params.dither = o.dither;
-  const bool mask_kept =
-      o.mid_rise || o.dither || comptrain::IsLossless(codec);
+  const bool mask_kept = o.mid_rise || o.dither || comptrain::IsLossless(codec);
   Buffer scratch(comptrain::MakeEncoder(codec, params)->scratch_bytes() + 1);
-  Buffer stream(
-      std::max({comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
-                comptrain::RansMaxBytes(n, t.channels, o.dtype),
-                comptrain::ZvcMaxBytes(n, o.dtype)}));
-  const double copy = MedianSeconds(
-      o, [&] { std::memcpy(y.data(), x.data(), bytes); });
+  Buffer stream(std::max({comptrain::PlaneMaxBytes(n, t.channels, o.dtype),
+                          comptrain::RansMaxBytes(n, t.channels, o.dtype),
+                          comptrain::ZvcMaxBytes(n, o.dtype)}));
+  const double copy =
+      MedianSeconds(o, [&] { std::memcpy(y.data(), x.data(), bytes); });
   const double gb = bytes / 1e9;
   const struct {
     Isa isa;
@@ -180,8 +180,8 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
     size_t total = 0;
     const double compress = MedianSeconds(o, [&] {
       const auto encoder = comptrain::MakeEncoder(codec, params, set.isa);
-      Require(encoder->Encode(x.data(), scratch.data(), scratch.size(),
-                              SerialFor));
+      Require(
+          encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
       total = encoder->total_bytes();
       Require(encoder->Write(stream.data(), SerialFor));
     });
@@ -214,7 +214,7 @@ Options Parse(int argc, char** argv) {
       o.repeats = std::max(1, std::atoi(value.c_str()));
       ++i;
     } else if (a == "--dtype") {
-      o.dtype = value == "bf16" ? DType::kBF16
+      o.dtype = value == "bf16"  ? DType::kBF16
                 : value == "f16" ? DType::kF16
                                  : DType::kF32;
       ++i;

@@ -1,7 +1,7 @@
 // Speed of the element-wise codecs beside memcpy, one thread, medians.
 //
-//   g++ -std=c++17 -O3 -I. benchmarks/kernels_bench.cc <codec objects> -lpthread
-//   taskset -c 0 ./a.out
+//   g++ -std=c++17 -O3 -I. benchmarks/kernels_bench.cc <codec objects>
+//   -lpthread taskset -c 0 ./a.out
 //
 // GB/s counts the bytes an operation must read and write; memcpy (of the same
 // number of bytes in all, half read and half written) is timed in between.
@@ -17,13 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "cc/codec/bitmask.h"
-#include "cc/codec/dropout.h"
-#include "cc/codec/gelu.h"
-#include "cc/codec/gradient_stats.h"
-#include "cc/codec/half.h"
-#include "cc/codec/parallel.h"
-#include "cc/codec/pool.h"
+#include "cc/codec/masks/bitmask.h"
+#include "cc/codec/layers/dropout.h"
+#include "cc/codec/layers/gelu.h"
+#include "cc/codec/statistics/gradient_stats.h"
+#include "cc/codec/common/half.h"
+#include "cc/codec/common/parallel.h"
+#include "cc/codec/masks/pool.h"
 
 namespace comptrain {
 namespace {
@@ -85,9 +85,9 @@ Tensor RandomTensor(DType dtype, int64_t n) {
 }
 
 void BenchElementwise(DType dtype, int64_t n) {
-  const std::string suffix =
-      std::string(" ") + kNames[static_cast<int>(dtype)] + " " +
-      std::to_string(n);
+  const std::string suffix = std::string(" ") +
+                             kNames[static_cast<int>(dtype)] + " " +
+                             std::to_string(n);
   const int64_t bytes = n * ItemBytes(dtype);
   const Tensor x = RandomTensor(dtype, n), dx(bytes);
   std::vector<uint8_t> bits(BitmaskBytes(n));
@@ -107,9 +107,8 @@ void BenchElementwise(DType dtype, int64_t n) {
             BitmaskGradient(bits.data(), dtype, n, 1, 0, dx.data(), dx.data(),
                             SerialFor);
           });
-  Measure("gradient stats" + suffix, bytes, [&] {
-    MeasureGradient(x.data(), dtype, n, 64, SerialFor);
-  });
+  Measure("gradient stats" + suffix, bytes,
+          [&] { MeasureGradient(x.data(), dtype, n, 64, SerialFor); });
   Measure("dropout" + suffix, 2 * bytes + bits.size(), [&] {
     Dropout(x.data(), dtype, n, 0.1f, 1 / 0.9f, {1, {2, 3}}, dx.data(),
             bits.data(), SerialFor);
@@ -168,8 +167,9 @@ int main() {
               "memcpy");
   for (const DType dtype : kDTypes) BenchElementwise(dtype, 12'845'056);
   for (const DType dtype : kDTypes) {
-    for (const PoolCase& c : {PoolCase{8, 112, 64, 3}, PoolCase{8, 112, 64, 2},
-                              PoolCase{64, 28, 32, 3}, PoolCase{64, 28, 32, 2}}) {
+    for (const PoolCase& c :
+         {PoolCase{8, 112, 64, 3}, PoolCase{8, 112, 64, 2},
+          PoolCase{64, 28, 32, 3}, PoolCase{64, 28, 32, 2}}) {
       BenchPool(dtype, c);
     }
   }

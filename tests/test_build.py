@@ -73,8 +73,8 @@ def test_bazel_uses_the_same_flags():
     # -fPIC is Bazel's own business.
     assert flags("CODEC_COPTS") == [f for f in build_native.CODEC_FLAGS if f != "-fPIC"]
     assert flags("KERNEL_COPTS") == [f for f in build_native.KERNEL_FLAGS if f != "-fPIC"]
-    assert flags("AVX2_COPTS") == build_native.ISA_FLAGS["_avx2.cc"]
-    assert flags("AVX512_COPTS") == build_native.ISA_FLAGS["_avx512.cc"]
+    assert flags("AVX2_COPTS") == build_native.ISA_FLAGS["avx2.cc"]
+    assert flags("AVX512_COPTS") == build_native.ISA_FLAGS["avx512.cc"]
     assert flags("NVCC_FLAGS")[0].startswith(" ".join(build_native.NVCC_FLAGS))
 
 

@@ -66,7 +66,7 @@ def test_batch_norm_gradient_is_that_of_plane():
 def test_damage_is_an_error():
     stream, _ = encoded(tf.nn.relu(tf.random.stateless_normal((4, 100), seed=(1, 2))))
     damaged = tf.tensor_scatter_nd_update(stream, [[16]], [7])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="codec C stream: header field channels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="zvc stream: header field channels"):
         ZVC.decompress(damaged, [4, 100], tf.float32, gate=0.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="header field n must be"):
         ZVC.decompress(stream, [4, 101], tf.float32, gate=0.0)

@@ -20,7 +20,7 @@ RANGE = "range"
 
 _NO_STATE: tuple[float, ...] = ()  # streams of the executor have a header
 # Of a bound: what is restored must be a normal float32 number, for TensorFlow flushes others to zero, and
-# finite. cc/kernels/state.h has the same.
+# finite. cc/codec/stream/bound.h has the same.
 SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 2.0**120
 
 

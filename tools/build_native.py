@@ -6,10 +6,11 @@ installed TensorFlow, whose version ends up in the library's name: a C++ op
 library is valid for one TensorFlow minor version only.
 
     python tools/build_native.py ops            # tf_comptrain/_comptrain_ops_tf<M>_<m>.so
-    python tools/build_native.py test [name..]  # build and run cc/codec/*_test.cc, and the CUDA sources on the CPU
-                                                # (emulated_gpu); --sanitize: with checks
+    python tools/build_native.py test [name..]  # build and run cc/codec/**/*_test.cc, of all folders or of those or
+                                                # the tests named, and the CUDA sources on the CPU (emulated_gpu);
+                                                # --sanitize: with checks
     python tools/build_native.py gpu [args..]   # build and run benchmarks/gpu/codec_gpu.cc: needs nvcc and a GPU
-    python tools/build_native.py fuzz [name..]  # run cc/codec/fuzz/*_fuzz.cc with libFuzzer, --runs times each
+    python tools/build_native.py fuzz [name..]  # run cc/codec/testing/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
 Environment: CXX, CXXFLAGS and LDFLAGS (appended), CUDA_HOME, TF_COMPTRAIN_CUDA (0 = never, 1 = fail
 without nvcc, unset = where nvcc is found and TensorFlow is a CUDA build), TF_COMPTRAIN_CUDA_ARCH (nvcc's
@@ -35,6 +36,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+CODEC = ROOT / "cc/codec"
+TESTING = CODEC / "testing"  # what only tests need
 BUILD = ROOT / "build" / "native"
 
 # No contraction: streams are byte-identical on every instruction set.
@@ -45,18 +48,18 @@ SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "
 NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-Xcompiler", "-fPIC,-ffp-contract=off"]
 GPU_PROGRAM = "benchmarks/gpu/codec_gpu.cc"  # compares every kernel with the CPU
 NO_GPU = 77  # the exit status with which it says that it found none
-# For a CPU that runs the threads of a GPU in turn: cc/codec/emulated_gpu.
+# For a CPU that runs the threads of a GPU in turn: cc/codec/testing/emulated_gpu.
 EMULATED_GPU = "emulated_gpu"
 EMULATED_SHAPES = "12"  # random ones that are tried
 EMULATED_FLAGS = [
-    *("-x", "c++", "-D__CUDACC__", "-U_FORTIFY_SOURCE", f"-I{ROOT}/cc/codec/{EMULATED_GPU}"),
+    *("-x", "c++", "-D__CUDACC__", "-U_FORTIFY_SOURCE", f"-I{TESTING / EMULATED_GPU}"),
     *("-include", "cuda_runtime.h"),  # as nvcc does
     *("-Wno-unknown-pragmas", "-Wno-unused-function"),
 ]
-# Instruction sets are chosen at run time, so they belong to single files.
+# Instruction sets are chosen at run time, so they belong to single files: avx2.cc, *_avx2.cc.
 ISA_FLAGS = {
-    "_avx2.cc": ["-mavx2", "-mbmi", "-mbmi2", "-mf16c"],
-    "_avx512.cc": [
+    "avx2.cc": ["-mavx2", "-mbmi", "-mbmi2", "-mf16c"],
+    "avx512.cc": [
         "-mavx512f",
         "-mavx512bw",
         "-mavx512vl",
@@ -92,7 +95,7 @@ class TensorFlow(NamedTuple):
 
     @property
     def has_xla_headers(self) -> bool:
-        """Whether XLA is where cc/kernels/*_xla.cc include it from: since TensorFlow 2.18 or so."""
+        """Whether XLA is where cc/kernels/xla includes it from: since TensorFlow 2.18 or so."""
         return (self.include / "xla/hlo/builder/xla_builder.h").exists()
 
     def xla_flags(self) -> list[str]:
@@ -181,6 +184,11 @@ def extra_flags(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
 
 
+def object_file(folder: str, source: Path) -> Path:
+    """Where the object of a source is, below a folder of build/native."""
+    return BUILD / folder / source.relative_to(ROOT).with_name(source.name + ".o")
+
+
 def codec_unit(
     source: Path, folder: str = "codec", more_flags: Sequence[str] = (), compiler: str = ""
 ) -> Unit:
@@ -190,35 +198,39 @@ def codec_unit(
         for ending, isa in ISA_FLAGS.items():
             if source.name.endswith(ending):
                 flags = flags + isa
-    return Unit(
-        source, BUILD / folder / (source.name + ".o"), [compiler or cxx(), *flags, *extra_flags("CXXFLAGS")]
-    )
+    return Unit(source, object_file(folder, source), [compiler or cxx(), *flags, *extra_flags("CXXFLAGS")])
 
 
 def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
     """A file of cc/ops or cc/kernels: compiled as TensorFlow was, for any x86-64."""
     flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
-    if source.stem.endswith("_xla"):
+    if source.parent.name == "xla":
         flags += tf.xla_flags()
-    if source.stem.endswith("_gpu") and cuda:
+    if source.stem == "gpu" and cuda:
         flags += [f"-isystem{cuda.home / 'include'}"]
-    target = BUILD / tf.tag / source.parent.name / (source.name + ".o")
-    return Unit(source, target, [cxx(), *flags, *extra_flags("CXXFLAGS")])
+    return Unit(source, object_file(tf.tag, source), [cxx(), *flags, *extra_flags("CXXFLAGS")])
 
 
 def cuda_unit(source: Path, cuda: Cuda) -> Unit:
     """A CUDA kernel with its launcher; no TensorFlow header in it."""
     arch = os.environ.get("TF_COMPTRAIN_CUDA_ARCH", "all-major")
     command = [cuda.nvcc, "-ccbin", cxx(), *NVCC_FLAGS, f"-arch={arch}", f"-I{ROOT}"]
-    return Unit(source, BUILD / "cuda" / (source.name + ".o"), command)
+    return Unit(source, object_file("cuda", source), command)
 
 
 def codec_sources() -> list[Path]:
-    return sorted(p for p in (ROOT / "cc/codec").glob("*.cc") if not p.stem.endswith("_test"))
+    files = (p for p in CODEC.rglob("*.cc") if TESTING not in p.parents)
+    return sorted(p for p in files if not p.stem.endswith("_test"))
 
 
 def cuda_sources() -> list[Path]:
-    return sorted((ROOT / "cc/codec").glob("*.cu"))
+    return sorted(CODEC.rglob("*.cu"))
+
+
+def codec_tests(names: Sequence[str]) -> list[Path]:
+    """The tests named, or those in the folders named; all without names."""
+    tests = sorted(CODEC.rglob("*_test.cc"))
+    return [t for t in tests if not names or {t.stem, t.stem[: -len("_test")], t.parent.name} & {*names}]
 
 
 def cudart_flags(cuda: Cuda) -> list[str]:
@@ -228,11 +240,12 @@ def cudart_flags(cuda: Cuda) -> list[str]:
 
 
 def kernel_sources(tf: TensorFlow, cuda: Cuda | None) -> list[Path]:
-    left_out = tuple(
-        ending for ending, built in (("_gpu", cuda is not None), ("_xla", tf.has_xla_headers)) if not built
-    )
-    files = [*(ROOT / "cc/ops").glob("*.cc"), *(ROOT / "cc/kernels").glob("*.cc")]
-    return sorted(p for p in files if not p.stem.endswith(left_out))
+    files = [*(ROOT / "cc/ops").glob("*.cc"), *(ROOT / "cc/kernels").rglob("*.cc")]
+    if cuda is None:
+        files = [p for p in files if p.stem != "gpu"]
+    if not tf.has_xla_headers:
+        files = [p for p in files if p.parent.name != "xla"]
+    return sorted(files)
 
 
 def is_fresh(target: Path, command: list[str], inputs: list[Path]) -> bool:
@@ -334,12 +347,10 @@ def build_library(tf: TensorFlow, target: Path, jobs: int) -> Path:
 
 def run_tests(names: list[str], jobs: int, sanitize: bool = False) -> int:
     """Builds and runs the codec's C++ tests: stand-alone programs. Returns how many failed."""
-    tests = sorted((ROOT / "cc/codec").glob("*_test.cc"))
+    tests = codec_tests(names)
     emulated = not names or EMULATED_GPU in names
-    if names:
-        tests = [t for t in tests if t.stem in names or t.stem[: -len("_test")] in names]
-        if not tests and not emulated:
-            raise BuildError(f"no test in cc/codec is named {' or '.join(names)}.")
+    if not tests and not emulated:
+        raise BuildError(f"no test and no folder of tests in cc/codec is named {' or '.join(names)}.")
     folder, flags = ("sanitize", SANITIZE_FLAGS) if sanitize else ("codec", [])
     commands = [[str(program)] for program in build_tests(tests, folder, flags, jobs)]
     if emulated:
@@ -372,7 +383,7 @@ def build_tests(tests: list[Path], folder: str, flags: Sequence[str], jobs: int)
 def build_emulated_gpu(folder: str, flags: Sequence[str], jobs: int) -> Path:
     """The program of `run_gpu` without a GPU."""
     program = BUILD / folder / EMULATED_GPU
-    sources = [*(ROOT / "cc/codec" / EMULATED_GPU).glob("*.cc"), *cuda_sources(), ROOT / GPU_PROGRAM]
+    sources = [*(TESTING / EMULATED_GPU).glob("*.cc"), *cuda_sources(), ROOT / GPU_PROGRAM]
     units = [codec_unit(p, f"{folder}/{EMULATED_GPU}_objects", [*flags, *EMULATED_FLAGS]) for p in sources]
     units += [codec_unit(p, folder, flags) for p in codec_sources()]
     with one_build_at_a_time():
@@ -406,16 +417,16 @@ def run_gpu(arguments: list[str], jobs: int) -> int:
 
 def run_fuzzers(names: list[str], jobs: int, runs: int) -> int:
     """Builds and runs the libFuzzer targets from the seeds of fuzz_smoke_test. Returns how many found something."""
-    targets = sorted((ROOT / "cc/codec/fuzz").glob("*_fuzz.cc"))
+    targets = sorted((TESTING / "fuzz").glob("*_fuzz.cc"))
     targets = [t for t in targets if not names or t.stem[: -len("_fuzz")] in names]
     if not targets:
-        raise BuildError(f"no target in cc/codec/fuzz is named {' or '.join(names)}.")
+        raise BuildError(f"no target in cc/codec/testing/fuzz is named {' or '.join(names)}.")
     clang = next(filter(shutil.which, ["clang++", *(f"clang++-{v}" for v in range(25, 10, -1))]), None)
     if clang is None:
         raise BuildError(
             "libFuzzer comes with clang, and there is no clang++ in PATH. Install clang and libclang-rt."
         )
-    (seeder,) = build_tests([ROOT / "cc/codec/fuzz_smoke_test.cc"], "codec", [], jobs)
+    (seeder,) = build_tests([TESTING / "fuzz_smoke_test.cc"], "codec", [], jobs)
     instrumented = [*SANITIZE_FLAGS, "-fsanitize=fuzzer-no-link"]
     with one_build_at_a_time():
         units = [codec_unit(p, "fuzz", instrumented, clang) for p in [*targets, *codec_sources()]]

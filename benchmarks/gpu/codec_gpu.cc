@@ -1,10 +1,13 @@
-// Every GPU kernel against the CPU: codecs byte for byte, and their speed. Needs a
-// GPU, nothing of TensorFlow; tools/build_native.py gpu builds and runs it.
+// Every GPU kernel against the CPU: codecs byte for byte, and their speed.
+// Needs a GPU, nothing of TensorFlow; tools/build_native.py gpu builds and runs
+// it.
 //
-//   codec_gpu [random shapes, default 200] [MB of the speeds, default 16 64 256; 0: none]
+//   codec_gpu [random shapes, default 200] [MB of the speeds, default 16 64
+//   256; 0: none]
 //
-// Prints `N passed, N failed`, then a table of the codecs and one of their kernels. Ends with a status other than 0 when
-// a check failed, with 77 when there is no GPU.
+// Prints `N passed, N failed`, then a table of the codecs and one of their
+// kernels. Ends with a status other than 0 when a check failed, with 77 when
+// there is no GPU.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -20,17 +23,20 @@
 #include <utility>
 #include <vector>
 
-#include "cc/codec/batch_norm.h"
-#include "cc/codec/bitmask.h"
-#include "cc/codec/choose.h"
-#include "cc/codec/codec.h"
-#include "cc/codec/codec_gpu.h"
-#include "cc/codec/gradient_stats.h"
-#include "cc/codec/items.h"
-#include "cc/codec/items_gpu.h"
-#include "cc/codec/codec_test_util.h"
-#include "cc/codec/pool.h"
-#include "cc/codec/test_data.h"
+#include "cc/codec/layers/batch_norm.h"
+#include "cc/codec/masks/bitmask.h"
+#include "cc/codec/registry/choose.h"
+#include "cc/codec/registry/codec.h"
+#include "cc/codec/registry/gpu.h"
+#include "cc/codec/layers/batch_norm_gpu.h"
+#include "cc/codec/statistics/gpu.h"
+#include "cc/codec/statistics/items.h"
+#include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/statistics/gradient_stats.h"
+#include "cc/codec/masks/gpu.h"
+#include "cc/codec/testing/codecs.h"
+#include "cc/codec/masks/pool.h"
+#include "cc/codec/testing/data.h"
 
 namespace comptrain {
 namespace {
@@ -99,7 +105,7 @@ std::string Text(const Codec& codec, const EncodeParams& p) {
 }
 
 Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
-                  PlaneStats* stats) {
+                  EncodeStats* stats) {
   const auto encoder = MakeEncoder(codec.id, p);
   Bytes scratch(encoder->scratch_bytes());
   Ok(encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
@@ -112,16 +118,16 @@ Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
 void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
              std::mt19937* random) {
   const std::string what = Text(codec, p);
-  PlaneStats stats;
+  EncodeStats stats;
   const Bytes cpu = EncodeOnCpu(codec, p, x, &stats);
-  const DeviceBytes x_dev(x), scratch(GpuScratchBytes(codec.id, p));
+  const DeviceBytes x_dev(x), scratch(GpuEncoderOf(codec.id).scratch_bytes(p));
   Totals totals;
-  if (!Ok(GpuMeasure(codec.id, p, x_dev.data(), scratch.data(), totals.host,
-                     nullptr))) {
+  if (!Ok(GpuEncoderOf(codec.id).measure(p, x_dev.data(), scratch.data(),
+                                         totals.host, nullptr))) {
     return;
   }
   CUDA(cudaDeviceSynchronize());
-  const size_t bytes = GpuStreamBytes(codec.id, p, *totals.host);
+  const size_t bytes = GpuEncoderOf(codec.id).stream_bytes(p, *totals.host);
   if (!CHECK_MSG(bytes == cpu.size(), what)) return;
   CHECK_MSG(static_cast<int64_t>(totals.host->nonzero) == stats.nonzero, what);
   if (!IsLossless(codec.id)) {  // whose CPU statistics are those of a sample
@@ -130,14 +136,15 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
               what);
   }
   const DeviceBytes stream(bytes);
-  if (!Ok(GpuWrite(codec.id, p, x_dev.data(), scratch.data(), *totals.host,
-                   stream.data(), nullptr))) {
+  if (!Ok(GpuEncoderOf(codec.id).write(p, x_dev.data(), scratch.data(),
+                                       *totals.host, stream.data(), nullptr))) {
     return;
   }
   CHECK_MSG(stream.Read() == cpu, what);
 
   Bytes expected(x.size());
-  DecodeStream(cpu.data(), cpu.size(), p.dtype, p.n, expected.data(), SerialFor);
+  DecodeStream(cpu.data(), cpu.size(), p.dtype, p.n, expected.data(),
+               SerialFor);
   const DeviceBytes out(x.size()), flag(Bytes(4, 0));
   GpuEncoded from;
   from.stream_dev = stream.data();
@@ -175,7 +182,8 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
 
   // Too short for any codec: noticed by the one that the header names.
   if (p.n == 0 || !from.any_codec) return;
-  const DeviceBytes header(Bytes(cpu.begin(), cpu.begin() + sizeof(StreamHeader)));
+  const DeviceBytes header(
+      Bytes(cpu.begin(), cpu.begin() + sizeof(StreamHeader)));
   CUDA(cudaMemset(flag.data(), 0, 4));
   from.stream_dev = header.data();
   from.bytes = sizeof(StreamHeader);
@@ -208,16 +216,18 @@ void TestChoice() {
         p.width = 14;
         p.n = (kMinChosenValues * (1 + kind) / channels + 1) * channels;
         p.eb = kind == 2 ? 1e-6f : 0.1f;
-        // Noise for codec A, smooth images for B; few values, tightly bound, for C.
+        // Noise for plane, smooth images for rans; few values, tightly bound,
+        // for zvc.
         std::vector<float> values = Activations(p.n, false, channels);
         for (int64_t i = 0; i < p.n; ++i) {
-          if (kind == 1) values[i] = 5 * std::sin(0.01f * (i / channels) + i % channels);
+          if (kind == 1)
+            values[i] = 5 * std::sin(0.01f * (i / channels) + i % channels);
           if (kind == 2 && i % 16 != 0) values[i] = 0;
         }
         const Bytes x = ToTensor(values, dtype);
         const SamplePlan plan(p);
         const DeviceBytes x_dev(x), sample(plan.n * ItemBytes(dtype));
-        Ok(TakeSampleGpu(x_dev.data(), dtype, plan, sample.data(), nullptr));
+        Ok(GpuTakeSample(x_dev.data(), dtype, plan, sample.data(), nullptr));
         const Bytes found = sample.Read();
         const std::string what = Text({CodecId::kPlane, "a choice"}, p);
         CHECK_MSG(plan.n > 0 && found == SampleOf(x.data(), dtype, plan), what);
@@ -232,11 +242,13 @@ void TestChoice() {
   }
 }
 
-// The CPU's verdict on every bit of the flags, of a payload's beginning and end,
-// and on some between. An odd number of values, and of non-zeros: there is padding.
+// The CPU's verdict on every bit of the flags, of a payload's beginning and
+// end, and on some between. An odd number of values, and of non-zeros: there is
+// padding.
 void TestDamage(const Codec& codec, DType dtype) {
   const EncodeParams p = Params(dtype, 1003, 1, 1e-3f, true);
-  std::vector<float> values = Activations(p.n, true, 3 + static_cast<int>(dtype));
+  std::vector<float> values =
+      Activations(p.n, true, 3 + static_cast<int>(dtype));
   values[0] = 0;
   const auto zeros = std::count(values.begin(), values.end(), 0.0f);
   values[0] = zeros % 2 == 0 ? 0.0f : 1.0f;
@@ -246,7 +258,8 @@ void TestDamage(const Codec& codec, DType dtype) {
   const DeviceBytes out(p.n * ItemBytes(dtype));
   const size_t begin = 8 * header.payload_offset, end = 8 * stream.size();
   std::vector<size_t> bits;
-  for (int i = 0; i < 8; ++i) bits.push_back(8 * offsetof(StreamHeader, flags) + i);
+  for (int i = 0; i < 8; ++i)
+    bits.push_back(8 * offsetof(StreamHeader, flags) + i);
   for (size_t bit = begin; bit < end;
        bit += bit < begin + 1280 || bit + 32 > end ? 1 : 19) {
     bits.push_back(bit);
@@ -256,7 +269,8 @@ void TestDamage(const Codec& codec, DType dtype) {
     Bytes broken = stream, expected(p.n * ItemBytes(dtype));
     broken[bit / 8] ^= 1 << bit % 8;
     const bool ok = DecodeStream(broken.data(), broken.size(), dtype, p.n,
-                                 expected.data(), SerialFor).ok();
+                                 expected.data(), SerialFor)
+                        .ok();
     const DeviceBytes broken_dev(broken), flag(Bytes(4, 0));
     GpuEncoded from;
     from.stream_dev = broken_dev.data();
@@ -277,41 +291,43 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
   Bytes want_bits(BitmaskBytes(p.n)), want(x.size());
   auto* bits_dev = static_cast<uint8_t*>(bits.data());
   BitmaskPack(x.data(), p.dtype, p.n, 0.0f, 6.0f, want_bits.data(), SerialFor);
-  Ok(BitmaskGpuPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
+  Ok(GpuBitmaskPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
   CHECK_MSG(bits.Read() == want_bits, what);
   for (float off : {0.0f, 0.25f}) {
     BitmaskGradient(want_bits.data(), p.dtype, p.n, 1.5f, off, x.data(),
                     want.data(), SerialFor);
-    Ok(BitmaskGpuGradient(bits_dev, p.dtype, p.n, 1.5f, off, x_dev.data(),
+    Ok(GpuBitmaskGradient(bits_dev, p.dtype, p.n, 1.5f, off, x_dev.data(),
                           out.data(), nullptr));
     CHECK_MSG(out.Read() == want, what);
   }
 
   const GradientStats stats =
       MeasureGradient(x.data(), p.dtype, p.n, p.channels, SerialFor);
-  const DeviceBytes scratch(SummaryGpuScratchBytes()), three(3 * sizeof(float));
-  Ok(GradientGpuStats(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
+  const DeviceBytes scratch(GpuSummaryScratchBytes()), three(3 * sizeof(float));
+  Ok(GpuGradientStats(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
                       static_cast<float*>(three.data()), nullptr));
   float found[3];
   std::memcpy(found, three.Read().data(), sizeof found);
   CHECK_MSG(std::fabs(found[0] - stats.mean_channel_sum_sq) <=
-                1e-4 * std::fabs(stats.mean_channel_sum_sq) + 1e-30 ||
+                    1e-4 * std::fabs(stats.mean_channel_sum_sq) + 1e-30 ||
                 std::isinf(found[0]),
             what);
-  CHECK_MSG(std::fabs(found[1] - stats.mean_abs) <= 1e-4 * stats.mean_abs + 1e-30 ||
-                std::isinf(found[1]),
-            what);
+  CHECK_MSG(
+      std::fabs(found[1] - stats.mean_abs) <= 1e-4 * stats.mean_abs + 1e-30 ||
+          std::isinf(found[1]),
+      what);
   CHECK_MSG(static_cast<int64_t>(found[2]) == stats.nonfinite, what);
   Summary summary;
   std::memcpy(&summary, scratch.Read().data(), sizeof summary);
-  CHECK_MSG(summary.finite + summary.nonfinite == static_cast<double>(p.n), what);
-  CHECK_MSG(summary.finite == 0 ||
-                static_cast<double>(summary.high) - summary.low ==
-                    ValueRange(x.data(), p.dtype, p.n, SerialFor),
+  CHECK_MSG(summary.finite + summary.nonfinite == static_cast<double>(p.n),
             what);
+  CHECK_MSG(
+      summary.finite == 0 || static_cast<double>(summary.high) - summary.low ==
+                                 ValueRange(x.data(), p.dtype, p.n, SerialFor),
+      what);
 }
 
-// From codec A's stream, as the CPU reads it.
+// From plane's stream, as the CPU reads it.
 void TestBatchNorm(int64_t rows, int64_t channels) {
   const EncodeParams p =
       Params(DType::kF32, rows * channels, channels, 1e-4f, false);
@@ -332,14 +348,17 @@ void TestBatchNorm(int64_t rows, int64_t channels) {
 
   const DeviceBytes x_hat(DecodeWith(stream, p)), dy_dev(dy);
   const DeviceBytes gamma(vectors[0]), mean(vectors[1]), inv(vectors[2]);
-  const DeviceBytes scratch(BatchNormGpuScratchBytes(p.n, channels));
+  const DeviceBytes scratch(GpuBatchNormScratchBytes(p.n, channels));
   const DeviceBytes dgamma_dev(4 * channels), dbeta_dev(4 * channels);
-  const auto dev = [](const DeviceBytes& b) { return static_cast<float*>(b.data()); };
-  Ok(BatchNormGpuGradient(x_hat.data(), p.dtype, p.n, channels, dy_dev.data(),
+  const auto dev = [](const DeviceBytes& b) {
+    return static_cast<float*>(b.data());
+  };
+  Ok(GpuBatchNormGradient(x_hat.data(), p.dtype, p.n, channels, dy_dev.data(),
                           dev(gamma), dev(mean), dev(inv), scratch.data(),
-                          dy_dev.data(), dev(dgamma_dev), dev(dbeta_dev), nullptr));
-  const auto near = [&](const DeviceBytes& found, const std::vector<float>& want,
-                        double tolerance) {
+                          dy_dev.data(), dev(dgamma_dev), dev(dbeta_dev),
+                          nullptr));
+  const auto near = [&](const DeviceBytes& found,
+                        const std::vector<float>& want, double tolerance) {
     const Bytes bytes = found.Read();
     bool all = true;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -366,8 +385,9 @@ void TestPool(DType dtype, const PoolShape& s) {
   const DeviceBytes x_dev(x), y_dev(y.size()), index_dev(index.size());
   const DeviceBytes dx_dev(dx.size());
   auto* positions = static_cast<uint8_t*>(index_dev.data());
-  Ok(MaxPoolGpuIndex(x_dev.data(), dtype, s, y_dev.data(), positions, nullptr));
-  Ok(MaxPoolGpuGradient(positions, dtype, s, y_dev.data(), dx_dev.data(), nullptr));
+  Ok(GpuMaxPoolIndex(x_dev.data(), dtype, s, y_dev.data(), positions, nullptr));
+  Ok(GpuMaxPoolGradient(positions, dtype, s, y_dev.data(), dx_dev.data(),
+                        nullptr));
   const std::string what = "pooling window " + std::to_string(s.window[2]) +
                            ", channels " + std::to_string(s.channels);
   CHECK_MSG(y_dev.Read() == y, what);
@@ -387,12 +407,12 @@ void TestPools() {
     int64_t window[3], stride[3], in[3], out[3], pad[3];
   };
   const Case cases[] = {
-      {{1, 1, 2}, {1, 1, 2}, {1, 1, 9}, {1, 1, 4}, {0, 0, 0}},     // 1 bit
-      {{1, 2, 2}, {1, 2, 2}, {1, 8, 6}, {1, 4, 3}, {0, 0, 0}},     // 2 bits
-      {{1, 3, 3}, {1, 2, 2}, {1, 9, 7}, {1, 5, 4}, {0, 1, 1}},     // 4, overlap
-      {{2, 3, 3}, {1, 1, 1}, {4, 5, 6}, {4, 5, 6}, {0, 1, 1}},     // 8, 3-D
-      {{1, 17, 17}, {1, 5, 5}, {1, 20, 20}, {1, 4, 4}, {0, 6, 6}}, // 16 bits
-      {{1, 1, 1}, {1, 3, 3}, {1, 7, 7}, {1, 3, 3}, {0, 0, 0}},     // gaps
+      {{1, 1, 2}, {1, 1, 2}, {1, 1, 9}, {1, 1, 4}, {0, 0, 0}},  // 1 bit
+      {{1, 2, 2}, {1, 2, 2}, {1, 8, 6}, {1, 4, 3}, {0, 0, 0}},  // 2 bits
+      {{1, 3, 3}, {1, 2, 2}, {1, 9, 7}, {1, 5, 4}, {0, 1, 1}},  // 4, overlap
+      {{2, 3, 3}, {1, 1, 1}, {4, 5, 6}, {4, 5, 6}, {0, 1, 1}},  // 8, 3-D
+      {{1, 17, 17}, {1, 5, 5}, {1, 20, 20}, {1, 4, 4}, {0, 6, 6}},  // 16 bits
+      {{1, 1, 1}, {1, 3, 3}, {1, 7, 7}, {1, 3, 3}, {0, 0, 0}},      // gaps
   };
   for (DType dtype : kAllDTypes) {
     for (const Case& c : cases) {
@@ -417,13 +437,14 @@ void TestShapes(int count) {
   std::mt19937 random(11);
   const int64_t sizes[] = {0, 1, 31, 32, 33, 1023, 1024, 1025, 4096, 65536 + 7};
   const int64_t channels[] = {1, 3, 8, 31, 32, 48, 64, 96, 100, 256};
-  const int64_t widths[] = {0, 1, 7, 28, 32, 56, 112, 224};  // for codec B
+  const int64_t widths[] = {0, 1, 7, 28, 32, 56, 112, 224};  // for rans
   for (int i = 0; i < count; ++i) {
     EncodeParams p;
     p.dtype = kAllDTypes[random() % 3];
     p.channels = channels[random() % 10];
     p.width = widths[random() % 8];
-    const int64_t pixels = random() % 2 ? sizes[random() % 10] : random() % 5000;
+    const int64_t pixels =
+        random() % 2 ? sizes[random() % 10] : random() % 5000;
     p.n = pixels * p.channels;
     const float bounds[] = {1e-6f, 1e-3f, 0.01f, 0.1f, 1.0f, 1e4f};
     p.eb = bounds[random() % 6];
@@ -450,8 +471,8 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void Record(CUstream_st* stream = nullptr) {
-    CUDA(cudaEventRecord(event_, stream));
+  void Record(CUstream_st* cuda_stream = nullptr) {
+    CUDA(cudaEventRecord(event_, cuda_stream));
   }
   // Until here since `from`; waits for both.
   double SecondsSince(const Event& from) const {
@@ -499,7 +520,8 @@ double HostSeconds(const Run& run) {
   return Median(all);
 }
 
-// Seconds of every kernel while it exists, by purpose, in the order of their launches.
+// Seconds of every kernel while it exists, by purpose, in the order of their
+// launches.
 class KernelTimes {
  public:
   KernelTimes() {
@@ -517,10 +539,11 @@ class KernelTimes {
   }
 
  private:
-  static void Observe(const char* what, bool launched, CUstream_st* stream) {
+  static void Observe(const char* what, bool launched,
+                      CUstream_st* cuda_stream) {
     static Event begin, end;
-    if (!launched) return begin.Record(stream);
-    end.Record(stream);
+    if (!launched) return begin.Record(cuda_stream);
+    end.Record(cuda_stream);
     const double s = end.SecondsSince(begin);
     for (auto& [name, seconds] : times_) {
       if (name == what) return seconds.push_back(s);
@@ -538,14 +561,14 @@ class Bench {
         p_(ParamsOf(relu, mb)),
         x_(ToTensor(Activations(p_.n, relu, 1), p_.dtype)),
         copy_(4 * p_.n),
-        scratch_(GpuScratchBytes(id_, p_)),
+        scratch_(GpuEncoderOf(id_).scratch_bytes(p_)),
         flag_(Bytes(4, 0)),
-        row_(std::string(codec.name) + " | " + (relu ? "ReLU" : "normal") + " | " +
-             std::to_string(mb)),
+        row_(std::string(codec.name) + " | " + (relu ? "ReLU" : "normal") +
+             " | " + std::to_string(mb)),
         gb_(4e-9 * p_.n) {
     Measure();
     CUDA(cudaDeviceSynchronize());
-    bytes_ = GpuStreamBytes(id_, p_, *totals_.host);
+    bytes_ = GpuEncoderOf(id_).stream_bytes(p_, *totals_.host);
     stream_.reset(new DeviceBytes(bytes_));
     Write();
   }
@@ -592,11 +615,12 @@ class Bench {
     return p;
   }
   void Measure() {
-    Ok(GpuMeasure(id_, p_, x_.data(), scratch_.data(), totals_.host, nullptr));
+    Ok(GpuEncoderOf(id_).measure(p_, x_.data(), scratch_.data(), totals_.host,
+                                 nullptr));
   }
   void Write() {
-    Ok(GpuWrite(id_, p_, x_.data(), scratch_.data(), *totals_.host,
-                stream_->data(), nullptr));
+    Ok(GpuEncoderOf(id_).write(p_, x_.data(), scratch_.data(), *totals_.host,
+                               stream_->data(), nullptr));
   }
   void Decode() {
     GpuEncoded from;
@@ -629,8 +653,9 @@ void Speeds(const std::vector<int>& sizes) {
       properties.name, kRuns, properties.l2CacheSize >> 20);
   for (const bool kernels : {false, true}) {
     if (kernels) {
-      std::printf("\n| codec | data | MB | kernel | us | GB/s |\n"
-                  "|---|---|---|---|---|---|\n");
+      std::printf(
+          "\n| codec | data | MB | kernel | us | GB/s |\n"
+          "|---|---|---|---|---|---|\n");
     }
     for (const Codec& codec : kCodecs) {
       for (int mb : sizes) {

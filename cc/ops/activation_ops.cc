@@ -17,6 +17,8 @@ REGISTER_OP("Comptrain>GeluGrad")
     .Output("dx: T")
     .Attr("T: {float, bfloat16, half}")
     .SetShapeFn(shape_inference::MergeBothInputsShapeFn)
-    .Doc("dx = dy (Phi(x) + x Phi'(x)), in the memory of an input where nothing else reads it.");
+    .Doc(
+        "dx = dy (Phi(x) + x Phi'(x)), in the memory of an input where nothing "
+        "else reads it.");
 
 }  // namespace tensorflow

@@ -30,8 +30,7 @@ REGISTER_OP("Comptrain>BatchNormGrad")
           c->RankKnown(dy) ? c->Dim(dy, -1) : c->UnknownDim();
       for (int i = 2; i < 5; ++i) {
         TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 1, &vector));
-        TF_RETURN_IF_ERROR(
-            c->Merge(channels, c->Dim(vector, 0), &channels));
+        TF_RETURN_IF_ERROR(c->Merge(channels, c->Dim(vector, 0), &channels));
       }
       c->set_output(0, c->input(1));
       c->set_output(1, c->Vector(channels));
@@ -44,7 +43,7 @@ Gradient of batch normalization, in training mode, from the stream of its input.
 With x_norm = (x_hat - mean) * inv_std and m elements a channel:
   dbeta = sum dy, dgamma = sum dy * x_norm,
   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
-On a CPU codec A's stream is decoded piece by piece in cache, and x_hat is never
+On a CPU plane's stream is decoded piece by piece in cache, and x_hat is never
 a tensor. dx takes the memory of dy where nothing else reads it.
 
 stream: Comptrain>Compress of the input, which has the shape of dy.

@@ -13,7 +13,9 @@ REGISTER_OP("Comptrain>LayerNorm")
     .Attr("T: {float, bfloat16, half}")
     .Attr("epsilon: float")
     .SetShapeFn(shape_inference::UnchangedShape)
-    .Doc("y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last dimension.");
+    .Doc(
+        "y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last "
+        "dimension.");
 
 REGISTER_OP("Comptrain>LayerNormGrad")
     .Input("x: T")
@@ -30,6 +32,8 @@ REGISTER_OP("Comptrain>LayerNormGrad")
       c->set_output(2, c->input(2));
       return absl::OkStatus();
     })
-    .Doc("Gradient of Comptrain>LayerNorm; dx in the memory of an input where nothing else reads it.");
+    .Doc(
+        "Gradient of Comptrain>LayerNorm; dx in the memory of an input where "
+        "nothing else reads it.");
 
 }  // namespace tensorflow

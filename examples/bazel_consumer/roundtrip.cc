@@ -6,11 +6,11 @@
 #include <random>
 #include <vector>
 
-#include "cc/codec/plane.h"
+#include "cc/codec/plane/plane.h"
 
 int main() {
   // What a ReLU leaves: half zeros. 64 images of 32 x 32 pixels, 64 channels.
-  comptrain::PlaneParams params;
+  comptrain::EncodeParams params;
   params.channels = 64;
   params.n = 64 * 32 * 32 * params.channels;
   params.eb = 0.1f;
@@ -20,17 +20,16 @@ int main() {
   std::normal_distribution<float> normal;
   for (float& v : x) v = std::max(0.0f, normal(random));
 
-  comptrain::PlaneEncoder encoder(params);
-  std::vector<uint8_t> scratch(
-      comptrain::PlaneScratchBytes(params.n, params.channels, params.dtype));
-  comptrain::Status status = encoder.Encode(
+  const auto encoder = comptrain::MakePlaneEncoder(params);
+  std::vector<uint8_t> scratch(encoder->scratch_bytes());
+  comptrain::Status status = encoder->Encode(
       x.data(), scratch.data(), scratch.size(), comptrain::SerialFor);
-  std::vector<uint8_t> stream(status.ok() ? encoder.total_bytes() : 0);
-  if (status.ok()) status = encoder.Write(stream.data(), comptrain::SerialFor);
+  std::vector<uint8_t> stream(status.ok() ? encoder->total_bytes() : 0);
+  if (status.ok()) status = encoder->Write(stream.data(), comptrain::SerialFor);
   if (status.ok()) {
-    status = comptrain::PlaneDecode(stream.data(), stream.size(), params.dtype,
-                                    params.n, decoded.data(),
-                                    comptrain::SerialFor);
+    status =
+        comptrain::PlaneDecode(stream.data(), stream.size(), params.dtype,
+                               params.n, decoded.data(), comptrain::SerialFor);
   }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.message.c_str());

@@ -18,7 +18,7 @@ from tf_comptrain import _keras, codecs, gpu_check, native
 from tf_comptrain.version import __version__
 
 _COMPRESS_OP = "Comptrain>Compress"
-# What the codec's kernels ask of the processor (cc/codec/plane_dispatch.cc).
+# What the codec's kernels ask of the processor (cc/codec/common/isa.cc).
 _AVX2 = {"avx2", "bmi1", "bmi2", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_vbmi2"}
 

@@ -1,0 +1,19 @@
+// A stream of CUDA, without CUDA's headers.
+#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_GPU_H_
+#define TF_COMPTRAIN_CC_CODEC_COMMON_GPU_H_
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace comptrain {
+namespace gpu {
+
+// Where set, called before and after every launch of a kernel, whose purpose is
+// `what`: benchmarks time kernels by it. Not to be set while others launch.
+using LaunchObserver = void (*)(const char* what, bool launched,
+                                CUstream_st* cuda_stream);
+inline LaunchObserver launch_observer = nullptr;
+
+}  // namespace gpu
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_GPU_H_

@@ -1,0 +1,18 @@
+// The standard deviation, from sums.
+#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_SIGMA_H_
+#define TF_COMPTRAIN_CC_CODEC_COMMON_SIGMA_H_
+
+#include <cmath>
+
+namespace comptrain {
+
+// Of `count` values; 0 of none.
+inline double SigmaOf(double count, double sum, double sum_sq) {
+  if (!(count > 0)) return 0;
+  const double mean = sum / count;
+  return std::sqrt(std::fmax(0.0, sum_sq / count - mean * mean));
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_SIGMA_H_

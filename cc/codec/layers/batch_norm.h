@@ -1,0 +1,48 @@
+// The gradient of batch normalization: straight from the plane stream of its
+// input, where tiles are decoded in cache and the decoded input is never a
+// tensor, or from that tensor, which other codecs decode in one go.
+#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_H_
+#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/codec/common/parallel.h"
+#include "cc/codec/plane/plane.h"
+#include "cc/codec/common/status.h"
+#include "cc/codec/stream/stream.h"
+
+namespace comptrain {
+
+// What the forward pass knows of each channel: `channels` floats each, host.
+struct BatchNormChannels {
+  int64_t channels = 1;  // size of the last dimension
+  const float* gamma = nullptr;
+  const float* mean = nullptr;
+  const float* inv_std = nullptr;  // 1 / sqrt(population variance + epsilon)
+};
+
+// With x_norm = (x_hat - mean) * inv_std and m = n / channels:
+//
+//   dbeta = sum dy, dgamma = sum dy * x_norm        (over each channel)
+//   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m)
+//
+// stream: of n elements of dtype, checked as PlaneDecode checks it; x_hat is
+// what it stands for in f32, before PlaneDecode's rounding to dtype. dy, dx: n
+// elements of dtype, host, may be the same buffer. dgamma, dbeta: `channels`
+// floats. All unspecified unless ok. The same bits for any number of threads.
+Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
+                         DType dtype, int64_t n, const void* dy,
+                         const BatchNormChannels& of, void* dx, float* dgamma,
+                         float* dbeta, const ParallelFor& parallel,
+                         Isa isa = Isa::kBest);
+
+// The same from x_hat: n elements of dtype, host.
+Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
+                           const void* dy, const BatchNormChannels& of,
+                           void* dx, float* dgamma, float* dbeta,
+                           const ParallelFor& parallel, Isa isa = Isa::kBest);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_H_

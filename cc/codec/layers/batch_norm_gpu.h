@@ -1,0 +1,30 @@
+// The gradient of batch normalization on a GPU: BatchNormGradientOf of
+// batch_norm.h.
+//
+// Every call is asynchronous on cuda_stream, allocates nothing, and returns an
+// error of the CUDA runtime as Status::Invalid. All pointers are to device
+// memory, aligned to their elements; scratch to 16 bytes.
+#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_GPU_H_
+#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_GPU_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/codec/common/dtype.h"
+#include "cc/codec/common/gpu.h"
+#include "cc/codec/common/status.h"
+
+namespace comptrain {
+
+// From x_hat, decoded to dtype. n: a multiple of channels; dx may be dy.
+size_t GpuBatchNormScratchBytes(int64_t n, int64_t channels);
+Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
+                            int64_t channels, const void* dy,
+                            const float* gamma, const float* mean,
+                            const float* inv_std, void* scratch, void* dx,
+                            float* dgamma, float* dbeta,
+                            CUstream_st* cuda_stream);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_GPU_H_

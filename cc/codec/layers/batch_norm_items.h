@@ -1,0 +1,91 @@
+// The gradient of batch normalization, from its decoded input, as functions of
+// an item's number, an item a GPU thread. T: float, BF16 or F16.
+#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_
+#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_
+
+#include <cstdint>
+
+#include "cc/codec/common/half.h"
+#include "cc/codec/common/host_device.h"
+
+namespace comptrain {
+
+struct BatchNormSum {
+  double dy = 0, dyx = 0;  // dyx: of dy * (x - mean)
+
+  COMPTRAIN_HD void Add(const BatchNormSum& s) {
+    dy += s.dy;
+    dyx += s.dyx;
+  }
+};
+
+// Item: a channel in kBatchNormRows rows.
+constexpr int64_t kBatchNormRows = 128;
+template <class T>
+struct SumBatchNorm {
+  const T* x;
+  const T* dy;
+  int64_t rows, channels;
+  const float* mean;
+  BatchNormSum* to;
+
+  COMPTRAIN_HD void operator()(int64_t item) const {
+    const int64_t c = item % channels;
+    const int64_t begin = item / channels * kBatchNormRows;
+    const int64_t end =
+        begin + kBatchNormRows < rows ? begin + kBatchNormRows : rows;
+    float sum = 0, sum_x = 0;
+    for (int64_t row = begin; row < end; ++row) {
+      const float g = ToFloat(dy[row * channels + c]);
+      sum += g;
+      sum_x += g * (ToFloat(x[row * channels + c]) - mean[c]);
+    }
+    to[item].dy = sum;
+    to[item].dyx = sum_x;
+  }
+};
+
+// Item: a channel. dx = scale (dy - shift - (x - mean) slope) follows.
+struct FinishBatchNorm {
+  const BatchNormSum* total;
+  const float* gamma;
+  const float* inv_std;
+  int64_t rows, channels;
+  float* dgamma;
+  float* dbeta;
+  float* coefficients;  // [3][channels]: scale, shift, slope
+
+  COMPTRAIN_HD void operator()(int64_t c) const {
+    const double count = static_cast<double>(rows), inv = inv_std[c];
+    dbeta[c] = static_cast<float>(total[c].dy);
+    dgamma[c] = static_cast<float>(total[c].dyx * inv);
+    coefficients[c] = gamma[c] * inv_std[c];
+    coefficients[channels + c] = static_cast<float>(total[c].dy / count);
+    coefficients[2 * channels + c] =
+        static_cast<float>(total[c].dyx * inv * inv / count);
+  }
+};
+
+// Item: an element. dx may be dy.
+template <class T>
+struct BatchNormDx {
+  const T* x;
+  const T* dy;
+  int64_t channels;
+  const float* mean;
+  const float* coefficients;
+  T* dx;
+
+  COMPTRAIN_HD void operator()(int64_t i) const {
+    const int64_t c = i % channels;
+    const float v =
+        coefficients[c] *
+        (ToFloat(dy[i]) - coefficients[channels + c] -
+         (ToFloat(x[i]) - mean[c]) * coefficients[2 * channels + c]);
+    FromFloat(v, &dx[i]);
+  }
+};
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_

@@ -1,0 +1,29 @@
+// Dropout in one pass: random bits, and the elements that they keep.
+#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_H_
+#define TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_H_
+
+#include <cstdint>
+
+#include "cc/codec/common/parallel.h"
+#include "cc/codec/common/dtype.h"
+
+namespace comptrain {
+
+// Where TensorFlow's stateless random numbers begin: Philox 4x32-10 (Salmon et
+// al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). Elements 4 g to
+// 4 g + 3 are the four words of the counter plus g.
+struct Philox {
+  uint64_t key;
+  uint64_t counter[2];  // the low half first
+};
+
+// bits[i] = u[i] >= rate, u being what StatelessRandomUniformV2 draws for n
+// elements of the type; y[i] = x[i] * scale where the bit is set, else +0. The
+// mask is as in bitmask.h. y may be x.
+void Dropout(const void* x, DType dtype, int64_t n, float rate, float scale,
+             const Philox& philox, void* y, uint8_t* bits,
+             const ParallelFor& parallel);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_H_

@@ -1,0 +1,53 @@
+#include "cc/codec/layers/gelu.h"
+
+#include <algorithm>
+
+#include "cc/codec/layers/gelu_kernels.h"
+#include "cc/codec/common/isa.h"
+
+namespace comptrain {
+namespace {
+
+const GeluKernels& BestKernels() {
+  return *ForIsa(Isa::kBest, GeluKernelsScalar, GeluKernelsAvx2,
+                 GeluKernelsAvx512)();
+}
+
+constexpr int64_t kUnit = 16 * kGeluBlock;  // elements of parallel work
+
+void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
+  if (n <= 0) return;
+  parallel((n + kUnit - 1) / kUnit, 6 * kUnit, [&](int64_t begin, int64_t end) {
+    body(begin * kUnit, std::min(n, end * kUnit));
+  });
+}
+
+}  // namespace
+
+const GeluKernels* GeluKernelsScalar() { return &GeluTable(); }
+
+void Gelu(const void* x, DType dtype, int64_t n, void* y,
+          const ParallelFor& parallel) {
+  const auto forward = BestKernels().forward[static_cast<int>(dtype)];
+  const auto* in = static_cast<const uint8_t*>(x);
+  auto* out = static_cast<uint8_t*>(y);
+  const int64_t item = ItemBytes(dtype);
+  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
+    forward(in + begin * item, end - begin, out + begin * item);
+  });
+}
+
+void GeluGradient(const void* x, DType dtype, int64_t n, const void* dy,
+                  void* dx, const ParallelFor& parallel) {
+  const auto gradient = BestKernels().gradient[static_cast<int>(dtype)];
+  const auto* in = static_cast<const uint8_t*>(x);
+  const auto* g = static_cast<const uint8_t*>(dy);
+  auto* out = static_cast<uint8_t*>(dx);
+  const int64_t item = ItemBytes(dtype);
+  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
+    gradient(in + begin * item, end - begin, g + begin * item,
+             out + begin * item);
+  });
+}
+
+}  // namespace comptrain

@@ -1,0 +1,115 @@
+// Internal: the loops of layer_norm.h for a stretch of rows, one table for each
+// instruction set. All tables give the same bytes.
+#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_KERNELS_H_
+#define TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_KERNELS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "cc/codec/common/half.h"
+
+namespace comptrain {
+
+// Indexed by DType. `gradient` adds to dgamma and dbeta. scratch: 2 * channels.
+struct LayerNormKernels {
+  void (*forward[3])(const void* x, int64_t rows, int64_t channels,
+                     const float* gamma, const float* beta, float epsilon,
+                     void* y, float* scratch);
+  void (*gradient[3])(const void* x, int64_t rows, int64_t channels,
+                      const float* gamma, float epsilon, const void* dy,
+                      void* dx, float* dgamma, float* dbeta, float* scratch);
+};
+
+const LayerNormKernels* LayerNormKernelsScalar();
+// Null when not compiled for that set; says nothing about this machine.
+const LayerNormKernels* LayerNormKernelsAvx2();
+const LayerNormKernels* LayerNormKernelsAvx512();
+
+// The sum of term(0) to term(n - 1), in lanes that the compiler turns into a
+// vector.
+template <class Term>
+static inline float SumOf(int64_t n, const Term& term) {
+  constexpr int kLanes = 16;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += term(i + l);
+  }
+  for (int l = 0; i + l < n; ++l) lanes[l] += term(i + l);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
+// A row as floats, normalized; returns 1 / sqrt(variance + epsilon).
+template <class T>
+static inline float NormalizeRow(const T* x, int64_t channels, float epsilon,
+                                 float* to) {
+  for (int64_t c = 0; c < channels; ++c) to[c] = ToFloat(x[c]);
+  const float count = static_cast<float>(channels);
+  const float mean = SumOf(channels, [&](int64_t c) { return to[c]; }) / count;
+  for (int64_t c = 0; c < channels; ++c) to[c] -= mean;
+  const float variance =
+      SumOf(channels, [&](int64_t c) { return to[c] * to[c]; }) / count;
+  const float inv_std = 1.0f / std::sqrt(variance + epsilon);
+  for (int64_t c = 0; c < channels; ++c) to[c] *= inv_std;
+  return inv_std;
+}
+
+template <class T>
+static inline void LayerNormForward(const void* x, int64_t rows,
+                                    int64_t channels, const float* gamma,
+                                    const float* beta, float epsilon, void* y,
+                                    float* scratch) {
+  const T* in = static_cast<const T*>(x);
+  T* out = static_cast<T*>(y);
+  for (int64_t row = 0; row < rows; ++row, in += channels, out += channels) {
+    NormalizeRow(in, channels, epsilon, scratch);
+    for (int64_t c = 0; c < channels; ++c) {
+      FromFloat(scratch[c] * gamma[c] + beta[c], &out[c]);
+    }
+  }
+}
+
+template <class T>
+static inline void LayerNormBackward(const void* x, int64_t rows,
+                                     int64_t channels, const float* gamma,
+                                     float epsilon, const void* dy, void* dx,
+                                     float* dgamma, float* dbeta,
+                                     float* scratch) {
+  const T* in = static_cast<const T*>(x);
+  const T* gradient = static_cast<const T*>(dy);
+  T* out = static_cast<T*>(dx);
+  float* x_norm = scratch;
+  float* g = scratch + channels;
+  const float count = static_cast<float>(channels);
+  for (int64_t row = 0; row < rows;
+       ++row, in += channels, gradient += channels, out += channels) {
+    const float inv_std = NormalizeRow(in, channels, epsilon, x_norm);
+    for (int64_t c = 0; c < channels; ++c) {
+      g[c] = ToFloat(gradient[c]);
+      dbeta[c] += g[c];
+      dgamma[c] += g[c] * x_norm[c];
+      g[c] *= gamma[c];
+    }
+    const float mean = SumOf(channels, [&](int64_t c) { return g[c]; }) / count;
+    const float slope =
+        SumOf(channels, [&](int64_t c) { return g[c] * x_norm[c]; }) / count;
+    for (int64_t c = 0; c < channels; ++c) {
+      FromFloat(inv_std * (g[c] - mean - x_norm[c] * slope), &out[c]);
+    }
+  }
+}
+
+static inline const LayerNormKernels& LayerNormTable() {
+  static const LayerNormKernels kernels = {
+      {LayerNormForward<float>, LayerNormForward<BF16>, LayerNormForward<F16>},
+      {LayerNormBackward<float>, LayerNormBackward<BF16>,
+       LayerNormBackward<F16>}};
+  return kernels;
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_KERNELS_H_

@@ -1,0 +1,60 @@
+#include "cc/codec/masks/bitmask.h"
+
+#include <algorithm>
+
+#include "cc/codec/masks/bitmask_kernels.h"
+#include "cc/codec/common/isa.h"
+
+namespace comptrain {
+namespace {
+
+const BitmaskKernels& BestKernels() {
+  return *ForIsa(Isa::kBest, BitmaskKernelsScalar, BitmaskKernelsAvx2,
+                 BitmaskKernelsAvx512)();
+}
+
+// Elements in a unit of parallel work: a multiple of 8, so that no two units
+// share a byte of the mask.
+constexpr int64_t kUnit = 4096;
+
+void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
+  if (n <= 0) return;
+  const int64_t units = (n + kUnit - 1) / kUnit;
+  parallel(units, kUnit / 2, [&](int64_t begin, int64_t end) {
+    body(begin * kUnit, std::min(n, end * kUnit));
+  });
+}
+
+}  // namespace
+
+const BitmaskKernels* BitmaskKernelsScalar() {
+  static const BitmaskKernels kernels = {
+      {PackScalar<float>, PackScalar<BF16>, PackScalar<F16>},
+      {GradientScalar<float>, GradientScalar<BF16>, GradientScalar<F16>}};
+  return &kernels;
+}
+
+void BitmaskPack(const void* x, DType dtype, int64_t n, float lower,
+                 float upper, uint8_t* bits, const ParallelFor& parallel) {
+  const auto pack = BestKernels().pack[static_cast<int>(dtype)];
+  const auto* in = static_cast<const uint8_t*>(x);
+  const int64_t item_bytes = ItemBytes(dtype);
+  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
+    pack(in + begin * item_bytes, end - begin, lower, upper, bits + begin / 8);
+  });
+}
+
+void BitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
+                     float off, const void* dy, void* dx,
+                     const ParallelFor& parallel) {
+  const auto gradient = BestKernels().gradient[static_cast<int>(dtype)];
+  const auto* in = static_cast<const uint8_t*>(dy);
+  auto* out = static_cast<uint8_t*>(dx);
+  const int64_t item_bytes = ItemBytes(dtype);
+  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
+    gradient(bits + begin / 8, end - begin, on, off, in + begin * item_bytes,
+             out + begin * item_bytes);
+  });
+}
+
+}  // namespace comptrain

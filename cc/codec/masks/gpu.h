@@ -1,0 +1,32 @@
+// Masks and pooling on a GPU: what bitmask.h and pool.h do on a CPU.
+//
+// Every call is asynchronous on cuda_stream, allocates nothing, and returns an
+// error of the CUDA runtime as Status::Invalid. All pointers are to device
+// memory, aligned to their elements.
+#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_GPU_H_
+#define TF_COMPTRAIN_CC_CODEC_MASKS_GPU_H_
+
+#include <cstdint>
+
+#include "cc/codec/common/dtype.h"
+#include "cc/codec/common/gpu.h"
+#include "cc/codec/common/status.h"
+#include "cc/codec/masks/pool.h"
+
+namespace comptrain {
+
+Status GpuBitmaskPack(const void* x, DType dtype, int64_t n, float lower,
+                      float upper, uint8_t* bits, CUstream_st* cuda_stream);
+Status GpuBitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
+                          float off, const void* dy, void* dx,
+                          CUstream_st* cuda_stream);
+
+Status GpuMaxPoolIndex(const void* x, DType dtype, const PoolShape& shape,
+                       void* y, uint8_t* index, CUstream_st* cuda_stream);
+Status GpuMaxPoolGradient(const uint8_t* index, DType dtype,
+                          const PoolShape& shape, const void* dy, void* dx,
+                          CUstream_st* cuda_stream);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_GPU_H_

@@ -1,0 +1,171 @@
+// Internal: tiles of plane as a warp has them, a thread a lane. For CUDA
+// sources.
+#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
+#define TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cc/codec/common/bits.h"
+#include "cc/codec/common/warp.h"
+#include "cc/codec/plane/lane.h"
+#include "cc/codec/plane/layout.h"
+#include "cc/codec/stream/check_params.h"
+#include "cc/codec/stream/gpu_kernels.h"
+
+namespace comptrain {
+namespace plane {
+
+constexpr char kOnGpu[] = "plane on a GPU";
+
+// Geometry::Place, which is host code.
+struct TensorView {
+  int64_t n, row, groups, tiles;
+  bool flat;
+
+  __device__ int64_t Offset(int64_t tile) const {
+    return tile / groups * kPixels * row + tile % groups * kLanes;
+  }
+  __device__ int Valid(int64_t tile) const {
+    const int64_t left =
+        flat ? n - Offset(tile) : (n / row - tile / groups * kPixels) * kLanes;
+    return left < kTileValues ? static_cast<int>(left) : kTileValues;
+  }
+};
+
+// The 32 pixels of one lane, as they are packed.
+struct LaneCodes {
+  uint32_t u[kPixels];
+
+  // width words of a dense lane.
+  __device__ void WriteDense(int width, uint32_t* out) const {
+    uint32_t word = 0;
+    int filled = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      word |= u[t] << filled;
+      filled += width;
+      if (filled >= 32) {
+        *out++ = word;
+        filled -= 32;
+        word = u[t] >> (width - filled);
+      }
+    }
+  }
+  // Reads two words more.
+  __device__ void ReadDense(int width, const uint32_t* in) {
+    const uint32_t mask = (1u << width) - 1;
+    uint32_t low = *in++, high = *in++;
+    int at = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      u[t] = __funnelshift_r(low, high, at) & mask;
+      at += width;
+      if (at >= 32) {
+        at -= 32;
+        low = high;
+        high = *in++;
+      }
+    }
+  }
+
+  // The values of a sparse lane from bit `at` on of zeroed words, which it
+  // shares with its neighbours.
+  __device__ void WriteSparse(const LaneFormat& f, int at,
+                              uint32_t* words) const {
+    uint32_t word = 0;
+    int filled = at & 31;
+    words += at >> 5;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      if ((f.map >> t & 1) == 0) continue;
+      word |= (u[t] - 1) << filled;
+      filled += f.width;
+      if (filled >= 32) {
+        atomicOr(words++, word);
+        filled -= 32;
+        word = (u[t] - 1) >> (f.width - filled);
+      }
+    }
+    if (word != 0) atomicOr(words, word);
+  }
+  // Reads a word more.
+  __device__ void ReadSparse(const LaneFormat& f, int at,
+                             const uint32_t* words) {
+    const uint32_t mask = (1u << f.width) - 1;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      u[t] = 0;
+      if ((f.map >> t & 1) == 0) continue;
+      const uint32_t* two = words + (at >> 5);
+      u[t] = (__funnelshift_r(two[0], two[1], at & 31) & mask) + 1;
+      at += f.width;
+    }
+  }
+};
+
+// Where the parts of a tile's words lie; alike in all lanes but `dense`,
+// `sparse` and `map`, which are this lane's: first word, first bit, word.
+struct TileLayout {
+  int words = 0, map = 0, dense = 0, sparse = 0, sparse_words = 0,
+      first_sparse = 0;
+};
+
+static __device__ inline TileLayout LayOut(const LaneFormat& f, bool wide,
+                                           int lane) {
+  TileLayout at;
+  const int header = wide ? kWideHeaderWords : kNarrowHeaderWords;
+  const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
+  const int maps = __popc(sparse);
+  // Sums over the lanes before, of two at once: words of dense lanes, at most
+  // 512, and bits of sparse ones, at most 2^14.
+  const uint32_t mine = f.sparse ? f.value_bits() : f.width << 16;
+  uint32_t sums = mine;
+  for (int d = 1; d < kLanes; d *= 2) {
+    const uint32_t below = __shfl_up_sync(kAllLanes, sums, d);
+    if (lane >= d) sums += below;
+  }
+  const uint32_t totals = __shfl_sync(kAllLanes, sums, kLanes - 1);
+  sums -= mine;
+  const int dense_words = totals >> 16;
+  at.sparse_words = ((totals & 0xffff) + 31) / 32;
+  at.map = header + __popc(sparse & BitsBelow(lane));
+  at.dense = header + maps + (sums >> 16);
+  at.first_sparse = header + maps + dense_words;
+  at.sparse = 32 * at.first_sparse + (sums & 0xffff);
+  at.words = dense_words + maps == 0 ? 0 : at.first_sparse + at.sparse_words;
+  return at;
+}
+
+// Words of the range's tiles before this one.
+static __device__ inline int WordsBefore(const uint16_t* entries, int64_t tile,
+                                         int lane) {
+  return gpu::WordsBefore(entries, tile / kRangeTiles * kRangeTiles, tile,
+                          kWordsMask, lane);
+}
+
+static inline int64_t Blocks(const Geometry& g) {
+  return static_cast<int64_t>(gpu::Scratch::Blocks(g.tiles));
+}
+
+static inline Status CheckGeometry(int64_t n, const Geometry& g) {
+  return CheckSize(CodecId::kPlane, n, g.tiles, Sections(g).payload);
+}
+
+static inline TensorView TensorOf(const Geometry& g) {
+  return {g.n, g.row, g.groups, g.tiles, g.flat};
+}
+
+static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
+                                    int64_t channels, uint64_t total_bytes) {
+  StreamHeader h = MakeHeader(CodecId::kPlane, dtype, g.n, channels,
+                              kLog2Pixels, g.tiles, Sections(g), total_bytes);
+  h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
+  return h;
+}
+
+}  // namespace plane
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_

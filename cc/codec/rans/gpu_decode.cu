@@ -1,0 +1,278 @@
+// Decodes chunks of rans on a GPU: a warp a chunk.
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+#include "cc/codec/common/half.h"
+#include "cc/codec/rans/gpu.h"
+#include "cc/codec/rans/gpu_chunk.h"
+#include "cc/codec/stream/quantize.h"
+
+namespace comptrain {
+namespace {
+
+using rans::BuiltIn;
+using rans::CheckGeometry;
+using rans::ChunkHead;
+using rans::ChunkPlace;
+using rans::Column;
+using rans::Geometry;
+using rans::HeaderOf;
+using rans::History;
+using rans::kContexts;
+using rans::kHeadWords;
+using rans::kLanes;
+using rans::kOnGpu;
+using rans::kTokens;
+using rans::LoadTables;
+using rans::RawWords;
+using rans::ReaderTables;
+using rans::TableHead;
+
+// What a decoder makes of a value: its place in the tensor, from a code by
+// kCoding or as it is stored.
+template <class T>
+struct Values {
+  T* out;
+
+  template <Coding kCoding>
+  __device__ void Put(const Quantizer& q, int64_t at, int code,
+                      uint32_t number) const {
+    T value;
+    FromFloat(DequantizeValue<kCoding>(q, code, number), &value);
+    out[at] = value;
+  }
+  __device__ void PutRaw(int64_t at, T value) const { out[at] = value; }
+};
+template <class T>
+struct MaskedGradient {
+  const T* dy;
+  T* dx;
+
+  template <Coding>
+  __device__ void Put(const Quantizer&, int64_t at, int code, uint32_t) const {
+    dx[at] = code != 0 ? dy[at] : T();
+  }
+  __device__ void PutRaw(int64_t at, T value) const {
+    dx[at] = CountsAsZero(ToFloat(value)) ? T() : dy[at];
+  }
+};
+
+struct Stream {
+  const uint8_t* bytes;
+  uint64_t n_bytes;
+  // All but flags, step, inv and the offset of the payload, which the stream
+  // says, and that of a stream with built-in frequencies in its place.
+  StreamHeader expected;
+  bool any_codec;
+};
+
+// How a block reads a stream: codes of how many rows its warps hold on to. Most
+// images are narrow, and the fewer rows, the more warps fit on a
+// multiprocessor.
+struct ReaderShape {
+  int rows, warps;
+};
+// Bytes of a warp's History; its sizes go back twice as far as its codes.
+__host__ __device__ constexpr int SizeRows(int code_rows) {
+  return code_rows < rans::kMaxPixels / 2 ? 2 * code_rows : rans::kMaxPixels;
+}
+__host__ __device__ constexpr int HistoryBytes(int code_rows) {
+  return kLanes * (2 * code_rows + SizeRows(code_rows));
+}
+constexpr ReaderShape kReaderShapes[] = {{32, 4}, {64, 4}, {128, 2}, {512, 1}};
+
+struct OpenedStream {
+  Quantizer quantizer;
+  int stride, shift;
+  int table;
+  uint64_t payload, payload_words;
+};
+
+// Whether header and table are as the host expects them; frequencies are left.
+__device__ bool OpenRans(const Stream& s, OpenedStream* o) {
+  const StreamHeader& e = s.expected;
+  const auto& h = *reinterpret_cast<const StreamHeader*>(s.bytes);
+  const bool header_is_right = gpu::OpenHeader(h, e, &o->quantizer);
+  if (s.n_bytes < e.payload_offset) return false;
+  TableHead table;
+  memcpy(&table, s.bytes + e.table_offset, sizeof table);
+  o->stride = static_cast<int>(table.stride);
+  o->shift = table.shift;
+  o->table = table.table;
+  o->payload = e.payload_offset +
+               (table.table == rans::kCountedTable ? rans::kFrequencyBytes : 0);
+  const bool right =
+      header_is_right && h.payload_offset == o->payload &&
+      table.table <= rans::kCountedTable && table.shift <= rans::kMaxShift &&
+      table.stride >> e.log2_pixels == 0 && o->payload <= s.n_bytes &&
+      (s.n_bytes - o->payload) % 4 == 0;
+  if (right) o->payload_words = (s.n_bytes - o->payload) / 4;
+  return right;
+}
+
+template <Coding kCoding, class Sink>
+__device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
+                          const ChunkPlace& place, const OpenedStream& o,
+                          const ReaderTables& tables, const uint32_t* words,
+                          int n_words, const History& history,
+                          const Sink& sink) {
+  const auto* head = reinterpret_cast<const ChunkHead*>(words);
+  // Of the lane whose state this thread has.
+  const int lane = rans::LaneOfState(threadIdx.x % kWarpLanes);
+  const Column column = geometry.ColumnOf(place, lane);
+  return rans::ReadChunk(
+      tables, o.stride, o.shift, *head,
+      reinterpret_cast<const uint16_t*>(words + kHeadWords),
+      2 * (n_words - kHeadWords), place.rows, history, [&](int t, int code) {
+        if (t >= column.rows) return;
+        sink.template Put<kCoding>(
+            q, column.first + t * geometry.row, code,
+            q.counter + static_cast<uint32_t>(t * kLanes + lane));
+      });
+}
+
+// A warp a chunk, the shape's warps a block. Streams whose stride asks for
+// another shape are left to that one's launch.
+template <class T, class Sink>
+__global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
+                             int shape_rows, int fewer_rows, Sink sink,
+                             uint32_t* damaged) {
+  if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kRans)) return;
+  OpenedStream o;
+  bool good = OpenRans(s, &o);
+  if (!good) o.stride = o.shift = 0;
+  if (o.stride >= shape_rows || o.stride < fewer_rows) return;
+
+  auto* tables = reinterpret_cast<ReaderTables*>(gpu::SharedMemory());
+  LoadTables(o.shift, &tables->lane);
+  if (good) {
+    const auto* counted = reinterpret_cast<const uint16_t*>(
+        s.bytes + s.expected.table_offset + sizeof(TableHead));
+    const uint16_t* freq =
+        o.table == rans::kCountedTable ? counted : built_in.freq[o.table];
+    bool right = true;
+    for (int c = threadIdx.x; c < kContexts; c += blockDim.x) {
+      right &= tables->search.Fill(c, freq + c * kTokens);
+    }
+    good = __syncthreads_and(right);
+  }
+  const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes;
+  const int64_t chunk =
+      static_cast<int64_t>(blockIdx.x) * (blockDim.x / kWarpLanes) + warp;
+  if (chunk >= geometry.chunks) return;
+  const ChunkPlace place = geometry.Place(chunk);
+  const Column column = geometry.ColumnOf(place, lane);
+  const uint32_t raw_words = RawWords<T>(place);
+
+  if (good) {
+    const auto* starts = reinterpret_cast<const uint32_t*>(
+        s.bytes + s.expected.directory_offset);
+    const auto* payload =
+        reinterpret_cast<const uint32_t*>(s.bytes + o.payload);
+    const uint64_t start = starts[chunk];
+    const uint64_t stop =
+        chunk + 1 == geometry.chunks ? o.payload_words : starts[chunk + 1];
+    good = start <= stop && stop <= o.payload_words &&
+           (chunk > 0 || start == 0) && stop - start <= raw_words;
+    const int n_words = static_cast<int>(stop - start);
+    if (good && n_words == static_cast<int>(raw_words)) {
+      const T* raw = reinterpret_cast<const T*>(payload + start);
+      for (int t = 0; t < column.rows; ++t) {
+        sink.PutRaw(column.first + t * geometry.row,
+                    raw[column.raw + t * geometry.unit]);
+      }
+      return;
+    }
+    if (good && n_words > 0) {
+      auto* codes =
+          reinterpret_cast<uint16_t*>(reinterpret_cast<uint8_t*>(tables + 1) +
+                                      warp * HistoryBytes(shape_rows));
+      const History history = {
+          codes, reinterpret_cast<uint8_t*>(codes + shape_rows * kLanes),
+          shape_rows, SizeRows(shape_rows)};
+      Quantizer q = o.quantizer;
+      q.counter = static_cast<uint32_t>(place.first);
+      const uint32_t* words = payload + start;
+      good = n_words >= kHeadWords;
+      if (good && q.coding == Coding::kMidRise) {
+        good = ReadCoded<Coding::kMidRise>(q, geometry, place, o, *tables,
+                                           words, n_words, history, sink);
+      } else if (good && q.coding == Coding::kDither) {
+        good = ReadCoded<Coding::kDither>(q, geometry, place, o, *tables, words,
+                                          n_words, history, sink);
+      } else if (good) {
+        good = ReadCoded<Coding::kPlain>(q, geometry, place, o, *tables, words,
+                                         n_words, history, sink);
+      }
+      if (good) return;
+    }
+  }
+  if (!good && lane == 0) *damaged = 1;
+  for (int t = 0; t < column.rows; ++t) {
+    sink.PutRaw(column.first + t * geometry.row, T());
+  }
+}
+
+// --- Host --------------------------------------------------------------------
+
+// Decodes with make_sink(T()), a function from the storage type to a sink.
+template <class MakeSink>
+Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
+              const MakeSink& make_sink) {
+  Status checked = CheckTensor(CodecId::kRans, from.n, from.channels,
+                               from.dtype, Isa::kScalar);
+  if (!checked.ok()) return checked;
+  const Geometry g(from.n, from.channels);
+  checked = CheckGeometry(from.n, g);
+  if (!checked.ok()) return checked;
+  checked =
+      gpu::CheckStreamBytes(kOnGpu, from, rans::Sections(g, false).payload);
+  if (!checked.ok() || from.n == 0) return checked;
+  const Stream view = {
+      static_cast<const uint8_t*>(from.stream_dev), from.bytes,
+      HeaderOf(from.dtype, g, from.channels, false, from.bytes),
+      from.any_codec};
+  WithStorageType(from.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto sink = make_sink(type);
+    int fewer_rows = 0;
+    for (const ReaderShape& shape : kReaderShapes) {
+      if (!checked.ok() || fewer_rows >> g.log2_pixels != 0) break;
+      checked = gpu::Launch(
+          kOnGpu, "decoding", DecodeChunks<T, decltype(make_sink(type))>,
+          CeilDiv(g.chunks, shape.warps), shape.warps * kWarpLanes,
+          sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
+          cuda_stream, view, g, BuiltIn(), shape.rows, fewer_rows, sink,
+          from.damaged_dev);
+      fewer_rows = shape.rows;
+    }
+  });
+  return checked;
+}
+
+Status DecodeValues(const GpuEncoded& from, void* out_dev,
+                    CUstream_st* cuda_stream) {
+  return Decode(from, cuda_stream, [&](auto type) {
+    using T = decltype(type);
+    return Values<T>{static_cast<T*>(out_dev)};
+  });
+}
+
+Status DecodeMaskGradient(const GpuEncoded& from, const void* dy_dev,
+                          void* dx_dev, CUstream_st* cuda_stream) {
+  return Decode(from, cuda_stream, [&](auto type) {
+    using T = decltype(type);
+    return MaskedGradient<T>{static_cast<const T*>(dy_dev),
+                             static_cast<T*>(dx_dev)};
+  });
+}
+
+}  // namespace
+
+const GpuDecoder& GpuRansDecoder() {
+  static const GpuDecoder decoder = {DecodeValues, DecodeMaskGradient};
+  return decoder;
+}
+
+}  // namespace comptrain

@@ -1,0 +1,324 @@
+// rans' chunk kernels in plain C++: the definition of the format.
+#include <algorithm>
+#include <cmath>
+
+#include "cc/codec/common/half.h"
+#include "cc/codec/stream/quantize.h"
+#include "cc/codec/rans/chunk.h"
+#include "cc/codec/rans/code.h"
+#include "cc/codec/rans/rows.h"
+#include "cc/codec/stream/select_kernel.h"
+
+namespace comptrain {
+namespace rans {
+namespace {
+
+uint16_t MedianOf(const uint16_t* q, const RowPlaces& at, int lane) {
+  return Median(q[at.left + lane], q[at.above + lane], q[at.above_left + lane]);
+}
+
+uint16_t Predict(const Lane& how, const uint16_t* q, const RowPlaces& at,
+                 int lane) {
+  return how.Predict(q[at.left + lane], q[at.above + lane],
+                     MedianOf(q, at, lane));
+}
+
+// median: MedianOf the lane.
+int ContextOf(const uint16_t* c, const RowPlaces& at, int lane, bool negative,
+              uint16_t median, int shift) {
+  const int m = NeighbourSum(c[at.left + lane], c[at.left2 + lane],
+                             c[at.above + lane], c[at.above2 + lane]);
+  if (negative) return kByteTables.context[m];
+  return kByteTables.size[m] + kByteTables.median[MedianLevel(median, shift)];
+}
+
+struct Token {
+  int token;
+  int bits;
+  uint32_t raw;
+};
+
+Token TokenOf(uint16_t u, int shift) {
+  const uint32_t v = static_cast<uint32_t>(u) >> shift;
+  if (v >= kEscapeFrom) return {kEscape, kEscapeBits, u};
+  const int k = kByteTables.token[std::min<uint32_t>(v, 127)];
+  return {k, kTokenBits[k] + shift,
+          u - (static_cast<uint32_t>(kTokenBase[k]) << shift)};
+}
+
+// Whatever makes the sizes of what is coded the smallest, in sum.
+void ChoosePredictors(const Model& model, int rows, const uint16_t* q,
+                      ChunkHead* head) {
+  int plain[kLanes] = {}, average[kLanes] = {}, median[kLanes] = {};
+  for (int t = kFirstSampleRow; t < rows; t += kSampleRows) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    for (int l = 0; l < kLanes; ++l) {
+      const auto size = [&](uint16_t p) {
+        return Neighbour(Fold(q[at.here + l], p, head->negative >> l & 1),
+                         model.shift);
+      };
+      plain[l] += size(kCodeBias);
+      average[l] += size(Average(q[at.left + l], q[at.above + l]));
+      median[l] += size(MedianOf(q, at, l));
+    }
+  }
+  head->average = head->median = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    if (std::min(average[l], median[l]) >= plain[l]) continue;
+    (median[l] < average[l] ? head->median : head->average) |= 1u << l;
+  }
+}
+
+// Lane l of a row.
+float LoadLane(const uint8_t* row, const Pitch& pitch, DType dtype, int l) {
+  return LoadFloat(row + pitch.piece[l / 8], dtype, l % 8);
+}
+
+// For blocks whose sums are not finite in f32.
+ChunkSums PlainSums(DType dtype, const uint8_t* x, const Pitch& pitch,
+                    int rows) {
+  ChunkSums sums;
+  for (int t = 0; t < rows; ++t) {
+    const uint8_t* row = x + t * pitch.row;
+    for (int l = 0; l < kLanes; ++l) {
+      const float v = LoadLane(row, pitch, dtype, l);
+      if (!std::isfinite(v)) continue;
+      sums.nonzero += !CountsAsZero(v);
+      sums.sum += v;
+      sums.sum_sq += static_cast<double>(v) * v;
+    }
+  }
+  return sums;
+}
+
+void SumBlock(DType dtype, const uint8_t* x, const Pitch& pitch, int rows,
+              ChunkSums* total) {
+  float sum[kLanes] = {}, sum_sq[kLanes] = {};
+  int64_t nonzero = 0;
+  for (int t = 0; t < rows; ++t) {
+    for (int l = 0; l < kLanes; ++l) {
+      const float v = LoadLane(x + t * pitch.row, pitch, dtype, l);
+      nonzero += !CountsAsZero(v);
+      sum[l] += v;
+      sum_sq[l] += v * v;
+    }
+  }
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) {
+      sum[l] += sum[l + half];
+      sum_sq[l] += sum_sq[l + half];
+    }
+  }
+  AddBlock({nonzero, sum[0], sum_sq[0]}, dtype, x, pitch, rows, total);
+}
+
+void ClearPadding(ChunkWork* work) {
+  for (int i = 0; i < kPadRows * kLanes; ++i) {
+    work->q[i] = kCodeBias;
+    work->u[i] = work->c[i] = 0;
+  }
+}
+
+// From q to u, c and index. False when a code is too large for the escape.
+bool Transform(const Model& model, const ChunkHead& head, int rows,
+               ChunkWork* work) {
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    for (int l = 0; l < kLanes; ++l) {
+      const Lane how(head, l);
+      const uint16_t u = Fold(work->q[at.here + l],
+                              Predict(how, work->q, at, l), how.negative);
+      if (u >> kEscapeBits != 0) return false;
+      work->u[at.here + l] = u;
+      work->c[at.here + l] = Neighbour(u, model.shift);
+      const int context = ContextOf(work->c, at, l, how.negative,
+                                    MedianOf(work->q, at, l), model.shift);
+      work->index[at.here + l] = static_cast<uint16_t>(
+          context * kTokens + TokenOf(u, model.shift).token);
+    }
+  }
+  return true;
+}
+
+template <Coding kCoding>
+ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
+                  const Pitch& pitch, int rows, ChunkWork* work,
+                  ChunkHead* head, ChunkSums* sums) {
+  const uint8_t* from = static_cast<const uint8_t*>(x);
+  *sums = ChunkSums();
+  for (int t = 0; t < rows; t += kSumRows) {
+    SumBlock(quant.dtype, from + t * pitch.row, pitch,
+             std::min(kSumRows, rows - t), sums);
+  }
+  ClearPadding(work);
+  head->negative = 0;
+  bool any = false, check = quant.verify_all, within = true;
+  for (int t = 0; t < rows; ++t) {
+    for (int l = 0; l < kLanes; ++l) {
+      const float v = LoadLane(from + t * pitch.row, pitch, quant.dtype, l);
+      const uint32_t i = quant.counter + static_cast<uint32_t>(t * kLanes + l);
+      int code = 0;
+      if (!QuantizeValue<kCoding>(quant, v, i, &code)) {
+        return ChunkKind::kRaw;
+      }
+      check |= NeedsCheck<kCoding>(code);
+      within &= CodeWithinBound<kCoding>(quant, v, code, i);
+      head->negative |= static_cast<uint32_t>(code < 0) << l;
+      any |= code != 0;
+      work->q[(t + kPadRows) * kLanes + l] =
+          static_cast<uint16_t>(code + kCodeBias);
+    }
+  }
+  if (check && !within) return ChunkKind::kRaw;
+  if (!any) return ChunkKind::kZero;
+  ChoosePredictors(model, rows, work->q, head);
+  return Transform(model, *head, rows, work) ? ChunkKind::kCoded
+                                             : ChunkKind::kRaw;
+}
+
+void EncodeChunks(const Model& model, int rows, EncodeJob* job,
+                  int /*n_jobs*/) {
+  const ChunkWork* const work = job->work;
+  uint32_t* state = job->head->state;
+  std::fill(state, state + kLanes, kStateLow);
+  uint16_t* out = job->work->words;
+  for (int t = rows - 1; t >= 0; --t) {
+    const uint16_t* u = work->u + (t + kPadRows) * kLanes;
+    const uint16_t* index = work->index + (t + kPadRows) * kLanes;
+    for (int i = 0; i < kLanes; ++i) {
+      const Token token = TokenOf(u[LaneOfState(i)], model.shift);
+      if (state[i] >= kStateLow << (16 - token.bits)) {
+        *out++ = static_cast<uint16_t>(state[i]);
+        state[i] >>= 16;
+      }
+      state[i] = state[i] << token.bits | token.raw;
+    }
+    for (int i = 0; i < kLanes; ++i) {
+      const uint32_t packed = model.packed[index[LaneOfState(i)]];
+      const uint32_t f = packed >> 16, start = packed & 0xffff;
+      if (state[i] >= f << (31 - kProbBits)) {
+        *out++ = static_cast<uint16_t>(state[i]);
+        state[i] >>= 16;
+      }
+      state[i] = (state[i] / f << kProbBits) + state[i] % f + start;
+    }
+  }
+  job->n_words = static_cast<int>(out - work->words);
+}
+
+// Takes words off the end, one for each state that fell below the range.
+bool Refill(uint32_t* state, const uint16_t* begin, const uint16_t** end) {
+  int low = 0;
+  for (int i = 0; i < kLanes; ++i) low += state[i] < kStateLow;
+  if (*end - begin < low) return false;
+  *end -= low;
+  const uint16_t* from = *end;
+  for (int i = 0; i < kLanes; ++i) {
+    if (state[i] < kStateLow) state[i] = state[i] << 16 | *from++;
+  }
+  return true;
+}
+
+// One row of codes to be undone, from the states. False: out of words.
+bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
+               const uint16_t* words, const uint16_t** end, uint32_t* state,
+               ChunkWork* work) {
+  int token[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const int lane = LaneOfState(i);
+    const int context = ContextOf(work->c, at, lane, head.negative >> lane & 1,
+                                  MedianOf(work->q, at, lane), model.shift);
+    const uint32_t slot = state[i] & (kProbOne - 1);
+    int k = kTokens - 1;
+    while (model.start[k][context] > slot) --k;
+    token[i] = k;
+    const uint32_t start = model.start[k][context];
+    const uint32_t f = model.start[k + 1][context] - start;
+    state[i] = f * (state[i] >> kProbBits) + slot - start;
+  }
+  if (!Refill(state, words, end)) return false;
+  for (int i = 0; i < kLanes; ++i) {
+    const int k = token[i];
+    const int bits = k == kEscape ? kEscapeBits : kTokenBits[k] + model.shift;
+    const uint32_t raw = state[i] & ((1u << bits) - 1);
+    state[i] >>= bits;
+    const uint16_t u = static_cast<uint16_t>(
+        (static_cast<uint32_t>(kTokenBase[k]) << model.shift) + raw);
+    work->u[at.here + LaneOfState(i)] = u;
+    work->c[at.here + LaneOfState(i)] = Neighbour(u, model.shift);
+  }
+  return Refill(state, words, end);
+}
+
+template <Coding kCoding>
+bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
+                 const DecodeJob& job) {
+  const ChunkHead& head = *job.head;
+  const uint16_t* const words = job.words;
+  ChunkWork* const work = job.work;
+  uint32_t state[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    state[i] = head.state[i];
+    if (state[i] < kStateLow || state[i] >> 31 != 0) return false;
+  }
+  ClearPadding(work);
+  const uint16_t* end = words + job.n_words;
+  for (int t = 0; t < rows; ++t) {
+    const RowPlaces at = PlacesOf(t, model.stride);
+    if (!DecodeRow(model, head, at, words, &end, state, work)) return false;
+    uint8_t* row = static_cast<uint8_t*>(job.out) + t * job.pitch.row;
+    for (int l = 0; l < kLanes; ++l) {
+      const Lane how(head, l);
+      const uint16_t q = Unfold(work->u[at.here + l],
+                                Predict(how, work->q, at, l), how.negative);
+      work->q[at.here + l] = q;
+      if (job.out == nullptr) continue;
+      const int code = static_cast<int>(q) - kCodeBias;
+      const uint32_t i = job.counter + static_cast<uint32_t>(t * kLanes + l);
+      StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype,
+                 row + job.pitch.piece[l / 8], l % 8);
+    }
+  }
+  bool even = end == words || (end == words + 1 && *words == 0);
+  for (int i = 0; i < kLanes; ++i) even &= state[i] == kStateLow;
+  return even;
+}
+
+template <Coding kCoding>
+void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
+                  DecodeJob* jobs, int n_jobs) {
+  for (int i = 0; i < n_jobs; ++i) {
+    jobs[i].ok = DecodeChunk<kCoding>(quant, model, rows, jobs[i]);
+  }
+}
+
+void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
+  for (int t = first; t < last; ++t) {
+    const uint16_t* q = work.q + (t + kPadRows) * kLanes;
+    uint32_t set = 0;
+    for (int l = 0; l < kLanes; ++l) {
+      set |= static_cast<uint32_t>(q[l] != kCodeBias) << l;
+    }
+    *mask++ = set;
+  }
+}
+
+}  // namespace
+
+void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
+              const Pitch& pitch, int rows, ChunkSums* total) {
+  const bool finite = std::isfinite(block.sum) && std::isfinite(block.sum_sq);
+  const ChunkSums sums = finite ? block : PlainSums(dtype, x, pitch, rows);
+  total->nonzero += sums.nonzero;
+  total->sum += sums.sum;
+  total->sum_sq += sums.sum_sq;
+}
+
+ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
+  return SelectCoding(coding, [](auto c) -> ChunkKernels {
+    return {Prepare<c()>, EncodeChunks, DecodeChunks<c()>, MaskRows, false, 1};
+  });
+}
+
+}  // namespace rans
+}  // namespace comptrain

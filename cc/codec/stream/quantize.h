@@ -1,0 +1,99 @@
+// The arithmetic of plane and rans for one value, in plain C++: its
+// definition. docs/codec-format.md explains it.
+//
+// Everything is `static`: sources for wider instruction sets may include this.
+#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_H_
+#define TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_H_
+
+#include <cmath>
+
+#include "cc/codec/common/half.h"
+#include "cc/codec/common/host_device.h"
+#include "cc/codec/stream/quantizer.h"
+
+namespace comptrain {
+
+constexpr int kMinCode = -32768, kMaxCode = 32767;
+
+// Zeros of either sign and f32 subnormals.
+COMPTRAIN_HD static inline bool CountsAsZero(float x) {
+  return (FloatBits(x) & 0x7f800000) == 0;
+}
+
+// Nearest even, for |t| < 2^22: the sum has no bits left below the point.
+COMPTRAIN_HD static inline float RoundToEven(float t) {
+  const float magic = 12582912.0f;
+  return (t + magic) - magic;
+}
+
+// The offset of value number i, in steps: one of 2^16 between -1/2 and 1/2,
+// none of them 0, with a mean of 0.
+COMPTRAIN_HD static inline float DitherOf(uint32_t i) {
+  uint32_t h = i * kDitherMix1;
+  h ^= h >> 15;
+  h *= kDitherMix2;
+  const int32_t top = static_cast<int32_t>(h) >> 16;
+  return (static_cast<float>(top) + 0.5f) * 0x1p-16f;
+}
+
+// False when x has no code; *code is none then. i: number of the value, for
+// dither. Without a branch: a GPU's threads are to stay together.
+template <Coding kCoding>
+COMPTRAIN_HD static inline bool QuantizeValue(const Quantizer& q, float x,
+                                              uint32_t i, int* code) {
+  const float steps = x * q.inv;
+  const bool coded = std::fabs(steps) < 65536.0f;
+  const float t = coded ? steps : 0.0f;
+  int c;
+  if (kCoding == Coding::kMidRise) {
+    c = static_cast<int>(std::fabs(t)) + 1;
+    if (CountsAsZero(x)) c = 0;
+    if (x < 0) c = -c;
+  } else if (kCoding == Coding::kDither) {
+    c = static_cast<int>(RoundToEven(t + DitherOf(i)));
+    if (c >= 0) ++c;
+    if (CountsAsZero(x)) c = 0;
+  } else {
+    c = static_cast<int>(RoundToEven(t));
+  }
+  *code = c < kMinCode ? kMinCode : c > kMaxCode ? kMaxCode : c;
+  return coded;
+}
+
+template <Coding kCoding>
+COMPTRAIN_HD static inline float DequantizeValue(const Quantizer& q, int code,
+                                                 uint32_t i) {
+  if (kCoding == Coding::kDither) {
+    if (code == 0) return 0;
+    const int level = code > 0 ? code - 1 : code;
+    return (static_cast<float>(level) - DitherOf(i)) * q.step;
+  }
+  float level = static_cast<float>(code);
+  if (kCoding == Coding::kMidRise) {
+    level -= code > 0 ? 0.5f : code < 0 ? -0.5f : 0.0f;
+  }
+  return level * q.step;
+}
+
+// Larger codes, and those below SmallestSafe, have to be compared with their
+// values.
+constexpr int kLargestSafe = 255;
+COMPTRAIN_HD static constexpr int SmallestSafe(Coding coding) {
+  return coding == Coding::kDither ? -255 : -256;
+}
+
+template <Coding kCoding>
+COMPTRAIN_HD static inline bool NeedsCheck(int code) {
+  return code > kLargestSafe || code < SmallestSafe(kCoding);
+}
+
+template <Coding kCoding>
+COMPTRAIN_HD static inline bool CodeWithinBound(const Quantizer& q, float x,
+                                                int code, uint32_t i) {
+  const float x_hat = DequantizeValue<kCoding>(q, code, i);
+  return std::fabs(x - x_hat) <= q.eb && std::fabs(x_hat) < q.limit;
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_H_

@@ -1,0 +1,103 @@
+// The 64-byte header every stream starts with. docs/codec-format.md is the
+// specification.
+#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_
+#define TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cc/codec/common/dtype.h"
+
+namespace comptrain {
+
+enum class CodecId : uint8_t { kPlane = 1, kRans = 2, kZvc = 3 };
+
+enum StreamFlags : uint8_t {
+  kMidRise = 1,  // zero code only for exact zeros: the stream carries the mask
+  kDither = 2,   // subtractive dither: error independent of the data; the
+                 // stream carries the mask as well; not with kMidRise
+  kFlat = 4,     // viewed as [., 32]: plane where channels % 32 != 0, rans
+                 // where channels % 8 != 0
+};
+
+// How values become codes.
+enum class Coding : uint8_t {
+  kPlain,    // rounded to the nearest step
+  kMidRise,  // code 0 for zeros alone, the middle of a step for others
+  kDither,   // code 0 for zeros alone, others rounded after a random offset
+};
+
+constexpr uint32_t kStreamMagic = 0x31525443;  // "CTR1", little-endian
+constexpr uint8_t kStreamVersion = 3;
+
+struct StreamHeader {
+  uint32_t magic;
+  uint8_t version;
+  uint8_t codec;  // CodecId
+  uint8_t dtype;  // DType
+  uint8_t flags;  // StreamFlags
+  uint64_t n;     // elements
+  uint32_t channels;
+  uint32_t log2_pixels;  // log2 of pixels in a tile or chunk
+  float step;            // 2 eb (1 - 2^-13)
+  float inv;             // 1 / step
+  uint64_t total_bytes;  // of the whole stream, header included
+  uint32_t n_chunks;
+  uint32_t directory_offset;  // bytes from the start of the stream
+  uint32_t table_offset;
+  uint32_t payload_offset;
+  uint8_t padding[8];  // zero
+};
+static_assert(sizeof(StreamHeader) == 64, "the stream header is 64 bytes");
+static_assert(offsetof(StreamHeader, n) == 8, "packed layout");
+static_assert(offsetof(StreamHeader, step) == 24, "packed layout");
+static_assert(offsetof(StreamHeader, total_bytes) == 32, "packed layout");
+static_assert(offsetof(StreamHeader, payload_offset) == 52, "packed layout");
+
+// Sections begin at multiples of 16 bytes.
+static inline uint64_t AlignSection(uint64_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
+
+// Words that so many values take as they are.
+static inline uint32_t RawWords(int values, DType dtype) {
+  return static_cast<uint32_t>((values * ItemBytes(dtype) + 3) / 4);
+}
+
+// Rows of row_bytes from one place to another, up to `bytes` in all.
+static inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
+                            int64_t to_row, int64_t bytes, int64_t row_bytes) {
+  for (int64_t done = 0; done < bytes; done += row_bytes) {
+    std::memcpy(to, from, std::min(row_bytes, bytes - done));
+    from += from_row;
+    to += to_row;
+  }
+}
+
+// All but flags, step and inv. at: has the offsets of the sections directory,
+// table and payload.
+template <class Sections>
+StreamHeader MakeHeader(CodecId codec, DType dtype, int64_t n, int64_t channels,
+                        int log2_pixels, int64_t chunks, const Sections& at,
+                        uint64_t total_bytes) {
+  StreamHeader h = {};
+  h.magic = kStreamMagic;
+  h.version = kStreamVersion;
+  h.codec = static_cast<uint8_t>(codec);
+  h.dtype = static_cast<uint8_t>(dtype);
+  h.n = static_cast<uint64_t>(n);
+  h.channels = static_cast<uint32_t>(channels);
+  h.log2_pixels = static_cast<uint32_t>(log2_pixels);
+  h.total_bytes = total_bytes;
+  h.n_chunks = static_cast<uint32_t>(chunks);
+  h.directory_offset = static_cast<uint32_t>(at.directory);
+  h.table_offset = static_cast<uint32_t>(at.table);
+  h.payload_offset = static_cast<uint32_t>(at.payload);
+  return h;
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_

@@ -1,0 +1,8 @@
+// libFuzzer target: the decoders of codec plane.
+// tools/build_native.py fuzz runs it.
+#include "cc/codec/testing/fuzz/targets.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  comptrain::fuzz::FuzzPlane(data, size);
+  return 0;
+}

@@ -1,0 +1,71 @@
+// What every kernel here needs: codec status to op status, TensorFlow dtype to
+// codec dtype, the device's worker threads as a ParallelFor, shapes checked.
+#ifndef TF_COMPTRAIN_CC_KERNELS_COMMON_UTIL_H_
+#define TF_COMPTRAIN_CC_KERNELS_COMMON_UTIL_H_
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cc/codec/common/dtype.h"
+#include "cc/codec/common/parallel.h"
+#include "cc/codec/common/status.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/lib/core/threadpool.h"
+#include "tensorflow/core/public/version.h"
+
+namespace comptrain {
+
+inline absl::Status ToAbsl(const Status& s) {
+  return s.ok() ? absl::OkStatus() : absl::InvalidArgumentError(s.message);
+}
+
+inline DType ToDType(tensorflow::DataType t) {
+  switch (t) {
+    case tensorflow::DT_BFLOAT16:
+      return DType::kBF16;
+    case tensorflow::DT_HALF:
+      return DType::kF16;
+    default:
+      return DType::kF32;
+  }
+}
+
+inline ParallelFor WorkerThreads(tensorflow::OpKernelContext* ctx) {
+  auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
+  return [pool](int64_t n, int64_t cost_per_item, const RangeBody& body) {
+    if (n <= 0) return;
+#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION < 18
+    pool->ParallelFor(n, cost_per_item, body);
+#else
+    using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
+    pool->ParallelFor(n, Scheduling::Adaptive(cost_per_item), body);
+#endif
+  };
+}
+
+// Channels are the last dimension; a scalar has one.
+inline int64_t Channels(const tensorflow::TensorShape& shape) {
+  return shape.dims() == 0 ? 1 : shape.dim_size(shape.dims() - 1);
+}
+
+// Whether an argument has the shape that it must have, which `why` explains.
+inline absl::Status CheckShape(absl::string_view name,
+                               const tensorflow::TensorShape& shape,
+                               const tensorflow::TensorShape& wanted,
+                               absl::string_view why) {
+  if (shape == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must have shape ", wanted.DebugString(), ", ", why,
+                   ", got ", shape.DebugString()));
+}
+
+inline const void* Data(const tensorflow::Tensor& t) {
+  return t.tensor_data().data();
+}
+inline void* MutableData(tensorflow::Tensor* t) {
+  return const_cast<char*>(t->tensor_data().data());
+}
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_KERNELS_COMMON_UTIL_H_

@@ -1,0 +1,48 @@
+// CPU kernels of Gelu and GeluGrad. Elsewhere TensorFlow's own operations
+// serve.
+#include "cc/codec/layers/gelu.h"
+#include "cc/kernels/common/register.h"
+#include "cc/kernels/common/util.h"
+
+namespace comptrain {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+class GeluOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
+    Tensor* y = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
+    Gelu(Data(x), ToDType(x.dtype()), x.NumElements(), MutableData(y),
+         WorkerThreads(ctx));
+  }
+};
+
+class GeluGradOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
+    const Tensor& dy = ctx->input(1);
+    OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
+    GeluGradient(Data(x), ToDType(x.dtype()), x.NumElements(), Data(dy),
+                 MutableData(dx), WorkerThreads(ctx));
+  }
+};
+
+COMPTRAIN_REGISTER("Gelu", tensorflow::DEVICE_CPU, GeluOp)
+COMPTRAIN_REGISTER("GeluGrad", tensorflow::DEVICE_CPU, GeluGradOp)
+
+}  // namespace
+}  // namespace comptrain

@@ -1,0 +1,82 @@
+// What Compress reads from its attributes, and asks of its state, on every
+// device.
+#ifndef TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
+#define TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "cc/codec/registry/codec.h"
+#include "cc/codec/stream/bound.h"
+#include "cc/kernels/common/util.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace comptrain {
+
+// The codec named by an attribute; "auto" where the op chooses.
+inline absl::Status ReadCodec(tensorflow::OpKernelConstruction* ctx,
+                              CodecId* codec, bool* is_auto) {
+  std::string name;
+  const absl::Status s = ctx->GetAttr("codec", &name);
+  if (!s.ok()) return s;
+  *is_auto = name == "auto";
+  if (!*is_auto && !CodecFromName(name, codec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec must be the name of a codec, got '", name, "'"));
+  }
+  return absl::OkStatus();
+}
+
+inline absl::Status CheckState(const tensorflow::TensorShape& shape) {
+  return CheckShape("state", shape, tensorflow::TensorShape({kStateFields}),
+                    "zeros or the new_state of an earlier call");
+}
+
+struct CompressAttrs {
+  BoundRule rule;
+  bool mid_rise = false, dither = false;
+  bool is_auto = false;
+  CodecId codec = CodecId::kPlane;
+
+  absl::Status Read(tensorflow::OpKernelConstruction* ctx) {
+    std::string relative_to;
+    absl::Status s = ReadCodec(ctx, &codec, &is_auto);
+    if (s.ok()) s = ctx->GetAttr("relative_bound", &rule.relative_bound);
+    if (s.ok()) s = ctx->GetAttr("relative_to", &relative_to);
+    if (s.ok()) s = ctx->GetAttr("decay", &rule.decay);
+    if (s.ok()) s = ctx->GetAttr("mid_rise", &mid_rise);
+    if (s.ok()) s = ctx->GetAttr("dither", &dither);
+    if (!s.ok()) return s;
+    rule.of_range = relative_to == "range";
+    rule.lossless = !is_auto && IsLossless(codec);
+    if (!(std::isnormal(rule.relative_bound) && rule.relative_bound > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("relative_bound must be a positive normal number, got ",
+                       rule.relative_bound));
+    }
+    if (!(rule.decay >= 0 && rule.decay < 1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("decay must be in [0, 1), got ", rule.decay));
+    }
+    return absl::OkStatus();
+  }
+
+  // All but the bound.
+  EncodeParams Params(const tensorflow::Tensor& x) const {
+    EncodeParams params;
+    params.dtype = ToDType(x.dtype());
+    params.n = x.NumElements();
+    params.channels = params.n == 0 ? 1 : Channels(x.shape());
+    // Pixels from one to the one above it, where there are images.
+    const int rank = x.dims();
+    params.width = rank >= 4 ? x.shape().dim_size(rank - 2) : 0;
+    params.mid_rise = mid_rise;
+    params.dither = dither;
+    return params;
+  }
+};
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_

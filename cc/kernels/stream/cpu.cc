@@ -1,0 +1,132 @@
+// CPU kernels of Compress, Decompress, StreamMaskGrad and Fence: validate,
+// allocate, call cc/codec.
+#include <memory>
+
+#include "cc/codec/registry/choose.h"
+#include "cc/codec/registry/codec.h"
+#include "cc/codec/statistics/tensor_stats.h"
+#include "cc/kernels/stream/attrs.h"
+#include "cc/kernels/common/register.h"
+#include "cc/kernels/common/util.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_util.h"
+
+namespace comptrain {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+class CompressOp : public OpKernel {
+ public:
+  explicit CompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
+    const Tensor& state_tensor = ctx->input(1);
+    OP_REQUIRES_OK(ctx, CheckState(state_tensor.shape()));
+    const float* state = state_tensor.flat<float>().data();
+    EncodeParams params = attrs_.Params(x);
+    const ParallelFor threads = WorkerThreads(ctx);
+    const double range =
+        attrs_.rule.of_range
+            ? ValueRange(Data(x), params.dtype, params.n, threads)
+            : 0;
+    params.eb = attrs_.rule.Bound(state, range, [&] {
+      return SampleSigma(Data(x), params.dtype, params.n);
+    });
+
+    Tensor scratch;
+    const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(
+        attrs_.is_auto ? ChooseCodec(Data(x), params) : attrs_.codec, params);
+    const int64_t scratch_bytes =
+        static_cast<int64_t>(encoder->scratch_bytes());
+    OP_REQUIRES_OK(ctx,
+                   ctx->allocate_temp(tensorflow::DT_UINT8,
+                                      TensorShape({scratch_bytes}), &scratch));
+    OP_REQUIRES_OK(ctx,
+                   ToAbsl(encoder->Encode(
+                       Data(x), static_cast<uint8_t*>(MutableData(&scratch)),
+                       scratch_bytes, threads)));
+
+    Tensor* stream = nullptr;
+    const int64_t stream_bytes = encoder->total_bytes();
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(1, TensorShape({stream_bytes}), &stream));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(encoder->Write(stream->flat<uint8_t>().data(), threads)));
+
+    Tensor* new_state = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(2, TensorShape({kStateFields}), &new_state));
+    attrs_.rule.NextState(state, params, encoder->stats(), range, stream_bytes,
+                          new_state->flat<float>().data());
+    ctx->set_output(0, x);
+  }
+
+ private:
+  CompressAttrs attrs_;
+};
+
+class DecompressOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& stream = ctx->input(0);
+    const Tensor& shape_tensor = ctx->input(1);
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(shape_tensor, &shape));
+    Tensor* x_hat = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
+    OP_REQUIRES_OK(ctx, ToAbsl(DecodeStream(
+                            stream.flat<uint8_t>().data(), stream.NumElements(),
+                            ToDType(x_hat->dtype()), x_hat->NumElements(),
+                            MutableData(x_hat), WorkerThreads(ctx))));
+  }
+};
+
+class StreamMaskGradOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& stream = ctx->input(0);
+    const Tensor& dy = ctx->input(1);
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(ctx, ToAbsl(StreamMaskGradient(
+                            stream.flat<uint8_t>().data(), stream.NumElements(),
+                            ToDType(dy.dtype()), dy.NumElements(), Data(dy),
+                            MutableData(dx), WorkerThreads(ctx))));
+  }
+};
+
+// The executor runs an op once all its inputs are there.
+class FenceOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    for (int i = 0; i < ctx->num_inputs(); ++i)
+      ctx->set_output(i, ctx->input(i));
+  }
+};
+
+COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_CPU, CompressOp)
+COMPTRAIN_REGISTER("Decompress", tensorflow::DEVICE_CPU, DecompressOp)
+COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_CPU, StreamMaskGradOp)
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(tensorflow::DEVICE_CPU),
+                        FenceOp);
+// It reads nothing, so it needs no GPU code.
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(tensorflow::DEVICE_GPU),
+                        FenceOp);
+
+}  // namespace
+}  // namespace comptrain

@@ -1,0 +1,171 @@
+// GPU kernels of Compress, Decompress and StreamMaskGrad: validate, allocate,
+// call cc/codec.
+#include <cstring>
+
+#include "cc/codec/common/sigma.h"
+#include "cc/codec/registry/choose.h"
+#include "cc/codec/registry/gpu.h"
+#include "cc/codec/statistics/gpu.h"
+#include "cc/codec/statistics/items.h"
+#include "cc/kernels/common/gpu.h"
+#include "cc/kernels/common/register.h"
+#include "cc/kernels/stream/attrs.h"
+#include "cc/kernels/stream/gpu_reader.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_util.h"
+
+namespace comptrain {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+class GpuCompressOp : public OpKernel {
+ public:
+  explicit GpuCompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
+    const Tensor& state_tensor = ctx->input(1);
+    OP_REQUIRES_OK(ctx, CheckState(state_tensor.shape()));
+    const float* state = state_tensor.flat<float>().data();
+    EncodeParams params = attrs_.Params(x);
+    CUstream_st* const cuda_stream = CudaStream(ctx);
+    uint32_t* unused_word = nullptr;
+    OP_REQUIRES_OK(ctx, DamageFlag::Get(&unused_word));
+
+    // The scale of the tensor itself: where bounds are relative to its range,
+    // and at the first step. What a codec is chosen by.
+    const bool needs_summary =
+        attrs_.rule.of_range || attrs_.rule.NeedsSigma(state);
+    const SamplePlan plan = attrs_.is_auto ? SamplePlan(params) : SamplePlan();
+    Summary summary;
+    Tensor sample;
+    OP_REQUIRES_OK(
+        ctx, Look(ctx, x, plan, &sample, needs_summary ? &summary : nullptr));
+    const double range = attrs_.rule.of_range && summary.finite > 0
+                             ? static_cast<double>(summary.high) - summary.low
+                             : 0;
+    params.eb = attrs_.rule.Bound(state, range, [&] {
+      return SigmaOf(summary.finite, summary.sum, summary.sum_sq);
+    });
+    const CodecId codec = attrs_.is_auto
+                              ? ChooseBySample(Data(sample), plan, params)
+                              : attrs_.codec;
+
+    Tensor scratch;
+    const GpuEncoder& encoder = GpuEncoderOf(codec);
+    const size_t scratch_bytes = encoder.scratch_bytes(params);
+    OP_REQUIRES_OK(
+        ctx, AllocateScratch(ctx, scratch_bytes + sizeof(GpuTotals), &scratch));
+    auto* const scratch_dev = static_cast<uint8_t*>(MutableData(&scratch));
+    auto* const totals_dev =
+        reinterpret_cast<GpuTotals*>(scratch_dev + scratch_bytes);
+    OP_REQUIRES_OK(ctx, ToAbsl(encoder.measure(params, Data(x), scratch_dev,
+                                               totals_dev, cuda_stream)));
+    Tensor totals_host;
+    OP_REQUIRES_OK(ctx,
+                   ReadBack(ctx, totals_dev, sizeof *totals_dev, &totals_host));
+    GpuTotals totals;
+    std::memcpy(&totals, Data(totals_host), sizeof totals);
+
+    Tensor* out = nullptr;
+    const int64_t stream_bytes = encoder.stream_bytes(params, totals);
+    OP_REQUIRES_OK(ctx,
+                   ctx->allocate_output(1, TensorShape({stream_bytes}), &out));
+    OP_REQUIRES_OK(ctx,
+                   ToAbsl(encoder.write(params, Data(x), scratch_dev, totals,
+                                        MutableData(out), cuda_stream)));
+    Tensor* new_state = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->allocate_output(2, TensorShape({kStateFields}), &new_state));
+    EncodeStats stats;
+    stats.nonzero = static_cast<int64_t>(totals.nonzero);
+    stats.sum = totals.sum;
+    stats.sum_sq = totals.sum_sq;
+    attrs_.rule.NextState(state, params, stats, range, stream_bytes,
+                          new_state->flat<float>().data());
+    ctx->set_output(0, x);
+  }
+
+ private:
+  // Brings to the host, in one copy, a sample where there is to be one, and a
+  // summary where there is room for it.
+  static absl::Status Look(OpKernelContext* ctx, const Tensor& x,
+                           const SamplePlan& plan, Tensor* sample,
+                           Summary* summary) {
+    const DType dtype = ToDType(x.dtype());
+    const size_t sample_bytes = plan.n * ItemBytes(dtype);
+    if (sample_bytes == 0 && summary == nullptr) return absl::OkStatus();
+    Tensor scratch;
+    absl::Status s = AllocateScratch(
+        ctx, sample_bytes + (summary ? GpuSummaryScratchBytes() : 0), &scratch);
+    if (!s.ok()) return s;
+    auto* const at = static_cast<uint8_t*>(MutableData(&scratch));
+    s = ToAbsl(GpuTakeSample(Data(x), dtype, plan, at, CudaStream(ctx)));
+    if (s.ok() && summary) {
+      s = ToAbsl(GpuSummarize(Data(x), dtype, x.NumElements(),
+                              at + sample_bytes, CudaStream(ctx)));
+    }
+    if (s.ok()) {
+      s = ReadBack(ctx, at, sample_bytes + (summary ? sizeof *summary : 0),
+                   sample);
+    }
+    if (s.ok() && summary) {
+      std::memcpy(summary,
+                  static_cast<const uint8_t*>(Data(*sample)) + sample_bytes,
+                  sizeof *summary);
+    }
+    return s;
+  }
+
+  CompressAttrs attrs_;
+};
+
+class GpuDecompressOp : public GpuReaderOp {
+ public:
+  using GpuReaderOp::GpuReaderOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(ctx->input(1), &shape));
+    GpuEncoded from;
+    OP_REQUIRES_OK(ctx, Open(ctx, ctx->expected_output_dtype(0), shape, &from));
+    Tensor* x_hat = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
+    OP_REQUIRES_OK(ctx, ToAbsl(GpuDecode(codec(), from, MutableData(x_hat),
+                                         CudaStream(ctx))));
+  }
+};
+
+class GpuStreamMaskGradOp : public GpuReaderOp {
+ public:
+  using GpuReaderOp::GpuReaderOp;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& dy = ctx->input(1);
+    GpuEncoded from;
+    OP_REQUIRES_OK(ctx, Open(ctx, dy.dtype(), dy.shape(), &from));
+    Tensor* dx = nullptr;
+    OP_REQUIRES_OK(
+        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(GpuMaskGradient(codec(), from, Data(dy), MutableData(dx),
+                                    CudaStream(ctx))));
+  }
+};
+
+COMPTRAIN_REGISTER("Compress", tensorflow::DEVICE_GPU, GpuCompressOp,
+                   .HostMemory("state").HostMemory("new_state"))
+COMPTRAIN_REGISTER("Decompress", tensorflow::DEVICE_GPU, GpuDecompressOp,
+                   .HostMemory("shape").HostMemory("state"))
+COMPTRAIN_REGISTER("StreamMaskGrad", tensorflow::DEVICE_GPU,
+                   GpuStreamMaskGradOp)
+
+}  // namespace
+}  // namespace comptrain

@@ -1,0 +1,35 @@
+// The order in which XLA runs what reads and writes streams.
+#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_FENCE_H_
+#define TF_COMPTRAIN_CC_KERNELS_XLA_FENCE_H_
+
+#include <vector>
+
+#include "cc/kernels/xla/hlo.h"
+
+namespace comptrain {
+namespace hlo {
+
+// The operands again, each no earlier than all of them: XLA neither looks
+// through nor moves what reads them ahead.
+//
+// XLA's GPU compiler keeps to an optimization barrier. Its CPU compiler drops
+// barriers before it fuses operations, and would pack and unpack in one of
+// them, with the whole tensor alive until then; it does not look into custom
+// calls. Operand and result share memory there, so the call moves nothing.
+std::vector<XlaOp> Fence(bool on_cpu, const std::vector<XlaOp>& operands);
+
+// The parts of a stream, to be read no earlier than gate, the incoming
+// gradient, is there: one value of the gradient takes part, without effect, in
+// the bytes. (An operand of a barrier that nothing reads is dropped.)
+std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate);
+
+// The same for a reader of gate too, which is replaced by what it must read:
+// that takes no kernel of its own. On the CPU the gate would be copied where
+// others read it.
+std::vector<XlaOp> GatedWith(bool on_cpu, std::vector<XlaOp> parts,
+                             XlaOp* gate);
+
+}  // namespace hlo
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_FENCE_H_

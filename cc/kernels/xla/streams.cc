@@ -1,0 +1,283 @@
+// What writes and reads a stream of a fixed rate, and waits for it: Compress,
+// Decompress, BatchNormGrad and Fence.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "cc/codec/stream/bound.h"
+#include "cc/kernels/layers/batch_norm_shape.h"
+#include "cc/kernels/stream/attrs.h"
+#include "cc/kernels/xla/fence.h"
+#include "cc/kernels/xla/fixed_rate.h"
+#include "cc/kernels/xla/reduction.h"
+
+namespace comptrain {
+namespace hlo {
+namespace {
+
+// A scalar that bound.h computes with.
+struct Value {
+  XlaOp op;
+
+  explicit Value(XlaOp of) : op(of) {}
+};
+Value operator+(Value a, Value b) { return Value(a.op + b.op); }
+Value operator*(Value a, float b) { return Value(a.op * Scalar(a.op, b)); }
+Value operator/(Value a, float b) { return Value(a.op / Scalar(a.op, b)); }
+XlaOp IsPositive(Value v) { return xla::Gt(v.op, xla::ZerosLike(v.op)); }
+Value Where(XlaOp condition, Value then, Value otherwise) {
+  return Value(xla::Select(condition, then.op, otherwise.op));
+}
+Value AtMost(Value v, Value most) { return Value(xla::Min(v.op, most.op)); }
+Value AtLeast(Value v, Value least) { return Value(xla::Max(v.op, least.op)); }
+Value AtMost(Value v, float most) {
+  return AtMost(v, Value(Scalar(v.op, most)));
+}
+Value AtLeast(Value v, float least) {
+  return AtLeast(v, Value(Scalar(v.op, least)));
+}
+
+// Of a tensor that is sampled for its standard deviation.
+constexpr int64_t kSample = 1 << 16;
+
+// Every stride-th element along the largest dimensions but the last: at most
+// kSample, or one of each channel.
+XlaOp Sample(XlaOp x) {
+  std::vector<int64_t> limits = Dims(x), start(limits.size(), 0),
+                       stride(limits.size(), 1), left = limits;
+  int64_t n = Size(x);
+  while (n > kSample) {
+    int widest = -1;
+    for (int d = 0; d + 1 < static_cast<int>(left.size()); ++d) {
+      if (left[d] > 1 && (widest < 0 || left[d] > left[widest])) widest = d;
+    }
+    if (widest < 0) break;
+    n /= left[widest];
+    stride[widest] *= 2;
+    left[widest] = (limits[widest] + stride[widest] - 1) / stride[widest];
+    n *= left[widest];
+  }
+  return xla::Slice(x, start, limits, stride);
+}
+
+// Of finite values.
+struct SampleStatistics {
+  XlaOp sigma, nonzero_ratio, largest;
+
+  SampleStatistics(bool on_cpu, XlaOp x) {
+    // Of differences from one value, since squares of large ones would cancel.
+    const XlaOp off = x - FirstOf(x);
+    const std::vector<XlaOp> reduced =
+        Reduced(on_cpu, Packing(Dims(x), 8),
+                {{off, kSum},
+                 {Squared(off), kSum},
+                 {F32(xla::Not(IsZero(x))), kSum},
+                 {xla::Abs(x), kLargest}});
+    const XlaOp count = Scalar(x, Size(x));
+    const XlaOp variance = reduced[1] / count - Squared(reduced[0] / count);
+    largest = reduced[3];
+    // Squares of differences above 2^64 are infinite.
+    sigma = xla::Select(xla::IsFinite(variance),
+                        xla::Sqrt(xla::Max(variance, Scalar(x, 0))), largest);
+    nonzero_ratio = reduced[2] / count;
+  }
+};
+
+class CompressXla : public Lowering {
+ public:
+  explicit CompressXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx));
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+    OP_REQUIRES(ctx, !attrs_.rule.lossless,
+                absl::UnimplementedError(
+                    "codec 'zvc' is lossless: its streams have no static size, "
+                    "which XLA needs. Use 'plane', or jit_compile=False."));
+    OP_REQUIRES(
+        ctx, !attrs_.dither,
+        absl::UnimplementedError("dither has no XLA lowering. Use dither="
+                                 "False, or jit_compile=False."));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    const XlaOp x = ctx->Input(0), state = ctx->Input(1);
+    OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 1)));
+    const Packing packing(Dims(x), rate_.bits);
+    if (Size(x) == 0) {
+      ctx->SetOutput(0, x);
+      ctx->SetOutput(
+          1, packing.Joined(packing.Pack(xla::ConvertElementType(x, xla::U8))));
+      ctx->SetOutput(2, state);
+      return;
+    }
+    // XLA's GPU compiler makes one kernel of packing and reductions of one
+    // shape; its CPU compiler makes the folded operand of a reduction a tensor.
+    const Packing fold = on_cpu_ ? Packing(Dims(x), 1) : packing;
+    const XlaOp values = F32(x);
+    const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
+    XlaOp range = Scalar(x, 0);
+    if (attrs_.rule.of_range) {
+      // Of differences from one value, for which the 0 of kLargest stands.
+      const XlaOp off = xla::Select(xla::IsFinite(values),
+                                    values - FiniteOrZero(FirstOf(values)),
+                                    xla::ZerosLike(values));
+      const std::vector<XlaOp> ends =
+          Reduced(on_cpu_, fold, {{off, kLargest}, {xla::Neg(off), kLargest}});
+      range = ends[0] + ends[1];
+    }
+    const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
+    const FixedRate::Encoded encoded =
+        rate_.Encode(values, bound * Scalar(x, kStepOverBound));
+    const std::vector<XlaOp> whole = Reduced(
+        on_cpu_, fold,
+        {{Magnitude(values), kLargest}, {F32(encoded.saturated), kSum}});
+    const XlaOp share = whole[1] / Scalar(x, Size(x));
+    const XlaOp largest =
+        WithoutOutlier(Value(Field(state, kRunningRange)), Value(whole[0])).op;
+    const XlaOp fields[kStateFields] = {
+        Field(state, kBoundSet),
+        bound,
+        Running(Field(state, kRunningSigma), sample.sigma),
+        sample.nonzero_ratio,
+        sample.sigma,
+        Scalar(x, TensorShape(packing.stream_dims()).num_elements()),
+        range,
+        xla::Max(Field(state, kSaturated), share),
+        xla::Max(largest, Running(Field(state, kRunningRange), largest))};
+    std::vector<XlaOp> new_state;
+    for (const XlaOp& field : fields) {
+      new_state.push_back(xla::Reshape(field, {1}));
+    }
+    // Readers of x wait for the stream: the forward pass does not run ahead.
+    std::vector<XlaOp> fenced = packing.Pack(encoded.codes);
+    fenced.push_back(x);
+    fenced = Fence(on_cpu_, fenced);
+    ctx->SetOutput(0, fenced.back());
+    fenced.pop_back();
+    ctx->SetOutput(1, packing.Joined(fenced));
+    ctx->SetOutput(2, xla::ConcatInDim(x.builder(), new_state, 0));
+  }
+
+ private:
+  // Absolute where the state sets one, else relative to sigma or to the range.
+  XlaOp Bound(XlaOp state, XlaOp sigma, XlaOp range,
+              XlaOp sample_largest) const {
+    const XlaOp running = Field(state, kRunningSigma);
+    const XlaOp set = Field(state, kBoundSet);
+    const Value scale =
+        attrs_.rule.of_range
+            ? Value(range)
+            : Where(IsPositive(Value(running)), Value(running), Value(sigma));
+    Value bound = Where(xla::Ne(set, xla::ZerosLike(set)), Value(set),
+                        RelativeBound(scale, attrs_.rule.relative_bound));
+    if (rate_.bits == 8) {
+      bound = BoundOfRange(bound, Value(Field(state, kRunningRange)),
+                           Value(sample_largest), rate_.levels());
+    }
+    return bound.op;
+  }
+
+  XlaOp Running(XlaOp running, XlaOp now) const {
+    return RunningValue(Value(running), Value(now), attrs_.rule.decay).op;
+  }
+
+  FixedRate rate_;
+  CompressAttrs attrs_;
+};
+
+class DecompressXla : public Lowering {
+ public:
+  explicit DecompressXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    TensorShape shape;
+    OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(1, &shape));
+    const auto dims = shape.dim_sizes();
+    const Packing packing(dims, rate_.bits);
+    OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
+    OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
+    const std::vector<XlaOp> parts =
+        Gated(on_cpu_, packing.Parts(ctx->Input(0)), ctx->Input(2));
+    const XlaOp x_hat =
+        rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(3)));
+    ctx->SetOutput(
+        0, xla::Reshape(xla::ConvertElementType(x_hat, ctx->output_xla_type(0)),
+                        dims));
+  }
+
+ private:
+  FixedRate rate_;
+};
+
+class BatchNormGradXla : public Lowering {
+ public:
+  explicit BatchNormGradXla(OpKernelConstruction* ctx) : Lowering(ctx) {
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx));
+  }
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    int64_t channels = 0;
+    OP_REQUIRES_OK(ctx, BatchNormChannelsOf(
+                            [&](int i) { return ShapeOf(ctx, i); }, &channels));
+    OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 5)));
+    XlaOp gate = ctx->Input(1);
+    const std::vector<int64_t> dims = Dims(gate);
+    const Packing packing(dims, rate_.bits);
+    OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
+    const int64_t last = dims.size() - 1;
+    auto by_channel = [&](XlaOp vector) {
+      return xla::BroadcastInDim(vector, dims, {last});
+    };
+    const std::vector<XlaOp> parts =
+        GatedWith(on_cpu_, packing.Parts(ctx->Input(0)), &gate);
+    const XlaOp dy = F32(gate);
+    const XlaOp x_hat =
+        rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(5)));
+    const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
+    const XlaOp x_norm =
+        (x_hat - by_channel(ctx->Input(3))) * by_channel(inv_std);
+    const XlaOp dbeta = SumPixels(dy), dgamma = SumPixels(dy * x_norm);
+    const XlaOp pixels = xla::FullLike(
+        dbeta, static_cast<float>(std::max<int64_t>(1, Size(dy) / channels)));
+    const XlaOp dx =
+        by_channel(gamma * inv_std) * (dy - by_channel(dbeta / pixels) -
+                                       x_norm * by_channel(dgamma / pixels));
+    ctx->SetOutput(0, xla::ConvertElementType(dx, ctx->output_xla_type(0)));
+    ctx->SetOutput(1, dgamma);
+    ctx->SetOutput(2, dbeta);
+  }
+
+ private:
+  static XlaOp SumPixels(XlaOp x) {
+    std::vector<int64_t> all(Dims(x).size() - 1);
+    for (size_t d = 0; d < all.size(); ++d) all[d] = d;
+    return xla::Reduce(x, Scalar(x, 0),
+                       xla::CreateScalarAddComputation(xla::F32, x.builder()),
+                       all);
+  }
+
+  FixedRate rate_;
+};
+
+class FenceXla : public Lowering {
+ public:
+  using Lowering::Lowering;
+
+  void Compile(XlaOpKernelContext* ctx) override {
+    std::vector<XlaOp> values;
+    for (int i = 0; i < ctx->num_inputs(); ++i) values.push_back(ctx->Input(i));
+    values = Fence(on_cpu_, values);
+    for (int i = 0; i < ctx->num_inputs(); ++i) ctx->SetOutput(i, values[i]);
+  }
+};
+
+COMPTRAIN_REGISTER_XLA("Compress", CompressXla)
+COMPTRAIN_REGISTER_XLA("Decompress", DecompressXla)
+COMPTRAIN_REGISTER_XLA("BatchNormGrad", BatchNormGradXla)
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(kCpuCompiler), FenceXla);
+REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(kGpuCompiler), FenceXla);
+
+}  // namespace
+}  // namespace hlo
+}  // namespace comptrain
