@@ -36,7 +36,10 @@ def test_against_the_reference(seed):
     draw = random.Random(seed)
     labels, rebuilt = {}, False
     for tensor in graph.tensors[:6]:
-        offered = ["keep", *(o.label for o in tensor.options if not (rebuilt and o.label.startswith("rebuild")))]
+        offered = [
+            "keep",
+            *(o.label for o in tensor.options if not (rebuilt and o.label.startswith("rebuild"))),
+        ]
         labels[tensor.name] = draw.choice(offered)
         rebuilt = labels[tensor.name].startswith("rebuild")  # a source has to be held
     assert label_state(graph, labels).measure() == pytest.approx(reference(graph, labels))
@@ -69,7 +72,9 @@ def test_slices_divide_a_block():
 def test_offload_by_hand():
     """x0 is copied in seconds 1 to 2.5 and needed at second 10 of 12: back from 8.5 on, nobody waits."""
     simulation = label_state(chain(), {"x0": "offload"}).simulate()
-    copies = {event.queue: (event.start_s, event.end_s) for event in simulation.events if event.kind == "copy"}
+    copies = {
+        event.queue: (event.start_s, event.end_s) for event in simulation.events if event.kind == "copy"
+    }
     assert copies["copy out"] == (1.0, 2.5)
     assert copies["copy in"][1] <= 8.0
     assert simulation.step_s == 12

@@ -25,6 +25,7 @@ Array = np.ndarray
 _ROWS_AT_ONCE = 24
 _TOLERANCE = 1e-7  # of the memory limit
 _TIE = 1e-6  # weight of seconds where memory is minimized
+_FORBIDDEN = 1e4  # times the largest tensor
 _INFEASIBLE = 2  # SciPy's status
 
 
@@ -102,9 +103,16 @@ class Program:
         """
         return self._solve(self._seconds, live_bytes, whole, budget_s, gap)
 
-    def least_memory(self, whole: bool, budget_s: float, gap: float = 1e-3) -> Solution:
-        """The least bytes that have to be live, whatever the time; arguments as in `least_time`."""
-        return self._solve(_TIE * self._seconds / self._plain_s, None, whole, budget_s, gap)
+    def least_memory(self, whole: bool, budget_s: float, copies: bool = True, gap: float = 1e-3) -> Solution:
+        """The least bytes that have to be live, whatever the time; arguments as in `least_time`.
+
+        Args:
+          copies: Whether tensors may be copied; where they may not, the bound is for plans without copies.
+        """
+        cost = _TIE * self._seconds / self._plain_s
+        if not copies:
+            cost[self._copies.column] = _FORBIDDEN
+        return self._solve(cost, None, whole, budget_s, gap)
 
     def _solve(self, cost: Array, limit: float | None, whole: bool, budget_s: float, gap: float) -> Solution:
         deadline = time.monotonic() + budget_s

@@ -266,14 +266,14 @@ class State:
 
     def _computation(self, timeline: Timeline) -> list[Event]:
         """Tasks, and what choices add before and after them."""
-        graph, starts = self.effects.graph, timeline.start_s
+        graph, starts = self.effects.graph, timeline.start_s.tolist()
         durations = self.effects.durations
         events = [
             Event(COMPUTE, graph.tasks[phase // PHASES].name, "task", starts[phase], starts[phase] + seconds)
             for phase, seconds in enumerate(durations.tolist())
             if seconds
         ]
-        clock = starts[:-1].copy()
+        clock = starts[:-1]
         for name, kind, phase, seconds in self._pieces():
             events.append(Event(COMPUTE, name, kind, clock[phase], clock[phase] + seconds))
             clock[phase] += seconds

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain import arguments
-from tf_comptrain.planner.bound import Program
+from tf_comptrain.planner.bound import Program, Solution
 from tf_comptrain.planner.effects import Effects, compile_graph
 from tf_comptrain.planner.plan import Plan, Row
 from tf_comptrain.planner.search import Found, Search
@@ -201,22 +201,33 @@ class _Run:
 
     def _smallest(self) -> Found | None:
         """The smallest plan near the least memory of the program; proves that nothing fits where nothing does."""
-        start = time.monotonic()
-        program = self._the_program()
-        for whole in (False, True):
-            solution = program.least_memory(whole, max(self._budget_s - (time.monotonic() - start), 0.1))
-            if solution.bound > self._state.limit_of_live(self._limit) * (1 + 1e-9):
-                self._raise_bound(np.inf)
+        end = time.monotonic() + self._budget_s
+        program, allowed = self._the_program(), self._state.limit_of_live(self._limit)
+        found: list[Found] = []
+        # What copies hold while they are under way is not in the program: without them it is exact.
+        for whole, copies in ((False, True), (True, True), (True, False)):
+            if copies or self._has_copies():
+                left_s = max(end - time.monotonic(), 0.1)
+                solution = program.least_memory(whole, left_s, copies)
+                if copies and solution.bound > allowed * (1 + 1e-9):
+                    self._raise_bound(np.inf)
+                found += self._near(solution)
+        return min(found, key=lambda plan: (plan.peak_bytes, plan.step_s), default=None)
+
+    def _near(self, solution: Solution) -> list[Found]:
+        """A plan rounded from a solution of least memory, of as little more as it takes."""
         if solution.shares.size == 0:
-            return None
+            return []
         for factor in _LOOSER:
             state = State(self._effects, self._waste)
-            limit = factor * state.with_waste(solution.bound)
-            search = Search(self._effects, state, limit)
+            search = Search(self._effects, state, factor * state.with_waste(solution.bound))
             search.from_shares(solution.shares)
-            if search.greedy():
-                return search.best
-        return None
+            if search.greedy() and search.best is not None:
+                return [search.best]
+        return []
+
+    def _has_copies(self) -> bool:
+        return any(choice.copies is not None for choice in self._effects.choices)
 
     def _left_s(self) -> float:
         return self._budget_s - (time.monotonic() - self._start)

@@ -297,7 +297,10 @@ def _check_segment(segment: Segment, graph: TaskGraph, places: dict[str, int], n
     if segment.slices > 1 and not segment.tasks:
         raise ValueError(f"`tasks of {where}` must be named, since it runs in slices. Received: none.")
     inside = set(segment.tensors)
-    readers = {name for tensor in graph.tensors if tensor.name in inside for name in tensor.readers}
+    made_early = (
+        t for t in graph.tensors if t.name in inside and not graph.tasks[places[t.producer]].backward
+    )
+    readers = {name for tensor in made_early for name in tensor.readers}
     if not any(graph.tasks[places[name]].backward for name in readers):
         raise ValueError(
             f"`tensors of {where}` must have one that the backward pass reads. Received: {sorted(inside)[:3]}."
