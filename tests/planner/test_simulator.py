@@ -100,7 +100,7 @@ def test_memory_counts_what_a_link_has_not_moved():
 
 
 def test_collectives_run_beside_the_computation():
-    """A sum of gradients of 3 s starts when b2 has made its gradient, and the update at the end waits for nothing else."""
+    """A sum of gradients of 3 s starts when b2 has made its gradient; the update waits for nothing else."""
     graph = chain(4, offload=False)
     tasks = (*graph.tasks, Task("sum", True, 3.0, queue="link"), Task("update", True, 0.5))
     weights = (Tensor("dw", 20, "b2", ("sum",)), Tensor("sums", 20, "sum", ("update",)))

@@ -26,6 +26,7 @@ _ROWS_AT_ONCE = 24
 _TOLERANCE = 1e-7  # of the memory limit
 _TIE = 1e-6  # weight of seconds where memory is minimized
 _FORBIDDEN = 1e4  # times the largest tensor
+_COPY_PRICE = 0.02  # seconds per second on the link
 _INFEASIBLE = 2  # SciPy's status
 
 
@@ -91,8 +92,11 @@ class Program:
         self._add_busy_links()
         self._scale = max(float(np.abs(self._span.size).max(initial=0.0)), 1.0)
         self._memory: list[_Row] = []
+        self._link_share = 1.0
 
-    def least_time(self, live_bytes: float, whole: bool, budget_s: float, gap: float = 1e-4) -> Solution:
+    def least_time(
+        self, live_bytes: float, whole: bool, budget_s: float, gap: float = 1e-4, link_share: float = 1.0
+    ) -> Solution:
         """The least seconds of a step whose live bytes stay within a limit.
 
         Args:
@@ -100,8 +104,14 @@ class Program:
           whole: Whether choices are made wholly (branch and bound); else their relaxation is solved.
           budget_s: Seconds after which the best bound so far is returned.
           gap: Relative distance to the bound at which branch and bound stops.
+          link_share: Part of the link's speed that is counted upon. Below 1 the solution leaves room for what whole
+            tensors take beyond the program's flow of bytes, copies have a small price, and its `bound` is none.
         """
-        return self._solve(self._seconds, live_bytes, whole, budget_s, gap)
+        self._link_share = link_share
+        cost = self._seconds.copy()
+        if link_share < 1:
+            cost[self._copies.column] += _COPY_PRICE * self._copies.in_s
+        return self._solve(cost, live_bytes, whole, budget_s, gap)
 
     def least_memory(self, whole: bool, budget_s: float, copies: bool = True, gap: float = 1e-3) -> Solution:
         """The least bytes that have to be live, whatever the time; arguments as in `least_time`.
@@ -188,10 +198,10 @@ class Program:
         fixed = float(self._effects.fixed[row.phase])
         copies = self._copies
         if row.since >= 0:
-            pending, rate = copies.made_in(row.since, row.phase), copies.rate_out
+            pending, rate = copies.made_in(row.since, row.phase), copies.rate_out * self._link_share
             start, end = row.since, row.phase
         elif row.until >= 0:
-            pending, rate = copies.needed_in(row.phase, row.until), copies.rate_in
+            pending, rate = copies.needed_in(row.phase, row.until), copies.rate_in * self._link_share
             start, end = row.phase, row.until
         else:
             return bytes_, fixed
@@ -222,7 +232,7 @@ class Program:
         made = np.cumsum(np.bincount(copies.made, sizes, phases + 1))
         needed = np.cumsum(np.bincount(copies.needed, sizes, phases + 1))
         raw = _Spans(np.arange(len(sizes)), copies.begin, copies.raw_end, sizes)
-        idle = made - copies.rate_out * clock
+        idle = made - self._link_share * copies.rate_out * clock
         since = _last_minimum(idle)
         unmoved = idle - idle[since]
         rest = live - raw.levels(np.ones(len(sizes)), phases)
@@ -230,7 +240,7 @@ class Program:
             (float(rest[t] + unmoved[t]), _Row(int(t), since=int(since[t])))
             for t in _hills(rest + unmoved[:-1], limit)
         ]
-        ahead = needed - copies.rate_in * clock
+        ahead = needed - self._link_share * copies.rate_in * clock
         until = phases - _last_minimum(-ahead[::-1])[::-1]
         early = ahead[until] - ahead
         found += [

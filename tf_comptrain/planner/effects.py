@@ -104,6 +104,27 @@ class Collective(NamedTuple):
     tensors: tuple[int, ...]
 
 
+class Copies(NamedTuple):
+    """Where copies of tensors fit in; arrays [tensors], meaningful where the tensor may be copied.
+
+    Attributes:
+      size: Bytes of the tensor.
+      made: Phase whose beginning makes it ready to be copied out.
+      raw_end: Phase after its last forward reader.
+      restored: Phase that needs it back.
+      kept_end: Phase after its last reader.
+      out_s, in_s: Seconds of the copies.
+    """
+
+    size: NDArray[np.float64]
+    made: NDArray[np.int64]
+    raw_end: NDArray[np.int64]
+    restored: NDArray[np.int64]
+    kept_end: NDArray[np.int64]
+    out_s: NDArray[np.float64]
+    in_s: NDArray[np.float64]
+
+
 class Effects(NamedTuple):
     """A task graph, compiled.
 
@@ -115,6 +136,7 @@ class Effects(NamedTuple):
       fixed: Workspace bytes of each task's RUN phase, by phase.
       durations: Seconds of each task on the compute queue, by phase.
       collectives: Tasks of the link queue.
+      copies: Where copies of tensors fit in.
     """
 
     graph: TaskGraph
@@ -124,6 +146,7 @@ class Effects(NamedTuple):
     fixed: NDArray[np.float64]
     durations: NDArray[np.float64]
     collectives: list[Collective]
+    copies: Copies
 
 
 class _Life(NamedTuple):
@@ -169,7 +192,22 @@ def compile_graph(graph: TaskGraph) -> Effects:
     for place, task in enumerate(graph.tasks):
         fixed[PHASES * place + RUN] = task.workspace_bytes
         durations[PHASES * place + RUN] = 0.0 if task.queue == LINK else task.duration_s
-    return Effects(graph, len(fixed), choices, of_tensor, fixed, durations, _collectives(graph, places))
+    collectives, copies = _collectives(graph, places), _copies(choices, graph)
+    return Effects(graph, len(fixed), choices, of_tensor, fixed, durations, collectives, copies)
+
+
+def _copies(choices: list[Effect], graph: TaskGraph) -> Copies:
+    count = len(graph.tensors)
+    table = np.zeros((count, 7))
+    for number, choice in enumerate(choices[:count]):
+        table[number, 0], table[number, 4] = graph.tensors[number].bytes, choice.end
+    for choice in choices:
+        if choice.copies is not None:
+            raw, restored = choice.spans
+            table[choice.tensors[0], [1, 2, 3, 5, 6]] = (raw[0] + 1, raw[1], restored[0], *choice.copies)
+    size, made, raw_end, restored_at, kept_end, out_s, in_s = table.T
+    made, raw_end, restored_at, kept_end = (c.astype(int) for c in (made, raw_end, restored_at, kept_end))
+    return Copies(size, made, raw_end, restored_at, kept_end, out_s, in_s)
 
 
 def _collectives(graph: TaskGraph, places: dict[str, int]) -> list[Collective]:

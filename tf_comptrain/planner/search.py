@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.effects import KEEP, Effects
-from tf_comptrain.planner.simulator import State
+from tf_comptrain.planner.simulator import CopiedSpans, State
 
 
 class Found(NamedTuple):
@@ -205,7 +205,9 @@ class Search:
                 if not choices[self.state.chosen[number]].is_source:
                     self.state.set(number)
 
-    def _free(self, over: NDArray[np.bool_], copied: list, tried: set[int], at_once: int) -> bool:
+    def _free(
+        self, over: NDArray[np.bool_], copied: CopiedSpans | None, tried: set[int], at_once: int
+    ) -> bool:
         """Makes up to `at_once` choices that free bytes in the phases marked; False where there is none."""
         gains, costs = self._moves.compare(self.state.chosen, over, copied)
         usable = gains > 0
@@ -235,9 +237,10 @@ class Search:
             if choice == old or self._cost(choice) >= self._cost(old):
                 break
             undo = self.state.set(choice)
-            new_s, peak = self.note()
-            if self.state.unserved == 0 and peak <= self.limit_bytes and new_s < step_s:
-                return new_s
+            if self.state.unserved == 0 and self.state.may_fit(self.limit_bytes):
+                new_s, peak = self.note()
+                if peak <= self.limit_bytes and new_s < step_s:
+                    return new_s
             self._set_all(undo)
         return step_s
 
@@ -250,6 +253,7 @@ class _Moves:
         self.seconds = np.array([choice.total_s for choice in choices])
         # Copies run beside the computation; a small price makes them come after what is free.
         self.seconds += [1e-3 * sum(choice.copies or ()) for choice in choices]
+        self._tensor_bytes = effects.copies.size
         spans = np.array([(c, *span) for c, choice in enumerate(choices) for span in choice.spans])
         self._choice, self._start, self._end = (spans[:, k].astype(int) for k in range(3))
         self._bytes = spans[:, 3]
@@ -257,15 +261,18 @@ class _Moves:
         self._of, self._tensor = (np.array(part) for part in zip(*pairs))
         self._sizes = np.array([len(choice.tensors) for choice in choices])
 
-    def compare(self, chosen: list[int], over: NDArray[np.bool_], copied: list) -> tuple[NDArray, NDArray]:
+    def compare(
+        self, chosen: list[int], over: NDArray[np.bool_], copied: CopiedSpans | None
+    ) -> tuple[NDArray, NDArray]:
         """([choices] bytes times phases freed where marked, [choices] seconds added) against the present choices."""
         count = len(self.seconds)
         marked = np.concatenate(([0], np.cumsum(over)))
         weights = self._bytes * (marked[self._end] - marked[self._start])
         held = np.bincount(self._choice, weights, count)
-        for number, start, end, size in copied:
-            held[chosen[number]] += size * float(marked[end] - marked[start])
         now = np.array(chosen)
+        if copied is not None:
+            waiting = self._tensor_bytes[copied.tensor] * (marked[copied.end] - marked[copied.start])
+            held += np.bincount(now[copied.tensor], waiting, count)
         share = 1.0 / self._sizes[now]  # a segment's part of each of its tensors
         held_before = np.bincount(self._of, (held[now] * share)[self._tensor], count)
         seconds_before = np.bincount(self._of, (self.seconds[now] * share)[self._tensor], count)

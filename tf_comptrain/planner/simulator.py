@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from tf_comptrain.planner.effects import PHASES, STORE, Effects, Read
 from tf_comptrain.planner.task_graph import COMPUTE, LINK
-from tf_comptrain.planner.timeline import Job, Timeline, latest_starts, run_jobs
+from tf_comptrain.planner.timeline import Jobs, Timeline, latest_starts, run_jobs
 
-COPY_OUT, COPY_IN = "copy out", "copy in"
+_LINK, _OUT, _IN = range(3)
+_QUEUES = (LINK, "copy out", "copy in")
 
 
 class Waste(NamedTuple):
@@ -63,6 +64,19 @@ class Simulation(NamedTuple):
     time_s: NDArray[np.float64]
     memory_bytes: NDArray[np.float64]
     events: tuple[Event, ...]
+
+
+class CopiedSpans(NamedTuple):
+    """Tensors that are held because a link is not done; arrays of one length.
+
+    Attributes:
+      tensor: Its number.
+      start, end: First phase, and the phase after the last.
+    """
+
+    tensor: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
 
 
 class State:
@@ -143,15 +157,19 @@ class State:
         timeline = self.timeline()
         return timeline.end_s, self.with_waste(float(self._live(timeline).max()))
 
+    def may_fit(self, limit_bytes: float) -> bool:
+        """Whether the peak is within a limit, copies apart: quick to say, and no without them is no with them."""
+        return float(self.live.max()) <= self.limit_of_live(limit_bytes)
+
     def limit_of_live(self, limit_bytes: float) -> float:
         """The bytes that may be live where the peak may be `limit_bytes`."""
         resting = self.effects.graph.resting_bytes
         return (limit_bytes - resting - self.waste.bytes) / self.waste.factor
 
-    def levels(self) -> tuple[NDArray[np.float64], list[tuple[int, int, int, float]]]:
-        """(live bytes in each phase, those of them that are there because a link is not done; see `copied_spans`)."""
+    def levels(self) -> tuple[NDArray[np.float64], CopiedSpans | None]:
+        """(live bytes in each phase, those of them that are there because a link is not done)."""
         if not self._copied and not self.effects.collectives:
-            return self.live, []
+            return self.live, None
         timeline = self.timeline()
         return self._live(timeline), self.copied_spans(timeline)
 
@@ -207,62 +225,60 @@ class State:
         """When everything runs."""
         work = self.effects.durations + np.maximum(self._added, 0.0)
         nominal = np.concatenate(([0.0], np.cumsum(work)))
-        links = self._link_jobs()
-        return run_jobs(nominal, [*links, *self._copy_jobs(nominal, len(links))])
+        return run_jobs(nominal, self._jobs(nominal))
 
-    def _link_jobs(self) -> list[Job]:
-        tasks = self.effects.graph.tasks
-        return [
-            Job(LINK, c.task, c.ready, c.wait, tasks[c.task].duration_s) for c in self.effects.collectives
-        ]
+    def copied_spans(self, timeline: Timeline) -> CopiedSpans:
+        """What is held because a link is not done."""
+        jobs, table, starts = timeline.jobs, self.effects.copies, timeline.start_s[:-1]
+        begun = np.searchsorted(starts, timeline.begin_s, "right") - 1
+        ended = np.searchsorted(starts, timeline.finish_s)
+        out, back = jobs.owner[jobs.queue == _OUT], jobs.owner[jobs.queue == _IN]
+        tensor = [out, back]
+        start = [
+            table.raw_end[out],
+            begun[jobs.queue == _IN],
+        ]  # until it has been copied; from when its copy begins
+        end = [ended[jobs.queue == _OUT], table.restored[back]]
+        for place, collective in enumerate(self.effects.collectives):
+            numbers = np.array(collective.tensors, int)
+            tensor.append(numbers)
+            start.append(table.kept_end[numbers])
+            end.append(np.full(len(numbers), ended[place]))
+        found = CopiedSpans(*map(np.concatenate, (tensor, start, end)))
+        valid = found.start < found.end
+        return CopiedSpans(found.tensor[valid], found.start[valid], found.end[valid])
 
-    def _copy_jobs(self, nominal_s: NDArray[np.float64], first: int) -> list[Job]:
-        """Copies out as soon as a tensor is made, copies in as late as they may begin.
-
-        Args:
-          nominal_s: When each phase begins where nothing waits.
-          first: Index of the first of these jobs among all.
-        """
-        choices = self.effects.choices
-        made = sorted((choices[self.chosen[number]].spans[0][0] + 1, number) for number in self._copied)
-        out: list[Job] = []
-        back: list[tuple[int, int, float, int, int]] = []
-        for ready, number in made:
-            seconds_out, seconds_in = choices[self.chosen[number]].copies or (0.0, 0.0)
-            wait = min([choices[self.chosen[number]].spans[1][0], *(r.start for r in self._reads[number])])
-            back.append((wait, number, seconds_in, first + len(out), ready))
-            out.append(Job(COPY_OUT, number, ready, self.effects.phases + 1, seconds_out))
-        back.sort()
-        starts = latest_starts(nominal_s, [item[0] for item in back], [item[2] for item in back])
-        return out + [
-            Job(COPY_IN, number, max(start, ready), wait, seconds, after)
-            for start, (wait, number, seconds, after, ready) in zip(starts, back)
-        ]
-
-    def copied_spans(self, timeline: Timeline) -> list[tuple[int, int, int, float]]:
-        """(tensor, first phase, phase after the last, bytes) of what is held because a link is not done."""
-        choices, starts = self.effects.choices, timeline.start_s[:-1]
-        begun = (np.searchsorted(starts, [start for start, _ in timeline.spans_s], "right") - 1).tolist()
-        ended = np.searchsorted(starts, [end for _, end in timeline.spans_s]).tolist()
-        spans = []
-        for place, (job, first, end) in enumerate(zip(timeline.jobs, begun, ended)):
-            if job.queue == LINK:
-                for number in self.effects.collectives[place].tensors:
-                    spans.append((number, choices[number].end, end, choices[number].spans[0][2]))
-                continue
-            raw, restored = choices[self.chosen[job.owner]].spans
-            if job.queue == COPY_OUT:  # there until it has been copied
-                spans.append((job.owner, raw[1], end, raw[2]))
-            else:  # there from when its copy begins
-                spans.append((job.owner, first, restored[0], raw[2]))
-        return [span for span in spans if span[1] < span[2]]
+    def _jobs(self, nominal_s: NDArray[np.float64]) -> Jobs:
+        """Collectives; copies out as soon as a tensor is made; copies in as late as they may begin."""
+        table, collectives, tasks = self.effects.copies, self.effects.collectives, self.effects.graph.tasks
+        copied = np.fromiter(self._copied, int, len(self._copied))
+        copied = copied[np.lexsort((copied, table.made[copied]))]
+        places = np.arange(len(copied)) + len(collectives)
+        wait = table.restored[copied]
+        for place, number in enumerate(copied.tolist()):
+            if self._reads[number]:
+                wait[place] = min(wait[place], min(read.start for read in self._reads[number]))
+        order = np.lexsort((copied, wait))
+        back, wait = copied[order], wait[order]
+        ready = np.maximum(latest_starts(nominal_s, wait, table.in_s[back]), table.made[back])
+        never = np.full(len(copied), self.effects.phases + 1)
+        return Jobs(
+            np.repeat((_LINK, _OUT, _IN), (len(collectives), len(copied), len(copied))),
+            np.concatenate(([c.task for c in collectives], copied, back)).astype(int),
+            np.concatenate(([c.ready for c in collectives], table.made[copied], ready)).astype(int),
+            np.concatenate(([c.wait for c in collectives], never, wait)).astype(int),
+            np.concatenate(
+                ([tasks[c.task].duration_s for c in collectives], table.out_s[copied], table.in_s[back])
+            ),
+            np.concatenate((np.full(len(places) + len(collectives), -1), places[order])),
+        )
 
     def _live(self, timeline: Timeline) -> NDArray[np.float64]:
         """Live bytes in each phase."""
-        live = self.live.copy()
-        for _, start, end, size in self.copied_spans(timeline):
-            live[start:end] += size
-        return live
+        spans = self.copied_spans(timeline)
+        sizes, phases = self.effects.copies.size[spans.tensor], self.effects.phases + 1
+        steps = np.bincount(spans.start, sizes, phases) - np.bincount(spans.end, sizes, phases)
+        return self.live + np.cumsum(steps)[:-1]
 
     def _computation(self, timeline: Timeline) -> list[Event]:
         """Tasks, and what choices add before and after them."""
@@ -296,10 +312,11 @@ class State:
         return [piece for piece in pieces if piece[-1]]
 
     def _beside(self, timeline: Timeline) -> list[Event]:
-        tasks, tensors = self.effects.graph.tasks, self.effects.graph.tensors
+        tasks, tensors, jobs = self.effects.graph.tasks, self.effects.graph.tensors, timeline.jobs
+        columns = (jobs.queue, jobs.owner, timeline.begin_s, timeline.finish_s)
         return [
-            Event(job.queue, tasks[job.owner].name, "task", *span)
-            if job.queue == LINK
-            else Event(job.queue, tensors[job.owner].name, "copy", *span)
-            for job, span in zip(timeline.jobs, timeline.spans_s)
+            Event(_QUEUES[queue], tasks[owner].name, "task", start, end)
+            if queue == _LINK
+            else Event(_QUEUES[queue], tensors[owner].name, "copy", start, end)
+            for queue, owner, start, end in zip(*(column.tolist() for column in columns))
         ]

@@ -20,6 +20,7 @@ from tf_comptrain.planner.task_graph import TaskGraph
 METHODS = ("default", "random", "greedy", "mcmc", "mcmc_seeded", "milp")
 _CHAIN_STEPS = 4000  # of one run of the Markov chain
 _ROUNDINGS = 4
+_LINK_SHARES = (0.95, 0.85)
 _LOOSER = (1.0, 1.002, 1.01, 1.03, 1.1, 1.3, 2.0)  # limits tried over the least memory of the relaxation
 
 
@@ -136,11 +137,16 @@ class _Run:
 
     def _all_of_them(self) -> None:
         """Each part begins with what is best so far, and none begins where the gap is small enough."""
-        self._greedy()
+        copies = self._has_copies()
+        if not copies:  # with them each measurement takes long, and the relaxation leads to a plan sooner
+            self._search.greedy()
         shares = self._relaxation()
         if shares.size == 0:
             return
-        self._round(shares)
+        for link_share in _LINK_SHARES if copies else (1.0,):
+            if self._go_on():
+                shares = self._relaxation(link_share) if copies else shares
+                self._round(shares)
         for _ in range(_ROUNDINGS):
             if self._go_on():
                 self._round(shares, self._random)
@@ -168,9 +174,7 @@ class _Run:
 
     def _chain_from_relaxation(self) -> None:
         shares = self._relaxation()
-        if shares.size == 0:
-            return
-        self._round(shares)
+        self._round(self._relaxation(_LINK_SHARES[0]) if self._has_copies() else shares)
         while self._go_on():
             best = self._search.best
             self._search.markov_chain(self._random, _CHAIN_STEPS, best.chosen if best else None)
@@ -183,13 +187,17 @@ class _Run:
         if solution.shares.size:
             self._round(solution.shares)
 
-    def _relaxation(self) -> NDArray[np.float64]:
+    def _relaxation(self, link_share: float = 1.0) -> NDArray[np.float64]:
         limit = self._state.limit_of_live(self._limit)
-        solution = self._the_program().least_time(limit, False, max(self._left_s(), 0.1))
-        self._raise_bound(solution.bound)
+        left_s = max(self._left_s(), 0.1)
+        solution = self._the_program().least_time(limit, False, left_s, link_share=link_share)
+        if link_share == 1.0:
+            self._raise_bound(solution.bound)
         return solution.shares
 
     def _round(self, shares: NDArray[np.float64], random: np.random.Generator | None = None) -> None:
+        if shares.size == 0:
+            return
         self._search.from_shares(shares, random)
         self._search.greedy()
         self._search.improve()

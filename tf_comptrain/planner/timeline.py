@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Numbers = NDArray[np.int64]
+Seconds = NDArray[np.float64]
 
-class Job(NamedTuple):
-    """Work of a queue other than the computation's.
+
+class Jobs(NamedTuple):
+    """Work of queues other than the computation's; arrays of one length.
 
     Attributes:
-      queue: Name of the queue; its jobs run one at a time, in the order in which they are ready.
-      owner: Number of the tensor copied, or of the task.
-      ready: Phase whose beginning makes it ready.
-      wait: Phase that does not begin before the job has ended; the number of phases where none waits.
+      queue: Number of the queue; its jobs run one at a time, in the order in which they are ready.
+      owner: Number of the tensor that is copied, or of the collective.
+      ready: Phase whose beginning makes the job ready.
+      wait: Phase that does not begin before the job has ended; more than the number of phases where none waits.
       seconds: It takes.
       after: Index of the job that has to end first; -1 where there is none.
     """
 
-    queue: str
-    owner: int
-    ready: int
-    wait: int
-    seconds: float
-    after: int = -1
+    queue: Numbers
+    owner: Numbers
+    ready: Numbers
+    wait: Numbers
+    seconds: Seconds
+    after: Numbers
 
 
 class Timeline(NamedTuple):
@@ -35,19 +37,18 @@ class Timeline(NamedTuple):
     Attributes:
       start_s: [phases + 1] when each phase begins; the last element is when the computation ends.
       jobs: As given.
-      spans_s: (start, end) of each job.
+      begin_s, finish_s: Of each job.
       end_s: When all queues are done.
     """
 
-    start_s: NDArray[np.float64]
-    jobs: Sequence[Job]
-    spans_s: list[tuple[float, float]]
+    start_s: Seconds
+    jobs: Jobs
+    begin_s: Seconds
+    finish_s: Seconds
     end_s: float
 
 
-def latest_starts(
-    nominal_s: NDArray[np.float64], waits: Sequence[int], seconds: Sequence[float]
-) -> list[int]:
+def latest_starts(nominal_s: Seconds, waits: Numbers, seconds: Seconds) -> Numbers:
     """The last phases in which copies may begin, one after the other, so that no phase has to wait for its own.
 
     Args:
@@ -55,39 +56,46 @@ def latest_starts(
       waits: Phase that needs each copy, in rising order.
       seconds: Of each copy.
     """
-    latest: list[float] = []
-    free = float("inf")
-    for need, duration in zip(nominal_s[list(waits)][::-1].tolist(), reversed(seconds)):
-        free = min(free, need) - duration
-        latest.append(free)
-    phases = np.searchsorted(nominal_s, latest[::-1], "right") - 1
-    return [min(max(phase, 0), wait - 1) for phase, wait in zip(phases.tolist(), waits)]
+    ends = np.cumsum(seconds)
+    # A copy begins early enough for itself and for all that follow it.
+    slack = np.minimum.accumulate((nominal_s[waits] - ends)[::-1])[::-1]
+    phases = np.searchsorted(nominal_s, slack + ends - seconds, "right") - 1
+    return np.minimum(np.maximum(phases, 0), waits - 1)
 
 
-def run_jobs(nominal_s: NDArray[np.float64], jobs: Sequence[Job]) -> Timeline:
+def run_jobs(nominal_s: Seconds, jobs: Jobs) -> Timeline:
     """Runs the jobs beside the computation, event by event.
 
     Args:
       nominal_s: [phases + 1] when each phase begins where nothing waits; the last element is the end.
       jobs: Each becomes ready before the phase that waits for it, and comes after the job that it follows.
     """
-    last = len(nominal_s) - 1
-    nominal = nominal_s.tolist()
-    events = [(job.wait, 0, number) for number, job in enumerate(jobs) if job.wait <= last]
-    events += [(job.ready, 1, number) for number, job in enumerate(jobs)]
-    free: dict[str, float] = {}
-    spans = [(0.0, 0.0)] * len(jobs)
+    count, last = len(jobs.ready), len(nominal_s) - 1
+    waiting = np.flatnonzero(jobs.wait <= last)
+    phase = np.concatenate((jobs.wait[waiting], jobs.ready))
+    begins = np.concatenate((np.zeros(len(waiting), int), np.ones(count, int)))
+    number = np.concatenate((waiting, np.arange(count)))
+    order = np.lexsort((number, begins, phase))
+    queues, seconds, after = jobs.queue.tolist(), jobs.seconds.tolist(), jobs.after.tolist()
+    free = [0.0] * (max(queues, default=0) + 1)
+    begin_s, finish_s = [0.0] * count, [0.0] * count
     delays = np.zeros(last + 1)
     delay = 0.0  # all of them so far
-    for phase, begins, number in sorted(events):
-        now = nominal[phase] + delay
-        job = jobs[number]
-        if begins:
-            start = max(now, free.get(job.queue, 0.0), spans[job.after][1] if job.after >= 0 else 0.0)
-            spans[number] = (start, start + job.seconds)
-            free[job.queue] = start + job.seconds
-        elif spans[number][1] > now:
-            delays[phase] += spans[number][1] - now
-            delay += spans[number][1] - now
+    events = (
+        phase[order].tolist(),
+        nominal_s[phase[order]].tolist(),
+        begins[order].tolist(),
+        number[order].tolist(),
+    )
+    for at, nominal, starts, job in zip(*events):
+        now = nominal + delay
+        if starts:
+            now = max(now, free[queues[job]], finish_s[after[job]] if after[job] >= 0 else 0.0)
+            begin_s[job] = now
+            free[queues[job]] = finish_s[job] = now + seconds[job]
+        elif finish_s[job] > now:
+            delays[at] += finish_s[job] - now
+            delay += finish_s[job] - now
     start_s = nominal_s + np.cumsum(delays)
-    return Timeline(start_s, jobs, spans, max(float(start_s[-1]), *free.values(), 0.0))
+    end_s = max(float(start_s[-1]), *free)
+    return Timeline(start_s, jobs, np.array(begin_s), np.array(finish_s), end_s)
