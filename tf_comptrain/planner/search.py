@@ -69,14 +69,14 @@ class Search:
     def greedy(self) -> bool:
         """From the state on, makes the choice of fewest seconds per byte freed until the peak is within the limit.
 
-        A byte counts once for each phase over the limit in which it is freed.
+        A byte counts once for each phase over the limit in which it is freed. Takes the time that it needs.
 
         Returns:
           Whether it is.
         """
         self._serve_all()
         tried: set[int] = set()
-        while self._go_on():
+        while True:
             allowed = self.state.limit_of_live(self.limit_bytes)
             levels, copied = self.state.levels()
             over = levels > allowed
@@ -88,7 +88,6 @@ class Search:
             at_once = 1 + int(over.sum()) // 256
             if not self._free(over, copied, tried, at_once):
                 return False
-        return False
 
     def improve(self) -> None:
         """Takes back, one by one, what costs most, as long as the peak stays within the limit."""

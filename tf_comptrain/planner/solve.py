@@ -207,11 +207,15 @@ class _Run:
             self._program = Program(self._effects)
         return self._program
 
-    def _smallest(self) -> Found | None:
+    def _smallest(self) -> Found:
         """The smallest plan near the least memory of the program; proves that nothing fits where nothing does."""
         end = time.monotonic() + self._budget_s
         program, allowed = self._the_program(), self._state.limit_of_live(self._limit)
-        found: list[Found] = []
+        self._state.restore(self._kept.chosen)
+        self._search.greedy()
+        found = [self._search.best or Found(tuple(self._state.chosen), *self._state.measure())]
+        if self._search.best is not None:
+            return found[0]
         # What copies hold while they are under way is not in the program: without them it is exact.
         for whole, copies in ((False, True), (True, True), (True, False)):
             if copies or self._has_copies():
@@ -220,7 +224,7 @@ class _Run:
                 if copies and solution.bound > allowed * (1 + 1e-9):
                     self._raise_bound(np.inf)
                 found += self._near(solution)
-        return min(found, key=lambda plan: (plan.peak_bytes, plan.step_s), default=None)
+        return min(found, key=lambda plan: (plan.peak_bytes, plan.step_s))
 
     def _near(self, solution: Solution) -> list[Found]:
         """A plan rounded from a solution of least memory, of as little more as it takes."""
