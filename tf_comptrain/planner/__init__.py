@@ -3,6 +3,7 @@
 Pure Python, NumPy and SciPy: nothing here imports TensorFlow. The step and its costs come in as data.
 """
 
+from tf_comptrain.planner.batches import at_batch, largest_batch, plan_batch
 from tf_comptrain.planner.hardware import Codec, Hardware, Link, hardware_from_json
 from tf_comptrain.planner.plan import Plan, Row, plan_from_json
 from tf_comptrain.planner.simulator import Event, Simulation, State, Waste
@@ -36,8 +37,11 @@ __all__ = [
     "TaskGraph",
     "Tensor",
     "Waste",
+    "at_batch",
     "graph_from_json",
     "hardware_from_json",
+    "largest_batch",
+    "plan_batch",
     "plan_from_json",
     "plan_graph",
 ]

@@ -120,9 +120,11 @@ class Search:
             plan[number] = max(single, key=lambda place: weights[place])
         self.state.restore(plan)
         joint = [place for place, choice in enumerate(choices) if len(choice.tensors) > 1]
-        drawn = random.random(len(joint)) if random is not None else np.full(len(joint), 0.5)
-        for place, least in zip(joint, drawn):
-            if shares[place] > least:
+        for place in sorted(joint, key=lambda place: -weights[place]):
+            members = choices[place].tensors
+            if weights[place] > 0 and all(
+                weights[place] >= weights[self.state.chosen[number]] for number in members
+            ):
                 self.state.set(place)
         self._serve_all()
 
@@ -196,13 +198,15 @@ class Search:
         return self._moves.seconds[choice]
 
     def _serve_all(self) -> None:
-        """Keeps whatever something is rebuilt from and is not held."""
+        """Holds, as small as may be, whatever something is rebuilt from and is not held."""
         choices = self.effects.choices
         while self.state.unserved:
             needed = {read.tensor for c in set(self.state.chosen) for read in choices[c].reads}
             for number in needed:
                 if not choices[self.state.chosen[number]].is_source:
-                    self.state.set(number)
+                    ways = [c for c in self.effects.of_tensor[number] if choices[c].is_source]
+                    ways = [c for c in ways if choices[c].copies is None]
+                    self.state.set(min(ways, key=lambda c: choices[c].held_bytes))
 
     def _free(
         self, over: NDArray[np.bool_], copied: CopiedSpans | None, tried: set[int], at_once: int
@@ -218,10 +222,8 @@ class Search:
                 break
             tried.add(choice)
             undo = self.state.set(choice)
-            if self.state.unserved:
-                self._set_all(undo)
-            elif undo:
-                made += 1
+            self._serve_all()
+            made += bool(undo)
         return made > 0
 
     def _cheapen(self, old: int, step_s: float) -> float:

@@ -113,6 +113,7 @@ class _Run:
         self._kept = Found(tuple(self._state.chosen), *self._state.measure())
         self._search = Search(effects, self._state, limit, self._go_on, lambda found: self._tell())
         self._program: Program | None = None
+        self._smallest_so_far: Found | None = None
 
     def plan(self, method: str) -> Plan:
         methods: dict[str, Callable[[], None]] = {
@@ -123,7 +124,7 @@ class _Run:
             "mcmc_seeded": self._chain_from_relaxation,
             "milp": self._branch_and_bound,
         }
-        smallest: Found | None = None
+        smallest = self._kept
         try:
             if self._kept.peak_bytes <= self._limit:
                 self._search.note()
@@ -150,6 +151,8 @@ class _Run:
         for _ in range(_ROUNDINGS):
             if self._go_on():
                 self._round(shares, self._random)
+        if self._search.best is None:
+            self._smallest()
         if self._go_on():
             self._branch_and_bound()
         while self._go_on() and self._search.best is not None:
@@ -211,20 +214,28 @@ class _Run:
         """The smallest plan near the least memory of the program; proves that nothing fits where nothing does."""
         end = time.monotonic() + self._budget_s
         program, allowed = self._the_program(), self._state.limit_of_live(self._limit)
+        if self._smallest_so_far is not None:
+            return self._smallest_so_far
         self._state.restore(self._kept.chosen)
         self._search.greedy()
-        found = [self._search.best or Found(tuple(self._state.chosen), *self._state.measure())]
-        if self._search.best is not None:
-            return found[0]
+        found = [self._search.best or Found(tuple(self._state.chosen), *self._state.measure()), self._kept]
         # What copies hold while they are under way is not in the program: without them it is exact.
         for whole, copies in ((False, True), (True, True), (True, False)):
-            if copies or self._has_copies():
-                left_s = max(end - time.monotonic(), 0.1)
+            if self._search.best is None and (copies or self._has_copies()):
+                left_s = max(end - time.monotonic(), self._budget_s / 2)
                 solution = program.least_memory(whole, left_s, copies)
                 if copies and solution.bound > allowed * (1 + 1e-9):
                     self._raise_bound(np.inf)
                 found += self._near(solution)
-        return min(found, key=lambda plan: (plan.peak_bytes, plan.step_s))
+                self._smallest_so_far = min(found, key=lambda plan: (plan.peak_bytes, plan.step_s))
+                self._improve_from(self._smallest_so_far)
+        return self._smallest_so_far or self._kept
+
+    def _improve_from(self, found: Found) -> None:
+        """Makes a plan that fits faster."""
+        if found.peak_bytes <= self._limit:
+            self._state.restore(found.chosen)
+            self._search.improve()
 
     def _near(self, solution: Solution) -> list[Found]:
         """A plan rounded from a solution of least memory, of as little more as it takes."""
@@ -261,10 +272,10 @@ class _Run:
             step_s, peak = (best.step_s, best.peak_bytes) if best else (None, None)
             self._progress(Progress(elapsed_s, step_s, peak, self._bound))
 
-    def _finish(self, smallest: Found | None) -> Plan:
+    def _finish(self, smallest: Found) -> Plan:
         """The best plan as a `Plan`."""
         best = self._search.best
-        found = best or smallest or self._kept
+        found = best or smallest
         state = State(self._effects, self._waste)
         state.set_all(found.chosen)
         simulation = state.simulate()
@@ -283,7 +294,7 @@ class _Run:
             if bound is None
             else max(simulation.step_s - bound, 0.0) / max(simulation.step_s, 1e-12),
             feasible=best is not None,
-            smallest_bytes=simulation.peak_bytes,
+            smallest_bytes=int(np.ceil(min(simulation.peak_bytes, smallest.peak_bytes))),
             plain_s=self._kept.step_s,
             plain_bytes=int(self._kept.peak_bytes),
             first_backward=next((task.name for task in graph.tasks if task.backward), ""),
