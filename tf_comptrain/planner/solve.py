@@ -60,7 +60,8 @@ def plan_graph(
       limit_bytes: The peak allowed, as a number or as text such as "8GiB".
       method: "default": greedy, the relaxation rounded, then branch and bound, then a Markov chain from the best plan,
         until `tolerance` or `budget_s` is reached. The others, for comparison: "random", "greedy", "mcmc" (from the
-        plan that keeps everything), "mcmc_seeded" (from the relaxation), "milp" (branch and bound alone).
+        plan that keeps everything), "mcmc_seeded" (from the relaxation), "milp" (branch and bound alone); they look
+        for no smallest plan where they find none within the limit.
       seed: Of all that is drawn by chance.
       budget_s: Seconds for the search; once more as many, at most, for the smallest plan where none fits.
       tolerance: The gap to the bound at which the search ends.
@@ -130,7 +131,7 @@ class _Run:
                 self._search.note()
             else:
                 methods[method]()
-            if self._search.best is None:
+            if self._search.best is None and method == "default":
                 smallest = self._smallest()
         except KeyboardInterrupt:
             pass
