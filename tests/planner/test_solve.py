@@ -115,6 +115,24 @@ def test_the_relaxation_is_below_the_whole_program():
     assert set(np.round(whole.shares, 6)) <= {0.0, 1.0}
 
 
+def test_room_on_the_link_is_for_one_call():
+    """What leads to a plan counts on less of the link; bounds never do."""
+    effects = compile_graph(network("unet", 40))
+    limit = 0.4 * State(effects).measure()[1]
+    program, fresh = Program(effects), Program(effects)
+    bound = program.least_time(limit, whole=False, budget_s=60).bound
+    assert program.least_time(limit, whole=False, budget_s=60, link_share=0.3).bound > bound
+    assert program.least_memory(whole=False, budget_s=60).bound == pytest.approx(
+        fresh.least_memory(whole=False, budget_s=60).bound, rel=1e-4
+    )
+    assert program.least_time(limit, whole=False, budget_s=60).bound == pytest.approx(bound, rel=1e-4)
+
+
+def test_out_of_time_bounds_nothing():
+    program = Program(compile_graph(network("transformer", 400)))
+    assert program.least_time(1e9, whole=False, budget_s=1e-9).bound == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -27,7 +27,7 @@ _TOLERANCE = 1e-7  # of the memory limit
 _TIE = 1e-6  # weight of seconds where memory is minimized
 _FORBIDDEN = 1e4  # times the largest tensor
 _COPY_PRICE = 0.02  # seconds per second on the link
-_INFEASIBLE = 2  # SciPy's status
+_OPTIMAL, _INFEASIBLE = 0, 2  # SciPy's status
 
 
 class Solution(NamedTuple):
@@ -119,6 +119,7 @@ class Program:
         Args:
           copies: Whether tensors may be copied; where they may not, the bound is for plans without copies.
         """
+        self._link_share = 1.0
         cost = _TIE * self._seconds / self._plain_s
         if not copies:
             cost[self._copies.column] = _FORBIDDEN
@@ -163,6 +164,8 @@ class Program:
         )
         if result.status == _INFEASIBLE:
             return np.inf, np.zeros(0)
+        if not whole and result.status != _OPTIMAL:  # out of time: what it has reached bounds nothing
+            return 0.0, np.zeros(0)
         reached = result.mip_dual_bound if whole else result.fun
         reached = reached if reached is not None and np.isfinite(reached) else 0.0
         values = result.x if result.x is not None else np.zeros(0)
@@ -194,7 +197,8 @@ class Program:
     def _memory_row(self, row: _Row) -> tuple[Array, float]:
         """(bytes in the phase by column, bytes that are there in any case)."""
         active = self._span.active(row.phase)
-        bytes_: Array = np.bincount(self._span.column[active], self._span.size[active], self._columns)
+        counted = np.bincount(self._span.column[active], self._span.size[active], self._columns)
+        bytes_: Array = counted.astype(float)  # whole numbers where there are none
         fixed = float(self._effects.fixed[row.phase])
         copies = self._copies
         if row.since >= 0:
