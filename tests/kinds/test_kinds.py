@@ -79,8 +79,7 @@ CASES = {
     "accumulation in a loop": Case(training_steps.accumulation_in_a_loop),
     "Reptile": Case(training_steps.reptile),
     "MAML": Case(training_steps.maml),
-    # Layers hold streams of their own in both runs of the block.
-    "tf.recompute_grad": Case(training_steps.recompute_grad, gain=2.0),
+    "tf.recompute_grad": Case(training_steps.recompute_grad),
     "persistent tape": Case(training_steps.persistent_tape),
     "step in tf.cond": Case(training_steps.step_in_a_condition),
     "sharpness-aware": Case(training_steps.sharpness_aware),

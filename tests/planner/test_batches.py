@@ -1,0 +1,67 @@
+"""Batches and microbatches, and the yardstick: the largest batch of Checkmate's VGG-19."""
+
+import pytest
+from planner.graphs import chain
+from planner.vgg19 import BUDGET, vgg19
+
+from tf_comptrain.planner import at_batch, largest_batch, plan_batch, plan_graph
+from tf_comptrain.planner.synthetic import network
+
+
+def twice_forward(graph):
+    """Two forward passes and one backward pass."""
+    return sum((1 if task.backward else 2) * task.duration_s for task in graph.tasks)
+
+
+def test_checkmates_largest_batch():
+    """289, as its paper has it; a sample more is proved to be impossible."""
+    assert largest_batch(vgg19(), BUDGET, twice_forward, budget_s=5) == (289, 290)
+
+
+def test_all_storages_reach_three_times_as_much():
+    """With streams and slices: three times the samples, a step of at most 5% more seconds a sample."""
+    graph = vgg19(all_storages=True)
+    plan = plan_graph(at_batch(graph, 3 * 289), BUDGET, budget_s=60, tolerance=0.1)
+    assert plan.feasible
+    assert plan.step_s / (3 * 289) <= 1.05 * twice_forward(graph)
+
+
+def test_scaling():
+    graph = chain()
+    double = at_batch(graph, 2 * graph.batch)
+    assert double.tensors[0].bytes == 2 * graph.tensors[0].bytes
+    assert double.plain_s == 2 * graph.plain_s
+    assert double.resting_bytes == graph.resting_bytes
+    assert at_batch(double, graph.batch) == graph
+
+
+def test_what_is_fixed_stays():
+    graph = chain()
+    tasks = tuple(task._replace(fixed_s=0.5) for task in graph.tasks)
+    tensors = tuple(tensor._replace(scales=False) for tensor in graph.tensors)
+    double = at_batch(graph._replace(tasks=tasks, tensors=tensors), 2 * graph.batch)
+    assert double.tasks[0].duration_s == 0.5 + 2 * 0.5
+    assert double.tensors == tensors
+
+
+def test_microbatches_where_nothing_else_fits():
+    """The chain keeps 610 of 8 samples; in two parts half of that, and the sum of gradients."""
+    graph = chain(segment=False, offload=False)._replace(gradient_bytes=20)
+    whole = plan_batch(graph, 1000, 8)
+    assert (whole.microbatches, whole.step_s) == (1, 12)
+    parts = plan_batch(graph, 360, 8)
+    assert parts.feasible and parts.peak_bytes <= 360
+    assert parts.microbatches > 1 and parts.batch == 8
+    assert parts.bound_s <= parts.step_s
+
+
+def test_fixed_times_speak_against_microbatches():
+    graph = network("transformer", 40, offload=False)
+    plan = plan_batch(graph, 10**12, graph.batch)
+    assert plan.microbatches == 1
+
+
+@pytest.mark.parametrize("batch", [0, 1.5, True])
+def test_mistakes(batch):
+    with pytest.raises(ValueError, match="`batch` must be an integer of at least 1"):
+        plan_batch(chain(), 500, batch)

@@ -1,0 +1,48 @@
+"""Described machines: JSON both ways, times, and one clear error for each mistake."""
+
+import json
+
+import pytest
+
+from tf_comptrain.planner import hardware_from_json
+from tf_comptrain.planner.synthetic import DEVICE
+
+
+def test_json_both_ways(tmp_path):
+    path = tmp_path / "device.json"
+    path.write_text(DEVICE.to_json())
+    assert hardware_from_json(path) == hardware_from_json(DEVICE.to_json()) == DEVICE
+
+
+MISTAKES = {
+    ("memory_bytes",): (None, "must have memory_bytes"),
+    ("flops_per_s",): (-1.0, "`flops_per_s` must be a number above 0"),
+    ("devices",): (0, "`devices` must be an integer of at least 1"),
+    ("host_link", "latency_s"): (-1e-6, "`host_link.latency_s` must be a number of at least 0"),
+    ("host_link", "bytes_per_s"): (None, "`host_link` must have bytes_per_s"),
+    ("device_link",): (3, "`device_link` must be an object"),
+    ("codecs", "plane", "ratio"): (0, "`codecs.plane.ratio` must be a number above 0"),
+    ("codecs",): ([], "`codecs` must be an object"),
+}
+
+
+@pytest.mark.parametrize("path", MISTAKES, ids=".".join)
+def test_mistakes(path):
+    value, message = MISTAKES[path]
+    description = json.loads(DEVICE.to_json())
+    part = description
+    for name in path[:-1]:
+        part = part[name]
+    part[path[-1]] = value
+    if value is None:
+        del part[path[-1]]
+    with pytest.raises(ValueError, match=message):
+        hardware_from_json(description)
+
+
+def test_times():
+    assert DEVICE.task_s(0, 4.8e12) == pytest.approx(1 + DEVICE.launch_s)
+    assert DEVICE.task_s(495e12, 0) == pytest.approx(1 + DEVICE.launch_s)
+    assert DEVICE.host_link.seconds(55e9) == pytest.approx(1, rel=1e-4)
+    assert DEVICE.all_reduce_s(450e9, 1) == 0
+    assert DEVICE.all_reduce_s(450e9, 4) == pytest.approx(1.5, rel=1e-3)

@@ -1,0 +1,47 @@
+"""Plans for a training step under a memory limit: which tensors to keep, compress, rebuild or offload.
+
+Pure Python, NumPy and SciPy: nothing here imports TensorFlow. The step and its costs come in as data.
+"""
+
+from tf_comptrain.planner.batches import at_batch, largest_batch, plan_batch
+from tf_comptrain.planner.hardware import Codec, Hardware, Link, hardware_from_json
+from tf_comptrain.planner.plan import Plan, Row, plan_from_json
+from tf_comptrain.planner.simulator import Event, Simulation, State, Waste
+from tf_comptrain.planner.solve import Progress, plan_graph
+from tf_comptrain.planner.task_graph import (
+    Offload,
+    Rebuild,
+    Segment,
+    Stream,
+    Task,
+    TaskGraph,
+    Tensor,
+    graph_from_json,
+)
+
+__all__ = [
+    "Codec",
+    "Event",
+    "Hardware",
+    "Link",
+    "Offload",
+    "Plan",
+    "Progress",
+    "Rebuild",
+    "Row",
+    "Segment",
+    "Simulation",
+    "State",
+    "Stream",
+    "Task",
+    "TaskGraph",
+    "Tensor",
+    "Waste",
+    "at_batch",
+    "graph_from_json",
+    "hardware_from_json",
+    "largest_batch",
+    "plan_batch",
+    "plan_from_json",
+    "plan_graph",
+]

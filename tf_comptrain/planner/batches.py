@@ -1,0 +1,171 @@
+"""Choices for the whole of a model: the batch, and the parts in which it is run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tf_comptrain import arguments
+from tf_comptrain.planner.plan import Plan
+from tf_comptrain.planner.solve import plan_graph
+from tf_comptrain.planner.task_graph import Option, Rebuild, Stream, Task, TaskGraph, Tensor
+
+
+def at_batch(graph: TaskGraph, batch: int) -> TaskGraph:
+    """The step of a model with another batch.
+
+    Bytes of tensors that scale, and times less what is fixed, are taken to be proportional to the batch.
+
+    Args:
+      graph: Of some batch.
+      batch: Samples.
+
+    Raises:
+      ValueError: `batch` is no integer of at least 1.
+    """
+    factor = arguments.whole("batch", batch) / graph.batch
+    tensors = [_scaled_tensor(tensor, factor) if tensor.scales else tensor for tensor in graph.tensors]
+    segments = [
+        segment._replace(
+            seconds=segment.seconds * factor, working_bytes=math.ceil(segment.working_bytes * factor)
+        )
+        for segment in graph.segments
+    ]
+    return graph._replace(
+        tasks=tuple(_scaled_task(task, factor) for task in graph.tasks),
+        tensors=tuple(tensors),
+        segments=tuple(segments),
+        batch=batch,
+    )
+
+
+def plan_batch(
+    graph: TaskGraph, limit_bytes: int | str, batch: int, *, most_parts: int = 64, **options: Any
+) -> Plan:
+    """The fastest plan of a step of `batch` samples, run whole or in microbatches whose gradients are summed.
+
+    The effective batch is the same for all of them. Parts need room for the sum of gradients (`gradient_bytes` of the
+    graph), and take the fixed times of their tasks anew.
+
+    Args:
+      graph: The step at any batch; see `at_batch`.
+      limit_bytes: The peak allowed.
+      batch: Samples of the effective batch.
+      most_parts: Up to which the batch is divided, by its divisors.
+      **options: Of `plan_graph`, which is called for each number of parts that may be best.
+
+    Returns:
+      A `Plan` whose seconds are those of all parts, and whose bound holds for every number of parts.
+
+    Raises:
+      ValueError: As `plan_graph`, or a batch that is no integer of at least 1.
+    """
+    arguments.whole("batch", batch)
+    arguments.whole("most_parts", most_parts)
+    limit = arguments.size_in_bytes("limit_bytes", limit_bytes)
+    best: Plan | None = None
+    bounds: list[float] = []
+    for parts in (p for p in range(1, min(most_parts, batch) + 1) if batch % p == 0):
+        part = at_batch(graph, batch // parts)
+        part = part._replace(resting_bytes=part.resting_bytes + (graph.gradient_bytes if parts > 1 else 0))
+        if best is not None and best.feasible and parts * part.plain_s >= best.step_s:
+            bounds.append(parts * part.plain_s)
+            continue
+        plan = _whole(plan_graph(part, limit, **options), parts, batch)
+        if plan.bound_s is not None:
+            bounds.append(plan.bound_s)
+        if best is None or _rank(plan) < _rank(best):
+            best = plan
+    if best is None or not bounds:
+        return best  # type: ignore[return-value]  # one part is always tried
+    bound = min(bounds)
+    return best._replace(bound_s=bound, gap=max(best.step_s - bound, 0.0) / best.step_s)
+
+
+def largest_batch(
+    graph: TaskGraph, limit_bytes: int | str, slowest_s: Callable[[TaskGraph], float], **options: Any
+) -> tuple[int, int]:
+    """The largest batch that a plan fits into a limit, in no more than the seconds allowed.
+
+    Args:
+      graph: The step at any batch.
+      limit_bytes: The peak allowed.
+      slowest_s: From the graph of a batch to the seconds that its step may take.
+      **options: Of `plan_graph`, which is called for some ten batches.
+
+    Returns:
+      (the largest batch for which a plan was found, the smallest for which it is proved that there is none).
+
+    Raises:
+      ValueError: As `plan_graph`.
+    """
+    found, none = 0, 0
+    low, high = 0, 1
+    tried: dict[int, int] = {}
+
+    def verdict(batch: int) -> int:
+        """1 where a plan was found, -1 where it is proved that there is none, else 0."""
+        if batch not in tried:
+            scaled = at_batch(graph, batch)
+            plan = plan_graph(scaled, limit_bytes, **options)
+            allowed = slowest_s(scaled) * (1 + 1e-9)
+            tried[batch] = 1 if plan.feasible and plan.step_s <= allowed else 0
+            if tried[batch] == 0 and (plan.bound_s is None or plan.bound_s > allowed):
+                tried[batch] = -1
+        return tried[batch]
+
+    while verdict(high) > 0:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if verdict(middle) > 0 else (low, middle)
+    found = low
+    while verdict(high) == 0:
+        high += 1
+    none = high
+    return found, none
+
+
+def _rank(plan: Plan) -> tuple[bool, float]:
+    return (False, plan.step_s) if plan.feasible else (True, plan.peak_bytes)
+
+
+def _whole(plan: Plan, parts: int, batch: int) -> Plan:
+    """The plan of one part as that of all of them."""
+    bound = None if plan.bound_s is None else parts * plan.bound_s
+    return plan._replace(
+        batch=batch,
+        microbatches=parts,
+        step_s=parts * plan.step_s,
+        plain_s=parts * plan.plain_s,
+        bound_s=bound,
+    )
+
+
+def _scaled_task(task: Task, factor: float) -> Task:
+    return task._replace(
+        duration_s=task.fixed_s + (task.duration_s - task.fixed_s) * factor,
+        workspace_bytes=math.ceil(task.workspace_bytes * factor),
+    )
+
+
+def _scaled_tensor(tensor: Tensor, factor: float) -> Tensor:
+    options = tuple(_scaled_option(option, factor) for option in tensor.options)
+    return tensor._replace(bytes=math.ceil(tensor.bytes * factor), options=options)
+
+
+def _scaled_option(option: Option, factor: float) -> Option:
+    if isinstance(option, Stream):
+        restored = None if option.restored_bytes is None else math.ceil(option.restored_bytes * factor)
+        return option._replace(
+            bytes=math.ceil(option.bytes * factor),
+            encode_s=option.encode_s * factor,
+            decode_s=option.decode_s * factor,
+            restored_bytes=restored,
+        )
+    if isinstance(option, Rebuild):
+        return option._replace(
+            seconds=option.seconds * factor, working_bytes=math.ceil(option.working_bytes * factor)
+        )
+    return option._replace(out_s=option.out_s * factor, in_s=option.in_s * factor)

@@ -1,0 +1,203 @@
+"""A plan: how each tensor of a step is held, what that costs, and how far from optimal it may be."""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from tf_comptrain import arguments
+from tf_comptrain.planner import _fields
+from tf_comptrain.planner.simulator import Event
+
+
+class Row(NamedTuple):
+    """One tensor of a plan.
+
+    Attributes:
+      tensor: Name.
+      choice: "keep", "stream:plane", "rebuild:a,b", "offload" or "segment:block1".
+      plain_bytes: Of its values.
+      held_bytes: On the device between the forward and the backward pass.
+      seconds: Of computation that the choice adds to a step; those of a segment stand at its first tensor.
+    """
+
+    tensor: str
+    choice: str
+    plain_bytes: int
+    held_bytes: int
+    seconds: float
+
+
+class Plan(NamedTuple):
+    """How a model's step is run under a memory limit.
+
+    Attributes:
+      model: Name.
+      limit_bytes: The peak that was allowed.
+      rows: One for each tensor that had a choice, in the order of the graph.
+      batch: Samples of a step.
+      microbatches: Parts in which the batch is run.
+      peak_bytes: Predicted, resting bytes and the allocator's waste included.
+      step_s: Predicted seconds.
+      bound_s: No plan within the limit takes less; None where it is proved that there is none.
+      gap: (step_s - bound_s) / step_s; None where `bound_s` is.
+      feasible: Whether the peak is within the limit. A plan that is not is the smallest that was found.
+      smallest_bytes: The smallest peak of all plans that were found.
+      plain_s: Seconds of the step that keeps everything.
+      plain_bytes: Its peak.
+      first_backward: Name of the first task of the backward pass; "" where there is none.
+      curve: (seconds since the step began, bytes) at each change of the memory in use.
+      events: What each queue does, in the order of time.
+    """
+
+    model: str
+    limit_bytes: int
+    rows: tuple[Row, ...]
+    batch: int
+    microbatches: int
+    peak_bytes: int
+    step_s: float
+    bound_s: float | None
+    gap: float | None
+    feasible: bool
+    smallest_bytes: int
+    plain_s: float
+    plain_bytes: int
+    first_backward: str = ""
+    curve: tuple[tuple[float, float], ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The choice of each tensor, by its name."""
+        return {row.tensor: row.choice for row in self.rows}
+
+    def to_json(self) -> str:
+        """The plan as JSON text, a line for each tensor and event, so that plans can be compared by line."""
+        fields = {name: value for name, value in self._asdict().items() if name not in _LISTS}
+        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
+        for name in _LISTS:
+            items = ",\n  ".join(json.dumps(list(item)) for item in getattr(self, name))
+            lines.append(f" {json.dumps(name)}: [\n  {items}\n ]" if items else f" {json.dumps(name)}: []")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    def difference(self, other: Plan) -> str:
+        """What another plan does otherwise, as a unified diff of the two tables; "" where they are equal."""
+        before, after = str(self).splitlines(), str(other).splitlines()
+        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm="", n=0))
+
+    def plot(self, path: str | Path) -> None:
+        """Draws what each queue does, and the memory below it, into an image file; needs matplotlib."""
+        from tf_comptrain.planner.picture import draw_plan
+
+        draw_plan(self, path)
+
+    def __str__(self) -> str:
+        return "\n".join((*self._summary(), "", *self._table()))
+
+    def _summary(self) -> list[str]:
+        parts = f" in {self.microbatches} parts" if self.microbatches > 1 else ""
+        lines = [
+            f"{self.model}, batch {self.batch}{parts}",
+            f"peak   {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)} allowed; "
+            f"everything kept {size_text(self.plain_bytes)}, smallest found {size_text(self.smallest_bytes)}",
+            f"step   {time_text(self.step_s)}; everything kept {time_text(self.plain_s)} "
+            f"({100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0:+.2f}%)",
+        ]
+        if self.bound_s is not None:
+            lines.append(f"bound  {time_text(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain")
+        elif not self.feasible:
+            lines.append("bound  no plan fits into the limit: proved; this is the smallest plan")
+        if self.bound_s is not None and not self.feasible:
+            lines.append(
+                "No plan within the limit was found, and none is ruled out; this is the smallest plan."
+            )
+        return lines
+
+    def _table(self) -> list[str]:
+        heads = ("tensor", "choice", "plain", "held", "adds")
+        cells = [
+            (row.tensor, row.choice, size_text(row.plain_bytes), size_text(row.held_bytes), _added(row))
+            for row in self.rows
+        ]
+        widths = [max(len(line[k]) for line in (heads, *cells)) for k in range(len(heads))]
+        lines = [
+            "  ".join(
+                text.ljust(width) if k < 2 else text.rjust(width)
+                for k, (text, width) in enumerate(zip(line, widths))
+            )
+            for line in (heads, *cells)
+        ]
+        return [line.rstrip() for line in lines] + ["", *self._totals()]
+
+    def _totals(self) -> list[str]:
+        """A line for each kind of choice."""
+        of_kind: dict[str, list[Row]] = collections.defaultdict(list)
+        for row in self.rows:
+            of_kind[row.choice if row.choice.startswith("stream") else row.choice.partition(":")[0]].append(
+                row
+            )
+        return [
+            f"{len(rows)} x {kind}: {size_text(sum(r.plain_bytes for r in rows))} held in "
+            f"{size_text(sum(r.held_bytes for r in rows))}, adds {time_text(sum(r.seconds for r in rows))}"
+            for kind, rows in sorted(of_kind.items())
+        ]
+
+
+_LISTS = ("rows", "curve", "events")
+
+
+def plan_from_json(source: str | Path | dict) -> Plan:
+    """The plan in JSON text, a file, or what `json.loads` made of one.
+
+    Raises:
+      ValueError: A field is missing, unknown or out of range.
+    """
+    plan = _fields.record(Plan, _fields.load(source, "a plan"), "plan")
+    lists = {name: _fields.items(getattr(plan, name), name) for name in _LISTS}
+    plan = plan._replace(
+        rows=tuple(_tuple(Row, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
+        events=tuple(_tuple(Event, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
+        curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
+    )
+    for name in ("batch", "microbatches"):
+        arguments.whole(name, getattr(plan, name))
+    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "plain_bytes"):
+        arguments.whole(name, getattr(plan, name), least=0)
+    for name in ("step_s", "plain_s"):
+        arguments.real(name, getattr(plan, name), least=0)
+    return plan
+
+
+def _tuple(kind, value, where: str):
+    values = _fields.items(value, where)
+    if len(values) != len(kind._fields):
+        raise ValueError(f"`{where}` must be [{', '.join(kind._fields)}]. Received: {values!r}.")
+    return kind(*values)
+
+
+def size_text(size: float) -> str:
+    """Bytes for readers: "1.25 GB"."""
+    for unit, divisor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(size) >= divisor:
+            return (
+                f"{size / divisor:.3g} {unit}"
+                if abs(size) < 1000 * divisor
+                else f"{size / divisor:,.0f} {unit}"
+            )
+    return f"{size:.0f} B"
+
+
+def time_text(seconds: float) -> str:
+    """Seconds for readers: "12.3 ms"."""
+    for unit, divisor in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= divisor:
+            return f"{seconds / divisor:.4g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def _added(row: Row) -> str:
+    return time_text(row.seconds) if row.seconds else ""
