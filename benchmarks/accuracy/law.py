@@ -4,9 +4,9 @@
     python benchmarks/accuracy/law.py CIFAR10.npz --epochs 2 --fixed 0.5      # what one bound for all gives
 
 Trains a ResNet-14 with `AdaptiveErrorBound(check_data=...)`. For each collecting step: how many of the
-gradients (kernel; gamma and input of batch normalizations) have an error within 25% of the prediction,
-before and after dither is switched on where it was not. With `--fixed` every bound of a convolution or
-dense layer is that multiple of the standard deviation, and nothing is checked before the end.
+gradients (kernel; gamma and input of batch normalizations) have an error within 25% of the prediction.
+With `--fixed` every bound of a convolution or dense layer is that multiple of the standard deviation, and
+nothing is checked before the end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ def main() -> None:
         by_step.setdefault(step, []).append(found)
     if args.fixed is not None:
         by_step[steps] = ct.check_error_law(model, *check)
-    dithered = 0
     for step, checks in by_step.items():
         for gradient in ("kernel", "gamma", "input"):
             ratios = [(c.ratio, c.holds, c.bound_over_sigma) for c in checks if c.gradient == gradient]
@@ -67,9 +66,6 @@ def main() -> None:
                 f"measured / predicted {min(values):.2f}-{max(values):.2f}, bound / sigma "
                 f"{min(b for *_, b in ratios):.2f}-{max(b for *_, b in ratios):.2f}"
             )
-        before, dithered = dithered, sum(since <= step for since in bounds.dithered.values())
-        if dithered > before:
-            print(f"step {step}: dither switched on for {dithered - before} more tensors, {dithered} in all")
     ratios_text = ", ".join(f"{ratio:.1f}" for ratio in meter.epochs)
     print(f"conv inputs {meter.ratio():.1f} (epochs {ratios_text}), loss {history['loss'][-1]:.3f}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from tensorflow import keras
@@ -16,8 +15,8 @@ _EVERY = 10  # steps; the first step of an epoch is always one of them
 class Meter(keras.callbacks.Callback):
     """Seconds per step, and bytes of the inputs of convolutions and dense layers, plain and held.
 
-    A tensor that several layers read is held once and counts once, on both sides. One that is too small to
-    be held as a stream counts in full on both sides.
+    Those of the step that was traced: a tensor that several layers read is held once and counts once, on both
+    sides; the batch itself and small tensors count on neither.
 
     Args:
       batch: Images per batch.
@@ -30,14 +29,6 @@ class Meter(keras.callbacks.Callback):
         self.steps_s: list[float] = []
         self.steps_cpu_s: list[float] = []
         self._total = [0.0, 0.0]
-
-    def on_train_begin(self, logs=None):
-        self._inputs = []
-        if is_compressed(self.model):
-            for layer, instrument in instrumentation(self.model).instruments.items():
-                for site in instrument.context.sites.values():
-                    if site.kind == "linear":
-                        self._inputs.append((site, 4 * self.batch * math.prod(layer.input.shape[1:])))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._sums = [0.0, 0.0]
@@ -66,8 +57,8 @@ class Meter(keras.callbacks.Callback):
         return self._total[0] / self._total[1] if self._total[1] else 1.0
 
     def _read(self) -> None:
-        for holder, plain_bytes in {
-            id(site.holder): (site.holder, size) for site, size in self._inputs
-        }.values():
-            self._sums[0] += plain_bytes
-            self._sums[1] += holder.read_state().stream_bytes or plain_bytes
+        held = instrumentation(self.model).held if is_compressed(self.model) else None
+        for row in () if held is None else held.rows():
+            if row.storage == "compress" and held.sites[row.layer].kind == "linear":
+                self._sums[0] += self.batch * row.plain_bytes
+                self._sums[1] += held.sites[row.layer].read_state().stream_bytes

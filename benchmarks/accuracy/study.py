@@ -204,8 +204,7 @@ def _memory_of(task: Task, method: str, weights: list, states: dict, x: Any, y: 
     model = compiled(task, method, 1)
     model.set_weights(weights)
     if is_compressed(model):
-        for site, state in zip(instrumentation(model).sites().values(), states.values()):
-            site.state.assign(state)
+        instrumentation(model).held.table.put(states)
     found = ct.memory.measure_step(model, x, y)
     return {
         "peak_bytes": found.peak_bytes,
@@ -243,8 +242,7 @@ def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dic
     wall_s = time.perf_counter() - start
     memory: dict[str, int | None] = dict.fromkeys(("peak_bytes", "saved_bytes", "saved_plain_bytes"))
     if seed == 1:
-        sites = instrumentation(model).sites() if is_compressed(model) else {}
-        states = {name: site.state.numpy() for name, site in sites.items()}
+        states = instrumentation(model).held.table.values() if is_compressed(model) else {}
         memory.update(memory_of(task, method, model.get_weights(), states, *batches[0]))
     return {
         "network": task.network,
