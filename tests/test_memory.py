@@ -171,7 +171,7 @@ def test_report_lists_what_is_saved(tmp_path):
     tensor = (BATCH, SIZE, SIZE, 32)
     mask = by_tensor["conv2", "bitmask"]
     assert mask.shape == tensor and mask.bytes == np.prod(tensor) / 8 and mask.plain_bytes == 32 * mask.bytes
-    stream = by_tensor["bn1", "compress"]
+    stream = by_tensor["conv1", "compress"]
     assert stream.shape == tensor and stream.plain_bytes > 4 * stream.bytes
     assert report.saved_bytes == sum(row.bytes for row in report.rows)
     assert 0.5 < report.predicted_bytes / report.saved_bytes < 2
