@@ -409,6 +409,11 @@ def _gelu_gradient(op, dy):
     return native.ops().comptrain_gelu_grad(op.inputs[0], dy)
 
 
+@tf.RegisterGradient("Comptrain>Silu")
+def _silu_gradient(op, dy):
+    return native.ops().comptrain_silu_grad(op.inputs[0], dy)
+
+
 @tf.RegisterGradient("Comptrain>LayerNorm")
 def _layer_norm_gradient(op, dy):
     x, gamma, _ = op.inputs
@@ -425,6 +430,7 @@ tf.RegisterGradient("Comptrain>Fence")(lambda op, *dys: list(dys))
 tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
 tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
 tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))
+tf.RegisterGradient("Comptrain>SiluGrad")(_no_second_gradient("SiLU"))
 tf.RegisterGradient("Comptrain>LayerNormGrad")(_no_second_gradient("layer normalization"))
 tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
 tf.no_gradient("Comptrain>GradientStats")

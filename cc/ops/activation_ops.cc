@@ -21,4 +21,21 @@ REGISTER_OP("Comptrain>GeluGrad")
         "dx = dy (Phi(x) + x Phi'(x)), in the memory of an input where nothing "
         "else reads it.");
 
+REGISTER_OP("Comptrain>Silu")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn(shape_inference::UnchangedShape)
+    .Doc("y = x / (1 + exp(-x)).");
+
+REGISTER_OP("Comptrain>SiluGrad")
+    .Input("x: T")
+    .Input("dy: T")
+    .Output("dx: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn(shape_inference::MergeBothInputsShapeFn)
+    .Doc(
+        "dx = dy s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)), in the memory "
+        "of an input where nothing else reads it.");
+
 }  // namespace tensorflow

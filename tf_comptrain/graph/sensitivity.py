@@ -51,14 +51,15 @@ _READS: dict[str, dict[int, str]] = {
     **dict.fromkeys(("Select", "SelectV2"), {0: EXACT, 1: LINEAR, 2: LINEAR}),
     "FusedBatchNormGradV3": {1: NORM, 2: EXACT, 3: EXACT, 4: EXACT, 5: EXACT},
     "Comptrain>LayerNormGrad": {0: NORM, 2: EXACT},
-    "Comptrain>GeluGrad": {0: NONLINEAR},
+    **dict.fromkeys(("Comptrain>GeluGrad", "Comptrain>SiluGrad"), {0: NONLINEAR}),
     **dict.fromkeys(("Comptrain>BitmaskGrad", "Comptrain>MaxPoolGrad"), {0: EXACT}),
 }  # fmt: skip
 
 # Operations through which an error of the inputs stays in proportion, so that what they make may be
 # rebuilt from restored inputs. All are elementwise, or reductions, or move values about: cheap.
 _SMOOTH = frozenset(
-    ("Add", "AddN", "AddV2", "BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "Comptrain>Gelu", "ConcatV2", "Cos",
+    ("Add", "AddN", "AddV2", "BatchToSpaceND", "BiasAdd", "BroadcastTo", "Cast", "Comptrain>Gelu",
+     "Comptrain>Silu", "ConcatV2", "Cos",
      "DepthToSpace", "Elu", "Erf", "Erfc", "Exp", "ExpandDims", "Expm1", "GatherNd", "GatherV2", "Identity",
      "IdentityN", "LeakyRelu", "Max", "Maximum", "Mean", "Min", "Minimum", "MirrorPad", "Mul", "MulNoNan",
      "Neg", "OnesLike", "Pack", "Pad", "PadV2", "PreventGradient", "Relu", "Relu6", "Reshape", "Select",

@@ -7,6 +7,7 @@ docs/design.md has the figure that justifies each.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -103,22 +104,29 @@ class _LayerNormalization(Substitute):
 
 
 class _Product(Substitute):
-    """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU in one pass."""
+    """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU and SiLU in one pass."""
 
     def call(self, context: Context, x, **kwargs):
         layer = context.layer
-        gelu = layer.activation is keras.activations.gelu and _keras.on_cpu_executor()
+        activation = _one_pass(layer.activation)
         depthwise = _is_depthwise(layer, x)
-        if not (gelu or depthwise):
+        if activation is layer.activation and not depthwise:
             return context.original(x, **kwargs)
         if isinstance(layer, keras.layers.Activation):
             y = x
         else:
             seen = _Depthwise(layer) if depthwise else WithoutActivation(layer)
             y = _keras.class_call(layer)(seen, x, **kwargs)
-        if gelu and y.dtype in SUPPORTED_DTYPES:
-            return native.ops().comptrain_gelu(y)
-        return y if layer.activation is None else layer.activation(y)
+        if y.dtype not in SUPPORTED_DTYPES:
+            activation = layer.activation
+        return y if activation is None else activation(y)
+
+
+def _one_pass(activation: Callable | None) -> Callable | None:
+    """An activation function by its kernel, where there is one."""
+    kernels = {keras.activations.gelu: "comptrain_gelu", keras.activations.silu: "comptrain_silu"}
+    name = kernels.get(activation) if _keras.on_cpu_executor() else None
+    return activation if name is None else getattr(native.ops(), name)
 
 
 class _Depthwise(WithoutActivation):

@@ -3,13 +3,13 @@
 #define TF_COMPTRAIN_CC_CODEC_LAYERS_FORMULA_VECTOR_H_
 
 #include "cc/codec/common/vector.h"
-#include "cc/codec/layers/gelu_kernels.h"
+#include "cc/codec/layers/activation_kernels.h"
 #include "cc/codec/layers/layer_norm_kernels.h"
 
 namespace comptrain {
 
-const GeluKernels* COMPTRAIN_NAME(GeluKernels, )() {
-  return COMPTRAIN_IF_VECTORS(&GeluTable());
+const ActivationKernels* COMPTRAIN_NAME(ActivationKernels, )() {
+  return COMPTRAIN_IF_VECTORS(&ActivationTable());
 }
 const LayerNormKernels* COMPTRAIN_NAME(LayerNormKernels, )() {
   return COMPTRAIN_IF_VECTORS(&LayerNormTable());

@@ -1,10 +1,10 @@
-#include "cc/codec/layers/gelu.h"
+#include "cc/codec/layers/activation.h"
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "cc/codec/layers/gelu_kernels.h"
+#include "cc/codec/layers/activation_kernels.h"
 #include "cc/codec/testing/data.h"
 #include "cc/codec/testing/isas.h"
 #include "cc/codec/testing/threads.h"
@@ -17,8 +17,14 @@ double Density(double x) {
   return std::exp(-0.5 * x * x) / std::sqrt(2 * std::acos(-1.0));
 }
 
-std::vector<const GeluKernels*> Tables() {
-  return OfAvailableIsas(GeluKernelsScalar, GeluKernelsAvx2, GeluKernelsAvx512);
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double Factor(Activation kind, double x) {
+  return kind == Activation::kGelu ? Phi(x) : Sigmoid(x);
+}
+
+std::vector<const ActivationKernels*> Tables() {
+  return OfAvailableIsas(ActivationKernelsScalar, ActivationKernelsAvx2,
+                         ActivationKernelsAvx512);
 }
 
 // Every float of a fine grid, and what lies outside of it.
@@ -29,12 +35,14 @@ std::vector<float> Values() {
 }
 
 void TestValues() {
+  const Activation kind = Activation::kGelu;
   const std::vector<float> x = Values();
   const int64_t n = static_cast<int64_t>(x.size());
-  for (const GeluKernels* table : Tables()) {
+  for (const ActivationKernels* table : Tables()) {
     std::vector<float> y(n), dx(n), dy(n, 3.0f);
-    table->forward[0](x.data(), n, y.data());
-    table->gradient[0](x.data(), n, dy.data(), dx.data());
+    table->forward[static_cast<int>(kind)][0](x.data(), n, y.data());
+    table->gradient[static_cast<int>(kind)][0](x.data(), n, dy.data(),
+                                               dx.data());
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       const double v = x[i], phi = Phi(v);
@@ -49,41 +57,60 @@ void TestValues() {
   }
 }
 
-void TestNotNumbers() {
+void TestSilu() {
+  const Activation kind = Activation::kSilu;
+  const std::vector<float> x = Values();
+  const int64_t n = static_cast<int64_t>(x.size());
+  std::vector<float> dy(n, 3.0f), y(n), dx(n);
+  Activate(kind, x.data(), DType::kF32, n, y.data(), SerialFor);
+  ActivationGradient(kind, x.data(), DType::kF32, n, dy.data(), dx.data(),
+                     SerialFor);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double v = x[i], s = Sigmoid(v);
+    wrong += std::abs(y[i] - v * s) > 4e-7 * std::abs(v * s) + 1e-35;
+    const double slope = 3 * s * (1 + v * (1 - s));
+    wrong += std::abs(dx[i] - slope) > 1e-6 * (1 + std::abs(slope));
+  }
+  CHECK_EQ(wrong, 0);
+}
+
+void TestNotNumbers(Activation kind) {
   const float x[] = {NAN, INFINITY, 1};
   float y[3];
-  Gelu(x, DType::kF32, 3, y, SerialFor);
+  Activate(kind, x, DType::kF32, 3, y, SerialFor);
   CHECK(std::isnan(y[0]));
   CHECK(y[1] == INFINITY);
-  GeluGradient(x, DType::kF32, 3, x, y, SerialFor);
+  ActivationGradient(kind, x, DType::kF32, 3, x, y, SerialFor);
   CHECK(std::isnan(y[0]));
 }
 
 // All tables, threads and types alike, in place or not.
-void TestAlike(DType dtype, int64_t n) {
+void TestAlike(Activation kind, DType dtype, int64_t n) {
   const int64_t bytes = n * ItemBytes(dtype);
   Buffer x(bytes, static_cast<int>(ItemBytes(dtype))), dy(bytes), y(bytes),
       dx(bytes);
   FillRandom(static_cast<uint32_t>(n), dtype, n, 0, x.data());
   FillRandom(static_cast<uint32_t>(n) + 1, dtype, n, 0, dy.data());
-  Gelu(x.data(), dtype, n, y.data(), SerialFor);
-  GeluGradient(x.data(), dtype, n, dy.data(), dx.data(), SerialFor);
+  Activate(kind, x.data(), dtype, n, y.data(), SerialFor);
+  ActivationGradient(kind, x.data(), dtype, n, dy.data(), dx.data(), SerialFor);
   int64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float v = LoadFloat(x.data(), dtype, i);
     uint8_t item[4];
-    StoreFloat(static_cast<float>(v * Phi(v)), dtype, item, 0);
+    StoreFloat(static_cast<float>(v * Factor(kind, v)), dtype, item, 0);
     const float expected = LoadFloat(item, dtype, 0);
     const float found = LoadFloat(y.data(), dtype, i);
     const float step = dtype == DType::kF32 ? 1e-5f : 0.01f;
     wrong += !(std::abs(found - expected) <= step * (std::abs(v) + 1e-3f));
   }
   CHECK_EQ(wrong, 0);
-  for (const GeluKernels* table : Tables()) {
+  for (const ActivationKernels* table : Tables()) {
     Buffer y2(bytes), dx2(bytes);
-    table->forward[static_cast<int>(dtype)](x.data(), n, y2.data());
-    table->gradient[static_cast<int>(dtype)](x.data(), n, dy.data(),
-                                             dx2.data());
+    table->forward[static_cast<int>(kind)][static_cast<int>(dtype)](x.data(), n,
+                                                                    y2.data());
+    table->gradient[static_cast<int>(kind)][static_cast<int>(dtype)](
+        x.data(), n, dy.data(), dx2.data());
     CHECK(y2 == y);
     CHECK(dx2 == dx);
   }
@@ -91,12 +118,14 @@ void TestAlike(DType dtype, int64_t n) {
     Buffer in_x(bytes), in_dy(bytes);
     if (n > 0) std::memcpy(in_x.data(), x.data(), bytes);
     if (n > 0) std::memcpy(in_dy.data(), dy.data(), bytes);
-    GeluGradient(x.data(), dtype, n, in_dy.data(), in_dy.data(), parallel);
+    ActivationGradient(kind, x.data(), dtype, n, in_dy.data(), in_dy.data(),
+                       parallel);
     CHECK(in_dy == dx);
-    GeluGradient(in_x.data(), dtype, n, dy.data(), in_x.data(), parallel);
+    ActivationGradient(kind, in_x.data(), dtype, n, dy.data(), in_x.data(),
+                       parallel);
     CHECK(in_x == dx);
     if (n > 0) std::memcpy(in_x.data(), x.data(), bytes);
-    Gelu(in_x.data(), dtype, n, in_x.data(), parallel);
+    Activate(kind, in_x.data(), dtype, n, in_x.data(), parallel);
     CHECK(in_x == y);
   }
 }
@@ -107,10 +136,13 @@ void TestAlike(DType dtype, int64_t n) {
 int main() {
   using namespace comptrain;
   TestValues();
-  TestNotNumbers();
-  for (const DType dtype : kAllDTypes) {
-    for (const int64_t n : {0, 1, 63, 64, 65, 1023, 1024, 1025, 20011}) {
-      TestAlike(dtype, n);
+  TestSilu();
+  for (const Activation kind : {Activation::kGelu, Activation::kSilu}) {
+    TestNotNumbers(kind);
+    for (const DType dtype : kAllDTypes) {
+      for (const int64_t n : {0, 1, 63, 64, 65, 1023, 1024, 1025, 20011}) {
+        TestAlike(kind, dtype, n);
+      }
     }
   }
   return FinishTests();

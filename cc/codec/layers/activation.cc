@@ -1,19 +1,19 @@
-#include "cc/codec/layers/gelu.h"
+#include "cc/codec/layers/activation.h"
 
 #include <algorithm>
 
-#include "cc/codec/layers/gelu_kernels.h"
+#include "cc/codec/layers/activation_kernels.h"
 #include "cc/codec/common/isa.h"
 
 namespace comptrain {
 namespace {
 
-const GeluKernels& BestKernels() {
-  return *ForIsa(Isa::kBest, GeluKernelsScalar, GeluKernelsAvx2,
-                 GeluKernelsAvx512)();
+const ActivationKernels& BestKernels() {
+  return *ForIsa(Isa::kBest, ActivationKernelsScalar, ActivationKernelsAvx2,
+                 ActivationKernelsAvx512)();
 }
 
-constexpr int64_t kUnit = 16 * kGeluBlock;  // elements of parallel work
+constexpr int64_t kUnit = 16 * kActivationBlock;  // elements of parallel work
 
 void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
   if (n <= 0) return;
@@ -24,11 +24,15 @@ void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
 
 }  // namespace
 
-const GeluKernels* GeluKernelsScalar() { return &GeluTable(); }
+const ActivationKernels* ActivationKernelsScalar() {
+  return &ActivationTable();
+}
 
-void Gelu(const void* x, DType dtype, int64_t n, void* y,
-          const ParallelFor& parallel) {
-  const auto forward = BestKernels().forward[static_cast<int>(dtype)];
+void Activate(Activation activation, const void* x, DType dtype, int64_t n,
+              void* y, const ParallelFor& parallel) {
+  const auto forward =
+      BestKernels()
+          .forward[static_cast<int>(activation)][static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   auto* out = static_cast<uint8_t*>(y);
   const int64_t item = ItemBytes(dtype);
@@ -37,9 +41,12 @@ void Gelu(const void* x, DType dtype, int64_t n, void* y,
   });
 }
 
-void GeluGradient(const void* x, DType dtype, int64_t n, const void* dy,
-                  void* dx, const ParallelFor& parallel) {
-  const auto gradient = BestKernels().gradient[static_cast<int>(dtype)];
+void ActivationGradient(Activation activation, const void* x, DType dtype,
+                        int64_t n, const void* dy, void* dx,
+                        const ParallelFor& parallel) {
+  const auto gradient =
+      BestKernels()
+          .gradient[static_cast<int>(activation)][static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   const auto* g = static_cast<const uint8_t*>(dy);
   auto* out = static_cast<uint8_t*>(dx);

@@ -1,6 +1,6 @@
-// CPU kernels of Gelu and GeluGrad. Elsewhere TensorFlow's own operations
-// serve.
-#include "cc/codec/layers/gelu.h"
+// CPU kernels of Gelu, Silu and their gradients. Elsewhere TensorFlow's own
+// operations serve.
+#include "cc/codec/layers/activation.h"
 #include "cc/kernels/common/register.h"
 #include "cc/kernels/common/util.h"
 
@@ -11,7 +11,8 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-class GeluOp : public OpKernel {
+template <Activation kActivation>
+class ActivationOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -20,12 +21,13 @@ class GeluOp : public OpKernel {
     Tensor* y = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    Gelu(Data(x), ToDType(x.dtype()), x.NumElements(), MutableData(y),
-         WorkerThreads(ctx));
+    Activate(kActivation, Data(x), ToDType(x.dtype()), x.NumElements(),
+             MutableData(y), WorkerThreads(ctx));
   }
 };
 
-class GeluGradOp : public OpKernel {
+template <Activation kActivation>
+class ActivationGradOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
@@ -36,13 +38,21 @@ class GeluGradOp : public OpKernel {
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
-    GeluGradient(Data(x), ToDType(x.dtype()), x.NumElements(), Data(dy),
-                 MutableData(dx), WorkerThreads(ctx));
+    ActivationGradient(kActivation, Data(x), ToDType(x.dtype()),
+                       x.NumElements(), Data(dy), MutableData(dx),
+                       WorkerThreads(ctx));
   }
 };
 
+using GeluOp = ActivationOp<Activation::kGelu>;
+using GeluGradOp = ActivationGradOp<Activation::kGelu>;
+using SiluOp = ActivationOp<Activation::kSilu>;
+using SiluGradOp = ActivationGradOp<Activation::kSilu>;
+
 COMPTRAIN_REGISTER("Gelu", tensorflow::DEVICE_CPU, GeluOp)
 COMPTRAIN_REGISTER("GeluGrad", tensorflow::DEVICE_CPU, GeluGradOp)
+COMPTRAIN_REGISTER("Silu", tensorflow::DEVICE_CPU, SiluOp)
+COMPTRAIN_REGISTER("SiluGrad", tensorflow::DEVICE_CPU, SiluGradOp)
 
 }  // namespace
 }  // namespace comptrain

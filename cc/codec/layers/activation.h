@@ -1,0 +1,28 @@
+// Activation functions x g(x) and their gradients: one pass each.
+#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_H_
+#define TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_H_
+
+#include <cstdint>
+
+#include "cc/codec/common/parallel.h"
+#include "cc/codec/common/dtype.h"
+
+namespace comptrain {
+
+// GELU: g(x) = Phi(x), the distribution of the normal distribution. SiLU: g(x)
+// = 1 / (1 + exp(-x)).
+enum class Activation { kGelu, kSilu };
+
+// y = x g(x), within a few units in the last place of the larger of |x| and |y|
+// (the relative error of Phi grows to 1e-5 where Phi is 1e-30). y may be x.
+void Activate(Activation activation, const void* x, DType dtype, int64_t n,
+              void* y, const ParallelFor& parallel);
+
+// dx = dy (g(x) + x g'(x)). dx may be x or dy.
+void ActivationGradient(Activation activation, const void* x, DType dtype,
+                        int64_t n, const void* dy, void* dx,
+                        const ParallelFor& parallel);
+
+}  // namespace comptrain
+
+#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_H_
