@@ -26,7 +26,9 @@ def every_linear_layer():
     h = layers.DepthwiseConv2D(3, strides=2, padding="same", name="depthwise")(h)
     h = layers.ReLU()(h)
     h = layers.Conv2DTranspose(12, 3, strides=2, padding="same", activation="relu", name="transposed")(h)
-    h = layers.AveragePooling2D(4)(h)  # the largest ones would prefer some phases of the stride, as the law does not
+    h = layers.AveragePooling2D(4)(
+        h
+    )  # the largest ones would prefer some phases of the stride, as the law does not
     h = layers.Reshape((16, 12))(h)
     h = layers.EinsumDense("abc,cde->abde", (16, 3, 8), activation="relu", name="einsum")(h)
     h = layers.Flatten()(h)

@@ -218,9 +218,9 @@ def decoder():
 @pytest.mark.parametrize(
     ("build", "plain_bytes", "zvc_bytes"),
     [
-        (lambda: compiled(small_cnn()), 1_198_788, 493_428),
-        (decoder, 528_388, 286_692),
-        (lambda: chain(3), 1_573_380, 17_524),
+        (lambda: compiled(small_cnn()), 1_198_788, 469_732),
+        (decoder, 528_388, 248_752),
+        (lambda: chain(3), 1_573_380, 17_316),
     ],
     ids=["cnn", "decoder", "chain"],
 )

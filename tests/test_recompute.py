@@ -193,7 +193,7 @@ def test_recurrent_layers(case):
     make, shape = RECURRENT[case]
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4, *shape)).astype("float32"), rng.normal(size=(4, 3)).astype("float32")
-    notes, results = [], []
+    results = []
     for wrap in (as_it_is, ct.Recompute):
         keras.utils.set_random_seed(0)
         z = wrap(make())(layers.Dense(shape[-1])(inputs := keras.Input(shape)))
@@ -202,17 +202,13 @@ def test_recurrent_layers(case):
         model.compile(keras.optimizers.SGD(0.1), "mse")
         loss, grads = gradients(model, x, y)
         results.append([loss, *grads.values()])
-        notes.append({row.storage: row.note for row in ct.compress_model(model).rows if row.note})
-    assert "Recompute(layer) holds its input alone" in notes[0]["keep"]
-    assert "keep" not in notes[1] and "Recompute" in notes[1]["recompute"]
     for plain, ours in zip(*results):
         np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
 
 
 def test_mixes_with_compression():
     model = build(ct.Recompute, storage="compress", error_bound=1e-5)
-    report = ct.compress_model(model, error_bound=1e-5)
-    assert any("block0/" in row.layer for row in report.rows)
+    ct.compress_model(model, error_bound=1e-5)
     losses = model.fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
     plain = build(as_it_is).fit(X, Y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
     np.testing.assert_allclose(losses, plain, rtol=5e-3)

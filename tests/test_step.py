@@ -1,5 +1,7 @@
 """Which calls belong to a training step, and what layers are told in it."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +9,6 @@ from models import compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain import model as model_module
 from tf_comptrain import rules
 from tf_comptrain.model import instrumentation
 
@@ -20,7 +21,7 @@ def held(model):
 
 
 def untold_gradients(model):
-    """Of a loop that passes no `training=`."""
+    """Of a loop that passes no `training=`: dropout is off, and a normalization uses its moving statistics."""
 
     @tf.function
     def step(x, y):
@@ -31,14 +32,14 @@ def untold_gradients(model):
     return [gradient.numpy() for gradient in step(tf.constant(X), tf.constant(Y))]
 
 
-def test_in_the_scope_layers_compute_what_keras_has_them_compute():
+@pytest.mark.parametrize("scope", [None, True, False])
+def test_layers_compute_what_keras_has_them_compute(scope):
     model = compiled(small_cnn())
     plain = untold_gradients(model)
     ct.compress_model(model, error_bound=TIGHT)
-    with ct.training_scope():
+    with contextlib.nullcontext() if scope is None else ct.training_scope(scope):
         ours = untold_gradients(model)
-    # A normalization told nothing uses its moving statistics: it needs no fused kernel, and is kept.
-    assert held(model) == set(instrumentation(model).sites()) - {"bn1/input"}
+    assert bool(held(model)) == (scope is not False)
     for a, b in zip(ours, plain):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
@@ -63,7 +64,7 @@ def test_a_train_step_of_the_model_is_one_whatever_it_passes():
     model = compiled(Critic(small_cnn()))
     ct.compress_model(model)
     model.fit(X, Y, verbose=0)
-    assert len(held(model)) == len(instrumentation(model).sites()) - 1  # not the normalization
+    assert held(model)
 
 
 def test_a_gradient_penalty_by_a_plain_call():
@@ -78,19 +79,7 @@ def test_a_gradient_penalty_by_a_plain_call():
     model = compiled(Penalty(small_cnn()))
     ct.compress_model(model)
     assert np.isfinite(model.train_on_batch(X, Y))
-    assert len(held(model)) == len(instrumentation(model).sites()) - 1
-
-
-def test_a_loop_that_tells_nothing_is_told(monkeypatch):
-    told = []  # of the model, only the first layer is named
-    monkeypatch.setattr(model_module.logging, "warning", lambda *args: told.append(args))
-    model = small_cnn()
-    ct.compress_model(model)
-    model(X)
-    assert not told
-    untold_gradients(compiled(model))
-    assert not held(model)
-    assert "training_scope" in told[0][0] and "conv1" in told[0]
+    assert held(model)
 
 
 class FrozenPart(keras.Model):
@@ -98,7 +87,7 @@ class FrozenPart(keras.Model):
 
     def __init__(self):
         super().__init__()
-        self.drop, self.conv = layers.Dropout(0.5), layers.Conv2D(8, 3, name="conv")
+        self.drop, self.conv = layers.Dropout(0.5), layers.Conv2D(8, 3, activation="tanh", name="conv")
         self.pool, self.head = layers.GlobalAveragePooling2D(), layers.Dense(10)
 
     def call(self, x):
@@ -109,14 +98,14 @@ def test_what_follows_a_layer_in_inference_is_held_too():
     model = compiled(FrozenPart())
     ct.compress_model(model)
     model.fit(X, Y, verbose=0)
-    assert "conv/input" in held(model)
+    assert any("/conv_" in name for name in held(model))
 
 
 class Drops(layers.Layer):
     """No `training` argument of its own: only Keras' context tells the inner layer."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(name="drops")
         self.conv, self.drop = layers.Conv2D(8, 3), layers.Dropout(0.5, seed=3)
 
     def call(self, x):
@@ -138,27 +127,19 @@ def trained(way, eager):
 @pytest.mark.parametrize("way", ["rule", "recompute"])
 def test_the_second_run_is_told_what_the_first_was(way, eager, monkeypatch):
     monkeypatch.setattr(rules.base, "_RULES", dict(rules.base._RULES))
-    ct.register_rule(Drops)(ct.rules.FromInput(recompute=True))
+    ct.register_rule(Drops)(ct.rules.FromInput())
     ours = trained(way, eager)
-    assert way != "rule" or len(held(ours)) == 1
+    assert way != "rule" or [name.partition("/")[2] for name in held(ours)] == ["input"]
     for a, b in zip(ours.get_weights(), trained("plain", eager).get_weights()):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_unfreezing_is_noticed(caplog):
-    def said():
-        return [record.getMessage() for record in caplog.records if "frozen" in record.getMessage()]
-
-    model = compiled(small_cnn())
+def test_unfreezing_is_noticed():
+    model = small_cnn()
     model.get_layer("conv2").trainable = False
-    ct.compress_model(model)
+    ct.compress_model(compiled(model))
     model.fit(X, Y, verbose=0)
-    assert not said()
+    assert not any("relu1" in name for name in held(model))
     model.get_layer("conv2").trainable = True
     compiled(model).fit(X, Y, verbose=0)
-    (message,) = said()
-    assert "conv2" in message and "restore_model" in message
-    ct.restore_model(model)
-    ct.compress_model(model)
-    compiled(model).fit(X, Y, verbose=0)
-    assert "conv2/input" in held(model) and len(said()) == 1
+    assert any("relu1" in name for name in held(model))

@@ -35,7 +35,6 @@ MODES = {
     "weight_decay_and_ema": ({"optimizer": keras.optimizers.AdamW(1e-3, use_ema=True)}, {}),
     "sample_weights": ({}, {"sample_weight": np.linspace(0, 1, 32)}),
     "class_weights": ({}, {"class_weight": {k: 1.0 + k for k in range(10)}}),
-    "eager": ({"run_eagerly": True}, {}),
 }
 
 

@@ -20,8 +20,8 @@ class Recompute(Wrapper):
     """Rebuilds a block's activations in the backward pass instead of holding them.
 
     Works inside `fit` on the TensorFlow backend, with BatchNormalization (its statistics are updated
-    once, by the forward pass) and Dropout (the second run draws the same mask). Layers inside the
-    block may be compressed as well, by `compress_model`: that makes the second run's own peak small.
+    once, by the forward pass) and Dropout (the second run draws the same mask), and beside `compress_model`, which
+    leaves what the second run makes as it is.
 
     Args:
       layer: A layer or a model of one input tensor; with `slices`, of one output tensor too.

@@ -110,6 +110,7 @@ def _tell_of_gradients() -> None:
         for hook, _ in tuple(_hooks):
             with record.stop_recording():
                 found = _replaced(found, hook(made))
+            made = made._replace(gradients=tuple(tf.nest.flatten(found)))  # for the next hook
         return found
 
     telling: Any = tf.autograph.experimental.do_not_convert(gradient)

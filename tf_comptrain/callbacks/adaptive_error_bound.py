@@ -111,12 +111,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
     training begins with this callback for the first time. Gradients are reduced on collecting steps only.
 
-    Steered are tensors of the traced step of which, with dy, the gradient of a trainable weight of the model is a product
-    (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations. S
-    is a mean over the elements of that gradient. A tensor that serves several weights gets the tightest bound
-    that they want. Where an error of it travels on as well, it keeps the bound of `compress_model`
-    unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it, as do
-    those of `Compress` wrappers.
+    Steered are tensors of the traced step of which, with dy, the gradient of a trainable weight of the model is a
+    product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations.
+    S is a mean over the elements of that gradient. A tensor that serves several weights gets the tightest bound that
+    they want. Where an error of it travels on as well, it keeps the bound of `compress_model` unless a weight needs
+    a tighter one; tensors that a product's factor is rebuilt from always keep it, as do those of `Compress` wrappers.
 
     A bound given to `compress_model` holds until the first collecting step, of each training anew. After training
     the bounds stay where they are, also in a `fit` without this callback.

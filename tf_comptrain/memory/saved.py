@@ -29,7 +29,7 @@ class SavedTensor(NamedTuple):
     """One tensor held between the forward and the backward pass.
 
     Attributes:
-      layer: Name of the layer inside whose call it was made; "" outside of any.
+      layer: Name of the layer inside whose call it was made, or what it stands for; "" outside of any.
       op: The operation that made it.
       storage: "compress", "bitmask" or "keep".
       shape: Of the tensor that is held, before compression; None for a dimension known at run time.
@@ -82,7 +82,7 @@ def saved_tensors(model: keras.Model, x, y=None) -> list[SavedTensor]:
             held, plain = step()
     return [
         SavedTensor(
-            owners.get(tensor.op.name, ""),
+            owners.get(tensor.op.name) or owners.get(_base(_stands_for(tensor)).op.name, ""),
             tensor.op.name,
             _storage(tensor),
             _static_shape(_stands_for(tensor)),
