@@ -42,8 +42,8 @@ def build(name: str, image: int | None = None) -> keras.Model:
     return getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=CLASSES)
 
 
-def kept_layers(report: ct.Report) -> list[str]:
-    """What stays plain, except for what the backward pass begins with."""
+def kept_tensors(report: ct.Report) -> list[str]:
+    """What is held as it is, except for what the backward pass begins with: that is held for no time."""
     return [f"{row.layer}: {row.note}" for row in report.skipped if row.note != NEEDED_AT_ONCE]
 
 
@@ -82,7 +82,7 @@ def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict
         "batch": batch,
         "parameters": model.count_params(),
         "tensors_held": sum(row.storage != "keep" for row in report.rows),
-        "kept": kept_layers(report),
+        "kept": kept_tensors(report),
         "plain": plain,
         "rounded": rounded,
         "fused": fused,

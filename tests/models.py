@@ -70,3 +70,8 @@ def site_of(handle, fragment):
 def rows_of(report, fragment):
     """Rows of a report whose operation has that in its name."""
     return [row for row in report.rows if fragment in row.layer]
+
+
+def by_layer(found):
+    """Updates of bounds, or checks of the law, by the layer whose weight they are of; the last of each."""
+    return {one.layer.rpartition(" -> ")[2].split("/")[-2]: one for one in found}

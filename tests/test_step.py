@@ -129,7 +129,7 @@ def test_the_second_run_is_told_what_the_first_was(way, eager, monkeypatch):
     monkeypatch.setattr(rules.base, "_RULES", dict(rules.base._RULES))
     ct.register_rule(Drops)(ct.rules.FromInput())
     ours = trained(way, eager)
-    assert way != "rule" or held(ours) == {"drops/input"}
+    assert way != "rule" or [name.partition("/")[2] for name in held(ours)] == ["input"]
     for a, b in zip(ours.get_weights(), trained("plain", eager).get_weights()):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 

@@ -188,7 +188,7 @@ def losses(jit, policy):
         keras.config.set_dtype_policy("float32")
     assert ct.compress_model(model).obstacle is None
     history = model.fit(X, Y, batch_size=8, epochs=5, shuffle=False, verbose=0)
-    sites = [site for site in instrumentation(model).sites().values() if site.holder is site]
+    sites = instrumentation(model).sites().values()
     assert sites and all(site.read_state().stream_bytes > 0 for site in sites)
     assert all((site.bits is not None) == jit for site in sites)
     return np.array(history.history["loss"])
@@ -282,17 +282,21 @@ def test_a_relative_bound_that_overflows_is_limited():
         assert np.isfinite(x_hat).all()
 
 
+def one_held_tensor():
+    """A copy of the batch is held, since what made it trains, and the batch itself is not."""
+    copied = layers.DepthwiseConv2D(1, depthwise_initializer="ones")
+    return keras.Sequential([keras.Input((8, 8, 32)), copied, layers.Conv2D(10, 8), layers.Flatten()])
+
+
 def test_saturation_raises_the_rate_once_and_is_logged(caplog):
-    model = compiled(
-        keras.Sequential([keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()]), jit_compile=True
-    )
+    model = compiled(one_held_tensor(), keras.optimizers.SGD(1e-6), jit_compile=True)
     ct.compress_model(model, error_bound=ct.ErrorBound(0.5))
     handle = instrumentation(model)
-    (site,) = handle.sites().values()
     x = np.array(normal(8, 8, 8, 32))
     x[0, 0, 0, :4] = 12.0
     for _ in range(8):
         model.train_on_batch(x, Y[:8])
+    (site,) = handle.sites().values()
     (change,) = handle.rate_changes
     assert (change.bits, change.new_bits) == (4, 6) and site.bits == 6
     assert change.saturated >= 4 / x.size > storage.MAX_SATURATED
@@ -302,8 +306,7 @@ def test_saturation_raises_the_rate_once_and_is_logged(caplog):
 
 def saturating(steps, at):
     """A model, and batches of which one has values out of the range of its 4 bits."""
-    parts = [keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()]
-    model = compiled(keras.Sequential(parts), jit_compile=True)
+    model = compiled(one_held_tensor(), keras.optimizers.SGD(1e-6), jit_compile=True)
     ct.compress_model(model, error_bound=ct.ErrorBound(0.5))
     x = np.array(normal(8 * steps, 8, 8, 32))
     x[8 * at, 0, 0, :4] = 12.0
@@ -322,7 +325,7 @@ def test_saturation_in_the_last_steps_is_reported(fit):
 
 
 def test_rates_rise_in_a_loop_of_its_own():
-    model = keras.Sequential([keras.Input((8, 8, 32)), layers.Conv2D(10, 8), layers.Flatten()])
+    model = one_held_tensor()
     ct.compress_model(model)
     x = np.array(normal(4, 8, 8, 32))
 
@@ -422,15 +425,14 @@ def test_input_gradients_wait_for_weight_gradients(fence, monkeypatch):
         made[name] = operation, re.findall(r"%([\w.-]+)", operands)
     fences = {name for name in made if re.match(r"Comptrain_Fence[_.\d]*$", name)}
     fences = {name for name in fences if made[name][0] == fence}
-    assert len(fences) == 3
+    assert len(fences) == 2  # the first convolution reads the batch, and needs no gradient for it
     for name in fences:
         operands = made[name][1] if fence == "custom-call" else made[made[name][1][0]][1]  # of a tuple
         assert any("BackpropFilter" in operand for operand in operands)
-    gradients = {name for name in made if re.match(r"Conv2DBackpropInput_1[.\d]*$", name)}
-    gradients = [made[name][1][0] for name in gradients if made[name][0] == "convolution"]
-    assert len(gradients) == 3
-    for dy in gradients:
-        assert made[dy][0] == "get-tuple-element" and made[dy][1][0] in fences
+    gradients = {name for name in made if re.match(r"Conv2DBackpropInput(_1)?[.\d]*$", name)}
+    read = [made[name][1][0] for name in gradients if made[name][0] == "convolution"]
+    waiting = [dy for dy in read if made[dy][0] == "get-tuple-element" and made[dy][1][0] in fences]
+    assert len(waiting) == 2
 
 
 def test_depthwise_gelu_silu_and_global_max_train_as_plain():
@@ -448,7 +450,7 @@ def test_depthwise_gelu_silu_and_global_max_train_as_plain():
         model = compiled(net(), jit_compile=True)
         if compress:
             report = ct.compress_model(model)
-            assert report.obstacle is None and not report.skipped
+            assert report.obstacle is None
         losses.append(np.array([model.train_on_batch(x, y) for _ in range(8)]))
     plain, ours = losses
     assert plain[-1] < 0.9 * plain[0]
@@ -486,7 +488,7 @@ def test_a_codec_without_a_lowering_says_so():
 def test_the_report_predicts_the_rates_and_names_layers_without_xla():
     parts = [keras.Input((8, 8, 32)), layers.Conv2D(32, 3), layers.Flatten(), layers.Dense(10)]
     report = ct.compress_model(compiled(keras.Sequential(parts), jit_compile=True))
-    assert report.rows[0].predicted_bytes == 8 * 8 * 32 * 6 / 8
+    assert report.rows[0].predicted_bytes == 6 * 6 * 32 * 6 / 8
     model = compiled(keras.Sequential([keras.Input((8,)), layers.Dense(10, name="odd")]))
     model.get_layer("odd").supports_jit = False
     report = ct.compress_model(model)

@@ -102,7 +102,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
 def _law_checks(error: LawError, numbers: LawNumbers) -> list[LawCheck]:
     state = State(*numbers.state)
     bound, ratio, sigma = state.bound_used, state.nonzero_ratio, state.sigma
-    common = {
+    common: Any = {
         "layer": error.name,
         "bound": bound,
         "bound_over_sigma": bound / sigma if sigma else math.nan,

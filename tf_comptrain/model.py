@@ -21,9 +21,9 @@ from tf_comptrain.rules import Context, Rule
 from tf_comptrain.storage import COMPRESS, FUSED, KEEP, RateChange, Site
 
 _EAGER = (
-    "Model %r trains in eager mode, where there is no traced step to hold tensors in: it trains as plain Keras. Put the "
-    "step under tf.function, or leave run_eagerly out of model.compile; tf_comptrain.Compress and tf_comptrain.Recompute "
-    "work eagerly too."
+    "Model %r trains in eager mode, where there is no traced step to hold tensors in: it trains as plain Keras. "
+    "Put the step under tf.function, or leave run_eagerly out of model.compile; tf_comptrain.Compress and "
+    "tf_comptrain.Recompute work eagerly too."
 )
 _FAILED = (
     "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
@@ -320,14 +320,14 @@ def compress_model(
         of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
         reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
         in units of the activations. An `ErrorBound`: as it says.
-      storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string: for all
-        layers. A mapping from layer name, path or class to a string, or a function from layer (or operation of a
-        functional graph) to string or None: for those, and for what is inside them; a mapping may also name operations of the traced
-        step, or scopes of them ("decoder/block_1"), as the report does. Strings: "compress" (the default);
-        "recompute" (what a batch normalization makes may be rebuilt from the stream of its input, about a third less to
-        hold; its error is then that stream's times gamma / sigma of the channel); "keep" (as plain Keras has it, bit-equal);
-        "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
-        normalization).
+      storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string:
+        for all layers. A mapping from layer name, path or class to a string, or a function from layer (or operation
+        of a functional graph) to string or None: for those, and for what is inside them; a mapping may also name
+        operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
+        "compress" (the default); "recompute" (what a batch normalization makes may be rebuilt from the stream of its
+        input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
+        (as plain Keras has it, bit-equal); "fused" (kept, but computed by the operations that this package prefers,
+        such as TensorFlow's fused batch normalization).
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -361,12 +361,11 @@ def compress_model(
     report = Report(
         model.name, (), _obstacle(model, chosen_codec), _keras.layers_without_xla(model), _rows_of(model)
     )
-    handle = Instrumentation(report, {})
+    handle = Instrumentation(report, _wrapped_instruments(model))
     if storage != KEEP:
         handle.held = _held_tensors(model, chosen_codec, bound, operations_chosen(model, storage))
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
-        handle.wrapped = _wrapped_instruments(model)
         _keras.override_train_step(model)
         _keras.watch_steps(model, lambda: bool(handle.raise_rates()))
     _instrumented[model] = handle
@@ -382,6 +381,8 @@ def _override(
     if plan.rule is not None:
         with _keras.strategy_scope(model):
             call = Instrument(plan.layer, plan.path, plan.rule, held.codec, bound)
+        if call.context.sites:
+            handle.wrapped[plan.layer] = call
     if plan.storage not in (None, COMPRESS):
         call = _Chosen(plan.layer, KEEP if plan.storage == FUSED else plan.storage, held, call)
     _keras.set_call(plan.layer, call)
@@ -412,7 +413,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     if held is None or specs is None or not tf.executing_eagerly():
         return []
     with _keras.strategy_scope(model):
-        handle.held = held.copy()
+        handle.held = held.beside()
 
     def gradients(*inputs):
         with tf.GradientTape() as tape:

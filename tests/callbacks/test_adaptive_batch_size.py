@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import compiled, images
+from models import compiled, images, site_of
 
 import tf_comptrain as ct
 from tf_comptrain.model import instrumentation
@@ -20,6 +20,7 @@ def network(optimizer=None):
         [
             keras.Input((32, 32, 3)),
             layers.Conv2D(16, 3, strides=2, activation="tanh", name="conv"),
+            layers.Conv2D(8, 3, strides=2, activation="relu", name="second"),
             layers.Flatten(),
             layers.Dense(10, name="dense"),
         ]
@@ -164,9 +165,10 @@ def test_tightening_halves_every_bound_and_follows_sigma():
     tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
     fit(model, dataset, tuner, [1.0, 2.0, 1.99, 1.98])
     assert [d.action for d in tuner.decisions] == ["grow", "tighten", "keep"]
-    sites = instrumentation(model).sites()
-    assert sites["conv/output"].relative_bound == 0.02
-    for site in sites.values():
+    handle = instrumentation(model)
+    assert site_of(handle, "conv_1/Tanh").relative_bound == 0.02
+    assert site_of(handle, "flatten").relative_bound == 0.1
+    for site in handle.sites().values():
         state = site.read_state()
         assert state.bound_set == pytest.approx(site.relative_bound * state.running_sigma / 2, rel=0.05)
 

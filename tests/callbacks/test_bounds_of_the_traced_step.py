@@ -1,4 +1,4 @@
-"""AdaptiveErrorBound where no layer has a rule: bounds of what the traced step holds."""
+"""AdaptiveErrorBound on products that no layer of Keras makes: bounds of what the traced step holds."""
 
 import keras
 import numpy as np
@@ -7,7 +7,6 @@ import tensorflow as tf
 from models import compiled
 
 import tf_comptrain as ct
-from tf_comptrain import error_law
 from tf_comptrain.model import instrumentation
 
 WIDTH, HEADS, STEPS, BATCH = 64, 4, 6, 16
@@ -169,7 +168,7 @@ def test_a_weight_frozen_later_is_left_alone():
     assert {weight.partition("/")[0] for weight in by_weight(callback.updates)} == {"second", "head"}
 
 
-def test_layers_with_rules_and_the_traced_step_share_one_callback():
+def test_layers_of_keras_and_products_by_hand_share_one_callback():
     keras.utils.set_random_seed(0)
     inputs = keras.Input((32, WIDTH))
     x = keras.layers.Dense(WIDTH, name="dense")(Block(name="block")(inputs))
@@ -177,10 +176,11 @@ def test_layers_with_rules_and_the_traced_step_share_one_callback():
     ct.compress_model(model)
     callback = ct.AdaptiveErrorBound(interval=2, warmup=1, check_data=data(1))
     fit(model, callback)
-    assert {"dense", "block/out", "block/down"} <= set(by_weight(callback.updates))
-    assert {check.layer for _, check in callback.checks} == {"dense"}  # what is checked has a rule
-    laws = {law.name: law.share for law in error_law.law_sites(instrumentation(model))}
-    assert laws["dense"] == 1.0 and len(laws) >= 3
+    assert {"dense/kernel", "block/out", "block/down"} <= set(by_weight(callback.updates))
+    assert set(by_weight(callback.updates)) == set(by_weight(check for _, check in callback.checks))
+    assert {update.step for update in callback.updates} == {2, 4, 6}  # a check takes none away
+    shares = {law.name.rpartition(" -> ")[2]: law.share for law in instrumentation(model).held.law_sites()}
+    assert shares["dense/kernel"] == pytest.approx(1 / WIDTH)
 
 
 class Stop(keras.callbacks.Callback):

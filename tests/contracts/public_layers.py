@@ -17,7 +17,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 
 layers = keras.layers
-BATCH = 3
+BATCH = 8  # tensors of fewer elements are held as they are
 
 
 class Case(NamedTuple):
@@ -299,9 +299,10 @@ class Comparison:
     def compressed(self, **options) -> tuple[dict, dict]:
         """What a compressed step gives, by case; and what failed, by case."""
         with dtype_policy(self.policy):
-            ct.compress_model(self.model, **options)
+            report = ct.compress_model(self.model, **options)
             try:
                 found = self._step(self.run)
+                self.rows = report.rows
             finally:
                 ct.restore_model(self.model)
         failed = {k: why for k, why in self.model.failures.items() if k not in self.skipped}

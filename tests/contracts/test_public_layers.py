@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 from public_layers import CASES, CLASSES, Comparison, cosine, largest_difference
 
-import tf_comptrain as ct
-
-STORAGES = {"keep": {"storage": "keep"}, "zvc": {"codec": "zvc"}, "default": {}}
-EXACT = 1e-6
-ROUNDED = 1e-4  # a kernel of this library, or a sum in another order, rounds differently
+STORAGES = {
+    "keep": {"storage": "keep"},
+    "zvc": {"codec": "zvc"},
+    "tight": {"error_bound": 1e-6},
+    "default": {},
+}
+# A kernel of this library, or a sum in another order, rounds differently; a tight bound adds its own error.
+TOLERANCES = {"keep": 1e-6, "zvc": 1e-4, "tight": 1e-3}
 
 
 @functools.lru_cache
@@ -34,17 +37,16 @@ def test_a_layer_trains_as_plain_keras_has_it(case, storage):
     plain = comparison()
     found, failed = compressed(storage)
     assert case not in failed, failed[case]
-    if storage == "default":
+    if storage not in TOLERANCES:
         assert cosine(found[case], plain.plain[case]) > 0.9
         assert all(np.isfinite(value).all() for value in found[case].values())
         return
     difference, where = largest_difference(found[case], plain.plain[case])
-    assert difference <= (EXACT if storage == "keep" else ROUNDED), f"{where}: {difference:.1e}"
+    assert difference <= TOLERANCES[storage], f"{where}: {difference:.1e}"
 
 
 def test_most_of_them_are_held_compressed():
     """Else the comparisons above would be of plain Keras with itself."""
-    model = comparison().model
-    report = ct.compress_model(model)
-    ct.restore_model(model)
-    assert len({row.layer for row in report.rows if row.storage not in ("keep", "nothing")}) > 40
+    compressed("default")
+    held = [row for row in comparison().rows if row.storage in ("compress", "bitmask")]
+    assert len(held) > 40

@@ -53,7 +53,8 @@ CASES = {
     "U-Net": Case(vision.unet, BATCH_NORM),
     "detector": Case(vision.detector),
     "style transfer": Case(vision.style_transfer),
-    "tied autoencoder": Case(vision.tied_autoencoder),
+    # The backward pass begins with the difference that the loss squares, which is kept.
+    "tied autoencoder": Case(vision.tied_autoencoder, gain=2.0),
     "Conv3D": Case(vision.conv3d, BATCH_NORM),
     "vision transformer": Case(vision.vision_transformer),
     "NeRF": Case(vision.nerf),
@@ -101,11 +102,6 @@ def test_a_kind_trains_compressed_as_it_does_plain(name):
         assert plain.saved_bytes >= case.gain * rounded.saved_bytes
 
 
-@pytest.mark.xfail(
-    raises=ValueError,
-    strict=True,
-    reason="layer rules hold streams in a branch, where the other branch's gradient looks for them",
-)
 def test_a_model_in_a_branch_and_its_tape_around_that():
     plain = run(training_steps.model_in_a_condition)
     exact = run(training_steps.model_in_a_condition, steps=1, codec="zvc")

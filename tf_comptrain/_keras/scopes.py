@@ -39,9 +39,10 @@ _VECTORIZED = "in tf.vectorized_map, which has no rule for the ops of this libra
 def training_scope(training: bool = True) -> Iterator[None]:
     """Says that the calls inside belong to a training step.
 
-    For hand-written loops that call the model without `training=True`. What crosses into the backward pass is held there
-    too; in the scope layers also run by the operations and rules that this package has for them. What layers compute
-    stays as Keras has it: without `training=True` dropout is off, and batch normalization uses its moving statistics.
+    For hand-written loops that call the model without `training=True`. What crosses into the backward pass is
+    held there too; in the scope layers also run by the operations and rules that this package has for them. What
+    layers compute stays as Keras has it: without `training=True` dropout is off, and batch normalization uses its
+    moving statistics.
 
     `training_scope(False)` says of a gradient that it is left as plain Keras has it, and of calls that pass no
     `training=True` that they stay plain, also inside a model's train step.

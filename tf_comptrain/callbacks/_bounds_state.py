@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,8 @@ class BoundsState(NamedTuple):
     Attributes:
       steps: Training steps so far.
       next: Step of the next collection.
-      wanted: Layer -> the bound it wants for itself.
-      correction: Layer -> how much the law promises too little there.
+      wanted: Name of a `LawSite` -> the bound it wants for itself.
+      correction: Name of a `LawSite` -> how much the law promises too little there.
       sites: Site -> its codec state, as `codecs.State`.
       held: The same of what the traced steps hold, which take it over when they are traced.
     """
@@ -65,6 +65,18 @@ def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
         )
     sites = dict(zip(theirs, ours))
     return state._replace(sites={sites[name]: value for name, value in state.sites.items()})
+
+
+def for_names(values: dict[str, float], names: Sequence[str]) -> dict[str, float]:
+    """Values of the places that a step was traced with, by their names, where those differ in Keras' numbers alone."""
+    left = dict(values)
+    found = {name: left.pop(name) for name in names if name in left}
+    for name in names:
+        like = None if name in found else unnumbered(name)
+        there = next((other for other in left if unnumbered(other) == like), None)
+        if there is not None:
+            found[name] = left.pop(there)
+    return {**left, **found}
 
 
 class Checkpointed(tf.train.experimental.PythonState):

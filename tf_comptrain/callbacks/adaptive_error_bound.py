@@ -111,12 +111,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
     training begins with this callback for the first time. Gradients are reduced on collecting steps only.
 
-    Steered are tensors of the traced step of which, with dy, the gradient of a trainable weight of the model is a product
-    (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations. S
-    is a mean over the elements of that gradient. A tensor that serves several weights gets the tightest bound
-    that they want. Where an error of it travels on as well, it keeps the bound of `compress_model`
-    unless a weight needs a tighter one; tensors that a product's factor is rebuilt from always keep it, as do
-    those of `Compress` wrappers.
+    Steered are tensors of the traced step of which, with dy, the gradient of a trainable weight of the model is a
+    product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations.
+    S is a mean over the elements of that gradient. A tensor that serves several weights gets the tightest bound that
+    they want. Where an error of it travels on as well, it keeps the bound of `compress_model` unless a weight needs
+    a tighter one; tensors that a product's factor is rebuilt from always keep it, as do those of `Compress` wrappers.
 
     A bound given to `compress_model` holds until the first collecting step, of each training anew. After training
     the bounds stay where they are, also in a `fit` without this callback.
@@ -238,9 +237,11 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             )
         obstacle = self._handle.report.obstacle
         if obstacle:
+            logging.warning("AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).", obstacle)
+        elif self._handle.held is None:
             logging.warning(
-                "AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).",
-                obstacle,
+                "AdaptiveErrorBound has no effect: it steers what compress_model holds of traced steps, and not "
+                "what wrappers hold."
             )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -295,6 +296,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _update(self) -> None:
         held = self._handle.held
         self._laws = [] if held is None else held.law_sites()
+        names = [law.name for law in self._laws]  # a restored training's may have other numbers
+        self._wanted = _bounds_state.for_names(self._wanted, names)
+        self._correction = _bounds_state.for_names(self._correction, names)
         found = {}
         for law in self._laws:
             statistics = self._read(law)

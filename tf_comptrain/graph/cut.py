@@ -26,6 +26,7 @@ _UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 _PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
+_DIFFERENCES = frozenset(("SquaredDifference", "Sub"))
 NORMALIZATION = "FusedBatchNormV3"
 # What a tensor is made of, as bits; weights and indices together are an activation too (an embedding).
 _WEIGHTS, _INDICES, _ACTIVATIONS = 1, 2, 4
@@ -187,11 +188,15 @@ class _Cut:
         op = tensor.op
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
-        if op.type in _PRODUCTS:  # of two activations, larger than both together: the scores of an attention
-            return element_count(tensor) > sum(element_count(factor) for factor in op.inputs) and all(
-                self._ingredients(base_of(factor)) & _ACTIVATIONS for factor in op.inputs
-            )
+        if op.type in _PRODUCTS:  # the scores of an attention are larger than queries and keys together
+            size = sum(element_count(factor) for factor in op.inputs)
+            return element_count(tensor) > size and self._joins_activations(op)
+        if op.type in _DIFFERENCES and self._joins_activations(op):  # what is alike cancels, and errors do not
+            return not all(element_count(term) == element_count(tensor) for term in op.inputs)
         return sensitivity.is_cheap(op.type)
+
+    def _joins_activations(self, op: tf.Operation) -> bool:
+        return all(self._ingredients(base_of(operand)) & _ACTIVATIONS for operand in op.inputs)
 
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
         """Small tensors are held as they are; what is made of indices and constants alone has no error."""
@@ -257,7 +262,8 @@ class _Cut:
         as_it_is = tensor.ref() in self._exact and tensor.dtype != tf.bool
         size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)
         distance = min(self._distances[tensor.ref()], _FARTHEST)
-        return 1 + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - 1)
+        # One more for each operation also where a tensor costs nothing: it is not rebuilt for nothing.
+        return 1 + distance + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - _FARTHEST - 1)
 
     def _minimum(self, source: int, sink: int) -> set:
         from scipy.sparse import csr_matrix  # not before a step is traced: importing it takes a while

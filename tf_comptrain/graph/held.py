@@ -78,11 +78,11 @@ class HeldTensors:
         self.named = dict(named or {})
         self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
-    def copy(self) -> HeldTensors:
-        """Another that holds nothing yet, with the same choices of storage."""
-        made = HeldTensors(self.codec, self.bound, self.variables, self.named)
-        made._chosen = self._chosen
-        return made
+    def beside(self) -> HeldTensors:
+        """Another with the same choices, and states of its own: for a step that is traced to be looked at."""
+        other = HeldTensors(self.codec, self.bound, self.variables, self.named)
+        other._chosen = self._chosen
+        return other
 
     def is_of(self, graph: tf.Graph) -> bool:
         """Whether a graph reads a variable of the model."""
@@ -151,9 +151,8 @@ class HeldTensors:
         elements = math.prod(size if size is not None else 0 for size in shape) if shape else 0
         plain_bits = 8.0 * crossing.dtype.size
         site = self.sites.get(crossing.name) if crossing.storage == COMPRESS else None
-        bits = crossing.bits or {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(
-            crossing.storage, plain_bits
-        )
+        predicted = {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(crossing.storage, plain_bits)
+        bits = crossing.bits or (site.bits if site is not None else None) or predicted
         return Row(
             crossing.name,
             crossing.op_type,
@@ -173,14 +172,18 @@ class HeldTensors:
             bits += math.log2(_LINEAR_BOUND / self.bound.value)
         return min(max(bits, 1.0), 8.0 * dtype.size)
 
-    def site(self, tensor: tf.Tensor, kind: str) -> Site:
+    def site(self, tensor: tf.Tensor, kind: str, mask: bool) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
         name = name_of(tensor)
         if name not in self.sites:
-            self.sites[name] = Site(name, self._coder(), self.bound, kind, state=self.table.row(name))
+            state = self.table.row(name)
+            self.sites[name] = Site(name, self._coder(mask), self.bound, kind, state=state)
         return self.sites[name]
 
-    def _coder(self) -> Codec:
+    def _coder(self, mask: bool = False) -> Codec:
+        """Where a mask is read off restored values, these are without dither."""
+        if mask and self.codec.mask_of_restored:
+            return self.codec
         dithered = f"{self.codec.format}+dither"
         return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
 
@@ -263,7 +266,7 @@ class _Step:
         return through, stream
 
     def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
-        site = self._held.site(tensor, kind)
+        site = self._held.site(tensor, kind, mask)
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask)
         row = site.state.index
@@ -291,7 +294,8 @@ class _Step:
                 name = f"{stream.site.name} -> {getattr(weight, 'path', weight.name)}"
                 self._check(name, stream.site, kernel)
                 laws += self._law(name, stream.site, weight, kernel)
-            self._set_laws(stream.site.name, laws, alone and len(laws) == len(kernels))
+            if self._held.errors is None:  # a step that is checked collects nothing: other steps' laws stay
+                self._set_laws(stream.site.name, laws, alone and len(laws) == len(kernels))
 
     def _set_laws(self, site: str, laws: list[LawSite], alone: bool) -> None:
         """Of all gradients of the step."""

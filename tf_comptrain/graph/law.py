@@ -1,9 +1,9 @@
-"""What the error-bound law is held against: gradients from restored tensors beside those from the tensors themselves."""
+"""What the error-bound law is held against: gradients from restored tensors beside those from the tensors."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -37,6 +37,9 @@ class LawNumbers(NamedTuple):
     input_error: tf.Tensor
 
 
+_OfGradient = tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+
+
 class LawError(NamedTuple):
     """One gradient of a traced step that the error-bound law speaks of.
 
@@ -64,27 +67,21 @@ def law_error(name: str, kernel: KernelGradient, state: tf.Tensor) -> LawError |
         exact = _keras.run_again(kernel.op, inputs, "exact")
         found = (kernel.moved or kernel.op).outputs
         plain_bytes = 4.0 * tf.cast(tf.size(kernel.x), tf.float32)
-        of_sites = tf.cast(state, tf.float32), plain_bytes
         dy = tf.cast(inputs[kernel.incoming], tf.float32)
+        of_gradient: _OfGradient
         if is_normalization:
-            numbers = LawNumbers(*of_sites, *_of_normalization(kernel.op, dy, found, exact))
+            of_gradient = _of_normalization(kernel.op, dy, found, exact)
         else:
             difference = found[0] - exact[0]
             for op in reversed(kernel.path):
                 difference = _keras.run_again(op, [difference, *list(op.inputs)[1:]], "exact")[0]
-            nothing = tf.zeros([1])
-            numbers = LawNumbers(
-                *of_sites,
-                _rms(difference),
-                tf.reduce_sum(tf.square(dy)),
-                *[nothing] * 3,
-                tf.zeros([]),
-                tf.zeros([]),
-            )
+            none = tf.zeros([])
+            of_gradient = _rms(difference), tf.reduce_sum(tf.square(dy)), none, none, none, none, none
+        numbers = LawNumbers(tf.cast(state, tf.float32), plain_bytes, *of_gradient)
     return LawError(name, kernel.share, is_normalization, numbers)
 
 
-def _of_normalization(op: tf.Operation, dy: tf.Tensor, found: list, exact: list) -> tuple[tf.Tensor, ...]:
+def _of_normalization(op: tf.Operation, dy: tf.Tensor, found: Any, exact: list) -> _OfGradient:
     axes = list(range(dy.shape.rank - 1))
     count = tf.cast(tf.size(dy), tf.float32) / math.prod(op.inputs[2].shape)
     dx, dgamma = (found[k] - exact[k] for k in range(2))

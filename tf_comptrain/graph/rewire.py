@@ -35,8 +35,8 @@ _LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6
 _LINEAR = frozenset(
     ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
      "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
-     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub", "Sum",
-     "Tile", "Transpose", "Unpack")
+     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub",
+     "Sum", "Tile", "Transpose", "Unpack")
 )  # fmt: skip
 _PRODUCTS = frozenset(
     ("BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
@@ -250,8 +250,9 @@ class _Rewiring:
         held_as: tf.Tensor | None = None,
     ) -> None:
         shape = () if tensor.shape.rank is None else tuple(tensor.shape)
-        row = Crossing(name_of(tensor), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
-        self.crossings[(tensor if held_as is None else held_as).ref()] = row
+        held_as = tensor if held_as is None else held_as
+        row = Crossing(name_of(held_as), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
+        self.crossings[held_as.ref()] = row
 
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
@@ -436,7 +437,7 @@ class _Rewiring:
                 through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
                 _redirect(readers, through)
                 self._read_bits(read, bits)
-        if stream is None:
+        if base.ref() not in self.crossings:
             self._note(base, KEEP if note else BITMASK, (op.type,), note)
 
     def _may_read_stream(self, read: Read) -> bool:
@@ -553,7 +554,7 @@ def name_of(tensor: tf.Tensor) -> str:
 
 
 def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
-    """What a stream or bits of a layer's own stand for, how they hold it, and bits of a value; None of other tensors."""
+    """What a stream or bits of a layer's own stand for, how that is held, bits of a value; None of other tensors."""
     op = tensor.op
     if not op.type.startswith("Comptrain>") or tensor.dtype != tf.uint8:
         return None
@@ -562,7 +563,7 @@ def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
     if op.type == "Comptrain>MaxPool":
         window = math.prod(op.get_attr("ksize"))
         return op.outputs[0], BITMASK, next(bits for bits in (1, 2, 4, 8, 16) if window <= 1 << bits)
-    return op.inputs[0], BITMASK, 1.0
+    return op.outputs[0] if op.type == "Comptrain>Dropout" else op.inputs[0], BITMASK, 1.0
 
 
 def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:

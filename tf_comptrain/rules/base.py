@@ -57,8 +57,10 @@ class Rule(abc.ABC):
     What a rule holds is left alone by the traced step; what it leaves to TensorFlow's gradients that holds.
     """
 
-    # Holds no streams, and computes what the layer computes: see `substitutes`.
+    # Holds no streams, and computes what the layer computes: see the module of that name. Its gradient may read
+    # bits alone, which are worth it in eager mode too.
     substitutes = False
+    needs_bits = False
 
     def obstacle(self, layer: keras.layers.Layer) -> str | None:
         """Why this layer, as configured, has to stay plain; None when it need not."""
@@ -155,5 +157,6 @@ def find_rule(layer: keras.layers.Layer) -> Rule | None:
     """The rule of the nearest registered class; None if there is none or the layer overrides `call`."""
     for layer_class in type(layer).__mro__:
         if layer_class in _RULES:
-            return _RULES[layer_class] if type(layer).call is layer_class.call else None
+            inherited = getattr(type(layer), "call", None) is getattr(layer_class, "call", None)
+            return _RULES[layer_class] if inherited else None
     return None

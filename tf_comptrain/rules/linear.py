@@ -1,4 +1,4 @@
-"""Convolutions and dense layers: a layer seen without its activation, and the rule of those that are wrapped by hand."""
+"""Convolutions and dense layers: one seen without its activation, and the rule of those that are wrapped by hand."""
 
 from __future__ import annotations
 

@@ -23,14 +23,9 @@ _MAX_XLA_WINDOW = 64  # the lowering compares every position
 
 
 class Substitute(Rule):
-    """Another way to compute a layer.
-
-    Attributes:
-      needs_bits: Its gradient reads bits alone, which need no stream.
-    """
+    """Another way to compute a layer."""
 
     substitutes = True
-    needs_bits = False
 
 
 class _BatchNormalization(Substitute):
@@ -108,7 +103,7 @@ class _LayerNormalization(Substitute):
 
 
 class _Product(Substitute):
-    """Convolutions, dense layers, activations: as many groups as channels by TensorFlow's depthwise kernels; GELU by one pass."""
+    """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU in one pass."""
 
     def call(self, context: Context, x, **kwargs):
         layer = context.layer
