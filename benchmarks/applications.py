@@ -81,7 +81,7 @@ def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict
         "image": model.input_shape[1],
         "batch": batch,
         "parameters": model.count_params(),
-        "tensors_held": sum(row.role != "" for row in report.rows),
+        "tensors_held": sum(row.storage != "keep" for row in report.rows),
         "kept": kept_tensors(report),
         "plain": plain,
         "rounded": rounded,
