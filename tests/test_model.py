@@ -102,6 +102,17 @@ def test_report_names_every_tensor_that_crosses_and_prints_as_a_table():
     assert "conv1" in json.loads(report.to_json())["rows"][0]["layer"]
 
 
+def test_a_pooling_has_its_positions_beside_what_it_makes():
+    keras.utils.set_random_seed(0)
+    parts = [layers.Conv2D(16, 3), layers.MaxPooling2D(name="pool"), layers.Conv2D(8, 3), layers.Flatten()]
+    model = compiled(keras.Sequential([keras.Input((16, 16, 3)), *parts, layers.Dense(10)]))
+    report = ct.compress_model(model)
+    model.train_on_batch(*images())
+    found = [(row.storage, row.note, row.predicted_bytes) for row in rows_of(report, "pool_1/")]
+    assert [row[:2] for row in found] == [("compress", ""), ("bitmask", "by the layer itself")], found
+    assert found[1][2] == 7 * 7 * 16 * 2 / 8  # two bits for each of four places
+
+
 def test_one_stored_copy_serves_all_consumers():
     inputs = keras.Input((8, 8, 32))
     x = layers.ReLU(name="relu")(layers.Conv2D(32, 1, name="first")(inputs))

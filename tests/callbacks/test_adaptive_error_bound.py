@@ -1,5 +1,6 @@
 """Bounds that follow the gradients: targets, optimizers, loss scale, collecting steps, tracing."""
 
+import logging
 import subprocess
 import sys
 import textwrap
@@ -473,6 +474,14 @@ def test_wrapped_layers_keep_their_bounds():
     assert site.read_state().bound_used == 0.25
     ct.restore_model(model)
     assert instrumentation(model).sites() == {"conv/input": site}
+
+
+def test_wrappers_alone_are_not_steered_and_it_is_said(caplog):
+    callback = ct.AdaptiveErrorBound(warmup=0)
+    with caplog.at_level(logging.WARNING):
+        fit(wrapped(96, 10), callback, steps=1)
+    assert callback.updates == []
+    assert sum("no effect: it steers" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_the_law_holds_at_bounds_of_four_sigma():

@@ -48,6 +48,7 @@ _KERNEL = "kernel"
 
 SMALL = "small"
 NEEDED_AT_ONCE = "the backward pass begins with it"
+BY_THE_LAYER = "by the layer itself"
 
 
 class Stream(Protocol):
@@ -354,7 +355,7 @@ class _Rewiring:
             self._streams[tensor.ref()] = None
             self.streams.keep(tensor)
             stands_for, storage, bits = packed
-            self._note(stands_for, storage, self._types(tensor), "by the layer itself", bits, held_as=tensor)
+            self._note(stands_for, storage, self._types(tensor), BY_THE_LAYER, bits, held_as=tensor)
         if tensor.ref() not in self._streams:
             stream, note = self.streams.find(tensor), self._why_plain(tensor)
             if stream is None and not note:
