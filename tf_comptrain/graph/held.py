@@ -15,7 +15,7 @@ from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.cut import base_of, is_small, plain_bytes
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law import LawError, law_error
-from tf_comptrain.graph.rewire import BY_THE_LAYER, SMALL, Crossing, Use, name_of, rewire
+from tf_comptrain.graph.rewire import SMALL, Crossing, Use, name_of, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.report import Row
 from tf_comptrain.storage import (
@@ -101,8 +101,7 @@ class HeldTensors:
         step.collect(backward, result.uses)
         step.write()
         for crossing in result.crossings:  # of all gradients of a step
-            # What a layer holds of a tensor itself is held beside what the step holds of it.
-            step.crossings.setdefault((crossing.name, crossing.note == BY_THE_LAYER), crossing)
+            step.crossings.setdefault(crossing.name, crossing)
         self.crossings = tuple(step.crossings.values())
         return result.replaced
 
@@ -219,7 +218,7 @@ class _Step:
 
     def __init__(self, held: HeldTensors):
         self._held = held
-        self.crossings: dict[tuple[str, bool], Crossing] = {}
+        self.crossings: dict[str, Crossing] = {}
         self._streams: dict = {}
         self._plain: set = set()
         self._states = TableInStep(held.table)
