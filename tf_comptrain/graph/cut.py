@@ -191,7 +191,8 @@ class _Cut:
         if op.type in _PRODUCTS:  # the scores of an attention are larger than queries and keys together
             size = sum(element_count(factor) for factor in op.inputs)
             return element_count(tensor) > size and self._joins_activations(op)
-        if op.type in _DIFFERENCES and self._joins_activations(op):  # what is alike cancels, and errors do not
+        if op.type in _DIFFERENCES and self._joins_activations(op):
+            # What is alike cancels, and errors do not.
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
         return sensitivity.is_cheap(op.type)
 
