@@ -1,4 +1,4 @@
-"""Models of keras.applications: no layer without a rule, and the losses of plain Keras when the bound is tight.
+"""Models of keras.applications: no tensor that is kept, and the losses of plain Keras when the bound is tight.
 
 Three of them; benchmarks/applications.py has them all.
 """
