@@ -392,16 +392,18 @@ def _override(
 def _rows_of(model: keras.Model) -> Callable[[], list[Row] | None]:
     """Returns a model's rows as they are now; None once it is restored or gone."""
     reference = weakref.ref(model)
-    expected: list[Row] = []
+    expected: list[list[Row]] = []  # of one attempt
 
     def rows() -> list[Row] | None:
         model: Any = reference()
         handle = None if model is None else _instrumented.get(model)
         if handle is None or handle.held is None:
             return None
-        if not handle.held.crossings and not expected and handle.report.obstacle is None:
-            expected.extend(_expected_rows(model, handle))
-        return handle.held.rows() if handle.held.crossings else expected
+        if handle.held.crossings:
+            return handle.held.rows()
+        if not expected and tf.executing_eagerly() and handle.report.obstacle is None:
+            expected.append(_expected_rows(model, handle))
+        return expected[0] if expected else []
 
     return rows
 
@@ -410,7 +412,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     """What will be held, by a trace of the model alone; nothing where it does not say what it takes."""
     specs = _keras.input_specs(model)
     held = handle.held
-    if held is None or specs is None or not tf.executing_eagerly():
+    if held is None or specs is None:
         return []
     with _keras.strategy_scope(model):
         handle.held = held.beside()
