@@ -485,7 +485,7 @@ def test_recompute_rebuilds_inputs_from_the_stream_of_the_normalization():
     (first,), (mask,), (second,) = (rows_of(report, name) for name in ("conv0", "relu", "conv1"))
     assert len(report.rows) == 3 and mask.storage == "bitmask"
     assert first.role == "read by Conv2DBackpropFilter, FusedBatchNormGradV3"
-    assert second.role == "read by Conv2DBackpropFilter, FusedBatchNormGradV3, Mul"
+    assert second.role == "read by Comptrain>SiluGrad, Conv2DBackpropFilter, FusedBatchNormGradV3"
     np.testing.assert_allclose(
         [float(v) for v in map(model.train_on_batch, [x] * 3, [y] * 3)], plain, rtol=1e-3
     )

@@ -64,7 +64,8 @@ class Mode(NamedTuple):
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
 MODES = {
     "mixed_bfloat16": Mode("mixed_bfloat16", rounded=3e-2),
-    "mixed_float16": Mode("mixed_float16", rounded=4e-3),
+    # Of a sum over a batch of eight; the gradient of an attention's key bias is nothing but rounding.
+    "mixed_float16": Mode("mixed_float16", rounded=1e-2),
     "bfloat16": Mode("bfloat16", rounded=3e-2),
     "jit_compile": Mode(run=compiled, names=UNDER_XLA, storages=("keep", "default")),
     "jit_compile, random": Mode(run=compiled, run_plain=compiled, names=RANDOM, storages=("keep", "default")),
