@@ -19,6 +19,12 @@ from tf_comptrain.rules.base import Context, Rule, register_rule
 from tf_comptrain.rules.linear import WithoutActivation
 from tf_comptrain.storage import worth_holding
 
+# Activation functions with a kernel, by each of their names in Keras.
+_KERNELS = {
+    getattr(keras.activations, name): op
+    for name, op in {"gelu": "comptrain_gelu", "silu": "comptrain_silu", "swish": "comptrain_silu"}.items()
+    if hasattr(keras.activations, name)
+}
 _MAX_WINDOW = 1 << 16
 _MAX_XLA_WINDOW = 64  # the lowering compares every position
 
@@ -124,8 +130,7 @@ class _Product(Substitute):
 
 def _one_pass(activation: Callable | None) -> Callable | None:
     """An activation function by its kernel, where there is one."""
-    kernels = {keras.activations.gelu: "comptrain_gelu", keras.activations.silu: "comptrain_silu"}
-    name = kernels.get(activation) if _keras.on_cpu_executor() else None
+    name = _KERNELS.get(activation) if _keras.on_cpu_executor() else None
     return activation if name is None else getattr(native.ops(), name)
 
 
