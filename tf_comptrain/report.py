@@ -16,20 +16,18 @@ _HEADINGS = ("layer", "class", "tensor", "storage", "shape", "plain", "held", "b
 
 
 class Row(NamedTuple):
-    """One saved tensor, or one layer that saves none.
+    """One tensor that crosses from the forward to the backward pass.
 
     Attributes:
-      layer: Name of the layer, or operation of a functional graph, with its path inside nested models; of what is
-        held in a traced step the TensorFlow operation that makes it.
-      layer_class: Its class, or type.
-      role: What the tensor is to the layer: "input", "mask", "index", ..., or what reads it in the backward pass;
-        "" where none is held.
-      storage: "compress", "recompute", "bitmask", "fused", "keep" or "nothing".
+      layer: Name of the TensorFlow operation that makes it, with the scopes of the layers it is in.
+      layer_class: Type of that operation.
+      role: What reads it in the backward pass.
+      storage: "compress", "bitmask" or "keep".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
       plain_bytes: Bytes of the tensor per sample as plain values; None where not known.
-      predicted_bytes: Bytes held per sample, predicted; 0 where another row's stream serves.
+      predicted_bytes: Bytes held per sample, predicted.
       bound: Error bound as text; "" for exact storage.
-      note: Whose stream serves, or why the tensor or layer is kept plain.
+      note: Why it is kept, or what holds it.
     """
 
     layer: str

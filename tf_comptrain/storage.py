@@ -22,9 +22,8 @@ from tf_comptrain.codecs import RANGE, RATES, SUPPORTED_DTYPES, Codec, ErrorBoun
 KEEP = "keep"  # as it is, by plain Keras
 COMPRESS = "compress"  # error-bounded stream
 BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
-RECOMPUTE = "recompute"  # rebuilt from an earlier tensor's stream where there is one, else a stream
-FUSED = "fused"  # BatchNormalization only: kept as it is, computed by the fused kernel
-NOTHING = "nothing"  # the gradient needs no tensor
+RECOMPUTE = "recompute"  # what a batch normalization makes may be rebuilt from the stream of its input
+FUSED = "fused"  # as it is, by operations that this package prefers
 
 # A stream's header and directory outweigh what a smaller tensor could save.
 MIN_ELEMENTS_PER_SAMPLE = 64

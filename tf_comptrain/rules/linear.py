@@ -53,7 +53,7 @@ class InputAndMask(Rule):
         seen = WithoutActivation(layer) if _is_piecewise_linear(layer) else layer
         run = partial(_keras.class_call(layer), seen, **kwargs)
         y = from_inputs(run, [x], [context.sites["input"]], layer)
-        return activate(y, layer) if seen is not layer else y
+        return _activate(y, layer) if seen is not layer else y
 
 
 class MaskOfReLU(Rule):
@@ -63,7 +63,7 @@ class MaskOfReLU(Rule):
         return from_mask(partial(context.original, **kwargs), x)
 
 
-def activate(y: tf.Tensor, layer: Any) -> tf.Tensor:
+def _activate(y: tf.Tensor, layer: Any) -> tf.Tensor:
     """The ReLU of a layer, if it has one, from bits."""
     if layer.activation is not keras.activations.relu:
         return y
