@@ -44,14 +44,14 @@ class Row(NamedTuple):
 class Report:
     """How a compressed model holds its saved activations; `print(report)` shows it as a table.
 
-    It fills itself: before a step has been traced (by `fit`, or a tf.function of your own) it has what the
-    layers' rules will hold, as far as shapes are known. From then on it also has every other tensor that crosses
-    from the forward to the backward pass, what reads it there, and how it is held or why it is kept. Tensors that
-    are rebuilt cross nothing and are not in it, nor are small ones.
+    It has every tensor that crosses from the forward to the backward pass, what reads it there, and how it is held or
+    why it is kept. It fills itself: before a step has been traced (by `fit`, or a tf.function of your own) that is of
+    the model alone, without its loss, and nothing for a model that does not say what it takes. Tensors that are
+    rebuilt cross nothing and are not in it, nor are small ones.
 
     Args:
       model: Name of the model.
-      rows: One per saved tensor and per layer that saves none, in the order of the layers.
+      rows: One for each tensor, in the order in which the forward pass makes them.
       obstacle: Why the whole model runs as plain Keras (a GPU, XLA); None when it does not.
       without_xla: Layers that say they do not support XLA: because of them Keras does not turn
         it on by itself, which it does on a GPU and where a step can take more than twice as long

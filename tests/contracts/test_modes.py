@@ -64,13 +64,14 @@ class Mode(NamedTuple):
 compiled = functools.partial(tf.function, jit_compile=True, autograph=False)
 MODES = {
     "mixed_bfloat16": Mode("mixed_bfloat16", rounded=3e-2),
-    # Of a sum over a batch of eight; the gradient of an attention's key bias is nothing but rounding.
-    "mixed_float16": Mode("mixed_float16", rounded=1e-2),
+    "mixed_float16": Mode("mixed_float16", rounded=4e-3),
     "bfloat16": Mode("bfloat16", rounded=3e-2),
     "jit_compile": Mode(run=compiled, names=UNDER_XLA, storages=("keep", "default")),
     "jit_compile, random": Mode(run=compiled, run_plain=compiled, names=RANDOM, storages=("keep", "default")),
     "run_eagerly": Mode(run=eagerly),
 }
+# The gradient of an attention's key bias: a softmax does not change with it.
+NOTHING_BUT_ROUNDING = "key/bias"
 # Of equal maxima, which 16-bit values have, plain Keras gives each a share of the gradient, and codec ops the first.
 TIES = ("GlobalMaxPooling", "AdaptiveMaxPooling")
 
@@ -161,6 +162,6 @@ def test_layers_train_as_plain_keras_has_them(mode, quick_graphs):
             elif storage == "default" or ties:
                 if not (finite and angle > 0.9):
                     wrong[storage, case] = f"cosine {angle:.3f}, finite: {finite}"
-            elif not difference <= rounded:
+            elif not difference <= (2 * rounded if where.endswith(NOTHING_BUT_ROUNDING) else rounded):
                 wrong[storage, case] = f"{where}: {difference:.1e}"
     assert not wrong
