@@ -83,6 +83,25 @@ def test_the_executed_graph_is_in_order(activation):
     assert unordered(graph) == []
 
 
+def test_products_of_a_reshaped_gradient_are_in_order():
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 64))
+    for _ in range(3):
+        x = keras.layers.Dense(64, activation="tanh")(x)
+    model = keras.Model(inputs, x)
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(8, 16, 64)).astype("float32")
+    graph = optimized_graph(model, x, x)
+    products = of_type(graph, "MatMul")
+    of_inputs = {source(node.input[0]): node.name for node in products if node.attr["transpose_b"].b}
+    of_weights = {source(node.input[1]): node.name for node in products if node.attr["transpose_a"].b}
+    shared = set(of_inputs) & set(of_weights)
+    assert len(shared) == 2 and all(graph[name].op == "Reshape" for name in shared)
+    for dy in shared:
+        assert of_weights[dy] in ancestors(graph, of_inputs[dy])
+
+
 def test_codec_b_decodes_a_relu_output_once(monkeypatch):
     graph = train_graph(codec="rans")
     assert len(of_type(graph, "Comptrain>Decompress")) == len(of_type(graph, "Comptrain>Compress")) == 3

@@ -435,6 +435,23 @@ def test_input_gradients_wait_for_weight_gradients(fence, monkeypatch):
     assert len(waiting) == 2
 
 
+def test_products_of_a_reshaped_gradient_wait_under_xla():
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 64))
+    for _ in range(3):
+        x = layers.Dense(64, activation="tanh")(x)
+    model = keras.Model(inputs, x)
+    model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
+    ct.compress_model(model)
+    model.optimizer.build(model.trainable_variables)
+    step = xla(lambda x, y: model.train_step((x, y)))
+    shapes = tf.TensorSpec((8, 16, 64)), tf.TensorSpec((8, 16, 64))
+    program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
+    read = re.findall(r"= \S+ reshape\((?:\S+ )?%(\S+)\).*late/Reshape", program)
+    fences = [re.search(rf"%{re.escape(name)} = .*get-tuple-element.*Fence", program) for name in read]
+    assert len(read) == 2 and all(fences)
+
+
 def test_depthwise_gelu_silu_and_global_max_train_as_plain():
     def net():
         keras.utils.set_random_seed(0)

@@ -79,8 +79,20 @@ class GradientOperations:
         return tensor.op.name in self._gradients
 
     def readers_of(self, gate: tf.Tensor) -> list[tf.Operation]:
-        """Gradient operations that read an incoming gradient."""
-        return [op for op in gate.consumers() if op.name in self._names]
+        """Gradient operations that read an incoming gradient, in whatever shape."""
+        readers: dict[str, tf.Operation] = {}
+        waiting = [gate]
+        while waiting:
+            found = [op for op in waiting.pop().consumers() if op.name in self._names]
+            readers.update((op.name, op) for op in found if op.type not in _VIEWS)
+            waiting += [op.outputs[0] for op in found if op.type in _VIEWS]
+        return list(readers.values())
+
+    def behind_views(self, gradient: tf.Tensor) -> tf.Tensor:
+        """The gradient in the shape in which it was made."""
+        while gradient.op.type in _VIEWS and gradient.op.name in self._names:
+            gradient = gradient.op.inputs[0]
+        return gradient
 
     def _gate(self, op: tf.Operation) -> tf.Tensor:
         """The incoming gradient of an operation.

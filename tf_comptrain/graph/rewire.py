@@ -539,13 +539,26 @@ class _Rewiring:
         first = joined
         made = [op.outputs[0] for op in first]
         places_of = [_readers(tensor) for tensor in made]
-        names = {op.name for op in second}
-        waiting = [(op, index) for op, index in _readers(gate) if op.name in names]
+        waiting = [
+            (op, index, view)
+            for op in second
+            for index, view in enumerate(op.inputs)
+            if self.gradients.behind_views(view) is gate
+        ]
         late, *fenced = native.ops().comptrain_fence([gate, *made])
-        _redirect(waiting, late)
+        for op, index, view in waiting:
+            _keras.set_input(op, index, self._same_view(view, gate, late))
         for tensor, places, through in zip(made, places_of, fenced):
             _redirect(places, through)
             self.replaced[tensor.name] = through
+
+
+    def _same_view(self, view: tf.Tensor, gate: tf.Tensor, late: tf.Tensor) -> tf.Tensor:
+        """The late tensor in the shape in which a reader has the gate."""
+        if view is gate:
+            return late
+        source, *shape = view.op.inputs
+        return _keras.run_again(view.op, [self._same_view(source, gate, late), *shape], "late")[0]
 
 
 def name_of(tensor: tf.Tensor) -> str:
