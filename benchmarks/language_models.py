@@ -3,7 +3,7 @@
     pip install --no-deps keras-hub    # and kagglehub, where its import asks for it
     python benchmarks/language_models.py --out language_models.jsonl
 
-Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 has 3 + 3 blocks); "blocks" are six
+Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 and Whisper have 3 + 3 blocks); "blocks" are six
 pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192. Each variant trains in a child
 process of its own. The peak is the highest of all steps, the first included, over the level before it; the step is the
 median of all but the first five. The error of the gradient is that of one step from the same weights and batch,
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 BATCH, TOKENS, VOCABULARY, WIDTH = 8, 256, 500, 192
-MODELS = ("Gemma", "Llama3", "Mistral", "GPT2", "Bert", "Roberta", "T5", "blocks")
+MODELS = ("Gemma", "Llama3", "Mistral", "GPT2", "Bert", "Roberta", "T5", "Whisper", "blocks")
 VARIANTS = ("plain", "compressed")
 
 
@@ -195,6 +195,12 @@ def make(name: str, lora: bool) -> tuple:
         "Llama3": {**grouped, "intermediate_dim": 512},
         "Mistral": {**grouped, "intermediate_dim": 512, "sliding_window": TOKENS},
         "T5": {"num_heads": 4, "num_layers": 3},
+        "Whisper": {
+            "num_heads": 4,
+            "num_layers": 3,
+            "max_encoder_sequence_length": 2 * TOKENS,
+            "max_decoder_sequence_length": TOKENS,
+        },
     }
     backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**sizes, **own.get(name, heads)})
     if lora:
@@ -206,7 +212,9 @@ def make(name: str, lora: bool) -> tuple:
     shape = (6 * BATCH, TOKENS)
     x = {}
     for part in backbone.input:
-        if "segment" in part:
+        if part == "encoder_features":
+            x[part] = rng.normal(size=(6 * BATCH, 2 * TOKENS, 80)).astype("float32")
+        elif "segment" in part:
             x[part] = np.zeros(shape, "int32")
         else:
             x[part] = np.ones(shape, "int32") if "mask" in part else rng.integers(1, VOCABULARY, shape)

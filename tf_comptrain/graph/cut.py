@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -11,18 +10,13 @@ import tensorflow as tf
 
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.reads import Read
+from tf_comptrain.graph.tensors import base_of, element_count, is_small, plain_bytes
 
 # There anyway, or not made of activations: weights, constants, the batch.
 FREE = frozenset(
     ("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp")
 )
-# Pass a tensor on as it is; a copy of one would be that tensor.
-_ALIASES = frozenset(("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"))
-_PASS_THROUGH = frozenset(
-    ("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit")
-)  # their first output
 
-_UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, as a rule
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 _PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
@@ -47,24 +41,6 @@ class Choice(NamedTuple):
     saved: set
     exact: set
     is_free: Callable[[tf.Tensor], bool]
-
-
-def element_count(tensor: tf.Tensor) -> int:
-    """Elements, where dimensions that are not known count as a usual batch."""
-    if tensor.shape.rank is None:
-        return _UNKNOWN_SIZE
-    return math.prod(size if size is not None else _UNKNOWN_SIZE for size in tensor.shape)
-
-
-def plain_bytes(tensor: tf.Tensor) -> int:
-    return element_count(tensor) * (tensor.dtype.size or 0)
-
-
-def base_of(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor behind operations that pass it on."""
-    while tensor.op.type in _ALIASES or tensor.op.type in _PASS_THROUGH and tensor.value_index == 0:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
 
 
 def is_free(tensor: tf.Tensor) -> bool:
@@ -287,17 +263,3 @@ class _Cut:
             and self._numbers[tensor.ref()] in reached
             and self._numbers[tensor.ref()] + 1 not in reached
         }
-
-
-# Below this a stream's header and directory outweigh what they could save, and few values average an error out.
-_MIN_ELEMENTS_PER_SAMPLE = 64
-_MIN_ELEMENTS = 1024
-
-
-def is_small(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is held as it is for its size."""
-    shape = tensor.shape
-    if shape.rank is None or shape.rank < 2:
-        return True
-    per_sample = math.prod(size if size is not None else _MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
-    return per_sample < _MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS

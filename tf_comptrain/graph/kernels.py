@@ -8,8 +8,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.cut import NORMALIZATION, base_of
+from tf_comptrain.graph.cut import NORMALIZATION
 from tf_comptrain.graph.reads import GradientOperations
+from tf_comptrain.graph.tensors import base_of
 
 # By type: the numbers of its two factors.
 _PRODUCTS = {

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.tensors import base_of, element_count
 
 # Operations that hand a gradient on, element by element or summed: what they stand between shares restored tensors.
 _ELEMENTWISE = frozenset(
@@ -16,6 +17,11 @@ _ELEMENTWISE = frozenset(
      "SoftplusGrad", "SoftsignGrad", "SqrtGrad", "Squeeze", "Sub", "Sum", "TanhGrad", "Tile", "Transpose")
 )  # fmt: skip
 _VIEWS = frozenset(("ExpandDims", "Identity", "Reshape", "Squeeze"))
+PRODUCTS = frozenset(
+    ("BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropFilterV2",
+     "Conv3DBackpropInputV2", "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropFilter",
+     "DepthwiseConv2dNativeBackpropInput", "Einsum", "MatMul")
+)  # fmt: skip
 
 
 class Read(NamedTuple):
@@ -26,7 +32,12 @@ class Read(NamedTuple):
       number: Of the input.
       tensor: What it reads there: made by the forward pass, or from forward tensors alone.
       need: What it needs of it: one of `sensitivity`'s.
-      gate: The incoming gradient that says when: nothing is restored for the operation before that is there.
+      gate: The incoming gradient; of elementwise operations in a row that of the first.
+      awaited: The gradient that is there before anything is made for the operation.
+      group: Readers of which this is the same share what is rebuilt: elementwise operations in a row; gradients of
+        weights that read the same tensor.
+      source: Readers of which this is the same share what streams are restored to: those of a group, and those of the
+        gradient that the group's products make.
     """
 
     op: tf.Operation
@@ -34,6 +45,9 @@ class Read(NamedTuple):
     tensor: tf.Tensor
     need: str
     gate: tf.Tensor
+    awaited: tf.Tensor
+    group: tf.Tensor
+    source: tf.Tensor
 
 
 class GradientOperations:
@@ -58,13 +72,14 @@ class GradientOperations:
                 self._gradients.add(op.name)
                 self.operations.append(op)
         self._names = {op.name for op in self.operations}
-        self.reads = [
-            Read(op, index, tensor, sensitivity.reads(op.type, index), self._gate(op))
+        inputs = [
+            (op, index, tensor)
             for op in self.operations
             for index, tensor in enumerate(op.inputs)
             if not self.is_gradient(tensor)
         ]
-
+        self._latest = self._latest_gates(inputs)
+        self.reads = [self._read(*each) for each in inputs]
         made_of_values = (
             live - self._gradients - {op.name for op in made if op.type in sensitivity.SHAPE_ONLY}
         )
@@ -78,12 +93,16 @@ class GradientOperations:
     def is_gradient(self, tensor: tf.Tensor) -> bool:
         return tensor.op.name in self._gradients
 
-    def readers_of(self, gate: tf.Tensor) -> list[tf.Operation]:
-        """Gradient operations that read an incoming gradient, in whatever shape."""
+    def readers_of(self, gradient: tf.Tensor) -> list[tf.Operation]:
+        """Gradient operations that read a gradient."""
+        return [op for op in gradient.consumers() if op.name in self._names]
+
+    def readers_of_views(self, gradient: tf.Tensor) -> list[tf.Operation]:
+        """Gradient operations that read a gradient in whatever shape."""
         readers: dict[str, tf.Operation] = {}
-        waiting = [gate]
+        waiting = [gradient]
         while waiting:
-            found = [op for op in waiting.pop().consumers() if op.name in self._names]
+            found = self.readers_of(waiting.pop())
             readers.update((op.name, op) for op in found if op.type not in _VIEWS)
             waiting += [op.outputs[0] for op in found if op.type in _VIEWS]
         return list(readers.values())
@@ -94,16 +113,79 @@ class GradientOperations:
             gradient = gradient.op.inputs[0]
         return gradient
 
-    def _gate(self, op: tf.Operation) -> tf.Tensor:
-        """The incoming gradient of an operation.
+    def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> Read:
+        gate = self._gate(op)
+        group = self._latest.get(gate.ref(), gate) if op.type in PRODUCTS and self._ends(op) else gate
+        return Read(
+            op,
+            index,
+            tensor,
+            sensitivity.reads(op.type, index),
+            gate,
+            self._incoming(op) if group is gate else group,
+            group,
+            self._source(gate) if op.type in _ELEMENTWISE else group,
+        )
 
-        Of elementwise operations in a row it is that of the first, so that they share what is restored for them.
-        """
+    def _gate(self, op: tf.Operation) -> tf.Tensor:
+        """The incoming gradient of the first of the elementwise operations that an operation ends."""
         through = _ELEMENTWISE if op.type in _ELEMENTWISE else _VIEWS
         gate = self._incoming(op)
         while gate.op.type in through and gate.op.name in self._names:
             gate = self._incoming(gate.op)
         return gate
+
+    def _latest_gates(self, inputs: list[tuple[tf.Operation, int, tf.Tensor]]) -> dict:
+        """By reference of a gate: the last of those for which weights' gradients read the same tensor.
+
+        They all wait for that one where to keep an incoming gradient, instead of what its other product makes, takes
+        no more memory: queries, keys and values of an attention.
+        """
+        readers: dict = {}
+        for op, _, tensor in inputs:
+            if op.type in PRODUCTS and self._ends(op):
+                readers.setdefault(base_of(tensor).ref(), []).append(op)
+        latest: dict = {}
+        for reference, found in readers.items():
+            size = element_count(reference.deref())
+            last = self._gate(found[-1])
+            for op in found[:-1]:
+                gate = self._gate(op)
+                if max(element_count(gate), element_count(op.outputs[0])) <= size:
+                    latest[gate.ref()] = last
+        return latest
+
+    def _ends(self, op: tf.Operation) -> bool:
+        """Whether no product is made of what an operation makes, so that nothing waits for it."""
+        waiting, seen = [op], {op.name}
+        while waiting:
+            for later in (reader for tensor in waiting.pop().outputs for reader in tensor.consumers()):
+                if later.name in self._names and later.name not in seen:
+                    if later.type in PRODUCTS:
+                        return False
+                    seen.add(later.name)
+                    waiting.append(later)
+        return True
+
+    def _source(self, gate: tf.Tensor) -> tf.Tensor:
+        """The group of the products that make an incoming gradient; the gradient itself where there is more to it.
+
+        Until it is made, what was restored for the gradients of weights beside them takes room that what it is read
+        with afterwards takes anyway.
+        """
+        terms = list(gate.op.inputs) if gate.op.type == "AddN" else [gate]
+        sources = {self._factor(term).ref() for term in terms}
+        source = sources.pop()
+        return gate if sources else source.deref()
+
+    def _factor(self, gradient: tf.Tensor) -> tf.Tensor:
+        """The group of the product that a gradient is, or is made of element by element."""
+        while gradient.op.type in _ELEMENTWISE and gradient.op.name in self._names:
+            gradient = self._incoming(gradient.op)
+        if gradient.op.type not in PRODUCTS or gradient.op.name not in self._names:
+            return gradient
+        gate = self._gate(gradient.op)
+        return self._latest.get(gate.ref(), gate)
 
     def _incoming(self, op: tf.Operation) -> tf.Tensor:
         return next(tensor for tensor in op.inputs if self.is_gradient(tensor))

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.cut import NORMALIZATION, base_of, choose, is_small, plain_bytes
+from tf_comptrain.graph.cut import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
@@ -27,7 +27,8 @@ from tf_comptrain.graph.kernels import (
     stored_behind,
 )
 from tf_comptrain.graph.order import Order
-from tf_comptrain.graph.reads import GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.reads import PRODUCTS, GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
 
 # Limits between which an activation hands the gradient on, by the type of its gradient operation.
@@ -37,10 +38,6 @@ _LINEAR = frozenset(
      "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
      "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub",
      "Sum", "Tile", "Transpose", "Unpack")
-)  # fmt: skip
-_PRODUCTS = frozenset(
-    ("BatchMatMulV2", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
-     "Einsum", "MatMul")
 )  # fmt: skip
 
 # A need beside those of `sensitivity`: linear, and the error ends in the gradient of a weight.
@@ -160,7 +157,8 @@ class _Rewiring:
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
         self._streams: dict[Any, Any] = {}
         self._restored: dict = {}
-        self._late: set = set()  # tensors that are not made before their gate is there
+        # By reference of what the backward pass has made again: gradient operations that this waits for.
+        self._awaited: dict[Any, tuple[tf.Operation, ...]] = {}
 
     def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
@@ -193,7 +191,7 @@ class _Rewiring:
         for read in values:
             if read.op.name in whole:
                 continue
-            tensor = self._restore(read.tensor, read.gate)
+            tensor = self._restore(read.tensor, read)
             if tensor is not read.tensor:
                 _keras.set_input(read.op, read.number, tensor)
                 readers.setdefault(read.gate.ref(), []).append(read)
@@ -281,17 +279,27 @@ class _Rewiring:
         kinds = self.kinds.get(tensor.ref(), ())
         return next((k for k in (sensitivity.NONLINEAR, sensitivity.NORM) if k in kinds), sensitivity.LINEAR)
 
-    def _restore(self, tensor: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
-        """The tensor as the backward pass has it, once the gate is there; the tensor itself where it is kept."""
-        key = (tensor.ref(), gate.ref())
-        if key not in self._restored:
-            self._restored[key] = self._made_again(tensor, gate)
-        return self._restored[key]
+    def _restore(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+        """The tensor as the backward pass has it for a reader; itself where it is kept.
 
-    def _made_again(self, tensor: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
+        It is made when the first of the readers that share it can run.
+        """
+        shared_by = read.source if tensor.ref() in self.choice.saved else read.group
+        key = (tensor.ref(), shared_by.ref())
+        made = self._restored.get(key)
+        if made is None or not self._may_come_before(made, read.op):
+            made = self._restored[key] = self._made_again(tensor, read)
+            self._may_come_before(made, read.op)
+        return made
+
+    def _may_come_before(self, made: tf.Tensor, reader: tf.Operation) -> bool:
+        """Whether a reader may wait for what something is made after, which then is its order."""
+        return all(self.order.put(before, reader) for before in self._awaited.get(made.ref(), ()))
+
+    def _made_again(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
         base = base_of(tensor)
         if base is not tensor:
-            again = self._restore(base, gate)
+            again = self._restore(base, read)
             return tensor if again is base else again
         if self.choice.is_free(tensor):
             return tensor
@@ -299,46 +307,55 @@ class _Rewiring:
             stream = self._stream(tensor)
             if stream is None:
                 return tensor
-            restored = stream.restore(gate)
-            self._late.add(restored.ref())
+            restored = stream.restore(read.awaited)
+            self._note_late([restored], [], read)
             return restored
         if tensor.op.type == NORMALIZATION:
-            return self._renormalized(tensor.op, gate)
-        operands = [self._restore(operand, gate) for operand in tensor.op.inputs]
+            return self._renormalized(tensor.op, read)
+        operands = [self._restore(operand, read) for operand in tensor.op.inputs]
         same = all(again is operand for again, operand in zip(operands, tensor.op.inputs))
         if same and (is_small(tensor) or self._is_of_backward_pass(tensor.op)):
             return tensor
+        operands = [self._not_before(operand, read) for operand in operands]
         with tf.device(tensor.op.device):
-            outputs = _keras.run_again(tensor.op, [self._not_before(o, gate) for o in operands], "rebuilt")
-        if not any(operand.ref() in self._late for operand in outputs[0].op.inputs):
-            _keras.wait_for(outputs[0].op, [gate.op])
-        self._late.update(output.ref() for output in outputs)
+            outputs = _keras.run_again(tensor.op, operands, "rebuilt")
+        if not any(read.awaited.op in self._awaited.get(operand.ref(), ()) for operand in operands):
+            _keras.wait_for(outputs[0].op, [read.awaited.op])
+        self._note_late(outputs, operands, read)
         for output, again in zip(tensor.op.outputs, outputs):
-            self._restored[output.ref(), gate.ref()] = again
+            self._restored[output.ref(), read.group.ref()] = again
         return outputs[tensor.value_index]
 
-    def _renormalized(self, op: tf.Operation, gate: tf.Tensor) -> tf.Tensor:
+    def _note_late(self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: Read) -> None:
+        """Notes what the making of something waits for."""
+        awaited = {read.awaited.op.name: read.awaited.op}
+        for operand in operands:
+            awaited.update((op.name, op) for op in self._awaited.get(operand.ref(), ()))
+        self._awaited.update((tensor.ref(), tuple(awaited.values())) for tensor in made)
+
+    def _renormalized(self, op: tf.Operation, read: Read) -> tf.Tensor:
         """What a batch normalization makes, by the statistics that it found."""
-        x, gamma, beta = (self._restore(operand, gate) for operand in list(op.inputs)[:3])
+        x, gamma, beta = (self._restore(operand, read) for operand in list(op.inputs)[:3])
         mean, variance = op.outputs[1], op.outputs[2]
         with tf.device(op.device):
             scale = gamma * normalizing(op, variance)
             offset = beta - mean * scale
-            scale, offset = (self._not_before(tf.cast(vector, x.dtype), gate) for vector in (scale, offset))
+            scale, offset = (self._not_before(tf.cast(vector, x.dtype), read) for vector in (scale, offset))
             again = x * scale + offset
-        self._late.add(again.ref())
+        self._note_late([again], [x, scale, offset], read)
         return again
 
-    def _not_before(self, operand: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
-        """An operand of what is made again, when the gate is there.
+    def _not_before(self, operand: tf.Tensor, read: Read) -> tf.Tensor:
+        """An operand of what is made again, when the gradient that this awaits is there.
 
         TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
         do so in the forward pass.
         """
-        if operand.ref() in self._late or self.choice.is_free(operand):
+        if operand.ref() in self._awaited or self.choice.is_free(operand):
             return operand
-        key = (operand.ref(), gate.ref(), "late")
+        key = (operand.ref(), read.group.ref(), "late")
         if key not in self._restored:
+            gate = read.awaited
             with tf.device(operand.op.device):
                 if _keras.under_xla() and operand.dtype.is_floating:
                     late = native.ops().comptrain_fence([operand, gate])[0]
@@ -346,7 +363,7 @@ class _Rewiring:
                     with tf.control_dependencies([gate.op]):
                         late = tf.identity(operand, name="late")
             self._restored[key] = late
-            self._late.add(late.ref())
+            self._note_late([late], [], read)
         return self._restored[key]
 
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
@@ -396,7 +413,7 @@ class _Rewiring:
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 1.25 * plain_bytes(tensor)
         for op in later:
-            if op.type in _PRODUCTS:
+            if op.type in PRODUCTS:
                 return False
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
@@ -512,7 +529,7 @@ class _Rewiring:
             if not _keras.under_xla() and self.order.put(before, after):
                 _keras.wait_for(after, [before])
         first = {read.op.name: read.op for read in reads}
-        others = [op for op in self.gradients.readers_of(gate) if op.name not in first]
+        others = [op for op in self.gradients.readers_of_views(gate) if op.name not in first]
         if _keras.under_xla():
             self._fence(gate, in_turn, others)
             return
