@@ -102,6 +102,21 @@ def test_products_of_a_reshaped_gradient_are_in_order():
         assert of_weights[dy] in ancestors(graph, of_inputs[dy])
 
 
+def test_tensorflows_optimizer_takes_what_is_rebuilt():
+    """It fails, for the whole step, on a Pow with a control input; where it does not it makes products of this one."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 64))
+    for _ in range(3):
+        x = keras.layers.Dense(64, activation=lambda x: keras.ops.tanh(x + x**3))(x)
+    model = keras.Model(inputs, x)
+    model.compile(keras.optimizers.SGD(1e-3), "mse")
+    ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(8, 16, 64)).astype("float32")
+    graph = optimized_graph(model, x, x)
+    assert any(name.startswith("rebuilt/") for name in graph)
+    assert not of_type(graph, "Pow")
+
+
 def test_codec_b_decodes_a_relu_output_once(monkeypatch):
     graph = train_graph(codec="rans")
     assert len(of_type(graph, "Comptrain>Decompress")) == len(of_type(graph, "Comptrain>Compress")) == 3

@@ -78,7 +78,7 @@ class GradientOperations:
             for index, tensor in enumerate(op.inputs)
             if not self.is_gradient(tensor)
         ]
-        self._latest = self._latest_gates(inputs)
+        self._groups = self._grouped(inputs)
         self.reads = [self._read(*each) for each in inputs]
         made_of_values = (
             live - self._gradients - {op.name for op in made if op.type in sensitivity.SHAPE_ONLY}
@@ -115,45 +115,47 @@ class GradientOperations:
 
     def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> Read:
         gate = self._gate(op)
-        group = self._latest.get(gate.ref(), gate) if op.type in PRODUCTS and self._ends(op) else gate
+        group, waits = gate, False
+        if op.type in PRODUCTS and self._ends(op):
+            group, waits = self._groups.get(gate.ref(), (gate, False))
         return Read(
             op,
             index,
             tensor,
             sensitivity.reads(op.type, index),
             gate,
-            self._incoming(op) if group is gate else group,
+            group if waits else self._incoming(op),
             group,
             self._source(gate) if op.type in _ELEMENTWISE else group,
         )
 
     def _gate(self, op: tf.Operation) -> tf.Tensor:
         """The incoming gradient of the first of the elementwise operations that an operation ends."""
-        through = _ELEMENTWISE if op.type in _ELEMENTWISE else _VIEWS
         gate = self._incoming(op)
-        while gate.op.type in through and gate.op.name in self._names:
-            gate = self._incoming(gate.op)
-        return gate
+        return self._behind_elementwise(gate) if op.type in _ELEMENTWISE else self.behind_views(gate)
 
-    def _latest_gates(self, inputs: list[tuple[tf.Operation, int, tf.Tensor]]) -> dict:
-        """By reference of a gate: the last of those for which weights' gradients read the same tensor.
+    def _grouped(self, inputs: list[tuple[tf.Operation, int, tf.Tensor]]) -> dict:
+        """By reference of a gate: the last of those for which gradients of weights read the same tensor, and whether
+        the others wait for that one.
 
-        They all wait for that one where to keep an incoming gradient, instead of what its other product makes, takes
-        no more memory: queries, keys and values of an attention.
+        They wait where to keep an incoming gradient, instead of what its other product makes, takes no more memory
+        (queries, keys and values of an attention). Where nothing but elementwise operations stand between two gates
+        what is made for the first waits for the second (a gated unit).
         """
         readers: dict = {}
         for op, _, tensor in inputs:
             if op.type in PRODUCTS and self._ends(op):
-                readers.setdefault(base_of(tensor).ref(), []).append(op)
-        latest: dict = {}
+                readers.setdefault(_behind_views(tensor).ref(), []).append(op)
+        groups: dict = {}
         for reference, found in readers.items():
             size = element_count(reference.deref())
             last = self._gate(found[-1])
             for op in found[:-1]:
                 gate = self._gate(op)
-                if max(element_count(gate), element_count(op.outputs[0])) <= size:
-                    latest[gate.ref()] = last
-        return latest
+                waits = max(element_count(gate), element_count(op.outputs[0])) <= size
+                if waits or self._behind_elementwise(gate) is self._behind_elementwise(last):
+                    groups[gate.ref()] = last, waits
+        return groups
 
     def _ends(self, op: tf.Operation) -> bool:
         """Whether no product is made of what an operation makes, so that nothing waits for it."""
@@ -180,12 +182,16 @@ class GradientOperations:
 
     def _factor(self, gradient: tf.Tensor) -> tf.Tensor:
         """The group of the product that a gradient is, or is made of element by element."""
-        while gradient.op.type in _ELEMENTWISE and gradient.op.name in self._names:
-            gradient = self._incoming(gradient.op)
+        gradient = self._behind_elementwise(gradient)
         if gradient.op.type not in PRODUCTS or gradient.op.name not in self._names:
             return gradient
         gate = self._gate(gradient.op)
-        return self._latest.get(gate.ref(), gate)
+        return self._groups.get(gate.ref(), (gate, False))[0]
+
+    def _behind_elementwise(self, gradient: tf.Tensor) -> tf.Tensor:
+        while gradient.op.type in _ELEMENTWISE and gradient.op.name in self._names:
+            gradient = self._incoming(gradient.op)
+        return gradient
 
     def _incoming(self, op: tf.Operation) -> tf.Tensor:
         return next(tensor for tensor in op.inputs if self.is_gradient(tensor))
@@ -194,6 +200,12 @@ class GradientOperations:
 def is_elementwise(op: tf.Operation) -> bool:
     """Whether a gradient operation hands a gradient on element by element, or summed."""
     return op.type in _ELEMENTWISE
+
+
+def _behind_views(tensor: tf.Tensor) -> tf.Tensor:
+    while (tensor := base_of(tensor)).op.type in _VIEWS:
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 def _tensor(gradient) -> tf.Tensor:

@@ -318,9 +318,11 @@ class _Rewiring:
             return tensor
         operands = [self._not_before(operand, read) for operand in operands]
         with tf.device(tensor.op.device):
+            if not any(read.awaited.op in self._awaited.get(operand.ref(), ()) for operand in operands):
+                # No control input of the operation itself: TensorFlow's optimizer fails on a Pow that has one.
+                with tf.control_dependencies([read.awaited.op]):
+                    operands[0] = tf.identity(operands[0], name="late")
             outputs = _keras.run_again(tensor.op, operands, "rebuilt")
-        if not any(read.awaited.op in self._awaited.get(operand.ref(), ()) for operand in operands):
-            _keras.wait_for(outputs[0].op, [read.awaited.op])
         self._note_late(outputs, operands, read)
         for output, again in zip(tensor.op.outputs, outputs):
             self._restored[output.ref(), read.group.ref()] = again
