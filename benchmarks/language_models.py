@@ -3,13 +3,13 @@
     pip install --no-deps keras-hub    # and kagglehub, where its import asks for it
     python benchmarks/language_models.py --out language_models.jsonl
 
-Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 and Whisper have 3 + 3 blocks); "blocks" are six
-pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192. Each variant trains in a child
-process of its own. The peak is the highest of all steps, the first included, over the level before it; the step is the
-median of all but the first five; with --turns plain and compressed are measured in turns: the highest peaks, and the
-median of the steps' ratios. The error of the gradient is that of one step from the same weights and batch,
-relative to each weight's gradient: median and largest over the weights. Every variant adds a line to the file; those
-that are there already are not measured again.
+Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 and Whisper have 3 + 3 blocks);
+"blocks" are six pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192. Each variant
+trains in a child process of its own. The peak is the highest of all steps, the first included, over the level before
+it; the step is the median of all but the first five; with --turns plain and compressed are measured in turns: the
+highest peaks, and the median of the steps' ratios. The error of the gradient is that of one step from the same weights
+and batch, relative to each weight's gradient: median and largest over the weights. Every measurement adds a line to
+the file; those that are there already are not made again.
 """
 
 from __future__ import annotations

@@ -76,6 +76,34 @@ def test_the_three_fences():
     assert waits
 
 
+def normalized(x):
+    return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-6)
+
+
+def attention(x, *kernels):
+    q, k, v = (tf.matmul(normalized(x), kernel) for kernel in kernels)
+    return tf.reduce_mean(tf.square(tf.matmul(tf.nn.softmax(tf.matmul(q, k, transpose_b=True)), v)))
+
+
+def gated(x, *kernels):
+    for up, gate, down in zip(kernels[::3], kernels[1::3], kernels[2::3]):
+        h = normalized(x)
+        x = tf.matmul(tf.matmul(h, up) * tf.sigmoid(tf.matmul(h, gate)), down)
+    return tf.reduce_mean(tf.square(x))
+
+
+@pytest.mark.parametrize(
+    ("loss", "shapes"), [(attention, SHAPES), (gated, 2 * ([64, 256], [64, 256], [256, 64]))]
+)
+def test_a_stream_is_restored_once(loss, shapes):
+    """For queries, keys and values; for both halves of a gated unit, and for the product behind it."""
+    found = compressed_gradients(loss, X, Weights(*shapes), codec="zvc")
+    of_type = [op.type for op in found.graph.get_operations()]
+    assert of_type.count("Comptrain>Compress") >= 3
+    assert of_type.count("Comptrain>Decompress") == of_type.count("Comptrain>Compress")
+    assert_close(found.gradients, plain_gradients(loss, X, Weights(*shapes)))
+
+
 def test_without_variables_of_a_compressed_model_nothing_changes():
     compressed, other = Weights(*SHAPES), Weights(*SHAPES)
     ct.compress_model(compressed)

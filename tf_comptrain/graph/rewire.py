@@ -571,7 +571,6 @@ class _Rewiring:
             _redirect(places, through)
             self.replaced[tensor.name] = through
 
-
     def _same_view(self, view: tf.Tensor, gate: tf.Tensor, late: tf.Tensor) -> tf.Tensor:
         """The late tensor in the shape in which a reader has the gate."""
         if view is gate:
