@@ -104,6 +104,78 @@ def test_a_stream_is_restored_once(loss, shapes):
     assert_close(found.gradients, plain_gradients(loss, X, Weights(*shapes)))
 
 
+IMAGES = tf.constant(RNG.normal(size=(8, 12, 12, 16)), tf.float32)
+POOLINGS = {
+    "tf": lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME"),
+    "keras.ops": lambda x: keras.ops.max_pool(x, 2),
+    "1d": lambda x: tf.nn.max_pool1d(x[:, :, 0], 2, 2, "VALID"),
+    "3d": lambda x: tf.nn.max_pool3d(x[:, None], (1, 2, 2), (1, 2, 2), "VALID"),
+}
+
+
+def pooled(pooling):
+    def loss(x, kernel):
+        y = pooling(tf.tanh(tf.matmul(x, kernel)))
+        return tf.reduce_sum(tf.sin(tf.tile(tf.reshape(y, [8, -1]), [1, 16])) ** 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("pooling", POOLINGS.values(), ids=POOLINGS)
+def test_a_pooling_holds_positions(pooling):
+    loss, weights = pooled(pooling), Weights([16, 16])
+    found = compressed_gradients(loss, IMAGES, weights, codec="zvc")
+    assert_close(found.gradients, plain_gradients(loss, IMAGES, weights))
+    (row,) = [row for row in found.crossings if row.readers[0].startswith("MaxPool")]
+    assert row.storage == "bitmask" and row.bits in (1, 2, 4)
+    live = {
+        reader.type for op in found.graph.get_operations() for t in op.outputs for reader in t.consumers()
+    }
+    assert "Comptrain>MaxPoolGrad" in live
+
+
+def test_a_pooling_that_is_differentiated_twice_or_kept_is_plain():
+    loss, weights = pooled(POOLINGS["tf"]), Weights([16, 16])
+
+    def scoped(x, kernel):
+        with tf.name_scope("net"):
+            return loss(x, kernel)
+
+    found = compressed_gradients(scoped, IMAGES, weights, storage={"net/MaxPool2d": "keep"})
+    assert not any(op.type == "Comptrain>MaxPool" for op in found.graph.get_operations())
+
+    def penalty(x, kernel):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            inner = loss(x, kernel)
+        return tf.reduce_sum(tf.square(tape.gradient(inner, x)))
+
+    found = compressed_gradients(penalty, IMAGES, weights, codec="zvc")
+    assert_close(found.gradients, plain_gradients(penalty, IMAGES, weights), 1e-4)
+
+
+def test_two_gradients_of_a_step_share_positions():
+    loss, weights = pooled(POOLINGS["tf"]), Weights([16, 16])
+
+    def twice(model):
+        @tf.function(autograph=False)
+        def step(x):
+            kernel = model.parts[0].value
+            with tf.GradientTape(persistent=True) as tape:
+                value = loss(x, kernel)
+                double = 2.0 * value
+            return tape.gradient(value, kernel), tape.gradient(double, kernel)
+
+        return step
+
+    plain = [g.numpy() for g in twice(weights)(IMAGES)]
+    ct.compress_model(weights, codec="zvc")
+    step = twice(weights)
+    assert_close([g.numpy() for g in step(IMAGES)], plain)
+    types = [op.type for op in step.get_concrete_function(IMAGES).graph.get_operations()]
+    assert types.count("Comptrain>MaxPool") == 1 and types.count("Comptrain>MaxPoolGrad") == 2
+
+
 def test_without_variables_of_a_compressed_model_nothing_changes():
     compressed, other = Weights(*SHAPES), Weights(*SHAPES)
     ct.compress_model(compressed)

@@ -27,6 +27,7 @@ from tf_comptrain.graph.kernels import (
     stored_behind,
 )
 from tf_comptrain.graph.order import Order
+from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, pooling_of, with_positions
 from tf_comptrain.graph.reads import PRODUCTS, GradientOperations, Read, is_elementwise
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
@@ -162,7 +163,9 @@ class _Rewiring:
 
     def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
-        values = [read for read in self.gradients.reads if read.need != sensitivity.SIGN]
+        windows = [read for read in self.gradients.reads if self._may_read_positions(read)]
+        pooled = {read.op.name: read.op for read in windows}
+        values = [r for r in self.gradients.reads if r.need != sensitivity.SIGN and r.op.name not in pooled]
         factors = [
             (op, base_of(tensor))
             for op, tensor in self.gradients.factors
@@ -204,6 +207,8 @@ class _Rewiring:
             self._mask(read)
         for read in normalizations:
             self._normalize(read)
+        for op in pooled.values():
+            self._pool(op)
         in_order = sorted(
             self.crossings.items(), key=lambda item: self._places.get(item[0].deref().op.name, 0)
         )
@@ -491,6 +496,26 @@ class _Rewiring:
                 dx = tf.reshape(dx, tf.shape(dy))
         self._replace(op, dgamma.op, (dx, dgamma, dbeta))
         self._moved[op.name] = dgamma.op
+
+    def _may_read_positions(self, read: Read) -> bool:
+        """Whether an operation is the gradient of a max pooling that may have its positions instead."""
+        if read.need != sensitivity.WINDOW or self.backward.recorded:
+            return False
+        pooling = pooling_of(read.op)
+        if pooling is None or self._is_of_backward_pass(pooling):
+            return False
+        return not any(map(self.streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
+
+    def _pool(self, op: tf.Operation) -> None:
+        """The gradient of a max pooling by positions, which the forward pass makes with the maxima."""
+        pooling: Any = pooling_of(op)
+        readers = _readers(pooling.outputs[0])
+        with tf.device(op.device):
+            maxima, positions = with_positions(pooling)
+            _redirect(readers, maxima)
+            dx = gradient_of_positions(pooling, positions, op.inputs[2])
+            self._replace(op, dx.op, [dx])
+        self._note(pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling), held_as=positions)
 
     def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
         op, dy = read.op, read.op.inputs[0]

@@ -1,0 +1,67 @@
+"""Max pooling by the position of each maximum in its window, whatever made it: the gradient needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tf_comptrain import _keras, native
+from tf_comptrain.codecs import SUPPORTED_DTYPES
+from tf_comptrain.graph.tensors import base_of
+
+_FORWARD = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}
+_LAYOUTS = (b"NHWC", b"NDHWC")
+_MAX_WINDOW = 1 << 16
+_MAX_XLA_WINDOW = 64  # the lowering compares every position
+
+
+def pooling_of(gradient: tf.Operation) -> tf.Operation | None:
+    """The max pooling that an operation is the gradient of; None where that is not ours to replace."""
+    if gradient.type not in _FORWARD:
+        return None
+    pooling = base_of(gradient.inputs[1]).op
+    if pooling.type != _FORWARD[gradient.type] or base_of(pooling.inputs[0]) is not base_of(
+        gradient.inputs[0]
+    ):
+        return None
+    limit = _MAX_XLA_WINDOW if _keras.under_xla() else _MAX_WINDOW
+    ksize, strides = pooling.get_attr("ksize"), pooling.get_attr("strides")
+    fits = (
+        pooling.get_attr("data_format") in _LAYOUTS
+        and pooling.get_attr("padding") in (b"SAME", b"VALID")
+        and {ksize[0], ksize[-1], strides[0], strides[-1]} == {1}
+        and math.prod(ksize) <= limit
+        and pooling.inputs[0].dtype in SUPPORTED_DTYPES
+    )
+    return pooling if fits else None
+
+
+def with_positions(pooling: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
+    """The maxima and their positions, in place of a pooling, which nothing has to read any more; made once."""
+    name = f"{pooling.name}/positions"
+    made = [op for op in pooling.inputs[0].consumers() if op.name == name]
+    if made:
+        return made[0].outputs[0], made[0].outputs[1]
+    return native.ops().comptrain_max_pool(pooling.inputs[0], **_window(pooling), name=f"{name}/")
+
+
+def gradient_of_positions(pooling: tf.Operation, positions: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+    """The gradient of the pooling's input."""
+    shape = tf.shape(pooling.inputs[0])
+    return native.ops().comptrain_max_pool_grad(positions, dy, shape, **_window(pooling))
+
+
+def bits_of(pooling: tf.Operation) -> float:
+    """Bits of a position."""
+    window = math.prod(pooling.get_attr("ksize"))
+    return next(bits for bits in (1, 2, 4, 8, 16) if window <= 1 << bits)
+
+
+def _window(pooling: tf.Operation) -> dict[str, Any]:
+    return {
+        "ksize": pooling.get_attr("ksize")[1:-1],
+        "strides": pooling.get_attr("strides")[1:-1],
+        "padding": pooling.get_attr("padding").decode(),
+    }
