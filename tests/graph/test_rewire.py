@@ -184,6 +184,18 @@ def test_without_variables_of_a_compressed_model_nothing_changes():
     assert not any(name.startswith("Comptrain>") for name in types)
 
 
+def test_gradients_of_tensors_that_are_no_loss():
+    """The first incoming gradient is one that the tape was given, or ones."""
+
+    def outputs(x, first, second):
+        h = tf.tanh(tf.matmul(x, first))
+        return [h * tf.sin(h), tf.matmul(tf.nn.gelu(h), second)]
+
+    found = compressed_gradients(outputs, X, Weights([64, 64], [64, 64]), codec="zvc")
+    assert stored(found.crossings)
+    assert_close(found.gradients, plain_gradients(outputs, X, Weights([64, 64], [64, 64])))
+
+
 def test_storage_keep_is_bit_equal():
     plain = plain_gradients(network, X, Weights(*SHAPES))
     model = Weights(*SHAPES)

@@ -299,7 +299,8 @@ class _Rewiring:
 
     def _may_come_before(self, made: tf.Tensor, reader: tf.Operation) -> bool:
         """Whether a reader may wait for what something is made after, which then is its order."""
-        return all(self.order.put(before, reader) for before in self._awaited.get(made.ref(), ()))
+        awaited = (op for op in self._awaited.get(made.ref(), ()) if self.order.knows(op))  # no seed
+        return all(self.order.put(before, reader) for before in awaited)
 
     def _made_again(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
         base = base_of(tensor)
