@@ -37,7 +37,7 @@ class Read(NamedTuple):
       group: Readers of which this is the same share what is rebuilt: elementwise operations in a row; gradients of
         weights that read the same tensor.
       source: Readers of which this is the same share what streams are restored to: those of a group, and those of the
-        gradient that the group's products make.
+        gradient that the group's products make (not under XLA, which decodes inside of what reads).
     """
 
     op: tf.Operation
@@ -126,7 +126,7 @@ class GradientOperations:
             gate,
             group if waits else self._incoming(op),
             group,
-            self._source(gate) if op.type in _ELEMENTWISE else group,
+            self._source(gate) if op.type in _ELEMENTWISE and not _keras.under_xla() else group,
         )
 
     def _gate(self, op: tf.Operation) -> tf.Tensor:
