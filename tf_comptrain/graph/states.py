@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_comptrain.storage import variable
 
 CAPACITY = 2048  # rows of a table
+_BLOCK = 64  # rows that a step takes apart at once: a slice for each row has three constants of its own
 FULL = f"the model holds {CAPACITY} tensors already"
 
 
@@ -101,13 +102,17 @@ class TableInStep:
     def __init__(self, table: StateTable):
         self.table = table
         self._before: tf.Tensor | None = None
+        self._rows: dict[int, list[tf.Tensor]] = {}  # by number of their block
         self._new: dict[int, tf.Tensor] = {}
 
     def read(self, row: int) -> tf.Tensor:
         """A row as it was before the step."""
         if self._before is None:  # once: what a second gradient of the step holds begins with the same states
             self._before = tf.convert_to_tensor(self.table.variable)
-        return self._before[row]
+        block, place = divmod(row, _BLOCK)
+        if block not in self._rows:
+            self._rows[block] = tf.unstack(self._before[block * _BLOCK : (block + 1) * _BLOCK])
+        return self._rows[block][place]
 
     def now(self, row: int) -> tf.Tensor:
         """A row as the step has set it."""
