@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,17 @@ _MAX_WINDOW = 1 << 16
 _MAX_XLA_WINDOW = 64  # the lowering compares every position
 
 
+def may_hold_positions(window: Sequence[int], dtype: tf.DType) -> bool:
+    """Whether the operations take such a window, and values of that type."""
+    limit = _MAX_XLA_WINDOW if _keras.under_xla() else _MAX_WINDOW
+    return math.prod(window) <= limit and dtype in SUPPORTED_DTYPES
+
+
+def bits_of(window: Sequence[int]) -> float:
+    """Bits of a position in a window."""
+    return next(bits for bits in (1, 2, 4, 8, 16) if math.prod(window) <= 1 << bits)
+
+
 def pooling_of(gradient: tf.Operation) -> tf.Operation | None:
     """The max pooling that an operation is the gradient of; None where that is not ours to replace."""
     if gradient.type not in _FORWARD:
@@ -26,14 +38,12 @@ def pooling_of(gradient: tf.Operation) -> tf.Operation | None:
         gradient.inputs[0]
     ):
         return None
-    limit = _MAX_XLA_WINDOW if _keras.under_xla() else _MAX_WINDOW
     ksize, strides = pooling.get_attr("ksize"), pooling.get_attr("strides")
     fits = (
         pooling.get_attr("data_format") in _LAYOUTS
         and pooling.get_attr("padding") in (b"SAME", b"VALID")
         and {ksize[0], ksize[-1], strides[0], strides[-1]} == {1}
-        and math.prod(ksize) <= limit
-        and pooling.inputs[0].dtype in SUPPORTED_DTYPES
+        and may_hold_positions(ksize, pooling.inputs[0].dtype)
     )
     return pooling if fits else None
 
@@ -51,12 +61,6 @@ def gradient_of_positions(pooling: tf.Operation, positions: tf.Tensor, dy: tf.Te
     """The gradient of the pooling's input."""
     shape = tf.shape(pooling.inputs[0])
     return native.ops().comptrain_max_pool_grad(positions, dy, shape, **_window(pooling))
-
-
-def bits_of(pooling: tf.Operation) -> float:
-    """Bits of a position."""
-    window = math.prod(pooling.get_attr("ksize"))
-    return next(bits for bits in (1, 2, 4, 8, 16) if window <= 1 << bits)
 
 
 def _window(pooling: tf.Operation) -> dict[str, Any]:

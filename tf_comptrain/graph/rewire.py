@@ -516,7 +516,9 @@ class _Rewiring:
             _redirect(readers, maxima)
             dx = gradient_of_positions(pooling, positions, op.inputs[2])
             self._replace(op, dx.op, [dx])
-        self._note(pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling), held_as=positions)
+        self._note(
+            pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling.get_attr("ksize")), held_as=positions
+        )
 
     def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
         op, dy = read.op, read.op.inputs[0]
@@ -619,8 +621,7 @@ def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
     if op.type == "Comptrain>Compress":
         return op.inputs[0], COMPRESS, 0.0
     if op.type == "Comptrain>MaxPool":
-        window = math.prod(op.get_attr("ksize"))
-        return op.outputs[0], BITMASK, next(bits for bits in (1, 2, 4, 8, 16) if window <= 1 << bits)
+        return op.outputs[0], BITMASK, bits_of(op.get_attr("ksize"))
     return op.outputs[0] if op.type == "Comptrain>Dropout" else op.inputs[0], BITMASK, 1.0
 
 

@@ -6,7 +6,6 @@ docs/design.md has the figure that justifies each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES
+from tf_comptrain.graph.pooling import may_hold_positions
 from tf_comptrain.rules.base import Context, Rule, register_rule
 from tf_comptrain.rules.linear import WithoutActivation
 from tf_comptrain.storage import worth_holding
@@ -25,8 +25,6 @@ _KERNELS = {
     for name, op in {"gelu": "comptrain_gelu", "silu": "comptrain_silu", "swish": "comptrain_silu"}.items()
     if hasattr(keras.activations, name)
 }
-_MAX_WINDOW = 1 << 16
-_MAX_XLA_WINDOW = 64  # the lowering compares every position
 
 
 class Substitute(Rule):
@@ -195,8 +193,7 @@ class _MaxPooling(Substitute):
     def call(self, context: Context, x, **kwargs):
         layer, axes = context.layer, x.shape.rank - 2
         size = _per_axis(layer.pool_size, axes)
-        limit = _MAX_XLA_WINDOW if _keras.under_xla() else _MAX_WINDOW
-        if math.prod(size) > limit or x.dtype not in SUPPORTED_DTYPES:
+        if not may_hold_positions(size, x.dtype):
             return context.original(x, **kwargs)
         strides = _per_axis(layer.strides or size, axes)
         return native.ops().comptrain_max_pool(x, ksize=size, strides=strides, padding=layer.padding.upper())[
