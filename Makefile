@@ -26,6 +26,9 @@ pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.1
 # tensorflow[and-cuda] where the driver answers, tensorflow-cpu elsewhere.
 TENSORFLOW = $(shell if nvidia-smi -L >/dev/null 2>&1; then echo 'tensorflow[and-cuda]==2.21.*'; else echo 'tensorflow-cpu==2.21.*'; fi)
 
+# By itself: its dependencies, which read texts and fetch weights, bring `tensorflow` beside tensorflow-cpu.
+KERAS_HUB = keras-hub==0.32.*
+
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 .PHONY: demo test build venv test-cc test-py legacy-python test-legacy lint clean
@@ -43,6 +46,7 @@ $(VENV)/.stamp: pyproject.toml
 	test -x $(VENV_PYTHON) || { echo "Making $(VENV) with $$python"; $$python -m venv $(VENV); }
 	$(VENV_PYTHON) -m pip install --quiet setuptools wheel '$(TENSORFLOW)'
 	$(VENV_PYTHON) -m pip install --quiet --no-build-isolation -e '.[test,lint,plots]'
+	$(VENV_PYTHON) -m pip install --quiet --no-deps '$(KERAS_HUB)'
 	touch $@
 
 build: $(VENV)/.stamp

@@ -1,6 +1,6 @@
 """Peak memory, time and gradient error of keras-hub's language models, plain and compressed, inside `Model.fit`.
 
-    pip install --no-deps keras-hub    # and kagglehub, where its import asks for it
+    pip install --no-deps keras-hub    # its dependencies bring `tensorflow`, which is not wanted beside tensorflow-cpu
     python benchmarks/language_models.py --out language_models.jsonl
 
 Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 and Whisper have 3 + 3 blocks);
@@ -24,8 +24,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-BATCH, TOKENS, VOCABULARY, WIDTH = 8, 256, 500, 192
-MODELS = ("Gemma", "Llama3", "Mistral", "GPT2", "Bert", "Roberta", "T5", "Whisper", "blocks")
+from hub_models import LANGUAGE_MODELS, Sizes, language_model
+
+SIZES = Sizes()
+MODELS = (*LANGUAGE_MODELS, "blocks")
 VARIANTS = ("plain", "compressed")
 
 
@@ -181,53 +183,15 @@ def make(name: str, lora: bool) -> tuple:
     import numpy as np
     from tensorflow import keras
 
-    rng = np.random.default_rng(0)
     if name == "blocks":
-        inputs = h = keras.Input((TOKENS, WIDTH))
+        rng = np.random.default_rng(0)
+        inputs = h = keras.Input((SIZES.tokens, SIZES.width))
         for k in range(6):
             h = raw_block()(name=f"block{k}")(h)
         model = keras.Model(inputs, keras.layers.Dense(100, dtype="float32")(h[:, 0]))
-        x = rng.normal(size=(12 * BATCH, TOKENS, WIDTH)).astype("float32")
+        x = rng.normal(size=(2 * 6 * SIZES.batch, SIZES.tokens, SIZES.width)).astype("float32")
         return model, x, rng.integers(0, 100, len(x))
-    import keras_hub
-
-    sizes = {
-        "vocabulary_size": VOCABULARY,
-        "num_layers": 6,
-        "hidden_dim": WIDTH,
-        "intermediate_dim": 4 * WIDTH,
-    }
-    heads = {"num_heads": 4, "max_sequence_length": TOKENS}
-    grouped = {"num_query_heads": 4, "num_key_value_heads": 2}
-    own = {
-        "Gemma": {"num_query_heads": 4, "num_key_value_heads": 1, "head_dim": 48},
-        "Llama3": {**grouped, "intermediate_dim": 512},
-        "Mistral": {**grouped, "intermediate_dim": 512, "sliding_window": TOKENS},
-        "T5": {"num_heads": 4, "num_layers": 3},
-        "Whisper": {
-            "num_heads": 4,
-            "num_layers": 3,
-            "max_encoder_sequence_length": 2 * TOKENS,
-            "max_decoder_sequence_length": TOKENS,
-        },
-    }
-    backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**sizes, **own.get(name, heads)})
-    if lora:
-        backbone.enable_lora(4)
-    outputs = backbone.output
-    if isinstance(outputs, dict):
-        outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))
-    model = keras.Model(backbone.input, keras.layers.Dense(VOCABULARY, dtype="float32")(outputs))
-    shape = (6 * BATCH, TOKENS)
-    x = {}
-    for part in backbone.input:
-        if part == "encoder_features":
-            x[part] = rng.normal(size=(6 * BATCH, 2 * TOKENS, 80)).astype("float32")
-        elif "segment" in part:
-            x[part] = np.zeros(shape, "int32")
-        else:
-            x[part] = np.ones(shape, "int32") if "mask" in part else rng.integers(1, VOCABULARY, shape)
-    return model, x, rng.integers(1, VOCABULARY, shape)
+    return language_model(name, SIZES, 6, lora)
 
 
 def raw_block() -> Any:
@@ -239,9 +203,9 @@ def raw_block() -> Any:
 
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            dense = keras.layers.Dense
-            self.qkv, self.out = dense(3 * WIDTH, use_bias=False), dense(WIDTH)
-            self.up, self.down = dense(4 * WIDTH), dense(WIDTH)
+            dense, width = keras.layers.Dense, SIZES.width
+            self.qkv, self.out = dense(3 * width, use_bias=False), dense(width)
+            self.up, self.down = dense(4 * width), dense(width)
 
         def call(self, x):
             q, k, v = tf.split(self.qkv(normalized(x)), 3, -1)

@@ -1,0 +1,99 @@
+"""keras-hub's models, none of which has a rule of its own: what they hold, and that their gradients are right."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow import keras
+
+import tf_comptrain as ct
+
+pytest.importorskip("keras_hub")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+import hub_models  # noqa: E402
+from language_models import gradients  # noqa: E402
+
+SIZES = hub_models.Sizes(batch=4, tokens=32, vocabulary=100, width=64, blocks=2)
+LORA = ("Gemma", "Llama3")
+
+
+@pytest.fixture
+def policy():
+    before = keras.config.dtype_policy()
+    yield keras.config.set_dtype_policy
+    keras.config.set_dtype_policy(before)
+
+
+def make(name, lora=False):
+    """(model, x, y), one batch; the same weights each time."""
+    keras.utils.set_random_seed(0)
+    if name in hub_models.LANGUAGE_MODELS:
+        model, x, y = hub_models.language_model(name, SIZES, 1, lora)
+    else:
+        model, x, y = hub_models.vision_model(name, 64, 4, 1)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss, metrics=[])
+    return (model, *tf.nest.map_structure(tf.constant, (x, y)))
+
+
+def distance(ours, plain):
+    """Of all weights' gradients together, relative."""
+    return np.linalg.norm([np.linalg.norm(a - b) for a, b in zip(ours, plain)]) / np.linalg.norm(
+        [np.linalg.norm(b) for b in plain]
+    )
+
+
+def compressed_gradients(model, x, y, **how):
+    """(gradients, bytes as plain values, bytes held) of one step."""
+    ct.compress_model(model, **how)
+    found = gradients(model, x, y)
+    rows = ct.report(model).rows
+    ct.restore_model(model)
+    return found, sum(row.plain_bytes for row in rows), sum(row.predicted_bytes for row in rows)
+
+
+CASES = [(name, False) for name in hub_models.LANGUAGE_MODELS + hub_models.VISION_MODELS]
+
+
+@pytest.mark.parametrize(("name", "lora"), [*CASES, *((name, True) for name in LORA)])
+def test_exact_and_default_gradients(name, lora):
+    model, x, y = make(name, lora)
+    plain = gradients(model, x, y)
+    exact, _, _ = compressed_gradients(model, x, y, codec="zvc")
+    # A fused batch normalization rounds otherwise than TensorFlow's.
+    assert distance(exact, plain) <= (1e-4 if name == "ResNet" else 1e-5)
+    ours, as_plain, held = compressed_gradients(model, x, y)
+    assert 0 < distance(ours, plain) <= 0.15
+    assert as_plain >= 4 * held
+
+
+@pytest.mark.parametrize("name", ["Llama3", "Whisper", "ViT"])
+def test_bfloat16(name, policy):
+    """As close to float32's gradient as plain bfloat16 is."""
+    model, x, y = make(name)
+    weights, reference = model.get_weights(), gradients(model, x, y)
+    policy("mixed_bfloat16")
+    model, x, y = make(name)
+    model.set_weights(weights)
+    plain = distance(gradients(model, x, y), reference)
+    exact, _, _ = compressed_gradients(model, x, y, codec="zvc")
+    assert distance(exact, reference) <= 1.25 * plain
+    ours, as_plain, held = compressed_gradients(model, x, y)
+    assert distance(ours, reference) <= 0.15
+    assert as_plain >= 3 * held
+
+
+@pytest.mark.parametrize("name", ["Gemma", "SegFormer"])
+def test_training(name):
+    """The loss falls as plain's does."""
+    losses = []
+    for compressed in (False, True):
+        model, x, y = make(name)
+        if compressed:
+            ct.compress_model(model)
+        losses.append(model.fit(x, y, batch_size=4, epochs=8, verbose=0).history["loss"])
+    plain, ours = losses
+    assert ours[-1] < ours[0]
+    assert ours[-1] == pytest.approx(plain[-1], rel=0.01)
