@@ -149,6 +149,17 @@ def test_choosing_storage_by_name_class_and_function():
     assert {row.storage for row in by_function.rows} == {"keep"}
 
 
+def test_storage_of_an_operation_that_reads_a_constant():
+    inputs = keras.Input((16, 128))
+    scaled = layers.Dense(64, activation="tanh")(inputs) * tf.constant(2.0)
+    model = keras.Model(inputs, layers.Dense(10)(scaled))
+    model.compile("sgd", "mse")
+    report = ct.compress_model(model, storage=lambda layer: None if layer.name == "dense" else "keep")
+    rng = np.random.default_rng(0)
+    model.fit(rng.normal(size=(32, 16, 128)), rng.normal(size=(32, 16, 10)), batch_size=16, verbose=0)
+    assert "storage='keep'" in {row.note for row in report.skipped}
+
+
 def test_fused_batch_normalization_trains_like_plain():
     model = compiled(small_cnn())
     ct.compress_model(

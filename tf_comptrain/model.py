@@ -139,7 +139,7 @@ class _Chosen:
         before = len(graph.get_operations())
         result = call(*args, **kwargs)
         held.choose(graph, graph.get_operations()[before:], self._storage)
-        read = [tensor for tensor in tf.nest.flatten((args, kwargs)) if isinstance(tensor, tf.Tensor)]
+        read = [tensor for tensor in tf.nest.flatten((args, kwargs)) if tf.is_symbolic_tensor(tensor)]
         held.choose(graph, [op for tensor in read for op in made_by(tensor, self._storage)], self._storage)
         return result
 
