@@ -185,7 +185,7 @@ def stock_callbacks(place: Path) -> list:
 
 def state_of(callbacks: list) -> str:
     """Their plain attributes, without those that are another folder in another run, or found in a file."""
-    from tf_comptrain import snapshot
+    from tf_comptrain.training import snapshot
 
     left_out = (
         "filepath",

@@ -15,8 +15,8 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from rich.table import Table
 
+from tf_comptrain.compression.report import Report, format_bytes
 from tf_comptrain.memory import StepMemory
-from tf_comptrain.report import Report, format_bytes
 
 _COLOURS = {"plain": "#8a8f98", "compressed": "#0b6e4f"}
 

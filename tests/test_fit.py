@@ -13,8 +13,9 @@ from tensorflow import keras
 from tensorflow.python.framework import config
 
 import tf_comptrain as ct
-from tf_comptrain import _keras, snapshot
-from tf_comptrain.model import instrumentation
+from tf_comptrain import _keras
+from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.training import snapshot
 
 layers = keras.layers
 BENCHMARK = Path(__file__).resolve().parent.parent / "benchmarks" / "resilience.py"

@@ -10,7 +10,7 @@ from tensorflow import keras
 from tensorflow.python.framework import config
 
 import tf_comptrain as ct
-from tf_comptrain import snapshot
+from tf_comptrain.training import snapshot
 
 callbacks = keras.callbacks
 EPOCHS, STEPS = 4, 3

@@ -10,7 +10,7 @@ from models import compiled
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain import folder_lock
+from tf_comptrain.training import folder_lock
 
 fcntl = pytest.importorskip("fcntl", reason="this platform has no locks of files")
 HOLDER = """

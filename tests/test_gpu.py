@@ -11,8 +11,9 @@ from models import compiled, images, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain import _keras, gpu_check, native
-from tf_comptrain.model import instrumentation
+from tf_comptrain import _keras, native
+from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.storage import gpu_check
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="there is no GPU here")

@@ -8,8 +8,9 @@ import tensorflow as tf
 from models import compiled, images, small_cnn
 
 import tf_comptrain as ct
-from tf_comptrain import _keras, gpu_check
-from tf_comptrain.model import instrumentation
+from tf_comptrain import _keras
+from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.storage import gpu_check
 
 X, Y = images(8)
 

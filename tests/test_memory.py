@@ -17,6 +17,7 @@ from models import chain, compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain.compression.model import instrumentation
 from tf_comptrain.memory import best_fit, explain, max_batch, predict, saved_report, trace, trial
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import SavedTensor
@@ -94,7 +95,7 @@ def test_explaining_leaves_the_model_as_it_was():
     ct.compress_model(model)
     x, y = random_batch(model, 8)
     model.train_on_batch(x, y)
-    sites = ct.model.instrumentation(model).sites().values()
+    sites = instrumentation(model).sites().values()
     before = [v.numpy() for v in model.variables], [site.read_state() for site in sites]
     ct.memory.report(model, 8)
     after = [v.numpy() for v in model.variables], [site.read_state() for site in sites]
@@ -210,7 +211,7 @@ def test_a_compressed_model_stays_compressed_after_a_report():
     ct.compress_model(model)
     ct.memory.report(model, 8)
     model.train_on_batch(*random_batch(model, 8))
-    assert all(s.read_state().stream_bytes > 0 for s in ct.model.instrumentation(model).sites().values())
+    assert all(s.read_state().stream_bytes > 0 for s in instrumentation(model).sites().values())
 
 
 def allocator(constant, per_sample, floor=0, limit=300_000_000):

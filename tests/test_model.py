@@ -10,8 +10,8 @@ from models import compiled, gradients, images, layers, rows_of, site_of, small_
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.model import instrumentation, is_compressed
-from tf_comptrain.report import Report, Row
+from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.report import Report, Row
 
 X, Y = images(32)
 TIGHT = 1e-5

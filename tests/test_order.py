@@ -8,7 +8,7 @@ from tensorflow.python.eager import context
 
 import tf_comptrain as ct
 from tf_comptrain import codecs, storage
-from tf_comptrain.graph import held, rewire
+from tf_comptrain.graph import held_tensors, rewire
 
 
 def optimized_graph(model, x, y):
@@ -128,7 +128,7 @@ def test_codec_b_decodes_a_relu_output_once(monkeypatch):
 
 def decode_for_masks(monkeypatch):
     """Has the same streams decoded once more where a mask is wanted."""
-    monkeypatch.setattr(held.HeldTensors, "_coder", lambda self, mask=False: self.codec)
+    monkeypatch.setattr(held_tensors.HeldTensors, "_coder", lambda self, mask=False: self.codec)
     monkeypatch.setattr(codecs.get("rans"), "mask_of_restored", False)
 
 
@@ -153,8 +153,10 @@ def test_without_the_gate_the_graph_is_out_of_order(monkeypatch):
 
 
 def test_without_the_pass_through_the_graph_is_out_of_order(monkeypatch):
-    hold = held._Step.hold
-    monkeypatch.setattr(held._Step, "hold", lambda self, tensor, *how: (tensor, hold(self, tensor, *how)[1]))
+    hold = held_tensors._Step.hold
+    monkeypatch.setattr(
+        held_tensors._Step, "hold", lambda self, tensor, *how: (tensor, hold(self, tensor, *how)[1])
+    )
     assert any("not what compress passes through" in line for line in unordered(train_graph()))
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import plain_data
+from tf_comptrain.training import plain_data
 
 
 class Pair(NamedTuple):

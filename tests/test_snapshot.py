@@ -14,7 +14,7 @@ from models import compiled
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain import checkpoint_file, snapshot
+from tf_comptrain.training import checkpoint_file, snapshot
 
 FILE = "training.ckpt"
 REFUSED = rf"{FILE} is not a checkpoint of ct.fit: .+\. Remove it to begin anew\."

@@ -12,16 +12,16 @@ from tf_comptrain import memory, rules
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.error_law import LawCheck, check_error_law
-from tf_comptrain.fit import fit
+from tf_comptrain.compression.model import compress_model, raise_rates, report, restore_model
+from tf_comptrain.compression.recompute import Recompute
+from tf_comptrain.compression.report import Report
+from tf_comptrain.compression.wrapper import Compress
 from tf_comptrain.memory import find_max_batch_size
-from tf_comptrain.model import compress_model, raise_rates, report, restore_model
 from tf_comptrain.native import LibraryError
-from tf_comptrain.recompute import Recompute
-from tf_comptrain.report import Report
 from tf_comptrain.rules import register_rule
+from tf_comptrain.theory.check import LawCheck, check_error_law
+from tf_comptrain.training.fitting import fit
 from tf_comptrain.version import __version__
-from tf_comptrain.wrapper import Compress
 
 __all__ = [
     "AdaptiveBatchSize",

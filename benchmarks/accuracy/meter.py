@@ -7,7 +7,8 @@ import time
 from tensorflow import keras
 
 from tf_comptrain import memory
-from tf_comptrain.model import instrumentation, is_compressed
+from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.rows import rows_of
 
 _EVERY = 10  # steps; the first step of an epoch is always one of them
 
@@ -58,7 +59,7 @@ class Meter(keras.callbacks.Callback):
 
     def _read(self) -> None:
         held = instrumentation(self.model).held if is_compressed(self.model) else None
-        for row in () if held is None else held.rows():
+        for row in () if held is None else rows_of(held):
             if row.storage == "compress" and held.sites[row.layer].kind == "linear":
                 self._sums[0] += self.batch * row.plain_bytes
                 self._sums[1] += held.sites[row.layer].read_state().stream_bytes

@@ -43,7 +43,8 @@ def ops(megabytes: list[int]) -> Result:
     """GB/s of Compress and Decompress as TensorFlow runs them, beside a copy: medians of five rounds of 20."""
     import tensorflow as tf
 
-    from tf_comptrain import codecs, gpu_check, native
+    from tf_comptrain import codecs, native
+    from tf_comptrain.storage import gpu_check
 
     let_memory_grow()
     native.ops()
@@ -136,7 +137,7 @@ def train(
 def timed(model, x, y, steps: int) -> Result:
     """Rounds of training steps on one batch; the model goes on from where it is."""
     from tf_comptrain import _keras, memory
-    from tf_comptrain.model import instrumentation, is_compressed
+    from tf_comptrain.compression.model import instrumentation, is_compressed
 
     step = _keras.train_step_runner(model, x, y)
 

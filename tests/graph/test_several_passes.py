@@ -5,8 +5,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain.compression.model import instrumentation
 from tf_comptrain.memory import saved_bytes
-from tf_comptrain.model import instrumentation
 
 BATCH, WIDTH = 64, 64
 X = tf.constant(np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype("float32"))

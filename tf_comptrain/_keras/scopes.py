@@ -16,9 +16,9 @@ from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
-from tf_comptrain import gpu_check
 from tf_comptrain._keras.tapes import graphs_of_tapes
 from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain.storage import gpu_check
 
 if KERAS_3:
     from keras.src import backend as _backend

@@ -2,7 +2,7 @@
 
 from tf_comptrain.callbacks.adaptive_batch_size import AdaptiveBatchSize, Decision
 from tf_comptrain.callbacks.adaptive_error_bound import AdaptiveErrorBound, BoundUpdate
-from tf_comptrain.callbacks.elastic_batch import ElasticBatch, elastic_batch
+from tf_comptrain.callbacks.elastic import ElasticBatch, elastic_batch
 from tf_comptrain.callbacks.memory_logger import MemoryLogger, MemoryRecord
 
 __all__ = [

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain.compression.model import Instrumentation
 from tf_comptrain.graph import unnumbered
-from tf_comptrain.model import Instrumentation
 
 _FILE = "error_bounds.json"
 

@@ -15,9 +15,9 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
-from tf_comptrain.error_law import LawCheck, check_error_law
-from tf_comptrain.model import Instrumentation, instrumentation
+from tf_comptrain.compression.model import Instrumentation, instrumentation
 from tf_comptrain.storage import LawSite, Site
+from tf_comptrain.theory.check import LawCheck, check_error_law
 
 _TOLERANCES = {"momentum": 0.01, "gradient": 0.2}
 # What stands in for a momentum that is not there: the one that this gradient alone would build up.

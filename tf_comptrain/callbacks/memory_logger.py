@@ -9,8 +9,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use
-from tf_comptrain.model import instrumentation, is_compressed
-from tf_comptrain.report import format_bytes
+from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.report import format_bytes
 
 
 class MemoryRecord(NamedTuple):

@@ -25,7 +25,7 @@ from rich.table import Table
 from tensorflow import keras
 
 from tf_comptrain.cli import bench_worker
-from tf_comptrain.report import format_bytes
+from tf_comptrain.compression.report import format_bytes
 
 _LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 

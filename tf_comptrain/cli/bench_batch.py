@@ -12,8 +12,8 @@ from rich.table import Table
 
 from tf_comptrain import arguments
 from tf_comptrain.cli import bench, bench_worker
+from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
-from tf_comptrain.report import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs, memory, model, storage
+from tf_comptrain import _keras, codecs, memory, storage
+from tf_comptrain.compression import model
 
 CLASSES = 1000
 VARIANTS = ("plain", "fused_bn", "compressed")

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tf_comptrain import _keras, codecs, gpu_check, native
+from tf_comptrain import _keras, codecs, native
+from tf_comptrain.storage import gpu_check
 from tf_comptrain.version import __version__
 
 _COMPRESS_OP = "Comptrain>Compress"

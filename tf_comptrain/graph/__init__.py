@@ -1,8 +1,17 @@
 """Holds what crosses from the forward to the backward pass, found in the traced step: any model, any layer."""
 
-from tf_comptrain.graph.held import HeldTensors, made_by
+from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.law import LawError, LawNumbers
-from tf_comptrain.graph.rewire import Crossing
+from tf_comptrain.graph.rewire import SMALL, Crossing
 from tf_comptrain.graph.states import StateTable, unnumbered
 
-__all__ = ["Crossing", "HeldTensors", "LawError", "LawNumbers", "StateTable", "made_by", "unnumbered"]
+__all__ = [
+    "SMALL",
+    "Crossing",
+    "HeldTensors",
+    "LawError",
+    "LawNumbers",
+    "StateTable",
+    "made_by",
+    "unnumbered",
+]

@@ -15,10 +15,10 @@ from rich.text import Text
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Event, Trace, trace_step
-from tf_comptrain.report import format_bytes
 
 STREAM = "streams and masks"
 FORWARD = "plain activations"

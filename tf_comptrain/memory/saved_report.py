@@ -14,13 +14,13 @@ from rich.text import Text
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
 from tf_comptrain.memory.timeline import Timeline, draw
 from tf_comptrain.memory.trace import NothingRecordedError
-from tf_comptrain.model import instrumentation, is_compressed
-from tf_comptrain.report import format_bytes
 
 PLAIN, COMPRESSED = "plain", "compressed"
 

@@ -16,10 +16,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.model import compress_model
 from tf_comptrain.memory.batches import batch_of, random_batch
 from tf_comptrain.memory.measure import device
 from tf_comptrain.memory.memory_limit import limit
-from tf_comptrain.model import compress_model
 
 OK = "ok"
 OUT_OF_MEMORY = "out of memory"

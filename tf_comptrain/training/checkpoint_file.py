@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tf_comptrain import plain_data
+from tf_comptrain.training import plain_data
 
 _FORMAT = 3
 _MAGIC = b"ct.fit"

@@ -11,10 +11,11 @@ import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, arguments, fit_checks, folder_lock, snapshot
+from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks import ElasticBatch
-from tf_comptrain.samples import Samples
-from tf_comptrain.snapshot import Place, Snapshot
+from tf_comptrain.training import checks, folder_lock, snapshot
+from tf_comptrain.training.samples import Samples
+from tf_comptrain.training.snapshot import Place, Snapshot
 
 
 class Event(NamedTuple):
@@ -124,7 +125,7 @@ def fit(
       >>> ct.fit(model, images, labels, batch_size=256, epochs=20, checkpoint_dir="run1")
     """
     _keras.require_keras_3("tf_comptrain.fit", "Use model.fit")
-    fit_checks.check_model(model)
+    checks.check_model(model)
     batch_size = arguments.whole("batch_size", batch_size)
     epochs = arguments.whole("epochs", epochs)
     snapshot_every = arguments.whole("snapshot_every", snapshot_every)
@@ -134,11 +135,11 @@ def fit(
         raise ValueError(
             f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
         )
-    min_batch = max(min_batch, fit_checks.replicas(model, batch_size))
-    verbose = fit_checks.verbosity(verbose)
-    fit_checks.check_callbacks(callbacks)
-    fit_checks.check_validation(validation_data)
-    folder = None if checkpoint_dir is None else fit_checks.folder(checkpoint_dir)
+    min_batch = max(min_batch, checks.replicas(model, batch_size))
+    verbose = checks.verbosity(verbose)
+    checks.check_callbacks(callbacks)
+    checks.check_validation(validation_data)
+    folder = None if checkpoint_dir is None else checks.folder(checkpoint_dir)
     samples = Samples(x, y, sample_weight, shuffle, seed)
     with folder_lock.held(folder):
         kept = None if folder is None else snapshot.read(folder)

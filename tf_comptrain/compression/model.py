@@ -14,9 +14,10 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
+from tf_comptrain.compression.choice import Plan, StorageChoice, operations_chosen, plan_model
+from tf_comptrain.compression.report import Report, Row
+from tf_comptrain.compression.rows import rows_of
 from tf_comptrain.graph import HeldTensors, made_by
-from tf_comptrain.plan import Plan, StorageChoice, operations_chosen, plan_model
-from tf_comptrain.report import Report, Row
 from tf_comptrain.rules import Context, Rule
 from tf_comptrain.storage import COMPRESS, FUSED, KEEP, RateChange, Site
 
@@ -400,7 +401,7 @@ def _rows_of(model: keras.Model) -> Callable[[], list[Row] | None]:
         if handle is None or handle.held is None:
             return None
         if handle.held.crossings:
-            return handle.held.rows()
+            return rows_of(handle.held)
         if not expected and tf.executing_eagerly() and handle.report.obstacle is None:
             expected.append(_expected_rows(model, handle))
         return expected[0] if expected else []
@@ -425,7 +426,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     try:
         step = tf.function(gradients, autograph=False, jit_compile=_keras.jit_compile(model))
         step.get_concrete_function(*tf.nest.flatten(specs))
-        return handle.held.rows()
+        return rows_of(handle.held)
     except Exception as error:  # the step that is trained may be another: that one's errors count
         logging.info("The report of %s waits for its first step: %s", model.name, error)
         return []

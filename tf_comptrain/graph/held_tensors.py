@@ -14,13 +14,10 @@ from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law import LawError, law_error
-from tf_comptrain.graph.rewire import SMALL, Crossing, Use, name_of, rewire
+from tf_comptrain.graph.rewire import Crossing, Use, name_of, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
-from tf_comptrain.report import Row
 from tf_comptrain.storage import (
-    BITMASK,
-    COMPRESS,
     DEFAULT_BOUNDS,
     KEEP,
     RECOMPUTE,
@@ -141,29 +138,6 @@ class HeldTensors:
         scopes = (name for name in self.named if op.name == name or op.name.startswith(f"{name}/"))
         longest = max(scopes, key=len, default=None)
         return found if longest is None else self.named[longest]
-
-    def rows(self) -> list[Row]:
-        """What crossed in the step that was traced last, without small tensors."""
-        return [self._row(crossing) for crossing in self.crossings if crossing.note != SMALL]
-
-    def _row(self, crossing: Crossing) -> Row:
-        shape = crossing.shape[1:]
-        elements = math.prod(size if size is not None else 0 for size in shape) if shape else 0
-        plain_bits = 8.0 * crossing.dtype.size
-        site = self.sites.get(crossing.name) if crossing.storage == COMPRESS else None
-        predicted = {COMPRESS: self.bits(crossing.dtype), BITMASK: 1.0}.get(crossing.storage, plain_bits)
-        bits = crossing.bits or (site.bits if site is not None else None) or predicted
-        return Row(
-            crossing.name,
-            crossing.op_type,
-            f"read by {', '.join(crossing.readers)}",
-            crossing.storage,
-            shape,
-            round(elements * plain_bits / 8) or None,
-            round(elements * bits / 8) or None,
-            "" if site is None else str(site.bound),
-            crossing.note,
-        )
 
     def bits(self, dtype: tf.DType) -> float:
         """What a value of that type takes in a stream, predicted."""

@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, checkpoint_file, plain_data
+from tf_comptrain import _keras
+from tf_comptrain.compression.model import instrumentation, is_compressed
 from tf_comptrain.graph import StateTable
-from tf_comptrain.model import instrumentation, is_compressed
+from tf_comptrain.training import checkpoint_file, plain_data
 
 _FILE = "training.ckpt"
 # Of a callback: what this call of fit was given, and what is of this process.

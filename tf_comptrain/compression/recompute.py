@@ -10,9 +10,9 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import ErrorBound
+from tf_comptrain.compression.wrapper import Wrapper
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
 from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
-from tf_comptrain.wrapper import Wrapper
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")

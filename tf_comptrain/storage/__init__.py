@@ -1,0 +1,43 @@
+"""Places where tensors are held between the forward and the backward pass."""
+
+from tf_comptrain.storage.site import (
+    BITMASK,
+    COMPRESS,
+    DEFAULT_BOUNDS,
+    FUSED,
+    KEEP,
+    MAX_SATURATED,
+    MIN_ELEMENTS_PER_SAMPLE,
+    RECOMPUTE,
+    STATISTICS,
+    Held,
+    LawSite,
+    RateChange,
+    Site,
+    after,
+    after_weights,
+    hold,
+    variable,
+    worth_holding,
+)
+
+__all__ = [
+    "BITMASK",
+    "COMPRESS",
+    "DEFAULT_BOUNDS",
+    "FUSED",
+    "KEEP",
+    "MAX_SATURATED",
+    "MIN_ELEMENTS_PER_SAMPLE",
+    "RECOMPUTE",
+    "STATISTICS",
+    "Held",
+    "LawSite",
+    "RateChange",
+    "Site",
+    "after",
+    "after_weights",
+    "hold",
+    "variable",
+    "worth_holding",
+]

@@ -1,0 +1,26 @@
+"""The error-bound law: the error of a stored activation, what it makes of a gradient, and bounds that follow.
+
+Pure NumPy, but for `check`, which holds the law against the gradients of a model.
+"""
+
+from tf_comptrain.theory.law import (
+    BatchNormError,
+    batch_norm_sigma,
+    bound_for_sigma,
+    comet_sigma,
+    gradient_target,
+    momentum_target,
+    smoothed,
+    weight_gradient_sigma,
+)
+
+__all__ = [
+    "BatchNormError",
+    "batch_norm_sigma",
+    "bound_for_sigma",
+    "comet_sigma",
+    "gradient_target",
+    "momentum_target",
+    "smoothed",
+    "weight_gradient_sigma",
+]
