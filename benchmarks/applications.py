@@ -25,7 +25,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.cli.bench_worker import fused_batch_norm
-from tf_comptrain.graph.rewire import NEEDED_AT_ONCE
+from tf_comptrain.graph.crossings import NEEDED_AT_ONCE
 
 MODELS = [name for name in sorted(dir(keras.applications)) if name[:1].isupper()]
 IMAGE = 64

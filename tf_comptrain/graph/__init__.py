@@ -1,8 +1,8 @@
 """Holds what crosses from the forward to the backward pass, found in the traced step: any model, any layer."""
 
+from tf_comptrain.graph.crossings import SMALL, Crossing
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.law import LawError, LawNumbers
-from tf_comptrain.graph.rewire import SMALL, Crossing
 from tf_comptrain.graph.states import StateTable, unnumbered
 
 __all__ = [

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law import LawError, law_error
-from tf_comptrain.graph.rewire import Crossing, Use, name_of, rewire
+from tf_comptrain.graph.rewire import Use, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import (

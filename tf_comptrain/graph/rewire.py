@@ -7,33 +7,37 @@ readers of that gradient run after those that something was restored for.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.crossings import (
+    BY_THE_LAYER,
+    NEEDED_AT_ONCE,
+    SMALL,
+    Crossing,
+    Crossings,
+    Stream,
+    Streams,
+    packed,
+)
 from tf_comptrain.graph.cut import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
-    inverse_deviation,
     kernel_gradients,
     normalizing,
-    statistics_of,
     stored_behind,
 )
 from tf_comptrain.graph.order import Order
-from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, pooling_of, with_positions
 from tf_comptrain.graph.reads import PRODUCTS, GradientOperations, Read, is_elementwise
-from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
+from tf_comptrain.graph.replacements import Replacements, redirect
+from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
 
-# Limits between which an activation hands the gradient on, by the type of its gradient operation.
-_LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
 _LINEAR = frozenset(
     ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
      "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
@@ -43,69 +47,6 @@ _LINEAR = frozenset(
 
 # A need beside those of `sensitivity`: linear, and the error ends in the gradient of a weight.
 _KERNEL = "kernel"
-
-SMALL = "small"
-NEEDED_AT_ONCE = "the backward pass begins with it"
-BY_THE_LAYER = "by the layer itself"
-
-
-class Stream(Protocol):
-    """A tensor in its held form."""
-
-    def restore(self, gate: tf.Tensor) -> tf.Tensor:
-        """The tensor, once the gate is there."""
-
-
-class Streams(Protocol):
-    """Where and how tensors are held."""
-
-    def held_bytes(self, tensor: tf.Tensor) -> int:
-        """What a tensor will take."""
-
-    def why_plain(self, tensor: tf.Tensor) -> str:
-        """Why a tensor is held as it is; "" where it need not be."""
-
-    def find(self, tensor: tf.Tensor) -> Stream | None:
-        """The stream that an earlier gradient of the same step has made of the tensor."""
-
-    def keep(self, tensor: tf.Tensor) -> None:
-        """Says that the tensor is held as it is, also for later gradients of the step."""
-
-    def renormalizes(self, op: tf.Operation) -> bool:
-        """Whether what a batch normalization makes may be rebuilt from its input."""
-
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Stream]:
-        """The tensor passed through, and its stream.
-
-        Args:
-          tensor: One that is not held yet.
-          kind: What an error of it does, see storage.DEFAULT_BOUNDS.
-          mask: It is the output of a ReLU; the stream has a `mask_gradient(dy)` then: dy where it is not zero.
-        """
-
-
-class Crossing(NamedTuple):
-    """A tensor that crosses from the forward to the backward pass.
-
-    Attributes:
-      name: Of the operation that makes it, and of which of its outputs where that is not the first.
-      op_type: Of that operation.
-      shape: None for a dimension that is known at run time; () also where not even the rank is known.
-      dtype: Its type.
-      storage: "compress", "bitmask" or "keep".
-      readers: Types of the operations that read it or what is rebuilt from it.
-      note: Why it is kept, or what holds it.
-      bits: Of a value, where that is known.
-    """
-
-    name: str
-    op_type: str
-    shape: tuple[int | None, ...]
-    dtype: tf.DType
-    storage: str
-    readers: tuple[str, ...]
-    note: str = ""
-    bits: float = 0.0
 
 
 class Use(NamedTuple):
@@ -152,9 +93,8 @@ class _Rewiring:
         self.streams = streams
         self.gradients = GradientOperations(backward)
         self.order = Order(self.gradients)
-        self.replaced: dict[str, tf.Tensor] = {}
-        self.crossings: dict = {}
-        self._moved: dict[str, tf.Operation] = {}  # by name of a gradient operation: the one in its place
+        self.crossings = Crossings()
+        self.replacements = Replacements(backward, streams, self.crossings, self._is_of_backward_pass)
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
         self._streams: dict[Any, Any] = {}
         self._restored: dict = {}
@@ -163,7 +103,7 @@ class _Rewiring:
 
     def run(self) -> Result:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
-        windows = [read for read in self.gradients.reads if self._may_read_positions(read)]
+        windows = [read for read in self.gradients.reads if self.replacements.may_read_positions(read)]
         pooled = {read.op.name: read.op for read in windows}
         values = [r for r in self.gradients.reads if r.need != sensitivity.SIGN and r.op.name not in pooled]
         factors = [
@@ -178,7 +118,7 @@ class _Rewiring:
             self.streams.held_bytes,
             self._is_of_backward_pass,
             self.streams.renormalizes,
-            whole=[base_of(read.tensor) for read in values if self._may_read_stream(read)],
+            whole=[base_of(read.tensor) for read in values if self.replacements.may_read_stream(read)],
         )
         self.kernels = self._kernels()
         ends = {(kernel.op.name, kernel.stored) for kernels in self.kernels.values() for kernel in kernels}
@@ -204,20 +144,21 @@ class _Rewiring:
         for gate, reads in readers.items():
             self._order_readers(gate.deref(), reads)
         for read in signs:
-            self._mask(read)
+            base = base_of(read.tensor)
+            if not (self._is_of_backward_pass(base.op) or self.choice.is_free(base)):
+                self.replacements.mask(read, self._streams.get(base.ref()))
         for read in normalizations:
-            self._normalize(read)
+            stored: Any = stored_behind(read.tensor, self.choice.saved)
+            self.replacements.normalize(read, stored, self._stream(stored))
         for op in pooled.values():
-            self._pool(op)
-        in_order = sorted(
-            self.crossings.items(), key=lambda item: self._places.get(item[0].deref().op.name, 0)
-        )
+            self.replacements.pool(op)
         uses = (
             Use(stream, tuple(map(self._as_it_is_now, self.kernels.get(ref, ()))), self._ends(ref))
             for ref, stream in self._streams.items()
             if stream is not None
         )
-        return Result(self.replaced, tuple(row for _, row in in_order), tuple(uses))
+        in_order = self.crossings.in_order(lambda op: self._places.get(op.name, 0))
+        return Result(self.replacements.replaced, in_order, tuple(uses))
 
     def _kernels(self) -> dict[Any, list[KernelGradient]]:
         """By reference of a held tensor: the gradients of weights that read it, and not something made of it."""
@@ -238,25 +179,11 @@ class _Rewiring:
         return kinds <= ({_KERNEL, sensitivity.NORM} if has_gamma else {_KERNEL})
 
     def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
-        gradient = self.replaced.get(kernel.gradient.name, kernel.gradient)
-        return kernel._replace(gradient=gradient, moved=self._moved.get(kernel.op.name))
+        gradient = self.replacements.replaced.get(kernel.gradient.name, kernel.gradient)
+        return kernel._replace(gradient=gradient, moved=self.replacements.moved.get(kernel.op.name))
 
     def _types(self, tensor: tf.Tensor) -> tuple[str, ...]:
         return tuple(sorted(self.types.get(tensor.ref(), ())))
-
-    def _note(
-        self,
-        tensor: tf.Tensor,
-        storage: str,
-        readers: tuple[str, ...],
-        note: str,
-        bits: float = 0.0,
-        held_as: tf.Tensor | None = None,
-    ) -> None:
-        shape = () if tensor.shape.rank is None else tuple(tensor.shape)
-        held_as = tensor if held_as is None else held_as
-        row = Crossing(name_of(held_as), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
-        self.crossings[held_as.ref()] = row
 
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
@@ -376,25 +303,25 @@ class _Rewiring:
 
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
         """The tensor's stream, made once; the forward pass reads the tensor behind it. None where it is kept."""
-        if tensor.ref() not in self._streams and (packed := _packed(tensor)) is not None:
+        if tensor.ref() not in self._streams and (layers_own := packed(tensor)) is not None:
             self._streams[tensor.ref()] = None
             self.streams.keep(tensor)
-            stands_for, storage, bits = packed
-            self._note(stands_for, storage, self._types(tensor), BY_THE_LAYER, bits, held_as=tensor)
+            stands_for, storage, bits = layers_own
+            self.crossings.note(stands_for, storage, self._types(tensor), BY_THE_LAYER, bits, held_as=tensor)
         if tensor.ref() not in self._streams:
             stream, note = self.streams.find(tensor), self._why_plain(tensor)
             if stream is None and not note:
                 with tf.device(tensor.op.device):
-                    readers = _readers(tensor)
+                    readers = readers_of(tensor)
                     through, stream = self.streams.hold(
                         tensor, self._kind(tensor), tensor.ref() in self.masked
                     )
-                    _redirect(readers, through)
+                    redirect(readers, through)
             if stream is None:
                 self.streams.keep(tensor)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
-            self._note(tensor, storage, self._types(tensor), note)
+            self.crossings.note(tensor, storage, self._types(tensor), note)
         return self._streams[tensor.ref()]
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
@@ -442,106 +369,14 @@ class _Rewiring:
                     waiting.append(before)
         return last
 
-    def _mask(self, read: Read) -> None:
-        """The gradient of a ReLU from one bit per element, or from the stream of its output."""
-        op, base = read.op, base_of(read.tensor)
-        stream: Any = self._streams.get(base.ref())
-        note = SMALL if is_small(base) else self.streams.why_plain(base)
-        if self.backward.recorded and _keras.under_xla():
-            note = "a gradient of the gradient is taken"
-        if self._is_of_backward_pass(base.op) or self.choice.is_free(base):
-            return
-        if getattr(stream, "mid_rise", False) and not self.backward.recorded:
-            with tf.device(op.device):
-                dx = stream.mask_gradient(op.inputs[0])
-                self._replace(op, dx.op, [dx])
-            return
-        if not note:
-            lower, upper = _LIMITS[op.type]
-            with tf.device(op.device):
-                readers = _readers(base)
-                through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
-                _redirect(readers, through)
-                self._read_bits(read, bits)
-        if base.ref() not in self.crossings:
-            self._note(base, KEEP if note else BITMASK, (op.type,), note)
-
-    def _may_read_stream(self, read: Read) -> bool:
-        """Whether an operation is the gradient of a batch normalization, by its input, where we have one of streams."""
-        is_input = read.op.type == NORMALIZATION_GRADIENT and read.number == 1
-        return is_input and not self.backward.recorded and statistics_of(read.op) is not None
-
     def _reads_stream(self, read: Read) -> bool:
         """Whether an operation is the gradient of a batch normalization whose input is held as a stream."""
-        if not self._may_read_stream(read):
+        if not self.replacements.may_read_stream(read):
             return False
         stored = stored_behind(read.tensor, self.choice.saved)
         if stored is None or stored.shape[-1] != read.tensor.shape[-1]:
             return False
         return hasattr(self._stream(stored), "batch_norm_gradient")
-
-    def _normalize(self, read: Read) -> None:
-        """The gradients of a batch normalization from the stream of its input, which is decoded piece by piece."""
-        op, stored = read.op, stored_behind(read.tensor, self.choice.saved)
-        stream: Any = self._stream(stored)
-        mean, _ = statistics_of(op)  # type: ignore[misc]
-        with tf.device(op.device):
-            dy, shape = op.inputs[0], tf.shape(stored)
-            dx, dgamma, dbeta = stream.batch_norm_gradient(
-                dy if read.tensor is stored else tf.reshape(dy, shape),
-                op.inputs[2],
-                mean,
-                inverse_deviation(op),
-            )
-            if read.tensor is not stored:
-                dx = tf.reshape(dx, tf.shape(dy))
-        self._replace(op, dgamma.op, (dx, dgamma, dbeta))
-        self._moved[op.name] = dgamma.op
-
-    def _may_read_positions(self, read: Read) -> bool:
-        """Whether an operation is the gradient of a max pooling that may have its positions instead."""
-        if read.need != sensitivity.WINDOW or self.backward.recorded:
-            return False
-        pooling = pooling_of(read.op)
-        if pooling is None or self._is_of_backward_pass(pooling):
-            return False
-        return not any(map(self.streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
-
-    def _pool(self, op: tf.Operation) -> None:
-        """The gradient of a max pooling by positions, which the forward pass makes with the maxima."""
-        pooling: Any = pooling_of(op)
-        readers = _readers(pooling.outputs[0])
-        with tf.device(op.device):
-            maxima, positions = with_positions(pooling)
-            _redirect(readers, maxima)
-            dx = gradient_of_positions(pooling, positions, op.inputs[2])
-            self._replace(op, dx.op, [dx])
-        self._note(
-            pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling.get_attr("ksize")), held_as=positions
-        )
-
-    def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
-        op, dy = read.op, read.op.inputs[0]
-        grad = native.ops().comptrain_bitmask_grad
-        if self.backward.recorded:  # the other tape has recorded the operation, which so stays
-            with tf.control_dependencies([read.gate.op]):
-                ones = tf.ones(tf.shape(dy), dy.dtype)
-            inside = grad(bits, ones, on=1.0, off=0.0)
-            inside.set_shape(read.tensor.shape)
-            _keras.set_input(op, read.number, inside)
-            return
-        off = op.get_attr("alpha") if op.type == "LeakyReluGrad" else 0.0
-        dx = grad(bits, dy, on=1.0, off=off)
-        self._replace(op, dx.op, [dx])
-
-    def _replace(self, old: tf.Operation, new: tf.Operation, results: Sequence[tf.Tensor]) -> None:
-        """Puts an operation in the place of a gradient operation, with what waits for that and what it waits for."""
-        for before, after in zip(old.outputs, results):
-            after.set_shape(before.shape)
-            _redirect(_readers(before), after)
-            self.replaced[before.name] = after
-        _keras.wait_instead(old, new)
-        _keras.wait_for(new, old.control_inputs)
 
     def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
@@ -576,7 +411,7 @@ class _Rewiring:
         joined: list[tf.Operation] = []
         for op in first:
             readers = {
-                reader.name: reader for each in (*joined, op) for reader, _ in _readers(each.outputs[0])
+                reader.name: reader for each in (*joined, op) for reader, _ in readers_of(each.outputs[0])
             }
             known = [reader for reader in readers.values() if self.order.knows(reader)]
             if all(self.order.put(each, reader) for each in (*joined, op) for reader in known):
@@ -585,7 +420,7 @@ class _Rewiring:
             return
         first = joined
         made = [op.outputs[0] for op in first]
-        places_of = [_readers(tensor) for tensor in made]
+        places_of = [readers_of(tensor) for tensor in made]
         waiting = [
             (op, index, view)
             for op in second
@@ -596,8 +431,8 @@ class _Rewiring:
         for op, index, view in waiting:
             _keras.set_input(op, index, self._same_view(view, gate, late))
         for tensor, places, through in zip(made, places_of, fenced):
-            _redirect(places, through)
-            self.replaced[tensor.name] = through
+            redirect(places, through)
+            self.replacements.replaced[tensor.name] = through
 
     def _same_view(self, view: tf.Tensor, gate: tf.Tensor, late: tf.Tensor) -> tf.Tensor:
         """The late tensor in the shape in which a reader has the gate."""
@@ -605,32 +440,3 @@ class _Rewiring:
             return late
         source, *shape = view.op.inputs
         return _keras.run_again(view.op, [self._same_view(source, gate, late), *shape], "late")[0]
-
-
-def name_of(tensor: tf.Tensor) -> str:
-    """The same in every replica and from trace to trace."""
-    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
-    return f"{name}:{tensor.value_index}" if tensor.value_index else name
-
-
-def _packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:
-    """What a stream or bits of a layer's own stand for, how that is held, bits of a value; None of other tensors."""
-    op = tensor.op
-    if not op.type.startswith("Comptrain>") or tensor.dtype != tf.uint8:
-        return None
-    if op.type == "Comptrain>Compress":
-        return op.inputs[0], COMPRESS, 0.0
-    if op.type == "Comptrain>MaxPool":
-        return op.outputs[0], BITMASK, bits_of(op.get_attr("ksize"))
-    return op.outputs[0] if op.type == "Comptrain>Dropout" else op.inputs[0], BITMASK, 1.0
-
-
-def _readers(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:
-    return [
-        (op, index) for op in tensor.consumers() for index, read in enumerate(op.inputs) if read is tensor
-    ]
-
-
-def _redirect(readers: Sequence[tuple[tf.Operation, int]], tensor: tf.Tensor) -> None:
-    for op, index in readers:
-        _keras.set_input(op, index, tensor)

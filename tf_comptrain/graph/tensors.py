@@ -43,3 +43,10 @@ def is_small(tensor: tf.Tensor) -> bool:
         return True
     per_sample = math.prod(size if size is not None else _MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
     return per_sample < _MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS
+
+
+def readers_of(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:
+    """The operations that read a tensor, and at which of their inputs."""
+    return [
+        (op, index) for op in tensor.consumers() for index, read in enumerate(op.inputs) if read is tensor
+    ]

@@ -1,0 +1,144 @@
+"""Gradient operations in whose place others stand, which read bits, positions or streams instead of tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_comptrain import _keras, native
+from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.crossings import SMALL, Crossings, Streams
+from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, inverse_deviation, statistics_of
+from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, pooling_of, with_positions
+from tf_comptrain.graph.reads import Read
+from tf_comptrain.graph.tensors import base_of, is_small, readers_of
+from tf_comptrain.storage import BITMASK, KEEP
+
+# Limits between which an activation hands the gradient on, by the type of its gradient operation.
+_LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
+
+
+class Replacements:
+    """What stands in for gradient operations of one backward pass.
+
+    Args:
+      backward: The pass.
+      streams: Where and how tensors are held.
+      crossings: Takes the notes of what is held as bits or positions.
+      is_of_backward_pass: Whether an operation is.
+
+    Attributes:
+      replaced: By name of a gradient that is no longer made: what stands in for it.
+      moved: By name of a gradient operation whose product is looked for later: the one in its place.
+    """
+
+    def __init__(
+        self,
+        backward: _keras.BackwardPass,
+        streams: Streams,
+        crossings: Crossings,
+        is_of_backward_pass: Callable[[tf.Operation], bool],
+    ):
+        self.replaced: dict[str, tf.Tensor] = {}
+        self.moved: dict[str, tf.Operation] = {}
+        self._backward = backward
+        self._streams = streams
+        self._crossings = crossings
+        self._is_of_backward_pass = is_of_backward_pass
+
+    def mask(self, read: Read, stream: Any) -> None:
+        """The gradient of a ReLU from one bit per element, or from the stream of its output."""
+        op, base = read.op, base_of(read.tensor)
+        note = SMALL if is_small(base) else self._streams.why_plain(base)
+        if self._backward.recorded and _keras.under_xla():
+            note = "a gradient of the gradient is taken"
+        if getattr(stream, "mid_rise", False) and not self._backward.recorded:
+            with tf.device(op.device):
+                dx = stream.mask_gradient(op.inputs[0])
+                self._replace(op, dx.op, [dx])
+            return
+        if not note:
+            lower, upper = _LIMITS[op.type]
+            with tf.device(op.device):
+                readers = readers_of(base)
+                through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
+                redirect(readers, through)
+                self._read_bits(read, bits)
+        if base not in self._crossings:
+            self._crossings.note(base, KEEP if note else BITMASK, (op.type,), note)
+
+    def may_read_stream(self, read: Read) -> bool:
+        """Whether an operation is the gradient of a batch normalization, by its input, where we have one of streams."""
+        is_input = read.op.type == NORMALIZATION_GRADIENT and read.number == 1
+        return is_input and not self._backward.recorded and statistics_of(read.op) is not None
+
+    def normalize(self, read: Read, stored: tf.Tensor, stream: Any) -> None:
+        """The gradients of a batch normalization from the stream of its input, which is decoded piece by piece."""
+        op = read.op
+        mean, _ = statistics_of(op)  # type: ignore[misc]
+        with tf.device(op.device):
+            dy, shape = op.inputs[0], tf.shape(stored)
+            dx, dgamma, dbeta = stream.batch_norm_gradient(
+                dy if read.tensor is stored else tf.reshape(dy, shape),
+                op.inputs[2],
+                mean,
+                inverse_deviation(op),
+            )
+            if read.tensor is not stored:
+                dx = tf.reshape(dx, tf.shape(dy))
+        self._replace(op, dgamma.op, (dx, dgamma, dbeta))
+        self.moved[op.name] = dgamma.op
+
+    def may_read_positions(self, read: Read) -> bool:
+        """Whether an operation is the gradient of a max pooling that may have its positions instead."""
+        if read.need != sensitivity.WINDOW or self._backward.recorded:
+            return False
+        pooling = pooling_of(read.op)
+        if pooling is None or self._is_of_backward_pass(pooling):
+            return False
+        return not any(map(self._streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
+
+    def pool(self, op: tf.Operation) -> None:
+        """The gradient of a max pooling by positions, which the forward pass makes with the maxima."""
+        pooling: Any = pooling_of(op)
+        readers = readers_of(pooling.outputs[0])
+        with tf.device(op.device):
+            maxima, positions = with_positions(pooling)
+            redirect(readers, maxima)
+            dx = gradient_of_positions(pooling, positions, op.inputs[2])
+            self._replace(op, dx.op, [dx])
+        self._crossings.note(
+            pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling.get_attr("ksize")), held_as=positions
+        )
+
+    def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
+        op, dy = read.op, read.op.inputs[0]
+        grad = native.ops().comptrain_bitmask_grad
+        if self._backward.recorded:  # the other tape has recorded the operation, which so stays
+            with tf.control_dependencies([read.gate.op]):
+                ones = tf.ones(tf.shape(dy), dy.dtype)
+            inside = grad(bits, ones, on=1.0, off=0.0)
+            inside.set_shape(read.tensor.shape)
+            _keras.set_input(op, read.number, inside)
+            return
+        off = op.get_attr("alpha") if op.type == "LeakyReluGrad" else 0.0
+        dx = grad(bits, dy, on=1.0, off=off)
+        self._replace(op, dx.op, [dx])
+
+    def _replace(self, old: tf.Operation, new: tf.Operation, results: Sequence[tf.Tensor]) -> None:
+        """Puts an operation in the place of a gradient operation, with what waits for that and what it waits for."""
+        for before, after in zip(old.outputs, results):
+            after.set_shape(before.shape)
+            redirect(readers_of(before), after)
+            self.replaced[before.name] = after
+        _keras.wait_instead(old, new)
+        _keras.wait_for(new, old.control_inputs)
+
+
+def redirect(readers: Sequence[tuple[tf.Operation, int]], tensor: tf.Tensor) -> None:
+    """Lets operations read another tensor at the given inputs."""
+    for op, index in readers:
+        _keras.set_input(op, index, tensor)
