@@ -6,7 +6,7 @@ import pytest
 from models import by_layer, compiled, images
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
 

@@ -14,7 +14,7 @@ from tensorflow.python.framework import config
 
 import tf_comptrain as ct
 from tf_comptrain import _keras
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.training import snapshot
 
 layers = keras.layers

@@ -12,7 +12,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import _keras, native
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.storage import gpu_check
 
 ROOT = Path(__file__).resolve().parent.parent

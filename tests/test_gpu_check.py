@@ -9,7 +9,7 @@ from models import compiled, images, small_cnn
 
 import tf_comptrain as ct
 from tf_comptrain import _keras
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.storage import gpu_check
 
 X, Y = images(8)

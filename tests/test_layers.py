@@ -11,7 +11,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import rules
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 
 def step(model, x):

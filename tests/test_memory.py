@@ -17,7 +17,7 @@ from models import chain, compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.memory import best_fit, explain, max_batch, predict, saved_report, trace, trial
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import SavedTensor

@@ -10,7 +10,7 @@ from models import compiled, gradients, images, layers, rows_of, site_of, small_
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.compression.report import Report, Row
 
 X, Y = images(32)

@@ -9,7 +9,7 @@ from models import gradients, layers
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 ops = keras.ops
 SHAPE = (9, 9, 8)

@@ -10,7 +10,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import rules
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 X, Y = images(8)
 TIGHT = 1e-6

@@ -12,7 +12,7 @@ from models import compiled, images, layers, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 X, Y = images(32)
 

@@ -15,7 +15,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain import native, storage
 from tf_comptrain.codecs import LARGEST_BOUND, RATES, FixedRateCodec, State
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.memory.trace import trace_step
 
 RNG = np.random.default_rng(0)
@@ -229,7 +229,7 @@ def test_the_library_may_load_late():
         "model.train_on_batch(x, y)\n"  # XLA and its kernels are set up
         "import tf_comptrain as ct\n"
         "from tf_comptrain import native\n"
-        "from tf_comptrain.compression.model import instrumentation\n"
+        "from tf_comptrain.compression.instrumentation import instrumentation\n"
         "assert not native.is_loaded()\n"
         "assert ct.compress_model(model).obstacle is None\n"
         "model.train_on_batch(x, y)\n"

@@ -7,7 +7,7 @@ import time
 from tensorflow import keras
 
 from tf_comptrain import memory
-from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.compression.rows import rows_of
 
 _EVERY = 10  # steps; the first step of an epoch is always one of them

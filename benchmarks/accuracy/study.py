@@ -199,7 +199,7 @@ def memory_of(task: Task, method: str, weights: list, states: dict, x: Any, y: A
 
 def _memory_of(task: Task, method: str, weights: list, states: dict, x: Any, y: Any) -> dict[str, int]:
     import tf_comptrain as ct
-    from tf_comptrain.compression.model import instrumentation, is_compressed
+    from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 
     model = compiled(task, method, 1)
     model.set_weights(weights)
@@ -219,7 +219,7 @@ def run(task: Task, method: str, seed: int, paths: dict[str, str | None]) -> dic
     import keras
     from meter import Meter
 
-    from tf_comptrain.compression.model import instrumentation, is_compressed
+    from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 
     path = paths[task.data]
     if path is None:

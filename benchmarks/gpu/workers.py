@@ -137,7 +137,7 @@ def train(
 def timed(model, x, y, steps: int) -> Result:
     """Rounds of training steps on one batch; the model goes on from where it is."""
     from tf_comptrain import _keras, memory
-    from tf_comptrain.compression.model import instrumentation, is_compressed
+    from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 
     step = _keras.train_step_runner(model, x, y)
 

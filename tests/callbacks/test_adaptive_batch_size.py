@@ -7,7 +7,7 @@ import tensorflow as tf
 from models import compiled, images, site_of
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
 SAMPLES = 96

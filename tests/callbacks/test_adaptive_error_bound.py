@@ -15,7 +15,7 @@ from models import by_layer, compiled, images, site_of
 import tf_comptrain as ct
 from tf_comptrain import _keras
 from tf_comptrain.callbacks._bounds_state import BoundsState, codec_states, for_model, for_names
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
 

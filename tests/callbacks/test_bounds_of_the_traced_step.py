@@ -7,7 +7,7 @@ import tensorflow as tf
 from models import compiled
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 WIDTH, HEADS, STEPS, BATCH = 64, 4, 6, 16
 

@@ -7,7 +7,7 @@ from models import compiled, images
 
 import tf_comptrain as ct
 from tf_comptrain.callbacks._peak import TrainingPeak
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
 

@@ -7,7 +7,7 @@ from steps import Weights, gradient_step, plain_gradients
 
 import tf_comptrain as ct
 from tf_comptrain import theory
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 RNG = np.random.default_rng(0)
 DRAWS = 20

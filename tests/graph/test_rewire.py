@@ -7,7 +7,7 @@ from steps import Weights, compressed_gradients, gradient_step, plain_gradients
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 
 RNG = np.random.default_rng(0)
 X = tf.constant(RNG.normal(size=(8, 32, 64)), tf.float32)

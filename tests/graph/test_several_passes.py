@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.memory import saved_bytes
 
 BATCH, WIDTH = 64, 64

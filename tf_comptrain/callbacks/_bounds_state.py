@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.compression.model import Instrumentation
+from tf_comptrain.compression.instrumentation import Instrumentation
 from tf_comptrain.graph import unnumbered
 
 _FILE = "error_bounds.json"

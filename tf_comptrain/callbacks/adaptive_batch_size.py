@@ -14,7 +14,7 @@ from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
 from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic import ElasticBatch
-from tf_comptrain.compression.model import Instrumentation, instrumentation
+from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
 
 _LR_POWER = {"linear": 1.0, "sqrt": 0.5, None: 0.0}
 

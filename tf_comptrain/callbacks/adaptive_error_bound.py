@@ -15,7 +15,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
-from tf_comptrain.compression.model import Instrumentation, instrumentation
+from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
 from tf_comptrain.storage import LawSite, Site
 from tf_comptrain.theory.check import LawCheck, check_error_law
 

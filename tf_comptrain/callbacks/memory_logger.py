@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use
-from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.compression.report import format_bytes
 
 

@@ -1,111 +1,18 @@
-"""Codecs: how a tensor becomes a stream of bytes and comes back.
-
-A codec object wraps the ops of one stream format. It knows nothing of layers or gradients.
-"""
+"""Codec objects: each wraps the ops of one stream format."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
-from tf_comptrain import arguments, native
+from tf_comptrain import native
+from tf_comptrain.codecs.bound import SIGMA
 
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
 
-SIGMA = "sigma"  # what a relative bound is relative to
-RANGE = "range"
-
 _NO_STATE: tuple[float, ...] = ()  # streams of the executor have a header
-# Of a bound: what is restored must be a normal float32 number, for TensorFlow flushes others to zero, and
-# finite. cc/codec/stream/bound.h has the same.
-SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 2.0**120
-
-
-class State(NamedTuple):
-    """What a compress op reads and writes at each step, as the elements of a float32 vector.
-
-    Attributes:
-      bound_set: Absolute error bound chosen by the user or a callback; 0: relative to sigma.
-      bound_used: Absolute bound of the last stream.
-      running_sigma: Exponential average of `sigma` over steps, each of which counts as ten times the average
-        at most; 0 before the first.
-      nonzero_ratio: Non-zero elements / elements of the last tensor.
-      sigma: Standard deviation of the last tensor, zeros included.
-      stream_bytes: Size of the last stream.
-      range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
-      saturated: Under XLA: largest share, of all values of a tensor, that a step saturated since
-        this was last set to 0; the bound does not hold for those.
-      running_range: Under XLA: running largest magnitude of the tensor, cut off alike; 0 before the first step.
-    """
-
-    bound_set: float = 0.0
-    bound_used: float = 0.0
-    running_sigma: float = 0.0
-    nonzero_ratio: float = 0.0
-    sigma: float = 0.0
-    stream_bytes: float = 0.0
-    range: float = 0.0
-    saturated: float = 0.0
-    running_range: float = 0.0
-
-
-class ErrorBound(NamedTuple):
-    """How far a restored value may be from the stored one: |x - x_hat| <= bound.
-
-    Attributes:
-      value: The bound itself, in units of x; or, if relative, its ratio to `scale`.
-        From 1e-30 to 1.3e36: beyond, restored values would not be normal float32 numbers. A relative bound
-        that comes out smaller or larger, of a constant tensor or a diverging one, is that limit.
-      relative: See `value`.
-      scale: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
-        sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
-        tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
-        finite value of this very tensor, at the price of reading it once more.
-    """
-
-    value: float
-    relative: bool = True
-    scale: str = SIGMA
-
-    @staticmethod
-    def parse(bound: float | ErrorBound, argument: str = "error_bound") -> ErrorBound:
-        """A number is an absolute bound.
-
-        Raises:
-          TypeError: Neither a number nor an ErrorBound; a field of another type than it says.
-          ValueError: Not between 1e-30 and 2^120; an unknown scale.
-        """
-        if not isinstance(bound, ErrorBound):
-            if not arguments.is_real(bound):
-                raise TypeError(
-                    f"`{argument}` must be a positive number (absolute bound), a "
-                    f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
-                )
-            bound = ErrorBound(float(bound), relative=False)
-        if not arguments.is_real(bound.value):
-            raise TypeError(
-                f"`{argument}.value` must be a number. "
-                f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
-            )
-        if not isinstance(bound.relative, (bool, np.bool_)):
-            raise TypeError(
-                f"`{argument}.relative` must be True or False. "
-                f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
-            )
-        if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
-            raise ValueError(
-                f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
-                f"Received: {bound.value!r}. For lossless storage use storage='keep'."
-            )
-        if not isinstance(bound.scale, str) or bound.scale not in (SIGMA, RANGE):
-            raise ValueError(f"`{argument}.scale` must be 'sigma' or 'range'. Received: {bound.scale!r}.")
-        return bound
-
-    def __str__(self) -> str:
-        return f"{self.value:g} {self.scale}" if self.relative else f"{self.value:g}"
 
 
 class Codec:
@@ -350,87 +257,3 @@ def get(codec: str | Codec) -> Codec:
     raise ValueError(
         f"`codec` must be one of {', '.join(map(repr, CODECS))} or a Codec. Received: {codec!r}."
     )
-
-
-def _no_second_gradient(what: str):
-    def gradient(op, *unused):
-        raise LookupError(
-            f"The gradient of a gradient was asked for through {what} ({op.type}): tf_comptrain holds "
-            "activations compressed and computes first-order gradients only. Use "
-            "tf_comptrain.restore_model(model) or storage='keep' for second-order gradients."
-        )
-
-    return gradient
-
-
-@tf.RegisterGradient("Comptrain>Compress")
-def _compress_gradient(op, dy, unused_dstream, unused_dstate):
-    return dy, None
-
-
-@tf.RegisterGradient("Comptrain>StreamMaskGrad")
-def _stream_mask_second_gradient(op, ddx):
-    return None, native.ops().comptrain_stream_mask_grad(
-        op.inputs[0], ddx, codec=op.get_attr("codec"), bits=op.get_attr("bits")
-    )
-
-
-@tf.RegisterGradient("Comptrain>Bitmask")
-def _bitmask_gradient(op, dy, unused_dbits):
-    return dy
-
-
-@tf.RegisterGradient("Comptrain>BitmaskGrad")
-def _bitmask_second_gradient(op, ddx):
-    return None, native.ops().comptrain_bitmask_grad(
-        op.inputs[0], ddx, on=op.get_attr("on"), off=op.get_attr("off")
-    )
-
-
-@tf.RegisterGradient("Comptrain>MaxPool")
-def _max_pool_gradient(op, dy, unused_dindex):
-    return native.ops().comptrain_max_pool_grad(
-        op.outputs[1],
-        dy,
-        tf.shape(op.inputs[0]),
-        ksize=op.get_attr("ksize"),
-        strides=op.get_attr("strides"),
-        padding=op.get_attr("padding"),
-    )
-
-
-@tf.RegisterGradient("Comptrain>Dropout")
-def _dropout_gradient(op, dy, unused_dbits):
-    return native.ops().comptrain_bitmask_grad(op.outputs[1], dy, on=op.get_attr("scale")), None, None
-
-
-@tf.RegisterGradient("Comptrain>Gelu")
-def _gelu_gradient(op, dy):
-    return native.ops().comptrain_gelu_grad(op.inputs[0], dy)
-
-
-@tf.RegisterGradient("Comptrain>Silu")
-def _silu_gradient(op, dy):
-    return native.ops().comptrain_silu_grad(op.inputs[0], dy)
-
-
-@tf.RegisterGradient("Comptrain>LayerNorm")
-def _layer_norm_gradient(op, dy):
-    x, gamma, _ = op.inputs
-    return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, epsilon=op.get_attr("epsilon")))
-
-
-@tf.RegisterGradient("Comptrain>MemoryLimit")
-def _memory_limit_gradient(op, dy):
-    where = op.get_attr("where").decode()
-    return native.ops().comptrain_memory_limit(dy, op.inputs[1], where=f"{where} (backward)"), None
-
-
-tf.RegisterGradient("Comptrain>Fence")(lambda op, *dys: list(dys))
-tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
-tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
-tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))
-tf.RegisterGradient("Comptrain>SiluGrad")(_no_second_gradient("SiLU"))
-tf.RegisterGradient("Comptrain>LayerNormGrad")(_no_second_gradient("layer normalization"))
-tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
-tf.no_gradient("Comptrain>GradientStats")

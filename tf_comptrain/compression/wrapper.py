@@ -9,7 +9,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.compression.model import Instrument
+from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.rules import Context, FromInput, Rule, find_rule
 from tf_comptrain.rules.linear import LINEAR_LAYERS, InputAndMask, MaskOfReLU, is_relu
 

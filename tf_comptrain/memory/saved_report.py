@@ -14,7 +14,7 @@ from rich.text import Text
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 
 
 @contextlib.contextmanager

@@ -1,24 +1,25 @@
 """Places where tensors are held between the forward and the backward pass."""
 
-from tf_comptrain.storage.site import (
+from tf_comptrain.storage.fences import after, after_weights
+from tf_comptrain.storage.held import (
     BITMASK,
     COMPRESS,
-    DEFAULT_BOUNDS,
     FUSED,
     KEEP,
-    MAX_SATURATED,
     MIN_ELEMENTS_PER_SAMPLE,
     RECOMPUTE,
-    STATISTICS,
     Held,
+    hold,
+    worth_holding,
+)
+from tf_comptrain.storage.site import (
+    DEFAULT_BOUNDS,
+    MAX_SATURATED,
+    STATISTICS,
     LawSite,
     RateChange,
     Site,
-    after,
-    after_weights,
-    hold,
     variable,
-    worth_holding,
 )
 
 __all__ = [

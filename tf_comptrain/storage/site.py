@@ -1,32 +1,14 @@
-"""How a tensor is held between the forward and the backward pass.
-
-`hold` stores a tensor compressed and returns it passed through, with a handle that gives it back
-when gated by the incoming gradient.
-
-Three fences keep memory low on TensorFlow's executor, which runs whatever has its inputs:
-the gate (decompression waits for dy), the pass-through (consumers read compress's output) and
-`after` (an input gradient waits for the weight gradients). See docs/design.md.
-"""
+"""Sites: the places where tensors are held, each with its bound and its running statistics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import _keras, native
-from tf_comptrain.codecs import RANGE, RATES, SUPPORTED_DTYPES, Codec, ErrorBound, FixedRateCodec, State
-
-KEEP = "keep"  # as it is, by plain Keras
-COMPRESS = "compress"  # error-bounded stream
-BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
-RECOMPUTE = "recompute"  # what a batch normalization makes may be rebuilt from the stream of its input
-FUSED = "fused"  # as it is, by operations that this package prefers
-
-# A stream's header and directory outweigh what a smaller tensor could save.
-MIN_ELEMENTS_PER_SAMPLE = 64
+from tf_comptrain import _keras
+from tf_comptrain.codecs import RANGE, RATES, Codec, ErrorBound, FixedRateCodec, State
 
 # Bound / sigma by what reads the stored tensor. A weight gradient averages the error out, and the
 # error stays in that layer. Through a nonlinear function it travels upstream: tighter.
@@ -197,101 +179,3 @@ def variable(values: Any, name: str) -> tf.Variable:
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
-
-
-class Held:
-    """A tensor held as a stream."""
-
-    def __init__(self, site: Site, codec: Codec, stream: Any, x: tf.Tensor, mid_rise: bool):
-        self.site = site
-        self.codec = codec
-        self.stream = stream
-        self.mid_rise = mid_rise
-        self._static_shape = x.shape
-        self._shape = tf.shape(x)
-        self._dtype = x.dtype
-        # Of a ReLU's output, by the graph it was restored in (None: eagerly).
-        self._bits: dict[tf.Graph | None, tf.Tensor] = {}
-
-    def restore(self, gate: tf.Tensor) -> tf.Tensor:
-        """x_hat, decoded once `gate` (the incoming gradient) is there."""
-        x_hat = self.codec.decompress(self.stream, self._shape, self._dtype, gate)
-        if self.mid_rise and self.codec.mask_of_restored and _graph() not in self._bits:
-            # The ReLU's gradient follows: it need not decode again.
-            x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)
-        x_hat.set_shape(self._static_shape)
-        return x_hat
-
-    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
-        """dy where x != 0, else 0; x is the output of a ReLU."""
-        bits = self._bits.get(_graph())
-        if bits is not None:
-            return native.ops().comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
-        return self.codec.mask_gradient(self.stream, dy)
-
-    def batch_norm_gradient(
-        self, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """dx, dgamma and dbeta where x is normalized; x_hat is never a tensor. dy is the gate."""
-        return self.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
-
-
-def _graph() -> tf.Graph | None:
-    """The graph being traced; None in eager execution."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def worth_holding(x: tf.Tensor) -> bool:
-    """Whether a tensor can be compressed at all and is large enough to gain from it."""
-    if x.dtype not in SUPPORTED_DTYPES or x.shape.rank is None or x.shape.rank < 2:
-        return False
-    per_sample = 1
-    for size in x.shape[1:]:
-        per_sample *= size if size is not None else MIN_ELEMENTS_PER_SAMPLE
-    return per_sample >= MIN_ELEMENTS_PER_SAMPLE
-
-
-def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
-    """Stores x as a stream.
-
-    Args:
-      x: The tensor; see `worth_holding`.
-      site: Where it is held.
-
-    Returns:
-      x passed through (read this one), and the handle that restores it.
-    """
-    coder = site.coder(mid_rise=False)
-    through, stream, state = coder.compress(x, site.state, site.relative_bound, False, site.bound.scale)
-    site.state.assign(state)
-    return through, Held(site, coder, stream, x, False)
-
-
-def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:
-    """dy for the input gradient, once the weight gradients `dws` are computed.
-
-    The restored input is freed then, before the input gradient is allocated. Without this the chain
-    of input gradients runs ahead, and restored tensors pile up behind the weight gradients.
-    """
-    waits = [dw for dw in dws if isinstance(dw, tf.Tensor)]
-    if not waits or tf.executing_eagerly():
-        return dy
-    with tf.control_dependencies(waits):
-        return tf.identity(dy)
-
-
-def after_weights(
-    dys: Sequence[tf.Tensor], dws: Sequence[tf.Tensor | None]
-) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
-    """As `after` for each of dys; and the weight gradients, which must be used in place of `dws`.
-
-    XLA knows no control dependencies: there all tensors among them pass through one op.
-    """
-    if not _keras.under_xla():
-        return [after(dy, dws) for dy in dys], list(dws)
-    places = [i for i, dw in enumerate(dws) if isinstance(dw, tf.Tensor)]
-    if not places:
-        return list(dys), list(dws)
-    fenced = native.ops().comptrain_fence([*dys, *(dws[i] for i in places)])
-    first, waited = fenced[: len(dys)], dict(zip(places, fenced[len(dys) :]))
-    return first, [waited.get(i, dw) for i, dw in enumerate(dws)]

@@ -11,7 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, theory
 from tf_comptrain.codecs import State
-from tf_comptrain.compression.model import instrumentation
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.graph import LawError, LawNumbers
 from tf_comptrain.memory.state import state_restored
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.compression.model import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.graph import StateTable
 from tf_comptrain.training import checkpoint_file, plain_data
 

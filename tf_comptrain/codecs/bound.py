@@ -1,0 +1,100 @@
+"""Error bounds, and what the streams of a tensor carry from step to step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tf_comptrain import arguments
+
+SIGMA = "sigma"  # what a relative bound is relative to
+RANGE = "range"
+
+# Of a bound: what is restored must be a normal float32 number, for TensorFlow flushes others to zero, and
+# finite. cc/codec/stream/bound.h has the same.
+SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 2.0**120
+
+
+class State(NamedTuple):
+    """What a compress op reads and writes at each step, as the elements of a float32 vector.
+
+    Attributes:
+      bound_set: Absolute error bound chosen by the user or a callback; 0: relative to sigma.
+      bound_used: Absolute bound of the last stream.
+      running_sigma: Exponential average of `sigma` over steps, each of which counts as ten times the average
+        at most; 0 before the first.
+      nonzero_ratio: Non-zero elements / elements of the last tensor.
+      sigma: Standard deviation of the last tensor, zeros included.
+      stream_bytes: Size of the last stream.
+      range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
+      saturated: Under XLA: largest share, of all values of a tensor, that a step saturated since
+        this was last set to 0; the bound does not hold for those.
+      running_range: Under XLA: running largest magnitude of the tensor, cut off alike; 0 before the first step.
+    """
+
+    bound_set: float = 0.0
+    bound_used: float = 0.0
+    running_sigma: float = 0.0
+    nonzero_ratio: float = 0.0
+    sigma: float = 0.0
+    stream_bytes: float = 0.0
+    range: float = 0.0
+    saturated: float = 0.0
+    running_range: float = 0.0
+
+
+class ErrorBound(NamedTuple):
+    """How far a restored value may be from the stored one: |x - x_hat| <= bound.
+
+    Attributes:
+      value: The bound itself, in units of x; or, if relative, its ratio to `scale`.
+        From 1e-30 to 1.3e36: beyond, restored values would not be normal float32 numbers. A relative bound
+        that comes out smaller or larger, of a constant tensor or a diverging one, is that limit.
+      relative: See `value`.
+      scale: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
+        sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
+        tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
+        finite value of this very tensor, at the price of reading it once more.
+    """
+
+    value: float
+    relative: bool = True
+    scale: str = SIGMA
+
+    @staticmethod
+    def parse(bound: float | ErrorBound, argument: str = "error_bound") -> ErrorBound:
+        """A number is an absolute bound.
+
+        Raises:
+          TypeError: Neither a number nor an ErrorBound; a field of another type than it says.
+          ValueError: Not between 1e-30 and 2^120; an unknown scale.
+        """
+        if not isinstance(bound, ErrorBound):
+            if not arguments.is_real(bound):
+                raise TypeError(
+                    f"`{argument}` must be a positive number (absolute bound), a "
+                    f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
+                )
+            bound = ErrorBound(float(bound), relative=False)
+        if not arguments.is_real(bound.value):
+            raise TypeError(
+                f"`{argument}.value` must be a number. "
+                f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
+            )
+        if not isinstance(bound.relative, (bool, np.bool_)):
+            raise TypeError(
+                f"`{argument}.relative` must be True or False. "
+                f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
+            )
+        if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
+            raise ValueError(
+                f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
+                f"Received: {bound.value!r}. For lossless storage use storage='keep'."
+            )
+        if not isinstance(bound.scale, str) or bound.scale not in (SIGMA, RANGE):
+            raise ValueError(f"`{argument}.scale` must be 'sigma' or 'range'. Received: {bound.scale!r}.")
+        return bound
+
+    def __str__(self) -> str:
+        return f"{self.value:g} {self.scale}" if self.relative else f"{self.value:g}"

@@ -1,0 +1,91 @@
+"""The gradients of this library's ops: TensorFlow knows them from the import of this module on."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tf_comptrain import native
+
+
+def _no_second_gradient(what: str):
+    def gradient(op, *unused):
+        raise LookupError(
+            f"The gradient of a gradient was asked for through {what} ({op.type}): tf_comptrain holds "
+            "activations compressed and computes first-order gradients only. Use "
+            "tf_comptrain.restore_model(model) or storage='keep' for second-order gradients."
+        )
+
+    return gradient
+
+
+@tf.RegisterGradient("Comptrain>Compress")
+def _compress_gradient(op, dy, unused_dstream, unused_dstate):
+    return dy, None
+
+
+@tf.RegisterGradient("Comptrain>StreamMaskGrad")
+def _stream_mask_second_gradient(op, ddx):
+    return None, native.ops().comptrain_stream_mask_grad(
+        op.inputs[0], ddx, codec=op.get_attr("codec"), bits=op.get_attr("bits")
+    )
+
+
+@tf.RegisterGradient("Comptrain>Bitmask")
+def _bitmask_gradient(op, dy, unused_dbits):
+    return dy
+
+
+@tf.RegisterGradient("Comptrain>BitmaskGrad")
+def _bitmask_second_gradient(op, ddx):
+    return None, native.ops().comptrain_bitmask_grad(
+        op.inputs[0], ddx, on=op.get_attr("on"), off=op.get_attr("off")
+    )
+
+
+@tf.RegisterGradient("Comptrain>MaxPool")
+def _max_pool_gradient(op, dy, unused_dindex):
+    return native.ops().comptrain_max_pool_grad(
+        op.outputs[1],
+        dy,
+        tf.shape(op.inputs[0]),
+        ksize=op.get_attr("ksize"),
+        strides=op.get_attr("strides"),
+        padding=op.get_attr("padding"),
+    )
+
+
+@tf.RegisterGradient("Comptrain>Dropout")
+def _dropout_gradient(op, dy, unused_dbits):
+    return native.ops().comptrain_bitmask_grad(op.outputs[1], dy, on=op.get_attr("scale")), None, None
+
+
+@tf.RegisterGradient("Comptrain>Gelu")
+def _gelu_gradient(op, dy):
+    return native.ops().comptrain_gelu_grad(op.inputs[0], dy)
+
+
+@tf.RegisterGradient("Comptrain>Silu")
+def _silu_gradient(op, dy):
+    return native.ops().comptrain_silu_grad(op.inputs[0], dy)
+
+
+@tf.RegisterGradient("Comptrain>LayerNorm")
+def _layer_norm_gradient(op, dy):
+    x, gamma, _ = op.inputs
+    return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, epsilon=op.get_attr("epsilon")))
+
+
+@tf.RegisterGradient("Comptrain>MemoryLimit")
+def _memory_limit_gradient(op, dy):
+    where = op.get_attr("where").decode()
+    return native.ops().comptrain_memory_limit(dy, op.inputs[1], where=f"{where} (backward)"), None
+
+
+tf.RegisterGradient("Comptrain>Fence")(lambda op, *dys: list(dys))
+tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed activation"))
+tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
+tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))
+tf.RegisterGradient("Comptrain>SiluGrad")(_no_second_gradient("SiLU"))
+tf.RegisterGradient("Comptrain>LayerNormGrad")(_no_second_gradient("layer normalization"))
+tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
+tf.no_gradient("Comptrain>GradientStats")

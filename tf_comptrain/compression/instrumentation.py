@@ -1,0 +1,163 @@
+"""What `compress_model` set up for a model: the handle that callbacks and measurements work with."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.codecs import Codec
+from tf_comptrain.compression.instrument import Instrument, codec_obstacle
+from tf_comptrain.compression.report import Report
+from tf_comptrain.graph import HeldTensors
+from tf_comptrain.storage import RateChange, Site
+
+
+class Instrumentation:
+    """Everything `compress_model` set up for a model: the handle that callbacks work with.
+
+    Attributes:
+      overridden: Layers whose `call` compress_model has overridden.
+      report: What was done.
+      wrapped: By layer, the rules of `Compress` wrappers in the model, and of layers that `register_rule` has one for.
+      collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
+        `collect_statistics` is called.
+      pace: [factor, pace, offset] of the learning-rate schedule (`_keras.pace_schedule`); None until
+        `pace_schedule` is called.
+      bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
+        ones.
+      rate_changes: Under XLA: every time that values were out of a stream's range, in order.
+      held: What is held of the traced steps; None where nothing is.
+      is_eager: Whether it was said that the model trains in eager mode.
+    """
+
+    def __init__(self, report: Report, wrapped: dict[keras.layers.Layer, Instrument]):
+        self.report = report
+        self.wrapped = wrapped
+        self.collecting: tf.Variable | None = None
+        self.pace: tf.Variable | None = None
+        self.bound_scale = 1.0
+        self.rate_changes: list[RateChange] = []
+        self.held: HeldTensors | None = None
+        self.overridden: list[Any] = []
+        self.is_eager = False
+
+    def own_sites(self) -> dict[str, Site]:
+        """Places of wrappers and of layers with a rule, by "layer/role"."""
+        return {
+            site.name: site
+            for instrument in self.wrapped.values()
+            for site in instrument.context.sites.values()
+        }
+
+    def sites(self) -> dict[str, Site]:
+        """Places where tensors are held compressed, by name: those of the traced steps, and `own_sites`."""
+        return {**self.own_sites(), **(self.held.sites if self.held else {})}
+
+    def codec_states(self) -> list:
+        """The variables that codecs carry from step to step."""
+        own = [site.state for site in self.own_sites().values()]
+        return own if self.held is None else [self.held.table.variable, *own]
+
+    def statistics(self) -> list:
+        """The variables that collecting steps write."""
+        table = None if self.held is None else self.held.statistics
+        return [] if table is None else [table.variable]
+
+    def reset_bounds(self) -> None:
+        """Returns every site to the bound that `compress_model` gave it."""
+        self.bound_scale = 1.0
+        for site in self.sites().values():
+            site.reset_bound()
+
+    def raise_rates(self) -> list[RateChange]:
+        """Gives a larger rate to the streams that saturated under XLA, and logs it.
+
+        Returns:
+          The streams whose rate rises as soon as the step is traced anew.
+        """
+        changes = []
+        for site in self.sites().values():
+            change = site.raise_rate()
+            if change is None:
+                continue
+            self.rate_changes.append(change)
+            share = f"{change.site}: {change.saturated:.2g} of the values were out of the range of"
+            if change.new_bits > change.bits:
+                changes.append(change)
+                logging.warning(
+                    "%s %d bits; %d from now on (one compilation).", share, change.bits, change.new_bits
+                )
+            else:
+                logging.warning(
+                    "%s %d bits, the largest rate: a larger error bound fits them.", share, change.bits
+                )
+        return changes
+
+    def collect_statistics(self, model: keras.Model) -> None:
+        """Builds the gradient statistics into the train step (once; drops the compiled functions)."""
+        if self.collecting is not None:
+            return
+        with _keras.strategy_scope(model):
+            self.collecting = tf.Variable(False, trainable=False, name="comptrain_collecting")
+            if self.held is not None:
+                self.held.collect(self.collecting)
+        _keras.forget_traces(model)
+
+    def pace_schedule(self, model: keras.Model) -> tf.Variable:
+        """Lets the model's learning-rate schedule follow `pace`, as it was left or from 1, 1, 0 on."""
+        if self.pace is None:
+            with _keras.strategy_scope(model):
+                self.pace = tf.Variable((1.0, 1.0, 0.0), trainable=False, name="comptrain_pace")
+        if _keras.pace_schedule(model.optimizer, self.pace):
+            self.pace.assign((1.0, 1.0, 0.0))
+            _keras.forget_traces(model)
+            model.make_train_function()
+        return self.pace
+
+
+# model -> Instrumentation: by compress_model, or of models that have wrappers alone.
+compressed_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_wrapped: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def instrumentation(model: keras.Model) -> Instrumentation:
+    """The handle of a model that `compress_model` instrumented, or that has `Compress` wrappers.
+
+    Raises:
+      ValueError: Neither.
+    """
+    found = compressed_models.get(model) or _wrapped.get(model)
+    if found is None:
+        wrapped = wrapped_instruments(model)
+        if not wrapped:
+            raise ValueError(
+                f"Model {model.name!r} is not compressed: call tf_comptrain.compress_model(model) first."
+            )
+        found = Instrumentation(Report(model.name, (), obstacle_of(model)), wrapped)
+        _wrapped[model] = found
+    return found
+
+
+def is_compressed(model: keras.Model) -> bool:
+    """Whether `instrumentation` has something to return."""
+    return model in compressed_models or model in _wrapped or bool(wrapped_instruments(model))
+
+
+def wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrument]:
+    calls = {layer: vars(layer).get("call") for layer in _keras.sublayers(model)}
+    return {
+        layer: call
+        for layer, call in calls.items()
+        if isinstance(call, Instrument) and not call.rule.substitutes
+    }
+
+
+def obstacle_of(model: keras.Model, codec: Codec | None = None) -> str | None:
+    """Why the whole model will train as plain Keras; None when it will not."""
+    xla = _keras.jit_compile(model)
+    return (codec_obstacle(codec, xla) if codec is not None else None) or _keras.device_obstacle(xla)

@@ -1,0 +1,42 @@
+"""The third of the three fences in docs/design.md: an input gradient waits for the weight gradients.
+
+TensorFlow's executor runs whatever has its inputs; what waits has to be in the graph as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_comptrain import _keras, native
+
+
+def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:
+    """dy for the input gradient, once the weight gradients `dws` are computed.
+
+    The restored input is freed then, before the input gradient is allocated. Without this the chain
+    of input gradients runs ahead, and restored tensors pile up behind the weight gradients.
+    """
+    waits = [dw for dw in dws if isinstance(dw, tf.Tensor)]
+    if not waits or tf.executing_eagerly():
+        return dy
+    with tf.control_dependencies(waits):
+        return tf.identity(dy)
+
+
+def after_weights(
+    dys: Sequence[tf.Tensor], dws: Sequence[tf.Tensor | None]
+) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
+    """As `after` for each of dys; and the weight gradients, which must be used in place of `dws`.
+
+    XLA knows no control dependencies: there all tensors among them pass through one op.
+    """
+    if not _keras.under_xla():
+        return [after(dy, dws) for dy in dys], list(dws)
+    places = [i for i, dw in enumerate(dws) if isinstance(dw, tf.Tensor)]
+    if not places:
+        return list(dys), list(dws)
+    fenced = native.ops().comptrain_fence([*dys, *(dws[i] for i in places)])
+    first, waited = fenced[: len(dys)], dict(zip(places, fenced[len(dys) :]))
+    return first, [waited.get(i, dw) for i, dw in enumerate(dws)]

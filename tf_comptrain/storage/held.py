@@ -1,0 +1,93 @@
+"""Tensors that are held as streams between the forward and the backward pass.
+
+`hold` stores a tensor compressed and returns it passed through, with a handle that gives it back
+when gated by the incoming gradient: the first two of the three fences in docs/design.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_comptrain import native
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec
+from tf_comptrain.storage.site import Site
+
+# The ways to hold a tensor.
+KEEP = "keep"  # as it is, by plain Keras
+COMPRESS = "compress"  # error-bounded stream
+BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
+RECOMPUTE = "recompute"  # what a batch normalization makes may be rebuilt from the stream of its input
+FUSED = "fused"  # as it is, by operations that this package prefers
+
+# A stream's header and directory outweigh what a smaller tensor could save.
+MIN_ELEMENTS_PER_SAMPLE = 64
+
+
+class Held:
+    """A tensor held as a stream."""
+
+    def __init__(self, site: Site, codec: Codec, stream: Any, x: tf.Tensor, mid_rise: bool):
+        self.site = site
+        self.codec = codec
+        self.stream = stream
+        self.mid_rise = mid_rise
+        self._static_shape = x.shape
+        self._shape = tf.shape(x)
+        self._dtype = x.dtype
+        # Of a ReLU's output, by the graph it was restored in (None: eagerly).
+        self._bits: dict[tf.Graph | None, tf.Tensor] = {}
+
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        """x_hat, decoded once `gate` (the incoming gradient) is there."""
+        x_hat = self.codec.decompress(self.stream, self._shape, self._dtype, gate)
+        if self.mid_rise and self.codec.mask_of_restored and _graph() not in self._bits:
+            # The ReLU's gradient follows: it need not decode again.
+            x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)
+        x_hat.set_shape(self._static_shape)
+        return x_hat
+
+    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
+        """dy where x != 0, else 0; x is the output of a ReLU."""
+        bits = self._bits.get(_graph())
+        if bits is not None:
+            return native.ops().comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
+        return self.codec.mask_gradient(self.stream, dy)
+
+    def batch_norm_gradient(
+        self, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """dx, dgamma and dbeta where x is normalized; x_hat is never a tensor. dy is the gate."""
+        return self.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
+
+
+def _graph() -> tf.Graph | None:
+    """The graph being traced; None in eager execution."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def worth_holding(x: tf.Tensor) -> bool:
+    """Whether a tensor can be compressed at all and is large enough to gain from it."""
+    if x.dtype not in SUPPORTED_DTYPES or x.shape.rank is None or x.shape.rank < 2:
+        return False
+    per_sample = 1
+    for size in x.shape[1:]:
+        per_sample *= size if size is not None else MIN_ELEMENTS_PER_SAMPLE
+    return per_sample >= MIN_ELEMENTS_PER_SAMPLE
+
+
+def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
+    """Stores x as a stream.
+
+    Args:
+      x: The tensor; see `worth_holding`.
+      site: Where it is held.
+
+    Returns:
+      x passed through (read this one), and the handle that restores it.
+    """
+    coder = site.coder(mid_rise=False)
+    through, stream, state = coder.compress(x, site.state, site.relative_bound, False, site.bound.scale)
+    site.state.assign(state)
+    return through, Held(site, coder, stream, x, False)
