@@ -19,7 +19,7 @@ X, Y = images(8)
 def with_gpu(monkeypatch):
     """A machine that says it has a GPU, and a library that says it has kernels for it."""
     monkeypatch.setattr(gpu_check, "on_gpu", lambda: True)
-    monkeypatch.setattr(_keras.scopes, "kernel_devices", lambda op: ["CPU", "GPU"])
+    monkeypatch.setattr(_keras, "kernel_devices", lambda op: ["CPU", "GPU"])
     gpu_check.problem.cache_clear()
     yield monkeypatch
     gpu_check.problem.cache_clear()

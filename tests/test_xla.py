@@ -368,7 +368,7 @@ def test_the_rate_follows_the_bound_and_the_range():
     assert rate(bound_set=1.0, running_range=1.0) == 2
     site.min_bits = 6
     assert rate(bound_set=1.0, running_range=1.0) == 6
-    assert site.coder(mid_rise=False) is site.codec  # the executor's
+    assert site.coder(mid_rise=False, xla=False) is site.codec  # the executor's
 
 
 def depthwise_chain(depth):

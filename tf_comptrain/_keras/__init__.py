@@ -52,22 +52,22 @@ from tf_comptrain._keras.layers import (
 from tf_comptrain._keras.scopes import (
     FirstRun,
     branch_inside_tape,
-    device_obstacle,
     draw_key,
+    in_plain_scope,
+    in_shape_inference,
+    in_step,
+    in_vectorized_map,
     kernel_devices,
     layer_scope,
-    on_cpu_executor,
     plain_scope,
     quiet_tape,
+    scope_says,
     training,
     training_scope,
     undense,
-    under_xla,
     watched,
-    why_plain,
-    why_step_plain,
 )
-from tf_comptrain._keras.tapes import BackwardPass, note_tapes, on_gradients
+from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
 from tf_comptrain._keras.training import (
     abandon_buffers,
     accumulated_gradient,

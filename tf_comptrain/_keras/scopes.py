@@ -1,4 +1,4 @@
-"""What kind of call this is: training or not, plain or not, replayed or not; and what runs it."""
+"""What kind of call this is: training or not, under which scopes and tapes, replayed or not."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from tensorflow import keras
 from tensorflow.python.eager import record
 from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from tf_comptrain._keras.tapes import graphs_of_tapes
 from tf_comptrain._keras.version import KERAS_3
-from tf_comptrain.storage import gpu_check
 
 if KERAS_3:
     from keras.src import backend as _backend
@@ -31,8 +29,6 @@ else:
     from keras.src.mixed_precision import autocast_variable as _autocast_variable
 
 _scopes = threading.local()
-NOT_TRAINING = "not a training call"
-_VECTORIZED = "in tf.vectorized_map, which has no rule for the ops of this library"
 
 
 @contextlib.contextmanager
@@ -70,30 +66,19 @@ def plain_scope() -> Iterator[None]:
         _scopes.plain = previous
 
 
-def why_plain() -> str | None:
-    """Why an instrumented layer called now has to run as plain Keras; None when it need not."""
-    if getattr(_scopes, "plain", False):
-        return "measured as plain Keras"
-    if KERAS_3 and in_symbolic_scope():
-        return "shape inference"
-    if _in_vectorized_map():
-        return _VECTORIZED
-    if not _in_step():
-        return NOT_TRAINING
-    if len(graphs_of_tapes()) > 1:
-        return "under two tapes, which may take a gradient of a gradient: the traced step holds what crosses"
-    return device_obstacle()
+def in_plain_scope() -> bool:
+    """Whether the code runs inside `plain_scope`."""
+    return getattr(_scopes, "plain", False)
 
 
-def why_step_plain() -> str | None:
-    """Why the gradient that a tape takes now has to be left as plain Keras has it; None when it need not."""
-    if getattr(_scopes, "plain", False):
-        return "measured as plain Keras"
-    if getattr(_scopes, "training", None) is False:
-        return NOT_TRAINING
-    if _in_vectorized_map():
-        return _VECTORIZED
-    return device_obstacle()
+def scope_says() -> bool | None:
+    """What the innermost `training_scope` says; None outside of one."""
+    return getattr(_scopes, "training", None)
+
+
+def in_shape_inference() -> bool:
+    """Whether Keras asks for shapes alone."""
+    return KERAS_3 and bool(in_symbolic_scope())
 
 
 def branch_inside_tape() -> str | None:
@@ -110,7 +95,7 @@ def branch_inside_tape() -> str | None:
     return None
 
 
-def _in_vectorized_map() -> bool:
+def in_vectorized_map() -> bool:
     """Whether what is made now is the body of a tf.vectorized_map, which TensorFlow traces in a scope of this name."""
     graph = None if tf.executing_eagerly() else tf_ops.get_default_graph()
     while graph is not None:
@@ -118,34 +103,6 @@ def _in_vectorized_map() -> bool:
             return True
         graph = getattr(graph, "outer_graph", None)
     return False
-
-
-def on_cpu_executor() -> bool:
-    """Whether the operations being made will run on TensorFlow's executor on a CPU, and not be compiled."""
-    return not under_xla() and not gpu_check.on_gpu()
-
-
-def under_xla() -> bool:
-    """Whether the graph being built will be compiled by XLA."""
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()))
-
-
-def device_obstacle(xla: bool | None = None) -> str | None:
-    """What about the device or the compilation keeps the codec ops from running; None if nothing.
-
-    Args:
-      xla: Whether XLA compiles them; None: as the graph being built says.
-    """
-    xla = under_xla() if xla is None else xla
-    device = "GPU" if gpu_check.on_gpu() else "CPU"
-    if not xla and device == "CPU":
-        return None
-    if (f"XLA_{device}_JIT" if xla else device) not in kernel_devices("Comptrain>Compress"):
-        if xla:
-            return "compiled with XLA (jit_compile=True), for which this op library has no lowering"
-        return "on a GPU, for which this op library has no kernels (built without CUDA)"
-    problem = None if xla else gpu_check.problem()
-    return None if problem is None else f"on a GPU, where the kernels failed their check ({problem})"
 
 
 def kernel_devices(op: str) -> list[str]:
@@ -161,13 +118,13 @@ def training() -> bool | None:
     return context.training if context.in_call else None
 
 
-def _in_step() -> bool:
+def in_step() -> bool:
     """Whether a gradient of the calls now will be wanted.
 
     Keras' word for it does not last: after a layer that was called with `training=False`, or whose
     default it is, it tells the next ones False too. Hence the scope around a train step.
     """
-    told, scope = training(), bool(getattr(_scopes, "training", None))
+    told, scope = training(), bool(scope_says())
     return bool(told) or scope and (told is None or recording())
 
 

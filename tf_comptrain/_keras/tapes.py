@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
 
 
 class BackwardPass(NamedTuple):
@@ -25,6 +27,7 @@ class BackwardPass(NamedTuple):
       sources: Variables or tensors, flat.
       gradients: Tensors, IndexedSlices or None, one for each source.
       recorded: Another tape records the backward pass, for a gradient of the gradient.
+      xla: XLA compiles the graph.
     """
 
     graph: tf.Graph
@@ -34,6 +37,7 @@ class BackwardPass(NamedTuple):
     sources: tuple[Any, ...]
     gradients: tuple[Any, ...]
     recorded: bool
+    xla: bool
 
     def operations(self) -> list[tf.Operation]:
         """The backward pass."""
@@ -106,6 +110,7 @@ def _tell_of_gradients() -> None:
             tuple(tf.nest.flatten(sources)),
             tuple(tf.nest.flatten(found)),
             bool(record.could_possibly_record()),
+            under_xla(),
         )
         for hook, _ in tuple(_hooks):
             with record.stop_recording():
@@ -116,6 +121,11 @@ def _tell_of_gradients() -> None:
     telling: Any = tf.autograph.experimental.do_not_convert(gradient)
     telling.tells_hooks = True
     tf.GradientTape.gradient = telling
+
+
+def under_xla() -> bool:
+    """Whether the graph being built will be compiled by XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()))
 
 
 def graphs_of_tapes() -> list[tf.Graph]:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tf_comptrain import _keras, codecs, native
-from tf_comptrain.storage import gpu_check
+from tf_comptrain.storage import engine_of_model, gpu_check
 from tf_comptrain.version import __version__
 
 _COMPRESS_OP = "Comptrain>Compress"
@@ -122,7 +122,7 @@ def _active() -> list[Finding]:
     if not native.is_loaded():
         return [Finding("compression", "not active: the op library does not load")]
     kernels = _keras.kernel_devices(_COMPRESS_OP)
-    obstacle = _keras.device_obstacle()
+    obstacle = engine_of_model(xla=False).why_plain
     return [
         _feature(
             "compression",

@@ -15,7 +15,7 @@ from tf_comptrain import _keras, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.graph import HeldTensors, made_by
 from tf_comptrain.rules import Context, Rule
-from tf_comptrain.storage import Site
+from tf_comptrain.storage import Engine, Site, codec_obstacle, engine_of_call
 
 _FAILED = (
     "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
@@ -32,6 +32,9 @@ class Instrument:
       rule: Its rule.
       codec: How tensors are encoded.
       bound: None for the default of each tensor's kind.
+
+    Attributes:
+      sites: Where it holds tensors, by the roles of the rule's `saves`.
     """
 
     compresses = True
@@ -41,36 +44,36 @@ class Instrument:
         self.path = path
         self.rule = rule
         self.codec = codec
-        sites = {
+        self.sites = {
             save.role: Site(f"{path}/{save.role}", codec, bound, save.kind) for save in rule.saves(layer)
         }
-        self.context = Context(layer, sites)
+        self._layer = weakref.ref(layer)
         is_layer = isinstance(layer, keras.layers.Layer)  # operations get all by position
         self.parameters = _keras.call_parameters(layer) if is_layer else []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        layer = self.context.layer
-        if self._why_plain(args, kwargs) is not None:
-            return self.context.original(*args, **kwargs)
+        layer: Any = self._layer()
+        context = Context(layer, self.sites, engine_of_call())
+        if self._why_plain(layer, context.engine, args, kwargs) is not None:
+            return context.original(*args, **kwargs)
         try:
             positional, named = _arranged(self.parameters, args, kwargs)
-            return self.rule.call(self.context, *positional, **named)
+            return self.rule.call(context, *positional, **named)
         except Exception as error:
             if "tf_comptrain" not in str(error):
                 _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
             raise
 
-    def _why_plain(self, args: tuple, kwargs: dict[str, Any]) -> str | None:
-        reason = _keras.why_plain() or _keras.undense((args, kwargs))
+    def _why_plain(self, layer: Any, engine: Engine, args: tuple, kwargs: dict[str, Any]) -> str | None:
+        reason = engine.why_plain or _keras.undense((args, kwargs))
         if reason is not None:
             return reason
         if self.rule.substitutes:
-            return "in eager mode" if tf.executing_eagerly() and not self.rule.needs_bits else None
-        layer = self.context.layer
+            return "in eager mode" if engine.eager and not self.rule.needs_bits else None
         if not getattr(layer, "trainable_weights", None) and not _keras.watched((args, kwargs)):
             return "no gradient reaches it"
         return (
-            codec_obstacle(self.codec, _keras.under_xla())
+            codec_obstacle(self.codec, engine)
             or _keras.branch_inside_tape()
             or _keras.state_unknown_to_keras(layer)
         )
@@ -129,10 +132,3 @@ class Chosen:
         read = [tensor for tensor in tf.nest.flatten((args, kwargs)) if tf.is_symbolic_tensor(tensor)]
         held.choose(graph, [op for tensor in read for op in made_by(tensor, self._storage)], self._storage)
         return result
-
-
-def codec_obstacle(codec: Codec, xla: bool) -> str | None:
-    """Why a codec cannot run, under XLA or in the executor."""
-    if not xla or codec.under_xla:
-        return None
-    return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"

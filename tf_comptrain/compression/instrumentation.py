@@ -11,10 +11,10 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.codecs import Codec
-from tf_comptrain.compression.instrument import Instrument, codec_obstacle
+from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import RateChange, Site
+from tf_comptrain.storage import RateChange, Site, codec_obstacle, engine_of_model
 
 
 class Instrumentation:
@@ -48,11 +48,7 @@ class Instrumentation:
 
     def own_sites(self) -> dict[str, Site]:
         """Places of wrappers and of layers with a rule, by "layer/role"."""
-        return {
-            site.name: site
-            for instrument in self.wrapped.values()
-            for site in instrument.context.sites.values()
-        }
+        return {site.name: site for instrument in self.wrapped.values() for site in instrument.sites.values()}
 
     def sites(self) -> dict[str, Site]:
         """Places where tensors are held compressed, by name: those of the traced steps, and `own_sites`."""
@@ -159,5 +155,5 @@ def wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrume
 
 def obstacle_of(model: keras.Model, codec: Codec | None = None) -> str | None:
     """Why the whole model will train as plain Keras; None when it will not."""
-    xla = _keras.jit_compile(model)
-    return (codec_obstacle(codec, xla) if codec is not None else None) or _keras.device_obstacle(xla)
+    engine = engine_of_model(_keras.jit_compile(model))
+    return (codec_obstacle(codec, engine) if codec is not None else None) or engine.why_plain

@@ -13,7 +13,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.choice import Plan, StorageChoice, operations_chosen, plan_model
-from tf_comptrain.compression.instrument import Chosen, Instrument, codec_obstacle
+from tf_comptrain.compression.instrument import Chosen, Instrument
 from tf_comptrain.compression.instrumentation import (
     Instrumentation,
     compressed_models,
@@ -24,7 +24,7 @@ from tf_comptrain.compression.instrumentation import (
 from tf_comptrain.compression.report import Report, Row
 from tf_comptrain.compression.rows import rows_of
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import COMPRESS, FUSED, KEEP
+from tf_comptrain.storage import COMPRESS, FUSED, KEEP, codec_obstacle, engine_of_step
 
 _EAGER = (
     "Model %r trains in eager mode, where there is no traced step to hold tensors in: it trains as plain Keras. "
@@ -123,7 +123,7 @@ def _override(
     if plan.rule is not None:
         with _keras.strategy_scope(model):
             call = Instrument(plan.layer, plan.path, plan.rule, held.codec, bound)
-        if call.context.sites:
+        if call.sites:
             handle.wrapped[plan.layer] = call
     if plan.storage not in (None, COMPRESS):
         call = Chosen(plan.layer, KEEP if plan.storage == FUSED else plan.storage, held, call)
@@ -200,11 +200,12 @@ def _say_eager(sources: Sequence[Any]) -> None:
 
 def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
     """Holds what crosses into a backward pass that reads variables of a compressed model."""
-    if _keras.why_step_plain() is not None or not backward.seeds:
+    engine = engine_of_step(backward)
+    if engine.why_plain is not None or not backward.seeds:
         return {}
     for handle in list(compressed_models.values()):
         held = handle.held
-        if held is None or codec_obstacle(held.codec, _keras.under_xla()) is not None:
+        if held is None or codec_obstacle(held.codec, engine) is not None:
             continue
         if held.is_of(backward.graph):
             try:

@@ -12,7 +12,7 @@ from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.compression.wrapper import Wrapper
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
-from tf_comptrain.storage import COMPRESS, KEEP, Site, worth_holding
+from tf_comptrain.storage import COMPRESS, KEEP, Site, engine_of_call, worth_holding
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")
@@ -80,7 +80,11 @@ class Recompute(Wrapper):
 
     def call(self, inputs, training=None):
         self._check_slices()
-        if _keras.why_plain() or _keras.branch_inside_tape() or _keras.state_unknown_to_keras(self.layer):
+        if (
+            engine_of_call().why_plain
+            or _keras.branch_inside_tape()
+            or _keras.state_unknown_to_keras(self.layer)
+        ):
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
             raise ValueError(

@@ -94,7 +94,7 @@ class HeldTensors:
 
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
-        step = _keras.kept_with(backward.graph, self, lambda: _Step(self))
+        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.xla))
         result = rewire(backward, step)
         step.collect(backward, result.uses)
         step.write()
@@ -142,25 +142,25 @@ class HeldTensors:
 
     def bits(self, dtype: tf.DType) -> float:
         """What a value of that type takes in a stream, predicted."""
-        bits = self._coder().predicted_bits["dense"]
+        bits = self.codec.predicted_bits["dense"]
         if self.bound is not None and self.bound.relative:
             bits += math.log2(_LINEAR_BOUND / self.bound.value)
         return min(max(bits, 1.0), 8.0 * dtype.size)
 
-    def site(self, tensor: tf.Tensor, kind: str, mask: bool) -> Site:
+    def site(self, tensor: tf.Tensor, kind: str, mask: bool, xla: bool) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
         name = name_of(tensor)
         if name not in self.sites:
             state = self.table.row(name)
-            self.sites[name] = Site(name, self._coder(mask), self.bound, kind, state=state)
+            self.sites[name] = Site(name, self._coder(mask, xla), self.bound, kind, state=state)
         return self.sites[name]
 
-    def _coder(self, mask: bool = False) -> Codec:
+    def _coder(self, mask: bool, xla: bool) -> Codec:
         """Where a mask is read off restored values, these are without dither."""
         if mask and self.codec.mask_of_restored:
             return self.codec
         dithered = f"{self.codec.format}+dither"
-        return codecs.get(dithered) if dithered in codecs.CODECS and not _keras.under_xla() else self.codec
+        return codecs.get(dithered) if dithered in codecs.CODECS and not xla else self.codec
 
 
 def made_by(tensor: tf.Tensor, storage: str) -> Iterator[tf.Operation]:
@@ -191,8 +191,9 @@ class _Bits:
 class _Step:
     """The held tensors of one traced graph: `rewire.Streams`."""
 
-    def __init__(self, held: HeldTensors):
+    def __init__(self, held: HeldTensors, xla: bool):
         self._held = held
+        self._xla = xla
         self.crossings: dict[str, Crossing] = {}
         self._streams: dict = {}
         self._plain: set = set()
@@ -241,9 +242,9 @@ class _Step:
         return through, stream
 
     def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
-        site = self._held.site(tensor, kind, mask)
+        site = self._held.site(tensor, kind, mask, self._xla)
         mask = mask and site.codec.carries_mask
-        coder = site.coder(mask)
+        coder = site.coder(mask, self._xla)
         row = site.state.index
         through, stream, state = coder.compress(
             tensor, self._states.read(row), site.relative_bound, mask, site.bound.scale
@@ -302,7 +303,7 @@ class _Step:
             of_dy = stats(tf.reshape(dy, (-1, 1)), self._held.collecting, before[:3])
             of_dw = stats(dw, self._held.collecting, before[3:])
             statistics.set(row.index, tf.concat([of_dy, of_dw], 0))
-        if not _keras.under_xla():  # else dy would stay until somebody has time to look at it
+        if not self._xla:  # else dy would stay until somebody has time to look at it
             _keras.wait_for(reader, [of_dy.op])
         return [LawSite(name, site, kernel.share, weight, row)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_comptrain import _keras, native
+from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.graph.tensors import base_of
 
@@ -18,9 +18,9 @@ _MAX_WINDOW = 1 << 16
 _MAX_XLA_WINDOW = 64  # the lowering compares every position
 
 
-def may_hold_positions(window: Sequence[int], dtype: tf.DType) -> bool:
-    """Whether the operations take such a window, and values of that type."""
-    limit = _MAX_XLA_WINDOW if _keras.under_xla() else _MAX_WINDOW
+def may_hold_positions(window: Sequence[int], dtype: tf.DType, xla: bool) -> bool:
+    """Whether the operations take such a window, and values of that type; under XLA or not."""
+    limit = _MAX_XLA_WINDOW if xla else _MAX_WINDOW
     return math.prod(window) <= limit and dtype in SUPPORTED_DTYPES
 
 
@@ -29,7 +29,7 @@ def bits_of(window: Sequence[int]) -> float:
     return next(bits for bits in (1, 2, 4, 8, 16) if math.prod(window) <= 1 << bits)
 
 
-def pooling_of(gradient: tf.Operation) -> tf.Operation | None:
+def pooling_of(gradient: tf.Operation, xla: bool) -> tf.Operation | None:
     """The max pooling that an operation is the gradient of; None where that is not ours to replace."""
     if gradient.type not in _FORWARD:
         return None
@@ -43,7 +43,7 @@ def pooling_of(gradient: tf.Operation) -> tf.Operation | None:
         pooling.get_attr("data_format") in _LAYOUTS
         and pooling.get_attr("padding") in (b"SAME", b"VALID")
         and {ksize[0], ksize[-1], strides[0], strides[-1]} == {1}
-        and may_hold_positions(ksize, pooling.inputs[0].dtype)
+        and may_hold_positions(ksize, pooling.inputs[0].dtype, xla)
     )
     return pooling if fits else None
 

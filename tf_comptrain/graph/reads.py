@@ -62,6 +62,7 @@ class GradientOperations:
 
     def __init__(self, backward: _keras.BackwardPass):
         made = backward.operations()
+        self._xla = backward.xla
         live = _ancestors(
             [_tensor(g).op for g in backward.gradients if g is not None], {op.name for op in made}
         )
@@ -126,7 +127,7 @@ class GradientOperations:
             gate,
             group if waits else self._incoming(op),
             group,
-            self._source(gate) if op.type in _ELEMENTWISE and not _keras.under_xla() else group,
+            self._source(gate) if op.type in _ELEMENTWISE and not self._xla else group,
         )
 
     def _gate(self, op: tf.Operation) -> tf.Tensor:

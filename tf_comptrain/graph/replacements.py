@@ -53,7 +53,7 @@ class Replacements:
         """The gradient of a ReLU from one bit per element, or from the stream of its output."""
         op, base = read.op, base_of(read.tensor)
         note = SMALL if is_small(base) else self._streams.why_plain(base)
-        if self._backward.recorded and _keras.under_xla():
+        if self._backward.recorded and self._backward.xla:
             note = "a gradient of the gradient is taken"
         if getattr(stream, "mid_rise", False) and not self._backward.recorded:
             with tf.device(op.device):
@@ -96,14 +96,14 @@ class Replacements:
         """Whether an operation is the gradient of a max pooling that may have its positions instead."""
         if read.need != sensitivity.WINDOW or self._backward.recorded:
             return False
-        pooling = pooling_of(read.op)
+        pooling = pooling_of(read.op, self._backward.xla)
         if pooling is None or self._is_of_backward_pass(pooling):
             return False
         return not any(map(self._streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
 
     def pool(self, op: tf.Operation) -> None:
         """The gradient of a max pooling by positions, which the forward pass makes with the maxima."""
-        pooling: Any = pooling_of(op)
+        pooling: Any = pooling_of(op, self._backward.xla)
         readers = readers_of(pooling.outputs[0])
         with tf.device(op.device):
             maxima, positions = with_positions(pooling)

@@ -292,7 +292,7 @@ class _Rewiring:
         if key not in self._restored:
             gate = read.awaited
             with tf.device(operand.op.device):
-                if _keras.under_xla() and operand.dtype.is_floating:
+                if self.backward.xla and operand.dtype.is_floating:
                     late = native.ops().comptrain_fence([operand, gate])[0]
                 else:
                     with tf.control_dependencies([gate.op]):
@@ -391,11 +391,11 @@ class _Rewiring:
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]
         for before, after in zip(in_turn, in_turn[1:]):
-            if not _keras.under_xla() and self.order.put(before, after):
+            if not self.backward.xla and self.order.put(before, after):
                 _keras.wait_for(after, [before])
         first = {read.op.name: read.op for read in reads}
         others = [op for op in self.gradients.readers_of_views(gate) if op.name not in first]
-        if _keras.under_xla():
+        if self.backward.xla:
             self._fence(gate, in_turn, others)
             return
         for op in others:

@@ -13,7 +13,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.rules.differentiate import from_inputs
-from tf_comptrain.storage import Site, worth_holding
+from tf_comptrain.storage import Engine, Site, worth_holding
 
 
 class Save(NamedTuple):
@@ -36,11 +36,13 @@ class Context:
 
     Attributes:
       sites: By the roles of the rule's `saves`.
+      engine: What runs the call.
     """
 
-    def __init__(self, layer: keras.layers.Layer, sites: dict[str, Site]):
+    def __init__(self, layer: keras.layers.Layer, sites: dict[str, Site], engine: Engine):
         self._layer = weakref.ref(layer)
         self.sites = sites
+        self.engine = engine
 
     @property
     def layer(self) -> Any:

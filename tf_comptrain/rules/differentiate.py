@@ -34,13 +34,13 @@ def from_inputs(
     Returns:
       fn(*inputs).
     """
-    first = _keras.FirstRun(layer)
+    first, xla = _keras.FirstRun(layer), _keras.under_xla()
 
     @_keras.custom_gradient
     def apply(*inputs_and_values):
         inputs, values = inputs_and_values[: len(sites)], inputs_and_values[len(sites) :]
         with _keras.quiet_tape():
-            held = [hold(x, site) if site else (x, None) for x, site in zip(inputs, sites)]
+            held = [hold(x, site, xla) if site else (x, None) for x, site in zip(inputs, sites)]
             y = fn(*(through for through, _ in held))
             # Eagerly, what the gradient function names stays alive: not the inputs that are held.
             held = [(None, stream) if stream else (through, None) for through, stream in held]
@@ -54,7 +54,7 @@ def from_inputs(
                 tape.watch([*restored, *sources])
                 y_hat = tf.nest.flatten(fn(*restored))
             dws = tape.gradient(y_hat, sources, output_gradients=list(dys))
-            waiting, dws = after_weights(dys, dws)
+            waiting, dws = after_weights(dys, dws, xla)
             dxs = tape.gradient(y_hat, restored, output_gradients=waiting)
             grads = [*dxs, *dws[: len(values)]]
             return (grads, dws[len(values) :]) if variables else grads
@@ -82,14 +82,14 @@ def from_slices(
     Returns:
       fn(x).
     """
-    first = _keras.FirstRun(layer)
+    first, xla = _keras.FirstRun(layer), _keras.under_xla()
 
     @_keras.custom_gradient
     def apply(x, *values):
         runs: list[_keras.FirstRun] = []
         parts: list[tf.Tensor] = []
         with _keras.quiet_tape():
-            through, held = hold(x, site) if site else (x, None)
+            through, held = hold(x, site, xla) if site else (x, None)
             for part in _split(through, slices):
                 runs.append(_keras.FirstRun(layer))
                 parts.append(fn(after(part, parts[-1:])))

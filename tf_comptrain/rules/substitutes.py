@@ -99,7 +99,7 @@ class _LayerNormalization(Substitute):
         axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
         fits = worth_holding(x) and [axis % x.shape.rank for axis in axes] == [x.shape.rank - 1]
         fits = fits and x.shape[-1] is not None and not getattr(layer, "rms_scaling", False)
-        if not (fits and _keras.on_cpu_executor()):
+        if not (fits and context.engine.is_cpu_executor):
             return context.original(x, **kwargs)
         gamma = tf.ones(x.shape[-1:]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
         beta = tf.zeros(x.shape[-1:]) if layer.beta is None else tf.convert_to_tensor(layer.beta)
@@ -112,7 +112,7 @@ class _Product(Substitute):
 
     def call(self, context: Context, x, **kwargs):
         layer = context.layer
-        activation = _one_pass(layer.activation)
+        activation = _one_pass(layer.activation) if context.engine.is_cpu_executor else layer.activation
         depthwise = _is_depthwise(layer, x)
         if activation is layer.activation and not depthwise:
             return context.original(x, **kwargs)
@@ -128,7 +128,7 @@ class _Product(Substitute):
 
 def _one_pass(activation: Callable | None) -> Callable | None:
     """An activation function by its kernel, where there is one."""
-    name = _KERNELS.get(activation) if _keras.on_cpu_executor() else None
+    name = _KERNELS.get(activation)
     return activation if name is None else getattr(native.ops(), name)
 
 
@@ -173,7 +173,7 @@ class _Dropout(Substitute):
         layer = context.layer
         rate = float(layer.rate)
         fits = 0 < rate < 1 and layer.noise_shape is None and x.dtype in SUPPORTED_DTYPES
-        if not (fits and _keras.training() and _keras.on_cpu_executor()):
+        if not (fits and _keras.training() and context.engine.is_cpu_executor):
             return context.original(x, **kwargs)
         key = _keras.draw_key(layer)
         y, _ = native.ops().comptrain_dropout(x, *key, rate=rate, scale=1 / (1 - rate))
@@ -193,7 +193,7 @@ class _MaxPooling(Substitute):
     def call(self, context: Context, x, **kwargs):
         layer, axes = context.layer, x.shape.rank - 2
         size = _per_axis(layer.pool_size, axes)
-        if not may_hold_positions(size, x.dtype):
+        if not may_hold_positions(size, x.dtype, context.engine.xla):
             return context.original(x, **kwargs)
         strides = _per_axis(layer.strides or size, axes)
         return native.ops().comptrain_max_pool(x, ksize=size, strides=strides, padding=layer.padding.upper())[

@@ -1,5 +1,12 @@
 """Places where tensors are held between the forward and the backward pass."""
 
+from tf_comptrain.storage.engine import (
+    Engine,
+    codec_obstacle,
+    engine_of_call,
+    engine_of_model,
+    engine_of_step,
+)
 from tf_comptrain.storage.fences import after, after_weights
 from tf_comptrain.storage.held import (
     BITMASK,
@@ -32,12 +39,17 @@ __all__ = [
     "MIN_ELEMENTS_PER_SAMPLE",
     "RECOMPUTE",
     "STATISTICS",
+    "Engine",
     "Held",
     "LawSite",
     "RateChange",
     "Site",
     "after",
     "after_weights",
+    "codec_obstacle",
+    "engine_of_call",
+    "engine_of_model",
+    "engine_of_step",
     "hold",
     "variable",
     "worth_holding",

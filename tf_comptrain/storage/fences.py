@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_comptrain import _keras, native
+from tf_comptrain import native
 
 
 def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:
@@ -26,13 +26,13 @@ def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:
 
 
 def after_weights(
-    dys: Sequence[tf.Tensor], dws: Sequence[tf.Tensor | None]
+    dys: Sequence[tf.Tensor], dws: Sequence[tf.Tensor | None], xla: bool
 ) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
     """As `after` for each of dys; and the weight gradients, which must be used in place of `dws`.
 
     XLA knows no control dependencies: there all tensors among them pass through one op.
     """
-    if not _keras.under_xla():
+    if not xla:
         return [after(dy, dws) for dy in dys], list(dws)
     places = [i for i, dw in enumerate(dws) if isinstance(dw, tf.Tensor)]
     if not places:

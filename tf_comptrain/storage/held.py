@@ -77,17 +77,18 @@ def worth_holding(x: tf.Tensor) -> bool:
     return per_sample >= MIN_ELEMENTS_PER_SAMPLE
 
 
-def hold(x: tf.Tensor, site: Site) -> tuple[tf.Tensor, Held]:
+def hold(x: tf.Tensor, site: Site, xla: bool) -> tuple[tf.Tensor, Held]:
     """Stores x as a stream.
 
     Args:
       x: The tensor; see `worth_holding`.
       site: Where it is held.
+      xla: Whether XLA compiles the graph being built.
 
     Returns:
       x passed through (read this one), and the handle that restores it.
     """
-    coder = site.coder(mid_rise=False)
+    coder = site.coder(mid_rise=False, xla=xla)
     through, stream, state = coder.compress(x, site.state, site.relative_bound, False, site.bound.scale)
     site.state.assign(state)
     return through, Held(site, coder, stream, x, False)

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import _keras
 from tf_comptrain.codecs import RANGE, RATES, Codec, ErrorBound, FixedRateCodec, State
 
 # Bound / sigma by what reads the stored tensor. A weight gradient averages the error out, and the
@@ -104,9 +103,9 @@ class Site:
             reach = math.inf
         return max(FixedRateCodec.rate_for(reach, mid_rise), self.min_bits)
 
-    def coder(self, mid_rise: bool) -> Codec:
-        """What encodes here, in the graph being traced: under XLA, codec F at this site's rate."""
-        if not _keras.under_xla():
+    def coder(self, mid_rise: bool, xla: bool) -> Codec:
+        """What encodes here: under XLA, the fixed-rate codec at this site's rate."""
+        if not xla:
             return self.codec
         self.bits = self.rate(mid_rise)
         return FixedRateCodec(self.bits)
