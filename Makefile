@@ -16,7 +16,7 @@ LEGACY_PYTHON := $(LEGACY_VENV)/bin/python
 PYTEST_ARGS ?=
 TESTS ?=
 # They measure peaks, which another process on the same cores would move: run by themselves.
-MEASURING := tests/test_memory.py tests/test_peak.py
+MEASURING := tests/memory/test_memory.py tests/graph/test_peak.py
 
 # The first Python between 3.$(1) and 3.$(2) that can make a virtual environment.
 pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.13 python3.10 python3.9 python; do \

@@ -17,7 +17,7 @@ from results import Result
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "build_native.py"
 WORKERS = Path(__file__).resolve().with_name("workers.py")
-TESTS = ("tests/test_gpu.py", "tests/test_gpu_check.py", "tests/test_xla.py")
+TESTS = ("tests/compression/test_gpu.py", "tests/storage/test_gpu_check.py", "tests/compression/test_xla.py")
 MIB = 1 << 20
 ANSWER = "answer: "  # before a worker's result, among what its libraries print
 

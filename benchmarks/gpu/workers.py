@@ -200,9 +200,9 @@ def network(net: str, compressed: bool, small: bool):
 
 
 def nets_module(small: bool):
-    """benchmarks/nets.py."""
-    if str(BENCHMARKS) not in sys.path:
-        sys.path.insert(0, str(BENCHMARKS))
+    """benchmarks/models/nets.py."""
+    if str(BENCHMARKS / "models") not in sys.path:
+        sys.path.insert(0, str(BENCHMARKS / "models"))
     import nets
 
     if small:

@@ -11,7 +11,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 
 pytest.importorskip("keras_hub")
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "models"))
 import hub_models  # noqa: E402
 from language_models import gradients  # noqa: E402
 

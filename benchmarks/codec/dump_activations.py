@@ -4,7 +4,7 @@ Each file `<layer>.bin` is one line of text, the shape, then the values as
 little-endian float32. Convolution, batch-normalisation and ReLU outputs of
 every block are written, from images the network has not been trained on.
 
-    python benchmarks/dump_activations.py fashion_mnist.npz out_dir --steps 400
+    python benchmarks/codec/dump_activations.py fashion_mnist.npz out_dir --steps 400
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Peak memory and time of a training step of nine networks: plain, with fused batch normalization, compressed.
 
-    python benchmarks/peaks.py --text tinyshakespeare.txt --out peaks.jsonl
+    python benchmarks/models/peaks.py --text tinyshakespeare.txt --out peaks.jsonl
 
 Each variant of a network lives in a child process of its own; the variants take turns, step by step.
 Every network adds a line to the file; those that are there already are not measured again. The

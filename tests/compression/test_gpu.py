@@ -15,7 +15,7 @@ from tf_comptrain import _keras, native
 from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.storage import gpu_check
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="there is no GPU here")
 X, Y = images(32)
 

@@ -1,6 +1,6 @@
 """Every model of keras.applications: what stays plain in it, and three training steps against plain Keras.
 
-    python benchmarks/applications.py --out applications.jsonl
+    python benchmarks/models/applications.py --out applications.jsonl
 
 Each model is built with random weights, its top and 10 classes, for images of 64 pixels (75 or 128 for some),
 and trained for three steps from the same weights: plain, and compressed with a bound of 1e-6. Two controls say what

@@ -4,8 +4,8 @@
 writes activations of early, middle and late layers (images held out, batch statistics), in the format of
 `dump_activations.py`. `table` compresses what is there and prints Markdown:
 
-    python benchmarks/trained_networks.py train cifar10_jpeg.npz OUT --images 20000 --epochs 12
-    python benchmarks/trained_networks.py table OUT
+    python benchmarks/codec/trained_networks.py train cifar10_jpeg.npz OUT --images 20000 --epochs 12
+    python benchmarks/codec/trained_networks.py table OUT
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Kills and out-of-memory events: does every training finish, with the weights of one undisturbed?
 
-    python benchmarks/resilience.py --kills 20 --ooms 20
-    python benchmarks/resilience.py --kills 40 --ooms 0 --callbacks all
+    python benchmarks/models/resilience.py --kills 20 --ooms 20
+    python benchmarks/models/resilience.py --kills 40 --ooms 0 --callbacks all
 
 Kills: a child process trains with `ct.fit(checkpoint_dir=...)`, gets SIGKILL at a random moment and
 is started again, until it finishes; a new training begins while kills are left. Out of memory: one

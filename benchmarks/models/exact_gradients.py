@@ -1,6 +1,6 @@
 """How far gradients of training steps with the lossless codec are from plain ones, over 20 steps.
 
-    python benchmarks/exact_gradients.py --out exact_gradients.jsonl
+    python benchmarks/models/exact_gradients.py --out exact_gradients.jsonl
 
 Each step has both gradients from the same weights, states and batch; plain's are applied. TensorFlow's graph optimizer
 fuses other operations where tensors are held, and rounds otherwise then: with its remapper off, the gradients are to be

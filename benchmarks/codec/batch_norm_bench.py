@@ -1,6 +1,6 @@
 """Gradient of batch normalization from the stream, beside decoding it first.
 
-    python benchmarks/batch_norm_bench.py [float32|bfloat16|float16]
+    python benchmarks/codec/batch_norm_bench.py [float32|bfloat16|float16]
 
 Both run in turns in one graph each, with dy made in the graph so that dx may take its memory. Prints
 medians of process CPU time in ms on one thread, less the time to make dy, and their ratio.

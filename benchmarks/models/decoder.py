@@ -1,6 +1,6 @@
 """A character decoder trained plain and compressed: validation loss and saved bytes.
 
-    python benchmarks/decoder.py tinyshakespeare.txt --out decoder.jsonl --seeds 1 2
+    python benchmarks/models/decoder.py tinyshakespeare.txt --out decoder.jsonl --seeds 1 2
 
 The first 90% of the text train, the rest validates. Both variants of a seed see the same passages in
 the same order from the same weights. Each run adds a line to the file; those that are there already

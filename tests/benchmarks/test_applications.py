@@ -1,6 +1,6 @@
 """Models of keras.applications: no tensor that is kept, and the losses of plain Keras when the bound is tight.
 
-Three of them; benchmarks/applications.py has them all.
+Three of them; benchmarks/models/applications.py has them all.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "models"))
 
 import applications
 

@@ -1,5 +1,6 @@
 """ct.fit: training through steps that run out of memory, and through being killed."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.training import snapshot
 
 layers = keras.layers
-BENCHMARK = Path(__file__).resolve().parent.parent / "benchmarks" / "resilience.py"
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "resilience.py"
 SAMPLES, BATCH = 44, 8  # 6 steps an epoch, the last one of 4 samples
 
 
@@ -417,9 +418,11 @@ MIRRORED = """
 def test_mirrored_strategy(tmp_path):
     """Two replicas on two logical devices: replayed and restored to the same values, of each replica."""
     code = textwrap.dedent(MIRRORED).replace("FOLDER", repr(str(tmp_path)))
-    tests = Path(__file__).parent
+    here = Path(__file__).resolve().parent
+    path = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)))
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

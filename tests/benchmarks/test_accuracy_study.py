@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks" / "accuracy"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 
 import data
 import group_quantization

@@ -159,7 +159,7 @@ MIRRORED = """
 
 def test_mirrored_strategy_follows_plain_keras():
     command = [sys.executable, "-c", textwrap.dedent(MIRRORED)]
-    result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
 
 

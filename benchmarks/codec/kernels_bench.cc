@@ -1,6 +1,6 @@
 // Speed of the element-wise codecs beside memcpy, one thread, medians.
 //
-//   g++ -std=c++17 -O3 -I. benchmarks/kernels_bench.cc <codec objects>
+//   g++ -std=c++17 -O3 -I. benchmarks/codec/kernels_bench.cc <codec objects>
 //   -lpthread taskset -c 0 ./a.out
 //
 // GB/s counts the bytes an operation must read and write; memcpy (of the same
