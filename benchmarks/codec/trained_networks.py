@@ -16,9 +16,8 @@ import pathlib
 import keras
 import numpy as np
 import tensorflow as tf
+from contenders import contenders
 from dump_activations import load_images, read_activation, write_activation
-
-from tf_comptrain.cli.codec_contenders import contenders
 
 BOUND = 0.1  # standard deviations
 COLUMNS = {

@@ -3,7 +3,7 @@
 tf-comptrain doctor
 tf-comptrain bench step --model ResNet50 --image 224 --batch 8
 tf-comptrain bench batch --model ResNet50 --image 224 --limit 2GB
-tf-comptrain bench codec --plot codecs.png
+tf-comptrain bench codec
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, codec_contenders, doctor
+from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor
 
 
 def main() -> None:
@@ -49,49 +48,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     bench_worker.add_compression_arguments(step)
     step.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     step.set_defaults(function=bench.main)
-    _add_codec(benches)
+    bench_codec.add_arguments(
+        benches.add_parser("codec", help="ratio, speed and error of this library's codecs on the same arrays")
+    )
     bench_batch.add_arguments(
         benches.add_parser("batch", help="the largest batch that trains under a limit, plain and compressed")
     )
     return parser.parse_args(argv[1:])
 
 
-def _add_codec(benches: argparse._SubParsersAction) -> None:
-    codec = benches.add_parser(
-        "codec", help="ratio, speed and error of codecs, this library's and others', on the same arrays"
-    )
-    codec.add_argument(
-        "--train-steps", type=_count, default=150, help="of the network; 0: none (%(default)s)"
-    )
-    codec.add_argument(
-        "--batch", type=bench.positive, default=128, help="images of activations (%(default)s)"
-    )
-    codec.add_argument("--images", type=Path, help="npz with x_train, y_train to train on (generated ones)")
-    codec.add_argument("--data", type=Path, nargs="+", default=[], help="npz files of fields")
-    codec.add_argument(
-        "--eb-sigma", type=_ratio, nargs="+", default=[0.1], help="bounds / standard deviation (0.1)"
-    )
-    codec.add_argument("--repeats", type=bench.positive, default=7, help="of each call (%(default)s)")
-    codec.add_argument("--codecs", nargs="+", choices=list(codec_contenders.contenders()), help="(all)")
-    codec.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
-    codec.add_argument("--plot", type=Path, help="write ratio against speed to this image")
-    codec.set_defaults(function=bench_codec.main)
-
-
 def run(args: argparse.Namespace) -> int:
     """Runs a parsed command; returns its exit status."""
     return args.function(args)
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
-    return value
-
-
-def _count(text: str) -> int:
-    return 0 if text == "0" else bench.positive(text)

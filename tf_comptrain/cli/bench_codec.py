@@ -1,190 +1,205 @@
-"""`tf-comptrain bench codec`: ratio, speed and error of every codec on the same arrays, in one run.
+"""`tf-comptrain bench codec`: ratio, speed and error of this library's codecs on the same arrays.
 
-Speeds are taken in two child processes: one pinned to one core, with TensorFlow's threads set to one,
-where time is the processor's; and one on all cores, where it is the clock's.
+benchmarks/codec/compare.py sets other compressors beside them, on activations of trained networks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import subprocess
-import sys
-import tempfile
+import statistics
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from tf_comptrain.cli import codec_contenders, codec_data, codec_worker
+from tf_comptrain import codecs, memory
+from tf_comptrain.cli.bench import positive
 
-KINDS = {"relu": "ReLU outputs", "dense": "batch normalization outputs", "field": "smooth fields"}
-_SPEEDS = ("compress_gb_s", "decompress_gb_s")
+_SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
+_LONG_S = 2.0  # calls this slow are timed three times only
+
+
+class Row(NamedTuple):
+    """What one codec does to one array.
+
+    Attributes:
+      codec: Its name.
+      data: Name of the array.
+      eb: Absolute error bound; 0 of a lossless codec.
+      ratio: float32 bytes / bytes of the stream.
+      compress_gb_s: GB of float32 a second, by the clock, with the threads that TensorFlow has.
+      decompress_gb_s: The same of decoding.
+      max_error: Largest difference from the array.
+      zeros_kept: Share of its zeros that come back as zeros; None where there are none.
+    """
+
+    codec: str
+    data: str
+    eb: float
+    ratio: float
+    compress_gb_s: float
+    decompress_gb_s: float
+    max_error: float
+    zeros_kept: float | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`."""
+    parser.add_argument("--batch", type=positive, default=64, help="images of activations (%(default)s)")
+    parser.add_argument(
+        "--data", type=Path, nargs="+", default=[], help="npz files with arrays, in place of activations"
+    )
+    parser.add_argument(
+        "--eb-sigma", type=_ratio, nargs="+", default=[0.1], help="bounds / standard deviation (0.1)"
+    )
+    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
+    parser.add_argument("--codecs", nargs="+", choices=list(codecs.CODECS), help="(all)")
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
+    parser.set_defaults(function=main)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measures, prints and plots; returns 1 when a measurement failed, 2 for files that do not serve."""
-    console = Console(stderr=True)
+    """Measures and prints; returns 2 for files that do not serve."""
     try:
-        arrays = _arrays(args, console)
+        arrays = _read(args.data) if args.data else activations(args.batch)
     except (OSError, ValueError) as error:
-        console.print(str(error), style="red", markup=False)
+        Console(stderr=True).print(str(error), style="red", markup=False)
         return 2
-    known = codec_contenders.contenders()
-    chosen = {name: known[name] for name in args.codecs or known}
-    missing = {name: c.package for name, c in chosen.items() if not c.installed}
-    for name, package in missing.items():
-        console.print(f"{name}: not installed (pip install {package}, or tf_comptrain[bench])", markup=False)
-    rows = measure(arrays, [name for name in chosen if name not in missing], args, console)
+    rows = [
+        measure(name, data, x, bound, args.repeats)
+        for data, x in arrays.items()
+        for name in args.codecs or codecs.CODECS
+        for bound in _bounds(name, x, args.eb_sigma)
+    ]
     if args.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([row._asdict() for row in rows], indent=1))
     else:
-        Console(width=None if os.isatty(1) else 140).print(table(rows))
-    if args.plot:
-        plot(rows, args.plot)
-    return 1 if any(row["ratio"] is None for row in rows) else 0
+        Console(width=None if os.isatty(1) else 120).print(_table(rows))
+    return 0
 
 
-def _arrays(args: argparse.Namespace, console: Console) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    if args.train_steps:
-        with console.status("training a small network"):
-            arrays.update(codec_data.activations(args.train_steps, args.batch, args.images))
-    for path in args.data:
-        arrays.update(codec_data.fields(path))
-    if not arrays:
-        raise ValueError("`--train-steps` 0 needs `--data`: there is nothing to compress.")
-    return arrays
+def activations(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """What a convolution with random weights, a normalization and a ReLU make of gratings under noise.
+
+    Returns:
+      Float32 arrays [batch, 32, 32, 64]: "dense" is the normalization's output, "relu" that of the ReLU.
+    """
+    random = np.random.default_rng(seed)
+    rows, columns = np.mgrid[0:32, 0:32].astype(np.float32)
+    angle, phase = random.uniform(0, 2 * np.pi, size=(2, batch, 1, 1))
+    waves = np.sin(0.7 * (np.cos(angle) * rows + np.sin(angle) * columns) + phase)
+    images = waves[..., None] + random.normal(0, 0.3, size=(batch, 32, 32, 3))
+    kernel = random.normal(size=(5, 5, 3, 64))
+    made = tf.nn.conv2d(tf.constant(images, tf.float32), tf.constant(kernel, tf.float32), 1, "SAME")
+    mean, variance = tf.nn.moments(made, (0, 1, 2))
+    dense = (made - mean) * tf.math.rsqrt(variance)
+    return {"dense": dense.numpy(), "relu": tf.nn.relu(dense).numpy()}
 
 
-def measure(
-    arrays: dict[str, np.ndarray], codecs: list[str], args: argparse.Namespace, console: Console
-) -> list[dict[str, Any]]:
-    """One row for each codec and array; null where a measurement failed or does not apply."""
-    known = codec_contenders.contenders()
-    sigmas = {name: float(np.std(x, dtype=np.float64)) for name, x in arrays.items()}
-    bounds = {name: [ratio * sigma for ratio in args.eb_sigma] for name, sigma in sigmas.items()}
-    cores = len(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
-        file = Path(folder) / "arrays.npz"
-        contents: dict[str, Any] = {**arrays, **{f"{name}@eb": ebs for name, ebs in bounds.items()}}
-        np.savez(file, **contents)
-        threaded = [name for name in codecs if known[name].threads]
-        calls = sum(1 if known[name].lossless else len(args.eb_sigma) for name in [*codecs, *threaded])
-        task = progress.add_task("measuring", total=len(arrays) * calls)
-        one = _run_worker(file, 1, codecs, args.repeats, lambda: progress.advance(task))
-        every = _run_worker(file, cores, threaded, args.repeats, lambda: progress.advance(task))
-    rows = []
-    for data in arrays:
-        for codec in codecs:
-            for eb in [0.0] if known[codec].lossless else bounds[data]:
-                found = one.get((codec, data, eb)) or {}
-                found_all = every.get((codec, data, eb)) or {}
-                row: dict[str, Any] = {"codec": codec, "data": data, "eb": eb, "ratio": found.get("ratio")}
-                row.update({speed: found.get(speed) for speed in _SPEEDS})
-                row.update({f"{speed}_all": found_all.get(speed) for speed in _SPEEDS})
-                row.update({name: found.get(name) for name in ("max_error", "zeros_kept")})
-                rows.append(row)
-    return rows
+def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> Row:
+    """Encodes and decodes an array `repeats` times.
+
+    Args:
+      name: Of the codec.
+      data: Of the array.
+      x: The array, float32.
+      bound: Absolute; 0 for a lossless codec.
+      repeats: How often each call is timed; the median counts.
+    """
+    codec = codecs.get(name)
+    tensor = tf.constant(x)
+    state = tf.constant(codecs.State(bound_set=bound), tf.float32)
+    shape, gate = tf.shape(tensor), tf.constant(0.0)
+    stream, compress_s = _timed(lambda: codec.compress(tensor, state, 0.1, False)[1], repeats)
+    decoded, decompress_s = _timed(lambda: codec.decompress(stream, shape, tf.float32, gate), repeats)
+    x_hat, zeros = decoded.numpy(), x == 0
+    return Row(
+        name,
+        data,
+        bound,
+        x.nbytes / int(tf.size(stream)),
+        x.nbytes / 1e9 / compress_s,
+        x.nbytes / 1e9 / decompress_s,
+        float(np.max(np.abs(x.astype(np.float64) - x_hat))),
+        float(np.mean(x_hat[zeros] == 0)) if zeros.any() else None,
+    )
 
 
-def _run_worker(file: Path, threads: int, codecs: list[str], repeats: int, advance: Any) -> dict:
-    """What the worker says of each codec and array; what it never came to is left out."""
-    if not codecs:
-        return {}
-    start = f"from {codec_worker.__name__} import main; main()"
-    command = [sys.executable, "-c", start, "--arrays", str(file), "--threads", str(threads)]
-    command += ["--repeats", str(repeats), "--codecs", *codecs]
-    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS=str(threads))
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    parent = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, environment.get("PYTHONPATH")]))
+def _timed(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
+    seconds: list[float] = []
+    result = call()  # warms up
+    while len(seconds) < repeats and not (len(seconds) >= 3 and sum(seconds) > _LONG_S):
+        memory.synchronize()
+        began = time.perf_counter()
+        result = call()
+        memory.synchronize()
+        seconds.append(max(time.perf_counter() - began, 1e-9))
+    return result, statistics.median(seconds)
+
+
+def _bounds(name: str, x: np.ndarray, ratios: list[float]) -> list[float]:
+    if name == codecs.ZvcCodec.format:
+        return [0.0]
+    sigma = float(np.std(x, dtype=np.float64))
+    return [ratio * sigma for ratio in ratios]
+
+
+def _read(paths: list[Path]) -> dict[str, np.ndarray]:
+    """The arrays of two and more dimensions in npz files, as float32.
+
+    Raises:
+      ValueError: There is no such array in one of them.
+    """
     found = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            answer = json.loads(line)
-            found[answer["codec"], answer["data"], answer["eb"]] = answer["result"]
-            advance()
+    for path in paths:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        fit = {
+            n: a for n, a in arrays.items() if a.ndim >= 2 and a.size >= _SMALLEST and a.dtype.kind in "iuf"
+        }
+        if not fit:
+            raise ValueError(
+                f"`--data` must hold numeric arrays of two or more dimensions, of {_SMALLEST} elements at least. "
+                f"Received: {path}."
+            )
+        found.update({f"{path.stem}/{n}": np.ascontiguousarray(a, np.float32) for n, a in fit.items()})
     return found
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[Row]) -> Table:
     """Rows as a table, one section for each array."""
-    shown = Table(
-        title="codecs: GB of float32 a second",
-        caption="One core: time on the processor. All cores: by the clock; empty where a codec has no threads.",
-    )
+    shown = Table(title="codecs: GB of float32 a second, by the clock")
     for heading in ("data", "codec"):
         shown.add_column(heading)
-    for heading in ("bound", "ratio", "compress", "decompress", "all cores", "", "max error", "zeros kept"):
+    for heading in ("bound", "ratio", "compress", "decompress", "max error", "zeros kept"):
         shown.add_column(heading, justify="right")
     for number, row in enumerate(rows):
-        last = number + 1 == len(rows) or rows[number + 1]["data"] != row["data"]
-        first = number == 0 or rows[number - 1]["data"] != row["data"]
-        speeds = [row[f"{speed}{cores}"] for cores in ("", "_all") for speed in _SPEEDS]
-        kept = row["zeros_kept"]
         shown.add_row(
-            row["data"] if first else "",
-            row["codec"],
-            f"{row['eb']:.3g}",
-            "failed" if row["ratio"] is None else f"{row['ratio']:.2f}",
-            *("" if speed is None else f"{speed:.2f}" for speed in speeds),
-            "" if row["max_error"] is None else f"{row['max_error']:.3g}",
-            "" if kept is None else f"{kept:.1%}",
-            end_section=last,
+            row.data if number == 0 or rows[number - 1].data != row.data else "",
+            row.codec,
+            f"{row.eb:.3g}",
+            f"{row.ratio:.2f}",
+            f"{row.compress_gb_s:.2f}",
+            f"{row.decompress_gb_s:.2f}",
+            f"{row.max_error:.3g}",
+            "" if row.zeros_kept is None else f"{row.zeros_kept:.1%}",
+            end_section=number + 1 == len(rows) or rows[number + 1].data != row.data,
         )
     return shown
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Ratio against speed on one core: geometric means over the arrays of each kind, at the first bound."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        if row["ratio"] is not None:
-            first.setdefault((row["codec"], row["data"]), row)
-    kinds = [kind for kind in KINDS if any(row["data"].startswith(kind + "/") for row in rows)]
-    codecs = list(dict.fromkeys(row["codec"] for row in rows))
-    colors = dict(zip(codecs, pyplot.get_cmap("tab20").colors * 2))
-    figure, axes = pyplot.subplots(
-        2, len(kinds), figsize=(4.6 * len(kinds), 7.5), squeeze=False, sharex="col", sharey=True
-    )
-    for column, kind in enumerate(kinds):
-        for line, speed in enumerate(_SPEEDS):
-            axis = axes[line][column]
-            for codec in codecs:
-                here = [r for (c, data), r in first.items() if c == codec and data.startswith(kind + "/")]
-                if here:
-                    x, y = _mean([r["ratio"] for r in here]), _mean([r[speed] for r in here])
-                    own = codec.split()[0] in codec_contenders.OWN
-                    marker = {"marker": "D", "edgecolors": "black"} if own else {"marker": "o"}
-                    axis.scatter(x, y, color=colors[codec], label=codec, s=45, zorder=3, **marker)
-            axis.set(xscale="log", yscale="log")
-            for each in (axis.xaxis, axis.yaxis):
-                each.set_major_formatter(ticker.FuncFormatter(lambda v, _: f"{v:g}"))
-            axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_minor_formatter(ticker.NullFormatter())
-            axis.grid(alpha=0.3)
-        axes[0][column].set_title(KINDS[kind])
-        axes[1][column].set_xlabel("ratio to float32")
-    axes[0][0].set_ylabel("compress, GB/s of one core")
-    axes[1][0].set_ylabel("decompress, GB/s of one core")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-    figure.set_layout_engine("constrained")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-
-
-def _mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 10:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
+    return value

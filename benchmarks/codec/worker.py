@@ -1,4 +1,4 @@
-"""`bench codec`'s measurements with a given number of threads, in a process of their own.
+"""The measurements of `compare.py` with a given number of threads, in a process of their own.
 
 TensorFlow fixes its threads when it starts, and a process pinned to one core cannot borrow another.
 Prints one JSON object a line for each codec and array.
@@ -21,7 +21,7 @@ _LONG_S = 2.0  # calls this slow are timed three times only
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--arrays", required=True, help="npz; NAME and, for its bounds, NAME@eb")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--repeats", type=int, required=True)
@@ -35,8 +35,7 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     import tensorflow as tf
-
-    from tf_comptrain.cli.codec_contenders import contenders
+    from contenders import contenders
 
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -1,4 +1,4 @@
-"""What `bench codec` compares: this library's codecs through their ops, other libraries, two references.
+"""What `compare.py` compares: this library's codecs through their ops, other libraries, two references.
 
 A contender turns a float32 array into calls that are timed. Nothing here measures.
 """

@@ -1,4 +1,4 @@
-"""The arrays of `bench codec`: activations of a network trained in the run, and fields read from files."""
+"""The arrays of `compare.py`: activations of a network trained in the run, and fields read from files."""
 
 from __future__ import annotations
 
