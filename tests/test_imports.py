@@ -9,28 +9,24 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "tf_comptrain"
 
-# An arrow points to the left only.
-LAYERS = (
-    "native",
-    "codecs",
-    "storage",
-    "graph",
-    "rules",
-    "compression",
-    "memory",
-    "theory",
-    "callbacks",
-    "training",
-    "cli",
-)
-# Pure Python and NumPy: usable, and testable, without TensorFlow.
+# Every folder of the package, and the modules beside them, of which BASE need no other. What is on the right may
+# use what is on the left.
+ORDER = (
+    "base", "native", "_keras", "codecs", "storage", "graph", "rules", "compression", "memory", "theory", "callbacks",
+    "training", "cli",
+)  # fmt: skip
+# Uses nothing but BASE.
+ALONE = ("planner",)
+BASE = ("arguments", "version")
+# Pure Python and NumPy: usable, and testable, without TensorFlow; but for what holds the law against a model.
 PURE = ("theory", "planner")
+NOT_PURE = "tf_comptrain.theory.check"
 FRAMEWORKS = ("tensorflow", "keras", "tensorflow_addons", "tf_keras")
-# Keras and TensorFlow change their internals; one package keeps up with them.
-INTERNALS_MODULE = "_keras"
+# Keras and TensorFlow change their internals; one folder keeps up with them.
+INTERNALS_FOLDER = "_keras"
 INTERNALS = ("keras.src", "tensorflow.python", "tf_keras.src")
-# The objects of Keras and TensorFlow as this package names them.
-FOREIGN_OBJECTS = ("keras", "layer", "model", "optimizer", "tensorflow", "tf")
+# What NamedTuples document under names with an underscore.
+NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 
 
 def module_name(path: Path) -> str:
@@ -42,8 +38,9 @@ MODULES = {module_name(p): p for p in sorted(PACKAGE.rglob("*.py"))}
 
 
 def part_of(module: str) -> str:
-    """tf_comptrain.rules.conv -> rules"""
-    return (module.split(".") + [""])[1]
+    """tf_comptrain.rules.linear -> rules; tf_comptrain.arguments -> base; of the package itself ""."""
+    part = (module.split(".") + [""])[1]
+    return "base" if part in BASE else part
 
 
 class _Imports(ast.NodeVisitor):
@@ -96,19 +93,54 @@ def reachable(module: str) -> dict:
     return chains
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) in LAYERS])
+def test_every_module_has_a_place():
+    for module in MODULES:
+        assert part_of(module) in ("", *ORDER, *ALONE), (
+            f"{module} is in no folder that has a place: give it one here and in docs/design.md"
+        )
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m != PACKAGE.name])
 def test_arrows_point_one_way(module):
-    layer = LAYERS.index(part_of(module))
+    part = part_of(module)
+    allowed = ("base", part) if part in ALONE else ORDER[: ORDER.index(part) + 1]
     for name, chain in reachable(module).items():
         way = " -> ".join(chain)
         assert name != PACKAGE.name, f"{way}: import the module that is meant, not the whole package"
-        if part_of(name) in LAYERS:
-            assert LAYERS.index(part_of(name)) <= layer, f"{way}: {part_of(name)} is above {part_of(module)}"
+        assert part_of(name) in allowed, f"{way}: {part_of(name)} is not for {part} to use"
 
 
-@pytest.mark.parametrize(
-    "module", [m for m in MODULES if part_of(m) in PURE and m != "tf_comptrain.theory.check"]
-)
+def folders() -> list:
+    return sorted({part_of(m) for m in MODULES} - {"", "base", "native"})
+
+
+@pytest.mark.parametrize("folder", folders())
+def test_bazel_knows_what_a_folder_uses(folder):
+    """A folder is a library; its deps are what its modules import, so that Bazel holds the order too."""
+    used = {
+        part_of(name) for m in MODULES if part_of(m) == folder for name in own_imports(m) if name != m
+    } - {folder}
+    build = (PACKAGE / folder / "BUILD").read_text()
+    assert f'name = "{folder}"' in build
+    labels = {f"//tf_comptrain{':' if part in ('base', 'native') else '/'}{part}" for part in used}
+    assert set(re.findall(r'"(//tf_comptrain[^"]*)"', build)) == labels
+    assert f'"//tf_comptrain/{folder}"' in (PACKAGE / "BUILD").read_text()
+
+
+@pytest.mark.parametrize("package", [m for m, p in MODULES.items() if p.name == "__init__.py"])
+def test_no_name_hides_a_module(package):
+    """`import a.b` and `a.b` are the same thing."""
+    modules = {m.rpartition(".")[2] for m in MODULES if m.rpartition(".")[0] == package}
+    bound = set()
+    for node in ast.walk(ast.parse(MODULES[package].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module != package:
+            bound |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+    assert not modules & bound
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) in PURE and m != NOT_PURE])
 def test_theory_and_planner_need_no_tensorflow(module):
     for name, chain in reachable(module).items():
         assert name != PACKAGE.name, f"{' -> '.join(chain)}: the package itself imports TensorFlow"
@@ -116,20 +148,55 @@ def test_theory_and_planner_need_no_tensorflow(module):
             assert imported.split(".")[0] not in FRAMEWORKS, f"{' -> '.join(chain)}:{line} imports {imported}"
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) != INTERNALS_MODULE])
-def test_keras_internals_stay_in_one_module(module):
+OUTSIDE = [m for m in MODULES if part_of(m) != INTERNALS_FOLDER]
+
+
+@pytest.mark.parametrize("module", OUTSIDE)
+def test_internals_are_imported_in_one_folder(module):
     for line, name in imports_of(module):
         internal = any(name == i or name.startswith(i + ".") for i in INTERNALS)
         private = name.split(".")[0] in FRAMEWORKS and re.search(r"\._(?!_)", name)
         assert not internal and not private, (
-            f"{module}:{line} imports {name}: move that to {INTERNALS_MODULE}"
+            f"{module}:{line} imports {name}: move that to {INTERNALS_FOLDER}"
         )
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
-        if isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr):
-            owner = ast.unparse(node.value).rpartition(".")[2]
-            assert owner not in FOREIGN_OBJECTS, (
-                f"{module}:{node.lineno} uses {owner}.{node.attr}: only {INTERNALS_MODULE} may"
-            )
+
+
+def _is_private(name: object) -> bool:
+    return isinstance(name, str) and re.match(r"_(?!_)", name) is not None and name not in NAMED_TUPLE
+
+
+def _made_here(tree: ast.Module) -> set:
+    """Private names that a module gives to what is its own: functions, classes, variables, attributes of self."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if ast.unparse(node.value) in ("self", "cls") else set()
+    return found
+
+
+@pytest.mark.parametrize("module", OUTSIDE)
+def test_private_attributes_are_the_modules_own(module):
+    """x._y of any x: Keras' and TensorFlow's are for one folder, those of another module of ours for nobody."""
+    tree = ast.parse(MODULES[module].read_text())
+    made = _made_here(tree)
+    for node in ast.walk(tree):
+        name = None
+        if isinstance(node, ast.Attribute):
+            name = node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "getattr",
+            "setattr",
+            "hasattr",
+            "delattr",
+        ):
+            name = getattr(node.args[1], "value", None)
+        assert not _is_private(name) or name in made, (
+            f"{module}:{node.lineno} uses {ast.unparse(node)}: {INTERNALS_FOLDER} may, if Keras or TensorFlow has it"
+        )
 
 
 def includes_of(path: Path) -> list:

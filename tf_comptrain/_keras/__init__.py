@@ -5,7 +5,7 @@ Nothing here decides anything: it answers questions (is this call a training cal
 has this model?) and performs the few acts that need private attributes.
 """
 
-from tf_comptrain._keras.fitting import (
+from tf_comptrain._keras.fit_loop import (
     PROCESS_ATTRIBUTES,
     batching_of,
     begin_training,
@@ -68,7 +68,7 @@ from tf_comptrain._keras.scopes import (
     watched,
 )
 from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
-from tf_comptrain._keras.training import (
+from tf_comptrain._keras.train_step import (
     abandon_buffers,
     accumulated_gradient,
     all_variables,

@@ -34,10 +34,10 @@ class WithoutActivation:
     activation = None
 
     def __init__(self, layer: keras.layers.Layer):
-        self._reference = weakref.ref(layer)
+        self.reference = weakref.ref(layer)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._reference(), name)
+        return getattr(self.reference(), name)
 
 
 class InputAndMask(Rule):

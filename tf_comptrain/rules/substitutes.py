@@ -134,7 +134,7 @@ def _one_pass(activation: Callable | None) -> Callable | None:
 
 class _Depthwise(WithoutActivation):
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        layer: Any = self._reference()
+        layer: Any = self.reference()
         channels, stride = inputs.shape[-1], layer.strides[0]
         return tf.nn.depthwise_conv2d(
             inputs,

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain._keras.layers import strategy_scope
-from tf_comptrain._keras.training import build_optimizer
+from tf_comptrain._keras.train_step import build_optimizer
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
 
 if KERAS_3:
