@@ -12,7 +12,7 @@
 namespace comptrain {
 
 // The state of a tensor that is compressed step after step, floats;
-// tf_comptrain/codecs.py names the same fields.
+// tf_comptrain/codecs/bound.py names the same fields.
 enum StateField {
   kBoundSet,  // absolute, by the caller; 0: relative
   kBoundUsed,
@@ -33,7 +33,7 @@ constexpr float kLargestJump = 10;
 
 // What a bound that is relative is limited to. A constant tensor has no scale
 // to be relative to, and a diverging one may have any: beyond these the
-// arithmetic of a stream would leave the normal numbers. tf_comptrain/codecs.py
+// arithmetic of a stream would leave the normal numbers. tf_comptrain/codecs/bound.py
 // has the same.
 constexpr float kSmallestBound = 1e-30f, kLargestBound = 0x1p120f;
 
