@@ -47,6 +47,7 @@ def put_codec_states(handle: Instrumentation, state: BoundsState) -> None:
         site.state.assign(state.sites[name])
     if handle.held is not None:
         handle.held.table.put(state.held)
+    handle.adopt_bounds(handle.bound_scale, None)
 
 
 def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:

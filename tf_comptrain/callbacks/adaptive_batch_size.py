@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 from tensorflow import keras
@@ -160,7 +159,6 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._state = TunerState(start)
         self._outcome: tuple[float, int] | None = None
         self._measured = False  # whether a step began since the batch was set in the middle of an epoch
-        self._anchored: dict[str, float] = {}
         self.decisions = []
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -214,7 +212,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
                 self._follow(after.batch)
             elif self.lr_scaling:
                 optimizer.learning_rate = rate
-        self._scale_bounds(after.bound_scale)
+        if after.bound_scale != 1.0:  # each time: relative bounds go on following their tensors
+            self._handle.scale_bounds(after.bound_scale)
         self.decisions.append(
             Decision(epoch, action, after.batch, rate, after.bound_scale, loss, peak_bytes, reason)
         )
@@ -235,22 +234,6 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         pace = batch / self._elastic.first
         offset += (before - pace) * _keras.steps_of(self.model.optimizer)
         self._pace.assign((pace ** _LR_POWER[self.lr_scaling], pace, offset))
-
-    def _scale_bounds(self, scale: float) -> None:
-        """Applies the factor to every bound; relative ones go on following their scale."""
-        change, self._handle.bound_scale = scale / self._handle.bound_scale, scale
-        if scale == 1.0:
-            return
-        for site in self._handle.sites().values():
-            state = site.read_state()
-            if not state.bound_used or not state.running_sigma:
-                continue
-            ours = np.float32(self._anchored.get(site.name, 0.0)) == np.float32(state.bound_set)
-            if site.bound.relative and (state.bound_set == 0.0 or ours):
-                self._anchored[site.name] = scale * site.own_bound()
-                site.set_bound(self._anchored[site.name])
-            elif change != 1.0:
-                site.set_bound(state.bound_set * change)
 
     def _checked_dataset(self) -> ElasticBatch:
         elastic = getattr(_keras.fitted_dataset(), "elastic", None)

@@ -379,10 +379,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 wanted[id(holder)] = (holder, min(tightest, self._wanted[law.name]))
         bounds = {}
         for key, (holder, bound) in wanted.items():
-            bounds[key] = min(
-                max(bound * self._handle.bound_scale, codecs.SMALLEST_BOUND), codecs.LARGEST_BOUND
-            )
-            holder.set_bound(bounds[key])
+            base = min(max(bound, codecs.SMALLEST_BOUND), codecs.LARGEST_BOUND)
+            bounds[key] = holder.set_bound(base)
         return bounds
 
     def _own_bound(self, holder: Site) -> float:

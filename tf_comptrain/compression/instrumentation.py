@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -28,7 +29,7 @@ class Instrumentation:
         `collect_statistics` is called.
       pace: [factor, pace, offset] of the learning-rate schedule (`_keras.pace_schedule`); None until
         `pace_schedule` is called.
-      bound_scale: Factor on all bounds that callbacks set: below 1 where training asked for tighter
+      bound_scale: Factor on all bounds: below 1 where training asked for tighter
         ones.
       rate_changes: Under XLA: every time that values were out of a stream's range, in order.
       held: What is held of the traced steps; None where nothing is.
@@ -66,9 +67,29 @@ class Instrumentation:
 
     def reset_bounds(self) -> None:
         """Returns every site to the bound that `compress_model` gave it."""
-        self.bound_scale = 1.0
+        self.scale_bounds(1.0)
         for site in self.sites().values():
             site.reset_bound()
+
+    def scale_bounds(self, scale: float) -> None:
+        """Sets the factor on all bounds; relative ones are taken as they are now."""
+        self.bound_scale = scale
+        for site in self.own_sites().values():
+            site.scale_bound(scale)
+        if self.held is not None:
+            self.held.scale_bounds(scale)
+
+    def bases(self) -> dict[str, float]:
+        """The bounds that callbacks have set, without the factor, by name of the site."""
+        return {name: site.base for name, site in self.sites().items() if site.base is not None}
+
+    def adopt_bounds(self, scale: float, bases: Mapping[str, float] | None) -> None:
+        """Takes over the factor and who has set the bounds, after states were restored (`Site.adopt_bound`)."""
+        self.bound_scale = scale
+        for site in self.own_sites().values():
+            site.adopt_bound(scale, bases)
+        if self.held is not None:
+            self.held.adopt_bounds(scale, bases)
 
     def raise_rates(self) -> list[RateChange]:
         """Gives a larger rate to the streams that saturated under XLA, and logs it.

@@ -73,6 +73,7 @@ class HeldTensors:
         self.collecting: tf.Variable | None = None
         self.errors: list[LawError] | None = None
         self._laws: dict[str, list[LawSite]] = {}  # by site
+        self._bounds: tuple[float, Mapping[str, float] | None] = (1.0, {})
         self.named = dict(named or {})
         self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
@@ -152,8 +153,21 @@ class HeldTensors:
         name = name_of(tensor)
         if name not in self.sites:
             state = self.table.row(name)
-            self.sites[name] = Site(name, self._coder(mask, xla), self.bound, kind, state=state)
+            site = self.sites[name] = Site(name, self._coder(mask, xla), self.bound, kind, state=state)
+            site.adopt_bound(*self._bounds)
         return self.sites[name]
+
+    def adopt_bounds(self, scale: float, bases: Mapping[str, float] | None) -> None:
+        """See `Site.adopt_bound`: of all sites, those included that are still to be made."""
+        self._bounds = scale, bases
+        for site in self.sites.values():
+            site.adopt_bound(scale, bases)
+
+    def scale_bounds(self, scale: float) -> None:
+        """See `Site.scale_bound`: of all sites, those included that are still to be made."""
+        self._bounds = scale, {}
+        for site in self.sites.values():
+            site.scale_bound(scale)
 
     def _coder(self, mask: bool, xla: bool) -> Codec:
         """Where a mask is read off restored values, these are without dither."""

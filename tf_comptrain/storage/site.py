@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.codecs import RANGE, RATES, Codec, ErrorBound, FixedRateCodec, State
+from tf_comptrain.codecs import (
+    LARGEST_BOUND,
+    RANGE,
+    RATES,
+    SMALLEST_BOUND,
+    Codec,
+    ErrorBound,
+    FixedRateCodec,
+    State,
+)
 
 # Bound / sigma by what reads the stored tensor. A weight gradient averages the error out, and the
 # error stays in that layer. Through a nonlinear function it travels upstream: tighter.
@@ -43,6 +53,9 @@ class RateChange(NamedTuple):
 class Site:
     """One place in a model where a tensor is held, with its bound and statistics.
 
+    It alone writes the absolute bound that the op reads: base x scale. The base is the bound that the site was made
+    with, at the scale of the last tensors where that is relative, or what `set_bound` has put in its place.
+
     Args:
       name: "layer/role", for reports.
       codec: How tensors are encoded here.
@@ -50,6 +63,10 @@ class Site:
       kind: What reads the tensor: "linear", "norm" or "nonlinear".
       state: Where its `State` is kept: has `numpy()` and `assign(values)`, and begins with zeros. None: in a
         variable of its own.
+
+    Attributes:
+      base: What `set_bound` has set; None where the base is the site's own.
+      scale: Factor on the base.
     """
 
     def __init__(
@@ -64,6 +81,8 @@ class Site:
         self.codec = codec
         self.bound = bound or DEFAULT_BOUNDS[kind]
         self.kind = kind
+        self.base: float | None = None
+        self.scale = 1.0
         start = State(bound_set=0.0 if self.bound.relative else self.bound.value)
         if state is None:
             state = variable(start, f"{name}/codec_state")
@@ -129,17 +148,50 @@ class Site:
         self.state.assign(values)
         return RateChange(self.name, state.saturated, self.bits, self.min_bits)
 
-    def set_bound(self, bound: float) -> None:
-        """Sets the absolute bound from the next step on; 0 returns to the relative one. No retracing."""
-        if bound:
-            bound = ErrorBound.parse(bound, "bound").value
-        values = self.state.numpy()
-        values[0] = bound
-        self.state.assign(values)
+    def set_bound(self, base: float) -> float:
+        """Sets the base from the next step on; 0 returns to the site's own. No retracing.
+
+        Returns:
+          The bound: base x scale, within what a bound may be; 0 where it is relative.
+        """
+        self.base = ErrorBound.parse(base, "base").value if base else None
+        return self._write_bound()
+
+    def scale_bound(self, scale: float) -> None:
+        """Sets the factor on the base from the next step on. A base that is relative is taken as it is now."""
+        self.scale = scale
+        self._write_bound()
 
     def reset_bound(self) -> None:
         """Returns to the bound that the site was made with."""
-        self.set_bound(0.0 if self.bound.relative else self.bound.value)
+        self.base, self.scale = None, 1.0
+        self._write_bound()
+
+    def adopt_bound(self, scale: float, bases: Mapping[str, float] | None) -> None:
+        """Takes over who has set the bound that a restored state brings.
+
+        Args:
+          scale: The factor on all bounds.
+          bases: By name of a site what was set; None where that is not known: any bound counts as set then.
+        """
+        self.scale = scale
+        if bases is not None:
+            self.base = bases.get(self.name)
+        else:
+            with tf.init_scope():
+                self.base = self.read_state().bound_set / scale or None
+
+    def _write_bound(self) -> float:
+        if self.base is None and self.bound.relative:
+            bound = 0.0 if self.scale == 1.0 else self.scale * self.own_bound()
+        else:
+            bound = self.scale * (self.base or self.bound.value)
+        if bound:
+            bound = min(max(bound, SMALLEST_BOUND), LARGEST_BOUND)
+        values = self.state.numpy()
+        values[State._fields.index("bound_set")] = bound
+        self.state.assign(values)
+        return bound
 
 
 # Numbers that a collecting step writes for the error-bound law.

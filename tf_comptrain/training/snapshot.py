@@ -53,6 +53,7 @@ class Snapshot(NamedTuple):
       place: How far the training was.
       variables: Values of `state_variables(model)`, in that order.
       bound_scale: Factor on all error bounds; None for a plain model.
+      bases: The bounds that callbacks have set, without the factor, by name of the site; None where that is not known.
       held: What the traced steps hold, by name: the rows of their codec states.
       callbacks: (class, plain attributes, encoded) of each callback.
     """
@@ -60,6 +61,7 @@ class Snapshot(NamedTuple):
     place: Place
     variables: tuple[np.ndarray, ...]
     bound_scale: float | None
+    bases: dict[str, float] | None
     held: tuple[str, ...]
     callbacks: tuple[tuple[str, dict[str, Any]], ...]
 
@@ -92,10 +94,12 @@ def signature(model: keras.Model) -> dict[str, Any]:
 
 def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: Place) -> Snapshot:
     """Copies the state to host memory. Only after a step that succeeded."""
+    handle = instrumentation(model) if is_compressed(model) else None
     return Snapshot(
         place,
         tuple(np.array(v.numpy()) for v in state_variables(model)),
-        instrumentation(model).bound_scale if is_compressed(model) else None,
+        None if handle is None else handle.bound_scale,
+        {} if handle is None else handle.bases(),
         () if (table := _table(model)) is None else tuple(table.names),
         attributes(callbacks),
     )
@@ -183,7 +187,7 @@ def restore(
             copy[rows] = value[: len(rows)]
         variable.assign(copy)
     if snapshot.bound_scale is not None:
-        instrumentation(model).bound_scale = snapshot.bound_scale
+        instrumentation(model).adopt_bounds(snapshot.bound_scale, snapshot.bases)
     kept = list(snapshot.callbacks)
     for callback in callbacks:
         for name, code in _taken(kept, _class_of(callback)).items():
@@ -229,6 +233,8 @@ def read(folder: Path) -> tuple[Snapshot, dict[str, Any]] | None:
 
 def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     """Snapshot and what was said about it, of which every part is as `write` would have written it."""
+    if isinstance(meta, dict):
+        meta.setdefault("bases", None)  # a file that does not say
     _check(meta, _LAYOUT, "the content")
     about, scale, place = meta["about"], meta["bound_scale"], Place(*meta["place"])
     if not place.step <= place.samples <= about["data"]["samples"]:
@@ -238,7 +244,9 @@ def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     if about["model"].get("compressed") is not (scale is not None):
         raise ValueError("the bounds are not those of its model")
     callbacks = tuple((name, found) for name, found in meta["callbacks"])
-    return Snapshot(place, tuple(meta["variables"]), scale, tuple(meta["held"]), callbacks), about
+    return Snapshot(
+        place, tuple(meta["variables"]), scale, meta["bases"], tuple(meta["held"]), callbacks
+    ), about
 
 
 def _described(variable: Any) -> str:
@@ -292,6 +300,12 @@ def _is_scale(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isfinite(value) and value > 0)
 
 
+def _are_bases(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, dict) and all(base is not None and _is_scale(base) for base in value.values())
+    )
+
+
 def _is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -317,6 +331,7 @@ _LAYOUT = {
     "place": (_is_count, _is_count, _is_count, _is_size, _is_flag, _is_flag),
     "variables": [_is_array],
     "bound_scale": _is_scale,
+    "bases": _are_bases,
     "held": [_is_text],
     "callbacks": _ATTRIBUTES,
 }
