@@ -64,7 +64,7 @@ class Protocol(NamedTuple):
     words: str
 
 
-METHODS = ("plain", "adaptive-A", "adaptive-B", "group-4bit", "group-2bit", "lossless")
+METHODS = ("plain", "adaptive-plane", "adaptive-rans", "group-4bit", "group-2bit", "lossless")
 PROTOCOLS = {
     "two-core": Protocol(
         (
@@ -155,8 +155,8 @@ def compress(model: Any, method: str) -> None:
     import tf_comptrain as ct
 
     codecs: dict[str, Callable[[], Any]] = {
-        "adaptive-A": lambda: "plane",
-        "adaptive-B": lambda: "rans",
+        "adaptive-plane": lambda: "plane",
+        "adaptive-rans": lambda: "rans",
         "lossless": lambda: "zvc",
         "group-4bit": lambda: group_quantization.GroupQuantization(4),
         "group-2bit": lambda: group_quantization.GroupQuantization(2),

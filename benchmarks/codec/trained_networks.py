@@ -1,4 +1,4 @@
-"""Ratios of codecs A, B and C (and SZ3, zfp where installed) on the activations of CIFAR-10 networks as they train.
+"""Ratios of plane, rans and zvc (and SZ3, zfp where installed) on the activations of CIFAR-10 networks as they train.
 
 `train` trains a residual network and a VGG, with flips and shifts and a cosine schedule, and after some of the epochs
 writes activations of early, middle and late layers (images held out, batch statistics), in the format of
@@ -21,11 +21,11 @@ from dump_activations import load_images, read_activation, write_activation
 
 BOUND = 0.1  # standard deviations
 COLUMNS = {
-    "A": "plane",
-    "A mid-rise": "plane mid-rise",
-    "B": "rans",
-    "B mid-rise": "rans mid-rise",
-    "C": "zvc",
+    "plane": "plane",
+    "plane mid-rise": "plane mid-rise",
+    "rans": "rans",
+    "rans mid-rise": "rans mid-rise",
+    "zvc": "zvc",
     "SZ3 Lorenzo": "sz3 lorenzo",
     "zfp": "zfp",
 }

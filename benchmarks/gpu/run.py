@@ -5,7 +5,7 @@
 
 | part | asks                                                                                                    |
 |------|---------------------------------------------------------------------------------------------------------|
-| 1    | every kernel against the CPU on 1,000 random shapes; GB/s of codecs A, B and C and of their kernels      |
+| 1    | every kernel against the CPU on 1,000 random shapes; GB/s of plane, rans and zvc and of their kernels    |
 |      | beside a device copy; compute-sanitizer memcheck, racecheck, synccheck                                   |
 | 2    | the ops beside a copy; ResNet-50, batch 64, float32: plain and compressed, XLA and not; the GPU's tests |
 | 3    | ResNet-50 in mixed_bfloat16, batch 64 and 256; float32, batch 256                                       |

@@ -334,7 +334,7 @@ def test_a_stream_that_convolutions_are_rebuilt_from_keeps_its_bound():
     x = layers.BatchNormalization(name="bn")(layers.Conv2D(8, 3, name="first")(x))
     x = layers.Conv2D(8, 3, strides=2, name="second")(layers.ReLU()(x))
     model = compiled(keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x))))
-    ct.compress_model(model, storage="recompute")
+    ct.compress_model(model, storage="rebuild")
     callback = ct.AdaptiveErrorBound(warmup=0, smoothing=0.0, limits=(1e-6, 1e6), tolerance=1e3)
     fit(model, callback, steps=1)
     bounds = {name: update.bound_over_sigma for name, update in by_layer(callback.updates).items()}

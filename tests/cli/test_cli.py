@@ -41,7 +41,7 @@ def test_bench_step_json(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "tf_comptrain.cli", "bench", "step"]
         + ["--model", "MobileNet", "--image", "32", "--batch", "2", "--steps", "1", "--json"]
-        + ["--storage", "recompute", "--codec", "rans"],
+        + ["--storage", "rebuild", "--codec", "rans"],
         capture_output=True,
         text=True,
         timeout=500,

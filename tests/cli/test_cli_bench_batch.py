@@ -65,8 +65,8 @@ def test_compression_as_asked_for(monkeypatch):
         bench_batch, "find_max_batch_size", lambda *a, **k: asked.append(a[0].keywords) or search(*a, **k)
     )
     command = ["tf-comptrain", "bench", "batch", "--model", "MobileNet", "--limit", "2GB"]
-    assert cli.run(cli.parse([*command, "--storage", "recompute", "--codec", "rans"])) == 0
-    assert asked == 2 * [{"codec": "rans", "storage": "recompute"}]
+    assert cli.run(cli.parse([*command, "--storage", "rebuild", "--codec", "rans"])) == 0
+    assert asked == 2 * [{"codec": "rans", "storage": "rebuild"}]
 
 
 def test_failures_have_a_status(monkeypatch, capsys):

@@ -492,7 +492,7 @@ def test_recompute_rebuilds_inputs_from_the_stream_of_the_normalization():
     y = Y[:16]
     plain = [float(v) for v in map(grouped_cnn().train_on_batch, [x] * 3, [y] * 3)]
     model = grouped_cnn()
-    report = ct.compress_model(model, storage="recompute", error_bound=1e-5)
+    report = ct.compress_model(model, storage="rebuild", error_bound=1e-5)
     (first,), (mask,), (second,) = (rows_of(report, name) for name in ("conv0", "relu", "conv1"))
     assert len(report.rows) == 3 and mask.storage == "bitmask"
     assert first.role == "read by Conv2DBackpropFilter, FusedBatchNormGradV3"
@@ -509,8 +509,8 @@ def test_recompute_holds_less():
         tf.constant(Y[:16]),
     )
     held = {}
-    for storage in ("compress", "recompute"):
+    for storage in ("compress", "rebuild"):
         model = grouped_cnn()
         ct.compress_model(model, storage=storage)
         held[storage] = ct.memory.saved_bytes(model, x, y)
-    assert held["recompute"] < 0.75 * held["compress"]
+    assert held["rebuild"] < 0.75 * held["compress"]

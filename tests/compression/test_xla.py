@@ -1,4 +1,4 @@
-"""jit_compile=True: codec F in the place of the executor's streams."""
+"""jit_compile=True: the fixed-rate codec in the place of the executor's streams."""
 
 import gc
 import os

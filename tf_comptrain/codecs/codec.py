@@ -83,7 +83,7 @@ class Codec:
 
         With x_norm = (x_hat - mean) * inv_std and m elements a channel: dbeta = sum dy,
         dgamma = sum dy * x_norm, dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m).
-        On the CPU codec A's streams are decoded piece by piece, and x_hat is never a tensor.
+        On the CPU plane's streams are decoded piece by piece, and x_hat is never a tensor.
 
         Args:
           stream: Of the input; made by `compress`.
@@ -101,7 +101,7 @@ class Codec:
 
 
 class PlaneCodec(Codec):
-    """Codec A: error-bounded codes of 32 x 32 tiles in as many bits as they need, near memory speed.
+    """plane: error-bounded codes of 32 x 32 tiles in as many bits as they need, near memory speed.
 
     See docs/codec-format.md. The predicted bits are measured (docs/benchmarks.md).
 
@@ -119,7 +119,7 @@ class PlaneCodec(Codec):
 
 
 class RansCodec(Codec):
-    """Codec B: the same error bound as codec A, predicted from neighbouring pixels and entropy coded.
+    """rans: the same error bound as plane, predicted from neighbouring pixels and entropy coded.
 
     The highest ratio; two to four times slower than `PlaneCodec`. See docs/codec-format.md.
 
@@ -137,7 +137,7 @@ class RansCodec(Codec):
 
 
 class FixedStream(NamedTuple):
-    """A stream of codec F, with what its readers must be told: it has no header.
+    """A stream of the fixed-rate codec, with what its readers must be told: it has no header.
 
     Attributes:
       codes: uint8, of a static shape.
@@ -151,7 +151,7 @@ class FixedStream(NamedTuple):
 
 
 class FixedRateCodec(Codec):
-    """Codec F: what the compress op does under XLA, which needs static shapes.
+    """fixed: what the compress op does under XLA, which needs static shapes.
 
     Every value takes the same number of bits. Values out of range saturate: the bound does not
     hold for them, and the state counts them. With 8 bits, where there is no larger rate to change
@@ -207,7 +207,7 @@ RATES = (2, 3, 4, 6, 8)
 
 
 class ZvcCodec(Codec):
-    """Codec C: lossless zero-value compression, a bit for each value and the non-zero ones.
+    """zvc: lossless zero-value compression, a bit for each value and the non-zero ones.
 
     It comes from cDMA (Rhu et al., HPCA 2018) and gains what is zero: 32 / (1 + 32 d) at a density d of
     non-zeros in float32, nothing on dense tensors. Bounds have no effect; every bit comes back.
@@ -221,13 +221,13 @@ class ZvcCodec(Codec):
 class AutoCodec(Codec):
     """One of the others for each tensor, by encoding a sample of it (at most a sixteenth) with all.
 
-    Codec C where it is no larger than A: as fast, and lossless. Else codec B where it is a fifth
-    smaller than A, as on most dense tensors. Else, and below 2^16 elements, codec A. Streams say
+    zvc where it is no larger than plane: as fast, and lossless. Else rans where it is a fifth
+    smaller than plane, as on most dense tensors. Else, and below 2^16 elements, plane. Streams say
     what they are; the choice may differ from step to step.
     """
 
     format = "auto"
-    mask_of_restored = True  # where it chose codec B
+    mask_of_restored = True  # where it chose rans
     predicted_bits = {"sparse": 3.0, "dense": 3.3}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -9,10 +10,11 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.rules import Rule, find_rule
-from tf_comptrain.storage import COMPRESS, FUSED, KEEP, RECOMPUTE
+from tf_comptrain.storage import COMPRESS, FUSED, KEEP, REBUILD
 
 StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
-_CHOICES = (COMPRESS, RECOMPUTE, FUSED, KEEP)
+_OLD_REBUILD = "recompute"  # which is what `Recompute` does
+_CHOICES = (COMPRESS, REBUILD, FUSED, KEEP)
 
 
 class Plan(NamedTuple):
@@ -56,7 +58,7 @@ def operations_chosen(model: keras.Model, storage: StorageChoice) -> dict[str, s
     if not isinstance(storage, Mapping):
         return {}
     known = _names(list(_parts(model, "")))
-    return {key: value for key, value in storage.items() if key not in known and isinstance(key, str)}
+    return {key: _named(value) for key, value in storage.items() if key not in known and isinstance(key, str)}
 
 
 def _parts(layer: keras.layers.Layer, prefix: str, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
@@ -98,11 +100,11 @@ def _chooser(storage: StorageChoice, parts: list[tuple[str, Any]]) -> Callable[[
     if storage is None:
         return lambda path, layer: None
     if isinstance(storage, str):
-        _check_choice(storage)
-        return lambda path, layer: storage
+        named = _named(storage)
+        return lambda path, layer: named
     if isinstance(storage, Mapping):
         _check_keys(storage, _names(parts))
-        choices = dict(storage)
+        choices = {key: _named(choice) for key, choice in storage.items()}
         return lambda path, layer: next(
             (choices[key] for key in (path, layer.name, *type(layer).__mro__) if key in choices), None
         )
@@ -116,7 +118,7 @@ def _chooser(storage: StorageChoice, parts: list[tuple[str, Any]]) -> Callable[[
 
 def _check_keys(storage: Mapping[Any, str], known: set) -> None:
     for key, value in storage.items():
-        _check_choice(value)
+        _named(value)
         is_operation = isinstance(key, str) and "/" in key  # of the traced step, which is not there yet
         if key not in known and not isinstance(key, type) and not is_operation:
             raise ValueError(
@@ -126,11 +128,17 @@ def _check_keys(storage: Mapping[Any, str], known: set) -> None:
 
 
 def _checked(choice: str | None) -> str | None:
-    if choice is not None:
-        _check_choice(choice)
-    return choice
+    return None if choice is None else _named(choice)
 
 
-def _check_choice(choice: Any) -> None:
+def _named(choice: Any) -> str:
+    """A choice by its name of today."""
+    if isinstance(choice, str) and choice == _OLD_REBUILD:
+        message = (
+            f"storage={_OLD_REBUILD!r} is now storage={REBUILD!r}; the old name goes with the next release."
+        )
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return REBUILD
     if choice not in _CHOICES:
         raise ValueError(f"`storage` must be one of {', '.join(map(repr, _CHOICES))}. Received: {choice!r}.")
+    return choice

@@ -66,7 +66,7 @@ def compress_model(
         for all layers. A mapping from layer name, path or class to a string, or a function from layer (or operation
         of a functional graph) to string or None: for those, and for what is inside them; a mapping may also name
         operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
-        "compress" (the default); "recompute" (what a batch normalization makes may be rebuilt from the stream of its
+        "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
         input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
         (as plain Keras has it, bit-equal); "fused" (kept, but computed by the operations that this package prefers,
         such as TensorFlow's fused batch normalization).

@@ -79,7 +79,7 @@ def choose(
       kept: Tensors that are held as they are in any case.
       held_bytes: What a tensor takes where it is held.
       made_late: Whether an operation is one of the backward pass. What a second run of a forward part makes there
-        (recompute) crosses nothing.
+        (rebuild) crosses nothing.
       renormalizes: Whether what a normalization makes may be rebuilt from its input and its statistics.
       whole: Tensors that are held themselves, and not rebuilt: what reads them reads a stream.
 

@@ -21,7 +21,7 @@ from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import (
     DEFAULT_BOUNDS,
     KEEP,
-    RECOMPUTE,
+    REBUILD,
     STATISTICS,
     Held,
     LawSite,
@@ -181,7 +181,7 @@ def made_by(tensor: tf.Tensor, storage: str) -> Iterator[tf.Operation]:
     """The operation that makes a tensor a layer reads; to have it rebuilt also those up to a batch normalization."""
     op = base_of(tensor).op
     yield op
-    while storage == RECOMPUTE and op.type in _ELEMENTWISE:
+    while storage == REBUILD and op.type in _ELEMENTWISE:
         op = base_of(op.inputs[0]).op
         yield op
 
@@ -246,7 +246,7 @@ class _Step:
         return self._held.chosen(tensor.op) == KEEP
 
     def renormalizes(self, op: tf.Operation) -> bool:
-        return self._held.chosen(op) == RECOMPUTE
+        return self._held.chosen(op) == REBUILD
 
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
         through, stream = (

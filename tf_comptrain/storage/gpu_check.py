@@ -46,7 +46,7 @@ def problem() -> str | None:
 def _first_difference(device: str) -> str | None:
     """What a device answers unlike the CPU; None where nothing."""
     rng = np.random.default_rng(0)
-    # An image, large enough for codec B to count frequencies.
+    # An image, large enough for rans to count frequencies.
     values = rng.normal(size=(4, 16, 17, 64)).astype("float32")
     for dtype in (tf.float32, tf.bfloat16, tf.float16):
         x = tf.nn.relu(tf.cast(tf.constant(values), dtype))

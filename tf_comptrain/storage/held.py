@@ -18,7 +18,7 @@ from tf_comptrain.storage.site import Site
 KEEP = "keep"  # as it is, by plain Keras
 COMPRESS = "compress"  # error-bounded stream
 BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
-RECOMPUTE = "recompute"  # what a batch normalization makes may be rebuilt from the stream of its input
+REBUILD = "rebuild"  # what a batch normalization makes may be rebuilt from the stream of its input
 FUSED = "fused"  # as it is, by operations that this package prefers
 
 # A stream's header and directory outweigh what a smaller tensor could save.
