@@ -41,7 +41,7 @@ def with_callbacks(x: np.ndarray, y: np.ndarray, epochs: int) -> None:
     )
     samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=1)
     bounds = ct.AdaptiveErrorBound(interval=10, warmup=5, target="momentum")
-    batch = ct.AdaptiveBatchSize(memory_limit=400_000_000, max_batch=256)
+    batch = ct.AdaptiveBatchSize(limit_bytes=400_000_000, max_batch=256)
     data = ct.elastic_batch(samples, batch_size=32)
     model.fit(data, epochs=epochs, callbacks=[bounds, batch], shuffle=False, verbose=2)
     for update in list({update.layer: update for update in bounds.updates}.values()):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import arguments
@@ -59,9 +60,9 @@ def test_limits_are_taken_as_text():
         tf.reduce_sum(held)
     with ct.memory.limit("900GB"):
         tf.constant(1.0)
-    assert ct.AdaptiveBatchSize("1.5GB").memory_limit == 1_500_000_000
-    with pytest.raises(ValueError, match="`memory_limit` must be bytes"):
-        ct.find_max_batch_size("models:build", memory_limit="all")
+    assert ct.AdaptiveBatchSize("1.5GB").limit_bytes == 1_500_000_000
+    with pytest.raises(ValueError, match="`limit_bytes` must be bytes"):
+        ct.find_max_batch_size("models:build", limit_bytes="all")
 
 
 def test_error_bounds_are_numbers_of_any_kind():
@@ -71,8 +72,28 @@ def test_error_bounds_are_numbers_of_any_kind():
     for relative in ("yes", 1, None):
         with pytest.raises(TypeError, match="`error_bound.relative` must be True or False. Received"):
             ct.ErrorBound.parse(ct.ErrorBound(0.1, relative=relative))
-    with pytest.raises(ValueError, match="`error_bound.scale` must be"):
-        ct.ErrorBound.parse(ct.ErrorBound(0.1, scale=["sigma"]))
+    with pytest.raises(ValueError, match="`error_bound.relative_to` must be"):
+        ct.ErrorBound.parse(ct.ErrorBound(0.1, relative_to=["sigma"]))
     for value in (float("nan"), float("inf"), 0, -1, 1e37):
         with pytest.raises(ValueError, match="must be a number between"):
             ct.ErrorBound.parse(value)
+
+
+def test_old_names_keep_working():
+    with pytest.warns(DeprecationWarning, match="`memory_limit` is now `limit_bytes`"):
+        tuner = ct.AdaptiveBatchSize(memory_limit="2GB")
+    with pytest.warns(DeprecationWarning):
+        assert tuner.memory_limit == tuner.limit_bytes == 2_000_000_000
+    with pytest.warns(DeprecationWarning, match="`scale` is now `relative_to`"):
+        bound = ct.ErrorBound(0.1, scale="range")
+    assert bound == ct.ErrorBound(0.1, True, "range") and bound._replace(value=0.2).relative_to == "range"
+    with pytest.warns(DeprecationWarning):
+        assert bound.scale == "range"
+    with pytest.raises(TypeError, match="given twice"):
+        ct.AdaptiveBatchSize("2GB", memory_limit="2GB")
+
+
+def test_an_old_storage_keeps_working():
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
+    with pytest.warns(DeprecationWarning, match="storage='rebuild'"):
+        ct.compress_model(model, storage="recompute")

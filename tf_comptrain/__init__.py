@@ -8,7 +8,7 @@
 docs/design.md says how it works, docs/limitations.md what it does not do.
 """
 
-from tf_comptrain import memory, rules
+from tf_comptrain import codecs, memory, rules
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
@@ -35,6 +35,7 @@ __all__ = [
     "Report",
     "__version__",
     "check_error_law",
+    "codecs",
     "compress_model",
     "elastic_batch",
     "find_max_batch_size",

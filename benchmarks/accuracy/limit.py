@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, method: str, seed: int, limit: int) -> dict[st
     tuner, steering = None, []
     if method == "adaptive":
         ct.compress_model(model, codec=args.codec)
-        tuner = ct.AdaptiveBatchSize(memory_limit=limit, verbose=0)
+        tuner = ct.AdaptiveBatchSize(limit_bytes=limit, verbose=0)
         steering = [ct.AdaptiveErrorBound(), tuner]
     # By number, so that the images stay out of the allocator, as they would with a GPU.
     x, y = data.scaled(images.x), images.y

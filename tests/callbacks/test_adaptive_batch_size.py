@@ -56,7 +56,7 @@ def fit(model, dataset, tuner, losses, more=()):
 
 def test_grows_while_the_loss_improves():
     dataset, model = data(), compressed()
-    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, max_batch=40, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, max_batch=40, verbose=0)
     history = fit(model, dataset, tuner, [4.0, 3.0, 2.0, 1.0])
     assert history.history["batch_size"] == [8, 16, 32, 40]
     assert [d.action for d in tuner.decisions] == ["grow"] * 3
@@ -70,7 +70,7 @@ def test_grows_while_the_loss_improves():
 def test_learning_rate_rules(scaling, factor):
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.001))
     model = compressed(optimizer)
-    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, lr_scaling=scaling, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, lr_scaling=scaling, verbose=0)
     fit(model, data(), tuner, [4.0, 3.0])
     assert float(model.optimizer.learning_rate) == pytest.approx(0.001 * factor)
 
@@ -97,7 +97,7 @@ class Peak:
 def test_the_limit_holds_the_batch():
     """A limit with room for 1.3 times the first size's need leaves none to double."""
     dataset, model = data(32), compressed()
-    tuner = ct.AdaptiveBatchSize(memory_limit=1_300_000_000, margin=0.0, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=1_300_000_000, margin=0.0, verbose=0)
     tuner._peak = Peak(dataset, {size: size * 1_000_000_000 // 32 for size in range(1, SAMPLES + 1)})
     history = fit(model, dataset, tuner, [4.0, 3.0, 2.0])
     assert history.history["batch_size"] == [32, 40, 40]
@@ -121,7 +121,7 @@ class Seen(keras.callbacks.Callback):
 
 def test_over_the_limit_the_batch_goes_back_after_one_step(capsys):
     dataset, model = data(), compressed()
-    seen, tuner = Seen(dataset), ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    seen, tuner = Seen(dataset), ct.AdaptiveBatchSize(limit_bytes=HUGE, verbose=0)
     tuner._peak = Peak(dataset, {8: HUGE // 4, 16: HUGE + 1})
     model.fit(dataset, epochs=3, verbose=1, callbacks=[Loss(4.0, 3.0, 2.0), seen, tuner])
     assert seen.epochs == [[8] * 12, [16] + [8] * 10, [8] * 12]
@@ -136,7 +136,7 @@ def test_over_the_limit_the_batch_goes_back_after_one_step(capsys):
 
 def test_over_the_limit_in_the_last_step_of_an_epoch():
     dataset, model = data(48), compressed()
-    seen, tuner = Seen(dataset), ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    seen, tuner = Seen(dataset), ct.AdaptiveBatchSize(limit_bytes=HUGE, verbose=0)
     tuner._peak = Peak(dataset, {48: HUGE // 4, 96: 3 * HUGE})
     model.fit(dataset, epochs=3, verbose=0, callbacks=[Loss(4.0, 3.0, 2.0), seen, tuner])
     assert seen.epochs == [[48] * 2, [96], [48] * 2]
@@ -145,13 +145,13 @@ def test_over_the_limit_in_the_last_step_of_an_epoch():
 
 def test_holds_a_quarter_of_the_epochs_unless_told():
     for hold, sizes in ((None, [8, 8, 16, 16, 32, 32, 64, 64]), (3, [8, 8, 8, 16, 16, 16, 32, 32])):
-        tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, hold=hold, verbose=0)
+        tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, hold=hold, verbose=0)
         history = fit(compressed(), data(), tuner, [9.0 - epoch for epoch in range(8)])
         assert history.history["batch_size"] == sizes
 
 
 def test_one_clear_line_for_each_decision(capsys):
-    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE)
     fit(compressed(), data(), tuner, [4.0, 3.0])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("AdaptiveBatchSize")]
     assert len(lines) == 1
@@ -162,7 +162,7 @@ def test_one_clear_line_for_each_decision(capsys):
 
 def test_tightening_halves_every_bound_and_follows_sigma():
     dataset, model = data(), compressed()
-    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, verbose=0)
     fit(model, dataset, tuner, [1.0, 2.0, 1.99, 1.98])
     assert [d.action for d in tuner.decisions] == ["grow", "tighten", "keep"]
     handle = instrumentation(model)
@@ -178,7 +178,7 @@ def test_adaptive_bounds_stay_scaled():
     for losses in ([1.0, 1.0, 1.0], [1.0, 2.0, 1.0]):
         model = compressed()
         bounds = ct.AdaptiveErrorBound(interval=100, warmup=18, limits=(1e-6, 1e6))
-        tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, lr_scaling=None, patience=9, verbose=0)
+        tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, lr_scaling=None, patience=9, verbose=0)
         fit(model, data(), tuner, losses, more=[bounds])  # 12 + 6 + 6 steps
         updates.append([u.bound for u in bounds.updates])
         assert instrumentation(model).bound_scale == tuner.decisions[-1].bound_scale
@@ -189,7 +189,7 @@ def test_adaptive_bounds_stay_scaled():
 
 def test_training_begins_anew_each_time():
     dataset, model = data(), compressed()
-    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, verbose=0)
     fit(model, dataset, tuner, [1.0, 2.0, 3.0])
     assert instrumentation(model).bound_scale < 1
     fit(model, dataset, tuner, [1.0])
@@ -208,7 +208,7 @@ def test_a_schedule_counts_samples_and_is_scaled(scaling, factor):
         on_train_batch_end=lambda batch, logs: rates.append(float(model.optimizer.learning_rate.numpy()))
     )
     model = compressed(keras.optimizers.SGD(RATE))
-    tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, lr_scaling=scaling, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, lr_scaling=scaling, verbose=0)
     fit(model, data(), tuner, [4.0, 3.0], more=[note])  # 12 steps of 8 samples, then 6 of 16
     expected = [0.01 * (1 - k / 24) for k in range(1, 13)]
     expected += [factor * 0.01 * (1 - k / 24) for k in range(14, 25, 2)]
@@ -226,7 +226,7 @@ def test_a_scaled_schedule_is_what_the_step_uses():
     for one in (model, sgd):
         one.fit(data(48), epochs=1, verbose=0)
     for one in (model, sgd):
-        tuner = ct.AdaptiveBatchSize(memory_limit=HUGE, verbose=0)
+        tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, verbose=0)
         fit(one, data(48), tuner, [4.0, 3.0])
     for ours, theirs in zip(model.get_weights(), sgd.get_weights()):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -248,7 +248,7 @@ def resized(dataset, size):
             {},
             "elastic_batch",
         ),
-        (compressed, data, {"memory_limit": 1000}, "`memory_limit` must be above the .* Received: 1000"),
+        (compressed, data, {"limit_bytes": 1000}, "`limit_bytes` must be above the .* Received: 1000"),
         (compressed, data, {"max_batch": 4}, "`max_batch` must be at least .* 8. Received: 4"),
         (compressed, data, {"min_batch": 9}, "`min_batch` must be at most .* 8. Received: 9"),
     ],
@@ -258,7 +258,7 @@ def test_errors_before_the_first_step(model, dataset, options, message):
     model = model()
     before = [w.copy() for w in model.get_weights()]
     with pytest.raises(ValueError, match=message):
-        model.fit(dataset(), verbose=0, callbacks=[ct.AdaptiveBatchSize(**{"memory_limit": HUGE, **options})])
+        model.fit(dataset(), verbose=0, callbacks=[ct.AdaptiveBatchSize(**{"limit_bytes": HUGE, **options})])
     assert all((now == then).all() for now, then in zip(model.get_weights(), before))
     del held
 
@@ -266,15 +266,15 @@ def test_errors_before_the_first_step(model, dataset, options, message):
 def test_an_epoch_is_one_pass():
     with pytest.raises(ValueError, match="`steps_per_epoch` must be left out"):
         compressed().fit(
-            data(), steps_per_epoch=3, verbose=0, callbacks=[ct.AdaptiveBatchSize(memory_limit=HUGE)]
+            data(), steps_per_epoch=3, verbose=0, callbacks=[ct.AdaptiveBatchSize(limit_bytes=HUGE)]
         )
 
 
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"memory_limit": 0}, "memory_limit"),
-        ({"memory_limit": "much"}, "memory_limit"),
+        ({"limit_bytes": 0}, "limit_bytes"),
+        ({"limit_bytes": "much"}, "limit_bytes"),
         ({"max_batch": 0}, "max_batch"),
         ({"min_batch": 1.5}, "min_batch"),
         ({"max_batch": 4, "min_batch": 8}, "max_batch"),
@@ -289,4 +289,4 @@ def test_an_epoch_is_one_pass():
 )
 def test_bad_arguments(options, message):
     with pytest.raises(ValueError, match=f"`{message}`.*Received"):
-        ct.AdaptiveBatchSize(**{"memory_limit": HUGE, **options})
+        ct.AdaptiveBatchSize(**{"limit_bytes": HUGE, **options})

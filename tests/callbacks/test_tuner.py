@@ -6,7 +6,7 @@ import pytest
 
 from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, fitting_batch, retreat
 
-POLICY = Policy(memory_limit=1000, max_batch=512, min_batch=8, margin=0.0)
+POLICY = Policy(limit_bytes=1000, max_batch=512, min_batch=8, margin=0.0)
 RESTING = 200
 
 

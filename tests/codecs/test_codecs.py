@@ -118,7 +118,7 @@ def test_bound_relative_to_the_range(name):
     state = codecs.State(*state.numpy().tolist())
     assert state.range == finite.max() - finite.min()
     assert state.bound_used == np.float32(np.float32(0.01) * np.float64(state.range))
-    site = Site("x", codecs.get(name), ct.ErrorBound(0.01, scale="range"), "linear")
+    site = Site("x", codecs.get(name), ct.ErrorBound(0.01, relative_to="range"), "linear")
     hold(tf.constant(x), site, xla=False)
     assert site.own_bound() == pytest.approx(state.bound_used)
 
@@ -131,8 +131,8 @@ def test_range_of_nothing():
 
 
 def test_bad_scale():
-    with pytest.raises(ValueError, match="`error_bound.scale` must be 'sigma' or 'range'.*'mean'"):
-        codecs.ErrorBound.parse(ct.ErrorBound(0.1, scale="mean"), "error_bound")
+    with pytest.raises(ValueError, match="`error_bound.relative_to` must be 'sigma' or 'range'.*'mean'"):
+        codecs.ErrorBound.parse(ct.ErrorBound(0.1, relative_to="mean"), "error_bound")
 
 
 @pytest.mark.parametrize("codec", ["zip", ["plane"], None, 3])
@@ -170,7 +170,7 @@ def test_the_smallest_bound_holds_with_dither(name):
 
 
 def test_wrappers_keep_codec_and_bound():
-    bound = ct.ErrorBound(0.01, scale="range")
+    bound = ct.ErrorBound(0.01, relative_to="range")
     for wrapper in (ct.Compress, ct.Recompute):
         layer = wrapper(tf.keras.layers.Dense(4), codec="rans+dither", error_bound=bound)
         config = wrapper.from_config(layer.get_config()).get_config()

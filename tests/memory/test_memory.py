@@ -362,7 +362,7 @@ def test_a_model_that_is_built_by_its_first_step(first):
     if first == "measure_step":
         assert ct.memory.measure_step(model, x, y, steps=1).saved_bytes > 0
     else:
-        callbacks = [ct.AdaptiveBatchSize(memory_limit=10**9, max_batch=8)]
+        callbacks = [ct.AdaptiveBatchSize(limit_bytes=10**9, max_batch=8)]
     history = model.fit(ct.elastic_batch((x, y), 4), epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
     assert np.all(np.isfinite(history.history["loss"]))
 

@@ -201,7 +201,7 @@ def test_bounds_and_callbacks_are_part_of_the_state():
 
 
 def test_adaptive_batch_size_steers_and_learns_of_failures():
-    tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, min_batch=2, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=10**10, max_batch=32, min_batch=2, verbose=0)
     model = network(first=("backward", 3), compress=True)
     fit(model, epochs=3, callbacks=[tuner])
     first = tuner.decisions[0]
@@ -209,7 +209,7 @@ def test_adaptive_batch_size_steers_and_learns_of_failures():
     assert first.reason.startswith("out of memory") and first.learning_rate == pytest.approx(0.0005)
     assert all(decision.batch < BATCH for decision in tuner.decisions)
     model = network(compress=True)
-    tuner = ct.AdaptiveBatchSize(memory_limit=10**10, max_batch=32, verbose=0)
+    tuner = ct.AdaptiveBatchSize(limit_bytes=10**10, max_batch=32, verbose=0)
     history = fit(model, epochs=3, callbacks=[tuner])
     assert history.history["batch_size"][-1] > BATCH
 
@@ -330,11 +330,11 @@ def test_a_restart_goes_on_with_the_batch_that_memory_or_a_callback_set(tmp_path
         ("out of memory", 4),
         ("resumed", 4),
     ]
-    limits = {"memory_limit": 4_000_000_000, "verbose": 0}
+    limits = {"limit_bytes": 4_000_000_000, "verbose": 0}
     with pytest.raises(KeyboardInterrupt):
         first = [ct.AdaptiveBatchSize(**limits), Stops(3)]
         fit(network(compress=True), callbacks=first, checkpoint_dir=tmp_path / "callback")
-    tuner = ct.AdaptiveBatchSize(**{**limits, "memory_limit": 3_000_000_000})
+    tuner = ct.AdaptiveBatchSize(**{**limits, "limit_bytes": 3_000_000_000})
     fit(
         network(compress=True),
         callbacks=[tuner],
@@ -343,7 +343,7 @@ def test_a_restart_goes_on_with_the_batch_that_memory_or_a_callback_set(tmp_path
         epochs=1,
     )
     assert tuner.model.history.history["batch_size"] == [BATCH]
-    assert tuner._policy.memory_limit == 3_000_000_000
+    assert tuner._policy.limit_bytes == 3_000_000_000
 
 
 def test_a_larger_max_batch_counts_at_a_restart(tmp_path):

@@ -22,7 +22,7 @@ class Policy(NamedTuple):
     Batches are multiples of `multiple`, above that size.
     """
 
-    memory_limit: int
+    limit_bytes: int
     max_batch: int
     min_batch: int
     multiple: int = 8
@@ -97,9 +97,9 @@ def decide(
         stalled=0 if improved else state.stalled + 1,
         epochs=state.epochs + 1,
     )
-    peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.memory_limit)}"
+    peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.limit_bytes)}"
 
-    if peak_bytes > policy.memory_limit:
+    if peak_bytes > policy.limit_bytes:
         return retreat(state, policy, peak_bytes, resting_bytes)
     # The same step needs a sixth less in one epoch than in another, as the heap's holes happen to lie.
     highest = max(peak_bytes, state.peak_bytes - (state.peak_bytes - peak_bytes) // _FORGOTTEN)
@@ -119,7 +119,7 @@ def retreat(
     state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int
 ) -> tuple[TunerState, str, str]:
     """What follows from a peak over the limit, at whichever step; arguments and result as for `decide`."""
-    peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.memory_limit)}"
+    peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.limit_bytes)}"
     proven = state.proven if state.proven < state.batch else 0
     fits = max(_fits(state, policy, peak_bytes, resting_bytes), proven)
     lower = _rounded(min(fits, state.batch - 1), policy)
@@ -130,7 +130,7 @@ def retreat(
 
 
 def _fits(state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int) -> int:
-    room = policy.memory_limit * (1.0 - policy.margin) - resting_bytes
+    room = policy.limit_bytes * (1.0 - policy.margin) - resting_bytes
     return fitting_batch(state.batch, peak_bytes - resting_bytes, room)
 
 

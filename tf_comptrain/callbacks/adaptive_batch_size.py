@@ -65,7 +65,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     and goes on after running out of memory. Works with or without `AdaptiveErrorBound`.
 
     Args:
-      memory_limit: Bytes of the device allocator in all, weights included; or as text, "2GB".
+      limit_bytes: Bytes of the device allocator in all, weights included; or as text, "2GB".
       max_batch: Largest batch. Default: limited by memory and the dataset only.
       min_batch: Smallest batch. Default: an eighth of the size that training begins with.
       lr_scaling: "linear", "sqrt" or None.
@@ -77,6 +77,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       min_delta: Relative change of the loss that counts.
       min_bound_scale: Smallest factor on the error bounds.
       verbose: 1: prints a line for each decision. 0: they go to absl's log.
+      memory_limit: The old name of `limit_bytes`.
 
     Attributes:
       decisions: Every `Decision` of the last training.
@@ -88,7 +89,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     Example:
       >>> data = ct.elastic_batch(samples, batch_size=64)
-      >>> tuner = ct.AdaptiveBatchSize(memory_limit="2GB", max_batch=1024)
+      >>> tuner = ct.AdaptiveBatchSize(limit_bytes="2GB", max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
     Known weakness: a step's peak is known after the step, so that one step passes the limit before the batch goes
@@ -98,7 +99,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     def __init__(
         self,
-        memory_limit: float | str,
+        limit_bytes: float | str | None = None,
         max_batch: int | None = None,
         min_batch: int | None = None,
         lr_scaling: str | None = "linear",
@@ -109,8 +110,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         min_bound_scale: float = 0.25,
         verbose: int = 1,
         hold: int | None = None,
+        memory_limit: float | str | None = None,
     ):
         super().__init__()
+        limit_bytes = arguments.renamed("limit_bytes", limit_bytes, "memory_limit", memory_limit)
         max_batch = None if max_batch is None else arguments.whole("max_batch", max_batch)
         min_batch = None if min_batch is None else arguments.whole("min_batch", min_batch)
         if max_batch is not None and min_batch is not None and max_batch < min_batch:
@@ -120,7 +123,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             )
         if lr_scaling not in _LR_POWER:
             raise ValueError(f"`lr_scaling` must be 'linear', 'sqrt' or None. Received: {lr_scaling!r}.")
-        self.memory_limit = arguments.size_in_bytes("memory_limit", memory_limit)
+        self.limit_bytes = arguments.size_in_bytes("limit_bytes", limit_bytes)
         self.max_batch = max_batch
         self.min_batch = min_batch
         self.hold = None if hold is None else arguments.whole("hold", hold)
@@ -128,7 +131,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self.verbose = verbose
         self.decisions: list[Decision] = []
         self._policy = Policy(
-            memory_limit=self.memory_limit,
+            limit_bytes=self.limit_bytes,
             max_batch=max_batch or 0,
             min_batch=min_batch or 0,
             growth=arguments.real("growth", growth, above=1),
@@ -138,6 +141,11 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             min_bound_scale=arguments.real("min_bound_scale", min_bound_scale, above=0, most=1),
         )
         self._peak = TrainingPeak()
+
+    @property
+    def memory_limit(self) -> int:
+        """The old name of `limit_bytes`."""
+        return arguments.renamed("limit_bytes", None, "memory_limit", self.limit_bytes)
 
     def on_train_begin(self, logs=None):
         self._handle: Instrumentation = instrumentation(self.model)
@@ -175,7 +183,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         peak_bytes = self._peak.read()
-        if peak_bytes > self.memory_limit:
+        if peak_bytes > self.limit_bytes:
             after, action, reason = retreat(self._state, self._policy, peak_bytes, self._resting_bytes)
             if after.batch < self._state.batch:
                 self._peak.stop()  # until the next step begins: this one's batch is let go of before
@@ -259,10 +267,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
                 "allocated bytes on the CPU (get_memory_info answers 0). Choose the batch size by hand."
             )
         resting = bytes_in_use()
-        if self.memory_limit <= resting:
+        if self.limit_bytes <= resting:
             raise ValueError(
-                f"`memory_limit` must be above the {resting} bytes that are in use before the first step "
-                f"(weights, optimizer, data). Received: {self.memory_limit}."
+                f"`limit_bytes` must be above the {resting} bytes that are in use before the first step "
+                f"(weights, optimizer, data). Received: {self.limit_bytes}."
             )
         return resting
 

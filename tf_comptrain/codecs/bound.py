@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -44,23 +45,41 @@ class State(NamedTuple):
     running_range: float = 0.0
 
 
-class ErrorBound(NamedTuple):
+class _ErrorBound(NamedTuple):
+    value: float
+    relative: bool = True
+    relative_to: str = SIGMA
+
+
+class ErrorBound(_ErrorBound):
     """How far a restored value may be from the stored one: |x - x_hat| <= bound.
 
     Attributes:
-      value: The bound itself, in units of x; or, if relative, its ratio to `scale`.
+      value: The bound itself, in units of x; or, if relative, its ratio to `relative_to`.
         From 1e-30 to 1.3e36: beyond, restored values would not be normal float32 numbers. A relative bound
         that comes out smaller or larger, of a constant tensor or a diverging one, is that limit.
       relative: See `value`.
-      scale: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
+      relative_to: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
         sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
         tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
         finite value of this very tensor, at the price of reading it once more.
     """
 
-    value: float
-    relative: bool = True
-    scale: str = SIGMA
+    __slots__ = ()
+
+    def __new__(
+        cls, value: float, relative: bool = True, relative_to: str | None = None, *, scale: str | None = None
+    ) -> ErrorBound:
+        """`scale` is the old name of `relative_to`."""
+        found = arguments.renamed("relative_to", relative_to, "scale", scale)
+        return super().__new__(cls, value, relative, SIGMA if found is None else found)
+
+    @property
+    def scale(self) -> str:
+        """The old name of `relative_to`."""
+        message = "`ErrorBound.scale` is now `relative_to`; the old name goes with the next release."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.relative_to
 
     @staticmethod
     def parse(bound: float | ErrorBound, argument: str = "error_bound") -> ErrorBound:
@@ -92,9 +111,11 @@ class ErrorBound(NamedTuple):
                 f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
                 f"Received: {bound.value!r}. For lossless storage use storage='keep'."
             )
-        if not isinstance(bound.scale, str) or bound.scale not in (SIGMA, RANGE):
-            raise ValueError(f"`{argument}.scale` must be 'sigma' or 'range'. Received: {bound.scale!r}.")
+        if not isinstance(bound.relative_to, str) or bound.relative_to not in (SIGMA, RANGE):
+            raise ValueError(
+                f"`{argument}.relative_to` must be 'sigma' or 'range'. Received: {bound.relative_to!r}."
+            )
         return bound
 
     def __str__(self) -> str:
-        return f"{self.value:g} {self.scale}" if self.relative else f"{self.value:g}"
+        return f"{self.value:g} {self.relative_to}" if self.relative else f"{self.value:g}"

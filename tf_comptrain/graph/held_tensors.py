@@ -261,7 +261,7 @@ class _Step:
         coder = site.coder(mask, self._xla)
         row = site.state.index
         through, stream, state = coder.compress(
-            tensor, self._states.read(row), site.relative_bound, mask, site.bound.scale
+            tensor, self._states.read(row), site.relative_bound, mask, site.bound.relative_to
         )
         self._states.set(row, state)
         return through, Held(site, coder, stream, tensor, mask)

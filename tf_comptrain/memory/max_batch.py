@@ -69,7 +69,7 @@ class MaxBatch(NamedTuple):
 
 def find_max_batch_size(
     build: Build,
-    memory_limit: float | str | None = None,
+    limit_bytes: float | str | None = None,
     start: int = 1,
     max_batch: int = 65536,
     compress: Compression = True,
@@ -77,6 +77,7 @@ def find_max_batch_size(
     tolerance: float = 0.02,
     timeout_s: float | None = None,
     progress: Callable[[str], Any] | None = print,
+    memory_limit: float | str | None = None,
 ) -> MaxBatch:
     """Finds the largest batch whose training step fits into a memory limit or the device's memory.
 
@@ -95,7 +96,7 @@ def find_max_batch_size(
         import (of a module, not a lambda, nor of a notebook), a `functools.partial` of one, or
         "module:function". In a script, call this below `if __name__ == "__main__":`, for the child
         imports the script too.
-      memory_limit: Bytes of the device allocator in all (see `memory.limit`), also as text, "2GB". None: the
+      limit_bytes: Bytes of the device allocator in all (see `memory.limit`), also as text, "2GB". None: the
         device's memory; on a CPU, 90% of what the system has free now.
       start: The smallest batch of interest.
       max_batch: The largest of interest.
@@ -107,6 +108,7 @@ def find_max_batch_size(
         largest known to fit. 0: exact.
       timeout_s: For one trial.
       progress: Receives a line for each trial; None: silent.
+      memory_limit: The old name of `limit_bytes`.
 
     Returns:
       A `MaxBatch`.
@@ -116,22 +118,23 @@ def find_max_batch_size(
       TrialError: A trial failed for another reason than memory.
 
     Example:
-      >>> ct.find_max_batch_size("my_project.models:resnet", memory_limit="2GB").batch
+      >>> ct.find_max_batch_size("my_project.models:resnet", limit_bytes="2GB").batch
     """
     _check_functions(build=build, compress=compress, make_batch=make_batch)
     start = arguments.whole("start", start)
     max_batch = arguments.whole("max_batch", max_batch, least=start, remedy="Or lower `start`.")
     tolerance = arguments.real("tolerance", tolerance, least=0, below=1)
-    given = None if memory_limit is None else arguments.size_in_bytes("memory_limit", memory_limit)
-    limit_bytes = device_memory() if given is None else given
+    limit_bytes = arguments.renamed("limit_bytes", limit_bytes, "memory_limit", memory_limit)
+    given = None if limit_bytes is None else arguments.size_in_bytes("limit_bytes", limit_bytes)
+    limit = device_memory() if given is None else given
     # A GPU without a limit ends by itself.
-    enforced = given if tf.config.list_physical_devices("GPU") else limit_bytes
+    enforced = given if tf.config.list_physical_devices("GPU") else limit
 
     def attempt(batch: int) -> Trial:
         job = Job(build, batch, compress, enforced, make_batch)
         return run_trial(job, timeout_s)
 
-    return _Search(attempt, limit_bytes, start, max_batch, tolerance, progress).run()
+    return _Search(attempt, limit, start, max_batch, tolerance, progress).run()
 
 
 class _Search:

@@ -60,7 +60,7 @@ class Job(NamedTuple):
     build: Build
     batch: int
     compress: Compression
-    memory_limit: int | None
+    limit_bytes: int | None
     make_batch: str | Callable[[keras.Model, int], tuple] | None
 
 
@@ -125,8 +125,8 @@ def _child(job: Job, sender: Any, messages: str) -> None:
 
 
 def _try(job: Job) -> tuple[str, int, str]:
-    if job.memory_limit is not None:
-        _limit_gpu(job.memory_limit)
+    if job.limit_bytes is not None:
+        _limit_gpu(job.limit_bytes)
     model = resolve(job.build)()
     if not (isinstance(model, keras.Model) and _keras.is_compiled(model)):
         raise ValueError(f"`build` must return a compiled keras.Model. Received: {model!r}.")
@@ -141,18 +141,18 @@ def _try(job: Job) -> tuple[str, int, str]:
     gc.collect()
     tf.config.experimental.reset_memory_stats(device())
     in_use = tf.config.experimental.get_memory_info(device())["current"]
-    if job.memory_limit is not None and job.memory_limit <= in_use:
+    if job.limit_bytes is not None and job.limit_bytes <= in_use:
         return OUT_OF_MEMORY, 0, f"weights and batch alone take {in_use} bytes"
     try:
-        if on_cpu and job.memory_limit is not None:
-            with limit(job.memory_limit):
+        if on_cpu and job.limit_bytes is not None:
+            with limit(job.limit_bytes):
                 _steps(model, x, y)
         else:
             _steps(model, x, y)
     except tf.errors.ResourceExhaustedError as error:
         return OUT_OF_MEMORY, 0, _reason(error)
     total = tf.config.experimental.get_memory_info(device())["peak"]
-    if job.memory_limit is not None and total > job.memory_limit:
+    if job.limit_bytes is not None and total > job.limit_bytes:
         # Between the last check of the limit and the end of the step.
         return OUT_OF_MEMORY, total, f"the step's peak was {total} bytes"
     return OK, total, ""
@@ -170,11 +170,11 @@ def _steps(model: keras.Model, x: Any, y: Any) -> None:
         step()
 
 
-def _limit_gpu(memory_limit: int) -> None:
+def _limit_gpu(limit_bytes: int) -> None:
     """A GPU's allocator can be given less than the device has."""
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.set_logical_device_configuration(
-            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=memory_limit // 2**20)]
+            gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_bytes // 2**20)]
         )
 
 

@@ -104,17 +104,17 @@ class Site:
         if not self.bound.relative:
             return self.bound.value
         state = self.read_state()
-        return self.bound.value * (state.range if self.bound.scale == RANGE else state.running_sigma)
+        return self.bound.value * (state.range if self.bound.relative_to == RANGE else state.running_sigma)
 
     def rate(self, mid_rise: bool) -> int:
         """Bits that a value would take under XLA, by the bound and, after a step, the running range."""
         with tf.init_scope():
             state = self.read_state()
-        scale = state.range if self.bound.scale == RANGE else state.running_sigma
+        scale = state.range if self.bound.relative_to == RANGE else state.running_sigma
         bound = state.bound_set or self.relative_bound * scale
         if state.running_range > 0 and bound > 0:
             reach = _HEADROOM * state.running_range / (2 * bound)
-        elif self.bound.relative and self.bound.scale == RANGE:
+        elif self.bound.relative and self.bound.relative_to == RANGE:
             reach = 1 / (2 * self.relative_bound)
         elif self.bound.relative:
             reach = (_REACH_OF_RELU if mid_rise else _REACH) / (2 * self.relative_bound)

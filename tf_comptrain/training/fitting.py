@@ -65,7 +65,7 @@ def fit(
     strings, arrays, functions that can be imported, and containers of those), position in the data and
     batch size. A step that raises ResourceExhaustedError puts that state back, halves the batch, and training goes on
     from there. With `checkpoint_dir` the same state is on disk, and the same call in a new process
-    goes on from it, in the middle of an epoch too. Arguments of callbacks (a `patience`, a `memory_limit`),
+    goes on from it, in the middle of an epoch too. Arguments of callbacks (a `patience`, a `limit_bytes`),
     `batch_size` and `epochs` may be others then: where the training itself has not changed a value, the
     new call's holds. The learning rate is the checkpoint's.
 

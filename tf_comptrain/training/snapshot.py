@@ -119,7 +119,7 @@ def with_given(
 ) -> Snapshot:
     """The snapshot for a new call of fit: what no step has changed is as that call's callbacks have it.
 
-    So a `patience` or a `memory_limit` can be changed from one call to the next, and a counter goes on.
+    So a `patience` or a `limit_bytes` can be changed from one call to the next, and a counter goes on.
 
     Args:
       snapshot: From `read`.
