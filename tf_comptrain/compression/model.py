@@ -57,7 +57,8 @@ def compress_model(
     Args:
       model: Functional, Sequential, nested or subclassed; built or not, compiled or not.
       codec: Stream format: "plane" (fast), "rans" (small), "zvc" (lossless), "auto" (one of these
-        for each tensor, by a sample of it), "plane+dither", "rans+dither" (unbiased), or an object of `tf_comptrain.codecs`.
+        for each tensor, by a sample of it), "plane+dither", "rans+dither" (unbiased), or an object of
+        `tf_comptrain.codecs`.
       error_bound: None: relative to each tensor's running standard deviation, 0.1 sigma for inputs
         of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
         reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
