@@ -51,12 +51,12 @@ def follow_cardinality() -> None:
     class _FollowingIterator(_trainer.TFEpochIterator):
         _num_batches: Any
 
-        def __init__(self, *args, **kwargs):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             _scopes.epochs = weakref.ref(self)
             self.elastic = getattr(getattr(self.data_adapter, "_dataset", None), "elastic", None)
 
-        def _enumerate_iterator(self):
+        def _enumerate_iterator(self) -> Any:
             _scopes.epochs = weakref.ref(self)  # once more: validation makes one too
             elastic = self.elastic
             if elastic is None or self.steps_per_epoch:
@@ -74,7 +74,7 @@ def follow_cardinality() -> None:
                     return
 
     class _FollowingProgbar(keras.callbacks.ProgbarLogger):
-        def on_train_batch_begin(self, batch, logs=None):
+        def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
             epochs = _current_epochs()
             if batch == 0 and epochs is not None and epochs.elastic is not None:
                 self.target = self.progbar.target = epochs.num_batches
@@ -127,10 +127,10 @@ def distributed(batches: tf.data.Dataset, model: keras.Model) -> Any:
     if replicas == 1:
         return batches
 
-    def split(*batch):
+    def split(*batch: Any) -> Any:
         size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
 
-        def part(k):
+        def part(k: int) -> Any:
             rows = slice(size * k // replicas, size * (k + 1) // replicas)
             return tf.nest.map_structure(lambda t: t[rows], batch)
 

@@ -21,7 +21,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     differentiable = tf.custom_gradient(fn)
 
     @functools.wraps(fn)
-    def call(*args):
+    def call(*args: Any) -> Any:
         results = differentiable(*args)
         if not tf.executing_eagerly():
             _hand_to_graph(tf.nest.flatten(results)[0].op)
@@ -52,7 +52,7 @@ def _hand_to_graph(operation: tf.Operation) -> None:
 def _weakly(fn: Callable[..., Any]) -> Callable[..., Any]:
     reference = weakref.ref(fn)
 
-    def call(*args):
+    def call(*args: Any) -> Any:
         gradient: Any = reference()
         return gradient(*args)
 

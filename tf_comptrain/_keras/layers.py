@@ -181,13 +181,13 @@ def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
     original_make = keras.Model.make_train_function
     fresh: set[int] = set()
 
-    def call(layer, *args, **kwargs):
+    def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         output = original_call(layer, *args, **kwargs)
         if KERAS_3 and in_symbolic_scope() or not any(map(tf.is_tensor, tf.nest.flatten(output))):
             return output
         return hook(layer, output)
 
-    def make_train_function(model, force=False):
+    def make_train_function(model: keras.Model, force: bool = False) -> Any:
         force = force or id(model) not in fresh
         fresh.add(id(model))
         return original_make(model, force=force)

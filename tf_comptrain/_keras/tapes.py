@@ -86,8 +86,12 @@ def _tell_of_gradients() -> None:
 
     @functools.wraps(original)
     def gradient(
-        self, target, sources, output_gradients=None, unconnected_gradients=tf.UnconnectedGradients.NONE
-    ):
+        self: tf.GradientTape,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
         if _hooks and tf.executing_eagerly():
             for _, eager in tuple(_hooks):
                 eager(tf.nest.flatten(sources))
@@ -140,12 +144,12 @@ def note_tapes() -> None:
     push, pop = tf.GradientTape._push_tape, tf.GradientTape._pop_tape
 
     @functools.wraps(push)
-    def noted_push(self):
+    def noted_push(self: tf.GradientTape) -> None:
         push(self)
         _inside.tapes = [*graphs_of_tapes(), tf.compat.v1.get_default_graph()]
 
     @functools.wraps(pop)
-    def noted_pop(self):
+    def noted_pop(self: tf.GradientTape) -> None:
         pop(self)
         _inside.tapes = graphs_of_tapes()[:-1]
 
@@ -167,7 +171,7 @@ def _replaced(found: Any, by_name: dict[str, tf.Tensor] | None) -> Any:
     if not by_name:
         return found
 
-    def replace(gradient):
+    def replace(gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices):
             values = by_name.get(gradient.values.name)
             if values is None:

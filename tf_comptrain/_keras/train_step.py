@@ -71,7 +71,7 @@ def trace_train_step(
     """
     data = keras.utils.pack_x_y_sample_weight(x, y)
 
-    def step(data):
+    def step(data: Any) -> Any:
         model.distribute_strategy.run(_fresh_train_step(model), args=(data,))
         return results()
 
@@ -86,7 +86,7 @@ def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:
         return model.train_step
     scope = _step_scope if "train_step" in model.__dict__ else contextlib.nullcontext
 
-    def train_step(*args, **kwargs):
+    def train_step(*args: Any, **kwargs: Any) -> Any:
         with scope(model):
             return autograph.convert(recursive=True)(python)(model, *args, **kwargs)
 
@@ -102,7 +102,7 @@ def override_train_step(model: keras.Model) -> None:
     """
     reference = weakref.ref(model)
 
-    def train_step(*args, **kwargs):
+    def train_step(*args: Any, **kwargs: Any) -> Any:
         model: Any = reference()
         with _step_scope(model):
             return type(model).train_step(model, *args, **kwargs)
@@ -127,7 +127,7 @@ def reset_train_step(model: keras.Model) -> None:
     model.__dict__.pop("train_step", None)
 
 
-def _fenced_update_step(optimizer, gradient, *args, **kwargs):
+def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any) -> Any:
     optimizer = optimizer()
     wait = getattr(gradient, "values", gradient)
     if not tf.executing_eagerly():
@@ -152,7 +152,7 @@ class _Watch:
     def wrap(self, train_function: Callable) -> Callable:
         steps = 0
 
-        def run(iterator):
+        def run(iterator: Any) -> Any:
             nonlocal steps
             self.unseen = False  # variables must not be read after a step that failed
             logs = train_function(iterator)
@@ -192,7 +192,7 @@ def watch_steps(
     watch = _watches[model] = _Watch(model, check)
     reference = weakref.ref(model)
 
-    def make_train_function(force=False):
+    def make_train_function(force: bool = False) -> Any:
         model: Any = reference()
         before = model.train_function
         type(model).make_train_function(model, force)
@@ -201,7 +201,7 @@ def watch_steps(
             model.train_function = watch.wrap(model.train_function)
         return model.train_function
 
-    def fit(*args, **kwargs):
+    def fit(*args: Any, **kwargs: Any) -> Any:
         model: Any = reference()
         history = type(model).fit(model, *args, **kwargs)
         watch.finish()
@@ -359,7 +359,7 @@ def pace_schedule(optimizer: Any, pace: tf.Variable) -> bool:
         return False
     reference = weakref.ref(optimizer)
 
-    def learning_rate():
+    def learning_rate() -> Any:
         optimizer: Any = reference()
         factor, per_step, offset = tf.unstack(tf.convert_to_tensor(pace))
         position = offset + per_step * tf.cast(tf.convert_to_tensor(optimizer._iterations), tf.float32)

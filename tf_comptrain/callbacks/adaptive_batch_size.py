@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -147,7 +147,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         """The old name of `limit_bytes`."""
         return arguments.renamed("limit_bytes", None, "memory_limit", self.limit_bytes)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._handle: Instrumentation = instrumentation(self.model)
         self._elastic = self._checked_dataset()
         self._resting_bytes = self._checked_resting_bytes()
@@ -169,19 +169,19 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._measured = False  # whether a step began since the batch was set in the middle of an epoch
         self.decisions = []
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._epoch = epoch
         if self._outcome is not None:
             loss, peak_bytes = self._outcome
             decision = decide(self._state, self._policy, loss, peak_bytes, self._resting_bytes)
             self._apply(epoch, *decision, loss, peak_bytes)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if not self._peak.running:
             self._peak.start()
             self._measured = True
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         peak_bytes = self._peak.read()
         if peak_bytes > self.limit_bytes:
             after, action, reason = retreat(self._state, self._policy, peak_bytes, self._resting_bytes)
@@ -190,10 +190,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
                 self._measured = False
                 self._apply(self._epoch, after, action, reason, self._state.last, peak_bytes)
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._peak.stop()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = {} if logs is None else logs
         peak_bytes = self._peak.stop()
         self._outcome = (float(logs.get("loss", math.nan)), peak_bytes) if self._measured else None

@@ -218,7 +218,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._wanted: dict[str, float] = {}  # layer -> the bound it wants for itself
         self._correction: dict[str, float] = {}  # layer -> error as measured / as the law has it, 1 or more
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._handle: Instrumentation = instrumentation(self.model)
         self._begun = True
         self._handle.collect_statistics(self.model)
@@ -244,7 +244,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 "what wrappers hold."
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not in on_train_begin: there other callbacks may still return bounds to where they were.
         restored, self.state.restored = self.state.restored, None
         if not self._epochs and restored is None and self.backup_dir is not None and self._steps == 0:
@@ -255,20 +255,20 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._first = batch
         if self._steps >= self._next:
             self._next = self._steps + self.interval
             self._loss_scale = _keras.loss_scale(self.model.optimizer)
             self._collect(True)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._steps += batch - self._first + 1  # several with steps_per_execution
         if self._collecting:
             self._collect(False)
             self._update()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         latest = {update.layer: update.bound_over_sigma for update in self.updates}
         if logs is not None and latest:
             logs["bound_over_sigma"] = math.exp(sum(map(math.log, latest.values())) / len(latest))
@@ -276,7 +276,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         if self.backup_dir is not None:
             _bounds_state.write(self._state(), self.backup_dir)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._writer is not None:
             self._writer.close()
         if self.backup_dir is not None:

@@ -106,7 +106,7 @@ def elastic_batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -
         )
     elastic = ElasticBatch(_checked_size(batch_size, samples, drop_remainder), samples, drop_remainder)
 
-    def batches(_):
+    def batches(_: Any) -> Any:
         batches = dataset.batch(elastic.variable, drop_remainder=drop_remainder)
         return batches if take is None else batches.map(take)
 
@@ -129,7 +129,7 @@ def _rows_of(arrays: tuple) -> tuple[tf.data.Dataset, Any]:
         )
     count = lengths.pop()
 
-    def take(rows):
+    def take(rows: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda array: tf.gather(array, rows), arrays)
 
     return tf.data.Dataset.range(count).shuffle(max(count, 1)), take

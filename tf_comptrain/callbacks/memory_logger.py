@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
@@ -58,21 +58,21 @@ class MemoryLogger(keras.callbacks.Callback):
         self.records: list[MemoryRecord] = []
         self._peak = TrainingPeak()
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.records = []
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._peak.start()
         self._stream_bytes: int | None = None
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self._stream_bytes is None:  # the last batch of an epoch is often a smaller one
             self._stream_bytes = self._read_streams()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._peak.stop()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         record = MemoryRecord(epoch, self._peak.stop(), bytes_in_use(), self._stream_bytes or 0)
         self.records.append(record)
         if logs is not None:
@@ -85,7 +85,7 @@ class MemoryLogger(keras.callbacks.Callback):
                 f"{format_bytes(record.stream_bytes)}"
             )
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.log_dir is None or not is_compressed(self.model):
             return
         writer = tf.summary.create_file_writer(str(self.log_dir))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -166,7 +166,9 @@ class FixedRateCodec(Codec):
     def __init__(self, bits: int):
         self.bits = bits
 
-    def compress(self, x, state, relative_bound, mid_rise, relative_to=SIGMA):
+    def compress(
+        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+    ) -> Any:
         """As Codec.compress; the second result is a `FixedStream`."""
         through, codes, new_state = native.ops().comptrain_compress(
             x,
@@ -179,15 +181,17 @@ class FixedRateCodec(Codec):
         )
         return through, FixedStream(codes, new_state, mid_rise), new_state
 
-    def decompress(self, stream, shape, dtype, gate):
+    def decompress(self, stream: Any, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> Any:
         return native.ops().comptrain_decompress(
             stream.codes, shape, gate, stream.state, T=dtype, mid_rise=stream.mid_rise, bits=self.bits
         )
 
-    def mask_gradient(self, stream, dy):
+    def mask_gradient(self, stream: Any, dy: tf.Tensor) -> Any:
         return native.ops().comptrain_stream_mask_grad(stream.codes, dy, bits=self.bits)
 
-    def batch_norm_gradient(self, stream, dy, gamma, mean, inv_std):
+    def batch_norm_gradient(
+        self, stream: Any, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
+    ) -> Any:
         return native.ops().comptrain_batch_norm_grad(
             stream.codes, dy, gamma, mean, inv_std, stream.state, mid_rise=stream.mid_rise, bits=self.bits
         )

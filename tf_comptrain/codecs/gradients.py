@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tf_comptrain import native
 
 
-def _no_second_gradient(what: str):
-    def gradient(op, *unused):
+def _no_second_gradient(what: str) -> Any:
+    def gradient(op: tf.Operation, *unused: Any) -> Any:
         raise LookupError(
             f"The gradient of a gradient was asked for through {what} ({op.type}): tf_comptrain holds "
             "activations compressed and computes first-order gradients only. Use "
@@ -19,31 +21,31 @@ def _no_second_gradient(what: str):
 
 
 @tf.RegisterGradient("Comptrain>Compress")
-def _compress_gradient(op, dy, unused_dstream, unused_dstate):
+def _compress_gradient(op: tf.Operation, dy: tf.Tensor, unused_dstream: Any, unused_dstate: Any) -> Any:
     return dy, None
 
 
 @tf.RegisterGradient("Comptrain>StreamMaskGrad")
-def _stream_mask_second_gradient(op, ddx):
+def _stream_mask_second_gradient(op: tf.Operation, ddx: tf.Tensor) -> Any:
     return None, native.ops().comptrain_stream_mask_grad(
         op.inputs[0], ddx, codec=op.get_attr("codec"), bits=op.get_attr("bits")
     )
 
 
 @tf.RegisterGradient("Comptrain>Bitmask")
-def _bitmask_gradient(op, dy, unused_dbits):
+def _bitmask_gradient(op: tf.Operation, dy: tf.Tensor, unused_dbits: Any) -> Any:
     return dy
 
 
 @tf.RegisterGradient("Comptrain>BitmaskGrad")
-def _bitmask_second_gradient(op, ddx):
+def _bitmask_second_gradient(op: tf.Operation, ddx: tf.Tensor) -> Any:
     return None, native.ops().comptrain_bitmask_grad(
         op.inputs[0], ddx, on=op.get_attr("on"), off=op.get_attr("off")
     )
 
 
 @tf.RegisterGradient("Comptrain>MaxPool")
-def _max_pool_gradient(op, dy, unused_dindex):
+def _max_pool_gradient(op: tf.Operation, dy: tf.Tensor, unused_dindex: Any) -> Any:
     return native.ops().comptrain_max_pool_grad(
         op.outputs[1],
         dy,
@@ -55,28 +57,28 @@ def _max_pool_gradient(op, dy, unused_dindex):
 
 
 @tf.RegisterGradient("Comptrain>Dropout")
-def _dropout_gradient(op, dy, unused_dbits):
+def _dropout_gradient(op: tf.Operation, dy: tf.Tensor, unused_dbits: Any) -> Any:
     return native.ops().comptrain_bitmask_grad(op.outputs[1], dy, on=op.get_attr("scale")), None, None
 
 
 @tf.RegisterGradient("Comptrain>Gelu")
-def _gelu_gradient(op, dy):
+def _gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     return native.ops().comptrain_gelu_grad(op.inputs[0], dy)
 
 
 @tf.RegisterGradient("Comptrain>Silu")
-def _silu_gradient(op, dy):
+def _silu_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     return native.ops().comptrain_silu_grad(op.inputs[0], dy)
 
 
 @tf.RegisterGradient("Comptrain>LayerNorm")
-def _layer_norm_gradient(op, dy):
+def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     x, gamma, _ = op.inputs
     return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, epsilon=op.get_attr("epsilon")))
 
 
 @tf.RegisterGradient("Comptrain>MemoryLimit")
-def _memory_limit_gradient(op, dy):
+def _memory_limit_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     where = op.get_attr("where").decode()
     return native.ops().comptrain_memory_limit(dy, op.inputs[1], where=f"{where} (backward)"), None
 

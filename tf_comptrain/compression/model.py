@@ -160,7 +160,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
     with _keras.strategy_scope(model):
         handle.held = held.beside()
 
-    def gradients(*inputs):
+    def gradients(*inputs: Any) -> Any:
         with tf.GradientTape() as tape:
             y = model(tf.nest.pack_sequence_as(specs, inputs), training=True)
         return tape.gradient(tf.nest.flatten(y), _keras.trainable_variables(model))

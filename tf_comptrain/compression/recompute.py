@@ -78,7 +78,7 @@ class Recompute(Wrapper):
             site = Site(f"{self.name}/input", codecs.get(codec), self._bound, "nonlinear")
         self.__dict__["_site"] = site  # past Keras' tracking: its variable is no weight
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         self._check_slices()
         if (
             engine_of_call().why_plain
@@ -93,7 +93,7 @@ class Recompute(Wrapper):
 
         block = weakref.ref(self.layer)
 
-        def run(x):
+        def run(x: tf.Tensor) -> Any:
             layer: Any = block()
             with _keras.plain_scope():  # both runs compute alike
                 return layer(x)
@@ -114,7 +114,7 @@ class Recompute(Wrapper):
                     f"statistics are those of the whole batch. Received: {self._slices}."
                 )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         bound = None if self._bound is None else list(self._bound)
         own = {"storage": self._storage, "codec": self._codec_name, "error_bound": bound}

@@ -17,7 +17,7 @@ from tf_comptrain.rules.linear import LINEAR_LAYERS, InputAndMask, MaskOfReLU, i
 class _OneInput(FromInput):
     """Any layer of one tensor."""
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         if not tf.is_tensor(x) or any(tf.is_tensor(v) for v in tf.nest.flatten(kwargs)):
             raise ValueError(
                 f"tf_comptrain.Compress holds the one input tensor of a layer it has no rule for; layer "
@@ -39,14 +39,14 @@ def _rule(layer: keras.layers.Layer) -> Rule:
 class Wrapper(keras.layers.Wrapper):
     """A layer that computes what another one does, with an error bound among its arguments."""
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Any = None) -> None:
         if type(self.layer).build is not keras.layers.Layer.build:  # else it makes its weights when called
             super().build(input_shape)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return self.layer.compute_output_shape(input_shape)
 
-    def compute_output_spec(self, *args, **kwargs):
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         # Keras 3. The call makes the weights of a layer without a `build`, and says what a layer without a
         # compute_output_shape of its own returns.
         of_call = keras.Operation.compute_output_spec(self, *args, **kwargs)
@@ -55,7 +55,7 @@ class Wrapper(keras.layers.Wrapper):
         return super().compute_output_spec(*args, **kwargs)
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         config = dict(config)
         bound = config.get("error_bound")
         if isinstance(bound, (list, tuple)):
@@ -117,10 +117,10 @@ class Compress(Wrapper):
             _keras.note_tapes()
             _keras.set_call(layer, Instrument(layer, layer.name, rule, codecs.get(codec), self._bound))
 
-    def call(self, inputs, *args, **kwargs):
+    def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return self.layer(inputs, *args, **kwargs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         config["codec"] = self._codec_name
         config["error_bound"] = None if self._bound is None else list(self._bound)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tf_comptrain.graph.reads import GradientOperations
@@ -50,7 +52,7 @@ class Order:
         self._later[first].add(second)
         self._earlier[second].add(first)
 
-    def _reach(self, start: str, neighbours: dict[str, set[str]], within) -> set[str]:
+    def _reach(self, start: str, neighbours: dict[str, set[str]], within: Any) -> set[str]:
         found, waiting = {start}, [start]
         while waiting:
             for name in neighbours[waiting.pop()]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -209,7 +209,7 @@ def _behind_views(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def _tensor(gradient) -> tf.Tensor:
+def _tensor(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 

@@ -57,14 +57,14 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
     return tf.nest.pack_sequence_as(graph.input, x), tf.nest.pack_sequence_as(graph.output, y)
 
 
-def _shape(tensor, batch_size: int) -> tuple[int, ...]:
+def _shape(tensor: tf.Tensor, batch_size: int) -> tuple[int, ...]:
     shape = tuple(tensor.shape)[1:]
     if any(size is None for size in shape):
         raise ValueError(f"{tensor.name!r} has no fixed shape: {shape}. Pass x and y, one batch of data.")
     return (batch_size, *shape)
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype) -> tf.Tensor:
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: tf.DType) -> tf.Tensor:
     dtype = tf.as_dtype(dtype)
     if dtype == tf.string:
         raise ValueError(
@@ -75,7 +75,7 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype) -> tf.Tenso
     return tf.cast(tf.constant(rng.integers(0, 2, shape)), dtype)
 
 
-def _target(output, batch_size: int, loss: str) -> tf.Tensor:
+def _target(output: Any, batch_size: int, loss: str) -> tf.Tensor:
     shape = _shape(output, batch_size)
     if "sparse" in loss.lower():
         return tf.zeros(shape[:-1], tf.int32)

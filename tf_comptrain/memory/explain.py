@@ -241,5 +241,5 @@ class Classifier:
         return not event.op.startswith("gradient_tape/") and event.time_s < self.forward_end_s
 
 
-def _text(shape) -> str:
+def _text(shape: tf.Tensor) -> str:
     return f"[{','.join(str(size) for size in shape)}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
@@ -52,7 +52,7 @@ def synchronize() -> None:
     tf.test.experimental.sync_devices()
 
 
-def measure_step(model: keras.Model, x, y=None, steps: int = 3) -> StepMemory:
+def measure_step(model: keras.Model, x: tf.Tensor, y: Any = None, steps: int = 3) -> StepMemory:
     """Measures real training steps of a compiled model after a warm-up; the model is left as it was.
 
     The step is the model's own, `train_step`, whatever it calls. Weights that its first step makes are there after it.
@@ -89,7 +89,7 @@ def measure_step(model: keras.Model, x, y=None, steps: int = 3) -> StepMemory:
     return StepMemory(max(peaks), resting, statistics.median(seconds), saved, saved_plain)
 
 
-def measure_call(step) -> tuple[int, int, float]:
+def measure_call(step: Any) -> tuple[int, int, float]:
     """(peak over resting, resting, seconds) of one call of `step`; no warm-up."""
     gc.collect()
     name = device()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
@@ -60,8 +61,8 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
         _limit_bytes.assign(0)
 
 
-def _checked(layer: keras.layers.Layer, output):
-    def check(tensor):
+def _checked(layer: keras.layers.Layer, output: Any) -> Any:
+    def check(tensor: tf.Tensor) -> Any:
         if not tf.is_tensor(tensor) or not tensor.dtype.is_floating:
             return tensor
         passed = native.ops().comptrain_memory_limit(tensor, _limit_bytes, where=layer.name)

@@ -47,7 +47,7 @@ class SavedTensor(NamedTuple):
     plain_bytes: int
 
 
-def saved_bytes(model: keras.Model, x, y=None) -> int:
+def saved_bytes(model: keras.Model, x: tf.Tensor, y: Any = None) -> int:
     """Bytes that cross from the forward to the backward pass, by a walk of the model's own traced train step.
 
     Where sizes are known only at run time, as those of streams are, one step runs; the model is left as it
@@ -62,13 +62,13 @@ def saved_bytes(model: keras.Model, x, y=None) -> int:
     return sum(saved.bytes for saved in saved_tensors(model, x, y))
 
 
-def saved_tensors(model: keras.Model, x, y=None) -> list[SavedTensor]:
+def saved_tensors(model: keras.Model, x: tf.Tensor, y: Any = None) -> list[SavedTensor]:
     """Each tensor that `saved_bytes` counts, in the order in which the train step makes them."""
     passes: list[_keras.BackwardPass] = []
     crossing: list[tf.Tensor] = []
     owners: dict[str, str] = {}
 
-    def sizes():
+    def sizes() -> Any:
         crossing[:] = _crossing(passes)  # where the step makes variables, it is traced twice
         return [_elements(t) for t in crossing], [_elements(_stands_for(t)) for t in crossing]
 
@@ -99,7 +99,7 @@ def _owners_noted(owners: dict[str, str]) -> Iterator[None]:
     """Inside, operations made in a layer's call are noted as that layer's; the innermost layer's wins."""
     seen = 0
 
-    def note(layer, output):
+    def note(layer: keras.layers.Layer, output: Any) -> Any:
         nonlocal seen
         operations = _operations()
         for op in operations[seen:]:

@@ -106,7 +106,7 @@ def trace_step(step: Callable[[], Any]) -> Trace:
     return _trace_of_device(found)
 
 
-def _memory_events(path: str):
+def _memory_events(path: str) -> Any:
     """(picoseconds, name, fields) of each memory event in a profile."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # not every build has it
 

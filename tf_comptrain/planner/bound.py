@@ -14,7 +14,7 @@ Reference:
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, sparse
@@ -177,7 +177,7 @@ class Program:
         """By how much the weight of seconds, which breaks ties, may have raised the least memory."""
         return _TIE * float(self._seconds[: self._choices].sum()) / self._plain_s
 
-    def _matrix(self, limit: float | None):
+    def _matrix(self, limit: float | None) -> Any:
         """The rows, with those of memory, as a sparse matrix with lower and upper limits."""
         columns = self._columns + (limit is None)
         entries = [(row, column, factor) for row, items in enumerate(self._rows) for column, factor in items]

@@ -6,7 +6,7 @@ import collections
 import difflib
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
@@ -172,7 +172,7 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     return plan
 
 
-def _tuple(kind, value, where: str):
+def _tuple(kind: Any, value: Any, where: str) -> Any:
     values = _fields.items(value, where)
     if len(values) != len(kind._fields):
         raise ValueError(f"`{where}` must be [{', '.join(kind._fields)}]. Received: {values!r}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,7 +181,7 @@ class State:
         peak = int(np.ceil(memory.max()))
         return Simulation(timeline.end_s, peak, timeline.start_s, memory, tuple(events))
 
-    def with_waste(self, live):
+    def with_waste(self, live: Any) -> Any:
         """The peak of so many live bytes: the inverse of `limit_of_live`."""
         return self.effects.graph.resting_bytes + self.waste.factor * live + self.waste.bytes
 

@@ -80,7 +80,7 @@ class Rule(abc.ABC):
 class Passive(Rule):
     """The layer's own code: its gradient needs no tensor's values, or the traced step holds them."""
 
-    def call(self, context, *args, **kwargs):
+    def call(self, context: Context, *args: Any, **kwargs: Any) -> Any:
         return context.original(*args, **kwargs)
 
 
@@ -94,10 +94,10 @@ class FromInput(Rule):
     def __init__(self, kind: str = "nonlinear"):
         self.kind = kind
 
-    def saves(self, layer):
+    def saves(self, layer: keras.layers.Layer) -> tuple[Save, ...]:
         return (Save("input", self.kind),)
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         tensors = [v for v in tf.nest.flatten((x, kwargs)) if tf.is_tensor(v)]
         if len(tensors) != 1 or tensors[0] is not x or not worth_holding(x):
             return context.original(x, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
@@ -37,7 +38,7 @@ def from_inputs(
     first, xla = _keras.FirstRun(layer), _keras.under_xla()
 
     @_keras.custom_gradient
-    def apply(*inputs_and_values):
+    def apply(*inputs_and_values: Any) -> Any:
         inputs, values = inputs_and_values[: len(sites)], inputs_and_values[len(sites) :]
         with _keras.quiet_tape():
             held = [hold(x, site, xla) if site else (x, None) for x, site in zip(inputs, sites)]
@@ -45,7 +46,7 @@ def from_inputs(
             # Eagerly, what the gradient function names stays alive: not the inputs that are held.
             held = [(None, stream) if stream else (through, None) for through, stream in held]
 
-        def gradient(*dys, variables=None):
+        def gradient(*dys: tf.Tensor, variables: Any = None) -> Any:
             variables = list(variables or ())
             restored = [kept if stream is None else stream.restore(gate=dys[0]) for kept, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
@@ -85,7 +86,7 @@ def from_slices(
     first, xla = _keras.FirstRun(layer), _keras.under_xla()
 
     @_keras.custom_gradient
-    def apply(x, *values):
+    def apply(x: tf.Tensor, *values: Any) -> Any:
         runs: list[_keras.FirstRun] = []
         parts: list[tf.Tensor] = []
         with _keras.quiet_tape():
@@ -96,7 +97,7 @@ def from_slices(
             y = tf.concat(parts, axis=0)[: tf.shape(x)[0]]
             kept = None if held else through
 
-        def gradient(dy, variables=None):
+        def gradient(dy: tf.Tensor, variables: Any = None) -> Any:
             variables = list(variables or ())
             x_hat = kept if held is None else held.restore(gate=dy)
             sources = [*values, *variables]
@@ -143,7 +144,7 @@ def _bounds(count: tf.Tensor, slices: int) -> list[tuple[tf.Tensor, tf.Tensor]]:
     return [(count * k // slices, count * (k + 1) // slices) for k in range(slices)]
 
 
-def _add(a, b):
+def _add(a: Any, b: Any) -> Any:
     return (
         b if a is None else a if b is None else tf.add_n([tf.convert_to_tensor(a), tf.convert_to_tensor(b)])
     )
@@ -153,7 +154,7 @@ def from_mask(fn: Function, x: tf.Tensor) -> tf.Tensor:
     """y = fn(x) for a ReLU: one exact bit per element is held."""
 
     @_keras.custom_gradient
-    def apply(x):
+    def apply(x: tf.Tensor) -> Any:
         with _keras.quiet_tape():
             through, bits = native.ops().comptrain_bitmask(x)
             y = fn(through)

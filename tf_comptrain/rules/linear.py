@@ -43,10 +43,10 @@ class WithoutActivation:
 class InputAndMask(Rule):
     """The input as a stream, and which elements a ReLU let through as bits."""
 
-    def saves(self, layer):
+    def saves(self, layer: keras.layers.Layer) -> tuple[Save, ...]:
         return (Save("input", "linear" if _is_piecewise_linear(layer) else "nonlinear"),)
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
         if not layer.trainable or not worth_holding(x):
             return context.original(x, **kwargs)
@@ -59,7 +59,7 @@ class InputAndMask(Rule):
 class MaskOfReLU(Rule):
     """A layer that is a ReLU: bits alone."""
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         return from_mask(partial(context.original, **kwargs), x)
 
 

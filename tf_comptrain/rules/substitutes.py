@@ -40,14 +40,16 @@ class _BatchNormalization(Substitute):
     (n - 1) / n before it enters the moving variance.
     """
 
-    def obstacle(self, layer):
+    def obstacle(self, layer: keras.layers.Layer) -> str | None:
         axis = layer.axis[0] if isinstance(layer.axis, (list, tuple)) else layer.axis
         rank = layer.input_spec.ndim if layer.input_spec is not None else None
         if axis != -1 and (rank is None or axis != rank - 1):
             return f"axis={axis}: the fused kernel normalizes the last one"
         return _keras.batch_norm_extras(layer)
 
-    def call(self, context: Context, x, training=None, mask=None, **kwargs):
+    def call(
+        self, context: Context, x: tf.Tensor, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         layer = context.layer
         if training is None:
             training = _keras.training()
@@ -94,7 +96,7 @@ def _update_moving_statistics(layer: Any, x: tf.Tensor, mean: tf.Tensor, varianc
 class _LayerNormalization(Substitute):
     """Over the last dimension, on the executor of a CPU: in one pass forward and one backward."""
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
         axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
         fits = worth_holding(x) and [axis % x.shape.rank for axis in axes] == [x.shape.rank - 1]
@@ -110,7 +112,7 @@ class _LayerNormalization(Substitute):
 class _Product(Substitute):
     """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU and SiLU in one pass."""
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
         activation = _one_pass(layer.activation) if context.engine.is_cpu_executor else layer.activation
         depthwise = _is_depthwise(layer, x)
@@ -166,10 +168,10 @@ class _Dropout(Substitute):
 
     needs_bits = True
 
-    def obstacle(self, layer):
+    def obstacle(self, layer: keras.layers.Layer) -> str | None:
         return None if _keras.KERAS_3 else "Keras 2 draws its numbers otherwise"
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
         rate = float(layer.rate)
         fits = 0 < rate < 1 and layer.noise_shape is None and x.dtype in SUPPORTED_DTYPES
@@ -185,12 +187,12 @@ class _MaxPooling(Substitute):
 
     needs_bits = True
 
-    def obstacle(self, layer):
+    def obstacle(self, layer: keras.layers.Layer) -> str | None:
         if (layer.data_format or keras.backend.image_data_format()) != "channels_last":
             return "data_format='channels_first'"
         return None
 
-    def call(self, context: Context, x, **kwargs):
+    def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer, axes = context.layer, x.shape.rank - 2
         size = _per_axis(layer.pool_size, axes)
         if not may_hold_positions(size, x.dtype, context.engine.xla):

@@ -72,7 +72,7 @@ class Samples:
                 order = np.random.default_rng([self.seed, epoch]).permutation(count)
             arrays = self._arrays
 
-            def gather(indices):
+            def gather(indices: tf.Tensor) -> Any:
                 return tf.nest.map_structure(lambda array: tf.gather(array, indices), arrays)
 
             data = tf.data.Dataset.from_tensor_slices(order[start:]).batch(batch).map(gather)
