@@ -110,6 +110,15 @@ def test_arrows_point_one_way(module):
         assert part_of(name) in allowed, f"{way}: {part_of(name)} is not for {part} to use"
 
 
+def test_a_reader_takes_it_in():
+    for folder in {p.parent for p in MODULES.values()}:
+        assert len(list(folder.glob("*.py"))) <= 25, (
+            f"{folder} has too many modules: which of them belong together?"
+        )
+    for module, path in MODULES.items():
+        assert len(path.read_text().splitlines()) <= 500, f"{module} is too long: which ideas are in it?"
+
+
 def folders() -> list:
     return sorted({part_of(m) for m in MODULES} - {"", "base", "native"})
 
