@@ -242,7 +242,7 @@ def test_the_library_may_load_late():
 def test_auto_clustering_leaves_the_ops_out(how):
     """Of other layout under XLA: a cluster with the reader and not the writer of a mask would be wrong."""
     code = (
-        "import sys; sys.path.insert(0, 'tests')\n"
+        "import sys; sys.path[:0] = ['tests', 'tests/compression']\n"
         "import numpy as np\n"
         "import tensorflow as tf\n"
         "from test_xla import compiled, ct, keras, tiny_cnn, X, Y\n"

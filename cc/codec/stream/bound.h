@@ -33,8 +33,8 @@ constexpr float kLargestJump = 10;
 
 // What a bound that is relative is limited to. A constant tensor has no scale
 // to be relative to, and a diverging one may have any: beyond these the
-// arithmetic of a stream would leave the normal numbers. tf_comptrain/codecs/bound.py
-// has the same.
+// arithmetic of a stream would leave the normal numbers.
+// tf_comptrain/codecs/bound.py has the same.
 constexpr float kSmallestBound = 1e-30f, kLargestBound = 0x1p120f;
 
 // Just below twice: rounding stays within the bound.
