@@ -1,13 +1,15 @@
-"""The images of the study, and their batches in an order that the seed alone determines."""
+"""Images and texts, and their batches in an order that seed and number of the order alone determine."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+LARGEST = 10**9  # images: all of them
 _SHIFT = 4  # pixels, as in the usual CIFAR augmentation
 
 
@@ -41,6 +43,16 @@ def load(path: str, train: int, test: int) -> Images:
     return Images(x[:train], y[:train], x_test[:test], y_test[:test])
 
 
+def load_apart(path: str, train: int) -> tuple[Images, np.ndarray, np.ndarray]:
+    """The first images to train with; and to test, behind the test set, as many of the last that are not of these."""
+    images = load(path, LARGEST, LARGEST)
+    rest = slice(max(train, len(images.x) - len(images.x_test)), None)
+    x, y = (
+        np.concatenate(parts) for parts in ((images.x_test, images.x[rest]), (images.y_test, images.y[rest]))
+    )
+    return images._replace(x=images.x[:train], y=images.y[:train]), x, y
+
+
 def _decoded(file, part: str, count: int) -> np.ndarray:
     blob, offset = file[f"{part}_jpeg"].tobytes(), file[f"{part}_offset"]
     count = min(count, len(offset) - 1)
@@ -53,11 +65,20 @@ def scaled(x: np.ndarray) -> np.ndarray:
 
 
 class Batches(keras.utils.PyDataset):
-    """Full batches, shuffled anew in each epoch; colour images are also shifted and mirrored."""
+    """Full batches, shuffled anew in each epoch; colour images are also shifted and mirrored, where not said otherwise.
 
-    def __init__(self, images: Images, batch: int, seed: int):
+    Args:
+      images: What they are taken from.
+      batch: Images a batch.
+      seed: Of the draw.
+      order: Number of the order: the same seed has many.
+      moved: Whether colour images are shifted and mirrored.
+    """
+
+    def __init__(self, images: Images, batch: int, seed: int, order: int = 0, moved: bool = True):
         super().__init__()
-        self.images, self.batch, self.seed, self.epoch = images, batch, seed, 0
+        self.moved = moved and images.x.shape[-1] == 3
+        self.images, self.batch, self.seed, self.order, self.epoch = images, batch, seed, order, 0
         self._draw()
 
     def __len__(self) -> int:
@@ -67,7 +88,7 @@ class Batches(keras.utils.PyDataset):
         chosen = slice(index * self.batch, (index + 1) * self.batch)
         rows = self._order[chosen]
         x = self.images.x[rows]
-        if x.shape[-1] == 3:
+        if self.moved:
             x = _moved(x, self._shifts[chosen], self._mirrored[chosen])
         return scaled(x), self.images.y[rows]
 
@@ -76,10 +97,56 @@ class Batches(keras.utils.PyDataset):
         self._draw()
 
     def _draw(self) -> None:
-        random, count = np.random.default_rng((self.seed, self.epoch)), len(self.images.x)
+        random, count = np.random.default_rng((self.seed, self.epoch, self.order)), len(self.images.x)
         self._order = random.permutation(count)
         self._shifts = random.integers(0, 2 * _SHIFT + 1, (count, 2))
         self._mirrored = random.integers(0, 2, count).astype(bool)
+
+
+class Text(NamedTuple):
+    """Characters by their number in the alphabet: the first nine tenths, to train with, and the rest."""
+
+    training: np.ndarray
+    held_out: np.ndarray
+
+    def validation(self, context: int) -> tuple[np.ndarray, np.ndarray]:
+        """All passages of the held-out part, end to end, and the characters that follow each of theirs."""
+        rows = (len(self.held_out) - 1) // context
+        x, y = (self.held_out[k : rows * context + k].reshape(rows, context) for k in range(2))
+        return x, y
+
+
+def load_text(path: str) -> Text:
+    characters = np.unique(list(Path(path).read_text()), return_inverse=True)[1].astype("int32")
+    split = len(characters) * 9 // 10
+    return Text(characters[:split], characters[split:])
+
+
+class Passages(keras.utils.PyDataset):
+    """Batches of random passages of a text, and the characters that follow each of theirs; other ones in each epoch."""
+
+    def __init__(self, text: Text, context: int, batch: int, steps: int, seed: int, order: int = 0):
+        super().__init__()
+        self.text, self.context, self.batch, self.steps = text, context, batch, steps
+        self.seed, self.order, self.epoch = seed, order, 0
+        self._draw()
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        starts = self._starts[index]
+        taken = self.text.training[starts[:, None] + np.arange(self.context + 1)]
+        return taken[:, :-1], taken[:, 1:]
+
+    def on_epoch_end(self) -> None:
+        self.epoch += 1
+        self._draw()
+
+    def _draw(self) -> None:
+        random = np.random.default_rng((self.seed, self.epoch, self.order))
+        room = len(self.text.training) - self.context
+        self._starts = random.integers(room, size=(self.steps, self.batch))
 
 
 def _moved(x: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ class Meter(keras.callbacks.Callback):
     """Seconds per step, and bytes of the inputs of convolutions and dense layers, plain and held.
 
     Those of the step that was traced: a tensor that several layers read is held once and counts once, on both
-    sides; the batch itself and small tensors count on neither.
+    sides; the batch itself, small tensors and those whose size is not known when a step is traced count on neither.
 
     Args:
       batch: Images per batch.
@@ -60,6 +60,6 @@ class Meter(keras.callbacks.Callback):
     def _read(self) -> None:
         held = instrumentation(self.model).held if is_compressed(self.model) else None
         for row in () if held is None else rows_of(held):
-            if row.storage == "compress" and held.sites[row.layer].kind == "linear":
+            if row.storage == "compress" and row.plain_bytes and held.sites[row.layer].kind == "linear":
                 self._sums[0] += self.batch * row.plain_bytes
                 self._sums[1] += held.sites[row.layer].read_state().stream_bytes

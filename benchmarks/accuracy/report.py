@@ -1,134 +1,161 @@
-"""The study's tables and plots, from its results alone."""
+"""Table and plot of equivalence.py in docs/accuracy.md, from its results alone."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-BEGIN, END = "<!-- study: begin (written by --report) -->", "<!-- study: end -->"
-PLAIN = "plain"
-# Student's t, two-sided 95%, by degrees of freedom.
-_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+import pairs
+import sequential
+from sequential import Verdict
+from tasks import ARM_NAMES, PLAIN, TASKS, Task
+
+BEGIN, END = "<!-- equivalence: begin (written by --report) -->", "<!-- equivalence: end -->"
+IMAGE = "accuracy_equivalence.png"
 HEADER = (
-    "| method | seeds | accuracy | change, paired | conv inputs | all saved | peak, MB | plain / it | CPU time/step |",
-    "|---|---|---|---|---|---|---|---|---|",
+    "| arm | seeds | change | 95% interval | verdict | {metric} | scatter | conv inputs | all saved | CPU time/step |",
+    "|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
-def write(results: Mapping[str, Sequence[dict]], docs: Path, protocols: Mapping[str, Any]) -> None:
-    """Writes the study's part of docs/accuracy.md, and its plots beside the other images.
+def write(runs: Sequence[pairs.Run], docs: Path) -> None:
+    """Writes the part of docs/accuracy.md between the marks, and the plot beside the other images.
 
     Args:
-      results: The runs of each protocol.
+      runs: Of the results file.
       docs: The folder with accuracy.md and images/.
-      protocols: study.PROTOCOLS.
     """
     lines = [BEGIN, ""]
-    for name, protocol in protocols.items():
-        runs = results[name]
-        if not runs or name == "smoke":
-            continue
-        lines += [f'### Protocol "{name}": {protocol.words}', ""]
-        for task in protocol.tasks:
-            chosen = [run for run in runs if run["network"] == task.network]
-            if chosen:
-                image = docs / "images" / f"accuracy_{name}_{task.network}.png"
-                plot(chosen, task.methods, image)
-                lines += [*table(chosen, task.methods), "", f"![{task.network}](images/{image.name})", ""]
-    lines.append(END)
+    for name, task in TASKS.items():
+        of_task = published(pairs.of_task(runs, name, task))
+        if of_task:
+            lines += [*table(name, task, of_task), ""]
+    if not any(published(pairs.of_task(runs, name, task)) for name, task in TASKS.items()):
+        lines += [
+            f"No arm has two seeds yet, so there is no interval to show; {len(runs)} runs are finished.",
+            "",
+        ]
+    else:
+        plot(runs, docs / "images" / IMAGE)
+        lines += [f"![Changes and their intervals](images/{IMAGE})", "", origin(runs), ""]
     page = docs / "accuracy.md"
     text = page.read_text()
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    page.write_text(before + "\n".join(lines) + after)
+    page.write_text(before + "\n".join([*lines, END]) + after)
 
 
-def table(runs: Sequence[dict], methods: Sequence[str]) -> list[str]:
-    """One row for each method, in Markdown."""
-    task = runs[0]["task"]
-    lines = [
-        f"{task['network']}, {task['train']:,} images of {task['data']} ({task['test']:,} to test), "
-        f"{task['epochs']} epochs, batch {task['batch']}:",
-        "",
-        *HEADER,
-    ]
-    by_method = {method: [run for run in runs if run["method"] == method] for method in methods}
-    plain = {run["seed"]: run for run in by_method.get(PLAIN, ())}
-    for method, found in by_method.items():
-        if found:
-            lines.append(f"| {method} | {len(found)} | {_mean_and_spread(found)} | {_row(found, plain)} |")
+def published(runs: Sequence[pairs.Run]) -> list[pairs.Run]:
+    """A task's runs of arms with two seeds or more: there is no figure without an interval."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(run["arm"], set()).add(run["seed"])
+    arms = {arm for arm, found in seeds.items() if len(found) > 1}
+    return [run for run in runs if run["arm"] in arms] if arms - {PLAIN} else []
+
+
+def table(name: str, task: Task, runs: Sequence[pairs.Run]) -> list[str]:
+    """A task's arms, a row each, in Markdown; plain's own values in the first."""
+    sizes = (
+        f"{task.epochs * task.steps:,} steps of {task.batch} passages"
+        if task.is_text
+        else f"{task.train:,} images, {task.epochs} epochs, batch {task.batch}"
+    )
+    metric = "loss, nats" if task.is_text else "accuracy, %"
+    lines = [f"**{name}**: {task.words}; {sizes}.", "", HEADER[0].format(metric=metric), HEADER[1]]
+    for arm in ARM_NAMES:
+        of_arm = [run for run in runs if run["arm"] == arm]
+        if of_arm:
+            lines.append(f"| {' | '.join([arm, *_change(task, runs, arm), *_figures(task, runs, of_arm)])} |")
     return lines
 
 
-def _mean_and_spread(runs: Sequence[dict]) -> str:
-    values = [100 * run["accuracy"] for run in runs]
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread}"
+def _change(task: Task, runs: Sequence[pairs.Run], arm: str) -> list[str]:
+    """Seeds, change, interval and verdict; of plain its seeds."""
+    if arm == PLAIN:
+        return [str(len({run["seed"] for run in runs if run["arm"] == PLAIN})), "", "", ""]
+    verdict = sequential.verdict(pairs.in_order(pairs.differences(runs, task, arm)), task.rule)
+    if not verdict.seeds:
+        return ["0", "", "", sequential.UNDECIDED]
+    unit = "%" if task.is_text else ""
+    ends = f"[{_signed(verdict.low, task)}, {_signed(verdict.high, task)}]" if verdict.seeds > 1 else ""
+    return [str(verdict.seeds), _signed(verdict.mean, task) + unit, ends, verdict.word]
 
 
-def _row(runs: Sequence[dict], plain: Mapping[int, dict]) -> str:
-    pairs = [(run, plain[run["seed"]]) for run in runs if run["seed"] in plain]
-    change = paired([100 * (run["accuracy"] - other["accuracy"]) for run, other in pairs])
-    conv = statistics.fmean(run["conv_ratio"] for run in runs)
-    saved = peak = times_peak = ""
-    for run in (run for run in runs if run["saved_bytes"]):
-        saved = f"{run['saved_plain_bytes'] / run['saved_bytes']:.1f}"
-    for run, other in ((run, other) for run, other in pairs if run["peak_bytes"] and other["peak_bytes"]):
-        peak = f"{run['peak_bytes'] / 1e6:.1f}"
-        times_peak = f"{other['peak_bytes'] / run['peak_bytes']:.1f}"
-    times = statistics.median(run["cpu_s"] / other["cpu_s"] for run, other in pairs) if pairs else 0
-    is_plain = runs[0]["method"] == PLAIN
-    return f"{'' if is_plain else change} | {conv:.1f} | {saved} | {peak} | {times_peak} | {times:.2f}"
+def interval_words(verdict: Verdict, task: Task) -> str:
+    """The mean and the interval about it."""
+    ends = f" [{_signed(verdict.low, task)}, {_signed(verdict.high, task)}]" if verdict.seeds > 1 else ""
+    return f"{_signed(verdict.mean, task)}{ends} {'%' if task.is_text else 'points'}"
 
 
-def paired(differences: Sequence[float]) -> str:
-    """Mean of paired differences and its 95% interval by Student's t."""
-    if not differences:
-        return ""
-    mean = statistics.fmean(differences)
-    freedom = len(differences) - 1
-    if freedom not in _T:
-        return f"{mean:+.2f}"
-    half = _T[freedom] * statistics.stdev(differences) / len(differences) ** 0.5
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+def _signed(value: float, task: Task) -> str:
+    return f"{value:+.3f}" if task.is_text else f"{value:+.2f}"
 
 
-def plot(runs: Sequence[dict], methods: Sequence[str], path: Path) -> None:
-    """Accuracy over epochs (mean and range over seeds), ratio over epochs, bounds over steps."""
+def _figures(task: Task, runs: Sequence[pairs.Run], of_arm: Sequence[pairs.Run]) -> list[str]:
+    """Mean of the metric and its 95% interval, its scatter from run to run, compression ratios, and time / plain's."""
+    digits = 4 if task.is_text else 2
+    metrics = [run["metric"] for run in of_arm]
+    of_seeds = [statistics.fmean(run["metric"] for run in found) for found in pairs.by_seed(of_arm).values()]
+    mean, half = sequential.interval(of_seeds)
+    scatter = f"{statistics.stdev(metrics):.{digits}f}" if len(metrics) > 1 else ""
+    plain = [run for run in runs if run["arm"] == PLAIN]
+    saved = [[run["saved_bytes"] for run in part if "saved_bytes" in run] for part in (plain, of_arm)]
+    saved_ratio = f"{saved[0][0] / saved[1][0]:.1f}" if all(saved) else ""
+    conv = f"{statistics.fmean(run['conv_ratio'] for run in of_arm):.1f}"
+    steps = [{(run["seed"], run["order"]): run["step_cpu_s"] for run in part} for part in (plain, of_arm)]
+    both = steps[0].keys() & steps[1].keys()
+    time = f"{statistics.median(steps[1][key] / steps[0][key] for key in both):.2f}" if both else ""
+    return [f"{mean:.{digits}f} ± {half:.{digits}f}", scatter, conv, saved_ratio, time]
+
+
+def origin(runs: Sequence[pairs.Run]) -> str:
+    """Which machines, versions and commits made the runs, and how many there are."""
+    kinds, versions, commits, tensorflows = (
+        sorted({str(run["machine"][key]) for run in runs})
+        for key in ("kind", "version", "commit", "tensorflow")
+    )
+    hours = sum(run["cpu_s"] for run in runs) / 3600
+    return (
+        f"{len(runs)} runs, {hours:.1f} CPU hours; tf_comptrain {', '.join(versions)} (commits {', '.join(commits)}), "
+        f"TensorFlow {', '.join(tensorflows)}; {'; '.join(kinds)}."
+    )
+
+
+def plot(runs: Sequence[pairs.Run], path: Path) -> None:
+    """Of each task, a mean and an interval an arm, and the margin."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (accuracy, ratio, bounds) = pyplot.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
-    for number, method in enumerate(methods):
-        found = [run for run in runs if run["method"] == method]
-        if not found:
-            continue
-        color = f"C{number}"
-        curves = list(zip(*(run["val_accuracy"] for run in found)))
-        epochs = range(1, len(curves) + 1)
-        accuracy.plot(epochs, [100 * statistics.fmean(c) for c in curves], color=color, label=method)
-        accuracy.fill_between(
-            epochs,
-            [100 * min(c) for c in curves],
-            [100 * max(c) for c in curves],
-            color=color,
-            alpha=0.12,
-            lw=0,
-        )
-        ratios = list(zip(*(run["conv_ratio_epochs"] for run in found)))
-        ratio.plot(epochs, [statistics.fmean(c) for c in ratios], color=color)
-        for run in found[:1]:
-            steps = [bound["step"] for bound in run["bounds"]]
-            bounds.plot(steps, [bound["mean"] for bound in run["bounds"]], color=color, marker=".")
-            low, high = ([bound[key] for bound in run["bounds"]] for key in ("smallest", "largest"))
-            bounds.fill_between(steps, low, high, color=color, alpha=0.12, lw=0)
-    accuracy.set(xlabel="epoch", ylabel="test accuracy, %")
-    ratio.set(xlabel="epoch", ylabel="conv and dense inputs, float32 / held", ylim=0)
-    bounds.set(xlabel="step", ylabel="bound / standard deviation", ylim=0)
-    accuracy.legend(fontsize="small")
+    tasks = {name: published(pairs.of_task(runs, name, task)) for name, task in TASKS.items()}
+    tasks = {name: found for name, found in tasks.items() if found}
+    figure, axes = pyplot.subplots(
+        1, len(tasks), figsize=(3.2 * len(tasks) + 1, 3.6), layout="constrained", squeeze=False
+    )
+    for axis, (name, found) in zip(axes[0], tasks.items()):
+        task = TASKS[name]
+        _intervals(axis, name, task, found)
+        axis.set_title(name, fontsize="medium")
+        axis.set_xlabel("change of the loss, %" if task.is_text else "change, points")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
+
+
+def _intervals(axis, name: str, task: Task, runs: Sequence[pairs.Run]) -> None:
+    colors = {sequential.EQUIVALENT: "C2", sequential.DIFFERENT: "C3", sequential.UNDECIDED: "C7"}
+    arms = [arm for arm in ARM_NAMES[1:] if any(run["arm"] == arm for run in runs)]
+    for row, arm in enumerate(arms):
+        verdict = sequential.verdict(pairs.in_order(pairs.differences(runs, task, arm)), task.rule)
+        half = verdict.high - verdict.mean
+        if verdict.seeds and math.isfinite(half):
+            axis.errorbar(verdict.mean, row, xerr=half, fmt="o", color=colors[verdict.word], capsize=3)
+    margin = task.rule.margin
+    axis.axvspan(-margin, margin, color="C2", alpha=0.12, lw=0)
+    axis.axvline(0, color="black", lw=0.6)
+    axis.set_xlim(-5 * margin, 5 * margin)
+    axis.set_yticks(range(len(arms)), arms)
+    axis.set_ylim(len(arms) - 0.5, -0.5)
