@@ -207,7 +207,7 @@ def main() -> None:
     images = demo_data.load(args.out, args.train, args.test, args.offline)
     steps = args.epochs * -(-len(images.x) // args.batch)
     models = {label: compiled(resnet20(args.seed), steps) for label in LABELS}
-    bound = ct.ErrorBound(args.error_bound)
+    bound = None if args.error_bound is None else ct.ErrorBound(args.error_bound)
     report = ct.compress_model(models["compressed"], codec=args.codec, error_bound=bound)
     console.print(
         f"ResNet-20, {models['plain'].count_params():,} weights; {len(images.x):,} training and "
@@ -221,6 +221,7 @@ def main() -> None:
         for label, run in runs.items()
     }
     console.print(demo_report.table(runs, args.batch, args.measure_batch))
+    console.print(demo_report.certainty(runs["plain"], len(images.x_test)))
 
     limit_bytes = round(args.limit_mb * 1e6)
     console.print(f"Under one memory limit, {args.limit_mb:g} MB:")
@@ -233,7 +234,7 @@ def main() -> None:
         f"  {limited.largest['compressed'] / limited.largest['plain']:.1f} times the batch in the same memory"
     )
 
-    page = demo_report.write(args, runs, limited, report, images.source)
+    page = demo_report.write(args, runs, limited, report, images)
     console.print(f"Wrote {page} and {page.with_name('demo.png')} in {time.perf_counter() - started:.0f} s.")
 
 
@@ -248,8 +249,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--error-bound",
         type=float,
-        default=0.25,
-        help="largest error / standard deviation of each stored tensor (%(default)s)",
+        help="largest error / standard deviation of every stored tensor (compress_model's own bounds)",
     )
     parser.add_argument(
         "--measure-batch", type=int, default=256, help="batch whose memory is compared (%(default)s)"

@@ -6,7 +6,7 @@ import argparse
 import base64
 import html
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib
 
@@ -18,6 +18,10 @@ from rich.table import Table
 from tf_comptrain.compression.report import Report, format_bytes
 from tf_comptrain.memory import StepMemory
 
+if TYPE_CHECKING:
+    from demo_data import Images
+
+_NORMAL_95 = 1.96  # standard deviations
 _COLOURS = {"plain": "#8a8f98", "compressed": "#0b6e4f"}
 
 
@@ -60,6 +64,16 @@ def rows(runs: dict, batch: int, measure_batch: int) -> list[tuple[str, str, str
     return found
 
 
+def certainty(run: Run, images: int) -> str:
+    """What the difference of two trainings of one seed says."""
+    accuracy = run.accuracies[-1]
+    error = 100 * _NORMAL_95 * (accuracy * (1 - accuracy) / images) ** 0.5
+    return (
+        f"One seed, which shows no more than that both train: an accuracy on {images:,} images is known to within "
+        f"{error:.1f} points (95%). What many seeds say is in docs/accuracy.md."
+    )
+
+
 def table(runs: dict, batch: int, measure_batch: int) -> Table:
     made = Table()
     for heading in ("", "plain Keras", "compressed", "plain / compressed"):
@@ -69,14 +83,14 @@ def table(runs: dict, batch: int, measure_batch: int) -> Table:
     return made
 
 
-def write(args: argparse.Namespace, runs: dict, limited, report: Report, source: str) -> Path:
+def write(args: argparse.Namespace, runs: dict, limited, report: Report, images: Images) -> Path:
     """Writes demo.png and report.html, which holds the picture itself; returns the page's path."""
     folder = args.out
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "demo.png"
     plot(picture, runs, limited, args.measure_batch)
     page = folder / "report.html"
-    page.write_text(_page(args, picture.read_bytes(), runs, limited, report, source))
+    page.write_text(_page(args, picture.read_bytes(), runs, limited, report, images))
     return page
 
 
@@ -119,7 +133,10 @@ def _bars(axis: Axes, title: str, values: list, text: str, ratio: float | None) 
     axis.margins(y=0.15)
 
 
-def _page(args: argparse.Namespace, picture: bytes, runs: dict, limited, report: Report, source: str) -> str:
+def _page(
+    args: argparse.Namespace, picture: bytes, runs: dict, limited, report: Report, images: Images
+) -> str:
+    bound = "" if args.error_bound is None else f", error_bound=ct.ErrorBound({args.error_bound:g})"
     cells = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
         for row in rows(runs, args.batch, args.measure_batch)
@@ -147,12 +164,11 @@ td:not(:first-child), th:not(:first-child) {{ text-align: right }} th {{ text-al
 code {{ background: #f3f3f3; padding: .1rem .3rem }}
 </style>
 <h1>ResNet-20 on Fashion-MNIST, plain and with its activations held compressed</h1>
-<p>Both trainings start from the same weights and see the same batches ({html.escape(source)},
+<p>Both trainings start from the same weights and see the same batches ({html.escape(images.source)},
 {len(runs["plain"].losses)} epochs, batch {args.batch}). The second one differs by one line:
-<code>ct.compress_model(model, codec="{html.escape(args.codec)}",
-error_bound=ct.ErrorBound({args.error_bound:g}))</code>, which allows
-errors of {args.error_bound:g} standard deviations of each stored tensor.</p>
+<code>ct.compress_model(model, codec="{html.escape(args.codec)}"{bound})</code>.</p>
 <table><tr><th></th><th>plain Keras</th><th>compressed</th><th>plain / compressed</th></tr>{cells}</table>
+<p>{certainty(runs["plain"], len(images.x_test))}</p>
 <p><img alt="Losses, accuracies, memory and largest batch of both trainings"
 src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>
 <h2>Under one memory limit</h2>

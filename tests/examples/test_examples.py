@@ -62,9 +62,10 @@ def test_the_page_escapes_every_text(monkeypatch):
     limited = types.SimpleNamespace(
         limit_bytes=1, largest={"plain": 1, "compressed": 1}, batch=1, plain_error=odd, compressed_loss=1.0
     )
-    args = types.SimpleNamespace(batch=1, measure_batch=1, codec=odd, error_bound=0.1)
+    args = types.SimpleNamespace(batch=1, measure_batch=1, codec=odd, error_bound=None)
+    images = types.SimpleNamespace(source=odd, x_test=[0])
     runs = {"plain": run, "compressed": run}
-    page = demo_report._page(args, b"", runs, limited, Report("model", (row,)), odd)
+    page = demo_report._page(args, b"", runs, limited, Report("model", (row,)), images)
     assert odd not in page and "<b>" not in page
     assert page.count("&lt;b&gt;&amp;") == 8
 
