@@ -147,9 +147,9 @@ def test_peaks_of_a_train_step_without_call(compress):
     x = np.tile(X, (4, 1, 1, 1))
     peak = ct.memory.explain_peak(model, x)
     assert peak.batch_size == 32 and sum(row.bytes for row in peak.rows) == peak.peak_bytes
-    # What is plain may be gone by the compressed step's peak: that depends on the order of two operations.
-    assert peak.by_kind[explain.STREAM if compress else explain.FORWARD] > 0
-    assert compress or explain.STREAM not in peak.by_kind
+    # The compressed step peaks while a stream is made or read, whichever of two operations comes first.
+    ours = {explain.STREAM, explain.RESTORED} & peak.by_kind.keys()
+    assert ours if compress else not ours and peak.by_kind[explain.FORWARD] > 0
     measured = ct.memory.measure_step(model, x).peak_bytes
     one_tensor = 4 * 2 * ACTIVATION  # a small step may run two operations in the other order
     np.testing.assert_allclose(ct.memory.predict_peak(model, 32, x), measured, rtol=0.15, atol=one_tensor)
