@@ -19,6 +19,8 @@ void BoundRule::NextState(const float* state, const EncodeParams& params,
   next[kSigma] = static_cast<float>(sigma);
   next[kStreamBytes] = static_cast<float>(stream_bytes);
   next[kRange] = static_cast<float>(range);
+  next[kWidened] = 0;
+  next[kRmsBound] = params.eb;
 }
 
 }  // namespace comptrain

@@ -21,8 +21,8 @@ enum StateField {
   kSigma,
   kStreamBytes,
   kRange,
-  kSaturated,  // compiled steps only: the executor's streams have no fixed rate
-  kRunningRange,  // compiled steps only
+  kWidened,   // share of groups of values with a bound above kBoundUsed
+  kRmsBound,  // root of the mean square of the bounds of all groups
   kStateFields
 };
 
@@ -39,10 +39,6 @@ constexpr float kSmallestBound = 1e-30f, kLargestBound = 0x1p120f;
 
 // Just below twice: rounding stays within the bound.
 constexpr float kStepOverBound = 2 * (1 - 0x1p-13f);
-
-// What codes of a fixed rate reach, over the running range; over the largest of
-// a sample, where there is no running range yet.
-constexpr float kHeadroom = 1.25f, kSampleHeadroom = 1.5f;
 
 // V: double, or what has these functions the operators below with numbers.
 inline bool IsPositive(double v) { return v > 0; }
@@ -68,17 +64,6 @@ V RunningValue(const V& running, const V& now, float decay) {
 template <class V>
 V RelativeBound(const V& scale, float relative) {
   return AtMost(AtLeast(scale * relative, kSmallestBound), kLargestBound);
-}
-
-// The bound of the largest fixed rate, which has no larger one to change to, so
-// that its bound follows the range. levels: codes of one sign.
-template <class V>
-V BoundOfRange(const V& bound, const V& running_range, const V& sample_largest,
-               int levels) {
-  const V reach = Where(IsPositive(running_range), running_range * kHeadroom,
-                        sample_largest * kSampleHeadroom);
-  return AtMost(AtLeast(bound, reach / (kStepOverBound * levels)),
-                kLargestBound);
 }
 
 // How a bound is found on the executor.

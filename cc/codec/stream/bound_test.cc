@@ -67,8 +67,7 @@ void TestNextState() {
   rule.decay = 0.75f;
   State state;
   state[kBoundSet] = 0.5f;
-  state[kSaturated] = 0.125f;
-  state[kRunningRange] = 3;
+  state[kWidened] = 0.125f;
   State next = state.After(rule, 0.5f, 2, 9);
   CHECK_EQ(next[kBoundSet], 0.5f);
   CHECK_EQ(next[kBoundUsed], 0.5f);
@@ -77,8 +76,8 @@ void TestNextState() {
   CHECK_EQ(next[kNonzeroRatio], 0.5f);
   CHECK_EQ(next[kStreamBytes], 77.0f);
   CHECK_EQ(next[kRange], 9.0f);
-  CHECK_EQ(next[kSaturated], 0.125f);
-  CHECK_EQ(next[kRunningRange], 3.0f);
+  CHECK_EQ(next[kWidened], 0.0f);
+  CHECK_EQ(next[kRmsBound], 0.5f);
 
   CHECK_EQ(next.After(rule, 0.5f, 4)[kRunningSigma], 0.75f * 2 + 0.25f * 4);
   // An outlier counts as kLargestJump times the running value.
@@ -87,22 +86,11 @@ void TestNextState() {
   CHECK_EQ(outlier[kSigma], 1e30f);
 }
 
-void TestOfRange() {
-  // 127 levels: as wide as the running range asks for, or as the sample does.
-  const double levels = kStepOverBound * 127;
-  CHECK_EQ(BoundOfRange(0.001, 10.0, 99.0, 127), 10 * 1.25 / levels);
-  CHECK_EQ(BoundOfRange(0.001, 0.0, 10.0, 127), 10 * 1.5 / levels);
-  CHECK_EQ(BoundOfRange(7.0, 10.0, 99.0, 127), 7.0);
-  CHECK_EQ(BoundOfRange(7.0, 1e300, 0.0, 127),
-           static_cast<double>(kLargestBound));
-}
-
 }  // namespace
 }  // namespace comptrain
 
 int main() {
   comptrain::TestBound();
   comptrain::TestNextState();
-  comptrain::TestOfRange();
   return comptrain::FinishTests();
 }

@@ -82,8 +82,10 @@ std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate) {
     parts.pop_back();
   }
   for (XlaOp& part : parts) {
-    part =
-        xla::Or(part, xla::Broadcast(never, b->GetShape(part)->dimensions()));
+    const xla::Shape of = b->GetShape(part).value();
+    part = xla::Or(part, xla::Broadcast(xla::ConvertElementType(
+                                            never, of.element_type()),
+                                        of.dimensions()));
   }
   return parts;
 }

@@ -1,7 +1,9 @@
 // The fixed-rate codec: quantization in a number of bits that is known when a
-// step is compiled.
+// step is compiled, with a scale for each group of values.
 #ifndef TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
 #define TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
+
+#include <vector>
 
 #include "cc/codec/stream/bound.h"
 #include "cc/kernels/xla/lowering.h"
@@ -13,75 +15,257 @@ inline XlaOp Field(XlaOp state, StateField field) {
   return xla::Reshape(xla::SliceInDim(state, field, field + 1, 1, 0), {});
 }
 
-// Of a stream whose bound is in the state.
+// Of a stream whose bound is in the state; a group's is this times its scale.
 inline XlaOp StepOf(XlaOp state) {
   return Field(state, kBoundUsed) * Scalar(state, kStepOverBound);
 }
 
-inline absl::Status CheckBits(int bits) {
-  if (bits == 2 || bits == 3 || bits == 4 || bits == 6 || bits == 8) {
-    return absl::OkStatus();
+// A scale in a byte: quarters of an octave, from 1 to 2^63.75.
+class GroupScale {
+ public:
+  // The smallest scale that is no smaller than x, f32; the largest where none
+  // is.
+  static XlaOp CodeFor(XlaOp x) {
+    const XlaOp bits = xla::BitcastConvertType(
+        xla::Max(x, xla::FullLike(x, 1)), xla::U32);
+    const XlaOp mantissa = xla::And(bits, U32(bits, kMantissa));
+    XlaOp code = LeftShifted(
+        RightShifted(bits, kMantissaBits) - xla::FullLike(bits, kExponentOf1),
+        2);
+    for (uint32_t least : kQuarters) {
+      code = code + xla::ConvertElementType(
+                        xla::Gt(mantissa, U32(bits, least)), xla::U32);
+    }
+    return xla::ConvertElementType(xla::Min(code, xla::FullLike(code, 255)),
+                                   xla::U8);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("bits must be 2, 3, 4, 6 or 8, got ", bits));
-}
 
-struct FixedRate {
+  static XlaOp Of(XlaOp code) {
+    const XlaOp wide = xla::ConvertElementType(code, xla::U32);
+    const XlaOp quarter = xla::And(wide, xla::FullLike(wide, 3));
+    XlaOp mantissa = xla::ZerosLike(wide);
+    for (int i = 1; i < 4; ++i) {
+      mantissa = xla::Select(xla::Eq(quarter, xla::FullLike(wide, i)),
+                             U32(wide, kQuarters[i]), mantissa);
+    }
+    const XlaOp exponent =
+        RightShifted(wide, 2) + xla::FullLike(wide, kExponentOf1);
+    return xla::BitcastConvertType(
+        xla::Or(LeftShifted(exponent, kMantissaBits), mantissa), xla::F32);
+  }
+
+ private:
+  static constexpr int kMantissaBits = 23, kExponentOf1 = 127;
+  static constexpr uint32_t kMantissa = (1u << kMantissaBits) - 1;
+  // Mantissas of 2^(i / 4).
+  static constexpr uint32_t kQuarters[4] = {0, 0x1837f0, 0x3504f3, 0x5744fd};
+
+  static XlaOp U32(XlaOp like, uint32_t value) {
+    return xla::Broadcast(xla::ConstantR0<uint32_t>(like.builder(), value),
+                          Dims(like));
+  }
+};
+
+// A stream: for each group as many 32-bit words as a value has bits, and the
+// byte of its scale. A word has as many whole codes as it holds; its spare bits
+// have one bit each of the codes that are left.
+class FixedRate {
+ public:
+  static constexpr int kGroup = 32;
+
   int bits = 8;
   bool mid_rise = false;
 
-  absl::Status Read(OpKernelConstruction* ctx) {
+  absl::Status Read(OpKernelConstruction* ctx, bool with_mid_rise = true) {
     absl::Status s = ctx->GetAttr("bits", &bits);
-    if (s.ok()) s = CheckBits(bits);
-    if (s.ok()) s = ctx->GetAttr("mid_rise", &mid_rise);
+    if (s.ok() && (bits < 2 || bits > 8)) {
+      s = absl::InvalidArgumentError(
+          absl::StrCat("bits must be from 2 to 8, got ", bits));
+    }
+    if (s.ok() && with_mid_rise) s = ctx->GetAttr("mid_rise", &mid_rise);
     return s;
   }
 
+  // Words, then scales.
+  int64_t GroupBytes() const { return 4 * bits + 1; }
+  int64_t StreamBytes(absl::Span<const int64_t> dims) const {
+    return TensorShape(Groups(dims, kGroup).group_dims()).num_elements() *
+           GroupBytes();
+  }
+
+  struct Encoded {
+    std::vector<XlaOp> parts;
+    XlaOp scales;  // f32, one a group
+  };
+
+  // step: of a group whose values fit; those of other groups grow until they
+  // do. The error is at most half of it. NaN is coded as zero, as the smallest
+  // value where a mask is kept; so are negative values there.
+  Encoded Encode(XlaOp x, XlaOp step) const {
+    const Groups groups(Dims(x), kGroup);
+    std::vector<XlaOp> values;
+    XlaOp largest;
+    for (const XlaOp& member : groups.Members(x)) {
+      values.push_back(F32(member));
+      const XlaOp magnitude = Magnitude(values.back());
+      largest = values.size() == 1 ? magnitude : xla::Max(largest, magnitude);
+    }
+    const XlaOp scale_codes =
+        GroupScale::CodeFor(largest / (step * Scalar(x, reach())));
+    Encoded encoded = {{}, GroupScale::Of(scale_codes)};
+    const XlaOp inverse = Scalar(x, 1) / (step * encoded.scales);
+    std::vector<XlaOp> codes;
+    for (const XlaOp& value : values) codes.push_back(Code(value, inverse));
+    encoded.parts = Words(codes);
+    encoded.parts.push_back(scale_codes);
+    return encoded;
+  }
+
+  XlaOp Decode(const std::vector<XlaOp>& parts,
+               absl::Span<const int64_t> dims, XlaOp step) const {
+    const Groups groups(dims, kGroup);
+    const XlaOp codes = Codes(parts, groups);
+    const XlaOp code = F32(codes);
+    const XlaOp steps =
+        groups.Spread(GroupScale::Of(parts.back()) * step, kGroup);
+    if (!mid_rise) {
+      return groups.Values((code - Scalar(code, zero_code())) * steps);
+    }
+    return groups.Values(xla::Select(xla::Eq(codes, xla::ZerosLike(codes)),
+                                     xla::ZerosLike(code),
+                                     (code - Scalar(code, 0.5f)) * steps));
+  }
+
+  // Where values are not zero, of a stream that keeps the mask.
+  XlaOp Mask(const std::vector<XlaOp>& parts,
+             absl::Span<const int64_t> dims) const {
+    const Groups groups(dims, kGroup);
+    const XlaOp codes = Codes(parts, groups);
+    return groups.Values(xla::Ne(codes, xla::ZerosLike(codes)));
+  }
+
+  // The parts as the one array of bytes that ops exchange, and again. XLA drops
+  // the pair.
+  XlaOp Joined(const std::vector<XlaOp>& parts) const {
+    std::vector<XlaOp> bytes;
+    for (const XlaOp& part : parts) {
+      const XlaOp of_part = xla::BitcastConvertType(part, xla::U8);
+      bytes.push_back(xla::Reshape(of_part, {Size(of_part)}));
+    }
+    return xla::ConcatInDim(parts[0].builder(), bytes, 0);
+  }
+  std::vector<XlaOp> Parts(XlaOp stream,
+                           absl::Span<const int64_t> dims) const {
+    const std::vector<int64_t> of_groups = Groups(dims, kGroup).group_dims();
+    const int64_t n = TensorShape(of_groups).num_elements();
+    std::vector<int64_t> of_words = of_groups;
+    of_words.push_back(4);
+    std::vector<XlaOp> parts;
+    for (int k = 0; k < bits; ++k) {
+      const XlaOp bytes =
+          xla::SliceInDim(stream, 4 * k * n, 4 * (k + 1) * n, 1, 0);
+      parts.push_back(
+          xla::BitcastConvertType(xla::Reshape(bytes, of_words), xla::U32));
+    }
+    parts.push_back(xla::Reshape(
+        xla::SliceInDim(stream, 4 * bits * n, (4 * bits + 1) * n, 1, 0),
+        of_groups));
+    return parts;
+  }
+
+ private:
   // Codes count from the most negative one, unless the mask is kept: then zero
   // is code 0, and all others are positive.
   int zero_code() const { return mid_rise ? 0 : 1 << (bits - 1); }
   int levels() const {
     return mid_rise ? (1 << bits) - 1 : (1 << (bits - 1)) - 1;
   }
+  // The largest value whose error is half a step, in steps.
+  float reach() const { return mid_rise ? levels() : levels() + 0.5f; }
+  int codes_a_word() const { return 32 / bits; }
+  int spare_bits() const { return 32 % bits; }
 
-  struct Encoded {
-    XlaOp codes, saturated;
-  };
-
-  // x: f32. The error is at most step / 2 wherever `saturated` is false. NaN is
-  // saturated, and coded as zero; as the smallest value where a mask is kept.
-  Encoded Encode(XlaOp x, XlaOp step) const {
-    const XlaOp t = x * (Scalar(x, 1) / step);
+  XlaOp Code(XlaOp x, XlaOp inverse_step) const {
+    const XlaOp t = x * inverse_step;
     if (mid_rise) {
       const XlaOp code = xla::Clamp(Scalar(x, 1), xla::Floor(t) + Scalar(x, 1),
                                     Scalar(x, levels()));
-      const XlaOp fits =
-          xla::And(xla::Ge(t, Scalar(x, 0)), xla::Le(t, Scalar(x, levels())));
-      return {ToInt(xla::Select(IsZero(x), xla::ZerosLike(x), Finite(code, 1))),
-              xla::Not(xla::Or(fits, IsZero(x)))};
+      return ToInt(xla::Select(IsZero(x), xla::ZerosLike(x), Finite(code, 1)));
     }
     const XlaOp code = xla::Clamp(
         Scalar(x, -levels()), xla::RoundNearestEven(t), Scalar(x, levels()));
-    const XlaOp fits = xla::Le(xla::Abs(t), Scalar(x, levels() + 0.5f));
-    return {ToInt(Finite(code, 0) + Scalar(x, zero_code())), xla::Not(fits)};
+    return ToInt(Finite(code, 0) + Scalar(x, zero_code()));
   }
 
-  XlaOp Decode(XlaOp codes, XlaOp step) const {
-    const XlaOp code = F32(codes);
-    if (!mid_rise) return (code - Scalar(code, zero_code())) * step;
-    return xla::Select(xla::Eq(code, Scalar(code, 0)), xla::ZerosLike(code),
-                       (code - Scalar(code, 0.5f)) * step);
+  std::vector<XlaOp> Words(const std::vector<XlaOp>& codes) const {
+    const int whole = codes_a_word();
+    std::vector<XlaOp> words;
+    for (int k = 0; k < bits; ++k) {
+      XlaOp word = codes[k * whole];
+      for (int i = 1; i < whole; ++i) {
+        word = xla::Or(word, LeftShifted(codes[k * whole + i], i * bits));
+      }
+      for (int i = 0; i < spare_bits(); ++i) {
+        const XlaOp code = codes[bits * whole + i];
+        const XlaOp bit =
+            xla::And(RightShifted(code, k), xla::FullLike(code, 1));
+        word = xla::Or(word, LeftShifted(bit, whole * bits + i));
+      }
+      words.push_back(word);
+    }
+    return words;
   }
 
- private:
+  // The codes of all members, u32, as Groups::Spread has them.
+  XlaOp Codes(const std::vector<XlaOp>& parts, const Groups& groups) const {
+    xla::XlaBuilder* b = parts[0].builder();
+    const int whole = codes_a_word(), spare = spare_bits();
+    std::vector<XlaOp> codes;
+    for (int k = 0; k < bits; ++k) {
+      const XlaOp shift = groups.MemberNumber(b, xla::U32, whole) *
+                          xla::ConstantR0<uint32_t>(b, bits);
+      const XlaOp shifted =
+          xla::ShiftRightLogical(groups.Spread(parts[k], whole), shift);
+      codes.push_back(
+          xla::And(shifted, xla::FullLike(shifted, (1 << bits) - 1)));
+    }
+    if (spare > 0) {
+      const XlaOp at = groups.MemberNumber(b, xla::U32, spare) +
+                       xla::ConstantR0<uint32_t>(b, whole * bits);
+      XlaOp left;
+      for (int k = 0; k < bits; ++k) {
+        const XlaOp shifted =
+            xla::ShiftRightLogical(groups.Spread(parts[k], spare), at);
+        const XlaOp bit =
+            LeftShifted(xla::And(shifted, xla::FullLike(shifted, 1)), k);
+        left = k == 0 ? bit : xla::Or(left, bit);
+      }
+      codes.push_back(left);
+    }
+    return xla::ConcatInDim(b, codes, groups.axis);
+  }
+
   static XlaOp Finite(XlaOp code, float otherwise) {
     return xla::Select(xla::Eq(code, code), code,
                        xla::FullLike(code, otherwise));
   }
   static XlaOp ToInt(XlaOp code) {
-    return xla::ConvertElementType(code, xla::U8);
+    return xla::ConvertElementType(code, xla::U32);
   }
 };
+
+// The first input, the stream of a tensor of shape dims. The builder of a
+// computation would end the process when asked for the shape of what it has
+// refused.
+inline absl::Status CheckStream(XlaOpKernelContext* ctx, const FixedRate& rate,
+                                absl::Span<const int64_t> dims) {
+  return CheckShape("stream", ShapeOf(ctx, 0),
+                    TensorShape({rate.StreamBytes(dims)}),
+                    absl::StrCat("that of ", rate.bits,
+                                 " bits a value for a tensor of shape ",
+                                 TensorShape(dims).DebugString(),
+                                 " under XLA"));
+}
 
 }  // namespace hlo
 }  // namespace comptrain

@@ -48,13 +48,14 @@ inline TensorShape ShapeOf(XlaOpKernelContext* ctx, int input) {
 
 // The first input, what Pack makes of a tensor. The builder of a computation
 // would end the process when asked for the shape of what it has refused.
-inline absl::Status CheckStream(const char* name, XlaOpKernelContext* ctx,
+inline absl::Status CheckPacked(const char* name, XlaOpKernelContext* ctx,
                                 const Packing& packing) {
   return CheckShape(
-      name, ShapeOf(ctx, 0), TensorShape(packing.stream_dims()),
+      name, ShapeOf(ctx, 0), TensorShape(packing.bytes.group_dims()),
       absl::StrCat("that of ", packing.bits,
                    " bits a value for a tensor of shape ",
-                   TensorShape(packing.dims).DebugString(), " under XLA"));
+                   TensorShape(packing.bytes.dims).DebugString(),
+                   " under XLA"));
 }
 
 }  // namespace hlo

@@ -9,36 +9,23 @@ namespace comptrain {
 namespace hlo {
 namespace {
 
-// Sets dx: dy where a code is not zero, times `on`; elsewhere times `off`.
-void MaskGradient(bool on_cpu, XlaOpKernelContext* ctx, const char* name,
-                  int bits, float on, float off) {
-  XlaOp dy = ctx->Input(1);
-  const Packing packing(Dims(dy), bits);
-  OP_REQUIRES_OK(ctx, CheckStream(name, ctx, packing));
-  const XlaOp codes = packing.Unpack(
-      on_cpu, GatedWith(on_cpu, packing.Parts(ctx->Input(0)), &dy));
-  const XlaOp set =
-      xla::Reshape(xla::Ne(codes, xla::ZerosLike(codes)), Dims(dy));
-  auto times = [&](float factor) {
-    if (factor == 1) return dy;
-    if (factor == 0) return xla::ZerosLike(dy);
-    return dy * xla::FullLike(dy, factor);
-  };
-  ctx->SetOutput(0, xla::Select(set, times(on), times(off)));
-}
-
 class StreamMaskGradXla : public Lowering {
  public:
   explicit StreamMaskGradXla(OpKernelConstruction* ctx) : Lowering(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("bits", &bits_));
-    OP_REQUIRES_OK(ctx, CheckBits(bits_));
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx, /*with_mid_rise=*/false));
   }
   void Compile(XlaOpKernelContext* ctx) override {
-    MaskGradient(on_cpu_, ctx, "stream", bits_, 1, 0);
+    XlaOp dy = ctx->Input(1);
+    const std::vector<int64_t> dims = Dims(dy);
+    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
+    const std::vector<XlaOp> parts =
+        GatedWith(on_cpu_, rate_.Parts(ctx->Input(0), dims), &dy);
+    const XlaOp set = xla::Reshape(rate_.Mask(parts, dims), dims);
+    ctx->SetOutput(0, xla::Select(set, dy, xla::ZerosLike(dy)));
   }
 
  private:
-  int bits_;
+  FixedRate rate_;
 };
 
 class BitmaskXla : public Lowering {
@@ -52,7 +39,7 @@ class BitmaskXla : public Lowering {
     const XlaOp inside = xla::And(xla::Gt(values, Scalar(x, lower_)),
                                   xla::Lt(values, Scalar(x, upper_)));
     ctx->SetOutput(0, x);
-    ctx->SetOutput(1, Fence(on_cpu_, Packing(Dims(x), 1).Pack(inside))[0]);
+    ctx->SetOutput(1, Fence(on_cpu_, {Packing(Dims(x), 1).Pack(inside)})[0]);
   }
 
  private:
@@ -65,8 +52,21 @@ class BitmaskGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("on", &on_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("off", &off_));
   }
+  // dy where a bit is set, times `on`; elsewhere times `off`.
   void Compile(XlaOpKernelContext* ctx) override {
-    MaskGradient(on_cpu_, ctx, "bits", 1, on_, off_);
+    XlaOp dy = ctx->Input(1);
+    const Packing packing(Dims(dy), 1);
+    OP_REQUIRES_OK(ctx, CheckPacked("bits", ctx, packing));
+    const XlaOp bits =
+        packing.Unpack(GatedWith(on_cpu_, {ctx->Input(0)}, &dy)[0]);
+    const XlaOp set =
+        xla::Reshape(xla::Ne(bits, xla::ZerosLike(bits)), Dims(dy));
+    auto times = [&](float factor) {
+      if (factor == 1) return dy;
+      if (factor == 0) return xla::ZerosLike(dy);
+      return dy * xla::FullLike(dy, factor);
+    };
+    ctx->SetOutput(0, xla::Select(set, times(on_), times(off_)));
   }
 
  private:
@@ -120,7 +120,7 @@ class MaxPoolXla : public PoolXla {
     const Packing packing(out.dim_sizes(), bits());
     if (out.num_elements() == 0) {
       ctx->SetOutput(0, Zeros(b, ctx->input_xla_type(0), out.dim_sizes()));
-      ctx->SetOutput(1, Zeros(b, xla::U8, packing.stream_dims()));
+      ctx->SetOutput(1, Zeros(b, xla::U8, packing.bytes.group_dims()));
       return;
     }
     const int first = 3 - rank();  // PoolShape counts from three dimensions
@@ -160,7 +160,7 @@ class MaxPoolXla : public PoolXla {
       index = xla::Select(beats, here, index);
     }
     ctx->SetOutput(0, y);
-    ctx->SetOutput(1, Fence(on_cpu_, packing.Pack(index))[0]);
+    ctx->SetOutput(1, Fence(on_cpu_, {packing.Pack(index)})[0]);
   }
 };
 
@@ -177,16 +177,15 @@ class MaxPoolGradXla : public PoolXla {
     OP_REQUIRES_OK(ctx, CheckShape("dy", ShapeOf(ctx, 1), out,
                                    "that of the pooling output"));
     const Packing packing(out.dim_sizes(), bits());
-    OP_REQUIRES_OK(ctx, CheckStream("index", ctx, packing));
+    OP_REQUIRES_OK(ctx, CheckPacked("index", ctx, packing));
     const XlaOp dy = F32(ctx->Input(1));
     if (out.num_elements() == 0) {
       ctx->SetOutput(
           0, Zeros(dy.builder(), ctx->output_xla_type(0), in.dim_sizes()));
       return;
     }
-    const XlaOp index = xla::ConvertElementType(
-        packing.Unpack(on_cpu_, Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(1))),
-        xla::U8);
+    const XlaOp index =
+        packing.Unpack(Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(1))[0]);
     const int first = 3 - rank();
     XlaOp dx;
     for (int position = 0; position < window_; ++position) {

@@ -9,7 +9,7 @@ namespace comptrain {
 namespace hlo {
 
 std::vector<XlaOp> Reduced(
-    bool on_cpu, const Packing& fold,
+    bool on_cpu, const Groups& fold,
     const std::vector<std::pair<XlaOp, Reduction>>& operands) {
   const int n = operands.size();
   std::vector<XlaOp> reduced;

@@ -17,7 +17,7 @@ enum Reduction { kSum, kLargest };  // kLargest: or 0
 // folded first. A sum counts exactly below 2^24. In one pass, except on the
 // CPU, whose compiler has vector code for one operand only.
 std::vector<XlaOp> Reduced(
-    bool on_cpu, const Packing& fold,
+    bool on_cpu, const Groups& fold,
     const std::vector<std::pair<XlaOp, Reduction>>& operands);
 
 }  // namespace hlo

@@ -23,7 +23,7 @@ class GradientStatsXla : public Lowering {
     }
     const XlaOp values = FiniteOrZero(dy);
     const std::vector<XlaOp> reduced =
-        Reduced(on_cpu_, Packing(dims, on_cpu_ ? 1 : 8),
+        Reduced(on_cpu_, Groups(dims, on_cpu_ ? 8 : 1),
                 {{Squared(values), kSum},
                  {xla::Abs(values), kSum},
                  {F32(xla::Not(xla::IsFinite(dy))), kSum}});

@@ -40,6 +40,9 @@ Value AtLeast(Value v, float least) {
 // Of a tensor that is sampled for its standard deviation.
 constexpr int64_t kSample = 1 << 16;
 
+// Least bound over the largest value of the sample: scales reach 2^63.
+constexpr float kLeastOverLargest = 0x1p-50f;
+
 // Every stride-th element along the largest dimensions but the last: at most
 // kSample, or one of each channel.
 XlaOp Sample(XlaOp x) {
@@ -68,7 +71,7 @@ struct SampleStatistics {
     // Of differences from one value, since squares of large ones would cancel.
     const XlaOp off = x - FirstOf(x);
     const std::vector<XlaOp> reduced =
-        Reduced(on_cpu, Packing(Dims(x), 8),
+        Reduced(on_cpu, Groups(Dims(x), 1),
                 {{off, kSum},
                  {Squared(off), kSum},
                  {F32(xla::Not(IsZero(x))), kSum},
@@ -101,64 +104,66 @@ class CompressXla : public Lowering {
   void Compile(XlaOpKernelContext* ctx) override {
     const XlaOp x = ctx->Input(0), state = ctx->Input(1);
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 1)));
-    const Packing packing(Dims(x), rate_.bits);
+    const int64_t stream_bytes = rate_.StreamBytes(Dims(x));
     if (Size(x) == 0) {
       ctx->SetOutput(0, x);
-      ctx->SetOutput(
-          1, packing.Joined(packing.Pack(xla::ConvertElementType(x, xla::U8))));
+      ctx->SetOutput(1, Zeros(x.builder(), xla::U8, {stream_bytes}));
       ctx->SetOutput(2, state);
       return;
     }
-    // XLA's GPU compiler makes one kernel of packing and reductions of one
-    // shape; its CPU compiler makes the folded operand of a reduction a tensor.
-    const Packing fold = on_cpu_ ? Packing(Dims(x), 1) : packing;
-    const XlaOp values = F32(x);
     const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
-    XlaOp range = Scalar(x, 0);
-    if (attrs_.rule.of_range) {
-      // Of differences from one value, for which the 0 of kLargest stands.
-      const XlaOp off = xla::Select(xla::IsFinite(values),
-                                    values - FiniteOrZero(FirstOf(values)),
-                                    xla::ZerosLike(values));
-      const std::vector<XlaOp> ends =
-          Reduced(on_cpu_, fold, {{off, kLargest}, {xla::Neg(off), kLargest}});
-      range = ends[0] + ends[1];
-    }
+    const XlaOp range = attrs_.rule.of_range ? Range(x) : Scalar(x, 0);
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
     const FixedRate::Encoded encoded =
-        rate_.Encode(values, bound * Scalar(x, kStepOverBound));
-    const std::vector<XlaOp> whole = Reduced(
-        on_cpu_, fold,
-        {{Magnitude(values), kLargest}, {F32(encoded.saturated), kSum}});
-    const XlaOp share = whole[1] / Scalar(x, Size(x));
-    const XlaOp largest =
-        WithoutOutlier(Value(Field(state, kRunningRange)), Value(whole[0])).op;
+        rate_.Encode(x, bound * Scalar(x, kStepOverBound));
+    // XLA's GPU compiler makes one kernel of packing and of reductions of what
+    // has one element a group.
+    const XlaOp one = xla::FullLike(encoded.scales, 1);
+    const std::vector<XlaOp> whole =
+        Reduced(on_cpu_, Groups(Dims(encoded.scales), 1),
+                {{F32(xla::Gt(encoded.scales, one)), kSum},
+                 {Squared(encoded.scales), kSum}});
+    const XlaOp count = Scalar(x, Size(encoded.scales));
     const XlaOp fields[kStateFields] = {
         Field(state, kBoundSet),
         bound,
         Running(Field(state, kRunningSigma), sample.sigma),
         sample.nonzero_ratio,
         sample.sigma,
-        Scalar(x, TensorShape(packing.stream_dims()).num_elements()),
+        Scalar(x, stream_bytes),
         range,
-        xla::Max(Field(state, kSaturated), share),
-        xla::Max(largest, Running(Field(state, kRunningRange), largest))};
+        whole[0] / count,
+        bound * xla::Sqrt(whole[1] / count)};
     std::vector<XlaOp> new_state;
     for (const XlaOp& field : fields) {
       new_state.push_back(xla::Reshape(field, {1}));
     }
     // Readers of x wait for the stream: the forward pass does not run ahead.
-    std::vector<XlaOp> fenced = packing.Pack(encoded.codes);
+    std::vector<XlaOp> fenced = encoded.parts;
     fenced.push_back(x);
     fenced = Fence(on_cpu_, fenced);
     ctx->SetOutput(0, fenced.back());
     fenced.pop_back();
-    ctx->SetOutput(1, packing.Joined(fenced));
+    ctx->SetOutput(1, rate_.Joined(fenced));
     ctx->SetOutput(2, xla::ConcatInDim(x.builder(), new_state, 0));
   }
 
  private:
+  // Of finite values: largest less smallest.
+  XlaOp Range(XlaOp x) const {
+    const XlaOp values = F32(x);
+    // Of differences from one value, for which the 0 of kLargest stands.
+    const XlaOp off = xla::Select(xla::IsFinite(values),
+                                  values - FiniteOrZero(FirstOf(values)),
+                                  xla::ZerosLike(values));
+    const std::vector<XlaOp> ends =
+        Reduced(on_cpu_, Groups(Dims(x), 8),
+                {{off, kLargest}, {xla::Neg(off), kLargest}});
+    return ends[0] + ends[1];
+  }
+
   // Absolute where the state sets one, else relative to sigma or to the range.
+  // No smaller than what scales can widen to the largest value.
   XlaOp Bound(XlaOp state, XlaOp sigma, XlaOp range,
               XlaOp sample_largest) const {
     const XlaOp running = Field(state, kRunningSigma);
@@ -167,13 +172,12 @@ class CompressXla : public Lowering {
         attrs_.rule.of_range
             ? Value(range)
             : Where(IsPositive(Value(running)), Value(running), Value(sigma));
-    Value bound = Where(xla::Ne(set, xla::ZerosLike(set)), Value(set),
-                        RelativeBound(scale, attrs_.rule.relative_bound));
-    if (rate_.bits == 8) {
-      bound = BoundOfRange(bound, Value(Field(state, kRunningRange)),
-                           Value(sample_largest), rate_.levels());
-    }
-    return bound.op;
+    const Value bound =
+        Where(xla::Ne(set, xla::ZerosLike(set)), Value(set),
+              RelativeBound(scale, attrs_.rule.relative_bound));
+    return AtMost(AtLeast(bound, Value(sample_largest) * kLeastOverLargest),
+                  kLargestBound)
+        .op;
   }
 
   XlaOp Running(XlaOp running, XlaOp now) const {
@@ -194,13 +198,11 @@ class DecompressXla : public Lowering {
     TensorShape shape;
     OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(1, &shape));
     const auto dims = shape.dim_sizes();
-    const Packing packing(dims, rate_.bits);
-    OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
+    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
     const std::vector<XlaOp> parts =
-        Gated(on_cpu_, packing.Parts(ctx->Input(0)), ctx->Input(2));
-    const XlaOp x_hat =
-        rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(3)));
+        Gated(on_cpu_, rate_.Parts(ctx->Input(0), dims), ctx->Input(2));
+    const XlaOp x_hat = rate_.Decode(parts, dims, StepOf(ctx->Input(3)));
     ctx->SetOutput(
         0, xla::Reshape(xla::ConvertElementType(x_hat, ctx->output_xla_type(0)),
                         dims));
@@ -223,17 +225,15 @@ class BatchNormGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 5)));
     XlaOp gate = ctx->Input(1);
     const std::vector<int64_t> dims = Dims(gate);
-    const Packing packing(dims, rate_.bits);
-    OP_REQUIRES_OK(ctx, CheckStream("stream", ctx, packing));
+    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
     const int64_t last = dims.size() - 1;
     auto by_channel = [&](XlaOp vector) {
       return xla::BroadcastInDim(vector, dims, {last});
     };
     const std::vector<XlaOp> parts =
-        GatedWith(on_cpu_, packing.Parts(ctx->Input(0)), &gate);
+        GatedWith(on_cpu_, rate_.Parts(ctx->Input(0), dims), &gate);
     const XlaOp dy = F32(gate);
-    const XlaOp x_hat =
-        rate_.Decode(packing.Unpack(on_cpu_, parts), StepOf(ctx->Input(5)));
+    const XlaOp x_hat = rate_.Decode(parts, dims, StepOf(ctx->Input(5)));
     const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
     const XlaOp x_norm =
         (x_hat - by_channel(ctx->Input(3))) * by_channel(inv_std);
