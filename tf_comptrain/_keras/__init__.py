@@ -74,7 +74,6 @@ from tf_comptrain._keras.train_step import (
     all_variables,
     build_for_step,
     build_optimizer,
-    finish_steps,
     has_own_train_step,
     has_schedule,
     is_compiled,
@@ -91,7 +90,5 @@ from tf_comptrain._keras.train_step import (
     train_step_runner,
     trainable_variables,
     unpace_schedule,
-    unwatch_steps,
-    watch_steps,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3

@@ -38,7 +38,7 @@ class Statistics(NamedTuple):
       gradient_mean_abs: Mean magnitude of the weight gradient.
       momentum: Mean |M|, M the accumulated gradient; 0 where the optimizer keeps none.
       stream_bytes: Of the stored input.
-      saturated: Share of its values out of the range of a stream of fixed rate (under XLA).
+      widened: Share of its groups of values with a larger bound (under XLA).
     """
 
     nonzero_ratio: float
@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
     gradient_mean_abs: float
     momentum: float
     stream_bytes: float
-    saturated: float
+    widened: float
 
 
 class BoundUpdate(NamedTuple):
@@ -63,7 +63,7 @@ class BoundUpdate(NamedTuple):
       predicted_sigma: The one it has with `bound`: smoothing and limits included.
       source: What set the target: "momentum" or "gradient".
       stream_bytes: Size of the stored input, at the bound before.
-      saturated: Share of its values out of the range of a stream of fixed rate (under XLA).
+      widened: Share of its groups of values with a larger bound (under XLA).
     """
 
     step: int
@@ -74,7 +74,7 @@ class BoundUpdate(NamedTuple):
     predicted_sigma: float
     source: str
     stream_bytes: float
-    saturated: float
+    widened: float
 
 
 def target_of(statistics: Statistics, target: str, tolerance: float) -> tuple[float, str]:
@@ -321,7 +321,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                     float(predicted) * self._correction.get(name, 1.0),
                     source,
                     statistics.stream_bytes,
-                    statistics.saturated,
+                    statistics.widened,
                 )
             )
         checks = self._check() if found else []
@@ -413,7 +413,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
             gradient_mean_abs=math.sqrt(replicas) * weight_mean / self._loss_scale,
             momentum=self._momentum(weight),
             stream_bytes=holder.stream_bytes,
-            saturated=holder.saturated,
+            widened=holder.widened,
         )
 
     def _momentum(self, weight: tf.Variable) -> float:

@@ -29,9 +29,8 @@ class State(NamedTuple):
       sigma: Standard deviation of the last tensor, zeros included.
       stream_bytes: Size of the last stream.
       range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
-      saturated: Under XLA: largest share, of all values of a tensor, that a step saturated since
-        this was last set to 0; the bound does not hold for those.
-      running_range: Under XLA: running largest magnitude of the tensor, cut off alike; 0 before the first step.
+      widened: Under XLA: share of the groups of values of the last tensor whose bound had to be above `bound_used`.
+      rms_bound: Root of the mean square of the bounds of all groups; `bound_used` where none is widened.
     """
 
     bound_set: float = 0.0
@@ -41,8 +40,8 @@ class State(NamedTuple):
     sigma: float = 0.0
     stream_bytes: float = 0.0
     range: float = 0.0
-    saturated: float = 0.0
-    running_range: float = 0.0
+    widened: float = 0.0
+    rms_bound: float = 0.0
 
 
 class _ErrorBound(NamedTuple):

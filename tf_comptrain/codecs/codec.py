@@ -153,9 +153,9 @@ class FixedStream(NamedTuple):
 class FixedRateCodec(Codec):
     """fixed: what the compress op does under XLA, which needs static shapes.
 
-    Every value takes the same number of bits. Values out of range saturate: the bound does not
-    hold for them, and the state counts them. With 8 bits, where there is no larger rate to change
-    to, the bound grows with the running range instead.
+    Every value takes the same number of bits, and each group of 32 values has a scale: the bound of a group whose
+    values are too large for their codes is as much larger as they need. The state says how many groups that is, and
+    the root mean square of all their bounds. A group is 32 values along one dimension, as far apart as that allows.
 
     Args:
       bits: A value's: one of `RATES`.
@@ -197,17 +197,17 @@ class FixedRateCodec(Codec):
         )
 
     @staticmethod
-    def rate_for(reach: float, mid_rise: bool) -> int:
-        """The fewest bits whose codes reach values of `reach` steps; 8 where none does.
+    def rate_for(bound: float, mid_rise: bool) -> int:
+        """The fewest bits whose codes hold a bound; 8 where none does.
 
         Args:
-          reach: Largest magnitude / (2 * bound).
+          bound: Of a group, over its largest magnitude.
           mid_rise: Codes are unsigned then.
         """
-        return next((b for b in RATES if reach <= (2**b - 1 if mid_rise else 2 ** (b - 1) - 1)), RATES[-1])
+        return next((b for b in RATES if bound * (2**b - 1) * (2 if mid_rise else 1) >= 1), RATES[-1])
 
 
-RATES = (2, 3, 4, 6, 8)
+RATES = range(2, 9)  # bits of a value
 
 
 class ZvcCodec(Codec):

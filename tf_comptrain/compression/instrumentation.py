@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras
@@ -15,7 +14,7 @@ from tf_comptrain.codecs import Codec
 from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import RateChange, Site, codec_obstacle, engine_of_model
+from tf_comptrain.storage import Site, codec_obstacle, engine_of_model
 
 
 class Instrumentation:
@@ -31,7 +30,6 @@ class Instrumentation:
         `pace_schedule` is called.
       bound_scale: Factor on all bounds: below 1 where training asked for tighter
         ones.
-      rate_changes: Under XLA: every time that values were out of a stream's range, in order.
       held: What is held of the traced steps; None where nothing is.
       is_eager: Whether it was said that the model trains in eager mode.
     """
@@ -42,7 +40,6 @@ class Instrumentation:
         self.collecting: tf.Variable | None = None
         self.pace: tf.Variable | None = None
         self.bound_scale = 1.0
-        self.rate_changes: list[RateChange] = []
         self.held: HeldTensors | None = None
         self.overridden: list[Any] = []
         self.is_eager = False
@@ -90,30 +87,6 @@ class Instrumentation:
             site.adopt_bound(scale, bases)
         if self.held is not None:
             self.held.adopt_bounds(scale, bases)
-
-    def raise_rates(self) -> list[RateChange]:
-        """Gives a larger rate to the streams that saturated under XLA, and logs it.
-
-        Returns:
-          The streams whose rate rises as soon as the step is traced anew.
-        """
-        changes = []
-        for site in self.sites().values():
-            change = site.raise_rate()
-            if change is None:
-                continue
-            self.rate_changes.append(change)
-            share = f"{change.site}: {change.saturated:.2g} of the values were out of the range of"
-            if change.new_bits > change.bits:
-                changes.append(change)
-                logging.warning(
-                    "%s %d bits; %d from now on (one compilation).", share, change.bits, change.new_bits
-                )
-            else:
-                logging.warning(
-                    "%s %d bits, the largest rate: a larger error bound fits them.", share, change.bits
-                )
-        return changes
 
     def collect_statistics(self, model: keras.Model) -> None:
         """Builds the gradient statistics into the train step (once; drops the compiled functions)."""

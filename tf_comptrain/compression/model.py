@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -110,7 +111,6 @@ def compress_model(
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
         _keras.override_train_step(model)
-        _keras.watch_steps(model, lambda: bool(handle.raise_rates()))
     compressed_models[model] = handle
     _keras.forget_traces(model)
     return report
@@ -251,35 +251,12 @@ def restore_model(model: keras.Model) -> None:
         _keras.reset_call(layer)
     _keras.reset_train_step(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
-    _keras.unwatch_steps(model)
     del compressed_models[model]
     _keras.forget_traces(model)
 
 
 def raise_rates(model: keras.Model) -> bool:
-    """Under XLA, in a loop of your own: gives more bits to streams that values were out of the range of.
-
-    Such values saturate, and the error bound does not hold for them. A model that `compress_model` took
-    looks for them by itself where its own train function runs (`fit`, `train_on_batch`). Call this where
-    it does not: in loops that call the model, and for models with `Compress` wrappers alone. It reads a
-    few numbers for each tensor: call it after steps 1, 2, 4, 8, every 16th and the last.
-
-    Returns:
-      Whether the step has to be traced again, for which a tf.function has to be made again. The model's
-      own train function, where there is one, has been.
-
-    Raises:
-      ValueError: The model is not compressed.
-
-    Example:
-      >>> step = tf.function(train_step, jit_compile=True)
-      >>> for count, batch in enumerate(batches, 1):
-      ...     step(batch)
-      ...     if (count in (1, 2, 4, 8) or count % 16 == 0) and ct.raise_rates(model):
-      ...         step = tf.function(train_step, jit_compile=True)
-    """
-    if not instrumentation(model).raise_rates():
-        return False
-    if getattr(model, "train_function", None) is not None:
-        model.make_train_function(force=True)
-    return True
+    """Does nothing, and returns False: under XLA the scales of a stream follow the values by themselves."""
+    warnings.warn("raise_rates is not needed any more: leave it out.", DeprecationWarning, stacklevel=2)
+    instrumentation(model)
+    return False

@@ -21,10 +21,8 @@ from tf_comptrain.storage.held import (
 )
 from tf_comptrain.storage.site import (
     DEFAULT_BOUNDS,
-    MAX_SATURATED,
     STATISTICS,
     LawSite,
-    RateChange,
     Site,
     variable,
 )
@@ -35,14 +33,12 @@ __all__ = [
     "DEFAULT_BOUNDS",
     "FUSED",
     "KEEP",
-    "MAX_SATURATED",
     "MIN_ELEMENTS_PER_SAMPLE",
     "REBUILD",
     "STATISTICS",
     "Engine",
     "Held",
     "LawSite",
-    "RateChange",
     "Site",
     "after",
     "after_weights",

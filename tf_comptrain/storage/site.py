@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +10,6 @@ import tensorflow as tf
 from tf_comptrain.codecs import (
     LARGEST_BOUND,
     RANGE,
-    RATES,
     SMALLEST_BOUND,
     Codec,
     ErrorBound,
@@ -27,27 +25,10 @@ DEFAULT_BOUNDS = {
     "nonlinear": ErrorBound(0.02),
 }
 
-# Under XLA. What a tensor is taken to reach, in sigma, before a step has told; a ReLU's output, whose
-# sigma is that of its zeros too, reaches further.
-_REACH, _REACH_OF_RELU = 6.0, 12.0
-_HEADROOM = 1.25  # over the running range, when a rate is chosen by it
-MAX_SATURATED = 1e-6  # share of a tensor's values
-
-
-class RateChange(NamedTuple):
-    """Values that were out of the range of a stream's fixed rate, under XLA.
-
-    Attributes:
-      site: "layer/role".
-      saturated: Largest share of a tensor's values in a step.
-      bits: Of a value, as it was.
-      new_bits: From the next trace on; the same where there is no larger rate.
-    """
-
-    site: str
-    saturated: float
-    bits: int
-    new_bits: int
+# Under XLA, where the values of a group have a scale of their own. The largest of a group, in sigma: of normal values,
+# and of a ReLU's output, whose sigma is that of its zeros too. How far a group's bound may be above the site's then.
+_LARGEST, _LARGEST_OF_RELU = 2.3, 3.1
+_WIDENING = 2.5
 
 
 class Site:
@@ -67,6 +48,7 @@ class Site:
     Attributes:
       base: What `set_bound` has set; None where the base is the site's own.
       scale: Factor on the base.
+      bits: Of a value under XLA, when the model was last traced; None elsewhere.
     """
 
     def __init__(
@@ -91,9 +73,7 @@ class Site:
                 if not state.numpy().any():  # else a restored training's
                     state.assign(start)
         self.state = state
-        # Bits of a value under XLA, when the model was last traced; never fewer than `min_bits`.
         self.bits: int | None = None
-        self.min_bits = RATES[0]
 
     @property
     def relative_bound(self) -> float:
@@ -107,20 +87,16 @@ class Site:
         return self.bound.value * (state.range if self.bound.relative_to == RANGE else state.running_sigma)
 
     def rate(self, mid_rise: bool) -> int:
-        """Bits that a value would take under XLA, by the bound and, after a step, the running range."""
+        """Bits that a value takes under XLA, by the bound as it is when the step is traced."""
         with tf.init_scope():
             state = self.read_state()
-        scale = state.range if self.bound.relative_to == RANGE else state.running_sigma
-        bound = state.bound_set or self.relative_bound * scale
-        if state.running_range > 0 and bound > 0:
-            reach = _HEADROOM * state.running_range / (2 * bound)
-        elif self.bound.relative and self.bound.relative_to == RANGE:
-            reach = 1 / (2 * self.relative_bound)
-        elif self.bound.relative:
-            reach = (_REACH_OF_RELU if mid_rise else _REACH) / (2 * self.relative_bound)
-        else:
-            reach = math.inf
-        return max(FixedRateCodec.rate_for(reach, mid_rise), self.min_bits)
+        if not state.bound_set and self.bound.relative_to == RANGE:
+            return FixedRateCodec.rate_for(_WIDENING * self.relative_bound, mid_rise)
+        bound = self.relative_bound
+        if state.bound_set:
+            bound = state.bound_set / state.running_sigma if state.running_sigma > 0 else 0.0
+        largest = _LARGEST_OF_RELU if mid_rise else _LARGEST
+        return FixedRateCodec.rate_for(_WIDENING * bound / largest, mid_rise)
 
     def coder(self, mid_rise: bool, xla: bool) -> Codec:
         """What encodes here: under XLA, the fixed-rate codec at this site's rate."""
@@ -132,21 +108,6 @@ class Site:
     def read_state(self) -> State:
         """The state after the last step, as numbers."""
         return State(*(float(v) for v in self.state.numpy()))
-
-    def raise_rate(self) -> RateChange | None:
-        """After steps under XLA: asks for more bits, from the next trace on, where values saturated.
-
-        Returns:
-          What happened; None where at most `MAX_SATURATED` of the values did.
-        """
-        state = self.read_state()
-        if self.bits is None or state.saturated <= MAX_SATURATED:
-            return None
-        self.min_bits = next((bits for bits in RATES if bits > self.bits), self.bits)
-        values = self.state.numpy()
-        values[State._fields.index("saturated")] = 0.0
-        self.state.assign(values)
-        return RateChange(self.name, state.saturated, self.bits, self.min_bits)
 
     def set_bound(self, base: float) -> float:
         """Sets the base from the next step on; 0 returns to the site's own. No retracing.

@@ -101,7 +101,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
 
 def _law_checks(error: LawError, numbers: LawNumbers) -> list[LawCheck]:
     state = State(*numbers.state)
-    bound, ratio, sigma = state.bound_used, state.nonzero_ratio, state.sigma
+    bound, ratio, sigma = state.rms_bound, state.nonzero_ratio, state.sigma
     common: Any = {
         "layer": error.name,
         "bound": bound,

@@ -369,7 +369,6 @@ class _Run:
         )
 
     def _finish(self, logs: dict | None) -> keras.callbacks.History:
-        _keras.finish_steps(self.model)
         if logs is not None:
             end = Place(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.model.stop_training)
             self._keep(end)
