@@ -39,15 +39,16 @@ run ahead of compression.
 
 Executor and XLA encode differently. The executor's streams have as many bytes
 as the values need and hold the bound strictly. XLA needs static shapes: every
-value takes `bits` bits, values out of range saturate, and `new_state` counts
-them. A stream is read by ops compiled as its writer was.
+value takes `bits` bits, and each group of 32 values has a scale: the bound of a
+group whose values are too large for their codes is larger. A stream is read by
+ops compiled as its writer was.
 
 x: activation, channels last.
 state: [9]: bound set by the user (absolute; 0: relative), bound used,
   running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream
   bytes, range of this tensor (0 unless relative_to is 'range'); under XLA also
-  the largest share of saturated values of a step so far, and the running
-  largest magnitude (0: none yet).
+  the share of groups with a larger bound, and the root of the mean square of
+  all groups' bounds.
 output: x.
 stream: encoded bytes: a vector whose length is known only after encoding, or,
   under XLA, of static shape.
@@ -62,8 +63,7 @@ mid_rise: keep the zero mask of x exactly, so that the stream also serves the
   gradient of the ReLU that made x. Under XLA codes are unsigned then: x >= 0.
 dither: make the error independent of the data, by subtractive dither; keeps the
   zero mask too. Not under XLA.
-bits: of one value under XLA: 2, 3, 4, 6 or 8. With 8 the bound grows where the
-  running range asks for it.
+bits: of one value under XLA, from 2 to 8.
 )doc");
 
 REGISTER_OP("Comptrain>Decompress")

@@ -26,15 +26,15 @@ class GroupScale {
   // The smallest scale that is no smaller than x, f32; the largest where none
   // is.
   static XlaOp CodeFor(XlaOp x) {
-    const XlaOp bits = xla::BitcastConvertType(
-        xla::Max(x, xla::FullLike(x, 1)), xla::U32);
+    const XlaOp bits =
+        xla::BitcastConvertType(xla::Max(x, xla::FullLike(x, 1)), xla::U32);
     const XlaOp mantissa = xla::And(bits, U32(bits, kMantissa));
     XlaOp code = LeftShifted(
         RightShifted(bits, kMantissaBits) - xla::FullLike(bits, kExponentOf1),
         2);
     for (uint32_t least : kQuarters) {
-      code = code + xla::ConvertElementType(
-                        xla::Gt(mantissa, U32(bits, least)), xla::U32);
+      code = code + xla::ConvertElementType(xla::Gt(mantissa, U32(bits, least)),
+                                            xla::U32);
     }
     return xla::ConvertElementType(xla::Min(code, xla::FullLike(code, 255)),
                                    xla::U8);
@@ -69,6 +69,10 @@ class GroupScale {
 // A stream: for each group as many 32-bit words as a value has bits, and the
 // byte of its scale. A word has as many whole codes as it holds; its spare bits
 // have one bit each of the codes that are left.
+//
+// Members of a group lie in a dimension of their own and are combined by
+// reductions along it: XLA makes a step's program from few operations, and its
+// GPU compiler fuses them into a pass for the scales and one for the words.
 class FixedRate {
  public:
   static constexpr int kGroup = 32;
@@ -103,28 +107,20 @@ class FixedRate {
   // value where a mask is kept; so are negative values there.
   Encoded Encode(XlaOp x, XlaOp step) const {
     const Groups groups(Dims(x), kGroup);
-    std::vector<XlaOp> values;
-    XlaOp largest;
-    for (const XlaOp& member : groups.Members(x)) {
-      values.push_back(F32(member));
-      const XlaOp magnitude = Magnitude(values.back());
-      largest = values.size() == 1 ? magnitude : xla::Max(largest, magnitude);
-    }
+    const XlaOp values = F32(groups.Split(x));
+    const XlaOp largest = Combined(groups, 0, Magnitude(values), xla::F32,
+                                   xla::CreateScalarMaxComputation);
     const XlaOp scale_codes =
         GroupScale::CodeFor(largest / (step * Scalar(x, reach())));
-    Encoded encoded = {{}, GroupScale::Of(scale_codes)};
-    const XlaOp inverse = Scalar(x, 1) / (step * encoded.scales);
-    std::vector<XlaOp> codes;
-    for (const XlaOp& value : values) codes.push_back(Code(value, inverse));
-    encoded.parts = Words(codes);
-    encoded.parts.push_back(scale_codes);
-    return encoded;
+    const XlaOp scales = GroupScale::Of(scale_codes);
+    const XlaOp inverse = groups.Spread(Scalar(x, 1) / (step * scales), kGroup);
+    return {{Words(Code(values, inverse), groups), scale_codes}, scales};
   }
 
-  XlaOp Decode(const std::vector<XlaOp>& parts,
-               absl::Span<const int64_t> dims, XlaOp step) const {
+  XlaOp Decode(const std::vector<XlaOp>& parts, absl::Span<const int64_t> dims,
+               XlaOp step) const {
     const Groups groups(dims, kGroup);
-    const XlaOp codes = Codes(parts, groups);
+    const XlaOp codes = Codes(parts[0], groups);
     const XlaOp code = F32(codes);
     const XlaOp steps =
         groups.Spread(GroupScale::Of(parts.back()) * step, kGroup);
@@ -140,7 +136,7 @@ class FixedRate {
   XlaOp Mask(const std::vector<XlaOp>& parts,
              absl::Span<const int64_t> dims) const {
     const Groups groups(dims, kGroup);
-    const XlaOp codes = Codes(parts, groups);
+    const XlaOp codes = Codes(parts[0], groups);
     return groups.Values(xla::Ne(codes, xla::ZerosLike(codes)));
   }
 
@@ -154,23 +150,17 @@ class FixedRate {
     }
     return xla::ConcatInDim(parts[0].builder(), bytes, 0);
   }
-  std::vector<XlaOp> Parts(XlaOp stream,
-                           absl::Span<const int64_t> dims) const {
-    const std::vector<int64_t> of_groups = Groups(dims, kGroup).group_dims();
-    const int64_t n = TensorShape(of_groups).num_elements();
-    std::vector<int64_t> of_words = of_groups;
+  std::vector<XlaOp> Parts(XlaOp stream, absl::Span<const int64_t> dims) const {
+    const Groups groups(dims, kGroup);
+    const int64_t n = TensorShape(groups.group_dims()).num_elements();
+    std::vector<int64_t> of_words = groups.SpreadDims({bits});
     of_words.push_back(4);
-    std::vector<XlaOp> parts;
-    for (int k = 0; k < bits; ++k) {
-      const XlaOp bytes =
-          xla::SliceInDim(stream, 4 * k * n, 4 * (k + 1) * n, 1, 0);
-      parts.push_back(
-          xla::BitcastConvertType(xla::Reshape(bytes, of_words), xla::U32));
-    }
-    parts.push_back(xla::Reshape(
-        xla::SliceInDim(stream, 4 * bits * n, (4 * bits + 1) * n, 1, 0),
-        of_groups));
-    return parts;
+    const XlaOp words = xla::BitcastConvertType(
+        xla::Reshape(xla::SliceInDim(stream, 0, 4 * bits * n, 1, 0), of_words),
+        xla::U32);
+    return {words, xla::Reshape(xla::SliceInDim(stream, 4 * bits * n,
+                                                GroupBytes() * n, 1, 0),
+                                groups.group_dims())};
   }
 
  private:
@@ -197,52 +187,53 @@ class FixedRate {
     return ToInt(Finite(code, 0) + Scalar(x, zero_code()));
   }
 
-  std::vector<XlaOp> Words(const std::vector<XlaOp>& codes) const {
-    const int whole = codes_a_word();
-    std::vector<XlaOp> words;
-    for (int k = 0; k < bits; ++k) {
-      XlaOp word = codes[k * whole];
-      for (int i = 1; i < whole; ++i) {
-        word = xla::Or(word, LeftShifted(codes[k * whole + i], i * bits));
-      }
-      for (int i = 0; i < spare_bits(); ++i) {
-        const XlaOp code = codes[bits * whole + i];
-        const XlaOp bit =
-            xla::And(RightShifted(code, k), xla::FullLike(code, 1));
-        word = xla::Or(word, LeftShifted(bit, whole * bits + i));
-      }
-      words.push_back(word);
-    }
-    return words;
+  // A dimension before the axis of groups combined.
+  template <class Computation>
+  static XlaOp Combined(const Groups& groups, int place, XlaOp x,
+                        xla::PrimitiveType type,
+                        const Computation& computation) {
+    return xla::Reduce(x, xla::Zero(x.builder(), type),
+                       computation(type, x.builder()), {groups.axis + place});
+  }
+  static XlaOp AllBits(const Groups& groups, int place, XlaOp x) {
+    return Combined(groups, place, x, xla::U32, xla::CreateScalarOrComputation);
   }
 
-  // The codes of all members, u32, as Groups::Spread has them.
-  XlaOp Codes(const std::vector<XlaOp>& parts, const Groups& groups) const {
-    xla::XlaBuilder* b = parts[0].builder();
-    const int whole = codes_a_word(), spare = spare_bits();
-    std::vector<XlaOp> codes;
-    for (int k = 0; k < bits; ++k) {
-      const XlaOp shift = groups.MemberNumber(b, xla::U32, whole) *
-                          xla::ConstantR0<uint32_t>(b, bits);
-      const XlaOp shifted =
-          xla::ShiftRightLogical(groups.Spread(parts[k], whole), shift);
-      codes.push_back(
-          xla::And(shifted, xla::FullLike(shifted, (1 << bits) - 1)));
-    }
-    if (spare > 0) {
-      const XlaOp at = groups.MemberNumber(b, xla::U32, spare) +
-                       xla::ConstantR0<uint32_t>(b, whole * bits);
-      XlaOp left;
-      for (int k = 0; k < bits; ++k) {
-        const XlaOp shifted =
-            xla::ShiftRightLogical(groups.Spread(parts[k], spare), at);
-        const XlaOp bit =
-            LeftShifted(xla::And(shifted, xla::FullLike(shifted, 1)), k);
-        left = k == 0 ? bit : xla::Or(left, bit);
-      }
-      codes.push_back(left);
-    }
-    return xla::ConcatInDim(b, codes, groups.axis);
+  // Of the codes of all members, u32.
+  XlaOp Words(XlaOp codes, const Groups& groups) const {
+    const int n = codes_a_word(), spare = spare_bits();
+    XlaOp whole =
+        xla::Reshape(xla::SliceInDim(codes, 0, bits * n, 1, groups.axis),
+                     groups.SpreadDims({bits, n}));
+    whole = xla::ShiftLeft(whole, Times(groups.Number(whole, 1), bits));
+    XlaOp words = AllBits(groups, 1, whole);
+    if (spare == 0) return words;
+    XlaOp left = groups.WithDimension(
+        xla::SliceInDim(codes, bits * n, kGroup, 1, groups.axis), 0, bits);
+    left = OneBit(xla::ShiftRightLogical(left, groups.Number(left, 0)));
+    left = xla::ShiftLeft(left, SpareBit(left, groups));
+    return xla::Or(words, AllBits(groups, 1, left));
+  }
+
+  // The codes of all members, u32.
+  XlaOp Codes(XlaOp words, const Groups& groups) const {
+    const int n = codes_a_word(), spare = spare_bits();
+    XlaOp whole = groups.WithDimension(words, 1, n);
+    whole = xla::ShiftRightLogical(whole, Times(groups.Number(whole, 1), bits));
+    whole = xla::Reshape(xla::And(whole, xla::FullLike(whole, (1 << bits) - 1)),
+                         groups.SpreadDims({bits * n}));
+    if (spare == 0) return whole;
+    XlaOp left = groups.WithDimension(words, 1, spare);
+    left = OneBit(xla::ShiftRightLogical(left, SpareBit(left, groups)));
+    left = xla::ShiftLeft(left, groups.Number(left, 0));
+    return xla::ConcatInDim(words.builder(), {whole, AllBits(groups, 0, left)},
+                            groups.axis);
+  }
+
+  static XlaOp OneBit(XlaOp x) { return xla::And(x, xla::FullLike(x, 1)); }
+  // Where a word has its bit of a code that is left, of [bits, spare, ...].
+  XlaOp SpareBit(XlaOp like, const Groups& groups) const {
+    return groups.Number(like, 1) + xla::FullLike(like, codes_a_word() * bits);
   }
 
   static XlaOp Finite(XlaOp code, float otherwise) {
@@ -259,12 +250,11 @@ class FixedRate {
 // refused.
 inline absl::Status CheckStream(XlaOpKernelContext* ctx, const FixedRate& rate,
                                 absl::Span<const int64_t> dims) {
-  return CheckShape("stream", ShapeOf(ctx, 0),
-                    TensorShape({rate.StreamBytes(dims)}),
-                    absl::StrCat("that of ", rate.bits,
-                                 " bits a value for a tensor of shape ",
-                                 TensorShape(dims).DebugString(),
-                                 " under XLA"));
+  return CheckShape(
+      "stream", ShapeOf(ctx, 0), TensorShape({rate.StreamBytes(dims)}),
+      absl::StrCat("that of ", rate.bits,
+                   " bits a value for a tensor of shape ",
+                   TensorShape(dims).DebugString(), " under XLA"));
 }
 
 }  // namespace hlo

@@ -36,21 +36,18 @@ struct Groups {
   }
 
   // Of what has one element a group.
-  std::vector<int64_t> group_dims() const {
+  std::vector<int64_t> group_dims() const { return SpreadDims({}); }
+  // Of what has more: dimensions before the axis.
+  std::vector<int64_t> SpreadDims(absl::Span<const int64_t> of_group) const {
     std::vector<int64_t> shape = dims;
     shape[axis] = groups;
+    shape.insert(shape.begin() + axis, of_group.begin(), of_group.end());
     return shape;
   }
 
   // The members of all groups: the i-th of each. Missing ones are zero.
   std::vector<XlaOp> Members(XlaOp x) const {
-    x = xla::Reshape(x, dims);
-    const int64_t missing = groups * size - dims[axis];
-    if (missing > 0) {
-      x = xla::PadInDim(
-          x, xla::Zero(x.builder(), x.builder()->GetShape(x)->element_type()),
-          axis, 0, missing);
-    }
+    x = Padded(x);
     std::vector<XlaOp> members;
     for (int i = 0; i < size; ++i) {
       members.push_back(
@@ -69,31 +66,46 @@ struct Groups {
     return all;
   }
 
-  // What has one element a group, for n members of each: a dimension of n
-  // before the axis.
-  XlaOp Spread(XlaOp of_groups, int n) const {
-    std::vector<int64_t> kept(dims.size());
-    for (int d = 0; d < static_cast<int>(kept.size()); ++d) {
-      kept[d] = d < axis ? d : d + 1;
-    }
-    return xla::BroadcastInDim(of_groups, SpreadDims(n), kept);
+  // The values with a dimension of all members before the axis. Missing ones
+  // are zero.
+  XlaOp Split(XlaOp x) const {
+    return xla::Reshape(Padded(x), SpreadDims({size}));
   }
-  // 0 to n - 1, in that shape.
-  XlaOp MemberNumber(xla::XlaBuilder* b, xla::PrimitiveType type, int n) const {
-    return xla::Iota(b, xla::ShapeUtil::MakeShape(type, SpreadDims(n)), axis);
-  }
-  // The values, of what has that shape with all members.
+  // The values, of what has that shape.
   XlaOp Values(XlaOp spread) const {
     std::vector<int64_t> shape = dims;
     shape[axis] = groups * size;
     return xla::SliceInDim(xla::Reshape(spread, shape), 0, dims[axis], 1, axis);
   }
 
+  // What has one element a group, for n members of each.
+  XlaOp Spread(XlaOp of_groups, int64_t n) const {
+    return WithDimension(of_groups, 0, n);
+  }
+  // What has dimensions before the axis, with one more of n before or behind
+  // the first of them.
+  XlaOp WithDimension(XlaOp x, int place, int64_t n) const {
+    std::vector<int64_t> shape = Dims(x), kept(shape.size());
+    for (int d = 0; d < static_cast<int>(kept.size()); ++d) {
+      kept[d] = d < axis + place ? d : d + 1;
+    }
+    shape.insert(shape.begin() + axis + place, n);
+    return xla::BroadcastInDim(x, shape, kept);
+  }
+  // 0 to n - 1 along one of those dimensions, u32 or what `like` has.
+  XlaOp Number(XlaOp like, int place) const {
+    return xla::Iota(like.builder(), like.builder()->GetShape(like).value(),
+                     axis + place);
+  }
+
  private:
-  std::vector<int64_t> SpreadDims(int n) const {
-    std::vector<int64_t> shape = group_dims();
-    shape.insert(shape.begin() + axis, n);
-    return shape;
+  XlaOp Padded(XlaOp x) const {
+    x = xla::Reshape(x, dims);
+    const int64_t missing = groups * size - dims[axis];
+    if (missing == 0) return x;
+    const XlaOp zero =
+        xla::Zero(x.builder(), x.builder()->GetShape(x)->element_type());
+    return xla::PadInDim(x, zero, axis, 0, missing);
   }
 };
 
@@ -103,6 +115,8 @@ inline XlaOp LeftShifted(XlaOp x, int by) {
 inline XlaOp RightShifted(XlaOp x, int by) {
   return xla::ShiftRightLogical(x, xla::FullLike(x, by));
 }
+
+inline XlaOp Times(XlaOp x, int factor) { return x * xla::FullLike(x, factor); }
 
 // Codes of 1, 2, 4 or 8 bits, as many in a byte as it holds.
 struct Packing {
@@ -123,13 +137,10 @@ struct Packing {
   }
 
   XlaOp Unpack(XlaOp packed) const {
-    xla::XlaBuilder* b = packed.builder();
-    const XlaOp shift = bytes.MemberNumber(b, xla::U8, bytes.size) *
-                        xla::ConstantR0<uint8_t>(b, bits);
+    const XlaOp spread = bytes.Spread(packed, bytes.size);
     const XlaOp codes =
-        xla::ShiftRightLogical(bytes.Spread(packed, bytes.size), shift);
-    return bytes.Values(
-        xla::And(codes, xla::FullLike(codes, (1 << bits) - 1)));
+        xla::ShiftRightLogical(spread, Times(bytes.Number(spread, 0), bits));
+    return bytes.Values(xla::And(codes, xla::FullLike(codes, (1 << bits) - 1)));
   }
 };
 
