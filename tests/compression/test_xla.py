@@ -98,12 +98,13 @@ def test_bits_of_a_value():
         assert state.stream_bytes == 8 * 6 * 6 * 32 * (bits + 0.25) / 8
 
 
-def test_values_that_are_not_finite_are_zero():
+def test_values_that_are_not_finite():
     x = np.zeros((4, 1000), "float32")
     x[0, :3] = np.inf, -np.inf, np.nan
     x[1:, 0] = 5.0
     x_hat, _, state, _ = round_trip(tf.constant(x), 4, 0.1, False)
-    assert np.array_equal(x_hat[0, :4], np.zeros(4))
+    assert np.isfinite(x_hat).all() and x_hat[0, 0] > 0 > x_hat[0, 1]  # the outermost codes
+    assert np.array_equal(x_hat[0, 2:4], np.zeros(2))
     assert np.abs(x_hat[1:, 0] - 5.0).max() <= 5.0 / 15 * 2**0.25
     x_hat, mask, *_ = round_trip(tf.constant(x), 4, 0.1, True)
     assert np.isfinite(x_hat).all()
@@ -465,7 +466,7 @@ def test_a_codec_without_a_lowering_says_so():
 def test_the_report_predicts_the_rates_and_names_layers_without_xla():
     parts = [keras.Input((8, 8, 32)), layers.Conv2D(32, 3), layers.Flatten(), layers.Dense(10)]
     report = ct.compress_model(compiled(keras.Sequential(parts), jit_compile=True))
-    assert report.rows[0].predicted_bytes == 6 * 6 * 32 * 6 / 8
+    assert report.rows[0].predicted_bytes == 6 * 6 * 32 * 4.25 / 8
     model = compiled(keras.Sequential([keras.Input((8,)), layers.Dense(10, name="odd")]))
     model.get_layer("odd").supports_jit = False
     report = ct.compress_model(model)

@@ -166,6 +166,11 @@ class FixedRateCodec(Codec):
     def __init__(self, bits: int):
         self.bits = bits
 
+    @property
+    def stream_bits(self) -> float:
+        """Of a stream, a value: with its share of the byte of its group's scale."""
+        return self.bits + 8 / _GROUP
+
     def compress(
         self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
     ) -> Any:
@@ -208,6 +213,7 @@ class FixedRateCodec(Codec):
 
 
 RATES = range(2, 9)  # bits of a value
+_GROUP = 32  # values that share a scale
 
 
 class ZvcCodec(Codec):

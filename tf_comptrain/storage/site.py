@@ -73,7 +73,7 @@ class Site:
                 if not state.numpy().any():  # else a restored training's
                     state.assign(start)
         self.state = state
-        self.bits: int | None = None
+        self.bits: float | None = None
 
     @property
     def relative_bound(self) -> float:
@@ -102,8 +102,9 @@ class Site:
         """What encodes here: under XLA, the fixed-rate codec at this site's rate."""
         if not xla:
             return self.codec
-        self.bits = self.rate(mid_rise)
-        return FixedRateCodec(self.bits)
+        codec = FixedRateCodec(self.rate(mid_rise))
+        self.bits = codec.stream_bits
+        return codec
 
     def read_state(self) -> State:
         """The state after the last step, as numbers."""

@@ -83,9 +83,9 @@ std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate) {
   }
   for (XlaOp& part : parts) {
     const xla::Shape of = b->GetShape(part).value();
-    part = xla::Or(part, xla::Broadcast(xla::ConvertElementType(
-                                            never, of.element_type()),
-                                        of.dimensions()));
+    part = xla::Or(
+        part, xla::Broadcast(xla::ConvertElementType(never, of.element_type()),
+                             of.dimensions()));
   }
   return parts;
 }

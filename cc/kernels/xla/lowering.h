@@ -52,10 +52,9 @@ inline absl::Status CheckPacked(const char* name, XlaOpKernelContext* ctx,
                                 const Packing& packing) {
   return CheckShape(
       name, ShapeOf(ctx, 0), TensorShape(packing.bytes.group_dims()),
-      absl::StrCat("that of ", packing.bits,
-                   " bits a value for a tensor of shape ",
-                   TensorShape(packing.bytes.dims).DebugString(),
-                   " under XLA"));
+      absl::StrCat(
+          "that of ", packing.bits, " bits a value for a tensor of shape ",
+          TensorShape(packing.bytes.dims).DebugString(), " under XLA"));
 }
 
 }  // namespace hlo

@@ -40,8 +40,10 @@ Value AtLeast(Value v, float least) {
 // Of a tensor that is sampled for its standard deviation.
 constexpr int64_t kSample = 1 << 16;
 
-// Least bound over the largest value of the sample: scales reach 2^63.
-constexpr float kLeastOverLargest = 0x1p-50f;
+// Least bound over the largest value of the sample: scales reach 2^63. Of the
+// sample no more counts than this times the running sigma: an outlier would
+// widen the bounds of all groups.
+constexpr float kLeastOverLargest = 0x1p-50f, kLargestOverSigma = 0x1p20f;
 
 // Every stride-th element along the largest dimensions but the last: at most
 // kSample, or one of each channel.
@@ -172,11 +174,13 @@ class CompressXla : public Lowering {
         attrs_.rule.of_range
             ? Value(range)
             : Where(IsPositive(Value(running)), Value(running), Value(sigma));
-    const Value bound =
-        Where(xla::Ne(set, xla::ZerosLike(set)), Value(set),
-              RelativeBound(scale, attrs_.rule.relative_bound));
-    return AtMost(AtLeast(bound, Value(sample_largest) * kLeastOverLargest),
-                  kLargestBound)
+    const Value bound = Where(xla::Ne(set, xla::ZerosLike(set)), Value(set),
+                              RelativeBound(scale, attrs_.rule.relative_bound));
+    const Value largest =
+        Where(IsPositive(Value(running)),
+              AtMost(Value(sample_largest), Value(running) * kLargestOverSigma),
+              Value(sample_largest));
+    return AtMost(AtLeast(bound, largest * kLeastOverLargest), kLargestBound)
         .op;
   }
 
