@@ -15,10 +15,15 @@ inline XlaOp Field(XlaOp state, StateField field) {
   return xla::Reshape(xla::SliceInDim(state, field, field + 1, 1, 0), {});
 }
 
-// Of a stream whose bound is in the state; a group's is this times its scale.
-inline XlaOp StepOf(XlaOp state) {
-  return Field(state, kBoundUsed) * Scalar(state, kStepOverBound);
+// The scale of a group with the tensor's bound. Groups of small values have
+// smaller ones: at a fixed rate a finer step takes no more bits.
+constexpr float kScaleOfBound = 0x1p8f;
+
+// What a group's scale is multiplied by, in a stream with this bound.
+inline XlaOp StepFor(XlaOp bound) {
+  return bound * Scalar(bound, kStepOverBound / kScaleOfBound);
 }
+inline XlaOp StepOf(XlaOp state) { return StepFor(Field(state, kBoundUsed)); }
 
 // A scale in a byte: quarters of an octave, from 1 to 2^63.75.
 class GroupScale {
@@ -102,9 +107,10 @@ class FixedRate {
     XlaOp scales;  // f32, one a group
   };
 
-  // step: of a group whose values fit; those of other groups grow until they
-  // do. The error is at most half of it. NaN is coded as zero, as the smallest
-  // value where a mask is kept; so are negative values there.
+  // step: the smallest; that of a group is the smallest multiple, by a scale,
+  // that its values fit in. The error is at most half of it. NaN is coded as
+  // zero, as the smallest value where a mask is kept; so are negative values
+  // there.
   Encoded Encode(XlaOp x, XlaOp step) const {
     const Groups groups(Dims(x), kGroup);
     const XlaOp values = F32(groups.Split(x));

@@ -40,7 +40,8 @@ Value AtLeast(Value v, float least) {
 // Of a tensor that is sampled for its standard deviation.
 constexpr int64_t kSample = 1 << 16;
 
-// Least bound over the largest value of the sample: scales reach 2^63. Of the
+// Least bound over the largest value of the sample: scales reach 2^55 times
+// that of the bound. Of the
 // sample no more counts than this times the running sigma: an outlier would
 // widen the bounds of all groups.
 constexpr float kLeastOverLargest = 0x1p-50f, kLargestOverSigma = 0x1p20f;
@@ -116,14 +117,13 @@ class CompressXla : public Lowering {
     const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
     const XlaOp range = attrs_.rule.of_range ? Range(x) : Scalar(x, 0);
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
-    const FixedRate::Encoded encoded =
-        rate_.Encode(x, bound * Scalar(x, kStepOverBound));
+    const FixedRate::Encoded encoded = rate_.Encode(x, StepFor(bound));
     // XLA's GPU compiler makes one kernel of packing and of reductions of what
     // has one element a group.
-    const XlaOp one = xla::FullLike(encoded.scales, 1);
+    const XlaOp of_bound = xla::FullLike(encoded.scales, kScaleOfBound);
     const std::vector<XlaOp> whole =
         Reduced(on_cpu_, Groups(Dims(encoded.scales), 1),
-                {{F32(xla::Gt(encoded.scales, one)), kSum},
+                {{F32(xla::Gt(encoded.scales, of_bound)), kSum},
                  {Squared(encoded.scales), kSum}});
     const XlaOp count = Scalar(x, Size(encoded.scales));
     const XlaOp fields[kStateFields] = {
@@ -135,7 +135,7 @@ class CompressXla : public Lowering {
         Scalar(x, stream_bytes),
         range,
         whole[0] / count,
-        bound * xla::Sqrt(whole[1] / count)};
+        bound * xla::Sqrt(whole[1] / count) / Scalar(x, kScaleOfBound)};
     std::vector<XlaOp> new_state;
     for (const XlaOp& field : fields) {
       new_state.push_back(xla::Reshape(field, {1}));
