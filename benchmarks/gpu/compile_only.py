@@ -62,6 +62,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", default=["ResNet50", "ResNet152"])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--dtypes", nargs="*", default=["float32", "mixed_bfloat16"])
+    parser.add_argument("--storage", help="of compress_model, where not the default")
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)  # a worker's own call
     args = parser.parse_args()
     if args.work is not None:
@@ -88,11 +89,12 @@ def main() -> int:
 
 
 def measured(args: argparse.Namespace, model: str, dtype: str, compress: bool) -> dict:
-    name = f"{model}-{args.batch}-{dtype}-{'compressed' if compress else 'plain'}"
+    name = f"{model}-{args.batch}-{dtype}-{(args.storage or 'compressed') if compress else 'plain'}"
     result = args.out / f"{name}.json"
     if not result.exists():
         hlo = args.out / f"{name}.hlo"
         work = {"model": model, "batch": args.batch, "dtype": dtype, "compress": compress, "out": str(hlo)}
+        work["storage"] = args.storage
         worker(sys.executable, {"what": "lower", **work}, TF_COMPTRAIN_XLA_TARGET="GPU")
         worker(args.jax, {"what": "compile", "hlo": str(hlo), "out": str(result)})
         hlo.unlink()
@@ -108,7 +110,9 @@ def worker(python: str, work: dict, **environment: str) -> None:
         raise SystemExit(f"{work['what']} failed with {python}:\n{done.stderr[-3000:]}")
 
 
-def lower(model: str, batch: int, dtype: str, compress: bool, out: str, image: int = 224) -> None:
+def lower(
+    model: str, batch: int, dtype: str, compress: bool, out: str, storage: str | None = None, image: int = 224
+) -> None:
     """A worker, with TensorFlow: writes the HLO of one training step."""
     import tensorflow as tf
     from tensorflow import keras
@@ -121,7 +125,7 @@ def lower(model: str, batch: int, dtype: str, compress: bool, out: str, image: i
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     network.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=True)
     if compress:
-        ct.compress_model(network)
+        ct.compress_model(network, **({"storage": storage} if storage else {}))
     optimizer.build(network.trainable_variables)
     step = tf.function(lambda x, y: network.train_step((x, y)), jit_compile=True)
     shapes = tf.TensorSpec((batch, image, image, 3)), tf.TensorSpec((batch,), tf.int64)
