@@ -56,7 +56,7 @@ test-cc: $(VENV)/.stamp
 	$(VENV_PYTHON) tools/build_native.py test $(TESTS)
 
 test-py: build
-	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile $(addprefix --ignore=,$(MEASURING)) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(MEASURING)) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	$(VENV_PYTHON) -m pytest $(MEASURING) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 $(LEGACY_VENV)/.stamp: pyproject.toml

@@ -353,20 +353,25 @@ def run_tests(names: list[str], jobs: int, sanitize: bool = False) -> int:
         raise BuildError(f"no test and no folder of tests in cc/codec is named {' or '.join(names)}.")
     folder, flags = ("sanitize", SANITIZE_FLAGS) if sanitize else ("codec", [])
     commands = [[str(program)] for program in build_tests(tests, folder, flags, jobs)]
-    if emulated:
-        commands.append([str(build_emulated_gpu(folder, flags, jobs)), EMULATED_SHAPES, "0"])
-    failed = []
-    for command in commands:
-        program = Path(command[0])
-        started = time.monotonic()
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        last = (run.stdout.strip().splitlines() or ["no output"])[-1]
-        print(f"{program.name}: {last} ({time.monotonic() - started:.1f} s)", flush=True)
-        if run.returncode != 0:
-            failed.append(program.name)
-            print(run.stdout, f"{program.name}: exit status {run.returncode}", flush=True)
-    print(f"C++ tests: {len(commands) - len(failed)} programs passed, {len(failed)} failed")
-    return len(failed)
+    if emulated:  # first, since it takes longer than most
+        commands.insert(0, [str(build_emulated_gpu(folder, flags, jobs)), EMULATED_SHAPES, "0"])
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        failed = len(commands) - sum(pool.map(passes, commands))
+    print(f"C++ tests: {len(commands) - failed} programs passed, {failed} failed")
+    return failed
+
+
+def passes(command: list[str]) -> bool:
+    """Runs a test program and says how it ended, with all of its output where it failed."""
+    program = Path(command[0]).name
+    started = time.monotonic()
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+    lines = [f"{program}: {last} ({time.monotonic() - started:.1f} s)"]
+    if run.returncode != 0:
+        lines += [run.stdout, f"{program}: exit status {run.returncode}"]
+    print("\n".join(lines), flush=True)
+    return run.returncode == 0
 
 
 def build_tests(tests: list[Path], folder: str, flags: Sequence[str], jobs: int) -> list[Path]:
