@@ -56,8 +56,8 @@ def losses(model: keras.Model, steps: int, batch: int) -> list[float]:
     return model.fit(x, y, batch_size=batch, epochs=steps, shuffle=False, verbose=0).history["loss"]
 
 
-def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict:
-    """One model's line."""
+def compare(name: str, steps: int, batch: int, image: int | None = None, controls: bool = True) -> dict:
+    """One model's line; without `controls`, what roundings alone do is left out."""
     start = time.perf_counter()
     model = build(name, image)
     before = [variable.numpy() for variable in model.variables]
@@ -70,10 +70,12 @@ def compare(name: str, steps: int, batch: int, image: int | None = None) -> dict
             variable.assign(value)
         return losses(model, steps, batch) if steps else []
 
-    plain, rounded = trained(), trained(off=1e-7)
-    ct.compress_model(model, storage=fused_batch_norm)
-    fused = trained()
-    ct.restore_model(model)
+    plain, rounded, fused = trained(), [], []
+    if controls:
+        rounded = trained(off=1e-7)
+        ct.compress_model(model, storage=fused_batch_norm)
+        fused = trained()
+        ct.restore_model(model)
     report = ct.compress_model(model, error_bound=BOUND)
     compressed = trained()
     return {

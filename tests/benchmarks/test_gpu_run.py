@@ -153,22 +153,33 @@ def test_tables_are_whole_and_have_every_row(results):
 
 def test_a_part_that_is_terminated_leaves_its_results_and_no_process(tmp_path):
     left = tmp_path / "left"
+    begun = tmp_path / "begun"
     program = tmp_path / "codec_gpu"
     program.write_text(
-        f"#!/bin/sh\n[ $1 = 0 ] || exit 0\necho $$ > {tmp_path}/begun\nsleep 5\ntouch {left}\n"
+        f"#!/bin/sh\n[ $1 = 0 ] || exit 0\necho $$ > {begun}.new\nmv {begun}.new {begun}\nsleep 30\ntouch {left}\n"
     )
     program.chmod(0o755)
     command = [sys.executable, str(SCRIPT), "--device", "cpu", "--codec-binary", str(program)]
     command += ["--part", "1", "--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+    while not begun.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     assert [*Results(tmp_path / "out").named("")] == ["codec-shapes"]
-    time.sleep(6)
+    assert not runs(int(begun.read_text()))
     assert not left.exists()
+
+
+def runs(pid):
+    """Whether a process still runs after a second; a zombie does not."""
+    status = Path(f"/proc/{pid}/stat")
+    for _ in range(10):
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return False
+        time.sleep(0.1)
+    return True
 
 
 # --- Verdicts -----------------------------------------------------------------

@@ -178,6 +178,17 @@ def dtype_policy(policy: str):
         keras.config.set_dtype_policy(before)
 
 
+@contextlib.contextmanager
+def quick_graphs():
+    """Without the graph's optimizer, which takes most of the time that a step takes the first time."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
+
+
 def ways_of(case: Case) -> list[str]:
     if case.ways is not None:
         return list(case.ways)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
-from public_layers import CASES, Comparison, cosine, eagerly, largest_difference, traced
+from public_layers import CASES, Comparison, cosine, eagerly, largest_difference, quick_graphs, traced
 
 STORAGES: dict = {"keep": {"storage": "keep"}, "zvc": {"codec": "zvc"}, "default": {}}
 LOOPS = ("RNN", "LSTM", "GRU", "Bidirectional", "TimeDistributed")
@@ -94,15 +94,6 @@ def differences(comparison: Comparison, storages=tuple(STORAGES)) -> dict[str, d
     return answer
 
 
-@pytest.fixture
-def quick_graphs():
-    """Without the graph's optimizer, which test_public_layers.py has, and which takes most of the time."""
-    before = tf.config.optimizer.get_experimental_options()
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False, **before})
-
-
 def of_mode(mode):
     if mode == "mirrored":
         command = [sys.executable, "-c", MIRRORED]
@@ -149,8 +140,9 @@ with strategy.scope():
 
 
 @pytest.mark.parametrize("mode", [*MODES, "mirrored"])
-def test_layers_train_as_plain_keras_has_them(mode, quick_graphs):
-    answer = of_mode(mode)
+def test_layers_train_as_plain_keras_has_them(mode):
+    with quick_graphs():  # test_public_layers.py has the graph's optimizer
+        answer = of_mode(mode)
     assert not answer["skipped"], answer["skipped"]  # plain Keras does not run these
     rounded = MODES[mode].rounded if mode in MODES else 1e-4
     wrong = {}
