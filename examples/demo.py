@@ -49,8 +49,11 @@ class Limited(NamedTuple):
     compressed_loss: float
 
 
-def resnet20(seed: int) -> keras.Model:
-    """The CIFAR ResNet-20 of He et al. (2016), with projection shortcuts, for 28 x 28 grey images."""
+def resnet(blocks: int, seed: int) -> keras.Model:
+    """The CIFAR ResNet of He et al. (2016), with projection shortcuts and 3 x `blocks` blocks, for 28 x 28 grey images.
+
+    It has 6 x `blocks` + 2 layers with weights, shortcuts apart.
+    """
     keras.utils.set_random_seed(seed)
     layers = keras.layers
 
@@ -61,13 +64,13 @@ def resnet20(seed: int) -> keras.Model:
     x = inputs = keras.Input((28, 28, 1))
     x = layers.ReLU()(convolution(x, 16))
     for filters in (16, 32, 64):
-        for block in range(3):
+        for block in range(blocks):
             strides = 2 if filters > 16 and block == 0 else 1
             shortcut = convolution(x, filters, 1, strides) if strides > 1 else x
             x = layers.ReLU()(convolution(x, filters, strides=strides))
             x = layers.ReLU()(layers.Add()([convolution(x, filters), shortcut]))
     x = layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, layers.Dense(10)(x), name="resnet20")
+    return keras.Model(inputs, layers.Dense(10)(x), name=f"resnet{6 * blocks + 2}")
 
 
 def compiled(model: keras.Model, steps: int) -> keras.Model:
@@ -206,11 +209,11 @@ def main() -> None:
     tf.config.set_visible_devices([], "GPU")  # the figures are those of the CPU's allocator
     images = demo_data.load(args.out, args.train, args.test, args.offline)
     steps = args.epochs * -(-len(images.x) // args.batch)
-    models = {label: compiled(resnet20(args.seed), steps) for label in LABELS}
+    models = {label: compiled(resnet(args.blocks, args.seed), steps) for label in LABELS}
     bound = None if args.error_bound is None else ct.ErrorBound(args.error_bound)
     report = ct.compress_model(models["compressed"], codec=args.codec, error_bound=bound)
     console.print(
-        f"ResNet-20, {models['plain'].count_params():,} weights; {len(images.x):,} training and "
+        f"{demo_report.network(args)}, {models['plain'].count_params():,} weights; {len(images.x):,} training and "
         f"{len(images.x_test):,} test images ({images.source}); the same seed and batches for both."
     )
 
@@ -244,6 +247,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="images a training batch (%(default)s)")
     parser.add_argument("--train", type=int, default=8000, help="training images (%(default)s)")
     parser.add_argument("--test", type=int, default=10000, help="test images, at most (%(default)s)")
+    parser.add_argument(
+        "--blocks", type=int, default=3, help="residual blocks a stage: 3 make a ResNet-20 (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--codec", default="plane", help="plane (the default), rans, zvc or auto")
     parser.add_argument(

@@ -35,6 +35,11 @@ class Run(NamedTuple):
     memory: StepMemory = StepMemory(0, 0, 0.0, 0, 0)
 
 
+def network(args: argparse.Namespace) -> str:
+    """What He et al. call the network."""
+    return f"ResNet-{6 * args.blocks + 2}"
+
+
 def rows(runs: dict, batch: int, measure_batch: int) -> list[tuple[str, str, str, str]]:
     """(what, plain, compressed, plain / compressed) as text."""
     plain, compressed = runs["plain"], runs["compressed"]
@@ -154,7 +159,7 @@ def _page(
     largest = limited.largest
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>ResNet-20, plain and compressed</title>
+<title>{network(args)}, plain and compressed</title>
 <style>
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
 img {{ width: 100% }} h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.1rem; margin-top: 2rem }}
@@ -163,7 +168,7 @@ td:not(:first-child), th:not(:first-child) {{ text-align: right }} th {{ text-al
 .held td, .held th {{ text-align: left; font-size: .85rem }}
 code {{ background: #f3f3f3; padding: .1rem .3rem }}
 </style>
-<h1>ResNet-20 on Fashion-MNIST, plain and with its activations held compressed</h1>
+<h1>{network(args)} on Fashion-MNIST, plain and with its activations held compressed</h1>
 <p>Both trainings start from the same weights and see the same batches ({html.escape(images.source)},
 {len(runs["plain"].losses)} epochs, batch {args.batch}). The second one differs by one line:
 <code>ct.compress_model(model, codec="{html.escape(args.codec)}"{bound})</code>.</p>

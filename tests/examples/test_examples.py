@@ -42,7 +42,7 @@ def test_savedmodel_export(tmp_path):
 
 def test_demo(tmp_path):
     pytest.importorskip("matplotlib", reason="the demo draws: pip install tf_comptrain[plots]")
-    fast = "--offline --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
+    fast = "--offline --blocks 1 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
     out = run("demo.py", *fast.split(), "--out", str(tmp_path))
     assert "plain / compressed" in out
     assert "ResourceExhaustedError: memory limit of 30000000 bytes exceeded" in out
@@ -62,7 +62,7 @@ def test_the_page_escapes_every_text(monkeypatch):
     limited = types.SimpleNamespace(
         limit_bytes=1, largest={"plain": 1, "compressed": 1}, batch=1, plain_error=odd, compressed_loss=1.0
     )
-    args = types.SimpleNamespace(batch=1, measure_batch=1, codec=odd, error_bound=None)
+    args = types.SimpleNamespace(blocks=1, batch=1, measure_batch=1, codec=odd, error_bound=None)
     images = types.SimpleNamespace(source=odd, x_test=[0])
     runs = {"plain": run, "compressed": run}
     page = demo_report._page(args, b"", runs, limited, Report("model", (row,)), images)
