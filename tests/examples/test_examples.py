@@ -42,7 +42,7 @@ def test_savedmodel_export(tmp_path):
 
 def test_demo(tmp_path):
     pytest.importorskip("matplotlib", reason="the demo draws: pip install tf_comptrain[plots]")
-    fast = "--offline --blocks 1 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
+    fast = "--offline --blocks 2 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
     out = run("demo.py", *fast.split(), "--out", str(tmp_path))
     assert "plain / compressed" in out
     assert "ResourceExhaustedError: memory limit of 30000000 bytes exceeded" in out
