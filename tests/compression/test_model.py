@@ -503,6 +503,18 @@ def test_recompute_rebuilds_inputs_from_the_stream_of_the_normalization():
     assert streams(model) == {first.layer, second.layer}
 
 
+def test_sums_of_residual_blocks_are_held():
+    """Rebuilt each from the one before, all would live until the first of them is read."""
+    x = inputs = keras.Input((8, 8, 32))
+    for k in range(4):
+        y = layers.Conv2D(32, 3, padding="same", use_bias=False)(x)
+        x = layers.ReLU(name=f"relu{k}")(x + layers.BatchNormalization()(y))
+    model = compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
+    report = ct.compress_model(model, storage="rebuild")
+    held = [row.layer for row in report.rows if row.storage == "compress"]
+    assert all(any(f"relu{k}" in name for name in held) for k in range(3))
+
+
 def test_recompute_holds_less():
     x, y = (
         tf.constant(np.random.default_rng(0).normal(size=(16, 16, 16, 32)), tf.float32),

@@ -21,6 +21,7 @@ _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 _PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
 _DIFFERENCES = frozenset(("SquaredDifference", "Sub"))
+_SUMS = frozenset(("Add", "AddN", "AddV2"))
 NORMALIZATION = "FusedBatchNormV3"
 # What a tensor is made of, as bits; weights and indices together are an activation too (an embedding).
 _WEIGHTS, _INDICES, _ACTIVATIONS = 1, 2, 4
@@ -164,6 +165,9 @@ class _Cut:
         op = tensor.op
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
+        # Sums of residual blocks would be rebuilt each from the one before, and all live until the first of them is read.
+        if op.type in _SUMS and any(self._is_renormalized(base_of(term)) for term in op.inputs):
+            return False
         if op.type in _PRODUCTS:  # the scores of an attention are larger than queries and keys together
             size = sum(element_count(factor) for factor in op.inputs)
             return element_count(tensor) > size and self._joins_activations(op)
@@ -172,6 +176,9 @@ class _Cut:
         ):  # what is alike cancels, and errors do not
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
         return sensitivity.is_cheap(op.type)
+
+    def _is_renormalized(self, tensor: tf.Tensor) -> bool:
+        return tensor.op.type == NORMALIZATION and self._is_cheap(tensor)
 
     def _joins_activations(self, op: tf.Operation) -> bool:
         return all(self._ingredients(base_of(operand)) & _ACTIVATIONS for operand in op.inputs)
