@@ -165,7 +165,7 @@ class _Cut:
         op = tensor.op
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
-        # Sums of residual blocks would be rebuilt each from the one before, and all live until the first of them is read.
+        # Sums of residual blocks would be rebuilt each from the one before, and live until the first of them is read.
         if op.type in _SUMS and any(self._is_renormalized(base_of(term)) for term in op.inputs):
             return False
         if op.type in _PRODUCTS:  # the scores of an attention are larger than queries and keys together
