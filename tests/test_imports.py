@@ -228,6 +228,13 @@ def test_codec_includes_nothing_of_tensorflow(path):
             )
 
 
+@pytest.mark.parametrize("path", sources("cc/offload"))
+def test_offload_includes_nothing_of_tensorflow(path):
+    for mark, name in includes_of(path):
+        assert mark == "<" or name.startswith(("cc/offload/", "cc/codec/")), f'{path.name} includes "{name}"'
+        assert not re.match(r"(absl|Eigen|tensorflow|tsl|unsupported|xla)\b", name), f"{path.name}: <{name}>"
+
+
 @pytest.mark.parametrize("path", sources("cc/ops"))
 def test_ops_only_declare(path):
     for _, name in includes_of(path):

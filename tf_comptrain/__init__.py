@@ -19,6 +19,7 @@ from tf_comptrain.compression.wrapper import Compress
 from tf_comptrain.memory import find_max_batch_size
 from tf_comptrain.native import LibraryError
 from tf_comptrain.rules import register_rule
+from tf_comptrain.storage import Offload
 from tf_comptrain.theory.check import LawCheck, check_error_law
 from tf_comptrain.training.fitting import fit
 from tf_comptrain.version import __version__
@@ -31,6 +32,7 @@ __all__ = [
     "LawCheck",
     "LibraryError",
     "MemoryLogger",
+    "Offload",
     "Recompute",
     "Report",
     "__version__",

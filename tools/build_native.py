@@ -6,9 +6,9 @@ installed TensorFlow, whose version ends up in the library's name: a C++ op
 library is valid for one TensorFlow minor version only.
 
     python tools/build_native.py ops            # tf_comptrain/_comptrain_ops_tf<M>_<m>.so
-    python tools/build_native.py test [name..]  # build and run cc/codec/**/*_test.cc, of all folders or of those or
-                                                # the tests named, and the CUDA sources on the CPU (emulated_gpu);
-                                                # --sanitize: with checks
+    python tools/build_native.py test [name..]  # build and run the *_test.cc of cc/codec and cc/offload, of all folders
+                                                # or of those or the tests named, and the CUDA sources on the CPU
+                                                # (emulated_gpu); --sanitize: with checks
     python tools/build_native.py gpu [args..]   # build and run benchmarks/gpu/codec_gpu.cc: needs nvcc and a GPU
     python tools/build_native.py fuzz [name..]  # run cc/codec/testing/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 CODEC = ROOT / "cc/codec"
+PLAIN = (CODEC, ROOT / "cc/offload")  # C++ without TensorFlow
 TESTING = CODEC / "testing"  # what only tests need
 BUILD = ROOT / "build" / "native"
 
@@ -192,7 +193,7 @@ def object_file(folder: str, source: Path) -> Path:
 def codec_unit(
     source: Path, folder: str = "codec", more_flags: Sequence[str] = (), compiler: str = ""
 ) -> Unit:
-    """A file of cc/codec: plain C++, no TensorFlow."""
+    """A file of `PLAIN`."""
     flags = [*CODEC_FLAGS, *more_flags, f"-I{ROOT}"]
     if platform.machine() in ("x86_64", "AMD64"):
         for ending, isa in ISA_FLAGS.items():
@@ -218,8 +219,12 @@ def cuda_unit(source: Path, cuda: Cuda) -> Unit:
     return Unit(source, object_file("cuda", source), command)
 
 
+def plain_files(pattern: str) -> list[Path]:
+    return sorted(path for folder in PLAIN for path in folder.rglob(pattern))
+
+
 def codec_sources() -> list[Path]:
-    files = (p for p in CODEC.rglob("*.cc") if TESTING not in p.parents)
+    files = (p for p in plain_files("*.cc") if TESTING not in p.parents)
     return sorted(p for p in files if not p.stem.endswith("_test"))
 
 
@@ -229,7 +234,7 @@ def cuda_sources() -> list[Path]:
 
 def codec_tests(names: Sequence[str]) -> list[Path]:
     """The tests named, or those in the folders named; all without names."""
-    tests = sorted(CODEC.rglob("*_test.cc"))
+    tests = plain_files("*_test.cc")
     return [t for t in tests if not names or {t.stem, t.stem[: -len("_test")], t.parent.name} & {*names}]
 
 
@@ -350,7 +355,7 @@ def run_tests(names: list[str], jobs: int, sanitize: bool = False) -> int:
     tests = codec_tests(names)
     emulated = not names or EMULATED_GPU in names
     if not tests and not emulated:
-        raise BuildError(f"no test and no folder of tests in cc/codec is named {' or '.join(names)}.")
+        raise BuildError(f"no test and no folder of tests is named {' or '.join(names)}.")
     folder, flags = ("sanitize", SANITIZE_FLAGS) if sanitize else ("codec", [])
     commands = [[str(program)] for program in build_tests(tests, folder, flags, jobs)]
     if emulated:  # first, since it takes longer than most

@@ -25,6 +25,7 @@ class Codec:
       carries_mask: `mask_gradient` works on its (mid-rise) streams.
       mask_of_restored: `mask_gradient` decodes, so that the mask x_hat > 0 of a restored ReLU output is worth
         keeping. With dither it is not the same: values restored from near zero may be negative.
+      is_lossless: Every bit comes back, whatever the bound.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
       predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
         "dense" tensors.
@@ -34,6 +35,7 @@ class Codec:
     dither = False
     carries_mask = True
     mask_of_restored = False
+    is_lossless = False
     under_xla = True
     predicted_bits: dict[str, float]
 
@@ -224,6 +226,7 @@ class ZvcCodec(Codec):
     """
 
     format = "zvc"
+    is_lossless = True
     under_xla = False  # lossless streams have no static size
     predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
 

@@ -10,11 +10,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.rules import Rule, find_rule
-from tf_comptrain.storage import COMPRESS, FUSED, KEEP, REBUILD
+from tf_comptrain.storage import COMPRESS, FUSED, KEEP, OFFLOAD, REBUILD, Offload
 
-StorageChoice = Union[str, Mapping[Any, str], Callable[[keras.layers.Layer], Union[str, None]], None]
+Storage = Union[str, Offload]
+StorageChoice = Union[
+    Storage, Mapping[Any, Storage], Callable[[keras.layers.Layer], Union[Storage, None]], None
+]
 _OLD_REBUILD = "recompute"  # which is what `Recompute` does
-_CHOICES = (COMPRESS, REBUILD, FUSED, KEEP)
+_CHOICES = (COMPRESS, REBUILD, FUSED, KEEP, OFFLOAD)
 
 
 class Plan(NamedTuple):
@@ -29,7 +32,7 @@ class Plan(NamedTuple):
 
     layer: Any
     path: str
-    storage: str | None
+    storage: Storage | None
     rule: Rule | None
 
 
@@ -45,7 +48,7 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
     plans = []
     for path, layer in parts:
         choice, rule = choose(path, layer), find_rule(layer)
-        if choice == KEEP or rule is not None and rule.obstacle(layer) is not None:
+        if _is_exact(choice) or rule is not None and rule.obstacle(layer) is not None:
             rule = None
         if (rule is None and choice in (None, COMPRESS)) or _is_shared(path, layer):
             continue
@@ -53,7 +56,13 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
     return plans
 
 
-def operations_chosen(model: keras.Model, storage: StorageChoice) -> dict[str, str]:
+def offloads_all(storage: StorageChoice) -> Offload | None:
+    """How the whole of a step is offloaded; None where it is not."""
+    found = _named(storage) if isinstance(storage, (str, Offload)) else None
+    return found if isinstance(found, Offload) else None
+
+
+def operations_chosen(model: keras.Model, storage: StorageChoice) -> dict[str, Storage]:
     """Those of a mapping's keys that name operations of the traced step, and no layers, with their storages."""
     if not isinstance(storage, Mapping):
         return {}
@@ -95,11 +104,11 @@ def _names(parts: list[tuple[str, Any]]) -> set:
     return {name for path, layer in parts for name in (path, layer.name, *type(layer).__mro__)}
 
 
-def _chooser(storage: StorageChoice, parts: list[tuple[str, Any]]) -> Callable[[str, Any], str | None]:
+def _chooser(storage: StorageChoice, parts: list[tuple[str, Any]]) -> Callable[[str, Any], Storage | None]:
     """(path, layer) -> the user's storage for it, or None."""
     if storage is None:
         return lambda path, layer: None
-    if isinstance(storage, str):
+    if isinstance(storage, (str, Offload)):
         named = _named(storage)
         return lambda path, layer: named
     if isinstance(storage, Mapping):
@@ -111,12 +120,17 @@ def _chooser(storage: StorageChoice, parts: list[tuple[str, Any]]) -> Callable[[
     if callable(storage):
         return lambda path, layer: _checked(storage(layer))
     raise TypeError(
-        "`storage` must be None, a string, a mapping from layers to strings or a function from a layer to "
-        f"a string. Received: {storage!r} (of type {type(storage).__name__})."
+        "`storage` must be None, a string or an Offload, a mapping from layers to these or a function from a layer to "
+        f"one of these. Received: {storage!r} (of type {type(storage).__name__})."
     )
 
 
-def _check_keys(storage: Mapping[Any, str], known: set) -> None:
+def _is_exact(choice: Storage | None) -> bool:
+    """Whether training has to be what it is in plain Keras, bit for bit."""
+    return choice.is_lossless if isinstance(choice, Offload) else choice == KEEP
+
+
+def _check_keys(storage: Mapping[Any, Storage], known: set) -> None:
     for key, value in storage.items():
         _named(value)
         is_operation = isinstance(key, str) and "/" in key  # of the traced step, which is not there yet
@@ -127,12 +141,16 @@ def _check_keys(storage: Mapping[Any, str], known: set) -> None:
             )
 
 
-def _checked(choice: str | None) -> str | None:
+def _checked(choice: Storage | None) -> Storage | None:
     return None if choice is None else _named(choice)
 
 
-def _named(choice: Any) -> str:
+def _named(choice: Any) -> Storage:
     """A choice by its name of today."""
+    if isinstance(choice, Offload):
+        return choice
+    if choice == OFFLOAD:
+        return Offload()
     if isinstance(choice, str) and choice == _OLD_REBUILD:
         message = (
             f"storage={_OLD_REBUILD!r} is now storage={REBUILD!r}; the old name goes with the next release."
@@ -140,5 +158,7 @@ def _named(choice: Any) -> str:
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return REBUILD
     if choice not in _CHOICES:
-        raise ValueError(f"`storage` must be one of {', '.join(map(repr, _CHOICES))}. Received: {choice!r}.")
+        raise ValueError(
+            f"`storage` must be one of {', '.join(map(repr, _CHOICES))} or an Offload. Received: {choice!r}."
+        )
     return choice

@@ -15,7 +15,7 @@ from tf_comptrain import _keras, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.graph import HeldTensors, made_by
 from tf_comptrain.rules import Context, Rule
-from tf_comptrain.storage import Engine, Site, codec_obstacle, engine_of_call
+from tf_comptrain.storage import Engine, Offload, Site, codec_obstacle, engine_of_call
 
 _FAILED = (
     "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
@@ -113,7 +113,7 @@ class Chosen:
 
     compresses = True
 
-    def __init__(self, layer: Any, storage: str, held: HeldTensors, call: Instrument | None = None):
+    def __init__(self, layer: Any, storage: str | Offload, held: HeldTensors, call: Instrument | None = None):
         self._layer = weakref.ref(layer)
         self._storage = storage
         self._held = weakref.ref(held)

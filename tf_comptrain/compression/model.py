@@ -13,7 +13,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
-from tf_comptrain.compression.choice import Plan, StorageChoice, operations_chosen, plan_model
+from tf_comptrain.compression.choice import (
+    Plan,
+    Storage,
+    StorageChoice,
+    offloads_all,
+    operations_chosen,
+    plan_model,
+)
 from tf_comptrain.compression.instrument import Chosen, Instrument
 from tf_comptrain.compression.instrumentation import (
     Instrumentation,
@@ -25,7 +32,7 @@ from tf_comptrain.compression.instrumentation import (
 from tf_comptrain.compression.report import Report, Row
 from tf_comptrain.compression.rows import rows_of
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import COMPRESS, FUSED, KEEP, codec_obstacle, engine_of_step
+from tf_comptrain.storage import COMPRESS, FUSED, KEEP, Offload, codec_obstacle, engine_of_step
 
 _EAGER = (
     "Model %r trains in eager mode, where there is no traced step to hold tensors in: it trains as plain Keras. "
@@ -70,8 +77,9 @@ def compress_model(
         operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
         "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
         input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
-        (as plain Keras has it, bit-equal); "fused" (kept, but computed by the operations that this package prefers,
-        such as TensorFlow's fused batch normalization).
+        (as plain Keras has it, bit-equal); "offload" (waits in a file between the passes; an `Offload` says how);
+        "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
+        normalization).
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -107,7 +115,9 @@ def compress_model(
     )
     handle = Instrumentation(report, wrapped_instruments(model))
     if storage != KEEP:
-        handle.held = _held_tensors(model, chosen_codec, bound, operations_chosen(model, storage))
+        handle.held = _held_tensors(
+            model, chosen_codec, bound, operations_chosen(model, storage), offloads_all(storage)
+        )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
         _keras.override_train_step(model)
@@ -177,7 +187,11 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
 
 
 def _held_tensors(
-    model: keras.Model, codec: Codec, bound: ErrorBound | None, named: dict[str, str]
+    model: keras.Model,
+    codec: Codec,
+    bound: ErrorBound | None,
+    named: dict[str, Storage],
+    offload: Offload | None,
 ) -> HeldTensors:
     global _watching
     if _watching is None:
@@ -185,7 +199,7 @@ def _held_tensors(
         _watching.begin()
     reference = weakref.ref(model)
     with _keras.strategy_scope(model):
-        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []), named)
+        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []), named, offload)
 
 
 def _say_eager(sources: Sequence[Any]) -> None:

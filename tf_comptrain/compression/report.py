@@ -22,10 +22,10 @@ class Row(NamedTuple):
       layer: Name of the TensorFlow operation that makes it, with the scopes of the layers it is in.
       layer_class: Type of that operation.
       role: What reads it in the backward pass.
-      storage: "compress", "bitmask" or "keep".
+      storage: "compress", "offload", "bitmask" or "keep".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
       plain_bytes: Bytes of the tensor per sample as plain values; None where not known.
-      predicted_bytes: Bytes held per sample, predicted.
+      predicted_bytes: Bytes held in memory per sample, predicted.
       bound: Error bound as text; "" for exact storage.
       note: Why it is kept, or what holds it.
     """

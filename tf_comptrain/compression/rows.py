@@ -6,7 +6,7 @@ import math
 
 from tf_comptrain.compression.report import Row
 from tf_comptrain.graph import SMALL, Crossing, HeldTensors
-from tf_comptrain.storage import BITMASK, COMPRESS
+from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD
 
 
 def rows_of(held: HeldTensors) -> list[Row]:
@@ -18,9 +18,11 @@ def _row(held: HeldTensors, crossing: Crossing) -> Row:
     shape = crossing.shape[1:]
     elements = math.prod(size if size is not None else 0 for size in shape) if shape else 0
     plain_bits = 8.0 * crossing.dtype.size
-    site = held.sites.get(crossing.name) if crossing.storage == COMPRESS else None
-    predicted = {COMPRESS: held.bits(crossing.dtype), BITMASK: 1.0}.get(crossing.storage, plain_bits)
+    site = held.sites.get(crossing.name) if crossing.storage in (COMPRESS, OFFLOAD) else None
+    codec = held.codec if site is None else site.codec
+    predicted = {COMPRESS: held.bits(crossing.dtype, codec), BITMASK: 1.0}.get(crossing.storage, plain_bits)
     bits = crossing.bits or (site.bits if site is not None else None) or predicted
+    held_bytes = round(elements * bits / 8) or None
     return Row(
         crossing.name,
         crossing.op_type,
@@ -28,7 +30,7 @@ def _row(held: HeldTensors, crossing: Crossing) -> Row:
         crossing.storage,
         shape,
         round(elements * plain_bits / 8) or None,
-        round(elements * bits / 8) or None,
-        "" if site is None else str(site.bound),
+        0 if crossing.storage == OFFLOAD and held_bytes else held_bytes,
+        "" if site is None or codec.is_lossless else str(site.bound),
         crossing.note,
     )

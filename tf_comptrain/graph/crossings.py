@@ -17,7 +17,14 @@ BY_THE_LAYER = "by the layer itself"
 
 
 class Stream(Protocol):
-    """A tensor in its held form."""
+    """A tensor in its held form.
+
+    Attributes:
+      storage: "compress", "offload" or "bitmask".
+    """
+
+    @property
+    def storage(self) -> str: ...
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """The tensor, once the gate is there."""
@@ -37,6 +44,9 @@ class Streams(Protocol):
 
     def keep(self, tensor: tf.Tensor) -> None:
         """Says that the tensor is held as it is, also for later gradients of the step."""
+
+    def is_exact(self, tensor: tf.Tensor) -> bool:
+        """Whether what is restored of a tensor has to be it, bit for bit."""
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""
@@ -59,7 +69,7 @@ class Crossing(NamedTuple):
       op_type: Of that operation.
       shape: None for a dimension that is known at run time; () also where not even the rank is known.
       dtype: Its type.
-      storage: "compress", "bitmask" or "keep".
+      storage: "compress", "offload", "bitmask" or "keep".
       readers: Types of the operations that read it or what is rebuilt from it.
       note: Why it is kept, or what holds it.
       bits: Of a value, where that is known.

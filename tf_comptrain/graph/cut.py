@@ -23,6 +23,13 @@ _PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
 _DIFFERENCES = frozenset(("SquaredDifference", "Sub"))
 _SUMS = frozenset(("Add", "AddN", "AddV2"))
 NORMALIZATION = "FusedBatchNormV3"
+# They move values or choose among them. Arithmetic that runs again may round otherwise than it did: TensorFlow's
+# optimizer rewrites formulas by what stands around them.
+_VERBATIM = frozenset(
+    ("BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims", "GatherV2", "Identity", "MirrorPad", "Neg",
+     "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split",
+     "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack")
+)  # fmt: skip
 # What a tensor is made of, as bits; weights and indices together are an activation too (an embedding).
 _WEIGHTS, _INDICES, _ACTIVATIONS = 1, 2, 4
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
@@ -72,6 +79,7 @@ def choose(
     made_late: Callable[[tf.Operation], bool],
     renormalizes: Callable[[tf.Operation], bool] = lambda op: False,
     whole: Iterable[tf.Tensor] = (),
+    verbatim: Callable[[tf.Tensor], bool] = lambda tensor: False,
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -83,6 +91,7 @@ def choose(
         (rebuild) crosses nothing.
       renormalizes: Whether what a normalization makes may be rebuilt from its input and its statistics.
       whole: Tensors that are held themselves, and not rebuilt: what reads them reads a stream.
+      verbatim: Whether a tensor has to come back bit for bit: no arithmetic makes it again.
 
     Returns:
       A `Choice`.
@@ -90,7 +99,7 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late, renormalizes, whole).solve(list(reads), list(kept))
+    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim).solve(list(reads), list(kept))
 
 
 class _Cut:
@@ -102,7 +111,9 @@ class _Cut:
         made_late: Callable[[tf.Operation], bool],
         renormalizes: Callable[[tf.Operation], bool],
         whole: Iterable[tf.Tensor],
+        verbatim: Callable[[tf.Tensor], bool],
     ):
+        self._verbatim = verbatim
         self._whole = {tensor.ref() for tensor in whole}
         self._held_bytes = held_bytes
         self._made_late = made_late
@@ -155,6 +166,8 @@ class _Cut:
         if tensor.ref() in self._exact and not self._is_exact_by_nature(tensor):
             return False
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
+            return False
+        if tensor.op.type not in _VERBATIM and tensor.dtype.is_floating and self._verbatim(tensor):
             return False
         steep = self._steep_inputs(tensor.op)
         return all(

@@ -9,23 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law import LawError, law_error
+from tf_comptrain.graph.read_ahead import read_ahead
 from tf_comptrain.graph.rewire import Use, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import (
+    BITMASK,
     DEFAULT_BOUNDS,
     KEEP,
+    LEAST_PLAIN_BYTES,
     REBUILD,
     STATISTICS,
     Held,
     LawSite,
+    Offload,
+    Raw,
     Site,
+    Spilled,
+    engine_of_step,
+    obstacle,
 )
 
 _ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
@@ -42,12 +51,14 @@ class HeldTensors:
       bound: Error bound; None for the default of what reads a tensor.
       variables: Returns the model's variables as they are now: a step that reads one of them is the model's.
       named: Storages by the name of an operation, or of a scope of operations.
+      offload: How whatever has no storage of its own is offloaded; None where it is not.
 
     Attributes:
       codec: As given.
       bound: As given.
       variables: As given.
       named: As given.
+      offload: As given.
       table: Its `StateTable`.
       sites: By name.
       crossings: What crossed in the step that was traced last, in order.
@@ -61,7 +72,8 @@ class HeldTensors:
         codec: Codec,
         bound: ErrorBound | None,
         variables: Callable[[], list],
-        named: Mapping[str, str] | None = None,
+        named: Mapping[str, str | Offload] | None = None,
+        offload: Offload | None = None,
     ):
         self.table = StateTable("comptrain_states", len(State._fields))
         self.sites: dict[str, Site] = {}
@@ -75,11 +87,13 @@ class HeldTensors:
         self._laws: dict[str, list[LawSite]] = {}  # by site
         self._bounds: tuple[float, Mapping[str, float] | None] = (1.0, {})
         self.named = dict(named or {})
-        self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+        self.offload = offload
+        self._says_where: set[str] = set()
+        self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str | Offload]] = weakref.WeakKeyDictionary()
 
     def beside(self) -> HeldTensors:
         """Another with the same choices, and states of its own: for a step that is traced to be looked at."""
-        other = HeldTensors(self.codec, self.bound, self.variables, self.named)
+        other = HeldTensors(self.codec, self.bound, self.variables, self.named, self.offload)
         other._chosen = self._chosen
         return other
 
@@ -87,7 +101,7 @@ class HeldTensors:
         """Whether a graph reads a variable of the model."""
         return not _keras.captured_from_outside(graph).isdisjoint(self.weights())
 
-    def choose(self, graph: tf.Graph, operations: Iterable[tf.Operation], storage: str) -> None:
+    def choose(self, graph: tf.Graph, operations: Iterable[tf.Operation], storage: str | Offload) -> None:
         """Says how what these operations make is held; what an inner layer has said of one of them stays."""
         chosen = self._chosen.setdefault(graph, {})
         for op in operations:
@@ -96,7 +110,10 @@ class HeldTensors:
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
         step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.xla))
+        step.obstacle = obstacle(engine_of_step(backward))
+        step.recorded = backward.recorded
         result = rewire(backward, step)
+        read_ahead(backward, step.spilled)
         step.collect(backward, result.uses)
         step.write()
         for crossing in result.crossings:  # of all gradients of a step
@@ -134,26 +151,32 @@ class HeldTensors:
         """The model's variables by the ids of their handles."""
         return {id(part.handle): v for v in self.variables() for part in _keras.parts_of(v)}
 
-    def chosen(self, op: tf.Operation) -> str | None:
+    def chosen(self, op: tf.Operation) -> str | Offload | None:
         """The storage that the user has chosen for what an operation makes; None where there is no choice."""
-        found = self._chosen.get(op.graph, {}).get(op.name)
+        found = self._chosen.get(op.graph, {}).get(op.name, self.offload)
         scopes = (name for name in self.named if op.name == name or op.name.startswith(f"{name}/"))
         longest = max(scopes, key=len, default=None)
         return found if longest is None else self.named[longest]
 
-    def bits(self, dtype: tf.DType) -> float:
+    def bits(self, dtype: tf.DType, codec: Codec) -> float:
         """What a value of that type takes in a stream, predicted."""
-        bits = self.codec.predicted_bits["dense"]
-        if self.bound is not None and self.bound.relative:
+        bits = codec.predicted_bits["dense"]
+        if self.bound is not None and self.bound.relative and not codec.is_lossless:
             bits += math.log2(_LINEAR_BOUND / self.bound.value)
         return min(max(bits, 1.0), 8.0 * dtype.size)
 
-    def site(self, tensor: tf.Tensor, kind: str, mask: bool, xla: bool) -> Site:
+    def say(self, problem: str) -> None:
+        """Says once why nothing is offloaded."""
+        if problem not in self._says_where:
+            self._says_where.add(problem)
+            logging.warning("Tensors with storage='offload' stay in memory: the step is %s.", problem)
+
+    def site(self, tensor: tf.Tensor, kind: str, codec: Codec) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
         name = name_of(tensor)
         if name not in self.sites:
             state = self.table.row(name)
-            site = self.sites[name] = Site(name, self._coder(mask, xla), self.bound, kind, state=state)
+            site = self.sites[name] = Site(name, codec, self.bound, kind, state=state)
             site.adopt_bound(*self._bounds)
         return self.sites[name]
 
@@ -169,15 +192,16 @@ class HeldTensors:
         for site in self.sites.values():
             site.scale_bound(scale)
 
-    def _coder(self, mask: bool, xla: bool) -> Codec:
-        """Where a mask is read off restored values, these are without dither."""
-        if mask and self.codec.mask_of_restored:
-            return self.codec
-        dithered = f"{self.codec.format}+dither"
-        return codecs.get(dithered) if dithered in codecs.CODECS and not xla else self.codec
+
+def _dithered(codec: Codec, mask: bool, xla: bool) -> Codec:
+    """The codec with dither; without where a mask is read off restored values."""
+    if mask and codec.mask_of_restored:
+        return codec
+    dithered = f"{codec.format}+dither"
+    return codecs.get(dithered) if dithered in codecs.CODECS and not xla else codec
 
 
-def made_by(tensor: tf.Tensor, storage: str) -> Iterator[tf.Operation]:
+def made_by(tensor: tf.Tensor, storage: str | Offload) -> Iterator[tf.Operation]:
     """The operation that makes a tensor a layer reads; to have it rebuilt also those up to a batch normalization."""
     op = base_of(tensor).op
     yield op
@@ -188,6 +212,8 @@ def made_by(tensor: tf.Tensor, storage: str) -> Iterator[tf.Operation]:
 
 class _Bits:
     """A tensor of truth values held as bits."""
+
+    storage = BITMASK
 
     def __init__(self, tensor: tf.Tensor):
         self._shape = tf.shape(tensor)
@@ -203,12 +229,22 @@ class _Bits:
 
 
 class _Step:
-    """The held tensors of one traced graph: `rewire.Streams`."""
+    """The held tensors of one traced graph: `rewire.Streams`.
+
+    Attributes:
+      obstacle: Why nothing can be offloaded in the pass that is rewired; None where it can.
+      recorded: A gradient is taken of its gradients.
+      crossings: By name.
+      spilled: What was offloaded so far.
+    """
 
     def __init__(self, held: HeldTensors, xla: bool):
         self._held = held
         self._xla = xla
+        self.obstacle: str | None = None
+        self.recorded = False
         self.crossings: dict[str, Crossing] = {}
+        self.spilled: list[Spilled] = []
         self._streams: dict = {}
         self._plain: set = set()
         self._states = TableInStep(held.table)
@@ -216,7 +252,7 @@ class _Step:
         self._laws: dict[str, list[LawSite]] = {}  # by site
         self._alone: dict[str, bool] = {}  # by site: whether nothing else reads it
 
-    def find(self, tensor: tf.Tensor) -> Held | _Bits | None:
+    def find(self, tensor: tf.Tensor) -> Held | _Bits | Raw | None:
         return self._streams.get(tensor.ref())
 
     def keep(self, tensor: tf.Tensor) -> None:
@@ -230,13 +266,21 @@ class _Step:
             return size
         if tensor.dtype == tf.bool:
             return size // 8
-        return round(size * self._held.bits(tensor.dtype) / (8 * tensor.dtype.size))
+        codec = self._codec(tensor)
+        if codec is None:
+            return size
+        return round(size * self._held.bits(tensor.dtype, codec) / (8 * tensor.dtype.size))
 
     def why_plain(self, tensor: tf.Tensor) -> str:
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
         if tensor.ref() in self._plain:
             return "an earlier gradient of the step keeps it"
+        offload = self._offload(tensor)
+        if offload is not None and self.obstacle is not None:
+            self._held.say(self.obstacle)
+        if offload is not None and offload.is_lossless and tensor.dtype != tf.bool and self._stays(tensor):
+            return f"not offloaded: {self.obstacle or self._why_it_stays(tensor)}"
         if tensor.dtype != tf.bool and self._held.table.is_full_for(name_of(tensor)):
             return FULL
         return "storage='keep'" if self._is_kept(tensor) else ""
@@ -245,18 +289,56 @@ class _Step:
         """Whether the user wants it kept."""
         return self._held.chosen(tensor.op) == KEEP
 
+    def is_exact(self, tensor: tf.Tensor) -> bool:
+        offload = self._offload(tensor)
+        return offload is not None and offload.is_lossless
+
     def renormalizes(self, op: tf.Operation) -> bool:
         return self._held.chosen(op) == REBUILD
 
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits]:
-        through, stream = (
-            (tensor, _Bits(tensor)) if tensor.dtype == tf.bool else self._compress(tensor, kind, mask)
-        )
+    def _offload(self, tensor: tf.Tensor) -> Offload | None:
+        found = self._held.chosen(tensor.op)
+        return found if isinstance(found, Offload) else None
+
+    def _codec(self, tensor: tf.Tensor) -> Codec | None:
+        offload = self._offload(tensor)
+        return self._held.codec if offload is None else offload.codec  # type: ignore[return-value]
+
+    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits | Raw]:
+        offload = self._offload(tensor)
+        stream: Held | _Bits | Raw
+        if tensor.dtype == tf.bool:
+            through, stream = tensor, _Bits(tensor)
+        elif offload is not None and not self._stays(tensor):
+            through, stream = self._spill(offload, tensor, kind, mask)
+        else:
+            through, stream = self._compress(tensor, kind, mask)
         self._streams[tensor.ref()] = stream
         return through, stream
 
+    def _stays(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor stays in memory that is to be offloaded."""
+        return self.obstacle is not None or self.recorded or plain_bytes(tensor) < LEAST_PLAIN_BYTES
+
+    @staticmethod
+    def _why_it_stays(tensor: tf.Tensor) -> str:
+        return "small" if plain_bytes(tensor) < LEAST_PLAIN_BYTES else "a gradient of the gradient is taken"
+
+    def _spill(
+        self, offload: Offload, tensor: tf.Tensor, kind: str, mask: bool
+    ) -> tuple[tf.Tensor, Held | Raw]:
+        if offload.codec is None:
+            raw = Raw(offload, name_of(tensor), tensor)
+            self.spilled.append(raw.spilled)
+            return raw.spilled.after(tensor), raw
+        through, held = self._compress(tensor, kind, mask)
+        held.stream = Spilled(offload, held.site.name, held.stream, tensor)
+        self.spilled.append(held.stream)
+        return held.stream.after(through), held
+
     def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
-        site = self._held.site(tensor, kind, mask, self._xla)
+        codec: Any = self._codec(tensor)
+        site = self._held.site(tensor, kind, _dithered(codec, mask, self._xla))
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask, self._xla)
         row = site.state.index

@@ -99,6 +99,8 @@ class Replacements:
         pooling = pooling_of(read.op, self._backward.xla)
         if pooling is None or self._is_of_backward_pass(pooling):
             return False
+        if self._streams.is_exact(pooling.outputs[0]) and _windows_overlap(pooling):
+            return False
         return not any(map(self._streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
 
     def pool(self, op: tf.Operation) -> None:
@@ -136,6 +138,12 @@ class Replacements:
             self.replaced[before.name] = after
         _keras.wait_instead(old, new)
         _keras.wait_for(new, old.control_inputs)
+
+
+def _windows_overlap(pooling: tf.Operation) -> bool:
+    """Whether gradients are summed, which TensorFlow does in another order."""
+    size, strides = (pooling.get_attr(name) for name in ("ksize", "strides"))
+    return any(stride < extent for stride, extent in zip(strides, size))
 
 
 def redirect(readers: Sequence[tuple[tf.Operation, int]], tensor: tf.Tensor) -> None:

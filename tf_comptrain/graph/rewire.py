@@ -36,7 +36,7 @@ from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.reads import PRODUCTS, GradientOperations, Read, is_elementwise
 from tf_comptrain.graph.replacements import Replacements, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
-from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
+from tf_comptrain.storage import KEEP
 
 _LINEAR = frozenset(
     ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
@@ -119,6 +119,7 @@ class _Rewiring:
             self._is_of_backward_pass,
             self.streams.renormalizes,
             whole=[base_of(read.tensor) for read in values if self.replacements.may_read_stream(read)],
+            verbatim=self.streams.is_exact,
         )
         self.kernels = self._kernels()
         ends = {(kernel.op.name, kernel.stored) for kernels in self.kernels.values() for kernel in kernels}
@@ -320,13 +321,15 @@ class _Rewiring:
             if stream is None:
                 self.streams.keep(tensor)
             self._streams[tensor.ref()] = stream
-            storage = KEEP if stream is None else BITMASK if tensor.dtype == tf.bool else COMPRESS
+            storage = KEEP if stream is None else stream.storage
             self.crossings.note(tensor, storage, self._types(tensor), note)
         return self._streams[tensor.ref()]
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
         if is_small(tensor):
             return SMALL
+        if self.streams.is_exact(tensor):  # no error of it is
+            return NEEDED_AT_ONCE if self._is_needed_at_once(tensor) else self.streams.why_plain(tensor)
         needs = self.kinds.get(tensor.ref(), set())
         if sensitivity.UNKNOWN in needs:
             readers = ", ".join(sorted(self.types[tensor.ref()]))
@@ -374,7 +377,7 @@ class _Rewiring:
         if not self.replacements.may_read_stream(read):
             return False
         stored = stored_behind(read.tensor, self.choice.saved)
-        if stored is None or stored.shape[-1] != read.tensor.shape[-1]:
+        if stored is None or self.streams.is_exact(stored) or stored.shape[-1] != read.tensor.shape[-1]:
             return False
         return hasattr(self._stream(stored), "batch_norm_gradient")
 
@@ -399,7 +402,8 @@ class _Rewiring:
             self._fence(gate, in_turn, others)
             return
         for op in others:
-            if all(self.order.put(reader, op) for reader in first.values()):
+            # Beside the gradient of a kernel TensorFlow makes one operation of both, where neither waits for the other.
+            if op.type != "BiasAddGrad" and all(self.order.put(reader, op) for reader in first.values()):
                 _keras.wait_for(op, list(first.values()))
 
     def _fence(self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]) -> None:

@@ -11,7 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.memory.state import state_restored
-from tf_comptrain.storage import BITMASK, COMPRESS, KEEP
+from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, OFFLOAD
 
 # Ops whose first output is their first input's buffer.
 _ALIASES = frozenset(
@@ -22,6 +22,7 @@ _SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # Not activations: weights, constants, and the batch, which the caller holds.
 _NOT_SAVED = frozenset(("ReadVariableOp", "Const", "Placeholder", "VarHandleOp"))
 _STREAM_OP = "Comptrain>Compress"
+_SPILL_OP = "Comptrain>Spill"
 _OWN_OPS = "Comptrain>"
 
 
@@ -31,10 +32,10 @@ class SavedTensor(NamedTuple):
     Attributes:
       layer: Name of the layer inside whose call it was made, or what it stands for; "" outside of any.
       op: The operation that made it.
-      storage: "compress", "bitmask" or "keep".
+      storage: "compress", "offload", "bitmask" or "keep".
       shape: Of the tensor that is held, before compression; None for a dimension known at run time.
       dtype: Of that tensor.
-      bytes: Held.
+      bytes: Held in memory.
       plain_bytes: Of that tensor as plain values.
     """
 
@@ -87,7 +88,7 @@ def saved_tensors(model: keras.Model, x: tf.Tensor, y: Any = None) -> list[Saved
             _storage(tensor),
             _static_shape(_stands_for(tensor)),
             _stands_for(tensor).dtype.name,
-            int(held_elements) * tensor.dtype.size,
+            0 if _is_spilled(tensor) else int(held_elements) * tensor.dtype.size,
             int(plain_elements) * _stands_for(tensor).dtype.size,
         )
         for tensor, held_elements, plain_elements in zip(crossing, held, plain)
@@ -128,6 +129,10 @@ def _is_packed(tensor: tf.Tensor) -> bool:
     return tensor.op.type.startswith(_OWN_OPS) and tensor.dtype == tf.uint8
 
 
+def _is_spilled(tensor: tf.Tensor) -> bool:
+    return tensor.op.type == _SPILL_OP
+
+
 def _static_shape(tensor: tf.Tensor) -> tuple[int | None, ...]:
     """() where not even the rank is known, as for the scratch output of a fused kernel."""
     return () if tensor.shape.rank is None else tuple(tensor.shape)
@@ -135,10 +140,14 @@ def _static_shape(tensor: tf.Tensor) -> tuple[int | None, ...]:
 
 def _stands_for(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that a stream or mask was made of; any other tensor itself."""
+    if _is_spilled(tensor):
+        tensor = tensor.op.inputs[0]
     return tensor.op.inputs[0] if _is_packed(tensor) else tensor
 
 
 def _storage(tensor: tf.Tensor) -> str:
+    if _is_spilled(tensor):
+        return OFFLOAD
     if not _is_packed(tensor):
         return KEEP
     return COMPRESS if tensor.op.type == _STREAM_OP else BITMASK
@@ -176,7 +185,8 @@ def _read_before(backward: _keras.BackwardPass) -> dict:
         for tensor in op.inputs:
             if tensor.op.name in forward:
                 base = _base(tensor)
-                if base.op.type not in _NOT_SAVED and base.dtype not in (tf.resource, tf.variant):
+                is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
+                if base.op.type not in _NOT_SAVED and not is_handle:
                     found[base.ref()] = base
     return found
 

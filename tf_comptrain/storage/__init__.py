@@ -19,6 +19,7 @@ from tf_comptrain.storage.held import (
     hold,
     worth_holding,
 )
+from tf_comptrain.storage.offload import LEAST_PLAIN_BYTES, OFFLOAD, Offload, Raw, Spilled, Traffic, obstacle
 from tf_comptrain.storage.site import (
     DEFAULT_BOUNDS,
     STATISTICS,
@@ -33,13 +34,19 @@ __all__ = [
     "DEFAULT_BOUNDS",
     "FUSED",
     "KEEP",
+    "LEAST_PLAIN_BYTES",
     "MIN_ELEMENTS_PER_SAMPLE",
+    "OFFLOAD",
     "REBUILD",
     "STATISTICS",
     "Engine",
     "Held",
     "LawSite",
+    "Offload",
+    "Raw",
     "Site",
+    "Spilled",
+    "Traffic",
     "after",
     "after_weights",
     "codec_obstacle",
@@ -47,6 +54,7 @@ __all__ = [
     "engine_of_model",
     "engine_of_step",
     "hold",
+    "obstacle",
     "variable",
     "worth_holding",
 ]

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec
+from tf_comptrain.storage.offload import OFFLOAD, Spilled
 from tf_comptrain.storage.site import Site
 
 # The ways to hold a tensor.
@@ -26,7 +27,7 @@ MIN_ELEMENTS_PER_SAMPLE = 64
 
 
 class Held:
-    """A tensor held as a stream."""
+    """A tensor held as a stream, in memory or in a file."""
 
     def __init__(self, site: Site, codec: Codec, stream: Any, x: tf.Tensor, mid_rise: bool):
         self.site = site
@@ -39,9 +40,14 @@ class Held:
         # Of a ReLU's output, by the graph it was restored in (None: eagerly).
         self._bits: dict[tf.Graph | None, tf.Tensor] = {}
 
+    @property
+    def storage(self) -> str:
+        """ "compress" or "offload"."""
+        return OFFLOAD if isinstance(self.stream, Spilled) else COMPRESS
+
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
-        x_hat = self.codec.decompress(self.stream, self._shape, self._dtype, gate)
+        x_hat = self.codec.decompress(self._stream_at(gate), self._shape, self._dtype, gate)
         if self.mid_rise and self.codec.mask_of_restored and _graph() not in self._bits:
             # The ReLU's gradient follows: it need not decode again.
             x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)
@@ -53,13 +59,16 @@ class Held:
         bits = self._bits.get(_graph())
         if bits is not None:
             return native.ops().comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
-        return self.codec.mask_gradient(self.stream, dy)
+        return self.codec.mask_gradient(self._stream_at(dy), dy)
 
     def batch_norm_gradient(
         self, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """dx, dgamma and dbeta where x is normalized; x_hat is never a tensor. dy is the gate."""
-        return self.codec.batch_norm_gradient(self.stream, dy, gamma, mean, inv_std)
+        return self.codec.batch_norm_gradient(self._stream_at(dy), dy, gamma, mean, inv_std)
+
+    def _stream_at(self, gate: tf.Tensor) -> Any:
+        return self.stream.fetch(gate) if isinstance(self.stream, Spilled) else self.stream
 
 
 def _graph() -> tf.Graph | None:

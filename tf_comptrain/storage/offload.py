@@ -1,0 +1,205 @@
+"""Tensors that wait in a file between the forward and the backward pass.
+
+The forward pass hands a stream over and goes on; threads of the op library write it, and its memory is free. In the
+backward pass it comes back before its reader. docs/offload.md has the whole way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+import tempfile
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import arguments, codecs, native
+from tf_comptrain.codecs import Codec
+from tf_comptrain.storage.engine import Engine
+
+OFFLOAD = "offload"
+# What a smaller tensor would free is not worth its way.
+LEAST_PLAIN_BYTES = 1 << 20
+# A smaller stream stays in memory, where its handle has it.
+_LEAST_BYTES = 1 << 16
+_TIER = "file"
+_TIERS = ("host", _TIER)
+_NOT_HERE = "tier='host', streams in pinned host memory beside a GPU, is not in this version: tier='file' works on CPUs"
+
+
+class Traffic(NamedTuple):
+    """What was moved of the tensors of one site.
+
+    Attributes:
+      tensors: How many.
+      plain_bytes: Of them as plain values.
+      stream_bytes: Of what was handed over: their streams, or themselves without a codec.
+      written_bytes: Into the file. What was asked back before its turn was not written.
+      read_bytes: From the file.
+      room_s: Seconds that the forward pass waited for bytes in flight.
+      fetch_s: Seconds that the backward pass waited for what came back.
+    """
+
+    tensors: int
+    plain_bytes: int
+    stream_bytes: int
+    written_bytes: int
+    read_bytes: int
+    room_s: float
+    fetch_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Offload:
+    """Saved activations wait outside of the device's memory between the forward and the backward pass.
+
+    Each tensor is encoded, written by threads of the op library while the forward pass goes on, and read back ahead of
+    its reader in the backward pass. Tensors of less than 1 MiB stay in memory as streams, and so does what is asked
+    back before its turn to be written, as of the last layers. On the executor of a CPU; elsewhere tensors stay
+    streams, or as they are where the codec is lossless, and one warning says so.
+
+    With a lossless codec every bit comes back, and layers run by their own code, as with "keep"; docs/offload.md says
+    when training is bit-equal.
+
+    Args:
+      tier: Where they wait: "file", in a file of this process, removed when that exits; what a killed process has left
+        is removed by the next one that offloads to the same folder.
+      codec: "zvc" (lossless, for what has zeros), None (as it is), or one with a bound: "plane", "rans", "auto" or
+        any other of `tf_comptrain.codecs`.
+      folder: Of the file, on a local disk; has to be there. None: one of this user's below the temporary folder.
+      inflight: Bytes that may wait to be written, as a number or text ("256MB"); the forward pass waits beyond it.
+
+    Raises:
+      ValueError: An unknown tier or codec, a tier that is not in this version, `inflight` that is not a size, a folder
+        that is not there or cannot be written to.
+
+    Example:
+      >>> ct.compress_model(model, storage=ct.Offload(codec="plane", folder="scratch"))
+      >>> ct.compress_model(model, storage={"encoder": "offload"})
+
+    Reference:
+      cDMA (Rhu et al., HPCA 2018).
+    """
+
+    tier: str = _TIER
+    codec: str | Codec | None = "zvc"
+    folder: str | os.PathLike | None = None
+    inflight: int | str = "256MB"
+
+    def __post_init__(self) -> None:
+        if self.tier not in _TIERS:
+            raise ValueError(f"`tier` must be {_TIER!r}. Received: {self.tier!r}.")
+        if self.tier != _TIER:
+            raise ValueError(f"`tier` must be {_TIER!r}. Received: {self.tier!r}. {_NOT_HERE}.")
+        arguments.size_in_bytes("inflight", self.inflight)
+        if isinstance(self.codec, str) and self.codec not in codecs.CODECS:
+            known = ", ".join(map(repr, codecs.CODECS))
+            raise ValueError(
+                f"`codec` must be None, a Codec or one of {known}. Received: {self.codec!r}. There is no general "
+                "compressor among them: zvc takes what zeros give, plane and rans what a bound gives."
+            )
+        if self.codec is not None:
+            object.__setattr__(self, "codec", codecs.get(self.codec))
+        if self.folder is not None:
+            folder = os.path.abspath(self.folder)
+            if not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+                raise ValueError(f"`folder` must be a folder that can be written to. Received: {folder!r}.")
+            object.__setattr__(self, "folder", folder)
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether every bit comes back."""
+        return not isinstance(self.codec, Codec) or self.codec.is_lossless
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What this process has moved to the folder and back, by name of the site, since it began.
+
+        Returns:
+          By site, in the order of their names; empty before the first step.
+        """
+        folders, sites, moved, seconds = (t.numpy() for t in native.ops().comptrain_offload_traffic())
+        ours = self.path().encode()
+        return {
+            site.decode(): Traffic(*map(int, counts), *map(float, waited))
+            for folder, site, counts, waited in zip(folders, sites, moved, seconds)
+            if folder == ours
+        }
+
+    def path(self) -> str:
+        """The folder of the file; the default one is made where it is not there."""
+        if self.folder is not None:
+            return str(self.folder)
+        path = os.path.join(tempfile.gettempdir(), f"tf_comptrain-{os.getuid()}")
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise ValueError(f"{path!r} is not a folder of this user's own: give Offload a `folder`.")
+        return path
+
+
+def obstacle(engine: Engine) -> str | None:
+    """Why an engine cannot offload; None where it can."""
+    if engine.xla:
+        return "compiled with XLA (jit_compile=True), which has no files"
+    return None if engine.is_cpu_executor else f"on a GPU: {_NOT_HERE}"
+
+
+class Spilled:
+    """What waits in a file.
+
+    Args:
+      offload: How.
+      site: Whom its traffic counts for.
+      value: A stream, or a tensor as it is.
+      x: The tensor that it stands for.
+
+    Attributes:
+      handle: Stands for it.
+      fetches: Its fetch operations; the one control input of each is what makes its reader's incoming gradient.
+    """
+
+    def __init__(self, offload: Offload, site: str, value: tf.Tensor, x: tf.Tensor):
+        self._dtype = value.dtype
+        self.fetches: list[tf.Operation] = []
+        self.handle = native.ops().comptrain_spill(
+            value,
+            tf.size(x, out_type=tf.int64) * x.dtype.size,
+            folder=offload.path(),
+            inflight_bytes=arguments.size_in_bytes("inflight", offload.inflight),
+            least_bytes=_LEAST_BYTES,
+            site=site,
+        )
+
+    def after(self, tensor: tf.Tensor) -> tf.Tensor:
+        """A tensor for the forward pass, once there is room in flight: it would run ahead of the disk."""
+        with tf.control_dependencies([self.handle.op]):
+            return tf.identity(tensor)
+
+    def fetch(self, gate: tf.Tensor) -> tf.Tensor:
+        """It, once the gate is there."""
+        with tf.control_dependencies([gate.op]):
+            value = native.ops().comptrain_fetch(self.handle, T=self._dtype)
+        self.fetches.append(value.op)
+        return value
+
+
+class Raw:
+    """A tensor that waits in a file as it is.
+
+    Attributes:
+      storage: "offload".
+      spilled: Its bytes.
+    """
+
+    storage = OFFLOAD
+
+    def __init__(self, offload: Offload, site: str, x: tf.Tensor):
+        self.spilled = Spilled(offload, site, x, x)
+        self._shape = x.shape
+
+    def restore(self, gate: tf.Tensor) -> Any:
+        """The tensor, once `gate` (the incoming gradient) is there."""
+        x = self.spilled.fetch(gate)
+        x.set_shape(self._shape)
+        return x
