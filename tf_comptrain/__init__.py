@@ -12,12 +12,13 @@ from tf_comptrain import codecs, memory, rules
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.compression.model import compress_model, raise_rates, report, restore_model
+from tf_comptrain.compression.model import raise_rates, report, restore_model
 from tf_comptrain.compression.recompute import Recompute
 from tf_comptrain.compression.report import Report
 from tf_comptrain.compression.wrapper import Compress
 from tf_comptrain.memory import find_max_batch_size
 from tf_comptrain.native import LibraryError
+from tf_comptrain.planning import compress_model, plan
 from tf_comptrain.rules import register_rule
 from tf_comptrain.storage import Offload
 from tf_comptrain.theory.check import LawCheck, check_error_law
@@ -43,6 +44,7 @@ __all__ = [
     "find_max_batch_size",
     "fit",
     "memory",
+    "plan",
     "raise_rates",
     "register_rule",
     "report",

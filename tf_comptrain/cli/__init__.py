@@ -4,6 +4,8 @@ tf-comptrain doctor
 tf-comptrain bench step --model ResNet50 --image 224 --batch 8
 tf-comptrain bench batch --model ResNet50 --image 224 --limit 2GB
 tf-comptrain bench codec
+tf-comptrain plan --model ResNet50 --image 224 --batch 8 --memory 1GB
+tf-comptrain calibrate
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor
+from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor, plan
 
 
 def main() -> None:
@@ -53,6 +55,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     bench_batch.add_arguments(
         benches.add_parser("batch", help="the largest batch that trains under a limit, plain and compressed")
+    )
+    plan.add_arguments(
+        commands.add_parser("plan", help="how a training step fits into a memory limit in the least time")
+    )
+    plan.add_calibrate_arguments(
+        commands.add_parser("calibrate", help="what codecs and memory take on this machine")
     )
     return parser.parse_args(argv[1:])
 

@@ -55,49 +55,7 @@ def compress_model(
     error_bound: float | ErrorBound | None = None,
     storage: StorageChoice = None,
 ) -> Report:
-    """Makes a model train with its saved activations held compressed, in place.
-
-    Weights, names, configuration and files of the model stay as they are; inference, evaluation and
-    export run plain Keras. Whatever crosses from the forward to the backward pass of a traced step is held as a
-    stream or as bits, or rebuilt from what is; the report names every tensor, and why some are kept. In
-    eager mode, where nothing is traced, the model trains as plain Keras.
-
-    Args:
-      model: Functional, Sequential, nested or subclassed; built or not, compiled or not.
-      codec: Stream format: "plane" (fast), "rans" (small), "zvc" (lossless), "auto" (one of these
-        for each tensor, by a sample of it), "plane+dither", "rans+dither" (unbiased), or an object of
-        `tf_comptrain.codecs`.
-      error_bound: None: relative to each tensor's running standard deviation, 0.1 sigma for inputs
-        of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
-        reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
-        in units of the activations. An `ErrorBound`: as it says.
-      storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string:
-        for all layers. A mapping from layer name, path or class to a string, or a function from layer (or operation
-        of a functional graph) to string or None: for those, and for what is inside them; a mapping may also name
-        operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
-        "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
-        input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
-        (as plain Keras has it, bit-equal); "offload" (waits in a file between the passes; an `Offload` says how);
-        "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
-        normalization).
-
-    Returns:
-      What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
-      a step is traced.
-
-    Raises:
-      TypeError: An argument of the wrong type.
-      ValueError: A bound that is not a positive normal number, an unknown codec, storage or layer
-        name, a model that is compressed already. Nothing has been changed then.
-      LibraryError: The op library is missing or was built for another TensorFlow.
-
-    Example:
-      >>> report = ct.compress_model(model)
-      >>> model.fit(images, labels)
-
-    Reference:
-      COMET (Jin et al., VLDB 2022); Gist (Jain et al., ISCA 2018) for the bit masks.
-    """
+    """What `tf_comptrain.compress_model` does without a memory limit; its docstring says the rest."""
     if not isinstance(model, keras.Model):
         raise TypeError(
             f"`model` must be a keras.Model. Received: {model!r}. For one layer use tf_comptrain.Compress."

@@ -62,6 +62,7 @@ class Report:
       model: As given.
       obstacle: As given.
       without_xla: As given.
+      notes: Returns the lines that stand below everything else: of a plan, where there is one.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Report:
         self.without_xla = tuple(without_xla)
         self._rows = tuple(rows)
         self._renew = renew
+        self.notes: Callable[[], Sequence[str]] = lambda: ()
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -167,7 +169,7 @@ class Report:
                 f"Keras does not turn XLA on by itself because of {', '.join(self.without_xla)} "
                 "(supports_jit=False); on a GPU a step can take more than twice as long without it."
             )
-        return lines
+        return [*lines, *self.notes()]
 
 
 def _escaped(text: str) -> str:

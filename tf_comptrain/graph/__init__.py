@@ -1,8 +1,9 @@
 """Holds what crosses from the forward to the backward pass, found in the traced step: any model, any layer."""
 
-from tf_comptrain.graph.crossings import SMALL, Crossing
+from tf_comptrain.graph.crossings import SMALL, Crossing, name_of
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.law import LawError, LawNumbers
+from tf_comptrain.graph.sensitivity import is_cheap
 from tf_comptrain.graph.states import StateTable, unnumbered
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "LawError",
     "LawNumbers",
     "StateTable",
+    "is_cheap",
     "made_by",
+    "name_of",
     "unnumbered",
 ]

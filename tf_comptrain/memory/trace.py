@@ -39,16 +39,33 @@ class Event(NamedTuple):
     requested_bytes: int
 
 
+class Operation(NamedTuple):
+    """One run of an operation.
+
+    Attributes:
+      name: Of the operation.
+      op_type: TensorFlow's, of the optimized graph.
+      start_s, end_s: Since the first allocation; negative before it.
+    """
+
+    name: str
+    op_type: str
+    start_s: float
+    end_s: float
+
+
 class Trace(NamedTuple):
     """What the device's allocator did during a step.
 
     Attributes:
       base_bytes: Given out already when the step began: weights, optimizer slots, the batch.
       events: In the order of time.
+      operations: What ran, by the time at which it began.
     """
 
     base_bytes: int
     events: tuple[Event, ...]
+    operations: tuple[Operation, ...] = ()
 
     @property
     def peak_index(self) -> int:
@@ -96,18 +113,33 @@ def trace_step(step: Callable[[], Any]) -> Trace:
         finally:
             tf.profiler.experimental.stop()
         files = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-        found = [event for path in files for event in _memory_events(path)]
+        recorded = [event for path in files for event in _recorded_events(path)]
+    found = [(start, name, values) for start, _, name, values in recorded if name in (_ALLOCATED, _FREED)]
     if not found:
         raise NothingRecordedError(
             "The step's profile has no allocations. TensorFlow records no buffers under 256 kB: pass a larger "
             "batch. If that does not help, this build records none."
         )
     found.sort(key=lambda item: item[0])
-    return _trace_of_device(found)
+    return _trace_of_device(found)._replace(operations=_operations(recorded, found[0][0]))
 
 
-def _memory_events(path: str) -> Any:
-    """(picoseconds, name, fields) of each memory event in a profile."""
+def _operations(recorded: list, start: int) -> tuple[Operation, ...]:
+    """Of the profile's events those that are an operation's run: "name:type"."""
+    parted = [
+        (begin, duration, *name.rpartition(":"))
+        for begin, duration, name, _ in recorded
+        if name not in (_ALLOCATED, _FREED) and ":" in name
+    ]
+    found = [
+        Operation(name, op_type, (begin - start) / 1e12, (begin + duration - start) / 1e12)
+        for begin, duration, name, _, op_type in parted
+    ]
+    return tuple(sorted(found, key=lambda operation: operation.start_s))
+
+
+def _recorded_events(path: str) -> Any:
+    """(picoseconds, duration of as many, name, fields) of each memory event and each operation in a profile."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # not every build has it
 
     space = xplane_pb2.XSpace()
@@ -119,13 +151,13 @@ def _memory_events(path: str) -> Any:
         for line in plane.lines:
             for event in line.events:
                 name = names[event.metadata_id]
-                if name in (_ALLOCATED, _FREED):
+                if name in (_ALLOCATED, _FREED) or ":" in name:
                     values = {}
-                    for stat in event.stats:
+                    for stat in event.stats if ":" not in name else ():
                         kind = stat.WhichOneof("value")
                         value = getattr(stat, kind)
                         values[fields[stat.metadata_id]] = fields[value] if kind == "ref_value" else value
-                    yield line.timestamp_ns * 1000 + event.offset_ps, name, values
+                    yield line.timestamp_ns * 1000 + event.offset_ps, event.duration_ps, name, values
 
 
 def _trace_of_device(found: list) -> Trace:

@@ -152,7 +152,8 @@ def _scaled_task(task: Task, factor: float) -> Task:
 
 def _scaled_tensor(tensor: Tensor, factor: float) -> Tensor:
     options = tuple(_scaled_option(option, factor) for option in tensor.options)
-    return tensor._replace(bytes=math.ceil(tensor.bytes * factor), options=options)
+    beside = math.ceil(tensor.beside_bytes * factor)
+    return tensor._replace(bytes=math.ceil(tensor.bytes * factor), options=options, beside_bytes=beside)
 
 
 def _scaled_option(option: Option, factor: float) -> Option:
@@ -166,6 +167,8 @@ def _scaled_option(option: Option, factor: float) -> Option:
         )
     if isinstance(option, Rebuild):
         return option._replace(
-            seconds=option.seconds * factor, working_bytes=math.ceil(option.working_bytes * factor)
+            seconds=option.seconds * factor,
+            working_bytes=math.ceil(option.working_bytes * factor),
+            held_bytes=math.ceil(option.held_bytes * factor),
         )
     return option._replace(out_s=option.out_s * factor, in_s=option.in_s * factor)

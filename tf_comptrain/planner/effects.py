@@ -175,12 +175,14 @@ def compile_graph(graph: TaskGraph) -> Effects:
     places = {task.name: place for place, task in enumerate(graph.tasks)}
     numbers = {tensor.name: number for number, tensor in enumerate(graph.tensors)}
     lives = [_life(tensor, graph, places) for tensor in graph.tensors]
-    choices = [_keep(number, tensor, life) for number, (tensor, life) in enumerate(zip(graph.tensors, lives))]
+    choices = [
+        _keep(number, tensor, life, places) for number, (tensor, life) in enumerate(zip(graph.tensors, lives))
+    ]
     sources = _sources(graph)
     for number, (tensor, life) in enumerate(zip(graph.tensors, lives)):
         if life.backward or tensor.name in sources:
             offered = [o for o in tensor.options if life.backward or isinstance(o, Stream)]
-            choices += [_of_option(number, tensor, life, option, numbers) for option in offered]
+            choices += [_of_option(number, tensor, life, option, numbers, places) for option in offered]
     choices += [_of_segment(segment, graph, lives, numbers, places) for segment in graph.segments]
     of_tensor: list[list[int]] = [[] for _ in graph.tensors]
     for place, choice in enumerate(choices):
@@ -251,26 +253,36 @@ def _plain_span(size: float, life: _Life) -> Span:
     return PHASES * life.producer + RUN, PHASES * life.last_forward + STORE, size
 
 
-def _keep(number: int, tensor: Tensor, life: _Life) -> Effect:
+def _keep(number: int, tensor: Tensor, life: _Life, places: dict[str, int]) -> Effect:
     end = PHASES * life.last + STORE
-    spans = ((PHASES * life.producer + RUN, end, float(tensor.bytes)),)
-    return Effect(KEEP, (number,), (), spans, (), float(tensor.bytes), True, end, {})
+    spans = [(PHASES * life.producer + RUN, end, float(tensor.bytes))]
+    for name in tensor.beside:
+        run = PHASES * places[name] + RUN
+        spans.append((run, run + 1, float(tensor.beside_bytes)))
+    return Effect(KEEP, (number,), (), tuple(spans), (), float(tensor.bytes), True, end, {})
 
 
 def _of_option(
-    number: int, tensor: Tensor, life: _Life, option: Stream | Rebuild | Offload, numbers: dict[str, int]
+    number: int,
+    tensor: Tensor,
+    life: _Life,
+    option: Stream | Rebuild | Offload,
+    numbers: dict[str, int],
+    places: dict[str, int],
 ) -> Effect:
+    direct = {places[name] for name in getattr(option, "direct", ())}
+    restoring = tuple(place for place in life.backward if place not in direct)
     if isinstance(option, Stream):
-        return _stream(number, tensor, life, option)
+        return _stream(number, tensor, life, option, restoring)
     if isinstance(option, Rebuild):
-        return _rebuild(number, tensor, life, option, numbers)
+        return _rebuild(number, tensor, life, option, numbers, restoring)
     end = PHASES * life.last + STORE
     spans = (_plain_span(tensor.bytes, life), (PHASES * min(life.backward), end, float(tensor.bytes)))
     copies = (option.out_s, option.in_s)
     return Effect(option.label, (number,), (), spans, (), 0.0, True, end, {}, copies)
 
 
-def _stream(number: int, tensor: Tensor, life: _Life, option: Stream) -> Effect:
+def _stream(number: int, tensor: Tensor, life: _Life, option: Stream, restoring: tuple[int, ...]) -> Effect:
     stored = PHASES * life.producer + STORE
     start, plain_end, _ = _plain_span(tensor.bytes, life)
     end = PHASES * life.last + STORE
@@ -279,7 +291,7 @@ def _stream(number: int, tensor: Tensor, life: _Life, option: Stream) -> Effect:
         (start, max(plain_end, stored + 1), float(tensor.bytes)),
         (stored, max(end, stored + 1), float(option.bytes)),
     ]
-    spans += [(PHASES * place, PHASES * place + STORE, float(restored)) for place in life.backward]
+    spans += [(PHASES * place, PHASES * place + STORE, float(restored)) for place in restoring]
     seconds = [
         (stored, option.encode_s),
         *((PHASES * place + PREPARE, option.decode_s) for place in life.backward),
@@ -288,21 +300,30 @@ def _stream(number: int, tensor: Tensor, life: _Life, option: Stream) -> Effect:
     return Effect(option.label, (number,), tuple(seconds), tuple(spans), (), held, is_source, end, {})
 
 
-def _rebuild(number: int, tensor: Tensor, life: _Life, option: Rebuild, numbers: dict[str, int]) -> Effect:
+def _rebuild(
+    number: int,
+    tensor: Tensor,
+    life: _Life,
+    option: Rebuild,
+    numbers: dict[str, int],
+    restoring: tuple[int, ...],
+) -> Effect:
     spans = [_plain_span(tensor.bytes, life)]
-    for place in life.backward:
+    if option.held_bytes:
+        spans.append((PHASES * life.producer + STORE, PHASES * life.last + STORE, float(option.held_bytes)))
+    for place in restoring:
         start = PHASES * place
         spans += [
             (start, start + STORE, float(tensor.bytes)),
             (start, start + 1, float(option.working_bytes)),
         ]
-    seconds = tuple((PHASES * place, option.seconds) for place in life.backward)
+    seconds = tuple((PHASES * place, option.seconds) for place in restoring)
     reads = tuple(
         Read(numbers[source], PHASES * place, PHASES * place + 1)
         for source in dict.fromkeys(option.sources)
-        for place in life.backward
+        for place in restoring
     )
-    return Effect(option.label, (number,), seconds, tuple(spans), reads)
+    return Effect(option.label, (number,), seconds, tuple(spans), reads, float(option.held_bytes))
 
 
 def _of_segment(
@@ -357,10 +378,10 @@ def _serve_reads(
             if not choice.is_source:
                 continue
             tensor, life = graph.tensors[read.tensor], lives[read.tensor]
-            choice.servings[read] = _serving(choice, tensor, life, read)
+            choice.servings[read] = _serving(choice, tensor, life, read, graph)
 
 
-def _serving(choice: Effect, tensor: Tensor, life: _Life, read: Read) -> Serving:
+def _serving(choice: Effect, tensor: Tensor, life: _Life, read: Read, graph: TaskGraph) -> Serving:
     reach = read.end if read.end > choice.end else 0
     if choice.label == KEEP:
         return Serving(reach=reach)
@@ -369,7 +390,12 @@ def _serving(choice: Effect, tensor: Tensor, life: _Life, read: Read) -> Serving
             reach=reach
         )  # an earlier read brings the copy back earlier, which is the simulator's to know
     option = next(o for o in tensor.options if isinstance(o, Stream) and o.label == choice.label)
-    own = read.start // PHASES in life.backward and option.restored_bytes is None
+    place = read.start // PHASES
+    own = (
+        place in life.backward
+        and option.restored_bytes is None
+        and graph.tasks[place].name not in option.direct
+    )
     if own and read.end <= read.start + STORE:
         return Serving(reach=reach)  # it is decoded for its own reader then
     return Serving(((read.start, option.decode_s),), ((read.start, read.end, float(tensor.bytes)),), reach)

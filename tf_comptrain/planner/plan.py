@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import difflib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +52,9 @@ class Plan(NamedTuple):
       first_backward: Name of the first task of the backward pass; "" where there is none.
       curve: (seconds since the step began, bytes) at each change of the memory in use.
       events: What each queue does, in the order of time.
+      storage: By name of an operation of the traced step how what it makes is held, as `storage=` takes it; empty for
+        a step that was no model's.
+      fingerprint: Of the model that the plan was made for; "" likewise.
     """
 
     model: str
@@ -69,6 +73,8 @@ class Plan(NamedTuple):
     first_backward: str = ""
     curve: tuple[tuple[float, float], ...] = ()
     events: tuple[Event, ...] = ()
+    storage: Mapping[str, str] = {}
+    fingerprint: str = ""
 
     @property
     def choices(self) -> dict[str, str]:

@@ -42,6 +42,7 @@ class Stream(NamedTuple):
       decode_s: Seconds, for each backward reader.
       restored_bytes: What a reader finds restored; None: all of the tensor. 0 where it reads the stream itself.
       is_source: Whether other tensors may be rebuilt from it; not from bits.
+      direct: Names of the backward readers that read the stream itself, where others find the tensor restored.
     """
 
     codec: str
@@ -50,6 +51,7 @@ class Stream(NamedTuple):
     decode_s: float
     restored_bytes: int | None = None
     is_source: bool = True
+    direct: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -63,11 +65,15 @@ class Rebuild(NamedTuple):
       sources: Names of the tensors it is computed from. Each has to be kept, a stream or offloaded.
       seconds: For each backward reader; decoding the sources comes on top.
       working_bytes: Scratch memory meanwhile.
+      held_bytes: What is held beside the sources: the bits of a ReLU, say.
+      direct: Names of the backward readers that read what is held beside, and for which nothing is computed.
     """
 
     sources: tuple[str, ...]
     seconds: float
     working_bytes: int = 0
+    held_bytes: int = 0
+    direct: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -104,6 +110,9 @@ class Tensor(NamedTuple):
       readers: Names of the tasks that read it.
       options: Ways to hold it from the forward to the backward pass, besides keeping it as it is.
       scales: Whether its bytes grow with the batch.
+      beside_bytes: What each of `beside` takes more while the tensor is there as it is: a gradient, say, that takes
+        the place of another where a kernel reads the stream.
+      beside: Names of those readers.
     """
 
     name: str
@@ -112,6 +121,8 @@ class Tensor(NamedTuple):
     readers: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     scales: bool = True
+    beside_bytes: int = 0
+    beside: tuple[str, ...] = ()
 
 
 class Segment(NamedTuple):
@@ -255,7 +266,8 @@ def _check_task(task: Task) -> None:
 def _check_tensor(tensor: Tensor, places: dict[str, int], names: set[str]) -> None:
     where = f"tensor {tensor.name!r}"
     arguments.whole(f"bytes of {where}", tensor.bytes, least=0)
-    for name in (tensor.producer, *tensor.readers):
+    arguments.whole(f"beside_bytes of {where}", tensor.beside_bytes, least=0)
+    for name in (tensor.producer, *tensor.readers, *tensor.beside):
         _known(name, places, where, "tasks")
     early = [name for name in tensor.readers if places[name] <= places[tensor.producer]]
     if early:
@@ -266,20 +278,22 @@ def _check_tensor(tensor: Tensor, places: dict[str, int], names: set[str]) -> No
     if len(set(labels)) < len(labels):
         raise ValueError(f"`options of {where}` must differ in kind or codec. Received: {labels}.")
     for option in tensor.options:
-        _check_option(option, where, tensor.name, names)
+        _check_option(option, where, tensor, names)
 
 
-def _check_option(option: Option, where: str, own: str, names: set[str]) -> None:
+def _check_option(option: Option, where: str, tensor: Tensor, names: set[str]) -> None:
     where = f"option {option.label!r} of {where}"
     for field in ("encode_s", "decode_s", "seconds", "out_s", "in_s"):
         if hasattr(option, field):
             arguments.real(f"{field} of {where}", getattr(option, field), least=0)
-    for field in ("bytes", "restored_bytes", "working_bytes"):
+    for field in ("bytes", "restored_bytes", "working_bytes", "held_bytes"):
         if getattr(option, field, None) is not None:
             arguments.whole(f"{field} of {where}", getattr(option, field), least=0)
+    for name in getattr(option, "direct", ()):
+        _known(name, tensor.readers, where, "readers of it")
     for source in getattr(option, "sources", ()):
         _known(source, names, where, "tensors")
-        if source == own:
+        if source == tensor.name:
             raise ValueError(f"`sources of {where}` must be other tensors. Received: {source!r}.")
 
 
@@ -328,7 +342,7 @@ def _tensor_fields(tensor: Tensor) -> dict[str, Any]:
 
 
 def _read_tensor(value: Any, where: str) -> Tensor:
-    tensor = _read_names(_fields.record(Tensor, value, where), ("readers",))
+    tensor = _read_names(_fields.record(Tensor, value, where), ("readers", "beside"))
     options = _fields.items(tensor.options, f"{where}.options")
     return tensor._replace(
         options=tuple(_read_option(option, f"{where}.options[{k}]") for k, option in enumerate(options))
@@ -341,7 +355,8 @@ def _read_option(value: Any, where: str) -> Any:
         raise ValueError(f"`{where}.kind` must be one of {', '.join(_OPTIONS)}. Received: {kind!r}.")
     fields = {name: item for name, item in value.items() if name != "kind"}
     option: Any = _fields.record(_OPTIONS[kind], fields, where)
-    return _read_names(option, ("sources",)) if isinstance(option, Rebuild) else option
+    lists = tuple(name for name in ("sources", "direct") if name in option._fields)
+    return _read_names(option, lists)
 
 
 def _read_names(value: Any, fields: tuple[str, ...]) -> Any:

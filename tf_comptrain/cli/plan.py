@@ -1,0 +1,91 @@
+"""`tf-comptrain plan`: how a model's training step fits into a limit; `tf-comptrain calibrate`: what codecs take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from tf_comptrain import planning
+from tf_comptrain.cli import bench, bench_batch, bench_worker
+from tf_comptrain.planner import Progress
+from tf_comptrain.planner.plan import time_text
+from tf_comptrain.planning import ModelPlan, costs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
+    parser.add_argument(
+        "--image", type=bench.positive, default=224, help="image width and height (%(default)s)"
+    )
+    parser.add_argument("--batch", type=bench.positive, default=8, help="images a step (%(default)s)")
+    parser.add_argument(
+        "--memory", type=bench_batch.parse_bytes, required=True, help="bytes, such as 2GB or 500MB"
+    )
+    parser.add_argument("--hardware", type=Path, help="JSON of a machine that is not here")
+    parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of each search (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--out", type=Path, help="file for the plan's JSON, which ModelPlan.from_json reads")
+    parser.set_defaults(function=main)
+
+
+def add_calibrate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--renew", action="store_true", help="measure also where the machine is known")
+    parser.add_argument(
+        "--json", action="store_true", help="print what `plan --hardware` reads instead of a table"
+    )
+    parser.set_defaults(function=calibrate)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Prints the plan; returns 1 where none fits, 2 for arguments that do not do."""
+    console = Console(stderr=True)
+    try:
+        model = bench_worker.build(args.model, args.image, "plain")
+    except AttributeError:
+        print(bench.unknown_model(args.model), file=sys.stderr)
+        return 2
+    model.compile(model.optimizer, model.loss, jit_compile=False)  # the planned order is the executor's
+    with console.status("measuring steps, planning") as status:
+
+        def show(progress: Progress) -> None:
+            step = "none yet" if progress.step_s is None else f"step {time_text(progress.step_s)}"
+            status.update(
+                f"planning: {step}, bound {time_text(progress.bound_s)} (Ctrl-C keeps the best so far)"
+            )
+
+        try:
+            plan = planning.plan(
+                model, args.batch, args.memory, args.hardware, args.seed, args.budget, progress=show
+            )
+        except (OSError, ValueError) as error:
+            print(error, file=sys.stderr)
+            return 2
+    if args.out is not None:
+        args.out.write_text(plan.to_json())
+    print(json.dumps(summary(plan), indent=1) if args.json else plan)
+    return 0 if plan.feasible else 1
+
+
+def summary(plan: ModelPlan) -> dict:
+    """What --json prints."""
+    fields = ("peak_bytes", "step_s", "bound_s", "gap", "feasible", "smallest_bytes")
+    layers = {row.tensor: row._asdict() for row in plan.rows}
+    for row in layers.values():
+        del row["tensor"]
+    return {**{name: getattr(plan, name) for name in fields}, "layers": layers}
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Prints what this machine was measured to take."""
+    hardware = planning.calibrate(renew=args.renew)
+    if args.json:
+        print(hardware.to_json())
+        return 0
+    print(costs.as_text(hardware))
+    print(f"in {planning.cache_path()}")
+    return 0

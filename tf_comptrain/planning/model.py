@@ -1,0 +1,267 @@
+"""`plan` and `compress_model`: a memory limit for a model, met."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+from tensorflow import keras
+
+from tf_comptrain import _keras, arguments
+from tf_comptrain.codecs import Codec, ErrorBound
+from tf_comptrain.compression import model as compression
+from tf_comptrain.compression.choice import StorageChoice
+from tf_comptrain.compression.instrumentation import compressed_models
+from tf_comptrain.compression.report import Report, format_bytes
+from tf_comptrain.memory import device
+from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
+from tf_comptrain.planner.hardware import check_hardware
+from tf_comptrain.planning import reasons, search
+from tf_comptrain.planning.model_plan import ModelPlan, too_small
+
+_CHECKED_STEPS = 2
+
+
+def plan(
+    model: keras.Model,
+    batch_size: int,
+    memory: int | str,
+    hardware: Hardware | str | Path | None = None,
+    seed: int = 0,
+    budget_s: float = 10.0,
+    *,
+    codec: str | Codec = "plane",
+    error_bound: float | ErrorBound | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> ModelPlan:
+    """How a model's training step fits into a memory limit in the least time; the model is left as it was.
+
+    Steps on random data are measured: one with everything held as a stream or bits, under the profiler, and one with
+    everything kept. What lies in between is planned tensor by tensor (kept, a stream, bits, rebuilt through a batch
+    normalization), and the plan is tried by steps of its own and made again, up to four times, until its peak is within
+    the limit and at least 95% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
+    not tried.
+
+    Args:
+      model: A compiled model that is functional or a built Sequential, and not compressed. No XLA, no `train_step` of
+        its own.
+      batch_size: Samples a step.
+      memory: The most that the device's allocator may give out during a step, weights and batch included: bytes, or
+        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB.
+      hardware: A machine that is not here, as a `planner.Hardware` or the path of its JSON: for times. Its plan is not
+        tried.
+      seed: Of the search.
+      budget_s: Seconds for each search; measurements come on top.
+      codec: See `compress_model`.
+      error_bound: See `compress_model`.
+      progress: Is told of each better plan and bound.
+
+    Returns:
+      A `ModelPlan`; with `feasible` False, and the smallest plan there is, where none fits. A KeyboardInterrupt during
+      the search ends it with the best plan so far.
+
+    Raises:
+      TypeError: `model` is no keras.Model.
+      ValueError: An argument is out of range; the model is compressed, not compiled, or one that cannot be planned; the
+        machine's description lacks a field or has one that is negative.
+
+    Example:
+      >>> plan = ct.plan(model, batch_size=64, memory="8GiB")
+      >>> print(plan)
+      >>> plan.apply(model)
+    """
+    found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, codec, error_bound, progress)
+    return found
+
+
+def _planned(
+    model: keras.Model,
+    batch_size: int,
+    memory: int | str,
+    hardware: Hardware | str | Path | None,
+    seed: int,
+    budget_s: float,
+    codec: str | Codec,
+    error_bound: float | ErrorBound | None,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[ModelPlan, search.Prepared]:
+    limit = arguments.size_in_bytes("memory", memory)
+    batch = arguments.whole("batch_size", batch_size)
+    arguments.real("budget_s", budget_s, above=0)
+    machine = _machine(hardware)
+    _check_model(model)
+    report = compression.compress_model(model, codec, error_bound)
+    try:
+        if report.obstacle is not None:
+            raise ValueError(f"`model` trains as plain Keras: {report.obstacle}. There is nothing to plan.")
+        prepared = search.prepare(model, batch, machine)
+        runs = search.RUNS if prepared.probe == batch and machine is None else 0
+        return search.search(model, prepared, limit, seed, budget_s, runs, progress)
+    finally:
+        compression.restore_model(model)
+
+
+def _machine(hardware: Hardware | str | Path | None) -> Hardware | None:
+    if hardware is None:
+        return None
+    if not isinstance(hardware, Hardware):
+        return hardware_from_json(Path(hardware))
+    check_hardware(hardware)
+    return hardware
+
+
+def _check_model(model: keras.Model) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"`model` must be a keras.Model. Received: {model!r}.")
+    if model in compressed_models:
+        raise ValueError(
+            f"Model {model.name!r} is compressed already: call tf_comptrain.restore_model(model) first."
+        )
+    if not _keras.is_compiled(model):
+        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    graph = _keras.functional_of(model)
+    if not (model.built and getattr(graph, "inputs", None)):
+        raise ValueError(
+            f"Model {model.name!r} must be built, and have a graph, so that its input shapes are known: call it, or "
+            "model.build(...), or make it of keras.Input. A subclassed model cannot be planned."
+        )
+    problem = search.obstacle(model)
+    if problem is not None:
+        raise ValueError(f"Model {model.name!r} cannot be planned: {problem}.")
+
+
+def compress_model(
+    model: keras.Model,
+    codec: str | Codec = "plane",
+    error_bound: float | ErrorBound | None = None,
+    storage: StorageChoice = None,
+    memory: int | str | None = None,
+    batch_size: int | None = None,
+) -> Report:
+    """Makes a model train with its saved activations held compressed, in place.
+
+    Weights, names, configuration and files of the model stay as they are; inference, evaluation and
+    export run plain Keras. Whatever crosses from the forward to the backward pass of a traced step is held as a
+    stream or as bits, or rebuilt from what is; the report names every tensor, and why some are kept. In
+    eager mode, where nothing is traced, the model trains as plain Keras.
+
+    Args:
+      model: Functional, Sequential, nested or subclassed; built or not, compiled or not.
+      codec: Stream format: "plane" (fast), "rans" (small), "zvc" (lossless), "auto" (one of these
+        for each tensor, by a sample of it), "plane+dither", "rans+dither" (unbiased), or an object of
+        `tf_comptrain.codecs`.
+      error_bound: None: relative to each tensor's running standard deviation, 0.1 sigma for inputs
+        of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
+        reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
+        in units of the activations. An `ErrorBound`: as it says.
+      storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string:
+        for all layers. A mapping from layer name, path or class to a string, or a function from layer (or operation
+        of a functional graph) to string or None: for those, and for what is inside them; a mapping may also name
+        operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
+        "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
+        input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
+        (as plain Keras has it, bit-equal); "fused" (kept, but computed by the operations that this package prefers,
+        such as TensorFlow's fused batch normalization).
+      memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,
+        or text such as "8GiB". The plan of least time is made and applied; after step 2 of `fit` the peak so far is
+        held against the limit, and where it is over, the step is planned once more. None: no limit.
+      batch_size: Samples a step, with `memory`.
+
+    Returns:
+      What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
+      a step is traced.
+
+    Raises:
+      TypeError: An argument of the wrong type.
+      ValueError: A bound that is not a positive normal number, an unknown codec, storage or layer
+        name, a model that is compressed already, a limit that no plan keeps within (the message says the smallest),
+        `memory` with `storage` or without `batch_size`, or see `plan`. Nothing has been changed then.
+      LibraryError: The op library is missing or was built for another TensorFlow.
+
+    Example:
+      >>> report = ct.compress_model(model)
+      >>> model.fit(images, labels)
+
+      >>> print(ct.compress_model(model, memory="8GiB", batch_size=64))
+
+    Reference:
+      COMET (Jin et al., VLDB 2022); Gist (Jain et al., ISCA 2018) for the bit masks.
+    """
+    if memory is None:
+        if batch_size is not None:
+            raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
+        return compression.compress_model(model, codec, error_bound, storage)
+    if storage is not None:
+        raise ValueError(f"`storage` and `memory` exclude each other. Received: {storage!r} and {memory!r}.")
+    if batch_size is None:
+        raise ValueError("`batch_size` is missing: a plan for `memory` is for steps of so many samples.")
+    found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, codec, error_bound)
+    if not found.feasible:
+        raise ValueError(too_small(found))
+    report = found.apply(model, codec=codec, error_bound=error_bound)
+    _Check(model, found, prepared, report).begin()
+    return report
+
+
+class _Check:
+    """Holds the peak of the first steps against the plan's limit, and plans once more where it is over."""
+
+    def __init__(self, model: keras.Model, found: ModelPlan, prepared: search.Prepared, report: Report):
+        self._handle = weakref.ref(compressed_models[model])
+        self._plan, self._prepared = found, prepared
+        self._steps = weakref.ref(model)
+        self._calls = 0
+        self._note = "The peak is looked at after step 2."
+        self._neighbours: list | None = None
+        report.notes = self._lines
+
+    def begin(self) -> None:
+        handle = self._handle()
+        if handle is not None:
+            handle.checks.append(self._after_step)
+        tf.config.experimental.reset_memory_stats(device())
+
+    def _lines(self) -> list[str]:
+        if self._neighbours is None:
+            self._neighbours = list(search.neighbours(self._prepared, self._plan, 0))
+        return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
+
+    def _after_step(self) -> bool:
+        """Called after steps 1 and 2, and later ones; whether the step has to be traced again."""
+        self._calls += 1
+        if self._calls != _CHECKED_STEPS:
+            return False
+        info = tf.config.experimental.get_memory_info(device())
+        peak, resting, limit = int(info["peak"]), int(info["current"]), self._plan.limit_bytes
+        if peak <= limit:
+            self._note = (
+                f"Measured after step 2: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
+            )
+            return False
+        handle: Any = self._handle()
+        graph = self._prepared.graph._replace(resting_bytes=resting)
+        planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
+        factor = max(peak - resting, 1) / planned
+        base = self._prepared.waste(limit).factor
+        waste = Waste(max(base * max(factor, 1.0), 1.0))
+        again = plan_graph(graph, limit, waste=waste)
+        self._prepared = self._prepared._replace(graph=graph)
+        self._plan = search.as_model_plan(again, self._prepared)
+        self._neighbours = None
+        self._note = (
+            f"Measured after step 2: a peak of {format_bytes(peak)}, over {format_bytes(limit)}. Planned again with "
+            f"that: {format_bytes(again.peak_bytes)}."
+        )
+        logging.warning(
+            "%s: the first steps took %s, over the limit of %s: planned again.",
+            self._plan.model,
+            format_bytes(peak),
+            format_bytes(limit),
+        )
+        handle.held.named = dict(self._plan.storage)
+        tf.config.experimental.reset_memory_stats(device())
+        return True

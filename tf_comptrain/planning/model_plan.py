@@ -1,0 +1,69 @@
+"""A plan for a model, which can be applied to it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from tensorflow import keras
+
+from tf_comptrain import planner
+from tf_comptrain.compression.model import compress_model
+from tf_comptrain.compression.report import Report
+
+
+class ModelPlan(planner.Plan):
+    """A `planner.Plan` of a model's training step; see `plan`.
+
+    Example:
+      >>> plan = ct.plan(model, batch_size=64, memory="8GiB")
+      >>> print(plan)
+      >>> plan.apply(model)
+    """
+
+    __slots__ = ()
+
+    def apply(self, model: keras.Model, **how: Any) -> Report:
+        """Compresses a model as the plan says: `compress_model` with the plan's storages.
+
+        Args:
+          model: The model that the plan was made for, or one of the same layers.
+          **how: `codec` and `error_bound`, as the plan was made with.
+
+        Raises:
+          ValueError: The plan is of another model, or fits into no limit; or see `compress_model`. Nothing has been
+            changed then.
+        """
+        if self.fingerprint != fingerprint(model):
+            raise ValueError(
+                f"`model` must be the one that the plan was made for, {self.model!r}, or one of the same layers and "
+                f"weights' shapes. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...)."
+            )
+        if not self.feasible:
+            raise ValueError(too_small(self))
+        return compress_model(model, storage=dict(self.storage), **how)
+
+    @classmethod
+    def from_json(cls, source: str | Path | dict) -> ModelPlan:
+        """The plan in JSON text, a file, or what `json.loads` made of one; see `planner.plan_from_json`."""
+        return cls(*planner.plan_from_json(source))
+
+
+def fingerprint(model: keras.Model) -> str:
+    """Of a model's name, the names of its layers, and its weights' shapes."""
+    layers = [(layer.name, type(layer).__name__) for layer in getattr(model, "layers", ())]
+    weights = [(weight.name, tuple(weight.shape)) for weight in model.weights]
+    return hashlib.sha256(repr((model.name, layers, weights)).encode()).hexdigest()[:16]
+
+
+def too_small(plan: planner.Plan) -> str:
+    """The message that no plan fits."""
+    return (
+        f"`memory` must be at least about {_megabytes(plan.smallest_bytes)} for {plan.model!r} at batch {plan.batch}, "
+        f"what the smallest plan takes. Received: {_megabytes(plan.limit_bytes)}. A smaller batch takes less."
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f'"{size / 1e6:.1f}MB"'

@@ -1,0 +1,54 @@
+"""Why a plan holds each tensor as it does, and what the next plans would be, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tf_comptrain.planner import Plan, Rebuild, Stream, TaskGraph, Tensor
+from tf_comptrain.planner.plan import size_text, time_text
+
+
+def why(tensor: Tensor, choice: str) -> str:
+    """What another choice would give and take."""
+    taken = next((option for option in tensor.options if option.label == choice), None)
+    stream = next((option for option in tensor.options if isinstance(option, Stream)), None)
+    if stream is None:
+        return ""
+    spent = time_text(_seconds(stream, tensor))
+    if isinstance(taken, Stream):
+        return f"kept it would take {size_text(tensor.bytes - stream.bytes)} more, to save {spent}"
+    if isinstance(taken, Rebuild):
+        return f"a stream would take {size_text(stream.bytes - taken.held_bytes)} more, and {spent} instead"
+    return f"a stream would free {size_text(tensor.bytes - stream.bytes)} for {spent}"
+
+
+def _seconds(option: Stream, tensor: Tensor) -> float:
+    return option.encode_s + option.decode_s * max(len(tensor.readers), 1)
+
+
+def lines(plan: Plan, graph: TaskGraph, neighbours: Sequence[Plan], note: str = "") -> list[str]:
+    """A report's lines of a plan.
+
+    Args:
+      plan: That was applied.
+      graph: It was made for.
+      neighbours: The plans for a little less and a little more memory.
+      note: What was measured.
+    """
+    by_name = {tensor.name: tensor for tensor in graph.tensors}
+    found = ["", *str(plan).split("\n\n")[0].splitlines(), ""]
+    found += [
+        f"{row.tensor}: {row.choice}; {why(by_name[row.tensor], row.choice)}"
+        for row in plan.rows
+        if row.tensor in by_name
+    ]
+    for other in neighbours:
+        what = "with less memory" if other.limit_bytes < plan.limit_bytes else "with more memory"
+        if other.feasible:
+            found.append(
+                f"Next {what}: {size_text(other.peak_bytes)}, step {time_text(other.step_s)} "
+                f"(this one {size_text(plan.peak_bytes)}, {time_text(plan.step_s)})."
+            )
+        else:
+            found.append(f"None {what}: the smallest takes {size_text(other.smallest_bytes)}.")
+    return [*found, note] if note else found

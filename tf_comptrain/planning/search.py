@@ -1,0 +1,290 @@
+"""From a model to a plan that its own steps confirm: measured, planned, run, and planned again where it was over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.planner import Hardware, Plan, Progress, Row, State, TaskGraph, Waste, at_batch, plan_graph
+from tf_comptrain.planner.effects import compile_graph
+from tf_comptrain.planning.costs import calibrate
+from tf_comptrain.planning.feed import Seconds, task_graph
+from tf_comptrain.planning.model_plan import ModelPlan, fingerprint
+from tf_comptrain.planning.steps import Measured, measure
+from tf_comptrain.planning.tensors import HeldTensor, held_tensors, storage_of
+
+# Steps of more samples are not run: one of so many is, and scaled.
+LARGEST_PROBE = 32
+RUNS = 4
+# The peak of a step scatters from run to run, with the order in which its operations run.
+_MARGIN = 0.03
+_USED = 0.95  # of the limit; where less is used, the plan is made again
+
+
+class Prepared(NamedTuple):
+    """A model's step as data, and how it was measured.
+
+    Attributes:
+      graph: The step.
+      tensors: Those that a plan decides about.
+      probe: Samples of the steps that ran.
+      wastes: (peak predicted over the resting level, peak measured / that), by the prediction.
+      held_bytes: Measured peak over the resting level with every tensor held; scaled to the batch.
+      fingerprint: Of the model.
+    """
+
+    graph: TaskGraph
+    tensors: tuple[HeldTensor, ...]
+    probe: int
+    wastes: tuple[tuple[float, float], ...]
+    held_bytes: int
+    fingerprint: str
+
+    def waste(self, limit: int) -> Waste:
+        """What the allocator is expected to take beyond what is live, by the measurements nearest to a limit."""
+        room, known = limit - self.graph.resting_bytes, self.wastes
+        smaller = [item for item in known if item[0] * item[1] <= room] or [known[0]]
+        larger = [item for item in known if item[0] * item[1] > room] or [known[-1]]
+        (low, first), (high, last) = smaller[-1], larger[0]
+        share = min(max((room - low * first) / max(high * last - low * first, 1.0), 0.0), 1.0)
+        return Waste(max(first + share * (last - first), 1.0))
+
+    def ends(self) -> tuple[int, int]:
+        """Measured peaks: everything held as streams and bits, everything kept; resting bytes included."""
+        peaks = [self.graph.resting_bytes + int(live * factor) for live, factor in self.wastes]
+        return self.graph.resting_bytes + self.held_bytes, max(peaks)
+
+    def storage(self, plan: Plan) -> dict[str, str]:
+        """That carries a plan out."""
+        return storage_of(self.tensors, plan.choices)
+
+    def with_run(self, plan: Plan, waste: Waste, measured: Measured) -> Prepared:
+        """Knowing one more measurement."""
+        live = (plan.peak_bytes - self.graph.resting_bytes) / waste.factor
+        wastes = {*self.wastes, (live, measured.peak_bytes / max(live, 1.0))}
+        faster = min(measured.step_s / plan.step_s, 1.0)  # other work only ever makes a step slower
+        return self._replace(wastes=tuple(sorted(wastes)), graph=_with_speed(self.graph, faster))
+
+
+def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepared:
+    """Measures the steps of a compressed model that a plan is made from; the model is left as it was.
+
+    Args:
+      model: One that `compress_model` took, compiled.
+      batch: Samples to plan for.
+      hardware: Described; None: this machine.
+    """
+    here = calibrate()
+    probe = min(batch, LARGEST_PROBE)
+    x, y = batch_of(model, probe, None)
+    held = measure(model, x, y, {}, profile=True)
+    tensors = held_tensors(held.graph)
+    kept = measure(model, x, y, storage_of(tensors, {t.name: "keep" for t in tensors}), profile=False)
+    assert held.trace is not None
+    seconds = Seconds(held.step_s, kept.step_s)
+    graph = task_graph(model.name, probe, held.trace, tensors, seconds, here)
+    wastes = []
+    for labels, run in (("stream", held), ("keep", kept)):
+        live = _with_all(graph, labels).measure()[1] - graph.resting_bytes
+        wastes.append((live, max(run.peak_bytes / max(live, 1.0), 1.0)))
+    if batch != probe:
+        wastes = [(live * batch / probe, factor) for live, factor in wastes]
+        graph = at_batch(graph, batch)
+    if hardware is not None:
+        graph = on_machine(graph, here, hardware)
+    held_bytes = held.peak_bytes * batch // probe
+    return Prepared(graph, tensors, probe, tuple(sorted(wastes)), held_bytes, fingerprint(model))
+
+
+def _with_all(graph: TaskGraph, label: str) -> State:
+    """The plan that has this choice for all tensors that offer it."""
+    state = State(compile_graph(graph))
+    for choices in state.effects.of_tensor:
+        state.set(next((c for c in choices if state.effects.choices[c].label.startswith(label)), choices[0]))
+    return state
+
+
+def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
+    """The step with the times of another machine.
+
+    Tasks take their time here, times the ratio of operations per second; codecs and what is rebuilt take theirs, by
+    the bytes that each machine moves in a second.
+    """
+    tasks = tuple(
+        task._replace(duration_s=task.duration_s * here.flops_per_s / there.flops_per_s)
+        for task in graph.tasks
+    )
+    tensors = []
+    for tensor in graph.tensors:
+        options: list[Any] = []
+        option: Any
+        for option in tensor.options:
+            codec = getattr(option, "codec", "")
+            if codec in there.codecs and codec in here.codecs:
+                before, after = here.codecs[codec], there.codecs[codec]
+                option = option._replace(
+                    encode_s=option.encode_s * before.encode_bytes_per_s / after.encode_bytes_per_s,
+                    decode_s=option.decode_s * before.decode_bytes_per_s / after.decode_bytes_per_s,
+                )
+            else:
+                ratio = here.bytes_per_s / there.bytes_per_s
+                option = option._replace(
+                    **{name: getattr(option, name) * ratio for name in _seconds_of(option)}
+                )
+            options.append(option)
+        tensors.append(tensor._replace(options=tuple(options)))
+    return graph._replace(tasks=tasks, tensors=tuple(tensors))
+
+
+def as_model_plan(plan: Plan, prepared: Prepared) -> ModelPlan:
+    """With what it takes to apply it."""
+    fields = plan._replace(storage=prepared.storage(plan), fingerprint=prepared.fingerprint)
+    return ModelPlan(*fields)
+
+
+def _with_speed(graph: TaskGraph, factor: float) -> TaskGraph:
+    """With all seconds times a factor."""
+    tasks = tuple(task._replace(duration_s=task.duration_s * factor) for task in graph.tasks)
+    tensors = tuple(
+        tensor._replace(
+            options=tuple(
+                option._replace(**{name: getattr(option, name) * factor for name in _seconds_of(option)})
+                for option in tensor.options
+            )
+        )
+        for tensor in graph.tensors
+    )
+    return graph._replace(tasks=tasks, tensors=tensors)
+
+
+def _seconds_of(option: Any) -> list[str]:
+    return [name for name in ("encode_s", "decode_s", "seconds") if hasattr(option, name)]
+
+
+def search(
+    model: keras.Model,
+    prepared: Prepared,
+    limit: int,
+    seed: int,
+    budget_s: float,
+    runs: int,
+    progress: Callable[[Progress], None] | None = None,
+) -> tuple[ModelPlan, Prepared]:
+    """The fastest plan within a limit, which steps have confirmed where they may run.
+
+    A KeyboardInterrupt ends it, with the best plan so far.
+
+    Args:
+      model: As in `prepare`.
+      prepared: Of that model.
+      limit: Bytes.
+      seed: See `plan_graph`.
+      budget_s: Seconds for each search.
+      runs: How many plans are tried by steps, at most.
+      progress: See `plan_graph`.
+
+    Returns:
+      (The plan, what was prepared with the measurements that were made.)
+    """
+    fitting: list[Plan] = []
+    tighter = 1.0
+    plan, waste = _planned(prepared, limit, seed, budget_s, progress)
+    try:
+        for _ in range(runs):
+            x, y = batch_of(model, prepared.probe, None)
+            measured = measure(model, x, y, prepared.storage(plan), profile=False)
+            prepared = prepared.with_run(plan, waste, measured)
+            peak = prepared.graph.resting_bytes + int(measured.peak_bytes * (1 + _MARGIN))
+            faster = min(measured.step_s / plan.step_s, 1.0)
+            found = plan._replace(
+                peak_bytes=peak,
+                feasible=peak <= limit,
+                step_s=plan.step_s * faster,
+                bound_s=None if plan.bound_s is None else plan.bound_s * faster,
+            )
+            if found.feasible:
+                fitting.append(found)
+            elif not plan.feasible:  # the smallest by the model; that of the first step may be as small
+                plan = found._replace(smallest_bytes=peak)
+                break
+            if found.feasible and (peak >= _USED * limit or all(r.choice == "keep" for r in plan.rows)):
+                break
+            before = plan.choices
+            plan, waste = _planned(prepared, limit, seed, budget_s, progress, tighter)
+            while not found.feasible and plan.feasible and plan.choices == before:
+                tighter *= 1 + _MARGIN
+                plan, waste = _planned(prepared, limit, seed, budget_s, progress, tighter)
+            if plan.choices == before:
+                break
+        else:
+            if runs and not fitting:
+                plan = plan._replace(feasible=False)
+    except KeyboardInterrupt:
+        pass
+    if fitting:
+        # Of plans that were confirmed the one that keeps most: their times were measured one after the other.
+        plan = max(fitting, key=lambda one: one.peak_bytes)
+    elif runs:
+        held = _held_plan(prepared, plan)
+        plan = (
+            held if held.feasible else plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
+        )
+    return as_model_plan(plan, prepared), prepared
+
+
+def _held_plan(prepared: Prepared, like: Plan) -> Plan:
+    """The plan whose step was measured first: everything held as a stream or bits."""
+    graph = prepared.graph
+    state = _with_all(graph, "stream")
+    rows = []
+    for number, tensor in enumerate(graph.tensors):
+        choice = state.effects.choices[state.chosen[number]]
+        rows.append(Row(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), choice.total_s))
+    peak = graph.resting_bytes + int(prepared.held_bytes * (1 + _MARGIN))
+    step_s = state.measure()[0]
+    gap = None if like.bound_s is None else max(step_s - like.bound_s, 0.0) / step_s
+    feasible = peak <= like.limit_bytes
+    return like._replace(
+        rows=tuple(rows),
+        peak_bytes=peak,
+        step_s=step_s,
+        gap=gap,
+        feasible=feasible,
+        smallest_bytes=peak,
+        curve=(),
+        events=(),
+    )
+
+
+def _planned(
+    prepared: Prepared,
+    limit: int,
+    seed: int,
+    budget_s: float,
+    progress: Callable[[Progress], None] | None,
+    tighter: float = 1.0,
+) -> tuple[Plan, Waste]:
+    waste = prepared.waste(limit)
+    waste = waste._replace(factor=waste.factor * (1 + _MARGIN) * tighter)
+    plan = plan_graph(prepared.graph, limit, waste=waste, seed=seed, budget_s=budget_s, progress=progress)
+    return plan, waste
+
+
+def neighbours(prepared: Prepared, plan: Plan, seed: int, share: float = 0.1) -> Sequence[Plan]:
+    """The plans for a tenth less and a tenth more memory above the resting level; no steps are run."""
+    room = plan.limit_bytes - prepared.graph.resting_bytes
+    limits = [prepared.graph.resting_bytes + max(int(room * factor), 1) for factor in (1 - share, 1 + share)]
+    return [_planned(prepared, limit, seed, 2.0, None)[0] for limit in limits]
+
+
+def obstacle(model: keras.Model) -> str | None:
+    """Why a model's step cannot be planned; None where it can."""
+    if _keras.jit_compile(model):
+        return "XLA compiles its step, and the order of memory is XLA's: compile it with jit_compile=False"
+    if _keras.has_own_train_step(model):
+        return "it has a `train_step` of its own"
+    return None

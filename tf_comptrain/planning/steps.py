@@ -1,0 +1,68 @@
+"""Steps of a model in the ways in which its tensors may be held, timed and under the profiler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.compression.instrumentation import compressed_models
+from tf_comptrain.memory import measure_call
+from tf_comptrain.memory.state import state_restored
+from tf_comptrain.memory.trace import Trace, trace_step
+
+_STEPS = 6
+
+
+class Measured(NamedTuple):
+    """Steps of one way to hold tensors.
+
+    Attributes:
+      step_s: Seconds of the fastest step, after two of warm-up.
+      peak_bytes: Of the allocator over the resting level, the highest of all steps, the first included.
+      graph: Of the step.
+      trace: Of one step; None where it was not asked for.
+    """
+
+    step_s: float
+    peak_bytes: int
+    graph: tf.Graph
+    trace: Trace | None
+
+
+def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], profile: bool) -> Measured:
+    """Steps of a compressed model with storages by operation; the model is left as it was, its traces aside.
+
+    Args:
+      model: One that `compress_model` took, compiled.
+      x: One batch of inputs, tensors.
+      y: Its targets.
+      storage: By name of an operation.
+      profile: Whether one of the steps runs under the profiler.
+    """
+    graphs: list[tf.Graph] = []
+    with _stored(model, storage), _keras.on_gradients(lambda backward: graphs.append(backward.graph)):
+        step = _keras.train_step_runner(model, x, y)
+        with state_restored(model):
+            calls = [measure_call(step) for _ in range(2 + _STEPS)]
+            trace = trace_step(step) if profile else None
+    seconds = min(elapsed for _, _, elapsed in calls[2:])  # other work only ever makes a step slower
+    return Measured(seconds, max(peak for peak, _, _ in calls), graphs[-1], trace)
+
+
+@contextlib.contextmanager
+def _stored(model: keras.Model, storage: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the model's step is traced with these storages, and afterwards anew."""
+    held = compressed_models[model].held
+    before = held.named
+    held.named = dict(storage)
+    _keras.forget_traces(model)
+    try:
+        yield
+    finally:
+        held.named = before
+        _keras.forget_traces(model)
