@@ -265,3 +265,5 @@ def test_command_plan(case, capsys, monkeypatch):
     found = json.loads(capsys.readouterr().out)
     assert set(found) >= {"peak_bytes", "step_s", "bound_s", "gap", "feasible", "layers"}
     assert found["feasible"] and found["layers"]
+    assert cli.run(cli.parse(["tf-comptrain", "plan", "--model", "resnet", "--memory", "1GB"])) == 2
+    assert "--model must be one of" in capsys.readouterr().err

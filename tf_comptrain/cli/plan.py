@@ -44,11 +44,11 @@ def add_calibrate_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Prints the plan; returns 1 where none fits, 2 for arguments that do not do."""
     console = Console(stderr=True)
-    try:
-        model = bench_worker.build(args.model, args.image, "plain")
-    except AttributeError:
-        print(bench.unknown_model(args.model), file=sys.stderr)
+    problem = bench.unknown_model(args.model)
+    if problem:
+        print(problem, file=sys.stderr)
         return 2
+    model = bench_worker.build(args.model, args.image, "plain")
     model.compile(model.optimizer, model.loss, jit_compile=False)  # the planned order is the executor's
     with console.status("measuring steps, planning") as status:
 
@@ -65,6 +65,12 @@ def main(args: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             print(error, file=sys.stderr)
             return 2
+        except KeyboardInterrupt:
+            print(
+                "Interrupted while the model's own steps were measured: there is no plan yet.",
+                file=sys.stderr,
+            )
+            return 130
     if args.out is not None:
         args.out.write_text(plan.to_json())
     print(json.dumps(summary(plan), indent=1) if args.json else plan)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain import arguments
-from tf_comptrain.planner.bound import Program, Solution
 from tf_comptrain.planner.effects import Effects, compile_graph
 from tf_comptrain.planner.plan import Plan, Row
 from tf_comptrain.planner.search import Found, Search
 from tf_comptrain.planner.simulator import NO_WASTE, Simulation, State, Waste
 from tf_comptrain.planner.task_graph import TaskGraph
+
+if TYPE_CHECKING:
+    from tf_comptrain.planner.bound import Program, Solution
 
 METHODS = ("default", "random", "greedy", "mcmc", "mcmc_seeded", "milp")
 _CHAIN_STEPS = 4000  # of one run of the Markov chain
@@ -208,6 +210,8 @@ class _Run:
 
     def _the_program(self) -> Program:
         if self._program is None:
+            from tf_comptrain.planner.bound import Program  # with SciPy, which takes a while to import
+
             self._program = Program(self._effects)
         return self._program
 

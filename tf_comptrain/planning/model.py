@@ -213,7 +213,6 @@ class _Check:
     def __init__(self, model: keras.Model, found: ModelPlan, prepared: search.Prepared, report: Report):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
-        self._steps = weakref.ref(model)
         self._calls = 0
         self._note = "The peak is looked at after step 2."
         self._neighbours: list | None = None
