@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -203,7 +202,7 @@ def compress_model(
     if not found.feasible:
         raise ValueError(too_small(found))
     report = found.apply(model, codec=codec, error_bound=error_bound)
-    _Check(model, found, prepared, report).begin()
+    _Check(model, found, prepared, report).begin(model)
     return report
 
 
@@ -213,15 +212,12 @@ class _Check:
     def __init__(self, model: keras.Model, found: ModelPlan, prepared: search.Prepared, report: Report):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
-        self._calls = 0
         self._note = "The peak is looked at after step 2."
         self._neighbours: list | None = None
         report.notes = self._lines
 
-    def begin(self) -> None:
-        handle = self._handle()
-        if handle is not None:
-            handle.checks.append(self._after_step)
+    def begin(self, model: keras.Model) -> None:
+        _keras.after_first_steps(model, _CHECKED_STEPS, self._check)
         tf.config.experimental.reset_memory_stats(device())
 
     def _lines(self) -> list[str]:
@@ -229,11 +225,8 @@ class _Check:
             self._neighbours = list(search.neighbours(self._prepared, self._plan, 0))
         return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
 
-    def _after_step(self) -> bool:
-        """Called after steps 1 and 2, and later ones; whether the step has to be traced again."""
-        self._calls += 1
-        if self._calls != _CHECKED_STEPS:
-            return False
+    def _check(self) -> bool:
+        """Whether the step has to be traced again."""
         info = tf.config.experimental.get_memory_info(device())
         peak, resting, limit = int(info["peak"]), int(info["current"]), self._plan.limit_bytes
         if peak <= limit:
@@ -241,7 +234,9 @@ class _Check:
                 f"Measured after step 2: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
             )
             return False
-        handle: Any = self._handle()
+        handle = self._handle()
+        if handle is None or handle.held is None:
+            return False
         graph = self._prepared.graph._replace(resting_bytes=resting)
         planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
         factor = max(peak - resting, 1) / planned
