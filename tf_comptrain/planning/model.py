@@ -163,8 +163,9 @@ def compress_model(
         operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
         "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
         input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
-        (as plain Keras has it, bit-equal); "fused" (kept, but computed by the operations that this package prefers,
-        such as TensorFlow's fused batch normalization).
+        (as plain Keras has it, bit-equal); "offload" (waits in a file between the passes; an `Offload` says how);
+        "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
+        normalization).
       memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,
         or text such as "8GiB". The plan of least time is made and applied; after step 2 of `fit` the peak so far is
         held against the limit, and where it is over, the step is planned once more. None: no limit.
