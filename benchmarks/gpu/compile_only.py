@@ -59,7 +59,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--jax", default=sys.executable, help="the Python that has jax[cuda12]")
     parser.add_argument("--out", type=Path, default=Path("results/compile_only"))
-    parser.add_argument("--models", nargs="*", default=["ResNet50", "ResNet152"])
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        default=["ResNet50", "ResNet152", "Gemma"],
+        help="of keras.applications, or of keras-hub's language models: 12 blocks of width 768, 512 tokens",
+    )
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--dtypes", nargs="*", default=["float32", "mixed_bfloat16"])
     parser.add_argument("--storage", help="of compress_model, where not the default")
@@ -119,16 +124,25 @@ def lower(
 
     import tf_comptrain as ct
 
+    sys.path.append(str(ROOT / "benchmarks" / "models"))
+    from hub_models import LANGUAGE_MODELS, Sizes, language_model
+
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(dtype)
-    network = getattr(keras.applications, model)(weights=None, input_shape=(image, image, 3))
+    if model in LANGUAGE_MODELS:
+        sizes = Sizes(batch, tokens=512, vocabulary=2_000, width=768, blocks=12)
+        network, x, y = language_model(model, sizes, batches=1)
+        shapes = tf.nest.map_structure(lambda part: tf.TensorSpec(part.shape, part.dtype), (x, y))
+    else:
+        network = getattr(keras.applications, model)(weights=None, input_shape=(image, image, 3))
+        shapes = tf.TensorSpec((batch, image, image, 3)), tf.TensorSpec((batch,), tf.int64)
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-    network.compile(optimizer, "sparse_categorical_crossentropy", jit_compile=True)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=model in LANGUAGE_MODELS)
+    network.compile(optimizer, loss, jit_compile=True)
     if compress:
         ct.compress_model(network, **({"storage": storage} if storage else {}))
     optimizer.build(network.trainable_variables)
     step = tf.function(lambda x, y: network.train_step((x, y)), jit_compile=True)
-    shapes = tf.TensorSpec((batch, image, image, 3)), tf.TensorSpec((batch,), tf.int64)
     Path(out).write_bytes(step.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
 
 
