@@ -18,6 +18,7 @@ _COMPRESS, _BITMASK = "Comptrain>Compress", "Comptrain>Bitmask"
 _MASK_GRADIENTS = ("Comptrain>StreamMaskGrad", "Comptrain>BitmaskGrad")
 _NORM_GRADIENT = "Comptrain>BatchNormGrad"
 _RESTORE = "Comptrain>Decompress"
+_SUMS = frozenset(("Add", "AddN", "AddV2"))
 _FARTHEST = 8  # operations between a tensor and what it is rebuilt from
 
 
@@ -158,8 +159,8 @@ def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Te
         op = current.op
         if op.type == NORMALIZATION and current.value_index == 0:
             normalizations[op.name] = None
-        elif not (is_cheap(op.type) and op.inputs):
-            return None
+        elif op.type in _SUMS or not (is_cheap(op.type) and op.inputs):
+            return None  # sums of residual blocks are not rebuilt from normalizations: see graph/cut.py
         if len(seen) > 2 * _FARTHEST:
             return None
         for operand in (base_of(operand) for operand in operands(current)):
