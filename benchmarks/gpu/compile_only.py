@@ -142,8 +142,11 @@ def lower(
     if compress:
         ct.compress_model(network, **({"storage": storage} if storage else {}))
     optimizer.build(network.trainable_variables)
-    step = tf.function(lambda x, y: network.train_step((x, y)), jit_compile=True)
-    Path(out).write_bytes(step.experimental_get_compiler_ir(*shapes)(stage="hlo_serialized"))
+    step = tf.function(
+        lambda *parts: network.train_step(tf.nest.pack_sequence_as(shapes, parts)), jit_compile=True
+    )
+    program = step.experimental_get_compiler_ir(*tf.nest.flatten(shapes))
+    Path(out).write_bytes(program(stage="hlo_serialized"))
 
 
 def compile_(hlo: str, out: str) -> None:
