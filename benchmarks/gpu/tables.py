@@ -88,11 +88,9 @@ def compared(result: Result, plain: Result) -> list[str]:
 
 
 def remarks(result: Result) -> str:
-    changes = result.get("rate_changes")
     notes = [
         result.get("error"),
         f"does not fit: {result['does_not_fit']}" if "does_not_fit" in result else None,
         f"not compressed: {result['obstacle']}" if result.get("obstacle") else None,
-        f"{changes} rates raised" if changes else None,
     ]
     return "; ".join(filter(None, notes)).replace("|", "/")

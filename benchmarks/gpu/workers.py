@@ -137,7 +137,6 @@ def train(
 def timed(model, x, y, steps: int) -> Result:
     """Rounds of training steps on one batch; the model goes on from where it is."""
     from tf_comptrain import _keras, memory
-    from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 
     step = _keras.train_step_runner(model, x, y)
 
@@ -148,14 +147,11 @@ def timed(model, x, y, steps: int) -> Result:
     round_of_steps()
     measured = [memory.measure_call(round_of_steps) for _ in range(-(-steps // STEPS_A_ROUND))]
     peaks, resting, seconds = zip(*measured)
-    result = {
+    return {
         "images_s": STEPS_A_ROUND * len(x) / statistics.median(seconds),
         "peak_bytes": max(peaks),
         "used_bytes": max(peaks) + max(resting),
     }
-    if is_compressed(model):
-        result["rate_changes"] = len(instrumentation(model).rate_changes)
-    return result
 
 
 def let_memory_grow(limit_bytes: int = 0) -> None:

@@ -1,6 +1,7 @@
 """From a model to a plan, applied: what is held is what was planned, and bad input changes nothing."""
 
 import json
+import re
 from typing import NamedTuple
 
 import pytest
@@ -190,7 +191,7 @@ def test_compress_model_under_a_limit(case, measured_before):
         highest_peak(model, 3)
         text = str(report)
         assert "Measured after step 2" in text and "Next with more memory" in text
-        assert "a stream would free" in text
+        assert re.search("; (kept it|a stream) would (free|take) ", text)
     finally:
         ct.restore_model(model)
 
