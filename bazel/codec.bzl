@@ -22,7 +22,10 @@ def codec_folder(name, deps = []):
     for part, sources, copts in (("avx2", _AVX2, AVX2_COPTS), ("avx512", _AVX512, AVX512_COPTS)):
         cc_library(
             name = part,
-            srcs = native.glob(sources),
+            srcs = select({
+                "@platforms//cpu:x86_64": native.glob(sources, allow_empty = True),
+                "//conditions:default": [],
+            }),
             copts = CODEC_COPTS + copts,
             linkstatic = True,
             visibility = ["//visibility:private"],

@@ -7,7 +7,7 @@ KERNEL_COPTS = ["-std=c++17", "-O2", "-Wall"]
 
 # Instruction sets are chosen at run time, so they belong to single files.
 AVX2_COPTS = select({
-    "@platforms//cpu:x86_64": ["-mavx2", "-mbmi", "-mbmi2", "-mf16c"],
+    "@platforms//cpu:x86_64": ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mf16c"],
     "//conditions:default": [],
 })
 

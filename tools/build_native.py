@@ -9,6 +9,7 @@ library is valid for one TensorFlow minor version only.
     python tools/build_native.py test [name..]  # build and run the *_test.cc of cc/codec and cc/offload, of all folders
                                                 # or of those or the tests named, and the CUDA sources on the CPU
                                                 # (emulated_gpu); --sanitize: with checks
+    python tools/build_native.py bench          # build the programs of benchmarks/codec into build/native/codec
     python tools/build_native.py gpu [args..]   # build and run benchmarks/gpu/codec_gpu.cc: needs nvcc and a GPU
     python tools/build_native.py fuzz [name..]  # run cc/codec/testing/fuzz/*_fuzz.cc with libFuzzer, --runs times each
 
@@ -57,9 +58,10 @@ EMULATED_FLAGS = [
     *("-include", "cuda_runtime.h"),  # as nvcc does
     *("-Wno-unknown-pragmas", "-Wno-unused-function"),
 ]
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
 # Instruction sets are chosen at run time, so they belong to single files: avx2.cc, *_avx2.cc.
 ISA_FLAGS = {
-    "avx2.cc": ["-mavx2", "-mbmi", "-mbmi2", "-mf16c"],
+    "avx2.cc": ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mf16c"],
     "avx512.cc": [
         "-mavx512f",
         "-mavx512bw",
@@ -195,7 +197,7 @@ def codec_unit(
 ) -> Unit:
     """A file of `PLAIN`."""
     flags = [*CODEC_FLAGS, *more_flags, f"-I{ROOT}"]
-    if platform.machine() in ("x86_64", "AMD64"):
+    if IS_X86:
         for ending, isa in ISA_FLAGS.items():
             if source.name.endswith(ending):
                 flags = flags + isa
@@ -224,8 +226,10 @@ def plain_files(pattern: str) -> list[Path]:
 
 
 def codec_sources() -> list[Path]:
-    files = (p for p in plain_files("*.cc") if TESTING not in p.parents)
-    return sorted(p for p in files if not p.stem.endswith("_test"))
+    files = [p for p in plain_files("*.cc") if TESTING not in p.parents and not p.stem.endswith("_test")]
+    if not IS_X86:
+        files = [p for p in files if not p.name.endswith(tuple(ISA_FLAGS))]
+    return sorted(files)
 
 
 def cuda_sources() -> list[Path]:
@@ -358,6 +362,8 @@ def run_tests(names: list[str], jobs: int, sanitize: bool = False) -> int:
         raise BuildError(f"no test and no folder of tests is named {' or '.join(names)}.")
     folder, flags = ("sanitize", SANITIZE_FLAGS) if sanitize else ("codec", [])
     commands = [[str(program)] for program in build_tests(tests, folder, flags, jobs)]
+    if not names and not sanitize:
+        build_benchmarks(jobs)  # that nothing else builds
     if emulated:  # first, since it takes longer than most
         commands.insert(0, [str(build_emulated_gpu(folder, flags, jobs)), EMULATED_SHAPES, "0"])
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
@@ -388,6 +394,11 @@ def build_tests(tests: list[Path], folder: str, flags: Sequence[str], jobs: int)
         for program, test_object in zip(programs, objects):
             link([cxx(), *flags], [test_object, *codec], ["-lpthread"], program)
     return programs
+
+
+def build_benchmarks(jobs: int) -> list[Path]:
+    """The programs of benchmarks/codec."""
+    return build_tests(sorted((ROOT / "benchmarks/codec").glob("*.cc")), "codec", [], jobs)
 
 
 def build_emulated_gpu(folder: str, flags: Sequence[str], jobs: int) -> Path:
@@ -470,7 +481,7 @@ def run_fuzzers(names: list[str], jobs: int, runs: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("ops", "test", "gpu", "fuzz"))
+    parser.add_argument("what", choices=("ops", "test", "bench", "gpu", "fuzz"))
     parser.add_argument(
         "names", nargs="*", help="tests or fuzz targets to run (all by default); arguments of gpu"
     )
@@ -483,6 +494,9 @@ def main() -> int:
     try:
         if args.what == "test":
             return 1 if run_tests(args.names, args.jobs, args.sanitize) else 0
+        if args.what == "bench":
+            print(*(program.relative_to(ROOT) for program in build_benchmarks(args.jobs)), sep="\n")
+            return 0
         if args.what == "gpu":
             return run_gpu(args.names, args.jobs)
         if args.what == "fuzz":

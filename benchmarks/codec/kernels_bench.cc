@@ -19,7 +19,7 @@
 
 #include "cc/codec/masks/bitmask.h"
 #include "cc/codec/layers/dropout.h"
-#include "cc/codec/layers/gelu.h"
+#include "cc/codec/layers/activation.h"
 #include "cc/codec/statistics/gradient_stats.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/parallel.h"
@@ -113,8 +113,9 @@ void BenchElementwise(DType dtype, int64_t n) {
     Dropout(x.data(), dtype, n, 0.1f, 1 / 0.9f, {1, {2, 3}}, dx.data(),
             bits.data(), SerialFor);
   });
-  Measure("gelu" + suffix, 2 * bytes,
-          [&] { Gelu(x.data(), dtype, n, dx.data(), SerialFor); });
+  Measure("gelu" + suffix, 2 * bytes, [&] {
+    Activate(Activation::kGelu, x.data(), dtype, n, dx.data(), SerialFor);
+  });
 }
 
 struct PoolCase {

@@ -1,6 +1,5 @@
 // Checksum of bytes that leave memory and come back.
-#ifndef TF_COMPTRAIN_CC_OFFLOAD_CHECKSUM_H_
-#define TF_COMPTRAIN_CC_OFFLOAD_CHECKSUM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -13,5 +12,3 @@ namespace comptrain {
 uint64_t Checksum(const void* data, size_t bytes);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_OFFLOAD_CHECKSUM_H_

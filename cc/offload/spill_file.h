@@ -1,6 +1,5 @@
 // A file that tensors wait in: slots by size class, given back and reused.
-#ifndef TF_COMPTRAIN_CC_OFFLOAD_SPILL_FILE_H_
-#define TF_COMPTRAIN_CC_OFFLOAD_SPILL_FILE_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -64,5 +63,3 @@ class SpillFile {
 size_t SizeClass(size_t bytes);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_OFFLOAD_SPILL_FILE_H_

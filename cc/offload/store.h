@@ -1,7 +1,6 @@
 // Tensors that wait in a file: written and read by threads of this library,
 // while TensorFlow's compute.
-#ifndef TF_COMPTRAIN_CC_OFFLOAD_STORE_H_
-#define TF_COMPTRAIN_CC_OFFLOAD_STORE_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -136,5 +135,3 @@ class Store {
 std::map<std::string, std::map<std::string, Traffic>> AllTraffic();
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_OFFLOAD_STORE_H_

@@ -4,38 +4,26 @@
 
 namespace tensorflow {
 
-REGISTER_OP("Comptrain>Gelu")
-    .Input("x: T")
-    .Output("y: T")
-    .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn(shape_inference::UnchangedShape)
-    .Doc("y = x Phi(x), Phi being the normal distribution.");
+// An activation function of x, and its gradient: dx in the memory of an input
+// where nothing else reads that.
+#define COMPTRAIN_ACTIVATION_OPS(NAME, Y, DX)              \
+  REGISTER_OP("Comptrain>" NAME)                           \
+      .Input("x: T")                                       \
+      .Output("y: T")                                      \
+      .Attr("T: {float, bfloat16, half}")                  \
+      .SetShapeFn(shape_inference::UnchangedShape)         \
+      .Doc("y = " Y);                                      \
+  REGISTER_OP("Comptrain>" NAME "Grad")                    \
+      .Input("x: T")                                       \
+      .Input("dy: T")                                      \
+      .Output("dx: T")                                     \
+      .Attr("T: {float, bfloat16, half}")                  \
+      .SetShapeFn(shape_inference::MergeBothInputsShapeFn) \
+      .Doc("dx = " DX);
 
-REGISTER_OP("Comptrain>GeluGrad")
-    .Input("x: T")
-    .Input("dy: T")
-    .Output("dx: T")
-    .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn(shape_inference::MergeBothInputsShapeFn)
-    .Doc(
-        "dx = dy (Phi(x) + x Phi'(x)), in the memory of an input where nothing "
-        "else reads it.");
-
-REGISTER_OP("Comptrain>Silu")
-    .Input("x: T")
-    .Output("y: T")
-    .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn(shape_inference::UnchangedShape)
-    .Doc("y = x / (1 + exp(-x)).");
-
-REGISTER_OP("Comptrain>SiluGrad")
-    .Input("x: T")
-    .Input("dy: T")
-    .Output("dx: T")
-    .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn(shape_inference::MergeBothInputsShapeFn)
-    .Doc(
-        "dx = dy s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)), in the memory "
-        "of an input where nothing else reads it.");
+COMPTRAIN_ACTIVATION_OPS("Gelu", "x Phi(x), Phi being the normal distribution.",
+                         "dy (Phi(x) + x Phi'(x)).")
+COMPTRAIN_ACTIVATION_OPS("Silu", "x / (1 + exp(-x)).",
+                         "dy s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)).")
 
 }  // namespace tensorflow

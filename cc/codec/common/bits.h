@@ -1,8 +1,7 @@
 // Integer arithmetic, on a CPU and on a GPU.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_BITS_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_BITS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -40,5 +39,3 @@ COMPTRAIN_HD static inline int64_t CeilDiv(int64_t a, int64_t b) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_BITS_H_

@@ -1,6 +1,5 @@
 // The types of a tensor's elements.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_DTYPE_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_DTYPE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -12,5 +11,3 @@ enum class DType : uint8_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
 inline size_t ItemBytes(DType t) { return t == DType::kF32 ? 4 : 2; }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_DTYPE_H_

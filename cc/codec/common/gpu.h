@@ -1,11 +1,9 @@
 // A stream of CUDA, without CUDA's headers.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_GPU_H_
+#pragma once
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
-namespace comptrain {
-namespace gpu {
+namespace comptrain::gpu {
 
 // Where set, called before and after every launch of a kernel, whose purpose is
 // `what`: benchmarks time kernels by it. Not to be set while others launch.
@@ -13,7 +11,4 @@ using LaunchObserver = void (*)(const char* what, bool launched,
                                 CUstream_st* cuda_stream);
 inline LaunchObserver launch_observer = nullptr;
 
-}  // namespace gpu
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_GPU_H_
+}  // namespace comptrain::gpu

@@ -1,7 +1,6 @@
 // What needs no warp: functions of an item's number, an item a GPU thread. For
 // CUDA sources.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_GPU_ITEMS_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_GPU_ITEMS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +10,7 @@
 #include "cc/codec/common/gpu_launch.h"
 #include "cc/codec/common/half.h"
 
-namespace comptrain {
-namespace gpu {
+namespace comptrain::gpu {
 
 constexpr int kItemThreads = 256;
 constexpr int64_t kMostBlocks = 1 << 20;  // threads then take several items
@@ -91,7 +89,4 @@ Status Reduce(Sum* sums, int64_t rows, int64_t columns, const Sum** total,
   return {};
 }
 
-}  // namespace gpu
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_GPU_ITEMS_H_
+}  // namespace comptrain::gpu

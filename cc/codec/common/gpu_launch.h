@@ -1,6 +1,5 @@
 // Launches kernels, for CUDA sources.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_GPU_LAUNCH_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_GPU_LAUNCH_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -10,8 +9,7 @@
 #include "cc/codec/common/status.h"
 #include "cc/codec/common/warp.h"
 
-namespace comptrain {
-namespace gpu {
+namespace comptrain::gpu {
 
 static __device__ inline int WarpSum(int v) {
   for (int d = kWarpLanes / 2; d > 0; d /= 2)
@@ -69,7 +67,4 @@ static Status Launch(const char* who, const char* what,
   return CheckCuda(who, cudaGetLastError(), what);
 }
 
-}  // namespace gpu
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_GPU_LAUNCH_H_
+}  // namespace comptrain::gpu

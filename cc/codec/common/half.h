@@ -1,8 +1,7 @@
 // bfloat16 and IEEE half, in plain integers: exact to float, round to nearest
 // even from float. A NaN stays a NaN, quiet, with its sign and the payload
 // bits that fit. The same bits as the conversion instructions give.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_HALF_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_HALF_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -137,5 +136,3 @@ static inline void WithStorageType(DType dtype, const F& f) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_HALF_H_

@@ -1,6 +1,5 @@
 // Functions, and loops in them, that nvcc compiles for the GPU as well.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_HOST_DEVICE_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_HOST_DEVICE_H_
+#pragma once
 
 #ifdef __CUDACC__
 #define COMPTRAIN_HD __host__ __device__
@@ -9,5 +8,3 @@
 #define COMPTRAIN_HD
 #define COMPTRAIN_UNROLL
 #endif
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_HOST_DEVICE_H_

@@ -7,7 +7,8 @@ namespace {
 bool MachineHasAvx2() {
 #if defined(__x86_64__)
   __builtin_cpu_init();  // callers may be static initialisers
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") &&
 #if !defined(__clang__)  // some versions cannot ask; every AVX2 machine has it
          __builtin_cpu_supports("f16c") &&
 #endif
@@ -33,8 +34,8 @@ bool MachineHasAvx512() {
 }  // namespace
 
 bool IsaAvailable(Isa isa) {
-  static const bool avx2 = MachineHasAvx2() && BuiltForAvx2();
-  static const bool avx512 = MachineHasAvx512() && BuiltForAvx512();
+  static const bool avx2 = MachineHasAvx2();
+  static const bool avx512 = MachineHasAvx512();
   switch (isa) {
     case Isa::kScalar:
     case Isa::kBest:

@@ -1,7 +1,6 @@
 // How a codec asks its caller for threads. TensorFlow kernels pass the
 // device's worker pool, tests pass a serial loop or plain std::threads.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_PARALLEL_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_PARALLEL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -22,5 +21,3 @@ inline void SerialFor(int64_t n, int64_t /*cost_per_item*/,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_PARALLEL_H_

@@ -1,6 +1,5 @@
 // The standard deviation, from sums.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_SIGMA_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_SIGMA_H_
+#pragma once
 
 #include <cmath>
 
@@ -14,5 +13,3 @@ inline double SigmaOf(double count, double sum, double sum_sq) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_SIGMA_H_

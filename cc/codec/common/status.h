@@ -1,7 +1,6 @@
 // Result of a codec call. The codecs never abort and never throw; the caller
 // (a TensorFlow kernel, a test) decides what a failure means.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_STATUS_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_STATUS_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -28,5 +27,3 @@ struct Status {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_STATUS_H_

@@ -1,13 +1,12 @@
 // Vectors of AVX2: see vector.h. Conversions give the bits of half.h.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX2_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX2_H_
+#pragma once
 
 #include <immintrin.h>
 
 #include "cc/codec/common/half.h"
 
-#define COMPTRAIN_VECTORS 1
 #define COMPTRAIN_IS_AVX512 0
+#define COMPTRAIN_NAME(name) name##Avx2
 #define COMPTRAIN_V(name) _mm256_##name
 
 namespace comptrain {
@@ -70,6 +69,11 @@ static inline Mask Compare(Floats a, Floats b) {
 }
 static inline Mask Greater(Ints a, Ints b) { return _mm256_cmpgt_epi32(a, b); }
 static inline Mask NotZero(Ints v) { return ~_mm256_cmpeq_epi32(v, __m256i{}); }
+// Neither zero nor subnormal.
+static inline Mask IsNormal(Floats v) {
+  return _mm256_cmpgt_epi32(AsInts(v) & _mm256_set1_epi32(INT32_MAX),
+                            _mm256_set1_epi32(0x007fffff));
+}
 static inline bool Any(Mask m) { return !_mm256_testz_si256(m, m); }
 // A bit an element.
 static inline uint32_t BitsOf(Mask m) {
@@ -94,6 +98,11 @@ static inline Ints Decrement(Ints v, Mask m) { return _mm256_add_epi32(v, m); }
 static inline Floats LessHalfSign(Floats level, Ints q) {
   const Ints sign = _mm256_sign_epi32(_mm256_set1_epi32(1), q);
   return level - _mm256_cvtepi32_ps(sign) * _mm256_set1_ps(0.5f);
+}
+
+// The upper half of each element, and `low`.
+static inline Ints WithLow16(Ints v, int low) {
+  return _mm256_blend_epi16(v, _mm256_set1_epi32(low), 0x55);
 }
 
 // Of 16-bit integers.
@@ -138,5 +147,3 @@ static inline float FoldLanes(const Floats s[4]) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX2_H_

@@ -1,7 +1,6 @@
 // Vectors of AVX-512 (BW, VL, DQ, VBMI, VBMI2): see vector.h. Conversions give
 // the bits of half.h.
-#ifndef TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX512_H_
-#define TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX512_H_
+#pragma once
 
 // GCC 12 takes the undefined vectors inside its own AVX-512 intrinsics for
 // uninitialised variables.
@@ -13,8 +12,8 @@
 
 #include "cc/codec/common/half.h"
 
-#define COMPTRAIN_VECTORS 1
 #define COMPTRAIN_IS_AVX512 1
+#define COMPTRAIN_NAME(name) name##Avx512
 #define COMPTRAIN_V(name) _mm512_##name
 
 namespace comptrain {
@@ -83,6 +82,10 @@ static inline Mask Greater(Ints a, Ints b) {
   return _mm512_cmpgt_epi32_mask(a, b);
 }
 static inline Mask NotZero(Ints v) { return _mm512_test_epi32_mask(v, v); }
+// Neither zero nor subnormal.
+static inline Mask IsNormal(Floats v) {
+  return _mm512_test_epi32_mask(AsInts(v), _mm512_set1_epi32(0x7f800000));
+}
 static inline bool Any(Mask m) { return m != 0; }
 // A bit an element.
 static inline uint32_t BitsOf(Mask m) { return m; }
@@ -108,6 +111,12 @@ static inline Floats LessHalfSign(Floats level, Ints q) {
   const Ints half =
       (q & _mm512_set1_epi32(INT32_MIN)) | AsInts(_mm512_set1_ps(0.5f));
   return _mm512_mask_sub_ps(level, NotZero(q), level, AsFloats(half));
+}
+
+// The upper half of each element, and `low`.
+static inline Ints WithLow16(Ints v, int low) {
+  return _mm512_ternarylogic_epi32(v, _mm512_set1_epi32(~0xffff),
+                                   _mm512_set1_epi32(low), 0xea);
 }
 
 // Of 16-bit integers.
@@ -148,5 +157,3 @@ static inline float FoldLanes(const Floats s[2]) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_COMMON_VECTOR_AVX512_H_

@@ -8,11 +8,6 @@
 namespace comptrain {
 namespace {
 
-const ActivationKernels& BestKernels() {
-  return *ForIsa(Isa::kBest, ActivationKernelsScalar, ActivationKernelsAvx2,
-                 ActivationKernelsAvx512)();
-}
-
 constexpr int64_t kUnit = 16 * kActivationBlock;  // elements of parallel work
 
 void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
@@ -24,14 +19,12 @@ void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
 
 }  // namespace
 
-const ActivationKernels* ActivationKernelsScalar() {
-  return &ActivationTable();
-}
+constexpr ActivationKernels kActivationKernelsScalar = ActivationTable();
 
 void Activate(Activation activation, const void* x, DType dtype, int64_t n,
               void* y, const ParallelFor& parallel) {
   const auto forward =
-      BestKernels()
+      ActivationKernelsOf(Isa::kBest)
           .forward[static_cast<int>(activation)][static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   auto* out = static_cast<uint8_t*>(y);
@@ -45,7 +38,7 @@ void ActivationGradient(Activation activation, const void* x, DType dtype,
                         int64_t n, const void* dy, void* dx,
                         const ParallelFor& parallel) {
   const auto gradient =
-      BestKernels()
+      ActivationKernelsOf(Isa::kBest)
           .gradient[static_cast<int>(activation)][static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   const auto* g = static_cast<const uint8_t*>(dy);

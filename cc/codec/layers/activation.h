@@ -1,6 +1,5 @@
 // Activation functions x g(x) and their gradients: one pass each.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_H_
+#pragma once
 
 #include <cstdint>
 
@@ -24,5 +23,3 @@ void ActivationGradient(Activation activation, const void* x, DType dtype,
                         const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_H_

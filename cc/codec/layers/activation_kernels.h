@@ -1,10 +1,10 @@
 // Internal: the loops of activation.h for one stretch of elements, one table
 // for each instruction set. All tables give the same bytes.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/common/half.h"
 
 namespace comptrain {
@@ -15,10 +15,7 @@ struct ActivationKernels {
   void (*gradient[2][3])(const void* x, int64_t n, const void* dy, void* dx);
 };
 
-const ActivationKernels* ActivationKernelsScalar();
-// Null when not compiled for that set; says nothing about this machine.
-const ActivationKernels* ActivationKernelsAvx2();
-const ActivationKernels* ActivationKernelsAvx512();
+COMPTRAIN_KERNEL_TABLES(ActivationKernels)
 
 // exp(a) for a <= 0, 1e-38 below -87; NaN stays. Without branches: compilers
 // make vectors of it.
@@ -119,16 +116,13 @@ static inline void GradientOf(const void* x, int64_t n, const void* dy,
   }
 }
 
-static inline const ActivationKernels& ActivationTable() {
-  static const ActivationKernels kernels = {
+static constexpr ActivationKernels ActivationTable() {
+  return {
       {{ForwardOf<Gelu, float>, ForwardOf<Gelu, BF16>, ForwardOf<Gelu, F16>},
        {ForwardOf<Silu, float>, ForwardOf<Silu, BF16>, ForwardOf<Silu, F16>}},
       {{GradientOf<Gelu, float>, GradientOf<Gelu, BF16>, GradientOf<Gelu, F16>},
        {GradientOf<Silu, float>, GradientOf<Silu, BF16>,
         GradientOf<Silu, F16>}}};
-  return kernels;
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_ACTIVATION_KERNELS_H_

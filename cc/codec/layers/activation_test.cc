@@ -22,11 +22,6 @@ double Factor(Activation kind, double x) {
   return kind == Activation::kGelu ? Phi(x) : Sigmoid(x);
 }
 
-std::vector<const ActivationKernels*> Tables() {
-  return OfAvailableIsas(ActivationKernelsScalar, ActivationKernelsAvx2,
-                         ActivationKernelsAvx512);
-}
-
 // Every float of a fine grid, and what lies outside of it.
 std::vector<float> Values() {
   std::vector<float> values = {0.0f, -0.0f, 1e-30f, -1e-30f, 100, -100, 1e30f};
@@ -38,7 +33,8 @@ void TestValues() {
   const Activation kind = Activation::kGelu;
   const std::vector<float> x = Values();
   const int64_t n = static_cast<int64_t>(x.size());
-  for (const ActivationKernels* table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
+    const ActivationKernels* const table = &ActivationKernelsOf(isa);
     std::vector<float> y(n), dx(n), dy(n, 3.0f);
     table->forward[static_cast<int>(kind)][0](x.data(), n, y.data());
     table->gradient[static_cast<int>(kind)][0](x.data(), n, dy.data(),
@@ -105,7 +101,8 @@ void TestAlike(Activation kind, DType dtype, int64_t n) {
     wrong += !(std::abs(found - expected) <= step * (std::abs(v) + 1e-3f));
   }
   CHECK_EQ(wrong, 0);
-  for (const ActivationKernels* table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
+    const ActivationKernels* const table = &ActivationKernelsOf(isa);
     Buffer y2(bytes), dx2(bytes);
     table->forward[static_cast<int>(kind)][static_cast<int>(dtype)](x.data(), n,
                                                                     y2.data());

@@ -1,4 +1,3 @@
-#define COMPTRAIN_SET Avx512
 #include "cc/codec/layers/batch_norm_vector.h"
 #include "cc/codec/layers/dropout_vector.h"
 #include "cc/codec/layers/formula_vector.h"

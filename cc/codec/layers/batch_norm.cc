@@ -18,11 +18,6 @@ namespace {
 using plane::kLanes;
 using plane::Strip;
 
-const BatchNormKernels& Select(Isa isa) {
-  return *ForIsa(isa, BatchNormKernelsScalar, BatchNormKernelsAvx2,
-                 BatchNormKernelsAvx512)();
-}
-
 // Sums over the values of each column.
 struct Sums {
   explicit Sums(int64_t columns) : dy(columns), dyx(columns) {}
@@ -115,7 +110,7 @@ class Gradient {
         of_(of),
         dy_(static_cast<const uint8_t*>(dy)),
         parallel_(parallel),
-        kernels_(Select(isa)),
+        kernels_(BatchNormKernelsOf(isa)),
         type_(static_cast<int>(source.dtype())),
         item_(static_cast<int64_t>(ItemBytes(source.dtype()))),
         columns_(Columns(source.flat(), of.channels)) {}
@@ -287,9 +282,8 @@ Status GradientFrom(const Source& source, const void* dy,
 
 }  // namespace
 
-const BatchNormKernels* BatchNormKernelsScalar() {
-  return MakeBatchNormKernels<BatchNormOne>();
-}
+constexpr BatchNormKernels kBatchNormKernelsScalar =
+    BatchNormTable<BatchNormOne>();
 
 Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
                          DType dtype, int64_t n, const void* dy,
@@ -327,9 +321,9 @@ Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
         std::to_string(of.channels) + " elements, its channels, got " +
         std::to_string(n));
   }
-  return GradientFrom(
-      TensorSource{static_cast<const uint8_t*>(x_hat), dtype, n, Select(isa)},
-      dy, of, dx, dgamma, dbeta, parallel, isa);
+  return GradientFrom(TensorSource{static_cast<const uint8_t*>(x_hat), dtype, n,
+                                   BatchNormKernelsOf(isa)},
+                      dy, of, dx, dgamma, dbeta, parallel, isa);
 }
 
 }  // namespace comptrain

@@ -1,8 +1,7 @@
 // The gradient of batch normalization: straight from the plane stream of its
 // input, where tiles are decoded in cache and the decoded input is never a
 // tensor, or from that tensor, which other codecs decode in one go.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -44,5 +43,3 @@ Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
                            const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_H_

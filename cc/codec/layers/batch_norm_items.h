@@ -1,7 +1,6 @@
 // The gradient of batch normalization, from its decoded input, as functions of
 // an item's number, an item a GPU thread. T: float, BF16 or F16.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -87,5 +86,3 @@ struct BatchNormDx {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_ITEMS_H_

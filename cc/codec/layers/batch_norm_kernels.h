@@ -1,11 +1,11 @@
 // Internal: the loops of batch_norm.h over decoded values in cache, one table
 // for each instruction set. All give the same bits: an element is computed by
 // the same operations, and rows are added in order.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/common/half.h"
 
 namespace comptrain {
@@ -41,10 +41,7 @@ struct BatchNormKernels {
   void (*widen[3])(const uint8_t* from, int64_t n, float* to);
 };
 
-const BatchNormKernels* BatchNormKernelsScalar();
-// Null when not compiled for that set; says nothing about this machine.
-const BatchNormKernels* BatchNormKernelsAvx2();
-const BatchNormKernels* BatchNormKernelsAvx512();
+COMPTRAIN_KERNEL_TABLES(BatchNormKernels)
 
 // The loops for V, a vector type: V::Floats of V::kWidth floats, with
 // V::Load(const T*), V::Store(Floats, T*) and V::AddTo(Floats, double*). They
@@ -171,15 +168,11 @@ static void WidenValues(const uint8_t* from, int64_t n, float* to) {
 }
 
 template <class V>
-static const BatchNormKernels* MakeBatchNormKernels() {
-  static const BatchNormKernels kernels = {
-      {AddBatchNormSums<V, float>, AddBatchNormSums<V, BF16>,
-       AddBatchNormSums<V, F16>},
-      {BatchNormDx<V, float>, BatchNormDx<V, BF16>, BatchNormDx<V, F16>},
-      {WidenValues<V, float>, WidenValues<V, BF16>, WidenValues<V, F16>}};
-  return &kernels;
+static constexpr BatchNormKernels BatchNormTable() {
+  return {{AddBatchNormSums<V, float>, AddBatchNormSums<V, BF16>,
+           AddBatchNormSums<V, F16>},
+          {BatchNormDx<V, float>, BatchNormDx<V, BF16>, BatchNormDx<V, F16>},
+          {WidenValues<V, float>, WidenValues<V, BF16>, WidenValues<V, F16>}};
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_KERNELS_H_

@@ -1,12 +1,10 @@
 // A vector of floats as batch_norm_kernels.h takes it, for avx2.cc and
 // avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/layers/batch_norm_kernels.h"
 
-#ifdef COMPTRAIN_VECTORS
 namespace comptrain {
 namespace {
 
@@ -29,15 +27,8 @@ struct VectorFloats {
 };
 
 }  // namespace
-}  // namespace comptrain
-#endif
 
-namespace comptrain {
-
-const BatchNormKernels* COMPTRAIN_NAME(BatchNormKernels, )() {
-  return COMPTRAIN_IF_VECTORS(MakeBatchNormKernels<VectorFloats>());
-}
+constexpr BatchNormKernels COMPTRAIN_NAME(kBatchNormKernels) =
+    BatchNormTable<VectorFloats>();
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_BATCH_NORM_VECTOR_H_

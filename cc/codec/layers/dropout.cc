@@ -54,14 +54,13 @@ int MantissaBits(DType dtype) {
 
 }  // namespace
 
-DrawBits DrawBitsScalar() { return DrawBitsOf<OneWord>; }
+constexpr DropoutKernels kDropoutKernelsScalar = {DrawBitsOf<OneWord>};
 
 void Dropout(const void* x, DType dtype, int64_t n, float rate, float scale,
              const Philox& philox, void* y, uint8_t* bits,
              const ParallelFor& parallel) {
   if (n <= 0) return;
-  const DrawBits draw =
-      ForIsa(Isa::kBest, DrawBitsScalar, DrawBitsAvx2, DrawBitsAvx512)();
+  const auto draw = DropoutKernelsOf(Isa::kBest).draw;
   const uint32_t numbers = 1u << MantissaBits(dtype);
   const auto threshold = static_cast<uint32_t>(
       std::ceil(static_cast<double>(Rounded(rate, dtype)) * numbers));

@@ -1,6 +1,5 @@
 // Dropout in one pass: random bits, and the elements that they keep.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ void Dropout(const void* x, DType dtype, int64_t n, float rate, float scale,
              const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_H_

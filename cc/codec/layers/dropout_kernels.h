@@ -1,11 +1,11 @@
 // Internal: random bits for one stretch of a mask, one function for each
 // instruction set. All draw the same bits.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/layers/dropout.h"
 
 namespace comptrain {
@@ -22,13 +22,11 @@ constexpr int kDropoutBytes = 8;
 
 // Bytes [first, first + bytes) of the mask; both are multiples of
 // kDropoutBytes.
-using DrawBits = void (*)(const DrawParams& params, int64_t first,
-                          int64_t bytes, uint8_t* bits);
-
-DrawBits DrawBitsScalar();
-// Null when not compiled for that set; says nothing about this machine.
-DrawBits DrawBitsAvx2();
-DrawBits DrawBitsAvx512();
+struct DropoutKernels {
+  void (*draw)(const DrawParams& params, int64_t first, int64_t bytes,
+               uint8_t* bits);
+};
+COMPTRAIN_KERNEL_TABLES(DropoutKernels)
 
 constexpr int kPhiloxRounds = 10;
 constexpr uint32_t kPhiloxA = 0xD2511F53u, kPhiloxB = 0xCD9E8D57u;
@@ -94,5 +92,3 @@ static void DrawBitsOf(const DrawParams& params, int64_t first, int64_t bytes,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_KERNELS_H_

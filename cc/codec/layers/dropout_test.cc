@@ -64,11 +64,10 @@ const Philox kStates[] = {{0x123456789abcdef0, {0, 0}},
 
 void TestDraw(const Philox& state) {
   const DrawParams params = {state, 0x7fffff, 0x333333};
-  for (const DrawBits draw :
-       OfAvailableIsas(DrawBitsScalar, DrawBitsAvx2, DrawBitsAvx512)) {
+  for (const Isa isa : AvailableIsas()) {
     for (const int64_t first : {0, 8, 512}) {
       uint8_t bits[40];
-      draw(params, first, sizeof bits, bits);
+      DropoutKernelsOf(isa).draw(params, first, sizeof bits, bits);
       for (int64_t i = 0; i < 320; ++i) {
         const bool kept = (Word(state, 8 * first + i) & 0x7fffff) >= 0x333333;
         CHECK_EQ(bits[i / 8] >> i % 8 & 1, kept);

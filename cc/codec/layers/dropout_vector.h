@@ -1,11 +1,9 @@
 // A vector of words as dropout_kernels.h takes it, for avx2.cc and avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/layers/dropout_kernels.h"
 
-#ifdef COMPTRAIN_VECTORS
 namespace comptrain {
 namespace {
 
@@ -42,15 +40,8 @@ struct VectorWords {
 };
 
 }  // namespace
-}  // namespace comptrain
-#endif
 
-namespace comptrain {
-
-DrawBits COMPTRAIN_NAME(DrawBits, )() {
-  return COMPTRAIN_IF_VECTORS(DrawBitsOf<VectorWords>);
-}
+constexpr DropoutKernels COMPTRAIN_NAME(kDropoutKernels) = {
+    DrawBitsOf<VectorWords>};
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_DROPOUT_VECTOR_H_

@@ -1,6 +1,5 @@
 // Formulas that compilers make vectors of, for avx2.cc and avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_FORMULA_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_FORMULA_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/layers/activation_kernels.h"
@@ -8,13 +7,8 @@
 
 namespace comptrain {
 
-const ActivationKernels* COMPTRAIN_NAME(ActivationKernels, )() {
-  return COMPTRAIN_IF_VECTORS(&ActivationTable());
-}
-const LayerNormKernels* COMPTRAIN_NAME(LayerNormKernels, )() {
-  return COMPTRAIN_IF_VECTORS(&LayerNormTable());
-}
+constexpr ActivationKernels COMPTRAIN_NAME(kActivationKernels) =
+    ActivationTable();
+constexpr LayerNormKernels COMPTRAIN_NAME(kLayerNormKernels) = LayerNormTable();
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_FORMULA_VECTOR_H_

@@ -10,24 +10,20 @@
 namespace comptrain {
 namespace {
 
-const LayerNormKernels& BestKernels() {
-  return *ForIsa(Isa::kBest, LayerNormKernelsScalar, LayerNormKernelsAvx2,
-                 LayerNormKernelsAvx512)();
-}
-
 // A block of rows has sums of its own: neither so few rows that the sums
 // outweigh them, nor more blocks than this.
 constexpr int64_t kFewestRows = 32, kMostBlocks = 64;
 
 }  // namespace
 
-const LayerNormKernels* LayerNormKernelsScalar() { return &LayerNormTable(); }
+constexpr LayerNormKernels kLayerNormKernelsScalar = LayerNormTable();
 
 void LayerNorm(const void* x, DType dtype, int64_t rows, int64_t channels,
                const float* gamma, const float* beta, float epsilon, void* y,
                const ParallelFor& parallel) {
   if (rows <= 0 || channels <= 0) return;
-  const auto forward = BestKernels().forward[static_cast<int>(dtype)];
+  const auto forward =
+      LayerNormKernelsOf(Isa::kBest).forward[static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   auto* out = static_cast<uint8_t*>(y);
   const int64_t row_bytes = channels * ItemBytes(dtype);
@@ -46,7 +42,8 @@ void LayerNormGradient(const void* x, DType dtype, int64_t rows,
   std::fill_n(dgamma, channels, 0.0f);
   std::fill_n(dbeta, channels, 0.0f);
   if (rows <= 0) return;
-  const auto gradient = BestKernels().gradient[static_cast<int>(dtype)];
+  const auto gradient =
+      LayerNormKernelsOf(Isa::kBest).gradient[static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   const auto* g = static_cast<const uint8_t*>(dy);
   auto* out = static_cast<uint8_t*>(dx);

@@ -1,6 +1,5 @@
 // Layer normalization over the last dimension, and its gradient: one pass each.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ void LayerNormGradient(const void* x, DType dtype, int64_t rows,
                        const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_H_

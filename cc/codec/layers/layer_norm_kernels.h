@@ -1,11 +1,11 @@
 // Internal: the loops of layer_norm.h for a stretch of rows, one table for each
 // instruction set. All tables give the same bytes.
-#ifndef TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_KERNELS_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/common/half.h"
 
 namespace comptrain {
@@ -20,10 +20,7 @@ struct LayerNormKernels {
                       void* dx, float* dgamma, float* dbeta, float* scratch);
 };
 
-const LayerNormKernels* LayerNormKernelsScalar();
-// Null when not compiled for that set; says nothing about this machine.
-const LayerNormKernels* LayerNormKernelsAvx2();
-const LayerNormKernels* LayerNormKernelsAvx512();
+COMPTRAIN_KERNEL_TABLES(LayerNormKernels)
 
 // The sum of term(0) to term(n - 1), in lanes that the compiler turns into a
 // vector.
@@ -102,14 +99,11 @@ static inline void LayerNormBackward(const void* x, int64_t rows,
   }
 }
 
-static inline const LayerNormKernels& LayerNormTable() {
-  static const LayerNormKernels kernels = {
+static constexpr LayerNormKernels LayerNormTable() {
+  return {
       {LayerNormForward<float>, LayerNormForward<BF16>, LayerNormForward<F16>},
       {LayerNormBackward<float>, LayerNormBackward<BF16>,
        LayerNormBackward<F16>}};
-  return kernels;
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_LAYERS_LAYER_NORM_KERNELS_H_

@@ -100,15 +100,14 @@ void TestAlike(DType dtype, const Case& d) {
   const int type = static_cast<int>(dtype);
   Buffer y(bytes), dx(bytes);
   std::vector<float> scratch(2 * n), sums(2 * n);
-  const LayerNormKernels* plain = LayerNormKernelsScalar();
+  const LayerNormKernels* plain = &kLayerNormKernelsScalar;
   plain->forward[type](d.x.data(), d.rows, n, d.gamma.data(), d.beta.data(),
                        kEpsilon, y.data(), scratch.data());
   plain->gradient[type](d.x.data(), d.rows, n, d.gamma.data(), kEpsilon,
                         d.dy.data(), dx.data(), sums.data(), sums.data() + n,
                         scratch.data());
-  for (const LayerNormKernels* table :
-       OfAvailableIsas(LayerNormKernelsScalar, LayerNormKernelsAvx2,
-                       LayerNormKernelsAvx512)) {
+  for (const Isa isa : AvailableIsas()) {
+    const LayerNormKernels* const table = &LayerNormKernelsOf(isa);
     Buffer y2(bytes), dx2(bytes);
     std::vector<float> sums2(2 * n);
     table->forward[type](d.x.data(), d.rows, n, d.gamma.data(), d.beta.data(),

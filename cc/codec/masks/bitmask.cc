@@ -8,11 +8,6 @@
 namespace comptrain {
 namespace {
 
-const BitmaskKernels& BestKernels() {
-  return *ForIsa(Isa::kBest, BitmaskKernelsScalar, BitmaskKernelsAvx2,
-                 BitmaskKernelsAvx512)();
-}
-
 // Elements in a unit of parallel work: a multiple of 8, so that no two units
 // share a byte of the mask.
 constexpr int64_t kUnit = 4096;
@@ -27,16 +22,13 @@ void ForUnits(int64_t n, const ParallelFor& parallel, const RangeBody& body) {
 
 }  // namespace
 
-const BitmaskKernels* BitmaskKernelsScalar() {
-  static const BitmaskKernels kernels = {
-      {PackScalar<float>, PackScalar<BF16>, PackScalar<F16>},
-      {GradientScalar<float>, GradientScalar<BF16>, GradientScalar<F16>}};
-  return &kernels;
-}
+constexpr BitmaskKernels kBitmaskKernelsScalar = {
+    {PackScalar<float>, PackScalar<BF16>, PackScalar<F16>},
+    {GradientScalar<float>, GradientScalar<BF16>, GradientScalar<F16>}};
 
 void BitmaskPack(const void* x, DType dtype, int64_t n, float lower,
                  float upper, uint8_t* bits, const ParallelFor& parallel) {
-  const auto pack = BestKernels().pack[static_cast<int>(dtype)];
+  const auto pack = BitmaskKernelsOf(Isa::kBest).pack[static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(x);
   const int64_t item_bytes = ItemBytes(dtype);
   ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
@@ -47,7 +39,8 @@ void BitmaskPack(const void* x, DType dtype, int64_t n, float lower,
 void BitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
                      float off, const void* dy, void* dx,
                      const ParallelFor& parallel) {
-  const auto gradient = BestKernels().gradient[static_cast<int>(dtype)];
+  const auto gradient =
+      BitmaskKernelsOf(Isa::kBest).gradient[static_cast<int>(dtype)];
   const auto* in = static_cast<const uint8_t*>(dy);
   auto* out = static_cast<uint8_t*>(dx);
   const int64_t item_bytes = ItemBytes(dtype);

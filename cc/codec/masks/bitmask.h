@@ -1,7 +1,6 @@
 // One bit per element: what the gradient of ReLU, ReLU6, LeakyReLU and Dropout
 // needs. Bit i of the mask is bit (i % 8) of byte i / 8.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -24,5 +23,3 @@ void BitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
                      const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_H_

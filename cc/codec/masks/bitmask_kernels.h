@@ -1,10 +1,10 @@
 // Internal: the loops of bitmask.h for one stretch of elements, one table for
 // each instruction set. All tables give the same bytes.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/common/half.h"
 
 namespace comptrain {
@@ -17,10 +17,7 @@ struct BitmaskKernels {
                       const void* dy, void* dx);
 };
 
-const BitmaskKernels* BitmaskKernelsScalar();
-// Null when not compiled for that set; says nothing about this machine.
-const BitmaskKernels* BitmaskKernelsAvx2();
-const BitmaskKernels* BitmaskKernelsAvx512();
+COMPTRAIN_KERNEL_TABLES(BitmaskKernels)
 
 template <class T>
 static inline void PackScalar(const void* x, int64_t n, float lower,
@@ -61,5 +58,3 @@ static inline void GradientScalar(const uint8_t* bits, int64_t n, float on,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_KERNELS_H_

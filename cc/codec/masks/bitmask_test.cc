@@ -22,11 +22,6 @@ const Factors kFactors[] = {{1, 0},     {2, 0},     {1, 0.2f},
                             {1, 1},     {0.3f, -3}, {0, 1},
                             {1.25f, 0}, {1, -0.0f}, {1, INFINITY}};
 
-std::vector<const BitmaskKernels*> Tables() {
-  return OfAvailableIsas(BitmaskKernelsScalar, BitmaskKernelsAvx2,
-                         BitmaskKernelsAvx512);
-}
-
 Buffer ReferencePack(const Buffer& x, DType dtype, int64_t n, float lower,
                      float upper) {
   Buffer bits(BitmaskBytes(n));
@@ -43,7 +38,8 @@ void TestPack(DType dtype, int64_t n, float lower, float upper) {
   Buffer x(n * ItemBytes(dtype), static_cast<int>(ItemBytes(dtype)));
   FillRandom(static_cast<uint32_t>(n), dtype, n, 4, x.data());
   const Buffer expected = ReferencePack(x, dtype, n, lower, upper);
-  for (const BitmaskKernels* table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
+    const BitmaskKernels* const table = &BitmaskKernelsOf(isa);
     Buffer bits(BitmaskBytes(n));
     table->pack[static_cast<int>(dtype)](x.data(), n, lower, upper,
                                          bits.data());
@@ -88,7 +84,8 @@ void TestGradient(DType dtype, int64_t n, Factors f) {
   for (int64_t i = 0; i < bits.bytes(); ++i) {
     bits.data()[i] = static_cast<uint8_t>(random());
   }
-  for (const BitmaskKernels* table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
+    const BitmaskKernels* const table = &BitmaskKernelsOf(isa);
     Buffer dx(bytes);
     table->gradient[static_cast<int>(dtype)](bits.data(), n, f.on, f.off,
                                              dy.data(), dx.data());

@@ -1,11 +1,8 @@
 // bitmask_kernels.h over vectors, for avx2.cc and avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/masks/bitmask_kernels.h"
-
-#ifdef COMPTRAIN_VECTORS
 
 namespace comptrain {
 namespace {
@@ -75,23 +72,10 @@ void ApplyBits(const uint8_t* bits, int64_t n, float on, float off,
   GradientScalar<T>(bits + done / 8, n - done, on, off, in + done, out + done);
 }
 
-const BitmaskKernels* BitmaskTable() {
-  static const BitmaskKernels kernels = {
-      {PackBits<float>, PackBits<BF16>, PackBits<F16>},
-      {ApplyBits<float>, ApplyBits<BF16>, ApplyBits<F16>}};
-  return &kernels;
-}
-
 }  // namespace
-}  // namespace comptrain
-#endif
 
-namespace comptrain {
-
-const BitmaskKernels* COMPTRAIN_NAME(BitmaskKernels, )() {
-  return COMPTRAIN_IF_VECTORS(BitmaskTable());
-}
+constexpr BitmaskKernels COMPTRAIN_NAME(kBitmaskKernels) = {
+    {PackBits<float>, PackBits<BF16>, PackBits<F16>},
+    {ApplyBits<float>, ApplyBits<BF16>, ApplyBits<F16>}};
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_BITMASK_VECTOR_H_

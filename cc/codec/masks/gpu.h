@@ -3,8 +3,7 @@
 // Every call is asynchronous on cuda_stream, allocates nothing, and returns an
 // error of the CUDA runtime as Status::Invalid. All pointers are to device
 // memory, aligned to their elements.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_GPU_H_
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ Status GpuMaxPoolGradient(const uint8_t* index, DType dtype,
                           CUstream_st* cuda_stream);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_GPU_H_

@@ -1,7 +1,6 @@
 // Masks and pooling as functions of an item's number, an item a GPU thread. T:
 // float, BF16 or F16.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_ITEMS_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_ITEMS_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -185,5 +184,3 @@ struct PoolScatter {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_ITEMS_H_

@@ -15,11 +15,6 @@ namespace {
 // chosen so that its position bytes take about this much: they stay in L1.
 constexpr int64_t kPositionBytes = 16384;
 
-const PoolKernels& BestKernels() {
-  return *ForIsa(Isa::kBest, PoolKernelsScalar, PoolKernelsAvx2,
-                 PoolKernelsAvx512)();
-}
-
 // [begin, end) along one dimension.
 struct Span {
   int64_t begin, end;
@@ -51,7 +46,7 @@ int64_t PositionBytes(int bits) { return bits == 16 ? 2 : 1; }
 
 // The table for a shape: only the scalar one has two-byte positions.
 const PoolKernels& Kernels(const PoolKernels& narrow, const PoolShape& s) {
-  return PoolIndexBits(s) == 16 ? *PoolKernelsWide() : narrow;
+  return PoolIndexBits(s) == 16 ? kPoolKernelsWide : narrow;
 }
 
 int64_t Pixels(const PoolShape& s, const int64_t size[3]) {
@@ -381,12 +376,14 @@ void MaxPoolGradientWith(const PoolKernels& kernels, const uint8_t* index,
 
 void MaxPoolIndex(const void* x, DType dtype, const PoolShape& shape, void* y,
                   uint8_t* index, const ParallelFor& parallel) {
-  MaxPoolIndexWith(BestKernels(), x, dtype, shape, y, index, parallel);
+  MaxPoolIndexWith(PoolKernelsOf(Isa::kBest), x, dtype, shape, y, index,
+                   parallel);
 }
 
 void MaxPoolGradient(const uint8_t* index, DType dtype, const PoolShape& shape,
                      const void* dy, void* dx, const ParallelFor& parallel) {
-  MaxPoolGradientWith(BestKernels(), index, dtype, shape, dy, dx, parallel);
+  MaxPoolGradientWith(PoolKernelsOf(Isa::kBest), index, dtype, shape, dy, dx,
+                      parallel);
 }
 
 }  // namespace comptrain

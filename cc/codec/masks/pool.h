@@ -1,7 +1,6 @@
 // Max pooling that remembers where each maximum was, as a few bits inside the
 // window, instead of keeping its input and output.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_POOL_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_POOL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ void MaxPoolGradient(const uint8_t* index, DType dtype, const PoolShape& shape,
                      const void* dy, void* dx, const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_POOL_H_

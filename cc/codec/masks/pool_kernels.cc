@@ -26,7 +26,7 @@ constexpr PoolKernels kTable = {
 
 }  // namespace
 
-const PoolKernels* PoolKernelsScalar() { return &kTable<uint8_t>; }
-const PoolKernels* PoolKernelsWide() { return &kTable<uint16_t>; }
+constexpr PoolKernels kPoolKernelsScalar = kTable<uint8_t>;
+constexpr PoolKernels kPoolKernelsWide = kTable<uint16_t>;
 
 }  // namespace comptrain

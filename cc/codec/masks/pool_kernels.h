@@ -1,10 +1,10 @@
 // Internal: the inner loops of pool.h over the channels of one pixel, one
 // table for each instruction set. All tables give the same result.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_POOL_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_POOL_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/masks/pool.h"
 
@@ -48,11 +48,9 @@ struct PoolKernels {
                  uint8_t* positions);
 };
 
-const PoolKernels* PoolKernelsScalar();
-const PoolKernels* PoolKernelsWide();  // two-byte positions; nothing to pack
-// Null when not compiled for that set; says nothing about this machine.
-const PoolKernels* PoolKernelsAvx2();
-const PoolKernels* PoolKernelsAvx512();
+COMPTRAIN_KERNEL_TABLES(PoolKernels)
+// Two-byte positions; nothing to pack.
+extern const PoolKernels kPoolKernelsWide;
 
 // MaxPoolIndex and MaxPoolGradient with a given table.
 void MaxPoolIndexWith(const PoolKernels& kernels, const void* x, DType dtype,
@@ -156,5 +154,3 @@ static inline void PoolUnpackTail(const uint8_t* packed, int64_t n, int bits,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_POOL_KERNELS_H_

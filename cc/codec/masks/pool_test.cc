@@ -12,10 +12,6 @@
 namespace comptrain {
 namespace {
 
-const PoolKernels& KernelsOf(Isa isa) {
-  return *ForIsa(isa, PoolKernelsScalar, PoolKernelsAvx2, PoolKernelsAvx512)();
-}
-
 std::string Name(Isa isa) {
   return " isa " + std::to_string(static_cast<int>(isa));
 }
@@ -164,8 +160,8 @@ void TestForward(const PoolShape& s, DType dtype, int special) {
   CheckForward(x, dtype, s, first_y, first, which);
   for (const Isa isa : AvailableIsas()) {
     Buffer y(first_y.bytes(), 4), index(first.bytes(), 1);
-    MaxPoolIndexWith(KernelsOf(isa), x.data(), dtype, s, y.data(), index.data(),
-                     SerialFor);
+    MaxPoolIndexWith(PoolKernelsOf(isa), x.data(), dtype, s, y.data(),
+                     index.data(), SerialFor);
     CHECK_MSG(y == first_y && index == first, which + Name(isa));
   }
   for (const ParallelFor& parallel : ParallelVariants()) {
@@ -200,7 +196,7 @@ void TestBackward(const PoolShape& s, DType dtype, int special, bool damaged) {
   CheckBackward(index, dtype, s, dy, first, which);
   for (const Isa isa : AvailableIsas()) {
     Buffer dx(first.bytes(), 4);
-    MaxPoolGradientWith(KernelsOf(isa), index.data(), dtype, s, dy.data(),
+    MaxPoolGradientWith(PoolKernelsOf(isa), index.data(), dtype, s, dy.data(),
                         dx.data(), SerialFor);
     CheckBackward(index, dtype, s, dy, dx, which + Name(isa));
   }

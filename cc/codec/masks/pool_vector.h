@@ -1,11 +1,8 @@
 // pool_kernels.h over vectors, for avx2.cc and avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_MASKS_POOL_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_MASKS_POOL_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/masks/pool_kernels.h"
-
-#ifdef COMPTRAIN_VECTORS
 
 #define V COMPTRAIN_V
 
@@ -370,27 +367,14 @@ void Unpack(const uint8_t* packed, int64_t n, int bits, uint8_t* positions) {
   PoolUnpackTail(packed + i * bits / 8, n - i, bits, positions + i);
 }
 
-const PoolKernels* PoolTable() {
-  static const PoolKernels kernels = {
-      {Index<Best32>, Index<Best16<BF16, 0x7f80>>, Index<Best16<F16, 0x7c00>>},
-      {Gradient<float>, Gradient<BF16>, Gradient<F16>},
-      Pack,
-      Unpack};
-  return &kernels;
-}
-
 }  // namespace
+
+constexpr PoolKernels COMPTRAIN_NAME(kPoolKernels) = {
+    {Index<Best32>, Index<Best16<BF16, 0x7f80>>, Index<Best16<F16, 0x7c00>>},
+    {Gradient<float>, Gradient<BF16>, Gradient<F16>},
+    Pack,
+    Unpack};
+
 }  // namespace comptrain
 
 #undef V
-#endif
-
-namespace comptrain {
-
-const PoolKernels* COMPTRAIN_NAME(PoolKernels, )() {
-  return COMPTRAIN_IF_VECTORS(PoolTable());
-}
-
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_MASKS_POOL_VECTOR_H_

@@ -27,6 +27,14 @@ void RawMask(const uint32_t* words, DType dtype, int valid,
   }
 }
 
+// Lines that a tile will be written to, far apart: memory has them ready by
+// the time its codes are unpacked.
+void FetchRows(const uint8_t* to, int64_t row_bytes, int64_t tile_row) {
+  for (int t = 0; t < kPixels; ++t, to += row_bytes) {
+    for (int64_t i = 0; i < tile_row; i += 64) __builtin_prefetch(to + i, 1);
+  }
+}
+
 }  // namespace
 
 Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
@@ -56,6 +64,7 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
         const Quantizer quantizer =
             CountedFrom(v.quantizer, place.tile * kTileValues);
         if (place.valid == kTileValues) {
+          if (row_bytes > tile_row) FetchRows(to, row_bytes, tile_row);
           return kernels.decode(quantizer, entry, words, to, row_bytes);
         }
         alignas(64) uint8_t whole[kTileValues * 4];

@@ -1,12 +1,10 @@
 // plane's tile decoder and ReLU mask over vectors, for decode_avx2.cc and
 // decode_avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_DECODE_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_DECODE_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/plane/tile.h"
 
-#ifdef COMPTRAIN_VECTORS
 #include "cc/codec/plane/lanes_bmi2.h"
 #include "cc/codec/plane/mask_bmi2.h"
 #include "cc/codec/stream/quantize_vector.h"
@@ -14,8 +12,7 @@
 
 #define V COMPTRAIN_V
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 namespace {
 
 constexpr int kParts = kLanes / kWidth;  // vectors a row
@@ -88,56 +85,82 @@ inline void Transpose(const uint64_t* values, Ints blocks[8]) {
   }
 }
 
-inline Ints Unzigzag(Ints u) {
-  return V(srli_epi32)(u, 1) ^ V(sub_epi32)(Ints{}, u & AllInts(1));
+// Four bytes an element -> four vectors with one of them each.
+inline void SplitUnsigned(Ints v, Ints rows[4]) {
+  const Ints byte = AllInts(255);
+  rows[0] = v & byte;
+  rows[1] = V(srli_epi32)(v, 8) & byte;
+  rows[2] = V(srli_epi32)(v, 16) & byte;
+  rows[3] = V(srli_epi32)(v, 24);
+}
+inline void SplitZigzag(Ints u, Ints rows[4]) {
+  const Ints sign = V(sub_epi8)(Ints{}, u & All8(1));
+  const Ints v = (V(srli_epi16)(u, 1) & All8(127)) ^ sign;
+  rows[0] = V(srai_epi32)(V(slli_epi32)(v, 24), 24);
+  rows[1] = V(srai_epi32)(V(slli_epi32)(v, 16), 24);
+  rows[2] = V(srai_epi32)(V(slli_epi32)(v, 8), 24);
+  rows[3] = V(srai_epi32)(v, 24);
 }
 
-// Calls value(codes, part, at) for the parts of each row, in order, the codes
-// in the lowest bytes, `at` the place of the first value in the tile, and
-// stores the results: whole rows at a time, which memory likes best.
-template <class T, class Value>
-inline void EmitRows(const Ints blocks[kParts][8], uint8_t* to,
-                     int64_t row_bytes, const Value& value) {
+// Calls value(codes, part, numbers) for the parts of each row, in order, with
+// what split makes of the codes, and stores the results: whole rows at a time,
+// which memory likes best.
+template <class T, class Split, class Value>
+inline void EmitRows(const Ints blocks[kParts][8], uint32_t counter,
+                     uint8_t* to, int64_t row_bytes, const Split& split,
+                     const Value& value) {
+  Ints numbers = Numbers(counter);
   for (int k = 0; k < 8; ++k) {
-    Ints rows[4][kParts];
+    Ints rows[kParts][4];
     for (int part = 0; part < kParts; ++part) {
-      const Ints v = blocks[part][k];
-      rows[0][part] = v;
-      rows[1][part] = V(srli_epi32)(v, 8);
-      rows[2][part] = V(srli_epi32)(v, 16);
-      rows[3][part] = V(srli_epi32)(v, 24);
+      split(blocks[part][k], rows[part]);
     }
     for (int i = 0; i < 4; ++i, to += row_bytes) {
       T* row = reinterpret_cast<T*>(to);
       for (int part = 0; part < kParts; ++part) {
-        const uint32_t at =
-            static_cast<uint32_t>((4 * k + i) * kLanes + kWidth * part);
-        Store(value(rows[i][part], part, at), row + kWidth * part);
+        Store(value(rows[part][i], part, numbers), row + kWidth * part);
+        numbers = NumbersAfter(numbers, kWidth);
       }
     }
   }
 }
 
 #if COMPTRAIN_IS_AVX512
-// Where all codes are below 32, values come from a table of two vectors.
+// Where all codes are below 32, values, or with dither their levels, come from
+// a table of two vectors.
 template <class T, Coding kCoding>
 inline bool EmitSmall(const Quantizer& quant, uint16_t entry,
                       const LaneFormats& f, const Ints blocks[kParts][8],
                       uint8_t* out, int64_t row_bytes) {
   const __m256i most = _mm256_add_epi8(_mm256_set1_epi8(5), f.is_sparse);
-  if (kCoding == Coding::kDither || (entry & kDelta) ||
+  if ((entry & kDelta) ||
       _mm256_movemask_epi8(_mm256_cmpgt_epi8(f.width, most)) != 0) {
     return false;
   }
+  const Floats step = AllFloats(quant.step);
   Floats table[2];
   for (uint32_t i = 0; i < 2; ++i) {
-    const Ints code = V(add_epi32)(Iota(), AllInts(16 * i));
-    table[i] = DequantizeVector<kCoding>(
-        entry & kZigzag ? Unzigzag(code) : code, AllFloats(quant.step), 0);
+    const Ints u = V(add_epi32)(Iota(), AllInts(16 * i));
+    Ints q[4] = {u};
+    if (entry & kZigzag) SplitZigzag(u, q);
+    table[i] = kCoding == Coding::kDither
+                   ? LevelOf(q[0])
+                   : DequantizeVector<kCoding>(q[0], step, Ints{});
   }
-  EmitRows<T>(blocks, out, row_bytes, [&](Ints v, int, uint32_t) {
-    return _mm512_permutex2var_ps(table[0], v, table[1]);
-  });
+  const auto split = [](Ints v, Ints rows[4]) {
+    rows[0] = v;
+    rows[1] = V(srli_epi32)(v, 8);
+    rows[2] = V(srli_epi32)(v, 16);
+    rows[3] = V(srli_epi32)(v, 24);
+  };
+  EmitRows<T>(blocks, quant.counter, out, row_bytes, split,
+              [&](Ints v, int, Ints numbers) {
+                const Floats found =
+                    _mm512_permutex2var_ps(table[0], v, table[1]);
+                if (kCoding != Coding::kDither) return found;
+                return Undithered(found, step, numbers,
+                                  _mm512_test_epi32_mask(v, AllInts(31)));
+              });
   return true;
 }
 #else
@@ -153,23 +176,23 @@ inline void EmitTile(const Quantizer& quant, uint16_t entry,
                      const Ints blocks[kParts][8], uint8_t* out,
                      int64_t row_bytes) {
   const Floats step = AllFloats(quant.step);
-  const Ints byte = AllInts(255);
   if (entry & kDelta) {
     Ints q[kParts] = {};
-    EmitRows<T>(blocks, out, row_bytes, [&](Ints u, int part, uint32_t at) {
-      q[part] = V(add_epi32)(q[part], Unzigzag(u & byte));
-      return DequantizeVector<kCoding>(q[part], step, quant.counter + at);
-    });
+    EmitRows<T>(blocks, quant.counter, out, row_bytes, SplitZigzag,
+                [&](Ints d, int part, Ints numbers) {
+                  q[part] = V(add_epi32)(q[part], d);
+                  return DequantizeVector<kCoding>(q[part], step, numbers);
+                });
   } else if (entry & kZigzag) {
-    EmitRows<T>(blocks, out, row_bytes, [&](Ints u, int, uint32_t at) {
-      return DequantizeVector<kCoding>(Unzigzag(u & byte), step,
-                                       quant.counter + at);
-    });
+    EmitRows<T>(blocks, quant.counter, out, row_bytes, SplitZigzag,
+                [&](Ints q, int, Ints numbers) {
+                  return DequantizeVector<kCoding>(q, step, numbers);
+                });
   } else {
-    EmitRows<T>(blocks, out, row_bytes, [&](Ints u, int, uint32_t at) {
-      return DequantizeVector<kCoding, false>(u & byte, step,
-                                              quant.counter + at);
-    });
+    EmitRows<T>(blocks, quant.counter, out, row_bytes, SplitUnsigned,
+                [&](Ints q, int, Ints numbers) {
+                  return DequantizeVector<kCoding, false>(q, step, numbers);
+                });
   }
 }
 
@@ -178,13 +201,14 @@ bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 uint8_t* out, int64_t row_bytes) {
   int16_t q[kTileValues];
   if (!DecodeCodes(entry, words, q)) return false;
+  Ints numbers = Numbers(quant.counter);
   for (int t = 0; t < kPixels; ++t, out += row_bytes) {
     for (int l = 0; l < kLanes; l += kWidth) {
-      const int at = t * kLanes + l;
       Store(DequantizeVector<kCoding>(
-                V(cvtepi16_epi32)(LoadHalf(q + at)), AllFloats(quant.step),
-                quant.counter + static_cast<uint32_t>(at)),
+                V(cvtepi16_epi32)(LoadHalf(q + t * kLanes + l)),
+                AllFloats(quant.step), numbers),
             reinterpret_cast<T*>(out) + l);
+      numbers = NumbersAfter(numbers, kWidth);
     }
   }
   return true;
@@ -236,9 +260,11 @@ void ApplyMask(const uint32_t rows[kPixels], int item, const uint8_t* dy,
   }
 }
 
-TileKernels SelectKernelsOf(EncodeTileFn encode, DType dtype, Coding coding) {
+}  // namespace
+
+TileKernels COMPTRAIN_NAME(Kernels)(DType dtype, Coding coding) {
   TileKernels k = {};
-  k.encode = encode;
+  k.encode = COMPTRAIN_NAME(Encoder)(dtype, coding);
   k.decode = SelectKernel(dtype, coding, [](auto v, auto c) -> DecodeTileFn {
     return DecodeTile<decltype(v), c()>;
   });
@@ -247,22 +273,6 @@ TileKernels SelectKernelsOf(EncodeTileFn encode, DType dtype, Coding coding) {
   return k;
 }
 
-}  // namespace
-}  // namespace plane
-}  // namespace comptrain
+}  // namespace comptrain::plane
 
 #undef V
-#endif
-
-namespace comptrain {
-namespace plane {
-
-TileKernels COMPTRAIN_NAME(, Kernels)(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(
-      SelectKernelsOf(COMPTRAIN_NAME(, Encoder)(dtype, coding), dtype, coding));
-}
-
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_DECODE_VECTOR_H_

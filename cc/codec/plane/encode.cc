@@ -170,11 +170,7 @@ void PlaneEncoder::FillHeader(uint8_t* stream) const {
   std::memcpy(stream, &h, sizeof h);
   if (geometry_.tiles == 0) return;
   std::memcpy(stream + at.directory, entries_.data(), 2 * entries_.size());
-  uint32_t start = 0;
-  for (size_t r = 0; r < ranges_.size(); ++r) {
-    std::memcpy(stream + at.table + 4 * r, &start, sizeof start);
-    start += static_cast<uint32_t>(ranges_[r].words);
-  }
+  PutStarts(ranges_, [](const Range& r) { return r.words; }, stream + at.table);
 }
 
 void PlaneEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
@@ -186,8 +182,6 @@ void PlaneEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
            [&](int64_t begin, int64_t end) {
              std::vector<uint32_t> again;
              for (int64_t r = begin; r < end; ++r) {
-               uint32_t start;
-               std::memcpy(&start, starts + 4 * r, sizeof start);
                const Range range = ranges_[r];
                if (range.words == 0) continue;
                const uint32_t* from = scratch_ + r * slice_words_;
@@ -197,8 +191,9 @@ void PlaneEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
                  EncodeRange(r, again.data(), range.words, &same);
                  from = again.data();
                }
-               std::memcpy(payload + 4 * static_cast<uint64_t>(start), from,
-                           4 * range.words);
+               std::memcpy(
+                   payload + 4 * uint64_t{ElementOf<uint32_t>(starts, r)}, from,
+                   4 * range.words);
              }
            });
 }

@@ -1,11 +1,9 @@
 // plane's tile encoder over vectors, for encode_avx2.cc and encode_avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_ENCODE_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_ENCODE_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/plane/tile.h"
 
-#ifdef COMPTRAIN_VECTORS
 #include "cc/codec/plane/lanes_bmi2.h"
 #include "cc/codec/plane/wide_bmi2.h"
 #include "cc/codec/stream/quantize_vector.h"
@@ -13,8 +11,7 @@
 
 #define V COMPTRAIN_V
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 namespace {
 
 constexpr int kPerVector = 2 * kWidth;        // codes, i16
@@ -47,16 +44,13 @@ inline int32_t SumCounts(const Ints c[kHalves]) {
   return Sum16(all);
 }
 
-#if COMPTRAIN_IS_AVX512
 // How many of two vectors are zeros of either sign or subnormals.
 inline int32_t CountZeros(Floats a, Floats b) {
-  const Ints exponent = AllInts(0x7f800000);
-  const __mmask32 set =
-      _mm512_kunpackw(_mm512_test_epi32_mask(AsInts(b), exponent),
-                      _mm512_test_epi32_mask(AsInts(a), exponent));
-  return 32 - static_cast<int32_t>(_mm_popcnt_u32(set));
+  const uint32_t others = BitsOf(IsNormal(a)) | BitsOf(IsNormal(b)) << kWidth;
+  return kPerVector - static_cast<int32_t>(_mm_popcnt_u32(others));
 }
 
+#if COMPTRAIN_IS_AVX512
 // Lanes in natural order.
 inline Ints Natural(Ints row) {
   return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7),
@@ -102,15 +96,6 @@ inline Ints ValueMask(Ints v, Ints width, Ints sparse, uint16_t* map) {
   return _mm512_ternarylogic_epi64(width, _mm512_movm_epi8(set), sparse, 0xd0);
 }
 #else
-inline int32_t CountZeros(Floats a, Floats b) {
-  const auto zeros = [](Floats v) {
-    const Ints exponent = AsInts(v) & AllInts(0x7f800000);
-    return static_cast<int32_t>(
-        _mm_popcnt_u32(BitsOf(_mm256_cmpeq_epi32(exponent, Ints{}))));
-  };
-  return zeros(a) + zeros(b);
-}
-
 inline Ints Natural(Ints row) { return _mm256_permute4x64_epi64(row, 0xd8); }
 inline __m256i NaturalBytes(const Ints places[2]) {
   return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(places[0], places[1]),
@@ -154,17 +139,17 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
   Ints smallest = {};
   Extent e = {};
   int32_t zeros = 0;
+  Ints numbers = Numbers(quant.counter);
   for (int t = 0; t < kPixels; ++t, x += row_bytes, next += row_bytes) {
     const T* row = reinterpret_cast<const T*>(x);
     PrefetchRow<T>(next);
     for (int h = 0; h < kHalves; ++h) {
       const Floats a = Load(row + kPerVector * h);
       const Floats b = Load(row + kPerVector * h + kWidth);
-      const uint32_t first =
-          quant.counter + static_cast<uint32_t>(t * kLanes + kPerVector * h);
-      const Ints q =
-          V(packs_epi32)(QuantizeVector<kCoding>(a, inv, first),
-                         QuantizeVector<kCoding>(b, inv, first + kWidth));
+      const Ints q = V(packs_epi32)(
+          QuantizeVector<kCoding>(a, inv, numbers),
+          QuantizeVector<kCoding>(b, inv, NumbersAfter(numbers, kWidth)));
+      numbers = NumbersAfter(numbers, kPerVector);
       rows->q[h][t] = q;
       smallest = V(min_epi16)(smallest, q);
       e.largest[h] = V(max_epi16)(e.largest[h], q);
@@ -191,18 +176,18 @@ template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
                  const Rows& rows) {
   Mask outside = {};
+  Ints numbers = Numbers(quant.counter);
   for (int t = 0; t < kPixels; ++t, x += row_bytes) {
     const T* row = reinterpret_cast<const T*>(x);
     for (int h = 0; h < kHalves; ++h) {
       const Ints q = Natural(rows.q[h][t]);
       const int at = kPerVector * h;
-      const uint32_t first =
-          quant.counter + static_cast<uint32_t>(t * kLanes + at);
-      outside |= OutsideBound<kCoding>(Load(row + at),
-                                       V(cvtepi16_epi32)(Low(q)), quant, first);
-      outside |= OutsideBound<kCoding>(Load(row + at + kWidth),
-                                       V(cvtepi16_epi32)(High(q)), quant,
-                                       first + kWidth);
+      outside |= OutsideBound<kCoding>(
+          Load(row + at), V(cvtepi16_epi32)(Low(q)), quant, numbers);
+      numbers = NumbersAfter(numbers, kWidth);
+      outside |= OutsideBound<kCoding>(
+          Load(row + at + kWidth), V(cvtepi16_epi32)(High(q)), quant, numbers);
+      numbers = NumbersAfter(numbers, kWidth);
     }
   }
   return !Any(outside);
@@ -382,27 +367,14 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
   return static_cast<uint16_t>(best.words | flags);
 }
 
-EncodeTileFn SelectEncoder(DType dtype, Coding coding) {
+}  // namespace
+
+EncodeTileFn COMPTRAIN_NAME(Encoder)(DType dtype, Coding coding) {
   return SelectKernel(dtype, coding, [](auto v, auto c) -> EncodeTileFn {
     return EncodeTile<decltype(v), c()>;
   });
 }
 
-}  // namespace
-}  // namespace plane
-}  // namespace comptrain
+}  // namespace comptrain::plane
 
 #undef V
-#endif
-
-namespace comptrain {
-namespace plane {
-
-EncodeTileFn COMPTRAIN_NAME(, Encoder)(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(SelectEncoder(dtype, coding));
-}
-
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_ENCODE_VECTOR_H_

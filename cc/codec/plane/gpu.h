@@ -1,14 +1,11 @@
 // plane on a GPU.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_
+#pragma once
 
 #include "cc/codec/stream/gpu.h"
 
 namespace comptrain {
 
-const GpuEncoder& GpuPlaneEncoder();
-const GpuDecoder& GpuPlaneDecoder();
+extern const GpuEncoder kGpuPlaneEncoder;
+extern const GpuDecoder kGpuPlaneDecoder;
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_GPU_H_

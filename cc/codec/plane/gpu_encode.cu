@@ -8,30 +8,13 @@
 #include "cc/codec/plane/gpu_tile.h"
 #include "cc/codec/stream/quantize.h"
 
-namespace comptrain {
+namespace comptrain::plane {
 namespace {
 
 using gpu::BlockSums;
 using gpu::kThreads;
 using gpu::kWarps;
 using gpu::WarpSum;
-using plane::Blocks;
-using plane::CheckGeometry;
-using plane::Geometry;
-using plane::HeaderOf;
-using plane::kLanes;
-using plane::kOnGpu;
-using plane::kPixels;
-using plane::kRangeTiles;
-using plane::kTileValues;
-using plane::LaneCodes;
-using plane::LaneFormat;
-using plane::LayOut;
-using plane::Sections;
-using plane::TensorOf;
-using plane::TensorView;
-using plane::TileLayout;
-using plane::WordsBefore;
 
 static_assert(kRangeTiles % kWarps == 0, "a block's tiles are of one range");
 
@@ -60,8 +43,8 @@ struct Candidate {
 
   __device__ Candidate(uint32_t largest, uint32_t map, int lane) {
     wide = __any_sync(kAllLanes, largest > 255);
-    format = plane::ChooseFormat(
-        largest, map, wide ? plane::kWideMaxSparse : plane::kNarrowMaxSparse);
+    format =
+        ChooseFormat(largest, map, wide ? kWideMaxSparse : kNarrowMaxSparse);
     at = LayOut(format, wide, lane);
   }
 };
@@ -69,7 +52,7 @@ struct Candidate {
 // The words of a tile into shared memory.
 __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
                      uint32_t* words) {
-  uint32_t code = plane::FormatCode(c.format, c.wide);
+  uint32_t code = FormatCode(c.format, c.wide);
   if (!c.wide) code |= __shfl_down_sync(kAllLanes, code, 16) << 4;
   // Byte l % 16 or l of the header is this lane's.
   uint32_t word = 0;
@@ -77,8 +60,7 @@ __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
     word |= (__shfl_sync(kAllLanes, code, (4 * lane + i) & 31) & 255)
             << (8 * i);
   }
-  const int header =
-      c.wide ? plane::kWideHeaderWords : plane::kNarrowHeaderWords;
+  const int header = c.wide ? kWideHeaderWords : kNarrowHeaderWords;
   if (lane < header) words[lane] = word;
   if (c.format.sparse) words[c.at.map] = c.format.map;
   for (int i = lane; i < c.at.sparse_words; i += kLanes) {
@@ -202,7 +184,7 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
     uint32_t largest = high;
     uint16_t flags = 0;
     if (__any_sync(kAllLanes, low < 0)) {
-      flags = plane::kZigzag;
+      flags = kZigzag;
       largest = max(2 * high, -2 * low - 1);
 #pragma unroll
       for (int t = 0; t < kPixels; ++t) codes.u[t] = Zigzag(code[t]);
@@ -211,7 +193,7 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
       for (int t = 0; t < kPixels; ++t) codes.u[t] = code[t];
     }
     Candidate best(largest, map, lane);
-    if (WarpSum(__popc(map)) > plane::kDeltaMinNonzero) {
+    if (WarpSum(__popc(map)) > kDeltaMinNonzero) {
       LaneCodes delta;
       largest = map = 0;
 #pragma unroll
@@ -225,14 +207,14 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
       if (other.at.words < best.at.words) {
         best = other;
         codes = delta;
-        flags = plane::kDelta | plane::kZigzag;
+        flags = kDelta | kZigzag;
       }
     }
     if (best.at.words == 0) return 0;
     if (best.at.words < raw_words) {
       if (best.at.words <= most_words) Pack(codes, best, lane, words);
       return static_cast<uint16_t>(best.at.words | flags |
-                                   (best.wide ? plane::kWide : 0));
+                                   (best.wide ? kWide : 0));
     }
   }
   if (raw_words <= most_words) {
@@ -245,7 +227,7 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
     }
     __syncwarp();
   }
-  return static_cast<uint16_t>(plane::kRaw | raw_words);
+  return static_cast<uint16_t>(kRaw | raw_words);
 }
 
 template <class T>
@@ -260,7 +242,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (tile < tensor.tiles) {
     const uint16_t entry =
         EncodeTile(q, tensor, tile, x, lane, &sums, of_warp[warp], kSliceWords);
-    const int count = entry & plane::kWordsMask;
+    const int count = entry & kWordsMask;
     if (count <= kSliceWords) {
       for (int i = lane; i < count; i += kLanes) {
         slices[tile * kSliceWords + i] = of_warp[warp][i];
@@ -280,7 +262,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   if (tile >= tiles) return;
-  const int count = entries[tile] & plane::kWordsMask;
+  const int count = entries[tile] & kWordsMask;
   if (count == 0 || count > kSliceWords) return;
   uint32_t* to =
       payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane);
@@ -296,14 +278,13 @@ __global__ void __launch_bounds__(kThreads)
                 const uint16_t* entries, const uint32_t* starts,
                 uint32_t* payload) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
-  __shared__ uint32_t of_warp[kWarps][plane::kMaxTileWords];
+  __shared__ uint32_t of_warp[kWarps][kMaxTileWords];
   uint32_t* words = of_warp[warp];
   for (int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
        tile < tensor.tiles; tile += static_cast<int64_t>(gridDim.x) * kWarps) {
-    const int count = entries[tile] & plane::kWordsMask;
+    const int count = entries[tile] & kWordsMask;
     if (count <= kSliceWords) continue;
-    EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words,
-                  plane::kMaxTileWords);
+    EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words, kMaxTileWords);
     uint32_t* to =
         payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane);
     for (int i = lane; i < count; i += kLanes) to[i] = words[i];
@@ -356,10 +337,8 @@ Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
     });
     if (!s.ok()) return s;
   }
-  return gpu::Launch(kOnGpu, "adding up sizes", gpu::ScanRanges, 1,
-                     gpu::kScanThreads, 0, cuda_stream, g.ranges(), words,
-                     reinterpret_cast<uint32_t*>(scratch + at.starts),
-                     Blocks(g), sums, totals);
+  return gpu::AddUpSizes(kOnGpu, at, scratch, g.tiles, g.ranges(), totals,
+                         cuda_stream);
 }
 
 Status Write(const EncodeParams& params, const void* x_dev,
@@ -380,10 +359,8 @@ Status Write(const EncodeParams& params, const void* x_dev,
   h.flags = FlagsOf(q.coding, g.flat);
   h.step = q.step;
   h.inv = q.inv;
-  s = gpu::Launch(kOnGpu, "writing the header", gpu::WriteHead,
-                  CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
-                  gpu::kHeadThreads, 0, cuda_stream, h, g.tiles, g.ranges(),
-                  entries, starts, static_cast<uint32_t*>(out_dev));
+  s = gpu::LaunchWriteHead(kOnGpu, h, g.tiles, g.ranges(), entries, starts,
+                           out_dev, cuda_stream);
   if (!s.ok() || g.tiles == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               h.payload_offset);
@@ -403,10 +380,7 @@ Status Write(const EncodeParams& params, const void* x_dev,
 }
 
 }  // namespace
+}  // namespace comptrain::plane
 
-const GpuEncoder& GpuPlaneEncoder() {
-  static const GpuEncoder encoder = {ScratchBytes, StreamBytes, Measure, Write};
-  return encoder;
-}
-
-}  // namespace comptrain
+constexpr comptrain::GpuEncoder comptrain::kGpuPlaneEncoder = {
+    plane::ScratchBytes, plane::StreamBytes, plane::Measure, plane::Write};

@@ -1,7 +1,6 @@
 // Internal: tiles of plane as a warp has them, a thread a lane. For CUDA
 // sources.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -14,8 +13,7 @@
 #include "cc/codec/stream/check_params.h"
 #include "cc/codec/stream/gpu_kernels.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 constexpr char kOnGpu[] = "plane on a GPU";
 
@@ -165,7 +163,4 @@ static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
   return h;
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_GPU_TILE_H_
+}  // namespace comptrain::plane

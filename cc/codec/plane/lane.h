@@ -2,8 +2,7 @@
 // thread share.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_LANE_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_LANE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -11,8 +10,7 @@
 #include "cc/codec/common/host_device.h"
 #include "cc/codec/plane/tile.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 constexpr int kNarrowHeaderWords = 4;
 constexpr int kWideHeaderWords = 8;
@@ -72,7 +70,4 @@ COMPTRAIN_HD static inline int16_t Unzigzag(uint16_t u) {
   return static_cast<int16_t>(u >> 1 ^ -(u & 1));
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_LANE_H_
+}  // namespace comptrain::plane

@@ -1,8 +1,7 @@
 // Narrow tiles with AVX2 and BMI2, shared by the AVX2 and AVX-512 kernels:
 // formats of the 32 lanes, and the bits of their values. Lanes are in natural
 // order in every vector here. Static, as all code in headers for wider sets.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_LANES_BMI2_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_LANES_BMI2_H_
+#pragma once
 
 #include <immintrin.h>
 
@@ -12,8 +11,7 @@
 #include "cc/codec/plane/lane.h"
 #include "cc/codec/plane/tile.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 constexpr uint64_t kByteOnes = 0x0101010101010101;
 
@@ -256,7 +254,4 @@ static inline void UnpackLanes(const LaneFormats& f, const uint32_t* words,
   }
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_LANES_BMI2_H_
+}  // namespace comptrain::plane

@@ -4,8 +4,7 @@
 
 #include "cc/codec/stream/check_stream.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view) {
@@ -44,5 +43,4 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   return {};
 }
 
-}  // namespace plane
-}  // namespace comptrain
+}  // namespace comptrain::plane

@@ -1,7 +1,6 @@
 // Where everything lies in a plane stream: geometry of tiles, directory
 // entries, section offsets.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +12,7 @@
 #include "cc/codec/common/status.h"
 #include "cc/codec/stream/stream.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 constexpr int kRangeTiles = 64;  // tiles a table entry, and a unit of work
 
@@ -81,14 +79,10 @@ struct StreamView {
   uint64_t payload_words = 0;
 
   uint16_t Entry(int64_t tile) const {
-    uint16_t e;
-    std::memcpy(&e, stream + sections.directory + 2 * tile, sizeof e);
-    return e;
+    return ElementOf<uint16_t>(stream + sections.directory, tile);
   }
   uint32_t RangeStart(int64_t range) const {
-    uint32_t w;
-    std::memcpy(&w, stream + sections.table + 4 * range, sizeof w);
-    return w;
+    return ElementOf<uint32_t>(stream + sections.table, range);
   }
 };
 
@@ -97,7 +91,4 @@ struct StreamView {
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view);
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_LAYOUT_H_
+}  // namespace comptrain::plane

@@ -1,12 +1,10 @@
 // Which codes of a tile are not zero, with AVX2 and BMI2, without decoding
 // values: bit maps of sparse lanes, the OR of a dense lane's bits.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_MASK_BMI2_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_MASK_BMI2_H_
+#pragma once
 
 #include "cc/codec/plane/lanes_bmi2.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 // Bit t: pixel t of a dense lane of `width` bits is not zero.
 static inline uint32_t DenseMap(const uint8_t* at, int width) {
@@ -62,7 +60,7 @@ static bool MaskTileBmi2(uint16_t entry, const uint32_t* words,
     return true;
   }
   if (entry & (kWide | kDelta)) {
-    return ScalarKernels(DType::kF32, Coding::kMidRise)
+    return KernelsScalar(DType::kF32, Coding::kMidRise)
         .mask(entry, words, rows);
   }
   LaneFormats formats;
@@ -81,7 +79,4 @@ static bool MaskTileBmi2(uint16_t entry, const uint32_t* words,
   return true;
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_MASK_BMI2_H_
+}  // namespace comptrain::plane

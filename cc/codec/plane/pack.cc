@@ -5,8 +5,7 @@
 #include "cc/codec/plane/lane.h"
 #include "cc/codec/plane/tile.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 namespace {
 
 void ChooseFormats(const uint16_t* codes, int max_sparse,
@@ -27,38 +26,24 @@ void ChooseFormats(const uint16_t* codes, int max_sparse,
 
 // Narrow tiles: a nibble a lane, 0-8 a dense width, 9-15 a sparse width of
 // 1-7. Wide tiles: a byte a lane, the width plus 32 when sparse.
-struct Narrow {
-  static constexpr int kHeaderWords = kNarrowHeaderWords;
-  static constexpr int kMaxSparse = 7;
+template <bool kIsWide>
+struct Header {
+  static constexpr int kWords = kIsWide ? kWideHeaderWords : kNarrowHeaderWords;
+  static constexpr int kMaxSparse = kIsWide ? kWideMaxSparse : kNarrowMaxSparse;
+  uint8_t bytes[4 * kWords] = {};
 
-  static void Put(uint8_t* header, int lane, const LaneFormat& f) {
-    const int code = f.width + (f.sparse ? 8 : 0);
-    header[lane % 16] |= static_cast<uint8_t>(code << lane / 16 * 4);
+  void Put(int lane, const LaneFormat& f) {
+    bytes[lane % (4 * kWords)] |=
+        static_cast<uint8_t>(FormatCode(f, kIsWide) << lane / (4 * kWords) * 4);
   }
-  static bool Get(const uint8_t* header, int lane, LaneFormat* f) {
-    const int code = header[lane % 16] >> lane / 16 * 4 & 15;
-    f->sparse = code > 8;
-    f->width = f->sparse ? code - 8 : code;
-    return true;
-  }
-};
-
-struct Wide {
-  static constexpr int kHeaderWords = kWideHeaderWords;
-  static constexpr int kMaxSparse = 16;
-
-  static void Put(uint8_t* header, int lane, const LaneFormat& f) {
-    header[lane] = static_cast<uint8_t>(f.width + (f.sparse ? kWideSparse : 0));
-  }
-  static bool Get(const uint8_t* header, int lane, LaneFormat* f) {
-    f->sparse = (header[lane] & kWideSparse) != 0;
-    f->width = header[lane] & ~kWideSparse;
-    return f->width <= 16 && !(f->sparse && f->width == 0);
+  bool Get(int lane, LaneFormat* f) const {
+    const uint32_t code = bytes[lane % (4 * kWords)] >> lane / (4 * kWords) * 4;
+    return FormatOfCode(kIsWide ? code : code & 15, kIsWide, f);
   }
 };
 
 // Words of a tile: header, bit maps, dense lanes, sparse lanes.
-template <typename Kind>
+template <bool kIsWide>
 uint32_t CountWords(const LaneFormat formats[kLanes]) {
   int dense = 0, sparse = 0, maps = 0;
   for (int l = 0; l < kLanes; ++l) {
@@ -66,7 +51,7 @@ uint32_t CountWords(const LaneFormat formats[kLanes]) {
     maps += formats[l].sparse;
   }
   if (dense + maps == 0) return 0;
-  return static_cast<uint32_t>(Kind::kHeaderWords + maps + dense / 32 +
+  return static_cast<uint32_t>(Header<kIsWide>::kWords + maps + dense / 32 +
                                (sparse + 31) / 32);
 }
 
@@ -107,24 +92,24 @@ class BitReader {
   int at_ = 0;
 };
 
-template <typename Kind>
+template <bool kIsWide>
 uint32_t Words(const uint16_t* codes) {
   LaneFormat formats[kLanes];
-  ChooseFormats(codes, Kind::kMaxSparse, formats);
-  return CountWords<Kind>(formats);
+  ChooseFormats(codes, Header<kIsWide>::kMaxSparse, formats);
+  return CountWords<kIsWide>(formats);
 }
 
-template <typename Kind>
+template <bool kIsWide>
 void Pack(const uint16_t* codes, uint32_t* out) {
   LaneFormat formats[kLanes];
-  ChooseFormats(codes, Kind::kMaxSparse, formats);
-  uint8_t header[4 * Kind::kHeaderWords] = {};
-  uint32_t* at = out + Kind::kHeaderWords;
+  ChooseFormats(codes, Header<kIsWide>::kMaxSparse, formats);
+  Header<kIsWide> header;
+  uint32_t* at = out + Header<kIsWide>::kWords;
   for (int l = 0; l < kLanes; ++l) {
-    Kind::Put(header, l, formats[l]);
+    header.Put(l, formats[l]);
     if (formats[l].sparse) *at++ = formats[l].map;
   }
-  std::memcpy(out, header, sizeof header);
+  std::memcpy(out, header.bytes, sizeof header.bytes);
   for (int l = 0; l < kLanes; ++l) {
     if (formats[l].sparse || formats[l].width == 0) continue;
     BitWriter bits(at);
@@ -143,25 +128,25 @@ void Pack(const uint16_t* codes, uint32_t* out) {
   bits.Finish();
 }
 
-template <typename Kind>
+template <bool kIsWide>
 bool Unpack(const uint32_t* words, uint32_t n_words, uint16_t* codes) {
   std::memset(codes, 0, kTileValues * sizeof *codes);
   if (n_words == 0) return true;
-  if (n_words < Kind::kHeaderWords) return false;
+  if (n_words < Header<kIsWide>::kWords) return false;
   LaneFormat formats[kLanes];
-  uint8_t header[4 * Kind::kHeaderWords];
-  std::memcpy(header, words, sizeof header);
+  Header<kIsWide> header;
+  std::memcpy(header.bytes, words, sizeof header.bytes);
   uint32_t maps = 0;
   for (int l = 0; l < kLanes; ++l) {
-    if (!Kind::Get(header, l, &formats[l])) return false;
+    if (!header.Get(l, &formats[l])) return false;
     maps += formats[l].sparse;
   }
-  if (Kind::kHeaderWords + maps > n_words) return false;
-  const uint32_t* at = words + Kind::kHeaderWords;
+  if (Header<kIsWide>::kWords + maps > n_words) return false;
+  const uint32_t* at = words + Header<kIsWide>::kWords;
   for (int l = 0; l < kLanes; ++l) {
     if (formats[l].sparse) std::memcpy(&formats[l].map, at++, sizeof *at);
   }
-  if (CountWords<Kind>(formats) != n_words) return false;
+  if (CountWords<kIsWide>(formats) != n_words) return false;
   for (int l = 0; l < kLanes; ++l) {
     if (formats[l].sparse || formats[l].width == 0) continue;
     BitReader bits(at);
@@ -183,26 +168,16 @@ bool Unpack(const uint32_t* words, uint32_t n_words, uint16_t* codes) {
 
 }  // namespace
 
-uint32_t NarrowWords(const uint16_t codes[kTileValues]) {
-  return Words<Narrow>(codes);
+uint32_t PackedWords(const uint16_t codes[kTileValues], bool wide) {
+  return wide ? Words<true>(codes) : Words<false>(codes);
 }
-uint32_t WideWords(const uint16_t codes[kTileValues]) {
-  return Words<Wide>(codes);
+void PackCodes(const uint16_t codes[kTileValues], bool wide, uint32_t* out) {
+  wide ? Pack<true>(codes, out) : Pack<false>(codes, out);
 }
-void PackNarrow(const uint16_t codes[kTileValues], uint32_t* out) {
-  Pack<Narrow>(codes, out);
-}
-void PackWide(const uint16_t codes[kTileValues], uint32_t* out) {
-  Pack<Wide>(codes, out);
-}
-bool UnpackNarrow(const uint32_t* words, uint32_t n_words,
-                  uint16_t codes[kTileValues]) {
-  return Unpack<Narrow>(words, n_words, codes);
-}
-bool UnpackWide(const uint32_t* words, uint32_t n_words,
-                uint16_t codes[kTileValues]) {
-  return Unpack<Wide>(words, n_words, codes);
+bool UnpackCodes(const uint32_t* words, uint32_t n_words, bool wide,
+                 uint16_t codes[kTileValues]) {
+  return wide ? Unpack<true>(words, n_words, codes)
+              : Unpack<false>(words, n_words, codes);
 }
 
-}  // namespace plane
-}  // namespace comptrain
+}  // namespace comptrain::plane

@@ -2,8 +2,7 @@
 // integers, stored as bit planes of 32-channel x 32-pixel tiles. Near memory
 // speed, deterministic, byte-identical on every instruction set and for any
 // number of threads. docs/codec-format.md is the specification.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_PLANE_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_PLANE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -37,5 +36,3 @@ Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
                          const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_PLANE_H_

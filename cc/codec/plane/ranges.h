@@ -1,7 +1,6 @@
 // Internal: walks the tiles of a plane stream, checking every directory
 // entry and offset on the way, range by range so that threads share the work.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_RANGES_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_RANGES_H_
+#pragma once
 
 #include <algorithm>
 #include <cstring>
@@ -12,8 +11,7 @@
 #include "cc/codec/plane/tile.h"
 #include "cc/codec/stream/check_stream.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 constexpr int64_t kDecodeCyclesPerRange = 64 * 1000;
 
@@ -109,7 +107,4 @@ inline Status OpenValues(const uint8_t* stream, size_t stream_bytes,
   return s.ok() ? CheckDType(CodecId::kPlane, v->quantizer.dtype, dtype) : s;
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_RANGES_H_
+}  // namespace comptrain::plane

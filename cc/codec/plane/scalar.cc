@@ -8,8 +8,7 @@
 #include "cc/codec/stream/quantize.h"
 #include "cc/codec/stream/select_kernel.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 namespace {
 
 TileSums FoldSums(int32_t nonzero, float* sum, float* sum_sq) {
@@ -22,11 +21,11 @@ TileSums FoldSums(int32_t nonzero, float* sum, float* sum_sq) {
   return {nonzero, sum[0], sum_sq[0]};
 }
 
-uint32_t PackedWords(const uint16_t* codes, bool* wide) {
+uint32_t WordsOf(const uint16_t* codes, bool* wide) {
   uint16_t any = 0;
   for (int i = 0; i < kTileValues; ++i) any |= codes[i];
   *wide = any > 255;
-  return *wide ? WideWords(codes) : NarrowWords(codes);
+  return PackedWords(codes, *wide);
 }
 
 // Picks plain, zigzag or delta codes, packs them, returns the entry.
@@ -44,14 +43,14 @@ uint16_t PackTile(const int16_t* q, uint32_t* out) {
   uint16_t flags = negative ? kZigzag : 0;
   const uint16_t* codes = plain;
   bool wide;
-  uint32_t words = PackedWords(plain, &wide);
+  uint32_t words = WordsOf(plain, &wide);
   if (nonzero > kDeltaMinNonzero) {
     for (int i = 0; i < kTileValues; ++i) {
       const int before = i < kLanes ? 0 : q[i - kLanes];
       delta[i] = Zigzag(static_cast<int16_t>(q[i] - before));
     }
     bool delta_wide;
-    const uint32_t delta_words = PackedWords(delta, &delta_wide);
+    const uint32_t delta_words = WordsOf(delta, &delta_wide);
     if (delta_words < words) {
       words = delta_words;
       wide = delta_wide;
@@ -60,11 +59,7 @@ uint16_t PackTile(const int16_t* q, uint32_t* out) {
     }
   }
   if (words == 0) return 0;
-  if (wide) {
-    PackWide(codes, out);
-  } else {
-    PackNarrow(codes, out);
-  }
+  PackCodes(codes, wide, out);
   return static_cast<uint16_t>(words | flags | (wide ? kWide : 0));
 }
 
@@ -165,10 +160,7 @@ bool DecodeCodes(uint16_t entry, const uint32_t* words,
                  int16_t q[kTileValues]) {
   uint16_t codes[kTileValues];
   const uint32_t n_words = entry & kWordsMask;
-  if (!((entry & kWide) ? UnpackWide(words, n_words, codes)
-                        : UnpackNarrow(words, n_words, codes))) {
-    return false;
-  }
+  if (!UnpackCodes(words, n_words, (entry & kWide) != 0, codes)) return false;
   for (int i = 0; i < kTileValues; ++i) {
     q[i] =
         (entry & kZigzag) ? Unzigzag(codes[i]) : static_cast<int16_t>(codes[i]);
@@ -196,11 +188,10 @@ TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes) {
   return sums;
 }
 
-TileKernels ScalarKernels(DType /*dtype*/, Coding coding) {
+TileKernels KernelsScalar(DType /*dtype*/, Coding coding) {
   return SelectCoding(coding, [](auto c) -> TileKernels {
     return {EncodeTile<c()>, DecodeTile<c()>, MaskTile, ApplyMask};
   });
 }
 
-}  // namespace plane
-}  // namespace comptrain
+}  // namespace comptrain::plane

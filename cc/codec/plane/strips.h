@@ -1,8 +1,7 @@
 // Internal: decodes a plane stream into a small buffer, one tile or a few at
 // a time, for callers that read x_hat beside another tensor. Always as f32:
 // rounding to the stream's dtype and back would take time and accuracy.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_STRIPS_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_STRIPS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +9,7 @@
 #include "cc/codec/common/half.h"
 #include "cc/codec/plane/ranges.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 // In the flat view tiles follow each other in memory: together they hold
 // several rows of most widths. 32 KB, the L1 cache.
@@ -67,7 +65,4 @@ void ForDecodedStrips(const StreamView& v, Isa isa, int64_t begin, int64_t end,
   }
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_STRIPS_H_
+}  // namespace comptrain::plane

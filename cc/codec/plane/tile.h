@@ -3,16 +3,14 @@
 //
 // Inline functions are static: sources for wider instruction sets include this,
 // and the linker must not give their copies to others.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
+#pragma once
 
 #include <cstdint>
 
 #include "cc/codec/common/isa.h"
 #include "cc/codec/stream/quantizer.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 constexpr int kLanes = 32;   // channels in a tile
 constexpr int kPixels = 32;  // pixels in a tile
@@ -69,29 +67,24 @@ struct TileKernels {
 };
 
 // The kernels for one kind of stream. isa must be available.
-TileKernels ScalarKernels(DType dtype, Coding coding);
-// All null where the machine this is built for has no such set.
-TileKernels Avx2Kernels(DType dtype, Coding coding);
-TileKernels Avx512Kernels(DType dtype, Coding coding);
+TileKernels KernelsScalar(DType dtype, Coding coding);
+TileKernels KernelsAvx2(DType dtype, Coding coding);
+TileKernels KernelsAvx512(DType dtype, Coding coding);
 static inline TileKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
-  return ForIsa(isa, ScalarKernels, Avx2Kernels, Avx512Kernels)(dtype, coding);
+  return COMPTRAIN_FOR_ISA(isa, Kernels)(dtype, coding);
 }
 
 // The encoders of these.
-EncodeTileFn Avx2Encoder(DType dtype, Coding coding);
-EncodeTileFn Avx512Encoder(DType dtype, Coding coding);
+EncodeTileFn EncoderAvx2(DType dtype, Coding coding);
+EncodeTileFn EncoderAvx512(DType dtype, Coding coding);
 
 // What the vector kernels leave to plain code: sums that are not finite in
 // f32, and the packing of wide codes. codes: [pixel][lane].
 TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes);
-uint32_t NarrowWords(const uint16_t codes[kTileValues]);
-uint32_t WideWords(const uint16_t codes[kTileValues]);
-void PackNarrow(const uint16_t codes[kTileValues], uint32_t* out);
-void PackWide(const uint16_t codes[kTileValues], uint32_t* out);
-bool UnpackNarrow(const uint32_t* words, uint32_t n_words,
-                  uint16_t codes[kTileValues]);
-bool UnpackWide(const uint32_t* words, uint32_t n_words,
-                uint16_t codes[kTileValues]);
+uint32_t PackedWords(const uint16_t codes[kTileValues], bool wide);
+void PackCodes(const uint16_t codes[kTileValues], bool wide, uint32_t* out);
+bool UnpackCodes(const uint32_t* words, uint32_t n_words, bool wide,
+                 uint16_t codes[kTileValues]);
 
 // The codes q of any tile that is not raw; false as DecodeTileFn.
 bool DecodeCodes(uint16_t entry, const uint32_t* words, int16_t q[kTileValues]);
@@ -99,7 +92,4 @@ bool DecodeCodes(uint16_t entry, const uint32_t* words, int16_t q[kTileValues]);
 // Delta coding is tried in tiles with more non-zero codes than this.
 constexpr int kDeltaMinNonzero = kTileValues * 3 / 4;
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_TILE_H_
+}  // namespace comptrain::plane

@@ -1,8 +1,7 @@
 // Wide tiles with AVX2 and BMI2, shared by the AVX2 and AVX-512 encoders: what
 // plane_pack.cc defines, four pixels at a time. Codes are [pixel][lane] in
 // natural order. Static, as all code in headers for wider sets.
-#ifndef TF_COMPTRAIN_CC_CODEC_PLANE_WIDE_BMI2_H_
-#define TF_COMPTRAIN_CC_CODEC_PLANE_WIDE_BMI2_H_
+#pragma once
 
 #include <immintrin.h>
 
@@ -12,8 +11,7 @@
 #include "cc/codec/plane/lane.h"
 #include "cc/codec/plane/tile.h"
 
-namespace comptrain {
-namespace plane {
+namespace comptrain::plane {
 
 struct WideFormats {
   uint32_t words;          // of the payload
@@ -94,7 +92,7 @@ class WideBitWriter {
   uint64_t buffer_ = 0, filled_ = 0;
 };
 
-// Writes as PackWide; f: of these codes.
+// Writes as PackCodes; f: of these codes.
 static inline void PackWideTile(const WideFormats& f,
                                 const uint16_t codes[kTileValues],
                                 uint32_t* out) {
@@ -154,7 +152,4 @@ static inline void PackWideTile(const WideFormats& f,
   bits.Finish();
 }
 
-}  // namespace plane
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_PLANE_WIDE_BMI2_H_
+}  // namespace comptrain::plane

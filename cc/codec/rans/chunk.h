@@ -2,8 +2,7 @@
 // instruction set. All of them write the same bytes.
 //
 // Inline functions are static: sources for wider instruction sets include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -13,8 +12,7 @@
 #include "cc/codec/stream/quantizer.h"
 #include "cc/codec/stream/stream.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 constexpr int kLanes = 32;
 constexpr int kMaxPixels = 512;  // of a run
@@ -122,26 +120,23 @@ struct ChunkKernels {
   int at_once;       // chunks that encode and decode are fastest with
 };
 
-ChunkKernels ScalarChunkKernels(DType dtype, Coding coding);
-// All null where the machine this is built for has no such set.
-ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding);
-ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding);
+ChunkKernels ChunkKernelsScalar(DType dtype, Coding coding);
+ChunkKernels ChunkKernelsAvx2(DType dtype, Coding coding);
+ChunkKernels ChunkKernelsAvx512(DType dtype, Coding coding);
 static inline ChunkKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
-  return ForIsa(isa, ScalarChunkKernels, Avx2ChunkKernels, Avx512ChunkKernels)(
-      dtype, coding);
+  return COMPTRAIN_FOR_ISA(isa, ChunkKernels)(dtype, coding);
 }
 
-// The parts of Avx512ChunkKernels and Avx2ChunkKernels.
-PrepareFn Avx512Prepare(DType dtype, Coding coding);
-DecodeChunksFn Avx512DecodeChunks(DType dtype, Coding coding);
-PrepareFn Avx2Prepare(DType dtype, Coding coding);
-DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding);
+// The parts of these.
+DecodeChunksFn DecodeChunksAvx2(DType dtype, Coding coding);
+DecodeChunksFn DecodeChunksAvx512(DType dtype, Coding coding);
+void EncodeChunksAvx2(const Model&, int rows, EncodeJob* jobs, int n_jobs);
+void EncodeChunksAvx512(const Model&, int rows, EncodeJob* jobs, int n_jobs);
+void MaskRowsAvx2(const ChunkWork&, int first, int last, uint32_t* mask);
+void MaskRowsAvx512(const ChunkWork&, int first, int last, uint32_t* mask);
 
 // Adds the sums of a block of `rows` rows from x on.
 void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
               const Pitch& pitch, int rows, ChunkSums* total);
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_CHUNK_H_
+}  // namespace comptrain::rans

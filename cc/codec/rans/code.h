@@ -3,16 +3,14 @@
 // it.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_CODE_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_CODE_H_
+#pragma once
 
 #include <cstdint>
 
 #include "cc/codec/common/host_device.h"
 #include "cc/codec/rans/chunk.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 template <class T>
 COMPTRAIN_HD static inline T Smaller(T a, T b) {
@@ -118,7 +116,4 @@ COMPTRAIN_HD static inline void NormalizeContext(const uint64_t* counts,
   f[largest] = static_cast<uint16_t>(f[largest] + left);
 }
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_CODE_H_
+}  // namespace comptrain::rans

@@ -1,12 +1,10 @@
 // rans' decoder with AVX2.
 #include "cc/codec/rans/row_vector.h"
 
-#ifdef COMPTRAIN_VECTORS
 #include "cc/codec/stream/quantize_vector.h"
 #include "cc/codec/stream/select_kernel.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 // Takes words off the end, one for each state that fell below the range.
@@ -71,8 +69,9 @@ inline void StoreValues(const Row& biased, Floats step, uint32_t first,
   for (int i = 0; i < kPieces; ++i) {
     const Ints q = _mm256_xor_si256(biased.v[i / 2], Bias());
     const __m128i eight = i % 2 != 0 ? High(q) : Low(q);
-    Store(DequantizeVector<kCoding>(_mm256_cvtepi16_epi32(eight), step,
-                                    first + static_cast<uint32_t>(8 * i)),
+    Store(DequantizeVector<kCoding>(
+              _mm256_cvtepi16_epi32(eight), step,
+              Numbers(first + static_cast<uint32_t>(8 * i))),
           reinterpret_cast<T*>(to + pitch.piece[i]));
   }
 }
@@ -157,23 +156,12 @@ void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
   }
 }
 
-DecodeChunksFn Select(DType dtype, Coding coding) {
+}  // namespace
+
+DecodeChunksFn COMPTRAIN_NAME(DecodeChunks)(DType dtype, Coding coding) {
   return SelectKernel(dtype, coding, [](auto v, auto c) -> DecodeChunksFn {
     return DecodeChunks<decltype(v), c()>;
   });
 }
 
-}  // namespace
-}  // namespace rans
-}  // namespace comptrain
-#endif
-
-namespace comptrain {
-namespace rans {
-
-DecodeChunksFn Avx2DecodeChunks(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(Select(dtype, coding));
-}
-
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

@@ -1,12 +1,10 @@
 // rans' decoder with AVX-512 (BW, VL, DQ, VBMI, VBMI2).
 #include "cc/codec/rans/row_vector.h"
 
-#ifdef COMPTRAIN_VECTORS
 #include "cc/codec/stream/quantize_vector.h"
 #include "cc/codec/stream/select_kernel.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 struct States {
@@ -110,10 +108,10 @@ template <class T, Coding kCoding>
 inline void StoreValues(Ints biased, Floats step, uint32_t first, uint8_t* to,
                         const Pitch& pitch) {
   const Ints q = biased ^ Bias();
-  const Floats a =
-      DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(Low(q)), step, first);
+  const Floats a = DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(Low(q)),
+                                             step, Numbers(first));
   const Floats b = DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(High(q)),
-                                             step, first + 16);
+                                             step, Numbers(first + 16));
   const auto piece = [&](int i) {
     return reinterpret_cast<T*>(to + pitch.piece[i]);
   };
@@ -276,23 +274,12 @@ void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
   jobs[0].ok = a.CameOutEven();
 }
 
-DecodeChunksFn Select(DType dtype, Coding coding) {
+}  // namespace
+
+DecodeChunksFn COMPTRAIN_NAME(DecodeChunks)(DType dtype, Coding coding) {
   return SelectKernel(dtype, coding, [](auto v, auto c) -> DecodeChunksFn {
     return DecodeChunks<decltype(v), c()>;
   });
 }
 
-}  // namespace
-}  // namespace rans
-}  // namespace comptrain
-#endif
-
-namespace comptrain {
-namespace rans {
-
-DecodeChunksFn Avx512DecodeChunks(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(Select(dtype, coding));
-}
-
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

@@ -314,40 +314,38 @@ void RansEncoder::FillHeader(uint8_t* stream) const {
   std::memcpy(stream + at.table, &table, sizeof table);
   if (counted_)
     std::memcpy(stream + at.table + sizeof table, freq_, sizeof freq_);
-  uint32_t start = 0;
-  for (size_t c = 0; c < sizes_.size(); ++c) {
-    std::memcpy(stream + at.directory + 4 * c, &start, sizeof start);
-    start += sizes_[c].words;
-  }
+  PutStarts(
+      sizes_, [](const ChunkSize& s) { return s.words; },
+      stream + at.directory);
 }
 
 void RansEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
   FillHeader(stream);
   const rans::Sections at(geometry_, counted_);
-  parallel(
-      geometry_.chunks, kCyclesPerValue * kLanes / 8 << geometry_.log2_pixels,
-      [&](int64_t begin, int64_t end) {
-        const auto place = [&](int64_t chunk) {
-          uint32_t start;
-          std::memcpy(&start, stream + at.directory + 4 * chunk, sizeof start);
-          return stream + at.payload + 4 * static_cast<uint64_t>(start);
-        };
-        bool all = true;
-        for (int64_t c = begin; c < end; ++c) {
-          const ChunkSize& size = sizes_[c];
-          all &= size.at != kNotInScratch;
-          if (size.words == 0 || size.at == kNotInScratch) continue;
-          std::memcpy(place(c), scratch_ + 4 * size.at,
-                      4 * static_cast<size_t>(size.words));
-        }
-        if (all) return;
-        EncodeChunks(
-            begin, end,
-            [&](int64_t c) { return sizes_[c].at == kNotInScratch; },
-            [&](int64_t c, uint32_t, const rans::ChunkSums&) {
-              return place(c);
-            });
-      });
+  parallel(geometry_.chunks,
+           kCyclesPerValue * kLanes / 8 << geometry_.log2_pixels,
+           [&](int64_t begin, int64_t end) {
+             const auto place = [&](int64_t chunk) {
+               const uint64_t start =
+                   ElementOf<uint32_t>(stream + at.directory, chunk);
+               return stream + at.payload + 4 * start;
+             };
+             bool all = true;
+             for (int64_t c = begin; c < end; ++c) {
+               const ChunkSize& size = sizes_[c];
+               all &= size.at != kNotInScratch;
+               if (size.words == 0 || size.at == kNotInScratch) continue;
+               std::memcpy(place(c), scratch_ + 4 * size.at,
+                           4 * static_cast<size_t>(size.words));
+             }
+             if (all) return;
+             EncodeChunks(
+                 begin, end,
+                 [&](int64_t c) { return sizes_[c].at == kNotInScratch; },
+                 [&](int64_t c, uint32_t, const rans::ChunkSums&) {
+                   return place(c);
+                 });
+           });
 }
 
 size_t RansEncoder::scratch_bytes() const {

@@ -1,10 +1,7 @@
 // rans' coder with AVX2.
 #include "cc/codec/rans/row_vector.h"
 
-#ifdef COMPTRAIN_VECTORS
-
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 // Appends the low words of the states above `last`, and drops them.
@@ -71,8 +68,10 @@ inline void PushTokens(const Model& model, const Row& index, States* s,
   }
 }
 
-void EncodeChunks(const Model& model, int rows, EncodeJob* job,
-                  int /*n_jobs*/) {
+}  // namespace
+
+void COMPTRAIN_NAME(EncodeChunks)(const Model& model, int rows, EncodeJob* job,
+                                  int /*n_jobs*/) {
   const ChunkWork* const work = job->work;
   const TokenTables tables(model.shift);
   const Ints zero = Ints{};
@@ -101,7 +100,8 @@ void EncodeChunks(const Model& model, int rows, EncodeJob* job,
   job->n_words = static_cast<int>(out - work->words);
 }
 
-void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
+void COMPTRAIN_NAME(MaskRows)(const ChunkWork& work, int first, int last,
+                              uint32_t* mask) {
   for (int t = first; t < last; ++t) {
     const Row q = LoadRow(work.q + (t + kPadRows) * kLanes);
     const Ints zero = _mm256_permute4x64_epi64(
@@ -112,26 +112,4 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
   }
 }
 
-ChunkKernels Select(DType dtype, Coding coding) {
-  return {Avx2Prepare(dtype, coding),
-          EncodeChunks,
-          Avx2DecodeChunks(dtype, coding),
-          MaskRows,
-          true,
-          1};
-}
-
-}  // namespace
-}  // namespace rans
-}  // namespace comptrain
-#endif
-
-namespace comptrain {
-namespace rans {
-
-ChunkKernels Avx2ChunkKernels(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(Select(dtype, coding));
-}
-
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

@@ -1,11 +1,9 @@
 // rans' coder with AVX-512 (BW, VL, DQ, VBMI, VBMI2).
 #include "cc/codec/rans/row_vector.h"
 
-#ifdef COMPTRAIN_VECTORS
 #include <algorithm>
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 struct States {
@@ -170,7 +168,10 @@ inline void EncodeRows(const Tables& tables, int rows, Chunks&... c) {
   }
 }
 
-void EncodeChunks(const Model& model, int rows, EncodeJob* jobs, int n_jobs) {
+}  // namespace
+
+void COMPTRAIN_NAME(EncodeChunks)(const Model& model, int rows, EncodeJob* jobs,
+                                  int n_jobs) {
   const Tables tables(model);
   Chunk a(jobs[0]);
   if (n_jobs == 1) {
@@ -183,33 +184,12 @@ void EncodeChunks(const Model& model, int rows, EncodeJob* jobs, int n_jobs) {
   a.Finish(jobs);
 }
 
-void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
+void COMPTRAIN_NAME(MaskRows)(const ChunkWork& work, int first, int last,
+                              uint32_t* mask) {
   for (int t = first; t < last; ++t) {
     *mask++ = _mm512_cmpneq_epu16_mask(
         LoadInts(work.q + (t + kPadRows) * kLanes), Bias());
   }
 }
 
-ChunkKernels Select(DType dtype, Coding coding) {
-  return {Avx512Prepare(dtype, coding),
-          EncodeChunks,
-          Avx512DecodeChunks(dtype, coding),
-          MaskRows,
-          false,
-          2};
-}
-
-}  // namespace
-}  // namespace rans
-}  // namespace comptrain
-#endif
-
-namespace comptrain {
-namespace rans {
-
-ChunkKernels Avx512ChunkKernels(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(Select(dtype, coding));
-}
-
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

@@ -1,14 +1,11 @@
 // rans on a GPU.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_GPU_H_
+#pragma once
 
 #include "cc/codec/stream/gpu.h"
 
 namespace comptrain {
 
-const GpuEncoder& GpuRansEncoder();
-const GpuDecoder& GpuRansDecoder();
+extern const GpuEncoder kGpuRansEncoder;
+extern const GpuDecoder kGpuRansDecoder;
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_GPU_H_

@@ -1,7 +1,6 @@
 // Internal: what encoding and decoding chunks of rans on a GPU share. For CUDA
 // sources.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_GPU_CHUNK_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_GPU_CHUNK_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -13,8 +12,7 @@
 #include "cc/codec/stream/check_params.h"
 #include "cc/codec/stream/gpu_kernels.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 constexpr char kOnGpu[] = "rans on a GPU";
 constexpr int kHeadWords = sizeof(ChunkHead) / 4;
@@ -55,7 +53,4 @@ static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
   return h;
 }
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_GPU_CHUNK_H_
+}  // namespace comptrain::rans

@@ -3,69 +3,13 @@
 
 #include <cstring>
 
-#include "cc/codec/common/half.h"
 #include "cc/codec/rans/gpu.h"
 #include "cc/codec/rans/gpu_chunk.h"
-#include "cc/codec/stream/quantize.h"
 
-namespace comptrain {
+namespace comptrain::rans {
 namespace {
 
-using rans::BuiltIn;
-using rans::CheckGeometry;
-using rans::ChunkHead;
-using rans::ChunkPlace;
-using rans::Column;
-using rans::Geometry;
-using rans::HeaderOf;
-using rans::History;
-using rans::kContexts;
-using rans::kHeadWords;
-using rans::kLanes;
-using rans::kOnGpu;
-using rans::kTokens;
-using rans::LoadTables;
-using rans::RawWords;
-using rans::ReaderTables;
-using rans::TableHead;
-
-// What a decoder makes of a value: its place in the tensor, from a code by
-// kCoding or as it is stored.
-template <class T>
-struct Values {
-  T* out;
-
-  template <Coding kCoding>
-  __device__ void Put(const Quantizer& q, int64_t at, int code,
-                      uint32_t number) const {
-    T value;
-    FromFloat(DequantizeValue<kCoding>(q, code, number), &value);
-    out[at] = value;
-  }
-  __device__ void PutRaw(int64_t at, T value) const { out[at] = value; }
-};
-template <class T>
-struct MaskedGradient {
-  const T* dy;
-  T* dx;
-
-  template <Coding>
-  __device__ void Put(const Quantizer&, int64_t at, int code, uint32_t) const {
-    dx[at] = code != 0 ? dy[at] : T();
-  }
-  __device__ void PutRaw(int64_t at, T value) const {
-    dx[at] = CountsAsZero(ToFloat(value)) ? T() : dy[at];
-  }
-};
-
-struct Stream {
-  const uint8_t* bytes;
-  uint64_t n_bytes;
-  // All but flags, step, inv and the offset of the payload, which the stream
-  // says, and that of a stream with built-in frequencies in its place.
-  StreamHeader expected;
-  bool any_codec;
-};
+using gpu::Stream;
 
 // How a block reads a stream: codes of how many rows its warps hold on to. Most
 // images are narrow, and the fewer rows, the more warps fit on a
@@ -75,7 +19,7 @@ struct ReaderShape {
 };
 // Bytes of a warp's History; its sizes go back twice as far as its codes.
 __host__ __device__ constexpr int SizeRows(int code_rows) {
-  return code_rows < rans::kMaxPixels / 2 ? 2 * code_rows : rans::kMaxPixels;
+  return code_rows < kMaxPixels / 2 ? 2 * code_rows : kMaxPixels;
 }
 __host__ __device__ constexpr int HistoryBytes(int code_rows) {
   return kLanes * (2 * code_rows + SizeRows(code_rows));
@@ -89,7 +33,8 @@ struct OpenedStream {
   uint64_t payload, payload_words;
 };
 
-// Whether header and table are as the host expects them; frequencies are left.
+// Whether header and table are as the host expects them, which knows the offset
+// of the payload with built-in frequencies; frequencies are left.
 __device__ bool OpenRans(const Stream& s, OpenedStream* o) {
   const StreamHeader& e = s.expected;
   const auto& h = *reinterpret_cast<const StreamHeader*>(s.bytes);
@@ -100,13 +45,13 @@ __device__ bool OpenRans(const Stream& s, OpenedStream* o) {
   o->stride = static_cast<int>(table.stride);
   o->shift = table.shift;
   o->table = table.table;
-  o->payload = e.payload_offset +
-               (table.table == rans::kCountedTable ? rans::kFrequencyBytes : 0);
-  const bool right =
-      header_is_right && h.payload_offset == o->payload &&
-      table.table <= rans::kCountedTable && table.shift <= rans::kMaxShift &&
-      table.stride >> e.log2_pixels == 0 && o->payload <= s.n_bytes &&
-      (s.n_bytes - o->payload) % 4 == 0;
+  o->payload =
+      e.payload_offset + (table.table == kCountedTable ? kFrequencyBytes : 0);
+  const bool right = header_is_right && h.payload_offset == o->payload &&
+                     table.table <= kCountedTable && table.shift <= kMaxShift &&
+                     table.stride >> e.log2_pixels == 0 &&
+                     o->payload <= s.n_bytes &&
+                     (s.n_bytes - o->payload) % 4 == 0;
   if (right) o->payload_words = (s.n_bytes - o->payload) / 4;
   return right;
 }
@@ -119,17 +64,17 @@ __device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
                           const Sink& sink) {
   const auto* head = reinterpret_cast<const ChunkHead*>(words);
   // Of the lane whose state this thread has.
-  const int lane = rans::LaneOfState(threadIdx.x % kWarpLanes);
+  const int lane = LaneOfState(threadIdx.x % kWarpLanes);
   const Column column = geometry.ColumnOf(place, lane);
-  return rans::ReadChunk(
-      tables, o.stride, o.shift, *head,
-      reinterpret_cast<const uint16_t*>(words + kHeadWords),
-      2 * (n_words - kHeadWords), place.rows, history, [&](int t, int code) {
-        if (t >= column.rows) return;
-        sink.template Put<kCoding>(
-            q, column.first + t * geometry.row, code,
-            q.counter + static_cast<uint32_t>(t * kLanes + lane));
-      });
+  return ReadChunk(tables, o.stride, o.shift, *head,
+                   reinterpret_cast<const uint16_t*>(words + kHeadWords),
+                   2 * (n_words - kHeadWords), place.rows, history,
+                   [&](int t, int code) {
+                     if (t >= column.rows) return;
+                     sink.template PutCode<kCoding>(
+                         q, column.first + t * geometry.row, code,
+                         q.counter + static_cast<uint32_t>(t * kLanes + lane));
+                   });
 }
 
 // A warp a chunk, the shape's warps a block. Streams whose stride asks for
@@ -150,7 +95,7 @@ __global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
     const auto* counted = reinterpret_cast<const uint16_t*>(
         s.bytes + s.expected.table_offset + sizeof(TableHead));
     const uint16_t* freq =
-        o.table == rans::kCountedTable ? counted : built_in.freq[o.table];
+        o.table == kCountedTable ? counted : built_in.freq[o.table];
     bool right = true;
     for (int c = threadIdx.x; c < kContexts; c += blockDim.x) {
       right &= tables->search.Fill(c, freq + c * kTokens);
@@ -179,8 +124,8 @@ __global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
     if (good && n_words == static_cast<int>(raw_words)) {
       const T* raw = reinterpret_cast<const T*>(payload + start);
       for (int t = 0; t < column.rows; ++t) {
-        sink.PutRaw(column.first + t * geometry.row,
-                    raw[column.raw + t * geometry.unit]);
+        sink.Put(column.first + t * geometry.row,
+                 raw[column.raw + t * geometry.unit]);
       }
       return;
     }
@@ -210,69 +155,44 @@ __global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
   }
   if (!good && lane == 0) *damaged = 1;
   for (int t = 0; t < column.rows; ++t) {
-    sink.PutRaw(column.first + t * geometry.row, T());
+    sink.Put(column.first + t * geometry.row, T());
   }
 }
 
 // --- Host --------------------------------------------------------------------
 
-// Decodes with make_sink(T()), a function from the storage type to a sink.
-template <class MakeSink>
-Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
-              const MakeSink& make_sink) {
-  Status checked = CheckTensor(CodecId::kRans, from.n, from.channels,
-                               from.dtype, Isa::kScalar);
-  if (!checked.ok()) return checked;
-  const Geometry g(from.n, from.channels);
-  checked = CheckGeometry(from.n, g);
-  if (!checked.ok()) return checked;
-  checked =
-      gpu::CheckStreamBytes(kOnGpu, from, rans::Sections(g, false).payload);
-  if (!checked.ok() || from.n == 0) return checked;
-  const Stream view = {
-      static_cast<const uint8_t*>(from.stream_dev), from.bytes,
-      HeaderOf(from.dtype, g, from.channels, false, from.bytes),
-      from.any_codec};
-  WithStorageType(from.dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto sink = make_sink(type);
+struct Reader {
+  static constexpr CodecId kId = CodecId::kRans;
+  static constexpr const char* kOnGpu = rans::kOnGpu;
+  const GpuEncoded& from;
+  const Geometry geometry;
+
+  explicit Reader(const GpuEncoded& f) : from(f), geometry(f.n, f.channels) {}
+  Status Check() const { return CheckGeometry(from.n, geometry); }
+  StreamHeader header() const {
+    return HeaderOf(from.dtype, geometry, from.channels, false, from.bytes);
+  }
+  template <class T, class Sink>
+  Status Launch(const Stream& stream, const Sink& sink, uint32_t* damaged_dev,
+                CUstream_st* cuda_stream) const {
     int fewer_rows = 0;
     for (const ReaderShape& shape : kReaderShapes) {
-      if (!checked.ok() || fewer_rows >> g.log2_pixels != 0) break;
-      checked = gpu::Launch(
-          kOnGpu, "decoding", DecodeChunks<T, decltype(make_sink(type))>,
-          CeilDiv(g.chunks, shape.warps), shape.warps * kWarpLanes,
+      if (fewer_rows >> geometry.log2_pixels != 0) break;
+      const Status s = gpu::Launch(
+          kOnGpu, "decoding", DecodeChunks<T, Sink>,
+          CeilDiv(geometry.chunks, shape.warps), shape.warps * kWarpLanes,
           sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
-          cuda_stream, view, g, BuiltIn(), shape.rows, fewer_rows, sink,
-          from.damaged_dev);
+          cuda_stream, stream, geometry, BuiltIn(), shape.rows, fewer_rows,
+          sink, damaged_dev);
+      if (!s.ok()) return s;
       fewer_rows = shape.rows;
     }
-  });
-  return checked;
-}
-
-Status DecodeValues(const GpuEncoded& from, void* out_dev,
-                    CUstream_st* cuda_stream) {
-  return Decode(from, cuda_stream, [&](auto type) {
-    using T = decltype(type);
-    return Values<T>{static_cast<T*>(out_dev)};
-  });
-}
-
-Status DecodeMaskGradient(const GpuEncoded& from, const void* dy_dev,
-                          void* dx_dev, CUstream_st* cuda_stream) {
-  return Decode(from, cuda_stream, [&](auto type) {
-    using T = decltype(type);
-    return MaskedGradient<T>{static_cast<const T*>(dy_dev),
-                             static_cast<T*>(dx_dev)};
-  });
-}
+    return {};
+  }
+};
 
 }  // namespace
+}  // namespace comptrain::rans
 
-const GpuDecoder& GpuRansDecoder() {
-  static const GpuDecoder decoder = {DecodeValues, DecodeMaskGradient};
-  return decoder;
-}
-
-}  // namespace comptrain
+constexpr comptrain::GpuDecoder comptrain::kGpuRansDecoder =
+    gpu::kDecoderOf<rans::Reader>;

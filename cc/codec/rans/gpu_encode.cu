@@ -13,31 +13,11 @@
 #include "cc/codec/rans/gpu_chunk.h"
 #include "cc/codec/stream/quantize.h"
 
-namespace comptrain {
+namespace comptrain::rans {
 namespace {
 
 using gpu::BlockSums;
-using rans::BuiltIn;
-using rans::CheckGeometry;
-using rans::ChunkHead;
-using rans::ChunkKind;
-using rans::ChunkPlace;
-using rans::Column;
-using rans::Geometry;
-using rans::HeaderOf;
-using rans::kContexts;
-using rans::kHeadWords;
-using rans::kLanes;
-using rans::kOnGpu;
-using rans::kTokens;
-using rans::LaneTables;
-using rans::LoadTables;
-using rans::RawWords;
-using rans::Sample;
-using rans::TableHead;
-using rans::WriterModel;
-
-using Writer = rans::ChunkWriter;
+using Writer = ChunkWriter;
 constexpr int kTeamThreads = Writer::kWarps * kWarpLanes;
 
 constexpr int kGatherThreads = 256;
@@ -54,9 +34,9 @@ struct Scratch {
 
   Scratch(const Geometry& g, DType dtype) {
     const uint64_t values = uint64_t{kLanes} << g.log2_pixels;
-    slice_words =
-        std::min<uint64_t>(sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
-                           RawWords(static_cast<int>(values), dtype));
+    slice_words = std::min<uint64_t>(
+        sizeof(ChunkHead) / 4 + values * kScratchBits / 32,
+        comptrain::RawWords(static_cast<int>(values), dtype));
     const uint64_t chunks = static_cast<uint64_t>(g.chunks);
     sample = 0;
     model = AlignSection(sample + sizeof(Sample));
@@ -83,37 +63,37 @@ struct Source {
 // The shared memory of a team.
 struct TeamMemory {
   LaneTables* tables;
-  rans::WriterMemory* writer;
+  WriterMemory* writer;
   // Entries to code with, or counts of them.
-  rans::CodeEntry* entries;
+  CodeEntry* entries;
   uint16_t* q;
   uint8_t* c;
 
   static __host__ __device__ int Rows(const Geometry& g) {
-    return rans::kPadRows + (1 << g.log2_pixels);
+    return kPadRows + (1 << g.log2_pixels);
   }
   static size_t Bytes(const Geometry& g) {
-    return sizeof(rans::CodeEntry) * kContexts * kTokens +
-           static_cast<size_t>(Rows(g)) * kLanes * 3 +
-           sizeof(rans::WriterMemory) + sizeof(LaneTables);
+    return sizeof(CodeEntry) * kContexts * kTokens +
+           static_cast<size_t>(Rows(g)) * kLanes * 3 + sizeof(WriterMemory) +
+           sizeof(LaneTables);
   }
   __device__ TeamMemory(const Geometry& g, uint8_t* memory) {
-    entries = reinterpret_cast<rans::CodeEntry*>(memory);
+    entries = reinterpret_cast<CodeEntry*>(memory);
     q = reinterpret_cast<uint16_t*>(entries + kContexts * kTokens);
     c = reinterpret_cast<uint8_t*>(q + Rows(g) * kLanes);
-    writer = reinterpret_cast<rans::WriterMemory*>(c + Rows(g) * kLanes);
+    writer = reinterpret_cast<WriterMemory*>(c + Rows(g) * kLanes);
     tables = reinterpret_cast<LaneTables*>(writer + 1);
   }
 };
 
 template <class T>
 __device__ ChunkKind Prepare(const Source<T>& source, Writer* writer,
-                             int64_t chunk, int most_rows, rans::LaneSums* sums,
+                             int64_t chunk, int most_rows, LaneSums* sums,
                              int* rows) {
   const ChunkPlace place = source.geometry.Place(chunk);
   Quantizer q = source.quantizer;
   q.counter = static_cast<uint32_t>(place.first);
-  *rows = rans::Smaller(place.rows, most_rows);
+  *rows = Smaller(place.rows, most_rows);
   return writer->Prepare(q, source.geometry, place, *rows, source.x, sums);
 }
 
@@ -130,10 +110,10 @@ __global__ void __launch_bounds__(kTeamThreads)
   __syncthreads();
   Writer writer(*memory.tables, source.stride, 0, memory.writer, memory.q,
                 memory.c);
-  rans::LaneSums sums;
+  LaneSums sums;
   int rows;
-  if (Prepare(source, &writer, step / 2 + blockIdx.x * step, rans::kShiftRows,
-              &sums, &rows) != ChunkKind::kCoded) {
+  if (Prepare(source, &writer, step / 2 + blockIdx.x * step, kShiftRows, &sums,
+              &rows) != ChunkKind::kCoded) {
     return;
   }
   const int lane = threadIdx.x % kLanes;
@@ -151,7 +131,7 @@ template <class T>
 __global__ void __launch_bounds__(kTeamThreads)
     CountChunks(Source<T> source, int64_t step, Sample* sample) {
   const TeamMemory memory(source.geometry, gpu::SharedMemory());
-  const int shift = rans::ShiftFor(sample->sum, sample->count);
+  const int shift = ShiftFor(sample->sum, sample->count);
   auto* counts = reinterpret_cast<uint32_t*>(memory.entries);
   LoadTables(shift, memory.tables);
   for (int i = threadIdx.x; i < kContexts * kTokens; i += kTeamThreads) {
@@ -160,10 +140,10 @@ __global__ void __launch_bounds__(kTeamThreads)
   __syncthreads();
   Writer writer(*memory.tables, source.stride, shift, memory.writer, memory.q,
                 memory.c);
-  rans::LaneSums sums;
+  LaneSums sums;
   int rows;
-  if (Prepare(source, &writer, blockIdx.x * step, rans::kMaxPixels, &sums,
-              &rows) != ChunkKind::kCoded) {
+  if (Prepare(source, &writer, blockIdx.x * step, kMaxPixels, &sums, &rows) !=
+      ChunkKind::kCoded) {
     return;
   }
   writer.Rows(rows, [&](int t) { atomicAdd(counts + writer.IndexAt(t), 1); });
@@ -217,10 +197,10 @@ __global__ void __launch_bounds__(kTeamThreads)
         (words_before <= target.slice_words || words_before >= raw_words)) {
       continue;
     }
-    rans::LaneSums sums;
+    LaneSums sums;
     int rows;
     const ChunkKind kind =
-        Prepare(source, &writer, chunk, rans::kMaxPixels, &sums, &rows);
+        Prepare(source, &writer, chunk, kMaxPixels, &sums, &rows);
     if (kAgain) {
       const int n_words = static_cast<int>(slice[0]);
       uint32_t* to = target.payload + target.starts[chunk];
@@ -236,7 +216,7 @@ __global__ void __launch_bounds__(kTeamThreads)
           memory.entries, reinterpret_cast<uint16_t*>(slice + 1 + kHeadWords),
           static_cast<int>(2 * (target.slice_words - kHeadWords)),
           reinterpret_cast<ChunkHead*>(slice + 1));
-      words = rans::Smaller<uint32_t>(words, kHeadWords + (n_words + 1) / 2);
+      words = Smaller<uint32_t>(words, kHeadWords + (n_words + 1) / 2);
       if (threadIdx.x == 0) slice[0] = static_cast<uint32_t>(n_words);
     }
     if (threadIdx.x == 0) target.words[chunk] = words;
@@ -407,7 +387,7 @@ size_t ScratchBytes(const EncodeParams& params) {
 
 size_t StreamBytes(const EncodeParams& params, const GpuTotals& totals) {
   const Geometry g(params.n, params.channels);
-  return rans::Sections(g, Counted(params)).payload + 4 * totals.words;
+  return Sections(g, Counted(params)).payload + 4 * totals.words;
 }
 
 Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
@@ -461,10 +441,7 @@ Status Write(const EncodeParams& params, const void* x_dev,
 }
 
 }  // namespace
+}  // namespace comptrain::rans
 
-const GpuEncoder& GpuRansEncoder() {
-  static const GpuEncoder encoder = {ScratchBytes, StreamBytes, Measure, Write};
-  return encoder;
-}
-
-}  // namespace comptrain
+constexpr comptrain::GpuEncoder comptrain::kGpuRansEncoder = {
+    rans::ScratchBytes, rans::StreamBytes, rans::Measure, rans::Write};

@@ -1,7 +1,6 @@
 // rans on a GPU: a chunk is encoded by a block of threads and decoded by a
 // warp. rans_scalar.cc is the plain definition of the same.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -17,8 +16,7 @@
 #include "cc/codec/rans/tables.h"
 #include "cc/codec/common/warp.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 // --- Encoding ----------------------------------------------------------------
 
@@ -429,7 +427,4 @@ __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
          (end == 0 || (end == 1 && words[0] == 0));
 }
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_LANE_H_
+}  // namespace comptrain::rans

@@ -4,8 +4,7 @@
 
 #include "cc/codec/stream/check_stream.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 constexpr CodecId kId = CodecId::kRans;
@@ -93,5 +92,4 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   return {};
 }
 
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

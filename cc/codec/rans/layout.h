@@ -1,7 +1,6 @@
 // Where everything lies in a rans stream: geometry of chunks, section
 // offsets, the table.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_LAYOUT_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_LAYOUT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -16,8 +15,7 @@
 #include "cc/codec/stream/quantizer.h"
 #include "cc/codec/stream/stream.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 // At least this many chunks, where there are, give the frequencies, and at
 // least one in kCountStride.
@@ -156,9 +154,7 @@ struct StreamView {
   // The payload word where a chunk begins, or where the last one ends.
   uint64_t Start(int64_t chunk) const {
     if (chunk == geometry.chunks) return payload_words;
-    uint32_t w;
-    std::memcpy(&w, stream + sections.directory + 4 * chunk, sizeof w);
-    return w;
+    return ElementOf<uint32_t>(stream + sections.directory, chunk);
   }
 };
 
@@ -167,7 +163,4 @@ struct StreamView {
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view);
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_LAYOUT_H_
+}  // namespace comptrain::rans

@@ -2,8 +2,7 @@
 
 #include "cc/codec/rans/code.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 // Measured on outputs of ReLU (of one sign) and convolution (of both) in a
 // ResNet-20 and a VGG trained on CIFAR-10 for 1 to 16 epochs, at bounds of 0.05
@@ -138,5 +137,4 @@ void Normalize(const uint64_t counts[kContexts * kTokens], Prior prior,
   }
 }
 
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

@@ -1,14 +1,12 @@
 // rans' alphabet, contexts and probabilities.
 //
 // No inline function here: sources for wider instruction sets include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_MODEL_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_MODEL_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 constexpr int kTokens = 16;
 constexpr int kContexts = 32;
@@ -98,7 +96,4 @@ extern const uint16_t kBuiltInFrequencies[2][kContexts * kTokens];
 void Normalize(const uint64_t counts[kContexts * kTokens], Prior prior,
                uint16_t freq[kContexts * kTokens]);
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_MODEL_H_
+}  // namespace comptrain::rans

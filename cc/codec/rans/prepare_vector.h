@@ -1,18 +1,15 @@
 // From values to what rans codes, over vectors, for prepare_avx2.cc and
 // prepare_avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_PREPARE_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_PREPARE_VECTOR_H_
+#pragma once
 
 #include "cc/codec/rans/row_vector.h"
 
-#ifdef COMPTRAIN_VECTORS
 #include "cc/codec/stream/quantize_vector.h"
 #include "cc/codec/stream/select_kernel.h"
 
 #define V COMPTRAIN_V
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 struct Extent {
@@ -40,12 +37,6 @@ inline uint32_t NonzeroBits(const Row& r) {
 // A bit a lane with a > b, unsigned.
 inline uint32_t GreaterBits(const Row& a, const Row& b) {
   return _mm512_cmpgt_epu16_mask(a.v[0], b.v[0]);
-}
-// What is not zero nor a subnormal: a bit a lane.
-inline uint32_t NormalBits(const Floats v[2]) {
-  const Ints exponent = AllInts(0x7f800000);
-  return _mm512_kunpackw(_mm512_test_epi32_mask(AsInts(v[1]), exponent),
-                         _mm512_test_epi32_mask(AsInts(v[0]), exponent));
 }
 // z, or q itself where z is more than twice p in a lane that is not negative.
 inline Ints ItselfBeyond(Ints z, Ints q, Ints p, const LaneSets& lanes, int) {
@@ -90,13 +81,6 @@ inline uint32_t NonzeroBits(const Row& r) {
 inline uint32_t GreaterBits(const Row& a, const Row& b) {
   return SignBits({{Greater16(a.v[0], b.v[0]), Greater16(a.v[1], b.v[1])}});
 }
-inline uint32_t NormalBits(const Floats v[4]) {
-  uint32_t bits = 0;
-  for (int i = 0; i < 4; ++i) {
-    bits |= BitsOf(NotZero(AsInts(v[i]) & AllInts(0x7f800000))) << 8 * i;
-  }
-  return bits;
-}
 inline Ints ItselfBeyond(Ints z, Ints q, Ints p, const LaneSets& lanes, int h) {
   const Ints itself =
       lanes.one_sided.v[h] & Greater16(z, _mm256_slli_epi16(p, 1));
@@ -136,6 +120,15 @@ struct Tokens {
 };
 #endif
 
+// What is neither zero nor subnormal: a bit a lane.
+inline uint32_t NormalBits(const Floats v[2 * kHalves]) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 2 * kHalves; ++i) {
+    bits |= BitsOf(IsNormal(v[i])) << kWidth * i;
+  }
+  return bits;
+}
+
 // Rows [first, last), at most kSumRows.
 template <class T, Coding kCoding>
 inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
@@ -156,8 +149,8 @@ inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
       const Floats b = LoadPart<T>(row, pitch, 2 * h + 1);
       v[2 * h] = a;
       v[2 * h + 1] = b;
-      q.v[h] = PackCodes(QuantizeVector<kCoding>(a, inv, at),
-                         QuantizeVector<kCoding>(b, inv, at + kWidth));
+      q.v[h] = PackCodes(QuantizeVector<kCoding>(a, inv, Numbers(at)),
+                         QuantizeVector<kCoding>(b, inv, Numbers(at + kWidth)));
       biased.v[h] = q.v[h] ^ Bias();
       e.smallest.v[h] = V(min_epi16)(e.smallest.v[h], q.v[h]);
       e.largest.v[h] = V(max_epi16)(e.largest.v[h], q.v[h]);
@@ -186,11 +179,12 @@ bool WithinBound(const Quantizer& quant, const uint8_t* x, const Pitch& pitch,
       const Ints q = biased.v[h] ^ Bias();
       const uint32_t at =
           quant.counter + static_cast<uint32_t>(t * kLanes + 2 * kWidth * h);
-      outside |= OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h),
-                                       V(cvtepi16_epi32)(Low(q)), quant, at);
       outside |=
-          OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h + 1),
-                                V(cvtepi16_epi32)(High(q)), quant, at + kWidth);
+          OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h),
+                                V(cvtepi16_epi32)(Low(q)), quant, Numbers(at));
+      outside |= OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h + 1),
+                                       V(cvtepi16_epi32)(High(q)), quant,
+                                       Numbers(at + kWidth));
     }
   }
   return !Any(outside);
@@ -321,27 +315,21 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                                   : FromCodes<kSome>(model, rows, work, head);
 }
 
-PrepareFn SelectPrepare(DType dtype, Coding coding) {
-  return SelectKernel(dtype, coding, [](auto v, auto c) -> PrepareFn {
+}  // namespace
+
+ChunkKernels COMPTRAIN_NAME(ChunkKernels)(DType dtype, Coding coding) {
+  ChunkKernels k;
+  k.prepare = SelectKernel(dtype, coding, [](auto v, auto c) -> PrepareFn {
     return Prepare<decltype(v), c()>;
   });
+  k.encode = COMPTRAIN_NAME(EncodeChunks);
+  k.decode = COMPTRAIN_NAME(DecodeChunks)(dtype, coding);
+  k.mask = COMPTRAIN_NAME(MaskRows);
+  k.needs_slots = !COMPTRAIN_IS_AVX512;
+  k.at_once = COMPTRAIN_IS_AVX512 ? 2 : 1;
+  return k;
 }
 
-}  // namespace
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans
 
 #undef V
-#endif
-
-namespace comptrain {
-namespace rans {
-
-PrepareFn COMPTRAIN_NAME(, Prepare)(DType dtype, Coding coding) {
-  return COMPTRAIN_IF_VECTORS(SelectPrepare(dtype, coding));
-}
-
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_PREPARE_VECTOR_H_

@@ -3,8 +3,7 @@
 // contexts. The highest ratio; deterministic, byte-identical on every
 // instruction set and for any number of threads. docs/codec-format.md is the
 // specification.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_RANS_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_RANS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -34,5 +33,3 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
                         const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_RANS_H_

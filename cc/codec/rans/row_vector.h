@@ -1,17 +1,14 @@
 // Rows of a chunk as vectors, for rans' vector sources: kHalves vectors of u16,
 // or twice as many of u32 in the order of LaneOfState.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_ROW_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_ROW_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/rans/chunk.h"
 #include "cc/codec/rans/rows.h"
 
-#ifdef COMPTRAIN_VECTORS
 #define V COMPTRAIN_V
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 constexpr int kHalves = kLanes / (2 * kWidth);
@@ -317,10 +314,6 @@ inline Ints Move8(Ints v, const uint8_t (&places)[8]) {
 #endif
 
 }  // namespace
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans
 
 #undef V
-#endif
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_ROW_VECTOR_H_

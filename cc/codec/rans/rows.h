@@ -1,16 +1,14 @@
 // Which rows of a chunk a row is predicted from, and its context read from.
 //
 // Everything is `static`: sources for wider instruction sets include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_ROWS_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_ROWS_H_
+#pragma once
 
 #include <cstdint>
 
 #include "cc/codec/common/host_device.h"
 #include "cc/codec/rans/chunk.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 // In elements of a ChunkWork buffer, for row t.
 struct RowPlaces {
@@ -37,7 +35,4 @@ COMPTRAIN_HD static inline RowPlaces PlacesOf(int t, int stride) {
 // Predictors are chosen on every fourth row.
 constexpr int kFirstSampleRow = 3, kSampleRows = 4;
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_ROWS_H_
+}  // namespace comptrain::rans

@@ -9,8 +9,7 @@
 #include "cc/codec/rans/rows.h"
 #include "cc/codec/stream/select_kernel.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 uint16_t MedianOf(const uint16_t* q, const RowPlaces& at, int lane) {
@@ -314,11 +313,10 @@ void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
   total->sum_sq += sums.sum_sq;
 }
 
-ChunkKernels ScalarChunkKernels(DType /*dtype*/, Coding coding) {
+ChunkKernels ChunkKernelsScalar(DType /*dtype*/, Coding coding) {
   return SelectCoding(coding, [](auto c) -> ChunkKernels {
     return {Prepare<c()>, EncodeChunks, DecodeChunks<c()>, MaskRows, false, 1};
   });
 }
 
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans

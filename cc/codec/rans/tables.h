@@ -1,7 +1,6 @@
 // rans' tables as a GPU holds them: tokens by value, and by their place in the
 // frequencies. What the CPU has is in rans_code.h.
-#ifndef TF_COMPTRAIN_CC_CODEC_RANS_TABLES_H_
-#define TF_COMPTRAIN_CC_CODEC_RANS_TABLES_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -11,8 +10,7 @@
 #include "cc/codec/rans/code.h"
 #include "cc/codec/rans/layout.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 
 // How a token is written: token | raw bits << 4 | its first code << 8.
 struct TokenEntry {
@@ -177,7 +175,4 @@ struct SearchTables {
   }
 };
 
-}  // namespace rans
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_RANS_TABLES_H_
+}  // namespace comptrain::rans

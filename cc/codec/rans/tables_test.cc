@@ -4,8 +4,7 @@
 #include "cc/codec/rans/tables.h"
 #include "cc/codec/testing/harness.h"
 
-namespace comptrain {
-namespace rans {
+namespace comptrain::rans {
 namespace {
 
 // At and around every multiple's ends.
@@ -51,8 +50,7 @@ void TestSearch() {
 }
 
 }  // namespace
-}  // namespace rans
-}  // namespace comptrain
+}  // namespace comptrain::rans
 
 int main() {
   comptrain::rans::TestEntries();

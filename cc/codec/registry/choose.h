@@ -1,6 +1,5 @@
 // Which codec suits a tensor.
-#ifndef TF_COMPTRAIN_CC_CODEC_REGISTRY_CHOOSE_H_
-#define TF_COMPTRAIN_CC_CODEC_REGISTRY_CHOOSE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -53,5 +52,3 @@ CodecId ChooseBySample(const void* sample, const SamplePlan& plan,
 CodecId ChooseCodec(const void* x, const EncodeParams& params);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_REGISTRY_CHOOSE_H_

@@ -1,7 +1,6 @@
 // The codecs behind one face, for callers to whom the format does not matter:
 // encoders by id, decoders by what the header of the stream says.
-#ifndef TF_COMPTRAIN_CC_CODEC_REGISTRY_CODEC_H_
-#define TF_COMPTRAIN_CC_CODEC_REGISTRY_CODEC_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +38,3 @@ Status StreamMaskGradient(const uint8_t* stream, size_t stream_bytes,
                           const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_REGISTRY_CODEC_H_

@@ -10,14 +10,14 @@ namespace {
 
 struct Codec {
   CodecId id;
-  const GpuEncoder& (*encoder)();
-  const GpuDecoder& (*decoder)();
+  const GpuEncoder& encoder;
+  const GpuDecoder& decoder;
 };
 
 constexpr Codec kCodecs[] = {
-    {CodecId::kPlane, GpuPlaneEncoder, GpuPlaneDecoder},
-    {CodecId::kRans, GpuRansEncoder, GpuRansDecoder},
-    {CodecId::kZvc, GpuZvcEncoder, GpuZvcDecoder},
+    {CodecId::kPlane, kGpuPlaneEncoder, kGpuPlaneDecoder},
+    {CodecId::kRans, kGpuRansEncoder, kGpuRansDecoder},
+    {CodecId::kZvc, kGpuZvcEncoder, kGpuZvcDecoder},
 };
 
 // read(decoder) for every codec that the stream may be of.
@@ -25,7 +25,7 @@ template <class Read>
 Status ForDecoders(CodecId id, const GpuEncoded& from, const Read& read) {
   for (const Codec& c : kCodecs) {
     if (!from.any_codec && c.id != id) continue;
-    const Status s = read(c.decoder());
+    const Status s = read(c.decoder);
     if (!s.ok()) return s;
   }
   return {};
@@ -49,9 +49,9 @@ struct TakeSample {
 
 const GpuEncoder& GpuEncoderOf(CodecId id) {
   for (const Codec& c : kCodecs) {
-    if (c.id == id) return c.encoder();
+    if (c.id == id) return c.encoder;
   }
-  return kCodecs[0].encoder();
+  return kCodecs[0].encoder;
 }
 
 Status GpuDecode(CodecId id, const GpuEncoded& from, void* out_dev,

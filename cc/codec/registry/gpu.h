@@ -1,6 +1,5 @@
 // The codecs on a GPU behind one face; codec.h is the CPU's.
-#ifndef TF_COMPTRAIN_CC_CODEC_REGISTRY_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_REGISTRY_GPU_H_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ Status GpuTakeSample(const void* x_dev, DType dtype, const SamplePlan& plan,
                      void* sample_dev, CUstream_st* cuda_stream);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_REGISTRY_GPU_H_

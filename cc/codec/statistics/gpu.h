@@ -3,8 +3,7 @@
 // Every call is asynchronous on cuda_stream, allocates nothing, and returns an
 // error of the CUDA runtime as Status::Invalid. All pointers are to device
 // memory, aligned to their elements; scratch to 16 bytes.
-#ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_STATISTICS_GPU_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -27,5 +26,3 @@ Status GpuGradientStats(const void* dy, DType dtype, int64_t n,
                         CUstream_st* cuda_stream);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_GPU_H_

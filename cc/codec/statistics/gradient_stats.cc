@@ -30,11 +30,6 @@ Sums AddLanes(const StatsLanes& lanes) {
   return sums;
 }
 
-const StatsKernels& BestKernels() {
-  return *ForIsa(Isa::kBest, StatsKernelsScalar, StatsKernelsAvx2,
-                 StatsKernelsAvx512)();
-}
-
 template <class T>
 void AddScalar(const void* x, int64_t n, StatsLanes* lanes) {
   AddStatsTail(static_cast<const T*>(x), 0, n, lanes);
@@ -42,11 +37,8 @@ void AddScalar(const void* x, int64_t n, StatsLanes* lanes) {
 
 }  // namespace
 
-const StatsKernels* StatsKernelsScalar() {
-  static const StatsKernels kernels = {
-      {AddScalar<float>, AddScalar<BF16>, AddScalar<F16>}};
-  return &kernels;
-}
+constexpr StatsKernels kStatsKernelsScalar = {
+    {AddScalar<float>, AddScalar<BF16>, AddScalar<F16>}};
 
 GradientStats MeasureGradientWith(const StatsKernels& kernels, const void* dy,
                                   DType dtype, int64_t n, int64_t channels,
@@ -82,7 +74,8 @@ GradientStats MeasureGradientWith(const StatsKernels& kernels, const void* dy,
 
 GradientStats MeasureGradient(const void* dy, DType dtype, int64_t n,
                               int64_t channels, const ParallelFor& parallel) {
-  return MeasureGradientWith(BestKernels(), dy, dtype, n, channels, parallel);
+  return MeasureGradientWith(StatsKernelsOf(Isa::kBest), dy, dtype, n, channels,
+                             parallel);
 }
 
 }  // namespace comptrain

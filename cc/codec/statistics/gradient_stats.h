@@ -1,6 +1,5 @@
 // One pass over an incoming gradient dy: what the error-bound law needs of it.
-#ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_H_
-#define TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -21,5 +20,3 @@ GradientStats MeasureGradient(const void* dy, DType dtype, int64_t n,
                               int64_t channels, const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_H_

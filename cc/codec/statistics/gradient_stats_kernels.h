@@ -1,11 +1,11 @@
 // Internal: the sums behind gradient_stats.h over one block, one table for
 // each instruction set. All give the same bits: element i adds to lane i % 16,
 // squares of floats are exact in double, and lanes are added in order.
-#ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
+#include "cc/codec/common/isa.h"
 #include "cc/codec/statistics/gradient_stats.h"
 #include "cc/codec/common/half.h"
 
@@ -24,10 +24,7 @@ struct StatsKernels {
   void (*add[3])(const void* x, int64_t n, StatsLanes* lanes);
 };
 
-const StatsKernels* StatsKernelsScalar();
-// Null when not compiled for that set; says nothing about this machine.
-const StatsKernels* StatsKernelsAvx2();
-const StatsKernels* StatsKernelsAvx512();
+COMPTRAIN_KERNEL_TABLES(StatsKernels)
 
 // MeasureGradient with a given table.
 GradientStats MeasureGradientWith(const StatsKernels& kernels, const void* dy,
@@ -51,5 +48,3 @@ static inline void AddStatsTail(const T* x, int64_t begin, int64_t n,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_KERNELS_H_

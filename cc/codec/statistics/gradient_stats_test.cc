@@ -12,11 +12,6 @@
 namespace comptrain {
 namespace {
 
-std::vector<const StatsKernels*> Tables() {
-  return OfAvailableIsas(StatsKernelsScalar, StatsKernelsAvx2,
-                         StatsKernelsAvx512);
-}
-
 GradientStats Reference(const Buffer& dy, DType dtype, int64_t n,
                         int64_t channels) {
   std::vector<long double> channel_sq(channels);
@@ -56,7 +51,8 @@ void TestMeasure(DType dtype, int64_t pixels, int64_t channels, int special) {
   CHECK(Close(first.mean_abs, expected.mean_abs));
   CHECK(Close(first.mean_channel_sum_sq, expected.mean_channel_sum_sq));
   CHECK_EQ(first.nonfinite, expected.nonfinite);
-  for (const StatsKernels* table : Tables()) {
+  for (const Isa isa : AvailableIsas()) {
+    const StatsKernels* const table = &StatsKernelsOf(isa);
     for (const ParallelFor& parallel : ParallelVariants()) {
       CHECK(Identical(first, MeasureGradientWith(*table, dy.data(), dtype, n,
                                                  channels, parallel)));

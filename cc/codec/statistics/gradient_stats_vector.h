@@ -1,11 +1,8 @@
 // gradient_stats_kernels.h over vectors, for avx2.cc and avx512.cc.
-#ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/statistics/gradient_stats_kernels.h"
-
-#ifdef COMPTRAIN_VECTORS
 
 #define V COMPTRAIN_V
 
@@ -48,23 +45,11 @@ void Add(const void* x, int64_t n, StatsLanes* lanes) {
   AddStatsTail(in, i, n, lanes);
 }
 
-const StatsKernels* StatsTable() {
-  static const StatsKernels kernels = {{Add<float>, Add<BF16>, Add<F16>}};
-  return &kernels;
-}
-
 }  // namespace
+
+constexpr StatsKernels COMPTRAIN_NAME(kStatsKernels) = {
+    {Add<float>, Add<BF16>, Add<F16>}};
+
 }  // namespace comptrain
 
 #undef V
-#endif
-
-namespace comptrain {
-
-const StatsKernels* COMPTRAIN_NAME(StatsKernels, )() {
-  return COMPTRAIN_IF_VECTORS(StatsTable());
-}
-
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_GRADIENT_STATS_VECTOR_H_

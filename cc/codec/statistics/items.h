@@ -1,7 +1,6 @@
 // The summary of a tensor as functions of an item's number, an item a GPU
 // thread. T: float, BF16 or F16.
-#ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_ITEMS_H_
-#define TF_COMPTRAIN_CC_CODEC_STATISTICS_ITEMS_H_
+#pragma once
 
 #include <cfloat>
 #include <cstdint>
@@ -68,5 +67,3 @@ struct FinishGradientStats {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_ITEMS_H_

@@ -1,6 +1,5 @@
 // The scale of a tensor, which error bounds are relative to.
-#ifndef TF_COMPTRAIN_CC_CODEC_STATISTICS_TENSOR_STATS_H_
-#define TF_COMPTRAIN_CC_CODEC_STATISTICS_TENSOR_STATS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ double ValueRange(const void* x, DType dtype, int64_t n,
                   const ParallelFor& parallel);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STATISTICS_TENSOR_STATS_H_

@@ -1,8 +1,7 @@
 // The error bound of a tensor: absolute, or relative to how its values spread
 // in the steps before. One arithmetic for the executor's kernels and for
 // compiled steps, whose values are operations.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_BOUND_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_BOUND_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -98,5 +97,3 @@ struct BoundRule {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_BOUND_H_

@@ -1,7 +1,6 @@
 // What the encoders of all codecs check of their parameters, and how they say
 // it.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_PARAMS_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_PARAMS_H_
+#pragma once
 
 #include <cstdint>
 #include <exception>
@@ -37,5 +36,3 @@ Status OutOfMemory(CodecId codec, const char* doing, const std::exception& e);
 Status CheckIsa(CodecId codec, Isa isa);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_PARAMS_H_

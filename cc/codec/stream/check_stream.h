@@ -1,7 +1,6 @@
 // Internal: what the decoders of all codecs check of a stream, and how they say
 // what is wrong with it.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_STREAM_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_STREAM_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -63,5 +62,3 @@ class FirstFailure {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_CHECK_STREAM_H_

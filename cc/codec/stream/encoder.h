@@ -1,6 +1,5 @@
 // The encoder of any codec.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_ENCODER_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_ENCODER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -60,5 +59,3 @@ class StreamEncoder {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_ENCODER_H_

@@ -1,6 +1,5 @@
 // What the codecs on a GPU have in common.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_GPU_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -75,5 +74,3 @@ struct GpuDecoder {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_GPU_H_

@@ -2,22 +2,24 @@
 // items (tiles, chunks) of so many words each, an item a warp; a directory of
 // u16 with the words of each item, and a table of where every range of items
 // starts.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_GPU_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_GPU_KERNELS_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstring>
 #include <string>
 
+#include "cc/codec/common/bits.h"
 #include "cc/codec/common/gpu_launch.h"
+#include "cc/codec/common/half.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/stream/check_params.h"
 #include "cc/codec/stream/stream.h"
 #include "cc/codec/stream/gpu.h"
+#include "cc/codec/stream/quantize.h"
 #include "cc/codec/stream/quantizer.h"
 
-namespace comptrain {
-namespace gpu {
+namespace comptrain::gpu {
 
 constexpr int kWarps = 4;  // items a block; divides the items of a range
 constexpr int kThreads = kWarps * kWarpLanes;
@@ -87,6 +89,92 @@ static __device__ inline bool OpenHeader(const StreamHeader& h,
          h.n_chunks == e.n_chunks && h.directory_offset == e.directory_offset &&
          h.table_offset == e.table_offset && h.step > 0;
 }
+
+// A stream as a decoder's kernel is given it.
+struct Stream {
+  const uint8_t* bytes;
+  uint64_t n_bytes;
+  StreamHeader expected;  // what the host knows of it
+  bool any_codec;
+
+  template <class T>
+  __device__ const T* At(uint64_t offset) const {
+    return reinterpret_cast<const T*>(bytes + offset);
+  }
+  __device__ uint64_t payload_words() const {
+    return (n_bytes - expected.payload_offset) / 4;
+  }
+};
+
+// What a decoder makes of element i of a tensor: from a code, that of value
+// `number` of its stream, or from the value as it is stored.
+template <class T>
+struct Values {
+  T* out;
+
+  template <Coding kCoding>
+  __device__ void PutCode(const Quantizer& q, int64_t i, int code,
+                          uint32_t number) const {
+    T value;
+    FromFloat(DequantizeValue<kCoding>(q, code, number), &value);
+    out[i] = value;
+  }
+  __device__ void Put(int64_t i, T value) const { out[i] = value; }
+};
+template <class T>
+struct MaskedGradient {
+  const T* dy;
+  T* dx;
+
+  template <Coding>
+  __device__ void PutCode(const Quantizer&, int64_t i, int code,
+                          uint32_t) const {
+    dx[i] = code != 0 ? dy[i] : T();
+  }
+  __device__ void Put(int64_t i, T value) const {
+    dx[i] = CountsAsZero(ToFloat(value)) ? T() : dy[i];
+  }
+};
+
+// Checks and launches a decoder. Reader, made from a GpuEncoded: kId, kOnGpu;
+// Check(), whether there can be such a stream; header(), all of it but what
+// only the stream says; Launch<T>(stream, sink, damaged_dev, cuda_stream).
+template <class Reader, class MakeSink>
+Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
+              const MakeSink& make_sink) {
+  Status s =
+      CheckTensor(Reader::kId, from.n, from.channels, from.dtype, Isa::kScalar);
+  if (!s.ok()) return s;
+  const Reader reader(from);
+  s = reader.Check();
+  if (!s.ok()) return s;
+  const Stream stream = {static_cast<const uint8_t*>(from.stream_dev),
+                         from.bytes, reader.header(), from.any_codec};
+  s = CheckStreamBytes(Reader::kOnGpu, from, stream.expected.payload_offset);
+  if (!s.ok() || from.n == 0) return s;
+  WithStorageType(from.dtype, [&](auto type) {
+    s = reader.template Launch<decltype(type)>(stream, make_sink(type),
+                                               from.damaged_dev, cuda_stream);
+  });
+  return s;
+}
+
+template <class Reader>
+constexpr GpuDecoder kDecoderOf = {
+    [](const GpuEncoded& from, void* out_dev, CUstream_st* cuda_stream) {
+      return Decode<Reader>(from, cuda_stream, [&](auto type) {
+        using T = decltype(type);
+        return Values<T>{static_cast<T*>(out_dev)};
+      });
+    },
+    [](const GpuEncoded& from, const void* dy_dev, void* dx_dev,
+       CUstream_st* cuda_stream) {
+      return Decode<Reader>(from, cuda_stream, [&](auto type) {
+        using T = decltype(type);
+        return MaskedGradient<T>{static_cast<const T*>(dy_dev),
+                                 static_cast<T*>(dx_dev)};
+      });
+    }};
 
 // The sums of a block's warps, each given by its lane 0, to block_sums.
 template <int kBlockWarps = kWarps>
@@ -187,7 +275,27 @@ static __global__ void WriteHead(StreamHeader header, int64_t items,
   out[i] = word;
 }
 
-}  // namespace gpu
-}  // namespace comptrain
+// The end of the first pass: the scan of what was measured to scratch.
+inline Status AddUpSizes(const char* codec, const Scratch& at, uint8_t* scratch,
+                         int64_t items, int64_t ranges, GpuTotals* totals,
+                         CUstream_st* cuda_stream) {
+  return Launch(codec, "adding up sizes", ScanRanges, 1, kScanThreads, 0,
+                cuda_stream, ranges,
+                reinterpret_cast<const uint32_t*>(scratch + at.words),
+                reinterpret_cast<uint32_t*>(scratch + at.starts),
+                static_cast<int64_t>(Scratch::Blocks(items)),
+                reinterpret_cast<const BlockSums*>(scratch + at.sums), totals);
+}
 
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_GPU_KERNELS_H_
+// The start of the second one.
+inline Status LaunchWriteHead(const char* codec, const StreamHeader& header,
+                              int64_t items, int64_t ranges,
+                              const uint16_t* entries, const uint32_t* starts,
+                              void* out_dev, CUstream_st* cuda_stream) {
+  return Launch(codec, "writing the header", WriteHead,
+                CeilDiv(header.payload_offset / 4, kHeadThreads), kHeadThreads,
+                0, cuda_stream, header, items, ranges, entries, starts,
+                static_cast<uint32_t*>(out_dev));
+}
+
+}  // namespace comptrain::gpu

@@ -1,6 +1,5 @@
 // What the encoders of all codecs are told of a tensor, and tell of it.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_PARAMS_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_PARAMS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ struct EncodeStats {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_PARAMS_H_

@@ -2,8 +2,7 @@
 // definition. docs/codec-format.md explains it.
 //
 // Everything is `static`: sources for wider instruction sets may include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_H_
+#pragma once
 
 #include <cmath>
 
@@ -95,5 +94,3 @@ COMPTRAIN_HD static inline bool CodeWithinBound(const Quantizer& q, float x,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_H_

@@ -1,7 +1,6 @@
 // The arithmetic of plane and rans for a vector of values. Same results, to the
 // bit, as quantize.h.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_VECTOR_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_VECTOR_H_
+#pragma once
 
 #include "cc/codec/common/vector.h"
 #include "cc/codec/stream/quantize.h"
@@ -10,38 +9,58 @@
 
 namespace comptrain {
 
-// DitherOf(first), DitherOf(first + 1), ...
-static inline Floats Dithers(uint32_t first) {
-  const Ints i = V(add_epi32)(AllInts(first), Iota());
-  Ints h = V(mullo_epi32)(i, AllInts(kDitherMix1));
-  h = h ^ V(srli_epi32)(h, 15);
-  h = V(mullo_epi32)(h, AllInts(kDitherMix2));
-  const Floats top = V(cvtepi32_ps)(V(srai_epi32)(h, 16));
-  return (top + AllFloats(0.5f)) * AllFloats(0x1p-16f);
+// Of values number first, first + 1, ...: kDitherMix1 times the number.
+static inline Ints Numbers(uint32_t first) {
+  const Ints ahead = V(mullo_epi32)(Iota(), AllInts(kDitherMix1));
+  return V(add_epi32)(AllInts(first * kDitherMix1), ahead);
+}
+static inline Ints NumbersAfter(Ints numbers, uint32_t values) {
+  return V(add_epi32)(numbers, AllInts(values * kDitherMix1));
 }
 
-// INT32_MIN, or next to it, where there is no code. first: number of the first
-// value, for dither.
+// 2^32 times DitherOf each: the upper half of a hash, as a signed number, and a
+// half.
+static inline Floats Dithers(Ints numbers) {
+  const Ints h = V(mullo_epi32)(numbers ^ V(srli_epi32)(numbers, 15),
+                                AllInts(kDitherMix2));
+  return V(cvtepi32_ps)(WithLow16(h, 0x8000));
+}
+// Multiplying by it is exact: so is a multiplication inside of an addition.
+static inline Floats DitherUnit() { return AllFloats(0x1p-32f); }
+
+// INT32_MIN, or next to it, where there is no code. numbers: for dither.
 template <Coding kCoding>
-static inline Ints QuantizeVector(Floats x, Floats inv, uint32_t first) {
-  const Floats t = x * inv, smallest = AllFloats(0x1p-126f);
+static inline Ints QuantizeVector(Floats x, Floats inv, Ints numbers) {
+  const Floats t = x * inv;
   if (kCoding == Coding::kPlain) return V(cvtps_epi32)(t);
   if (kCoding == Coding::kDither) {
-    const Ints level = V(cvtps_epi32)(t + Dithers(first));
-    return Keep(Increment(level, Greater(level, AllInts(~0u))),
-                Compare<_CMP_NLT_UQ>(Abs(x), smallest));
+    // 0 where x counts as zero: |t| is at most 2^-17 there, by BoundSupported.
+    const Ints level =
+        V(cvtps_epi32)(V(fmadd_ps)(Dithers(numbers), DitherUnit(), t));
+    return Increment(level, Greater(level, AllInts(~0u)) & IsNormal(x));
   }
-  const Ints q =
-      Increment(V(cvttps_epi32)(t), Compare<_CMP_GE_OQ>(x, smallest));
+  const Ints q = Increment(V(cvttps_epi32)(t),
+                           Compare<_CMP_GE_OQ>(x, AllFloats(0x1p-126f)));
   return Decrement(q, Compare<_CMP_LE_OQ>(x, AllFloats(-0x1p-126f)));
+}
+
+// With dither: of codes that are not 0.
+template <bool kSigned = true>
+static inline Floats LevelOf(Ints q) {
+  return V(cvtepi32_ps)(kSigned ? Decrement(q, Greater(q, Ints{}))
+                                : V(sub_epi32)(q, AllInts(1)));
+}
+static inline Floats Undithered(Floats level, Floats step, Ints numbers,
+                                Mask nonzero) {
+  return Keep(V(fnmadd_ps)(Dithers(numbers), DitherUnit(), level) * step,
+              nonzero);
 }
 
 // q >= 0 where kSigned is false.
 template <Coding kCoding, bool kSigned = true>
-static inline Floats DequantizeVector(Ints q, Floats step, uint32_t first) {
+static inline Floats DequantizeVector(Ints q, Floats step, Ints numbers) {
   if (kCoding == Coding::kDither) {
-    const Floats level = V(cvtepi32_ps)(Decrement(q, Greater(q, Ints{})));
-    return Keep((level - Dithers(first)) * step, NotZero(q));
+    return Undithered(LevelOf<kSigned>(q), step, numbers, NotZero(q));
   }
   Floats level = V(cvtepi32_ps)(q);
   if (kCoding == Coding::kMidRise && kSigned) {
@@ -55,9 +74,9 @@ static inline Floats DequantizeVector(Ints q, Floats step, uint32_t first) {
 // Where a code does not represent its value within the bound.
 template <Coding kCoding>
 static inline Mask OutsideBound(Floats x, Ints q, const Quantizer& quant,
-                                uint32_t first) {
+                                Ints numbers) {
   const Floats x_hat =
-      DequantizeVector<kCoding>(q, AllFloats(quant.step), first);
+      DequantizeVector<kCoding>(q, AllFloats(quant.step), numbers);
   return Compare<_CMP_NLE_UQ>(Abs(x - x_hat), AllFloats(quant.eb)) |
          Compare<_CMP_NLT_UQ>(Abs(x_hat), AllFloats(quant.limit));
 }
@@ -65,5 +84,3 @@ static inline Mask OutsideBound(Floats x, Ints q, const Quantizer& quant,
 }  // namespace comptrain
 
 #undef V
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZE_VECTOR_H_

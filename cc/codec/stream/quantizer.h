@@ -1,6 +1,5 @@
 // How the values of a stream become codes: its step, its coding and its type.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZER_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -46,5 +45,3 @@ static inline Quantizer CountedFrom(const Quantizer& quantizer, int64_t first) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_QUANTIZER_H_

@@ -1,8 +1,7 @@
 // From a type and a coding at run time to the kernel compiled for them.
 //
 // Everything is `static`: sources for wider instruction sets include this.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_SELECT_KERNEL_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_SELECT_KERNEL_H_
+#pragma once
 
 #include <type_traits>
 
@@ -40,5 +39,3 @@ static inline auto SelectKernel(DType dtype, Coding coding, const F& f) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_SELECT_KERNEL_H_

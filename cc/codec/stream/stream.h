@@ -1,7 +1,6 @@
 // The 64-byte header every stream starts with. docs/codec-format.md is the
 // specification.
-#ifndef TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_
-#define TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -61,6 +60,25 @@ static inline uint64_t AlignSection(uint64_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
+// Element i of a section, which may lie anywhere.
+template <class T>
+T ElementOf(const uint8_t* section, int64_t i) {
+  T v;
+  std::memcpy(&v, section + static_cast<int64_t>(sizeof v) * i, sizeof v);
+  return v;
+}
+
+// Writes a section of u32: where items begin that take words(item) each.
+template <class Items, class Words>
+void PutStarts(const Items& items, const Words& words, uint8_t* section) {
+  uint32_t start = 0;
+  for (const auto& item : items) {
+    std::memcpy(section, &start, sizeof start);
+    section += sizeof start;
+    start += static_cast<uint32_t>(words(item));
+  }
+}
+
 // Words that so many values take as they are.
 static inline uint32_t RawWords(int values, DType dtype) {
   return static_cast<uint32_t>((values * ItemBytes(dtype) + 3) / 4);
@@ -99,5 +117,3 @@ StreamHeader MakeHeader(CodecId codec, DType dtype, int64_t n, int64_t channels,
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_STREAM_STREAM_H_

@@ -1,6 +1,5 @@
 // The contract of the error-bounded codecs, plane and rans, on the CPU.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_BOUNDED_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_BOUNDED_H_
+#pragma once
 
 #include <array>
 
@@ -353,5 +352,3 @@ inline void TestBounded(const BoundedCodec& codec) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_BOUNDED_H_

@@ -1,6 +1,5 @@
 // Values, encoding, decoding and the promise, for the tests of all codecs.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_CODECS_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_CODECS_H_
+#pragma once
 
 #include <algorithm>
 #include <cfloat>
@@ -109,31 +108,36 @@ inline double HalfUlp(float v, DType dtype) {
   return std::ldexp(0.5, std::max(exponent - 1, smallest) - (digits - 1));
 }
 
-// The number of values of y that break the promise for x.
-inline int64_t Violations(const Bytes& x, const Bytes& y,
-                          const EncodeParams& p) {
+template <DType kDType>
+int64_t ViolationsIn(const uint8_t* x, const uint8_t* y,
+                     const EncodeParams& p) {
+  const double eb = p.eb;
+  const bool signs_kept = kDType == DType::kF32 && p.mid_rise && !p.dither;
+  const bool zeros_kept = kDType == DType::kF32 && (p.mid_rise || p.dither);
   int64_t bad = 0;
   for (int64_t i = 0; i < p.n; ++i) {
-    const float a = LoadFloat(x.data(), p.dtype, i);
-    const float b = LoadFloat(y.data(), p.dtype, i);
-    if (!std::isfinite(a)) {
-      bad += std::memcmp(x.data() + i * ItemBytes(p.dtype),
-                         y.data() + i * ItemBytes(p.dtype),
-                         ItemBytes(p.dtype)) != 0;
-    } else if (a == 0) {
-      bad += b != 0;
-    } else {
-      const double error = std::fabs(static_cast<double>(a) - b);
-      bad += !(error <= p.eb + HalfUlp(b, p.dtype));
-      // In f32 the codes keep which values are zero.
-      if (p.mid_rise && p.dtype == DType::kF32) {
-        bad += !IsZeroValue(a) && (b == 0 || (a < 0) != (b < 0));
-      }
-    }
+    const float a = LoadFloat(x, kDType, i), b = LoadFloat(y, kDType, i);
+    const bool same = FloatBits(a) == FloatBits(b);
+    const double error = std::fabs(static_cast<double>(a) - b);
+    const bool near = error <= eb + HalfUlp(b, kDType);
+    const bool lost_zero = a == 0 && b != 0;
+    const bool new_zero = zeros_kept && b == 0 && !IsZeroValue(a);
+    const bool flipped =
+        signs_kept && !IsZeroValue(a) && std::signbit(a) != std::signbit(b);
+    bad += !(same || near) || lost_zero || new_zero || flipped;
   }
   return bad;
 }
 
-}  // namespace comptrain
+// The number of values of y that break the promise for x. NaN and infinities
+// come back as they were; in f32 mid-rise and dither keep which values are
+// zero, mid-rise also their signs.
+inline int64_t Violations(const Bytes& x, const Bytes& y,
+                          const EncodeParams& p) {
+  const auto count = p.dtype == DType::kF32    ? ViolationsIn<DType::kF32>
+                     : p.dtype == DType::kBF16 ? ViolationsIn<DType::kBF16>
+                                               : ViolationsIn<DType::kF16>;
+  return count(x.data(), y.data(), p);
+}
 
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_CODECS_H_
+}  // namespace comptrain

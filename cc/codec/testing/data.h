@@ -1,7 +1,6 @@
 // Data for the tests of the element-wise codecs: random values mixed with the
 // awkward ones, and memory in which every stray write or read shows.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_DATA_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_DATA_H_
+#pragma once
 
 #include <cmath>
 #include <cstring>
@@ -60,5 +59,3 @@ inline bool SameNumber(float a, float b) {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_DATA_H_

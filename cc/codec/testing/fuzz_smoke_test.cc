@@ -10,8 +10,7 @@
 #include "cc/codec/testing/fuzz/targets.h"
 #include "cc/codec/testing/harness.h"
 
-namespace comptrain {
-namespace fuzz {
+namespace comptrain::fuzz {
 namespace {
 
 struct Target {
@@ -64,8 +63,7 @@ void WriteSeeds(const Target& target, const std::string& folder) {
 }
 
 }  // namespace
-}  // namespace fuzz
-}  // namespace comptrain
+}  // namespace comptrain::fuzz
 
 int main(int argc, char** argv) {
   for (const auto& target : comptrain::fuzz::kTargets) {

@@ -1,8 +1,8 @@
 // The smallest test harness that works: counted checks and a last line
 // `N passed, N failed`. A test program ends with `return FinishTests();`.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_HARNESS_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_HARNESS_H_
+#pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <sstream>
 #include <string>
@@ -10,8 +10,7 @@
 namespace comptrain {
 
 struct TestCounts {
-  long passed = 0;
-  long failed = 0;
+  std::atomic<long> passed{0}, failed{0};
 };
 
 inline TestCounts& Counts() {
@@ -34,7 +33,7 @@ inline bool CountCheck(bool ok, const char* file, int line, const char* what,
 // that checked nothing has failed.
 inline int FinishTests() {
   const TestCounts& c = Counts();
-  std::printf("%ld passed, %ld failed\n", c.passed, c.failed);
+  std::printf("%ld passed, %ld failed\n", c.passed.load(), c.failed.load());
   return c.failed == 0 && c.passed > 0 ? 0 : 1;
 }
 
@@ -57,5 +56,3 @@ bool CountEqual(const A& a, const B& b, const char* file, int line,
   ::comptrain::CountCheck((condition), __FILE__, __LINE__, #condition, message)
 #define CHECK_EQ(a, b) \
   ::comptrain::CountEqual((a), (b), __FILE__, __LINE__, #a " == " #b)
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_HARNESS_H_

@@ -1,6 +1,5 @@
 // The instruction sets of this machine, for tests that try them all.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_ISAS_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_ISAS_H_
+#pragma once
 
 #include <vector>
 
@@ -16,16 +15,4 @@ inline std::vector<Isa> AvailableIsas() {
   return isas;
 }
 
-// What the functions return that there are for them, the scalar one first.
-template <class T>
-std::vector<T> OfAvailableIsas(T (*scalar)(), T (*avx2)(), T (*avx512)()) {
-  std::vector<T> all;
-  for (const Isa isa : AvailableIsas()) {
-    all.push_back(ForIsa(isa, scalar, avx2, avx512)());
-  }
-  return all;
-}
-
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_ISAS_H_

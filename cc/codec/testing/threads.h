@@ -1,6 +1,5 @@
 // Ways to run a ParallelFor in tests: the result must not depend on them.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_THREADS_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_THREADS_H_
+#pragma once
 
 #include <algorithm>
 #include <thread>
@@ -32,5 +31,3 @@ inline std::vector<ParallelFor> ParallelVariants() {
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_THREADS_H_

@@ -162,7 +162,7 @@ Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("zvc: out must not be null when n > 0");
   }
   uint8_t* const to = static_cast<uint8_t*>(out);
-  return RunChunks(v, *zvc::SelectKernels(isa), parallel,
+  return RunChunks(v, zvc::ChunkKernelsOf(isa), parallel,
                    [&](ChunkDecoder* decoder, int64_t chunk,
                        const uint8_t* from, uint32_t words, size_t readable) {
                      const int valid = v.layout.Valid(chunk);
@@ -190,7 +190,7 @@ Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
     return Status::Invalid("zvc: dy and dx must not be null when n > 0");
   }
   const int64_t stride = kChunkValues * static_cast<int64_t>(ItemBytes(dtype));
-  return RunChunks(v, *zvc::SelectKernels(isa), parallel,
+  return RunChunks(v, zvc::ChunkKernelsOf(isa), parallel,
                    [&](ChunkDecoder* decoder, int64_t chunk,
                        const uint8_t* from, uint32_t words, size_t readable) {
                      alignas(64) uint8_t x[kChunkValues * 4];

@@ -59,7 +59,7 @@ ZvcEncoder::ZvcEncoder(const EncodeParams& params, Isa isa)
   layout_ = Layout(params.n, params.dtype);
   checked_ =
       CheckSize(CodecId::kZvc, params.n, layout_.chunks, layout_.payload);
-  kernels_ = zvc::SelectKernels(isa);
+  kernels_ = &zvc::ChunkKernelsOf(isa);
 }
 
 // The chunk in the tensor or, where the tensor ends in it, a copy with zeros
@@ -115,11 +115,8 @@ void ZvcEncoder::FillHeader(uint8_t* stream) const {
   std::memcpy(stream, &h, sizeof h);
   if (layout_.chunks == 0) return;
   std::memcpy(stream + layout_.directory, words_.data(), 2 * words_.size());
-  uint32_t start = 0;
-  for (size_t r = 0; r < ranges_.size(); ++r) {
-    std::memcpy(stream + layout_.table + 4 * r, &start, sizeof start);
-    start += static_cast<uint32_t>(ranges_[r].words);
-  }
+  PutStarts(
+      ranges_, [](const Range& r) { return r.words; }, stream + layout_.table);
 }
 
 void ZvcEncoder::WriteRange(int64_t range, uint8_t* to) const {
@@ -154,10 +151,8 @@ void ZvcEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
   parallel(
       layout_.ranges, kWriteCyclesPerRange, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
-          uint32_t start;
-          std::memcpy(&start, stream + layout_.table + 4 * r, sizeof start);
-          WriteRange(
-              r, stream + layout_.payload + 4 * static_cast<uint64_t>(start));
+          const uint64_t start = ElementOf<uint32_t>(stream + layout_.table, r);
+          WriteRange(r, stream + layout_.payload + 4 * start);
         }
       });
 }

@@ -12,15 +12,13 @@
 #include "cc/codec/zvc/gpu.h"
 #include "cc/codec/zvc/layout.h"
 
-namespace comptrain {
+namespace comptrain::zvc {
 namespace {
 
 using gpu::BlockSums;
 using gpu::kThreads;
 using gpu::kWarps;
-using zvc::kChunkValues;
-using zvc::kRangeChunks;
-using zvc::Layout;
+using gpu::Stream;
 
 static_assert(kRangeChunks % kWarps == 0, "a block's chunks are of one range");
 
@@ -32,23 +30,21 @@ template <class S>
 using BitsOf = std::conditional_t<sizeof(S) == 4, uint32_t, uint16_t>;
 
 template <class S>
-__device__ float Value(BitsOf<S> bits) {
+__device__ S Value(BitsOf<S> bits) {
   S value;
   memcpy(&value, &bits, sizeof value);
-  return ToFloat(value);
+  return value;
 }
 
-// --- Device: a chunk by a warp
-// ------------------------------------------------
+// --- Device: a chunk by a warp ----------------------------------------------
 
 // Lane l has elements l, l + 32, ... of the chunk; T is uint16_t or uint32_t,
 // the bits of an element.
 
 // Warp-wide reads under way at once.
 constexpr int kBatch = 8;
-static_assert(zvc::kMaskWords % kBatch == 0, "a chunk is whole batches");
-static_assert(zvc::kMaskWords == 2 * kWarpLanes,
-              "a lane has two words of the mask");
+static_assert(kMaskWords % kBatch == 0, "a chunk is whole batches");
+static_assert(kMaskWords == 2 * kWarpLanes, "a lane has two words of the mask");
 
 // Calls body(w, v) for each 32 elements of a chunk, v this lane's (0 past the
 // end), until body has seen the last valid one.
@@ -162,7 +158,7 @@ __global__ void __launch_bounds__(kThreads)
     int count = 0;
     ForWords<T>(lane, x + chunk * kChunkValues, valid, [&](int, T bits) {
       count += PopCount(__ballot_sync(kAllLanes, bits != 0));
-      const float v = Value<S>(bits);
+      const float v = ToFloat(Value<S>(bits));
       // Values whose squares are no floats say nothing about the others.
       if (!isfinite(v * v)) return;
       sum += v;
@@ -202,13 +198,6 @@ __global__ void __launch_bounds__(kThreads)
                 entries[chunk], to);
 }
 
-struct Stream {
-  const uint8_t* bytes;
-  uint64_t payload_words;
-  StreamHeader expected;
-  bool any_codec;
-};
-
 __device__ bool HeaderIsRight(const Stream& s) {
   for (size_t i = 0; i < sizeof(StreamHeader) / 4; ++i) {
     if (reinterpret_cast<const uint32_t*>(s.bytes)[i] !=
@@ -219,21 +208,6 @@ __device__ bool HeaderIsRight(const Stream& s) {
   return s.expected.total_bytes >= s.expected.payload_offset;
 }
 
-// What a decoder makes of a tensor's element i.
-template <class S>
-struct Values {
-  BitsOf<S>* out;
-  __device__ void Put(int64_t i, BitsOf<S> bits) const { out[i] = bits; }
-};
-template <class S>
-struct MaskedGradient {
-  const BitsOf<S>* dy;
-  BitsOf<S>* dx;
-  __device__ void Put(int64_t i, BitsOf<S> bits) const {
-    dx[i] = CountsAsZero(Value<S>(bits)) ? BitsOf<S>{0} : dy[i];
-  }
-};
-
 template <class S, class Sink>
 __global__ void __launch_bounds__(kThreads)
     DecodeChunks(Stream s, Layout layout, Sink sink, uint32_t* damaged) {
@@ -243,15 +217,13 @@ __global__ void __launch_bounds__(kThreads)
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
   if (chunk >= layout.chunks) return;
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kZvc)) return;
-  const auto* entries =
-      reinterpret_cast<const uint16_t*>(s.bytes + layout.directory);
-  const auto* starts =
-      reinterpret_cast<const uint32_t*>(s.bytes + layout.table);
-  const auto* payload =
-      reinterpret_cast<const uint32_t*>(s.bytes + layout.payload);
+  const auto* entries = s.At<uint16_t>(layout.directory);
+  const auto* starts = s.At<uint32_t>(layout.table);
+  const auto* payload = s.At<uint32_t>(layout.payload);
+  const uint64_t payload_words = s.payload_words();
   const int64_t first = chunk * kChunkValues;
   const int valid = layout.Valid(chunk);
-  const auto put = [&](int i, T bits) { sink.Put(first + i, bits); };
+  const auto put = [&](int i, T bits) { sink.Put(first + i, Value<S>(bits)); };
 
   bool good = HeaderIsRight(s);
   if (good) {
@@ -262,10 +234,10 @@ __global__ void __launch_bounds__(kThreads)
     // The last chunk of a range knows where the next one starts.
     const bool last = chunk + 1 == layout.chunks;
     const bool ends = last || (chunk + 1) % kRangeChunks == 0;
-    const uint64_t end = last   ? s.payload_words
+    const uint64_t end = last   ? payload_words
                          : ends ? starts[chunk / kRangeChunks + 1]
                                 : from + words;
-    good = from + words <= s.payload_words && from + words == end &&
+    good = from + words <= payload_words && from + words == end &&
            (chunk > 0 || from == 0);
     good =
         good && ReadChunk<T>(lane, layout, payload + from, words, valid, put);
@@ -294,31 +266,8 @@ gpu::Scratch ScratchOf(const Layout& layout) {
 
 StreamHeader HeaderOf(DType dtype, const Layout& layout, int64_t channels,
                       uint64_t total_bytes) {
-  return MakeHeader(CodecId::kZvc, dtype, layout.n, channels,
-                    zvc::kLog2ChunkValues, layout.chunks, layout, total_bytes);
-}
-
-// Decodes with make_sink(S()), a function from the storage type to a sink.
-template <class MakeSink>
-Status Decode(const GpuEncoded& from, CUstream_st* cuda_stream,
-              const MakeSink& make_sink) {
-  Status s = CheckParams(from.n, from.channels, from.dtype);
-  if (!s.ok()) return s;
-  const Layout layout(from.n, from.dtype);
-  s = gpu::CheckStreamBytes(kOnGpu, from, layout.payload);
-  if (!s.ok() || from.n == 0) return s;
-  const Stream view = {static_cast<const uint8_t*>(from.stream_dev),
-                       (from.bytes - layout.payload) / 4,
-                       HeaderOf(from.dtype, layout, from.channels, from.bytes),
-                       from.any_codec};
-  WithStorageType(from.dtype, [&](auto type) {
-    const auto sink = make_sink(type);
-    s = gpu::Launch(kOnGpu, "decoding",
-                    DecodeChunks<decltype(type), decltype(make_sink(type))>,
-                    Blocks(layout), kThreads, 0, cuda_stream, view, layout,
-                    sink, from.damaged_dev);
-  });
-  return s;
+  return MakeHeader(CodecId::kZvc, dtype, layout.n, channels, kLog2ChunkValues,
+                    layout.chunks, layout, total_bytes);
 }
 
 size_t ScratchBytes(const EncodeParams& p) {
@@ -353,10 +302,8 @@ Status Measure(const EncodeParams& p, const void* x_dev, void* scratch_dev,
     });
     if (!s.ok()) return s;
   }
-  return gpu::Launch(kOnGpu, "adding up sizes", gpu::ScanRanges, 1,
-                     gpu::kScanThreads, 0, cuda_stream, layout.ranges, words,
-                     reinterpret_cast<uint32_t*>(scratch + at.starts),
-                     Blocks(layout), sums, totals);
+  return gpu::AddUpSizes(kOnGpu, at, scratch, layout.chunks, layout.ranges,
+                         totals, cuda_stream);
 }
 
 Status Write(const EncodeParams& p, const void* x_dev, const void* scratch_dev,
@@ -370,12 +317,9 @@ Status Write(const EncodeParams& p, const void* x_dev, const void* scratch_dev,
   const auto* scratch = static_cast<const uint8_t*>(scratch_dev);
   const auto* entries = reinterpret_cast<const uint16_t*>(scratch + at.entries);
   const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
-  s = gpu::Launch(kOnGpu, "writing the header", gpu::WriteHead,
-                  CeilDiv(layout.payload / 4, gpu::kHeadThreads),
-                  gpu::kHeadThreads, 0, cuda_stream,
-                  HeaderOf(p.dtype, layout, p.channels, StreamBytes(p, totals)),
-                  layout.chunks, layout.ranges, entries, starts,
-                  static_cast<uint32_t*>(out_dev));
+  s = gpu::LaunchWriteHead(
+      kOnGpu, HeaderOf(p.dtype, layout, p.channels, StreamBytes(p, totals)),
+      layout.chunks, layout.ranges, entries, starts, out_dev, cuda_stream);
   if (!s.ok() || layout.chunks == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               layout.payload);
@@ -388,33 +332,32 @@ Status Write(const EncodeParams& p, const void* x_dev, const void* scratch_dev,
   return s;
 }
 
-Status DecodeValues(const GpuEncoded& from, void* out_dev,
-                    CUstream_st* cuda_stream) {
-  return Decode(from, cuda_stream, [&](auto type) {
-    using S = decltype(type);
-    return Values<S>{static_cast<BitsOf<S>*>(out_dev)};
-  });
-}
+struct Reader {
+  static constexpr CodecId kId = CodecId::kZvc;
+  static constexpr const char* kOnGpu = zvc::kOnGpu;
+  const GpuEncoded& from;
+  const Layout layout;
 
-Status DecodeMaskGradient(const GpuEncoded& from, const void* dy_dev,
-                          void* dx_dev, CUstream_st* cuda_stream) {
-  return Decode(from, cuda_stream, [&](auto type) {
-    using S = decltype(type);
-    return MaskedGradient<S>{static_cast<const BitsOf<S>*>(dy_dev),
-                             static_cast<BitsOf<S>*>(dx_dev)};
-  });
-}
+  explicit Reader(const GpuEncoded& f) : from(f), layout(f.n, f.dtype) {}
+  Status Check() const {
+    return CheckSize(kId, from.n, layout.chunks, layout.payload);
+  }
+  StreamHeader header() const {
+    return HeaderOf(from.dtype, layout, from.channels, from.bytes);
+  }
+  template <class S, class Sink>
+  Status Launch(const Stream& stream, const Sink& sink, uint32_t* damaged_dev,
+                CUstream_st* cuda_stream) const {
+    return gpu::Launch(kOnGpu, "decoding", DecodeChunks<S, Sink>,
+                       Blocks(layout), kThreads, 0, cuda_stream, stream, layout,
+                       sink, damaged_dev);
+  }
+};
 
 }  // namespace
+}  // namespace comptrain::zvc
 
-const GpuEncoder& GpuZvcEncoder() {
-  static const GpuEncoder encoder = {ScratchBytes, StreamBytes, Measure, Write};
-  return encoder;
-}
-
-const GpuDecoder& GpuZvcDecoder() {
-  static const GpuDecoder decoder = {DecodeValues, DecodeMaskGradient};
-  return decoder;
-}
-
-}  // namespace comptrain
+constexpr comptrain::GpuEncoder comptrain::kGpuZvcEncoder = {
+    zvc::ScratchBytes, zvc::StreamBytes, zvc::Measure, zvc::Write};
+constexpr comptrain::GpuDecoder comptrain::kGpuZvcDecoder =
+    gpu::kDecoderOf<zvc::Reader>;

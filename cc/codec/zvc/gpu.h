@@ -1,15 +1,12 @@
 // zvc on a GPU.
-#ifndef TF_COMPTRAIN_CC_CODEC_ZVC_GPU_H_
-#define TF_COMPTRAIN_CC_CODEC_ZVC_GPU_H_
+#pragma once
 
 #include "cc/codec/stream/gpu.h"
 
 namespace comptrain {
 
 // Its totals count the elements whose bits are not all zero.
-const GpuEncoder& GpuZvcEncoder();
-const GpuDecoder& GpuZvcDecoder();
+extern const GpuEncoder kGpuZvcEncoder;
+extern const GpuDecoder kGpuZvcDecoder;
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_ZVC_GPU_H_

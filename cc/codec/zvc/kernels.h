@@ -1,14 +1,12 @@
 // Internal: the loops of zvc over one whole chunk, one table for each
 // instruction set. All tables give the same bytes.
-#ifndef TF_COMPTRAIN_CC_CODEC_ZVC_KERNELS_H_
-#define TF_COMPTRAIN_CC_CODEC_ZVC_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 
 #include "cc/codec/common/isa.h"
 
-namespace comptrain {
-namespace zvc {
+namespace comptrain::zvc {
 
 constexpr int kLog2ChunkValues = 11;
 constexpr int kChunkValues = 1 << kLog2ChunkValues;
@@ -31,14 +29,7 @@ struct ChunkKernels {
   int (*ones)(const uint32_t* mask);
 };
 
-const ChunkKernels* ScalarChunkKernels();
-// Null when not compiled for that set; says nothing about this machine.
-const ChunkKernels* Avx2ChunkKernels();
-const ChunkKernels* Avx512ChunkKernels();
-static inline const ChunkKernels* SelectKernels(Isa isa) {
-  return ForIsa(isa, ScalarChunkKernels, Avx2ChunkKernels,
-                Avx512ChunkKernels)();
-}
+COMPTRAIN_KERNEL_TABLES(ChunkKernels)
 
 static inline int CountOnes(const uint32_t* mask) {
   int ones = 0;
@@ -46,7 +37,4 @@ static inline int CountOnes(const uint32_t* mask) {
   return ones;
 }
 
-}  // namespace zvc
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_ZVC_KERNELS_H_
+}  // namespace comptrain::zvc

@@ -4,8 +4,7 @@
 
 #include "cc/codec/stream/check_stream.h"
 
-namespace comptrain {
-namespace zvc {
+namespace comptrain::zvc {
 
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view) {
@@ -48,5 +47,4 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   return {};
 }
 
-}  // namespace zvc
-}  // namespace comptrain
+}  // namespace comptrain::zvc

@@ -1,6 +1,5 @@
 // Where everything lies in a zvc stream, and what of it is checked.
-#ifndef TF_COMPTRAIN_CC_CODEC_ZVC_LAYOUT_H_
-#define TF_COMPTRAIN_CC_CODEC_ZVC_LAYOUT_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -11,8 +10,7 @@
 #include "cc/codec/stream/stream.h"
 #include "cc/codec/zvc/kernels.h"
 
-namespace comptrain {
-namespace zvc {
+namespace comptrain::zvc {
 
 constexpr int kRangeChunks = 16;  // chunks a table entry, and a unit of work
 
@@ -62,14 +60,10 @@ struct StreamView {
   uint64_t payload_words = 0;
 
   uint32_t Words(int64_t chunk) const {
-    uint16_t words;
-    std::memcpy(&words, stream + layout.directory + 2 * chunk, sizeof words);
-    return words;
+    return ElementOf<uint16_t>(stream + layout.directory, chunk);
   }
   uint32_t RangeStart(int64_t range) const {
-    uint32_t start;
-    std::memcpy(&start, stream + layout.table + 4 * range, sizeof start);
-    return start;
+    return ElementOf<uint32_t>(stream + layout.table, range);
   }
 };
 
@@ -78,7 +72,4 @@ struct StreamView {
 Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
                   StreamView* view);
 
-}  // namespace zvc
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_ZVC_LAYOUT_H_
+}  // namespace comptrain::zvc

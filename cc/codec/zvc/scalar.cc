@@ -3,8 +3,7 @@
 
 #include "cc/codec/zvc/kernels.h"
 
-namespace comptrain {
-namespace zvc {
+namespace comptrain::zvc {
 namespace {
 
 template <class T>
@@ -46,13 +45,10 @@ void Unpack(const uint32_t* mask, const void* values, void* out) {
 
 }  // namespace
 
-const ChunkKernels* ScalarChunkKernels() {
-  static const ChunkKernels kernels = {{Count<uint16_t>, Count<uint32_t>},
-                                       {Pack<uint16_t>, Pack<uint32_t>},
-                                       {Unpack<uint16_t>, Unpack<uint32_t>},
-                                       CountOnes};
-  return &kernels;
-}
+constexpr ChunkKernels kChunkKernelsScalar = {
+    {Count<uint16_t>, Count<uint32_t>},
+    {Pack<uint16_t>, Pack<uint32_t>},
+    {Unpack<uint16_t>, Unpack<uint32_t>},
+    CountOnes};
 
-}  // namespace zvc
-}  // namespace comptrain
+}  // namespace comptrain::zvc

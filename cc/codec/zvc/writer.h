@@ -1,7 +1,6 @@
 // Internal: gathers a range's words in cache and sends them to the stream in
 // whole cache lines.
-#ifndef TF_COMPTRAIN_CC_CODEC_ZVC_WRITER_H_
-#define TF_COMPTRAIN_CC_CODEC_ZVC_WRITER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -13,8 +12,7 @@
 
 #include "cc/codec/zvc/kernels.h"
 
-namespace comptrain {
-namespace zvc {
+namespace comptrain::zvc {
 
 constexpr int kLineBytes = 64;
 
@@ -100,7 +98,4 @@ class LineWriter {
   const bool past_caches_;
 };
 
-}  // namespace zvc
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_ZVC_WRITER_H_
+}  // namespace comptrain::zvc

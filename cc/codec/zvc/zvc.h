@@ -4,8 +4,7 @@
 // Engine, HPCA 2018, is where it comes from; it gains nothing on dense tensors.
 // Byte-identical on every instruction set and for any number of threads.
 // docs/codec-format.md is the specification.
-#ifndef TF_COMPTRAIN_CC_CODEC_ZVC_ZVC_H_
-#define TF_COMPTRAIN_CC_CODEC_ZVC_ZVC_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -42,5 +41,3 @@ Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
                        const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_ZVC_ZVC_H_

@@ -1,8 +1,7 @@
 // What the GPU kernels share: TensorFlow's CUDA stream, bytes brought back to
 // the host, and word of damaged streams. Compiled by the C++ compiler, not by
 // nvcc.
-#ifndef TF_COMPTRAIN_CC_KERNELS_COMMON_GPU_H_
-#define TF_COMPTRAIN_CC_KERNELS_COMMON_GPU_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -16,7 +15,7 @@
 namespace comptrain {
 
 // The CUDA stream that TensorFlow computes on, on the op's device.
-inline CUstream_st* CudaStream(tensorflow::OpKernelContext* ctx) {
+inline CUstream_st* CudaStream(OpKernelContext* ctx) {
   return static_cast<CUstream_st*>(
       ctx->op_device_context()->stream()->platform_specific_handle().stream);
 }
@@ -29,26 +28,25 @@ inline absl::Status CudaStatus(cudaError_t error, const char* what) {
 }
 
 // Device memory until the op returns; TensorFlow reuses it in stream order.
-inline absl::Status AllocateScratch(tensorflow::OpKernelContext* ctx,
-                                    size_t bytes, tensorflow::Tensor* scratch) {
-  return ctx->allocate_temp(
-      tensorflow::DT_UINT8,
-      tensorflow::TensorShape({static_cast<int64_t>(bytes)}), scratch);
+inline absl::Status AllocateScratch(OpKernelContext* ctx, size_t bytes,
+                                    Tensor* scratch) {
+  return ctx->allocate_temp(tensorflow::DT_UINT8,
+                            TensorShape({static_cast<int64_t>(bytes)}),
+                            scratch);
 }
 
 // Copies from the device to *host, which it allocates, and waits for all that
 // was launched before. An op that waits like this also keeps the host from
 // running ahead of the GPU.
-inline absl::Status ReadBack(tensorflow::OpKernelContext* ctx,
-                             const void* from_dev, size_t bytes,
-                             tensorflow::Tensor* host) {
+inline absl::Status ReadBack(OpKernelContext* ctx, const void* from_dev,
+                             size_t bytes, Tensor* host) {
   // Pinned: a copy to pageable memory is staged by the driver.
   tensorflow::AllocatorAttributes pinned;
   pinned.set_on_host(true);
   pinned.set_gpu_compatible(true);
   absl::Status s = ctx->allocate_temp(
-      tensorflow::DT_UINT8,
-      tensorflow::TensorShape({static_cast<int64_t>(bytes)}), host, pinned);
+      tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}), host,
+      pinned);
   if (!s.ok()) return s;
   CUstream_st* cuda_stream = CudaStream(ctx);
   s = CudaStatus(cudaMemcpyAsync(MutableData(host), from_dev, bytes,
@@ -93,5 +91,3 @@ class DamageFlag {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_COMMON_GPU_H_

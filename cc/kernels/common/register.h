@@ -1,8 +1,7 @@
 // Registers a kernel class for an op, on a device, for all three types. After
 // the class: where inputs and outputs are in host memory, as
 // .HostMemory("name").
-#ifndef TF_COMPTRAIN_CC_KERNELS_COMMON_REGISTER_H_
-#define TF_COMPTRAIN_CC_KERNELS_COMMON_REGISTER_H_
+#pragma once
 
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/register_types.h"
@@ -15,5 +14,3 @@
   REGISTER_KERNEL_BUILDER(                                              \
       Name("Comptrain>" OP).Device(DEVICE) HOST.TypeConstraint<T>("T"), \
       KERNEL);
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_COMMON_REGISTER_H_

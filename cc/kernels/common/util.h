@@ -1,7 +1,6 @@
 // What every kernel here needs: codec status to op status, TensorFlow dtype to
 // codec dtype, the device's worker threads as a ParallelFor, shapes checked.
-#ifndef TF_COMPTRAIN_CC_KERNELS_COMMON_UTIL_H_
-#define TF_COMPTRAIN_CC_KERNELS_COMMON_UTIL_H_
+#pragma once
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -14,6 +13,24 @@
 #include "tensorflow/core/public/version.h"
 
 namespace comptrain {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// A kernel whose attributes Attrs::Read(ctx) reads.
+template <class Attrs>
+class OpWithAttrs : public OpKernel {
+ public:
+  explicit OpWithAttrs(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+  }
+
+ protected:
+  Attrs attrs_;
+};
 
 inline absl::Status ToAbsl(const Status& s) {
   return s.ok() ? absl::OkStatus() : absl::InvalidArgumentError(s.message);
@@ -30,7 +47,7 @@ inline DType ToDType(tensorflow::DataType t) {
   }
 }
 
-inline ParallelFor WorkerThreads(tensorflow::OpKernelContext* ctx) {
+inline ParallelFor WorkerThreads(OpKernelContext* ctx) {
   auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
   return [pool](int64_t n, int64_t cost_per_item, const RangeBody& body) {
     if (n <= 0) return;
@@ -44,14 +61,13 @@ inline ParallelFor WorkerThreads(tensorflow::OpKernelContext* ctx) {
 }
 
 // Channels are the last dimension; a scalar has one.
-inline int64_t Channels(const tensorflow::TensorShape& shape) {
+inline int64_t Channels(const TensorShape& shape) {
   return shape.dims() == 0 ? 1 : shape.dim_size(shape.dims() - 1);
 }
 
 // Whether an argument has the shape that it must have, which `why` explains.
-inline absl::Status CheckShape(absl::string_view name,
-                               const tensorflow::TensorShape& shape,
-                               const tensorflow::TensorShape& wanted,
+inline absl::Status CheckShape(absl::string_view name, const TensorShape& shape,
+                               const TensorShape& wanted,
                                absl::string_view why) {
   if (shape == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -59,13 +75,9 @@ inline absl::Status CheckShape(absl::string_view name,
                    ", got ", shape.DebugString()));
 }
 
-inline const void* Data(const tensorflow::Tensor& t) {
-  return t.tensor_data().data();
-}
-inline void* MutableData(tensorflow::Tensor* t) {
+inline const void* Data(const Tensor& t) { return t.tensor_data().data(); }
+inline void* MutableData(Tensor* t) {
   return const_cast<char*>(t->tensor_data().data());
 }
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_COMMON_UTIL_H_

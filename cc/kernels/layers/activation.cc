@@ -7,10 +7,6 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 template <Activation kActivation>
 class ActivationOp : public OpKernel {
  public:

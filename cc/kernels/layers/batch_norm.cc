@@ -9,11 +9,6 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 class BatchNormGradOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -21,32 +16,23 @@ class BatchNormGradOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     const Tensor& stream = ctx->input(0);
     const Tensor& dy = ctx->input(1);
-    int64_t channels = 0;
-    OP_REQUIRES_OK(ctx, BatchNormChannelsOf(ctx, &channels));
-    Tensor* dx = nullptr;
-    Tensor* dgamma = nullptr;
-    Tensor* dbeta = nullptr;
-    OP_REQUIRES_OK(
-        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(1, TensorShape({channels}), &dgamma));
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(2, TensorShape({channels}), &dbeta));
+    BatchNormOutputs to;
+    OP_REQUIRES_OK(ctx, to.Allocate(ctx));
     BatchNormChannels of;
-    of.channels = channels;
+    of.channels = to.channels;
     of.gamma = ctx->input(2).flat<float>().data();
     of.mean = ctx->input(3).flat<float>().data();
     of.inv_std = ctx->input(4).flat<float>().data();
     const uint8_t* const bytes = stream.flat<uint8_t>().data();
     const DType dtype = ToDType(dy.dtype());
     const int64_t n = dy.NumElements();
-    float* const dgamma_to = dgamma->flat<float>().data();
-    float* const dbeta_to = dbeta->flat<float>().data();
+    float* const dgamma_to = to.dgamma->flat<float>().data();
+    float* const dbeta_to = to.dbeta->flat<float>().data();
     const ParallelFor threads = WorkerThreads(ctx);
     if (StreamCodec(bytes, stream.NumElements()) == CodecId::kPlane) {
       OP_REQUIRES_OK(
           ctx, ToAbsl(BatchNormGradient(bytes, stream.NumElements(), dtype, n,
-                                        Data(dy), of, MutableData(dx),
+                                        Data(dy), of, MutableData(to.dx),
                                         dgamma_to, dbeta_to, threads)));
       return;
     }
@@ -56,7 +42,7 @@ class BatchNormGradOp : public OpKernel {
                                             n, MutableData(&x_hat), threads)));
     OP_REQUIRES_OK(ctx, ToAbsl(BatchNormGradientOf(
                             Data(x_hat), dtype, n, Data(dy), of,
-                            MutableData(dx), dgamma_to, dbeta_to, threads)));
+                            MutableData(to.dx), dgamma_to, dbeta_to, threads)));
   }
 };
 

@@ -10,15 +10,10 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 // Elsewhere TensorFlow draws the numbers.
-class DropoutOp : public tensorflow::OpKernel {
+class DropoutOp : public OpKernel {
  public:
-  explicit DropoutOp(tensorflow::OpKernelConstruction* ctx)
-      : tensorflow::OpKernel(ctx) {
+  explicit DropoutOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("rate", &rate_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("scale", &scale_));
     OP_REQUIRES(ctx, rate_ >= 0 && rate_ <= 1,

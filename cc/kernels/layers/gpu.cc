@@ -10,18 +10,14 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 class GpuBatchNormGradOp : public GpuReaderOp {
  public:
   using GpuReaderOp::GpuReaderOp;
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& dy = ctx->input(1);
-    int64_t channels = 0;
-    OP_REQUIRES_OK(ctx, BatchNormChannelsOf(ctx, &channels));
+    BatchNormOutputs to;
+    OP_REQUIRES_OK(ctx, to.Allocate(ctx));
     GpuEncoded from;
     OP_REQUIRES_OK(ctx, Open(ctx, dy.dtype(), dy.shape(), &from));
     CUstream_st* const cuda_stream = CudaStream(ctx);
@@ -30,27 +26,18 @@ class GpuBatchNormGradOp : public GpuReaderOp {
     OP_REQUIRES_OK(ctx, ctx->allocate_temp(dy.dtype(), dy.shape(), &x_hat));
     OP_REQUIRES_OK(ctx, ToAbsl(GpuDecode(codec(), from, MutableData(&x_hat),
                                          cuda_stream)));
-    Tensor* dx = nullptr;
-    Tensor* dgamma = nullptr;
-    Tensor* dbeta = nullptr;
-    OP_REQUIRES_OK(
-        ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(1, TensorShape({channels}), &dgamma));
-    OP_REQUIRES_OK(ctx,
-                   ctx->allocate_output(2, TensorShape({channels}), &dbeta));
     Tensor scratch;
     OP_REQUIRES_OK(
-        ctx, AllocateScratch(ctx, GpuBatchNormScratchBytes(from.n, channels),
+        ctx, AllocateScratch(ctx, GpuBatchNormScratchBytes(from.n, to.channels),
                              &scratch));
     OP_REQUIRES_OK(
         ctx, ToAbsl(GpuBatchNormGradient(
-                 Data(x_hat), from.dtype, from.n, channels, Data(dy),
+                 Data(x_hat), from.dtype, from.n, to.channels, Data(dy),
                  ctx->input(2).flat<float>().data(),
                  ctx->input(3).flat<float>().data(),
                  ctx->input(4).flat<float>().data(), MutableData(&scratch),
-                 MutableData(dx), dgamma->flat<float>().data(),
-                 dbeta->flat<float>().data(), cuda_stream)));
+                 MutableData(to.dx), to.dgamma->flat<float>().data(),
+                 to.dbeta->flat<float>().data(), cuda_stream)));
   }
 };
 

@@ -6,15 +6,9 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 absl::Status CheckVector(const Tensor& vector, const Tensor& x,
                          const char* name) {
-  return CheckShape(name, vector.shape(),
-                    tensorflow::TensorShape({Channels(x.shape())}),
+  return CheckShape(name, vector.shape(), TensorShape({Channels(x.shape())}),
                     "the last dimension of x");
 }
 
@@ -23,11 +17,16 @@ int64_t Rows(const Tensor& x) {
   return channels == 0 ? 0 : x.NumElements() / channels;
 }
 
-class LayerNormOp : public OpKernel {
- public:
-  explicit LayerNormOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &epsilon_));
+struct Epsilon {
+  float value;
+  absl::Status Read(OpKernelConstruction* ctx) {
+    return ctx->GetAttr("epsilon", &value);
   }
+};
+
+class LayerNormOp : public OpWithAttrs<Epsilon> {
+ public:
+  using OpWithAttrs::OpWithAttrs;
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
@@ -38,19 +37,14 @@ class LayerNormOp : public OpKernel {
         ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
     LayerNorm(Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape()),
               ctx->input(1).flat<float>().data(),
-              ctx->input(2).flat<float>().data(), epsilon_, MutableData(y),
+              ctx->input(2).flat<float>().data(), attrs_.value, MutableData(y),
               WorkerThreads(ctx));
   }
-
- private:
-  float epsilon_;
 };
 
-class LayerNormGradOp : public OpKernel {
+class LayerNormGradOp : public OpWithAttrs<Epsilon> {
  public:
-  explicit LayerNormGradOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("epsilon", &epsilon_));
-  }
+  using OpWithAttrs::OpWithAttrs;
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
@@ -64,13 +58,10 @@ class LayerNormGradOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, gamma.shape(), &dbeta));
     LayerNormGradient(Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape()),
-                      gamma.flat<float>().data(), epsilon_, Data(dy),
+                      gamma.flat<float>().data(), attrs_.value, Data(dy),
                       MutableData(dx), dgamma->flat<float>().data(),
                       dbeta->flat<float>().data(), WorkerThreads(ctx));
   }
-
- private:
-  float epsilon_;
 };
 
 COMPTRAIN_REGISTER("LayerNorm", tensorflow::DEVICE_CPU, LayerNormOp)

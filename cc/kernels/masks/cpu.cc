@@ -5,9 +5,6 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 struct Cpu {
   static Status Pack(OpKernelContext* ctx, const Tensor& x, float lower,
                      float upper, uint8_t* bits) {

@@ -7,9 +7,6 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 struct Gpu {
   static Status Pack(OpKernelContext* ctx, const Tensor& x, float lower,
                      float upper, uint8_t* bits) {

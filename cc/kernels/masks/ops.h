@@ -3,8 +3,7 @@
 //   static Status Unpack(ctx, bits, on, off, dy, dx);
 //   static Status Pool(ctx, x, shape, y, index);
 //   static Status Scatter(ctx, index, shape, dy, dx);
-#ifndef TF_COMPTRAIN_CC_KERNELS_MASKS_OPS_H_
-#define TF_COMPTRAIN_CC_KERNELS_MASKS_OPS_H_
+#pragma once
 
 #include "absl/strings/str_cat.h"
 #include "cc/codec/masks/bitmask.h"
@@ -16,97 +15,89 @@
 
 namespace comptrain {
 
-template <class Device>
-class BitmaskOp : public tensorflow::OpKernel {
- public:
-  explicit BitmaskOp(tensorflow::OpKernelConstruction* ctx)
-      : tensorflow::OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("lower", &lower_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("upper", &upper_));
+struct BitmaskLimits {
+  float lower, upper;
+  absl::Status Read(OpKernelConstruction* ctx) {
+    const absl::Status s = ctx->GetAttr("lower", &lower);
+    return s.ok() ? ctx->GetAttr("upper", &upper) : s;
   }
-
-  void Compute(tensorflow::OpKernelContext* ctx) override {
-    const tensorflow::Tensor& x = ctx->input(0);
-    tensorflow::Tensor* bits = nullptr;
-    OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(
-                 1, tensorflow::TensorShape({BitmaskBytes(x.NumElements())}),
-                 &bits));
-    OP_REQUIRES_OK(ctx, ToAbsl(Device::Pack(ctx, x, lower_, upper_,
-                                            bits->flat<uint8_t>().data())));
-    ctx->set_output(0, x);
-  }
-
- private:
-  float lower_, upper_;
 };
 
 template <class Device>
-class BitmaskGradOp : public tensorflow::OpKernel {
+class BitmaskOp : public OpWithAttrs<BitmaskLimits> {
  public:
-  explicit BitmaskGradOp(tensorflow::OpKernelConstruction* ctx)
-      : tensorflow::OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("on", &on_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("off", &off_));
-  }
+  using OpWithAttrs<BitmaskLimits>::OpWithAttrs;
 
-  void Compute(tensorflow::OpKernelContext* ctx) override {
-    const tensorflow::Tensor& bits = ctx->input(0);
-    const tensorflow::Tensor& dy = ctx->input(1);
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
+    Tensor* bits = nullptr;
+    OP_REQUIRES_OK(ctx,
+                   ctx->allocate_output(
+                       1, TensorShape({BitmaskBytes(x.NumElements())}), &bits));
+    OP_REQUIRES_OK(ctx, ToAbsl(Device::Pack(ctx, x, attrs_.lower, attrs_.upper,
+                                            bits->flat<uint8_t>().data())));
+    ctx->set_output(0, x);
+  }
+};
+
+struct BitmaskFactors {
+  float on, off;
+  absl::Status Read(OpKernelConstruction* ctx) {
+    const absl::Status s = ctx->GetAttr("on", &on);
+    return s.ok() ? ctx->GetAttr("off", &off) : s;
+  }
+};
+
+template <class Device>
+class BitmaskGradOp : public OpWithAttrs<BitmaskFactors> {
+ public:
+  using OpWithAttrs<BitmaskFactors>::OpWithAttrs;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& bits = ctx->input(0);
+    const Tensor& dy = ctx->input(1);
     OP_REQUIRES(ctx, bits.NumElements() == BitmaskBytes(dy.NumElements()),
                 absl::InvalidArgumentError(absl::StrCat(
                     "bits must have one bit for each of the ", dy.NumElements(),
                     " elements of dy (", BitmaskBytes(dy.NumElements()),
                     " bytes), got ", bits.NumElements(), " bytes")));
-    tensorflow::Tensor* dx = nullptr;
+    Tensor* dx = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
-    OP_REQUIRES_OK(ctx, ToAbsl(Device::Unpack(ctx, bits.flat<uint8_t>().data(),
-                                              on_, off_, dy, MutableData(dx))));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(Device::Unpack(ctx, bits.flat<uint8_t>().data(), attrs_.on,
+                                   attrs_.off, dy, MutableData(dx))));
   }
-
- private:
-  float on_, off_;
 };
 
 template <class Device>
-class MaxPoolOp : public tensorflow::OpKernel {
+class MaxPoolOp : public OpWithAttrs<PoolAttrs> {
  public:
-  explicit MaxPoolOp(tensorflow::OpKernelConstruction* ctx)
-      : tensorflow::OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-  }
+  using OpWithAttrs<PoolAttrs>::OpWithAttrs;
 
-  void Compute(tensorflow::OpKernelContext* ctx) override {
-    const tensorflow::Tensor& x = ctx->input(0);
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& x = ctx->input(0);
     PoolShape p;
     OP_REQUIRES_OK(ctx, attrs_.Shape(x.shape(), &p));
-    tensorflow::Tensor* y = nullptr;
-    tensorflow::Tensor* index = nullptr;
+    Tensor* y = nullptr;
+    Tensor* index = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, attrs_.Output(p), &y));
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(
-                 1, tensorflow::TensorShape({PoolIndexBytes(p)}), &index));
+        ctx, ctx->allocate_output(1, TensorShape({PoolIndexBytes(p)}), &index));
     OP_REQUIRES_OK(ctx, ToAbsl(Device::Pool(ctx, x, p, MutableData(y),
                                             index->flat<uint8_t>().data())));
   }
-
- private:
-  PoolAttrs attrs_;
 };
 
 template <class Device>
-class MaxPoolGradOp : public tensorflow::OpKernel {
+class MaxPoolGradOp : public OpWithAttrs<PoolAttrs> {
  public:
-  explicit MaxPoolGradOp(tensorflow::OpKernelConstruction* ctx)
-      : tensorflow::OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-  }
+  using OpWithAttrs<PoolAttrs>::OpWithAttrs;
 
-  void Compute(tensorflow::OpKernelContext* ctx) override {
-    const tensorflow::Tensor& index = ctx->input(0);
-    const tensorflow::Tensor& dy = ctx->input(1);
-    tensorflow::TensorShape in;
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor& index = ctx->input(0);
+    const Tensor& dy = ctx->input(1);
+    TensorShape in;
     OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(ctx->input(2), &in));
     PoolShape p;
     OP_REQUIRES_OK(ctx, attrs_.Shape(in, &p));
@@ -116,17 +107,12 @@ class MaxPoolGradOp : public tensorflow::OpKernel {
                 absl::InvalidArgumentError(
                     absl::StrCat("index must have ", PoolIndexBytes(p),
                                  " bytes, got ", index.NumElements())));
-    tensorflow::Tensor* dx = nullptr;
+    Tensor* dx = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, in, &dx));
     OP_REQUIRES_OK(
         ctx, ToAbsl(Device::Scatter(ctx, index.flat<uint8_t>().data(), p, dy,
                                     MutableData(dx))));
   }
-
- private:
-  PoolAttrs attrs_;
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_MASKS_OPS_H_

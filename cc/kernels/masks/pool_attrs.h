@@ -1,6 +1,5 @@
 // Attributes that MaxPool and its gradient share, for every device.
-#ifndef TF_COMPTRAIN_CC_KERNELS_MASKS_POOL_ATTRS_H_
-#define TF_COMPTRAIN_CC_KERNELS_MASKS_POOL_ATTRS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -85,5 +84,3 @@ struct PoolAttrs {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_MASKS_POOL_ATTRS_H_

@@ -7,11 +7,9 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernelContext;
-
 struct Cpu {
-  static absl::Status Measure(OpKernelContext* ctx,
-                              const tensorflow::Tensor& dy, float* stats) {
+  static absl::Status Measure(OpKernelContext* ctx, const Tensor& dy,
+                              float* stats) {
     const GradientStats s =
         MeasureGradient(Data(dy), ToDType(dy.dtype()), dy.NumElements(),
                         Channels(dy.shape()), WorkerThreads(ctx));

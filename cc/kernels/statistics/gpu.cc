@@ -8,9 +8,9 @@ namespace comptrain {
 namespace {
 
 struct Gpu {
-  static absl::Status Measure(tensorflow::OpKernelContext* ctx,
-                              const tensorflow::Tensor& dy, float* stats) {
-    tensorflow::Tensor scratch;
+  static absl::Status Measure(OpKernelContext* ctx, const Tensor& dy,
+                              float* stats) {
+    Tensor scratch;
     const absl::Status s =
         AllocateScratch(ctx, GpuSummaryScratchBytes(), &scratch);
     if (!s.ok()) return s;

@@ -9,10 +9,6 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-
 // Set by a failure, cleared by the first check that finds memory back under the
 // limit: until then the allocator's peak belongs to the failed step.
 std::atomic<bool> peak_is_history{false};
@@ -25,7 +21,7 @@ class MemoryLimitOp : public OpKernel {
 
   void Compute(OpKernelContext* ctx) override {
     OP_REQUIRES_OK(ctx, CheckShape("limit_bytes", ctx->input(1).shape(),
-                                   tensorflow::TensorShape(), "a scalar"));
+                                   TensorShape(), "a scalar"));
     const int64_t limit = ctx->input(1).scalar<int64_t>()();
     tensorflow::Allocator* allocator = ctx->device()->GetAllocator({});
     const auto stats = allocator->GetStats();

@@ -1,7 +1,6 @@
 // What Compress reads from its attributes, and asks of its state, on every
 // device.
-#ifndef TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
-#define TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
+#pragma once
 
 #include <cmath>
 #include <string>
@@ -15,8 +14,8 @@
 namespace comptrain {
 
 // The codec named by an attribute; "auto" where the op chooses.
-inline absl::Status ReadCodec(tensorflow::OpKernelConstruction* ctx,
-                              CodecId* codec, bool* is_auto) {
+inline absl::Status ReadCodec(OpKernelConstruction* ctx, CodecId* codec,
+                              bool* is_auto) {
   std::string name;
   const absl::Status s = ctx->GetAttr("codec", &name);
   if (!s.ok()) return s;
@@ -28,8 +27,8 @@ inline absl::Status ReadCodec(tensorflow::OpKernelConstruction* ctx,
   return absl::OkStatus();
 }
 
-inline absl::Status CheckState(const tensorflow::TensorShape& shape) {
-  return CheckShape("state", shape, tensorflow::TensorShape({kStateFields}),
+inline absl::Status CheckState(const TensorShape& shape) {
+  return CheckShape("state", shape, TensorShape({kStateFields}),
                     "zeros or the new_state of an earlier call");
 }
 
@@ -39,7 +38,7 @@ struct CompressAttrs {
   bool is_auto = false;
   CodecId codec = CodecId::kPlane;
 
-  absl::Status Read(tensorflow::OpKernelConstruction* ctx) {
+  absl::Status Read(OpKernelConstruction* ctx) {
     std::string relative_to;
     absl::Status s = ReadCodec(ctx, &codec, &is_auto);
     if (s.ok()) s = ctx->GetAttr("relative_bound", &rule.relative_bound);
@@ -63,7 +62,7 @@ struct CompressAttrs {
   }
 
   // All but the bound.
-  EncodeParams Params(const tensorflow::Tensor& x) const {
+  EncodeParams Params(const Tensor& x) const {
     EncodeParams params;
     params.dtype = ToDType(x.dtype());
     params.n = x.NumElements();
@@ -77,6 +76,21 @@ struct CompressAttrs {
   }
 };
 
-}  // namespace comptrain
+// Compress on any device.
+class CompressOpBase : public OpWithAttrs<CompressAttrs> {
+ public:
+  using OpWithAttrs::OpWithAttrs;
+  void Compute(OpKernelContext* ctx) final {
+    const Tensor& state = ctx->input(1);
+    OP_REQUIRES_OK(ctx, CheckState(state.shape()));
+    Compress(ctx, ctx->input(0), state.flat<float>().data(),
+             attrs_.Params(ctx->input(0)));
+  }
 
-#endif  // TF_COMPTRAIN_CC_KERNELS_STREAM_ATTRS_H_
+ protected:
+  // params: all but the bound.
+  virtual void Compress(OpKernelContext* ctx, const Tensor& x,
+                        const float* state, EncodeParams params) const = 0;
+};
+
+}  // namespace comptrain

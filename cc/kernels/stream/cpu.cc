@@ -14,24 +14,12 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
-class CompressOp : public OpKernel {
+class CompressOp : public CompressOpBase {
  public:
-  explicit CompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-  }
+  using CompressOpBase::CompressOpBase;
 
-  void Compute(OpKernelContext* ctx) override {
-    const Tensor& x = ctx->input(0);
-    const Tensor& state_tensor = ctx->input(1);
-    OP_REQUIRES_OK(ctx, CheckState(state_tensor.shape()));
-    const float* state = state_tensor.flat<float>().data();
-    EncodeParams params = attrs_.Params(x);
+  void Compress(OpKernelContext* ctx, const Tensor& x, const float* state,
+                EncodeParams params) const override {
     const ParallelFor threads = WorkerThreads(ctx);
     const double range =
         attrs_.rule.of_range
@@ -68,9 +56,6 @@ class CompressOp : public OpKernel {
                           new_state->flat<float>().data());
     ctx->set_output(0, x);
   }
-
- private:
-  CompressAttrs attrs_;
 };
 
 class DecompressOp : public OpKernel {

@@ -17,24 +17,12 @@
 namespace comptrain {
 namespace {
 
-using tensorflow::OpKernel;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
-class GpuCompressOp : public OpKernel {
+class GpuCompressOp : public CompressOpBase {
  public:
-  explicit GpuCompressOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-  }
+  using CompressOpBase::CompressOpBase;
 
-  void Compute(OpKernelContext* ctx) override {
-    const Tensor& x = ctx->input(0);
-    const Tensor& state_tensor = ctx->input(1);
-    OP_REQUIRES_OK(ctx, CheckState(state_tensor.shape()));
-    const float* state = state_tensor.flat<float>().data();
-    EncodeParams params = attrs_.Params(x);
+  void Compress(OpKernelContext* ctx, const Tensor& x, const float* state,
+                EncodeParams params) const override {
     CUstream_st* const cuda_stream = CudaStream(ctx);
     uint32_t* unused_word = nullptr;
     OP_REQUIRES_OK(ctx, DamageFlag::Get(&unused_word));
@@ -123,8 +111,6 @@ class GpuCompressOp : public OpKernel {
     }
     return s;
   }
-
-  CompressAttrs attrs_;
 };
 
 class GpuDecompressOp : public GpuReaderOp {

@@ -1,6 +1,5 @@
 // What the GPU kernels that read a stream have in common.
-#ifndef TF_COMPTRAIN_CC_KERNELS_STREAM_GPU_READER_H_
-#define TF_COMPTRAIN_CC_KERNELS_STREAM_GPU_READER_H_
+#pragma once
 
 #include "cc/codec/registry/gpu.h"
 #include "cc/kernels/common/gpu.h"
@@ -11,20 +10,17 @@
 namespace comptrain {
 
 // The stream is the first input.
-class GpuReaderOp : public tensorflow::OpKernel {
+class GpuReaderOp : public OpKernel {
  public:
-  explicit GpuReaderOp(tensorflow::OpKernelConstruction* ctx)
-      : tensorflow::OpKernel(ctx) {
+  explicit GpuReaderOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ReadCodec(ctx, &codec_, &is_auto_));
   }
 
  protected:
   // The stream as one of a tensor of that type and shape.
-  absl::Status Open(tensorflow::OpKernelContext* ctx,
-                    tensorflow::DataType dtype,
-                    const tensorflow::TensorShape& shape,
-                    GpuEncoded* from) const {
-    const tensorflow::Tensor& stream = ctx->input(0);
+  absl::Status Open(OpKernelContext* ctx, tensorflow::DataType dtype,
+                    const TensorShape& shape, GpuEncoded* from) const {
+    const Tensor& stream = ctx->input(0);
     from->stream_dev = Data(stream);
     from->bytes = stream.NumElements();
     from->dtype = ToDType(dtype);
@@ -41,5 +37,3 @@ class GpuReaderOp : public tensorflow::OpKernel {
 };
 
 }  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_STREAM_GPU_READER_H_

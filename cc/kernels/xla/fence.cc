@@ -8,8 +8,7 @@
 #include "xla/service/custom_call_status.h"
 #include "xla/service/custom_call_target_registry.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 namespace {
 
 constexpr char kFenceTarget[] = "comptrain_fence";
@@ -100,5 +99,4 @@ std::vector<XlaOp> GatedWith(bool on_cpu, std::vector<XlaOp> parts,
   return parts;
 }
 
-}  // namespace hlo
-}  // namespace comptrain
+}  // namespace comptrain::hlo

@@ -1,13 +1,11 @@
 // The order in which XLA runs what reads and writes streams.
-#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_FENCE_H_
-#define TF_COMPTRAIN_CC_KERNELS_XLA_FENCE_H_
+#pragma once
 
 #include <vector>
 
 #include "cc/kernels/xla/hlo.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 // The operands again, each no earlier than all of them: XLA neither looks
 // through nor moves what reads them ahead.
@@ -29,7 +27,4 @@ std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate);
 std::vector<XlaOp> GatedWith(bool on_cpu, std::vector<XlaOp> parts,
                              XlaOp* gate);
 
-}  // namespace hlo
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_FENCE_H_
+}  // namespace comptrain::hlo

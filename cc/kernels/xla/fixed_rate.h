@@ -1,15 +1,13 @@
 // The fixed-rate codec: quantization in a number of bits that is known when a
 // step is compiled, with a scale for each group of values.
-#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
-#define TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
+#pragma once
 
 #include <vector>
 
 #include "cc/codec/stream/bound.h"
 #include "cc/kernels/xla/lowering.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 inline XlaOp Field(XlaOp state, StateField field) {
   return xla::Reshape(xla::SliceInDim(state, field, field + 1, 1, 0), {});
@@ -263,7 +261,4 @@ inline absl::Status CheckStream(XlaOpKernelContext* ctx, const FixedRate& rate,
                    TensorShape(dims).DebugString(), " under XLA"));
 }
 
-}  // namespace hlo
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_FIXED_RATE_H_
+}  // namespace comptrain::hlo

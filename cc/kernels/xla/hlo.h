@@ -1,6 +1,5 @@
 // Small expressions of HLO.
-#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_HLO_H_
-#define TF_COMPTRAIN_CC_KERNELS_XLA_HLO_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -11,8 +10,7 @@
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 using xla::XlaOp;
 
@@ -49,7 +47,4 @@ inline XlaOp FirstOf(XlaOp x) {
   return xla::Reshape(xla::Slice(x, start, one, one), {});
 }
 
-}  // namespace hlo
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_HLO_H_
+}  // namespace comptrain::hlo

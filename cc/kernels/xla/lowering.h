@@ -4,8 +4,7 @@
 // They are registered as kernels of XLA's compilation devices. REGISTER_XLA_OP
 // would not do: its kernels are registered once, when the first op or model of
 // the process is made, and this library is loaded later.
-#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_LOWERING_H_
-#define TF_COMPTRAIN_CC_KERNELS_XLA_LOWERING_H_
+#pragma once
 
 #include <cstdlib>
 #include <string>
@@ -17,8 +16,7 @@
 #include "cc/kernels/xla/packing.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 using tensorflow::OpKernelConstruction;
 using tensorflow::TensorShape;
@@ -57,12 +55,9 @@ inline absl::Status CheckPacked(const char* name, XlaOpKernelContext* ctx,
           TensorShape(packing.bytes.dims).DebugString(), " under XLA"));
 }
 
-}  // namespace hlo
-}  // namespace comptrain
+}  // namespace comptrain::hlo
 
 // After COMPTRAIN_REGISTER: for both compilers.
 #define COMPTRAIN_REGISTER_XLA(OP, KERNEL)     \
   COMPTRAIN_REGISTER(OP, kCpuCompiler, KERNEL) \
   COMPTRAIN_REGISTER(OP, kGpuCompiler, KERNEL)
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_LOWERING_H_

@@ -5,8 +5,7 @@
 #include "cc/kernels/xla/fence.h"
 #include "cc/kernels/xla/fixed_rate.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 namespace {
 
 class StreamMaskGradXla : public Lowering {
@@ -217,5 +216,4 @@ COMPTRAIN_REGISTER_XLA("MaxPool", MaxPoolXla)
 COMPTRAIN_REGISTER_XLA("MaxPoolGrad", MaxPoolGradXla)
 
 }  // namespace
-}  // namespace hlo
-}  // namespace comptrain
+}  // namespace comptrain::hlo

@@ -1,14 +1,12 @@
 // How values of 1 to 8 bits share bytes and words.
-#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_PACKING_H_
-#define TF_COMPTRAIN_CC_KERNELS_XLA_PACKING_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "cc/kernels/xla/hlo.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 // The values of a tensor by groups. Value i * groups + j of the axis is the
 // i-th member of group j: neighbours in memory stay neighbours, so what is made
@@ -144,7 +142,4 @@ struct Packing {
   }
 };
 
-}  // namespace hlo
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_PACKING_H_
+}  // namespace comptrain::hlo

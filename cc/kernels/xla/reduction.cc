@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 std::vector<XlaOp> Reduced(
     bool on_cpu, const Groups& fold,
@@ -49,5 +48,4 @@ std::vector<XlaOp> Reduced(
   return reduced;
 }
 
-}  // namespace hlo
-}  // namespace comptrain
+}  // namespace comptrain::hlo

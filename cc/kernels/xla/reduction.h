@@ -1,6 +1,5 @@
 // Sums and largest values.
-#ifndef TF_COMPTRAIN_CC_KERNELS_XLA_REDUCTION_H_
-#define TF_COMPTRAIN_CC_KERNELS_XLA_REDUCTION_H_
+#pragma once
 
 #include <utility>
 #include <vector>
@@ -8,8 +7,7 @@
 #include "cc/kernels/xla/hlo.h"
 #include "cc/kernels/xla/packing.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 
 enum Reduction { kSum, kLargest };  // kLargest: or 0
 
@@ -20,7 +18,4 @@ std::vector<XlaOp> Reduced(
     bool on_cpu, const Groups& fold,
     const std::vector<std::pair<XlaOp, Reduction>>& operands);
 
-}  // namespace hlo
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_KERNELS_XLA_REDUCTION_H_
+}  // namespace comptrain::hlo

@@ -5,8 +5,7 @@
 #include "cc/kernels/xla/lowering.h"
 #include "cc/kernels/xla/reduction.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 namespace {
 
 class GradientStatsXla : public Lowering {
@@ -43,5 +42,4 @@ class GradientStatsXla : public Lowering {
 COMPTRAIN_REGISTER_XLA("GradientStats", GradientStatsXla)
 
 }  // namespace
-}  // namespace hlo
-}  // namespace comptrain
+}  // namespace comptrain::hlo

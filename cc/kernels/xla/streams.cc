@@ -11,8 +11,7 @@
 #include "cc/kernels/xla/fixed_rate.h"
 #include "cc/kernels/xla/reduction.h"
 
-namespace comptrain {
-namespace hlo {
+namespace comptrain::hlo {
 namespace {
 
 // A scalar that bound.h computes with.
@@ -283,5 +282,4 @@ REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(kCpuCompiler), FenceXla);
 REGISTER_KERNEL_BUILDER(Name("Comptrain>Fence").Device(kGpuCompiler), FenceXla);
 
 }  // namespace
-}  // namespace hlo
-}  // namespace comptrain
+}  // namespace comptrain::hlo

@@ -6,8 +6,7 @@
 // take part in, barriers that are missing (in some order of the threads), and,
 // with AddressSanitizer, accesses outside of device and dynamic shared memory.
 // It says nothing of speed, registers or memory models.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_EMULATED_GPU_CUDA_RUNTIME_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_EMULATED_GPU_CUDA_RUNTIME_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -219,5 +218,3 @@ inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
   *ms = 1;
   return cudaSuccess;
 }
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_EMULATED_GPU_CUDA_RUNTIME_H_

@@ -1,7 +1,6 @@
 // Valid streams that fuzzers start from, and a mutator for runs without
 // libFuzzer.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_FUZZ_SEEDS_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_FUZZ_SEEDS_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +11,7 @@
 #include "cc/codec/registry/codec.h"
 #include "cc/codec/common/half.h"
 
-namespace comptrain {
-namespace fuzz {
+namespace comptrain::fuzz {
 
 using Bytes = std::vector<uint8_t>;
 
@@ -118,7 +116,4 @@ inline void Mutate(const std::vector<Bytes>& seeds, std::mt19937* random,
   }
 }
 
-}  // namespace fuzz
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_FUZZ_SEEDS_H_
+}  // namespace comptrain::fuzz

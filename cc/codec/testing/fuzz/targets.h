@@ -1,8 +1,7 @@
 // What the fuzzers do with arbitrary bytes: decode them with every instruction
 // set, into memory of exactly the right size. Each target aborts when two sets
 // disagree; what lies outside the buffers is for the sanitizers to notice.
-#ifndef TF_COMPTRAIN_CC_CODEC_TESTING_FUZZ_TARGETS_H_
-#define TF_COMPTRAIN_CC_CODEC_TESTING_FUZZ_TARGETS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdio>
@@ -18,8 +17,7 @@
 #include "cc/codec/testing/isas.h"
 #include "cc/codec/zvc/zvc.h"
 
-namespace comptrain {
-namespace fuzz {
+namespace comptrain::fuzz {
 
 constexpr int64_t kMaxElements = 1 << 16;  // of the tensors fuzzers decode to
 
@@ -136,7 +134,4 @@ inline int FuzzZvc(const uint8_t* data, size_t size) {
   return FuzzDecoder(data, size, ZvcDecode, ZvcMaskGradient);
 }
 
-}  // namespace fuzz
-}  // namespace comptrain
-
-#endif  // TF_COMPTRAIN_CC_CODEC_TESTING_FUZZ_TARGETS_H_
+}  // namespace comptrain::fuzz
