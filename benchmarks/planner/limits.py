@@ -25,7 +25,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.memory.batches import random_batch
-from tf_comptrain.planning import search
+from tf_comptrain.model_planning import trials
 
 layers = keras.layers
 _STEPS = 12
@@ -64,7 +64,7 @@ def measure(net: str, options: argparse.Namespace) -> None:
     keras.utils.set_random_seed(0)
     model = NETS[net](options.size)
     ct.compress_model(model)
-    prepared = search.prepare(model, options.batch, None)
+    prepared = trials.prepare(model, options.batch, None)
     low, high = prepared.ends()
     for number in range(options.limits):
         if number in done:
@@ -73,8 +73,8 @@ def measure(net: str, options: argparse.Namespace) -> None:
             int(high - number / (options.limits - 1) * (high - 1.03 * low)) if options.limits > 1 else high
         )
         start = time.perf_counter()
-        plan, prepared = search.search(
-            model, prepared, limit, seed=0, budget_s=options.budget, runs=search.RUNS
+        plan, prepared = trials.search(
+            model, prepared, limit, seed=0, budget_s=options.budget, runs=trials.RUNS
         )
         planning_s = time.perf_counter() - start
         entry = {

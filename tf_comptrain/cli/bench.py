@@ -89,7 +89,9 @@ class Worker:
         self._steps_s: list[float] = []
 
     def wait_until_ready(self) -> None:
-        self._saved_bytes = self._reply()["saved_bytes"]
+        ready = self._reply()
+        self._saved_bytes = ready["saved_bytes"]
+        self._peaks.append(ready["peak_bytes"])
 
     def step(self) -> None:
         reply = self._ask("step")

@@ -1,7 +1,7 @@
 """One variant of `bench step`, in a process of its own: one measured step for each line of stdin.
 
-Replies are JSON objects, a line each: {"saved_bytes": ...} when ready, then {"peak_bytes": ...,
-"step_s": ...} for a line "step", {"predicted_bytes": ...} for "predict".
+Replies are JSON objects, a line each: {"saved_bytes": ..., "peak_bytes": ...} when ready, the peak being that of the
+first two steps, then {"peak_bytes": ..., "step_s": ...} for a line "step", {"predicted_bytes": ...} for "predict".
 """
 
 from __future__ import annotations
@@ -94,9 +94,12 @@ def serve(make: Callable[[], tuple[keras.Model, Any, Any]]) -> None:
 
     built, x, y = make()
     step = _keras.train_step_runner(built, x, y)
-    for _ in range(_WARM_UP_STEPS):
-        step()
-    print(json.dumps({"saved_bytes": memory.saved_bytes(built, x, y)}), file=replies)
+    first = [memory.measure_call(step) for _ in range(_WARM_UP_STEPS)]
+    _, resting, _ = first[-1]  # with what the first step makes and leaves: the optimizer's slots
+    peak_bytes = max(over + rest for over, rest, _ in first) - resting
+    print(
+        json.dumps({"saved_bytes": memory.saved_bytes(built, x, y), "peak_bytes": peak_bytes}), file=replies
+    )
     for line in sys.stdin:
         if line.strip() == "predict":
             predicted_bytes = memory.predict_peak(built, len(x), x, y)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tf_comptrain import planning
+from tf_comptrain import model_planning
 from tf_comptrain.cli import bench, bench_batch, bench_worker
 from tf_comptrain.planner import Progress
 from tf_comptrain.planner.plan import time_text
-from tf_comptrain.planning import ModelPlan, costs
+from tf_comptrain.model_planning import ModelPlan, costs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
             )
 
         try:
-            plan = planning.plan(
+            plan = model_planning.plan(
                 model, args.batch, args.memory, args.hardware, args.seed, args.budget, progress=show
             )
         except (OSError, ValueError) as error:
@@ -88,10 +88,10 @@ def summary(plan: ModelPlan) -> dict:
 
 def calibrate(args: argparse.Namespace) -> int:
     """Prints what this machine was measured to take."""
-    hardware = planning.calibrate(renew=args.renew)
+    hardware = model_planning.calibrate(renew=args.renew)
     if args.json:
         print(hardware.to_json())
         return 0
     print(costs.as_text(hardware))
-    print(f"in {planning.cache_path()}")
+    print(f"in {model_planning.cache_path()}")
     return 0

@@ -17,7 +17,7 @@ from tf_comptrain.planner.simulator import NO_WASTE, Simulation, State, Waste
 from tf_comptrain.planner.task_graph import TaskGraph
 
 if TYPE_CHECKING:
-    from tf_comptrain.planner.bound import Program, Solution
+    from tf_comptrain.planner.lower_bound import Program, Solution
 
 METHODS = ("default", "random", "greedy", "mcmc", "mcmc_seeded", "milp")
 _CHAIN_STEPS = 4000  # of one run of the Markov chain
@@ -210,7 +210,7 @@ class _Run:
 
     def _the_program(self) -> Program:
         if self._program is None:
-            from tf_comptrain.planner.bound import Program  # with SciPy, which takes a while to import
+            from tf_comptrain.planner.lower_bound import Program  # with SciPy, which takes a while to import
 
             self._program = Program(self._effects)
         return self._program

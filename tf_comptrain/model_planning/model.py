@@ -19,8 +19,8 @@ from tf_comptrain.compression.report import Report, format_bytes
 from tf_comptrain.memory import device
 from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
-from tf_comptrain.planning import reasons, search
-from tf_comptrain.planning.model_plan import ModelPlan, too_small
+from tf_comptrain.model_planning import reasons, trials
+from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
 
 _CHECKED_STEPS = 2
 
@@ -87,7 +87,7 @@ def _planned(
     codec: str | Codec,
     error_bound: float | ErrorBound | None,
     progress: Callable[[Progress], None] | None = None,
-) -> tuple[ModelPlan, search.Prepared]:
+) -> tuple[ModelPlan, trials.Prepared]:
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
     arguments.real("budget_s", budget_s, above=0)
@@ -97,9 +97,9 @@ def _planned(
     try:
         if report.obstacle is not None:
             raise ValueError(f"`model` trains as plain Keras: {report.obstacle}. There is nothing to plan.")
-        prepared = search.prepare(model, batch, machine)
-        runs = search.RUNS if prepared.probe == batch and machine is None else 0
-        return search.search(model, prepared, limit, seed, budget_s, runs, progress)
+        prepared = trials.prepare(model, batch, machine)
+        runs = trials.RUNS if prepared.probe == batch and machine is None else 0
+        return trials.search(model, prepared, limit, seed, budget_s, runs, progress)
     finally:
         compression.restore_model(model)
 
@@ -128,7 +128,7 @@ def _check_model(model: keras.Model) -> None:
             f"Model {model.name!r} must be built, and have a graph, so that its input shapes are known: call it, or "
             "model.build(...), or make it of keras.Input. A subclassed model cannot be planned."
         )
-    problem = search.obstacle(model)
+    problem = trials.obstacle(model)
     if problem is not None:
         raise ValueError(f"Model {model.name!r} cannot be planned: {problem}.")
 
@@ -153,9 +153,9 @@ def compress_model(
       codec: Stream format: "plane" (fast), "rans" (small), "zvc" (lossless), "auto" (one of these
         for each tensor, by a sample of it), "plane+dither", "rans+dither" (unbiased), or an object of
         `tf_comptrain.codecs`.
-      error_bound: None: relative to each tensor's running standard deviation, 0.1 sigma for inputs
-        of convolutions, dense layers and batch normalization, 0.02 sigma where a nonlinear function
-        reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
+      error_bound: None: relative to each tensor's running standard deviation, 0.2 sigma for inputs
+        of convolutions and normalizations, 0.1 for those of dense layers and products, 0.02 where a
+        nonlinear function reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
         in units of the activations. An `ErrorBound`: as it says.
       storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string:
         for all layers. A mapping from layer name, path or class to a string, or a function from layer (or operation
@@ -210,7 +210,7 @@ def compress_model(
 class _Check:
     """Holds the peak of the first steps against the plan's limit, and plans once more where it is over."""
 
-    def __init__(self, model: keras.Model, found: ModelPlan, prepared: search.Prepared, report: Report):
+    def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared, report: Report):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
         self._note = "The peak is looked at after step 2."
@@ -223,7 +223,7 @@ class _Check:
 
     def _lines(self) -> list[str]:
         if self._neighbours is None:
-            self._neighbours = list(search.neighbours(self._prepared, self._plan, 0))
+            self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
         return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
 
     def _check(self) -> bool:
@@ -245,7 +245,7 @@ class _Check:
         waste = Waste(max(base * max(factor, 1.0), 1.0))
         again = plan_graph(graph, limit, waste=waste)
         self._prepared = self._prepared._replace(graph=graph)
-        self._plan = search.as_model_plan(again, self._prepared)
+        self._plan = trials.as_model_plan(again, self._prepared)
         self._neighbours = None
         self._note = (
             f"Measured after step 2: a peak of {format_bytes(peak)}, over {format_bytes(limit)}. Planned again with "

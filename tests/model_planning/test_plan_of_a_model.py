@@ -14,8 +14,8 @@ from tf_comptrain import _keras, cli, memory
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.planner import hardware_from_json
-from tf_comptrain.planning import ModelPlan, cache_path, calibrate, search
-from tf_comptrain.planning.tensors import held_tensors
+from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, trials
+from tf_comptrain.model_planning.tensors import held_tensors
 
 layers = keras.layers
 BATCH = 8
@@ -42,14 +42,14 @@ def network(name="planned", filters=32):
 
 class Case(NamedTuple):
     model: keras.Model
-    prepared: search.Prepared
+    prepared: trials.Prepared
 
     def plan(self, limit, runs=0):
         """As `ct.plan`, without measuring the model's own steps again."""
         if runs:
             ct.compress_model(self.model)
         try:
-            return search.search(self.model, self.prepared, int(limit), 0, 2.0, runs)[0]
+            return trials.search(self.model, self.prepared, int(limit), 0, 2.0, runs)[0]
         finally:
             if runs:
                 ct.restore_model(self.model)
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 def case(cache):
     model = network()
     ct.compress_model(model)
-    prepared = search.prepare(model, BATCH, None)
+    prepared = trials.prepare(model, BATCH, None)
     ct.restore_model(model)
     return Case(model, prepared)
 
@@ -91,7 +91,7 @@ def test_the_graph_has_every_tensor_that_crosses(case):
 
 def test_the_smallest_step_is_predicted_as_it_was(case):
     """Of the way in which it ran the step's levels are the allocator's own."""
-    state = search._with_all(case.prepared.graph, "stream")  # noqa: SLF001
+    state = trials._with_all(case.prepared.graph, "stream")  # noqa: SLF001
     live = state.measure()[1] - case.prepared.graph.resting_bytes
     assert live == pytest.approx(case.prepared.held_bytes, rel=0.25)
 
@@ -153,7 +153,7 @@ def test_a_larger_limit_keeps_more_and_takes_less_time(case):
 
 def test_a_plan_that_was_tried_keeps_within_its_limit(case):
     limit = middle(case)
-    plan = case.plan(limit, runs=search.RUNS)
+    plan = case.plan(limit, runs=trials.RUNS)
     assert plan.feasible and plan.peak_bytes <= limit
     plan.apply(case.model)
     try:  # peaks scatter, and the process has other tests' tensors
@@ -179,8 +179,8 @@ def test_json_and_another_model(case):
 @pytest.fixture
 def measured_before(case, monkeypatch):
     """The model's own steps are not measured again, and a plan is tried once."""
-    monkeypatch.setattr(search, "prepare", lambda *args: case.prepared)
-    monkeypatch.setattr(search, "RUNS", 1)
+    monkeypatch.setattr(trials, "prepare", lambda *args: case.prepared)
+    monkeypatch.setattr(trials, "RUNS", 1)
 
 
 def test_compress_model_under_a_limit(case, measured_before):
@@ -256,7 +256,7 @@ def test_models_that_cannot_be_planned(case):
 def test_the_machine_is_measured_once(monkeypatch):
     first = calibrate()
     assert cache_path().exists() and hardware_from_json(cache_path()) == first
-    monkeypatch.setattr("tf_comptrain.planning.costs._measured", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr("tf_comptrain.model_planning.costs._measured", lambda: pytest.fail("measured again"))
     assert calibrate() == first
     assert set(first.codecs) == {"plane", "rans", "zvc"}
 
@@ -264,7 +264,7 @@ def test_the_machine_is_measured_once(monkeypatch):
 def test_a_described_machine(case, tmp_path):
     here = calibrate()
     faster = here._replace(flops_per_s=10 * here.flops_per_s)
-    graph = search.on_machine(case.prepared.graph, here, faster)
+    graph = trials.on_machine(case.prepared.graph, here, faster)
     assert graph.plain_s == pytest.approx(case.prepared.graph.plain_s / 10)
     before, after = ([t.options[0].encode_s for t in g.tensors] for g in (case.prepared.graph, graph))
     assert after == pytest.approx(before)
@@ -281,7 +281,7 @@ def test_command_calibrate(capsys):
 
 def test_command_plan(case, capsys, monkeypatch):
     monkeypatch.setattr("tf_comptrain.cli.bench_worker.build", lambda *args: case.model)
-    monkeypatch.setattr("tf_comptrain.planning.plan", lambda *args, **kwargs: case.plan(middle(case)))
+    monkeypatch.setattr("tf_comptrain.model_planning.plan", lambda *args, **kwargs: case.plan(middle(case)))
     assert cli.run(cli.parse(["tf-comptrain", "plan", "--memory", "1GB", "--json"])) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) >= {"peak_bytes", "step_s", "bound_s", "gap", "feasible", "layers"}

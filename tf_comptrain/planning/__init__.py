@@ -1,7 +1,0 @@
-"""A memory limit for a model: its step measured, planned, and run as planned."""
-
-from tf_comptrain.planning.costs import cache_path, calibrate
-from tf_comptrain.planning.model import compress_model, plan
-from tf_comptrain.planning.model_plan import ModelPlan
-
-__all__ = ["ModelPlan", "cache_path", "calibrate", "compress_model", "plan"]
