@@ -167,7 +167,7 @@ def test_tightening_halves_every_bound_and_follows_sigma():
     assert [d.action for d in tuner.decisions] == ["grow", "tighten", "keep"]
     handle = instrumentation(model)
     assert site_of(handle, "conv_1/Tanh").relative_bound == 0.02
-    assert site_of(handle, "flatten").relative_bound == 0.1
+    assert site_of(handle, "second_1/Relu").relative_bound == 0.1
     for site in handle.sites().values():
         state = site.read_state()
         assert state.bound_set == pytest.approx(site.relative_bound * state.running_sigma / 2, rel=0.05)

@@ -140,8 +140,8 @@ def test_other_optimizers_have_none():
     assert _keras.accumulated_gradient(optimizer, keras.Variable(np.zeros(2))) is None  # not its variable
 
 
-def test_gradient_target_is_a_fraction_of_the_weight_gradient():
-    """Against the gradient itself: with a learning rate of 0 each step sees the same one."""
+def test_gradients_share_a_budget_by_the_size_of_their_tensors():
+    """Against the gradients themselves: with a learning rate of 0 each step sees the same ones."""
     model = network(keras.optimizers.SGD(0.0))
     callback = ct.AdaptiveErrorBound(target="gradient", warmup=0, smoothing=0.0, limits=(1e-6, 1e6))
     fit(model, callback, steps=1)
@@ -152,9 +152,19 @@ def test_gradient_target_is_a_fraction_of_the_weight_gradient():
     kernels = [model.get_layer(name).kernel for name in ("conv", "dense")]
     exact = tape.gradient(loss, [kernel.value for kernel in kernels])
     updates = by_layer(callback.updates)
-    for update, dw in zip((updates["conv"], updates["dense"]), exact):
-        assert update.target_sigma == pytest.approx(0.2 * float(np.sqrt(np.mean(np.square(dw)))), rel=0.02)
+    spent = {}
+    for name, dw in zip(("conv", "dense"), exact):
+        update = updates[name]
+        spent[name] = (update.target_sigma / float(np.sqrt(np.mean(np.square(dw))))) ** 2
         assert update.predicted_sigma == pytest.approx(update.target_sigma, rel=1e-4)
+    assert np.mean(list(spent.values())) == pytest.approx(0.2**2, rel=0.04)
+    nonzero = {name: elements_of_input(model, name, x) for name in spent}
+    assert spent["conv"] / spent["dense"] == pytest.approx(nonzero["conv"] / nonzero["dense"], rel=0.05)
+
+
+def elements_of_input(model, name, x):
+    """Values other than zero of what a layer reads."""
+    return np.count_nonzero(keras.Model(model.inputs, model.get_layer(name).input)(x))
 
 
 def test_bounds_do_not_depend_on_the_loss_scale():
@@ -204,7 +214,7 @@ def test_training_begins_anew_each_time():
     for site in instrumentation(model).sites().values():
         state = site.read_state()
         assert state.bound_set == 0.0
-        assert state.bound_used == pytest.approx(0.1 * state.running_sigma, rel=0.2)
+        assert state.bound_used == pytest.approx(site.relative_bound * state.running_sigma, rel=0.2)
     fit(model, callback)
     assert len(callback.updates) == first
     assert [u.step for u in callback.updates] == [3, 3, 7, 7]
@@ -338,7 +348,7 @@ def test_a_stream_that_convolutions_are_rebuilt_from_keeps_its_bound():
     callback = ct.AdaptiveErrorBound(warmup=0, smoothing=0.0, limits=(1e-6, 1e6), tolerance=1e3)
     fit(model, callback, steps=1)
     bounds = {name: update.bound_over_sigma for name, update in by_layer(callback.updates).items()}
-    assert bounds["first"] > 1 and bounds["bn"] == pytest.approx(0.1, rel=0.01)
+    assert bounds["first"] > 1 and bounds["bn"] == pytest.approx(0.2, rel=0.01)
 
 
 def states(model):
@@ -409,6 +419,39 @@ def test_a_state_of_another_model(tmp_path):
         fit(wrapped(96, 10), first, epochs=2, more=[Stop(1)])
     with pytest.raises(ValueError, match="of another model: 'dense96/input' there, 'dense80/input' here"):
         fit(wrapped(80, 10), ct.AdaptiveErrorBound(backup_dir=tmp_path))
+
+
+def two_layers(first):
+    parts = [
+        layers.Conv2D(8, 3, name=first),
+        layers.Conv2D(10, 3, name="second"),
+        layers.GlobalMaxPooling2D(),
+    ]
+    model = compiled(keras.Sequential([keras.Input((16, 16, 3)), *parts]))
+    ct.compress_model(model)
+    return model
+
+
+@pytest.mark.parametrize("argument", ["backup_dir", "state"])
+def test_a_state_of_another_model_without_wrappers(tmp_path, argument):
+    """It is refused before anything is changed, and each time."""
+    first = ct.AdaptiveErrorBound(warmup=0, backup_dir=tmp_path / "bounds")
+    with pytest.raises(InterruptedError):
+        fit(two_layers("first"), first, epochs=2, more=[Stop(1)])
+    other = two_layers("another")
+    fit(other, ct.AdaptiveErrorBound(warmup=0))
+    again = ct.AdaptiveErrorBound(backup_dir=tmp_path / "bounds" if argument == "backup_dir" else None)
+    if argument == "state":
+        again.state.deserialize(first.state.serialize())
+    before = instrumentation(other).bases(), states(other), [w.numpy() for w in other.weights]
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=f"`{argument}` must be .*/first/bias.*' there, .*/another/bias.*' here"
+        ):
+            fit(other, again)
+    after = instrumentation(other).bases(), states(other), [w.numpy() for w in other.weights]
+    assert before[:2] == after[:2] and before[0]
+    assert all(map(np.array_equal, before[2], after[2]))
 
 
 def test_a_state_of_the_same_model_built_again():

@@ -98,7 +98,7 @@ def test_report_names_every_tensor_that_crosses_and_prints_as_a_table():
     assert mask.storage == "bitmask" and mask.predicted_bytes == 16 * 16 * 32 / 8
     assert report.plain_bytes > 5 * report.predicted_bytes
     text = str(report)
-    assert "conv1" in text and "0.1 sigma" in text
+    assert "conv1" in text and "0.2 sigma" in text
     assert "conv1" in json.loads(report.to_json())["rows"][0]["layer"]
 
 
@@ -277,12 +277,32 @@ def test_running_sigma_and_the_first_step():
     model.train_on_batch(first, Y[:4])
     site = site_of(instrumentation(model), "identity")
     state = site.read_state()
-    assert state.bound_used == pytest.approx(0.1 * first.std(), rel=0.05)
+    assert state.bound_used == pytest.approx(0.2 * first.std(), rel=0.05)
     assert state.running_sigma == pytest.approx(first.std(), rel=1e-4)
     model.train_on_batch(second, Y[:4])
     state = site.read_state()
-    assert state.bound_used == pytest.approx(0.1 * first.std(), rel=1e-4)
+    assert state.bound_used == pytest.approx(0.2 * first.std(), rel=1e-4)
     assert state.running_sigma == pytest.approx(0.9 * first.std() + 0.1 * second.std(), rel=1e-4)
+
+
+def test_the_bound_follows_what_reads_a_tensor():
+    x = inputs = keras.Input((8, 8, 32))
+    x = layers.BatchNormalization()(layers.Conv2D(32, 3, name="first")(x))
+    x = layers.Conv2D(32, 3, name="second")(layers.ReLU(name="relu")(x))
+    x = layers.Dense(64, name="dense")(layers.Activation("tanh", name="tanh")(x))
+    model = compiled(keras.Model(inputs, layers.Flatten()(layers.Conv2D(10, 4)(x))))
+    ct.compress_model(model)
+    model.train_on_batch(np.random.default_rng(0).normal(size=(4, 8, 8, 32)).astype("float32"), Y[:4])
+    handle = instrumentation(model)
+    kinds = {part: site_of(handle, part).kind for part in ("first", "relu", "tanh", "dense")}
+    assert kinds == {"first": "norm", "relu": "convolution", "tanh": "nonlinear", "dense": "convolution"}
+    dense = compiled(
+        keras.Sequential([keras.Input((8, 64)), layers.Dense(64), layers.ReLU(name="relu"), layers.Dense(64)])
+    )
+    ct.compress_model(dense)
+    x = np.random.default_rng(0).normal(size=(32, 8, 64)).astype("float32")
+    dense.train_on_batch(x, np.zeros((32, 8), int))
+    assert {site.kind for site in instrumentation(dense).sites().values()} == {"linear"}
 
 
 def penalty_gradients(model):

@@ -135,6 +135,27 @@ def test_slices_give_the_gradients_of_the_whole(eager, batch):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+class Halves(layers.Wrapper):
+    """A layer on one half of the batch after the other."""
+
+    def call(self, x):
+        return tf.concat([self.layer(half) for half in tf.split(x, 2)], 0)
+
+
+def test_a_slice_begins_with_what_the_one_before_assigned():
+    results = []
+    for wrap in (Halves, lambda layer: ct.Recompute(layer, slices=2)):
+        keras.utils.set_random_seed(0)
+        layer = layers.SpectralNormalization(layers.Conv2D(8, 3))
+        model = compiled(
+            keras.Sequential([keras.Input((16, 16, 3)), wrap(layer), layers.Flatten(), layers.Dense(10)])
+        )
+        loss, found = gradients(model, X[:8], Y[:8])
+        results.append([loss, *found.values(), *(v.numpy() for v in layer.variables)])
+    for ours, plain in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
+
+
 def test_a_slice_draws_the_same_mask_again():
     model = build(ct.Recompute, dropped_block, slices=4)
     x = tf.constant(X[:8])
@@ -175,6 +196,39 @@ def test_only_the_inputs_are_held():
     held, all_of_it = (ct.memory.saved_bytes(m, x, y) for m in (model, plain))
     assert held <= 1.1 * X.shape[0] * 16 * 16 * (32 + 64) * 4
     assert all_of_it > 2 * held
+
+
+def wide_block(filters, name):
+    inner = [layers.Conv2D(64, 3, padding="same"), layers.ReLU(), layers.Dropout(0.3, seed=4)]
+    return keras.Sequential([*inner, layers.Conv2D(8, 3, padding="same")], name=name)
+
+
+def wide(wrap):
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((32, 32, 8))
+    for k in range(4):
+        x = wrap(wide_block(8, f"block{k}"))(x)
+    return compiled(keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
+
+
+def test_what_the_second_run_makes_is_not_there_before_it():
+    """A walk of the graph does not tell: the executor runs what has its inputs."""
+    x, y = images(8, size=32, channels=8)
+    peaks = [
+        ct.memory.measure_step(wide(wrap), x, y, steps=1).peak_bytes for wrap in (as_it_is, ct.Recompute)
+    ]
+    assert peaks[1] < 0.6 * peaks[0]
+
+
+def test_the_report_has_the_inputs_and_nothing_of_the_second_run():
+    model = wide(ct.Recompute)
+    ct.compress_model(model)
+    model.fit(*images(8, size=32, channels=8), verbose=0)
+    rows = ct.report(model).rows
+    assert [(row.layer_class, row.storage, row.shape) for row in rows] == 3 * [
+        ("BiasAdd", "keep", (32, 32, 8))
+    ]
+    assert all("runs Conv2D, Conv2DBackpropFilter on it as it is" in row.note for row in rows)
 
 
 RECURRENT = {

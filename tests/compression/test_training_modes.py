@@ -146,14 +146,36 @@ MIRRORED = """
     from models import compiled, images, small_cnn
 
     losses = []
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     for compress in (False, True):
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        with strategy.scope():
             model = compiled(small_cnn())
         if compress:
             ct.compress_model(model, error_bound=1e-5)
         x, y = images(32)
         losses.append(model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"])
     np.testing.assert_allclose(losses[1], losses[0], rtol=5e-3)
+
+    # One replica's numbers are 50 times the other's: the states and statistics of each are its own.
+    from tensorflow import keras
+    from tf_comptrain import _keras
+    from tf_comptrain.codecs import State
+    from tf_comptrain.compression.instrumentation import instrumentation
+
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64) for _ in range(3))])
+        model.compile(keras.optimizers.SGD(0.0), "mse")
+    ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(96, 64)) * np.where(np.arange(96) % 32 < 16, 1.0, 50.0)[:, None]
+    data = tf.data.Dataset.from_tensor_slices((x.astype("float32"), np.zeros((96, 64), "float32"))).batch(32)
+    model.fit(data, verbose=0)
+    held = instrumentation(model).held
+    small, large = (part.numpy()[:2] for part in _keras.replica_parts(held.table.variable))
+    column = State._fields.index("running_sigma")
+    assert (large[:, column] > 20 * small[:, column]).all() and (small[:, column] > 0).all()
+    model.fit(data, verbose=0, callbacks=[ct.AdaptiveErrorBound(warmup=0, interval=100)])
+    small, large = (part.numpy()[:2, 0] for part in _keras.replica_parts(held.statistics.variable))
+    assert (large > 400 * small).all() and (small > 0).all()
 """
 
 

@@ -136,7 +136,7 @@ def test_measured_error_agrees_with_the_law(product):
     errors = [step(x)[1].numpy() - plain for _ in range(DRAWS)]
     (law,) = held.law_sites()
     assert law.weight is model.parts[1] and law.alone
-    state, (sum_sq, _, _, weight_sum_sq, _, _) = law.site.read_state(), law.statistics.numpy()
+    state, (sum_sq, _, _, weight_sum_sq, *_) = law.site.read_state(), law.statistics.numpy()
     predicted = theory.weight_gradient_sigma(state.bound_used, state.nonzero_ratio, law.share * sum_sq)
     assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(predicted, rel=0.25)
     last = plain + errors[-1]

@@ -109,6 +109,7 @@ POOLINGS = {
     "tf": lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME"),
     "keras.ops": lambda x: keras.ops.max_pool(x, 2),
     "1d": lambda x: tf.nn.max_pool1d(x[:, :, 0], 2, 2, "VALID"),
+    "argmax": lambda x: tf.nn.max_pool_with_argmax(x, 2, 2, "VALID")[0],
     "3d": lambda x: tf.nn.max_pool3d(x[:, None], (1, 2, 2), (1, 2, 2), "VALID"),
 }
 
@@ -155,6 +156,62 @@ def test_a_pooling_that_is_differentiated_twice_or_kept_is_plain():
 
     found = compressed_gradients(penalty, IMAGES, weights, codec="zvc")
     assert_close(found.gradients, plain_gradients(penalty, IMAGES, weights), 1e-4)
+
+
+def test_of_a_resized_image_nothing_is_held():
+    def loss(x, kernel):
+        return pooled(lambda h: tf.image.resize(h, [24, 24]))(x, kernel)
+
+    found = compressed_gradients(loss, IMAGES, Weights([16, 16]), codec="zvc")
+    assert not [row for row in found.crossings if "ResizeBilinearGrad" in row.readers]
+    assert_close(found.gradients, plain_gradients(loss, IMAGES, Weights([16, 16])))
+
+
+def test_what_tensorflow_has_wait_for_a_gradient_is_held_before_it():
+    """The derivative of a logarithm waits in TensorFlow's gradient, with its argument alive as it is."""
+
+    def loss(x, first, second):
+        h = tf.math.log(2.0 + tf.tanh(tf.matmul(x, first)) ** 3)
+        return tf.reduce_sum(tf.tile(tf.matmul(h, second), [1, 1, 8]) ** 2)
+
+    shapes = [64, 64], [64, 64]
+    found = compressed_gradients(loss, X, Weights(*shapes), codec="zvc")
+    assert "Reciprocal" in {row.op_type for row in stored(found.crossings)}
+    assert "keep" not in {row.storage for row in found.crossings}
+    made = [op for op in found.graph.get_operations() if op.type == "Comptrain>Compress"]
+    behind = {name for op in made for name in ancestors(op)}
+    assert made and not any(name.startswith("gradient_tape") and "MatMul" in name for name in behind)
+    assert_close(found.gradients, plain_gradients(loss, X, Weights(*shapes)))
+
+
+BEHIND = {
+    "reshape": lambda y: tf.reshape(y, [-1, 12 * 12 * 16]),
+    "sequence": lambda y: tf.reshape(y, [-1, 144, 16]),
+    "transpose": lambda y: tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, 12 * 12 * 16]),
+}
+
+
+@pytest.mark.parametrize("size", [8, None])
+@pytest.mark.parametrize("codec", ["plane", "zvc", "rans"])
+@pytest.mark.parametrize("view", BEHIND.values(), ids=BEHIND)
+def test_a_relu_that_is_read_behind_a_view_is_held_once(view, codec, size):
+    def loss(x, kernel, weight):
+        y = view(tf.nn.relu(tf.tensordot(x, kernel, 1)))
+        return tf.reduce_sum(tf.tile(tf.tensordot(y, weight, 1), [16] + [1] * (y.shape.rank - 1)) ** 2)
+
+    weight = [16, 40] if view is BEHIND["sequence"] else [12 * 12 * 16, 40]
+    signature = [tf.TensorSpec([size, 12, 12, 16])]
+    found = compressed_gradients(
+        loss, IMAGES, Weights([16, 16], weight), {"input_signature": signature}, codec=codec
+    )
+    rows = [row for row in found.crossings if row.storage != "keep"]
+    assert [(row.op_type, row.storage) for row in rows if "relu" in row.name.lower()] == [
+        ("Relu", "compress")
+    ]
+    assert sum(row.sample_bytes == 12 * 12 * 16 * 4 for row in rows) == 1
+    if codec == "zvc":
+        plain = plain_gradients(loss, IMAGES, Weights([16, 16], weight))
+        assert_close(found.gradients, plain, 1e-4)
 
 
 def test_two_gradients_of_a_step_share_positions():

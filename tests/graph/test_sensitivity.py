@@ -64,6 +64,11 @@ IMAGES = {
         ["Conv3DBackpropFilterV2"],
     ),
     "max_pool": (lambda x, k: tf.nn.max_pool2d(tf.sin(x) * k, 2, 2, "SAME"), [1], ["MaxPoolGrad"]),
+    "argmax": (
+        lambda x, k: tf.nn.max_pool_with_argmax(tf.sin(x) * k, 2, 2, "SAME")[0],
+        [1],
+        ["MaxPoolGradWithArgmax"],
+    ),
     "bilinear": (lambda x, k: tf.image.resize(tf.sin(x) * k, [24, 24]), [1], ["ResizeBilinearGrad"]),
     "bicubic": (lambda x, k: tf.image.resize(tf.sin(x) * k, [24, 24], "bicubic"), [1], ["ResizeBicubicGrad"]),
     "batch_norm": (

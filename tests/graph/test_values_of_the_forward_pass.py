@@ -161,6 +161,74 @@ def test_a_hook_that_updates_variables_updates_them_once(way, graph):
     assert relative_difference(found, plain) < 1e-6
 
 
+class Centred(layers.Layer):
+    """Reads after it has assigned what it moves: the gradient is the variable's, and not that of what was assigned."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[-1:], initializer="zeros", trainable=False)
+        self.scale = self.add_weight(shape=shape[-1:], initializer="ones")
+
+    def call(self, x):
+        y = x * self.scale
+        self.mean.assign(0.5 * self.mean + 0.5 * tf.reduce_mean(x, (0, 1, 2)))
+        self.scale.assign(self.scale / (1.0 + tf.reduce_max(tf.abs(x))))
+        return tf.tanh(y - self.mean) * self.scale
+
+
+ASSIGNING = {
+    "spectral normalization": lambda: layers.SpectralNormalization(layers.Conv2D(8, 3, padding="same")),
+    "a layer of the user's": Centred,
+}
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+@pytest.mark.parametrize("make", ASSIGNING.values(), ids=ASSIGNING)
+def test_layers_that_assign_what_they_read(make, graph):
+    x = tf.random.stateless_normal((4, 8, 8, 8), (1, 2))
+
+    def run(wrap):
+        keras.utils.set_random_seed(0)
+        layer = make()
+        model = keras.Sequential(
+            [keras.Input((8, 8, 8)), layers.Dense(8), wrap(layer), layers.Flatten(), layers.Dense(1)]
+        )
+
+        def compute():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        grads = (tf.function(compute) if graph else compute)()
+        return [*grads, *(v.numpy() for v in layer.variables)]
+
+    plain = run(as_it_is)
+    for wrap in (wrapper("Compress"), ct.Recompute):
+        for found, expected in zip(run(wrap), plain):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("wrap", [ct.Recompute, wrapper("Compress")], ids=["Recompute", "Compress"])
+def test_a_loss_that_a_layer_adds_has_its_gradient_or_is_refused(wrap):
+    x = tf.random.stateless_normal((64, 64), (1, 2))
+
+    def run(wrap, graph):
+        keras.utils.set_random_seed(0)
+        layer = keras.Sequential([layers.Dense(64, activation="tanh", activity_regularizer="l2")])
+        model = keras.Sequential([keras.Input((64,)), layers.Dense(64), wrap(layer), layers.Dense(1)])
+        model.compile("sgd", "mse")
+
+        def compute():
+            with tf.GradientTape() as tape:
+                loss = model.compute_loss(x=x, y=tf.zeros((64, 1)), y_pred=model(x, training=True))
+            return [loss, *tape.gradient(loss, [v.value for v in model.trainable_variables])]
+
+        return (tf.function(compute) if graph else compute)()
+
+    assert relative_difference(run(wrap, True), run(as_it_is, False)) < 1e-6
+    with pytest.raises(ValueError, match="must not add a loss in its call"):
+        run(wrap, False)
+
+
 class WithStateOfItsOwn(layers.Conv2D):
     """Its state is TensorFlow's, of which Keras does not know."""
 

@@ -195,7 +195,7 @@ def test_the_larger_one_is_held_as_a_bit(layer, shape):
     plain = gradients()
     report = ct.compress_model(model)
     for a, b in zip(gradients(), plain):
-        np.testing.assert_allclose(a, b, atol=0.2)  # 2 y is held, with an error of 0.1 sigma at most
+        np.testing.assert_allclose(a, b, atol=0.4)  # 2 y is held, with an error of 0.2 sigma at most
     masks = [row for row in report.rows if row.storage == "bitmask"]
     assert len(masks) == 2 and all(row.predicted_bytes == round(9 * 9 * 5 / 8) for row in masks)
 

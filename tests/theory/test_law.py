@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from tf_comptrain import theory
 
@@ -98,3 +99,23 @@ def test_smoothing_is_geometric():
     assert theory.smoothed(0.0, 3.0, 0.9) == 3.0
     assert theory.smoothed(1.0, 4.0, 0.5) == pytest.approx(2.0)
     assert theory.smoothed(1.0, 4.0, 0.0) == pytest.approx(4.0)
+
+
+def test_a_shared_budget_takes_the_fewest_bits(random):
+    """Against a solver that knows nothing of the formula: bits fall with the logarithm of the error."""
+    elements, largest = random.uniform(1, 50, 6), np.array([np.inf, 0.05, np.inf, 0.1, np.inf, 0.02])
+    found = theory.shared_tolerance(elements, 0.2, largest)
+    solved = optimize.minimize(
+        lambda logs: -(elements * logs).sum() / elements.sum(),
+        np.log(np.minimum(0.1, largest)),
+        bounds=[(-8, np.log(limit) if np.isfinite(limit) else 2) for limit in largest],
+        constraints={"type": "ineq", "fun": lambda logs: 0.2**2 - np.mean(np.exp(2 * logs))},
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    np.testing.assert_allclose(found, np.exp(solved.x), rtol=1e-3)
+    assert np.mean(found**2) == pytest.approx(0.2**2)
+
+
+def test_a_budget_that_nobody_may_spend_is_left():
+    assert list(theory.shared_tolerance([1.0, 2.0], 0.2, 0.1)) == [0.1, 0.1]
+    assert theory.shared_tolerance([], 0.2).size == 0

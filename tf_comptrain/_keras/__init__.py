@@ -23,6 +23,7 @@ from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.graphs import (
     captured_from_outside,
     kept_with,
+    loop_body,
     run_again,
     set_input,
     wait_for,
@@ -43,6 +44,7 @@ from tf_comptrain._keras.layers import (
     jit_compile,
     layer_output_hook,
     layers_without_xla,
+    losses_of_calls,
     reset_call,
     set_call,
     state_unknown_to_keras,
@@ -92,5 +94,6 @@ from tf_comptrain._keras.train_step import (
     train_step_runner,
     trainable_variables,
     unpace_schedule,
+    weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3

@@ -51,10 +51,25 @@ def captured_from_outside(graph: Any) -> set[int]:
 
 
 def kept_with(graph: Any, owner: Any, make: Callable[[], Any]) -> Any:
-    """What was made for a graph and an owner, made at the first call; it lives as long as the graph does."""
+    """What was made for a graph, the replica that is traced now, and an owner, at the first call.
+
+    It lives as long as the graph does, which the replicas of a strategy share.
+    """
     kept = getattr(graph, "_comptrain_kept", None)
     if kept is None:
         kept = graph._comptrain_kept = {}
-    if id(owner) not in kept:
-        kept[id(owner)] = make()
-    return kept[id(owner)]
+    key = id(owner), _replica()
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
+
+
+def _replica() -> int:
+    """The number of the replica that is traced now; 0 where one trace is that of all."""
+    number = getattr(tf.distribute.get_replica_context(), "_replica_id_in_sync_group", 0)
+    return number if isinstance(number, int) else 0
+
+
+def loop_body(op: tf.Operation) -> Any:
+    """The graph of one turn of a TensorFlow loop, whose outputs are those of the operation; None of any other one."""
+    return getattr(op, "_body_graph", None)

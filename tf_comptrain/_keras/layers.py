@@ -97,6 +97,13 @@ def state_unknown_to_keras(layer: Any) -> str | None:
     return None if first is None else f"holds a {type(first).__name__}, of which Keras does not know"
 
 
+def losses_of_calls(layer: Any) -> int:
+    """How many losses a layer and those inside it have added in calls; Keras 3."""
+    if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
+        return 0
+    return sum(len(part._losses) for part in (layer, *sublayers(layer)))
+
+
 def forget_traces(model: keras.Model) -> None:
     """Drops the compiled train, test and predict functions: they hold the layers as they were."""
     model.train_function = None

@@ -15,12 +15,14 @@ from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
+from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.tapes import graphs_of_tapes
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
     from keras.src import backend as _backend
     from keras.src.backend.common import global_state as _global_state
+    from keras.src.backend.common.stateless_scope import in_stateless_scope
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
     from keras.src.backend.tensorflow.random import _cast_seed
     from keras.src.layers.layer import CallContext
@@ -186,6 +188,28 @@ def draw_key(layer: keras.layers.Layer) -> tuple[tf.Tensor, tf.Tensor]:
     return key_and_counter.key, key_and_counter.counter
 
 
+if KERAS_3:
+
+    class _SecondRun(keras.StatelessScope):
+        """Updates nothing; to read a variable that was assigned is to read the variable, as in the first run.
+
+        Keras' own scope would differentiate through the value that was assigned.
+        """
+
+        def add_update(self, update: Any) -> None:
+            variable, value = update
+            if value.dtype.is_floating:
+                before = self.get_current_value(variable)
+                value = tf.stop_gradient(value) if before is None else _assigned(before, value)
+            super().add_update((variable, value))
+
+
+@custom_gradient
+def _assigned(before: tf.Tensor, value: tf.Tensor) -> Any:
+    """The value, with a gradient that is the variable's."""
+    return tf.identity(value), lambda dy: (dy, None)
+
+
 class FirstRun:
     """A layer as it is now, for a second run in the backward pass.
 
@@ -199,6 +223,7 @@ class FirstRun:
 
     def __init__(self, layer: Any):
         self._training = training()
+        self._stateless = KERAS_3 and in_stateless_scope()
         variables = layer.variables if KERAS_3 and isinstance(layer, keras.layers.Layer) else []
         variables = [variable for variable in variables if variable._value is not None]
         with _backend.AutocastScope(None) if KERAS_3 else contextlib.nullcontext():
@@ -226,15 +251,18 @@ class FirstRun:
         """
         whole = slice_of or self
         read: list[tuple[Any, tf.Tensor]] = [(v(), value) for v, value in zip(whole._variables, values)]
-        if slice_of is not None:
-            own: list[tuple[Any, tf.Tensor]] = [
-                (v(), value) for v, value in zip(self._variables, self.values)
-            ]
-            read += [(variable, value) for variable, value in own if not variable.trainable]
+        if slice_of is not None:  # an earlier slice may have assigned a variable
+            read = [(v, _assigned(value, own)) for (v, value), own in zip(read, self.values)]
         read += [(v(), _gated(value, gate)) for v, value in self._seeds]
-        mapped = keras.StatelessScope(state_mapping=read) if KERAS_3 else contextlib.nullcontext()
-        with mapped, _call_context(self._training), layer_scope(self._layer()):
+        with self._mapped(read), _call_context(self._training), layer_scope(self._layer()):
             yield
+
+    def _mapped(self, values: list[tuple[Any, tf.Tensor]]) -> contextlib.AbstractContextManager:
+        """The scope in which variables have these values, and to assign them changes none."""
+        if not KERAS_3:
+            return contextlib.nullcontext()
+        # Where the first run was in Keras' scope, what it read after an assignment was what had been assigned.
+        return keras.StatelessScope(values) if self._stateless else _SecondRun(values)
 
 
 def _gated(value: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:

@@ -194,6 +194,14 @@ def all_variables(model: keras.Model) -> list:
     return list({id(v): v for v in variables}.values())
 
 
+def weight_names(model: keras.Model) -> list[str]:
+    """Name and shape of each floating weight; of a model that is not built none."""
+    if not model.built:
+        return []
+    floating = (v for v in model.weights if tf.as_dtype(v.dtype).is_floating)
+    return [f"{v.path if KERAS_3 else v.name}: {tuple(v.shape)}" for v in floating]
+
+
 def parts_of(variable: Any) -> list[tf.Variable]:
     """The TensorFlow variables behind one of Keras: one for each replica that has its own."""
     value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable

@@ -26,6 +26,7 @@ class BoundsState(NamedTuple):
       correction: Name of a `LawSite` -> how much the law promises too little there.
       sites: Site -> its codec state, as `codecs.State`.
       held: The same of what the traced steps hold, which take it over when they are traced.
+      weights: `_keras.weight_names` of the model; empty where they are not known.
     """
 
     steps: int
@@ -34,6 +35,7 @@ class BoundsState(NamedTuple):
     correction: dict[str, float]
     sites: dict[str, list[float]]
     held: dict[str, list[float]]
+    weights: Sequence[str] = ()
 
 
 def codec_states(handle: Instrumentation) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
@@ -50,22 +52,36 @@ def put_codec_states(handle: Instrumentation, state: BoundsState) -> None:
     handle.adopt_bounds(handle.bound_scale, None)
 
 
-def for_model(state: BoundsState, handle: Instrumentation) -> BoundsState:
+def for_model(
+    state: BoundsState, handle: Instrumentation, weights: Sequence[str] = (), argument: str = "state"
+) -> BoundsState:
     """The state with this model's names: Keras numbers the layers of a model that is built a second time anew.
+
+    Args:
+      state: As it was saved.
+      handle: Of the model.
+      weights: `_keras.weight_names` of the model; empty where they are not known.
+      argument: Where the state comes from, for the error.
 
     Raises:
       ValueError: The state is of another model.
     """
-    theirs, ours = list(state.sites), list(handle.own_sites())
+    sites = list(handle.own_sites())
+    _check_same(list(state.sites), sites, argument)
+    if state.weights and weights:  # in order, since layers that are frozen come last
+        _check_same(sorted(state.weights, key=unnumbered), sorted(weights, key=unnumbered), argument)
+    return state._replace(sites={ours: state.sites[theirs] for theirs, ours in zip(state.sites, sites)})
+
+
+def _check_same(theirs: Sequence[str], ours: Sequence[str], argument: str) -> None:
     if list(map(unnumbered, theirs)) != list(map(unnumbered, ours)):
         other = next((pair for pair in zip(theirs, ours) if unnumbered(pair[0]) != unnumbered(pair[1])), None)
-        there, here = other or (f"{len(theirs)} tensors", f"{len(ours)} tensors")
+        there, here = other or (f"{len(theirs)} names", f"{len(ours)} names")
         raise ValueError(
-            f"The restored error bounds are of another model: {there!r} there, {here!r} here. "
-            "Restore them into the same model, compressed in the same way, or begin with an empty folder."
+            f"`{argument}` must be of a training of this model. Received error bounds of another model: {there!r} "
+            f"there, {here!r} here. Restore them into the same model, compressed in the same way, or begin with an "
+            "empty folder."
         )
-    sites = dict(zip(theirs, ours))
-    return state._replace(sites={sites[name]: value for name, value in state.sites.items()})
 
 
 def for_names(values: dict[str, float], names: Sequence[str]) -> dict[str, float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ class Statistics(NamedTuple):
     """What one collecting step tells of a layer, free of the loss scale and for all replicas.
 
     Attributes:
+      elements: Of the stored input.
       nonzero_ratio: R of the stored input.
       sigma: Running standard deviation of the input.
       sum_sq: Sum of dy^2 behind one weight gradient.
@@ -41,6 +43,7 @@ class Statistics(NamedTuple):
       widened: Share of its groups of values with a larger bound (under XLA).
     """
 
+    elements: float
     nonzero_ratio: float
     sigma: float
     sum_sq: float
@@ -99,8 +102,12 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     have; for a batch normalization that of gamma, with dy_k over the channel's standard deviation in S. By
     target:
 
-        "gradient":  sigma = tolerance * root mean square of the weight gradient  (AC-GC)
+        "gradient":  sigma = its tolerance * root mean square of the weight gradient  (AC-GC)
         "momentum":  sigma = tolerance * mean |M|,  M_t = g_t + mu M_(t-1)     (COMET)
+
+    The gradients of a step share one budget: the root mean square of their relative errors is `tolerance`, and each has
+    the part of it at which all streams together are smallest, more for a larger tensor (`theory.shared_tolerance`).
+    COMET's target is the same for each.
 
     The sampling noise of a minibatch is about as large as its gradient for most of training: an error of
     0.2 adds about 4% to that variance. COMET's 0.01 of the momentum is several times tighter in practice.
@@ -123,8 +130,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     Args:
       interval: Steps from one collecting step to the next.
       target: "gradient" or "momentum".
-      tolerance: Error / gradient, or error / momentum. Default: 0.2 for "gradient", 0.01 for
-        "momentum".
+      tolerance: Error / gradient, root mean square over the layers, or error / momentum. Default: 0.2 for "gradient",
+        0.01 for "momentum".
       warmup: Steps before the first collecting step, with the bounds of `compress_model`.
       smoothing: Weight of the past in [0, 1): bounds are averaged geometrically over updates.
       limits: Smallest and largest bound / running standard deviation of the input. Above about 0.5
@@ -220,6 +227,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._handle: Instrumentation = instrumentation(self.model)
+        self._restored()  # which refuses that of another model before anything is changed
         self._begun = True
         self._handle.collect_statistics(self.model)
         if self.model.train_function is None:  # `fit` made it before callbacks begin
@@ -246,11 +254,10 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not in on_train_begin: there other callbacks may still return bounds to where they were.
-        restored, self.state.restored = self.state.restored, None
-        if not self._epochs and restored is None and self.backup_dir is not None and self._steps == 0:
-            restored = _bounds_state.read(self.backup_dir)
+        first = not self._epochs and self._steps == 0
+        restored = self._restored() if first or self.state.restored is not None else None
+        self.state.restored = None
         if restored is not None:
-            restored = _bounds_state.for_model(restored, self._handle)
             _bounds_state.put_codec_states(self._handle, restored)
             self._steps, self._next = restored.steps, restored.next
             self._wanted, self._correction = dict(restored.wanted), dict(restored.correction)
@@ -286,7 +293,17 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def _state(self) -> BoundsState:
         steered = self._steps, self._next, self._wanted, self._correction
-        return BoundsState(*steered, *_bounds_state.codec_states(self._handle))
+        states = _bounds_state.codec_states(self._handle)
+        return BoundsState(*steered, *states, _keras.weight_names(self.model))
+
+    def _restored(self) -> BoundsState | None:
+        """The state to go on from, with this model's names; None where there is none."""
+        found, argument = self.state.restored, "state"
+        if found is None and self.backup_dir is not None:
+            found, argument = _bounds_state.read(self.backup_dir), "backup_dir"
+        if found is None:
+            return None
+        return _bounds_state.for_model(found, self._handle, _keras.weight_names(self.model), argument)
 
     def _collect(self, on: bool) -> None:
         assert self._handle.collecting is not None  # made by collect_statistics
@@ -299,14 +316,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         names = [law.name for law in self._laws]  # a restored training's may have other numbers
         self._wanted = _bounds_state.for_names(self._wanted, names)
         self._correction = _bounds_state.for_names(self._correction, names)
+        read = [(law, self._read(law)) for law in self._laws]
+        usable = [(law, statistics) for law, statistics in read if statistics is not None]
         found = {}
-        for law in self._laws:
-            statistics = self._read(law)
-            if statistics is not None:
-                target_sigma, source = target_of(statistics, self.target, self.tolerance)
-                if target_sigma > 0:
-                    found[law.name] = (law, statistics, target_sigma, source)
-                    self._wanted[law.name] = self._bound(law, statistics, target_sigma)
+        for (law, statistics), tolerance in zip(usable, self._tolerances(usable)):
+            target_sigma, source = target_of(statistics, self.target, tolerance)
+            if target_sigma > 0:
+                found[law.name] = (law, statistics, target_sigma, source)
+                self._wanted[law.name] = self._bound(law, statistics, target_sigma)
         bounds = self._set_bounds()
         for name, (law, statistics, target_sigma, source) in found.items():
             bound = bounds[id(law.site)]
@@ -332,6 +349,20 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 f"{u.layer} {u.bound_over_sigma:.3f}" for u in self.updates[-len(found) :]
             )
             print(f"\nAdaptiveErrorBound, step {self._steps}: bound / sigma {bounds_text}")
+
+    def _tolerances(self, usable: Sequence[tuple[LawSite, Statistics]]) -> list[float]:
+        """Error / gradient, or error / momentum, of each."""
+        if self.target == "momentum":
+            return [self.tolerance] * len(usable)
+        readers = collections.Counter(id(law.site) for law, _ in usable)
+        elements, largest = [], []
+        for law, found in usable:
+            # What a tensor takes is bought once, for all gradients that are made of it.
+            elements.append(found.elements * found.nonzero_ratio / readers[id(law.site)])
+            bound = self._limits(law, found)[1] * self._correction.get(law.name, 1.0)
+            error = float(theory.weight_gradient_sigma(bound, found.nonzero_ratio, found.sum_sq))
+            largest.append(error / found.gradient_rms if found.gradient_rms > 0 else 0.0)
+        return list(map(float, theory.shared_tolerance(elements, self.tolerance, largest)))
 
     def _check(self) -> list[LawCheck]:
         """Compares prediction and measurement; what it finds corrects the next bounds."""
@@ -360,14 +391,19 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     def _bound(self, law: LawSite, statistics: Statistics, target_sigma: float) -> float:
         """This layer's own bound: from the law, smoothed, within the limits."""
-        smallest, largest = (limit * statistics.sigma for limit in self.limits)
-        if law.site.kind == "norm":
-            largest = max(_NORM_LIMIT * largest, smallest)
+        smallest, largest = self._limits(law, statistics)
         new = float(theory.bound_for_sigma(target_sigma, statistics.nonzero_ratio, statistics.sum_sq))
         new /= self._correction.get(law.name, 1.0)
         new = min(max(new, smallest), largest)
         smooth = theory.smoothed(self._wanted.get(law.name, 0.0), new, self.smoothing)
         return min(max(smooth, smallest), largest)
+
+    def _limits(self, law: LawSite, statistics: Statistics) -> tuple[float, float]:
+        """Smallest and largest bound, in units of x."""
+        smallest, largest = (limit * statistics.sigma for limit in self.limits)
+        if law.site.kind == "norm":
+            largest = max(_NORM_LIMIT * largest, smallest)
+        return smallest, largest
 
     def _set_bounds(self) -> dict[int, float]:
         """Sets each stream's bound to the tightest that its readers want; by id of its site."""
@@ -391,7 +427,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _read(self, law: LawSite) -> Statistics | None:
         """The layer's statistics; None where it did not train, or a gradient overflowed or vanished."""
         holder = law.site.read_state()
-        sums, _, bad_dy, weight_sums, weight_mean, bad_dw = map(float, law.statistics.numpy())
+        sums, _, bad_dy, weight_sums, weight_mean, bad_dw, elements = map(float, law.statistics.numpy())
         weight = law.weight
         if weight is None:  # frozen since
             return None
@@ -405,6 +441,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         channels = weight.shape[-1]
         return Statistics(
+            elements=elements,
             nonzero_ratio=holder.nonzero_ratio,
             sigma=holder.running_sigma,
             sum_sq=replicas * law.share * sums / self._loss_scale**2,

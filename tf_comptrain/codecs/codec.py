@@ -27,8 +27,7 @@ class Codec:
         keeping. With dither it is not the same: values restored from near zero may be negative.
       is_lossless: Every bit comes back, whatever the bound.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
-      predicted_bits: Per value at a bound of 0.1 sigma, for predictions, of "sparse" (ReLU) and
-        "dense" tensors.
+      predicted_bits: Of a value of a tensor without zeros, at a bound of 0.1 sigma; for predictions.
     """
 
     format: str
@@ -37,7 +36,7 @@ class Codec:
     mask_of_restored = False
     is_lossless = False
     under_xla = True
-    predicted_bits: dict[str, float]
+    predicted_bits: float
 
     @property
     def name(self) -> str:
@@ -113,7 +112,7 @@ class PlaneCodec(Codec):
     """
 
     format = "plane"
-    predicted_bits = {"sparse": 3.0, "dense": 4.7}
+    predicted_bits = 4.7
 
     def __init__(self, dither: bool = False):
         self.dither = dither
@@ -130,7 +129,7 @@ class RansCodec(Codec):
     """
 
     format = "rans"
-    predicted_bits = {"sparse": 2.5, "dense": 3.3}
+    predicted_bits = 3.3
 
     def __init__(self, dither: bool = False):
         self.dither = dither
@@ -228,7 +227,7 @@ class ZvcCodec(Codec):
     format = "zvc"
     is_lossless = True
     under_xla = False  # lossless streams have no static size
-    predicted_bits = {"sparse": 17.0, "dense": 32.0}  # half of the values zero, or none
+    predicted_bits = 32.0
 
 
 class AutoCodec(Codec):
@@ -241,7 +240,7 @@ class AutoCodec(Codec):
 
     format = "auto"
     mask_of_restored = True  # where it chose rans
-    predicted_bits = {"sparse": 3.0, "dense": 3.3}
+    predicted_bits = 3.3
 
 
 CODECS = {

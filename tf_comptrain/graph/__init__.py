@@ -2,7 +2,7 @@
 
 from tf_comptrain.graph.crossings import SMALL, Crossing, name_of
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
-from tf_comptrain.graph.law import LawError, LawNumbers
+from tf_comptrain.graph.law_error import LawError, LawNumbers
 from tf_comptrain.graph.sensitivity import is_cheap
 from tf_comptrain.graph.states import StateTable, unnumbered
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from tf_comptrain.graph.pooling import bits_of
+from tf_comptrain.graph.tensors import sample_elements
 from tf_comptrain.storage import BITMASK, COMPRESS
 
 SMALL = "small"
@@ -73,6 +74,7 @@ class Crossing(NamedTuple):
       readers: Types of the operations that read it or what is rebuilt from it.
       note: Why it is kept, or what holds it.
       bits: Of a value, where that is known.
+      sample_bytes: What it takes for a sample as it is; None where that is not known.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Crossing(NamedTuple):
     readers: tuple[str, ...]
     note: str = ""
     bits: float = 0.0
+    sample_bytes: int | None = None
 
 
 class Crossings:
@@ -102,6 +105,7 @@ class Crossings:
         note: str,
         bits: float = 0.0,
         held_as: tf.Tensor | None = None,
+        sample_bytes: int | None = None,
     ) -> None:
         """Notes a tensor.
 
@@ -112,11 +116,14 @@ class Crossings:
           note: See `Crossing`.
           bits: See `Crossing`.
           held_as: The tensor of a layer's own that stands for it; None: itself.
+          sample_bytes: See `Crossing`; None: that of the tensor.
         """
+        if sample_bytes is None and (elements := sample_elements(tensor)) is not None:
+            sample_bytes = elements * tensor.dtype.size
         shape = () if tensor.shape.rank is None else tuple(tensor.shape)
         held_as = tensor if held_as is None else held_as
-        row = Crossing(name_of(held_as), tensor.op.type, shape, tensor.dtype, storage, readers, note, bits)
-        self._rows[held_as.ref()] = row
+        made_by = name_of(held_as), tensor.op.type, shape, tensor.dtype
+        self._rows[held_as.ref()] = Crossing(*made_by, storage, readers, note, bits, sample_bytes)
 
     def in_order(self, place: Callable[[tf.Operation], int]) -> tuple[Crossing, ...]:
         """All of them, by the places of the operations that make what is held."""

@@ -15,7 +15,7 @@ from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.kernels import KernelGradient
-from tf_comptrain.graph.law import LawError, law_error
+from tf_comptrain.graph.law_error import LawError, law_error
 from tf_comptrain.graph.read_ahead import read_ahead
 from tf_comptrain.graph.rewire import Use, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
@@ -39,7 +39,9 @@ from tf_comptrain.storage import (
 
 _ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
 _TRUTH = tf.float16  # the smallest type that the mask operations take
-_LINEAR_BOUND = DEFAULT_BOUNDS["linear"].value
+_PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
+# Between the bounds of what matrix products and what convolutions read.
+_USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
 
 class HeldTensors:
@@ -160,9 +162,9 @@ class HeldTensors:
 
     def bits(self, dtype: tf.DType, codec: Codec) -> float:
         """What a value of that type takes in a stream, predicted."""
-        bits = codec.predicted_bits["dense"]
-        if self.bound is not None and self.bound.relative and not codec.is_lossless:
-            bits += math.log2(_LINEAR_BOUND / self.bound.value)
+        bits = codec.predicted_bits
+        if not codec.is_lossless and (self.bound is None or self.bound.relative):
+            bits += math.log2(_PREDICTED_AT / (_USUAL_BOUND if self.bound is None else self.bound.value))
         return min(max(bits, 1.0), 8.0 * dtype.size)
 
     def say(self, problem: str) -> None:
@@ -365,7 +367,7 @@ class _Step:
                     continue
                 name = f"{stream.site.name} -> {getattr(weight, 'path', weight.name)}"
                 self._check(name, stream.site, kernel)
-                laws += self._law(name, stream.site, weight, kernel)
+                laws += self._law(name, stream, weight, kernel)
             if self._held.errors is None:  # a step that is checked collects nothing: other steps' laws stay
                 self._set_laws(stream.site.name, laws, alone and len(laws) == len(kernels))
 
@@ -382,7 +384,7 @@ class _Step:
             error = law_error(name, kernel, self._states.now(site.state.index))
             self._held.errors += [] if error is None else [error]
 
-    def _law(self, name: str, site: Site, weight: Any, kernel: KernelGradient) -> list[LawSite]:
+    def _law(self, name: str, stream: Held, weight: Any, kernel: KernelGradient) -> list[LawSite]:
         """The law's place of a gradient, of which the step collects the statistics; nothing where it does not."""
         statistics = self._statistics
         if statistics is None or self._held.errors is not None or statistics.table.is_full_for(name):
@@ -397,11 +399,12 @@ class _Step:
                 dy = tf.cond(self._held.collecting, lambda: whole * factor, lambda: whole[:0])
             # As one channel, for `share` says how much of the sum over all an element of dw meets.
             of_dy = stats(tf.reshape(dy, (-1, 1)), self._held.collecting, before[:3])
-            of_dw = stats(dw, self._held.collecting, before[3:])
-            statistics.set(row.index, tf.concat([of_dy, of_dw], 0))
+            of_dw = stats(dw, self._held.collecting, before[3:6])
+            elements = tf.reduce_prod(tf.cast(stream.shape, tf.float32), keepdims=True)
+            statistics.set(row.index, tf.concat([of_dy, of_dw, elements], 0))
         if not self._xla:  # else dy would stay until somebody has time to look at it
             _keras.wait_for(reader, [of_dy.op])
-        return [LawSite(name, site, kernel.share, weight, row)]
+        return [LawSite(name, stream.site, kernel.share, weight, row)]
 
     def write(self) -> None:
         """Assigns what is new of all tensors that were held so far."""

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.cut import NORMALIZATION
-from tf_comptrain.graph.reads import GradientOperations
-from tf_comptrain.graph.tensors import base_of
+from tf_comptrain.graph.min_cut import NORMALIZATION
+from tf_comptrain.graph.gradient_operations import GradientOperations
+from tf_comptrain.graph.tensors import MOVES, base_of
 
 # By type: the numbers of its two factors.
 _PRODUCTS = {
@@ -21,7 +21,7 @@ _PRODUCTS = {
 }
 NORMALIZATION_GRADIENT = "FusedBatchNormGradV3"
 # Hand values on as they are; in their first input.
-_VIEWS = frozenset(("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose"))
+_VIEWS = MOVES | {"Cast"}
 
 
 class KernelGradient(NamedTuple):

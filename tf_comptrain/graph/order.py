@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_comptrain.graph.reads import GradientOperations
+from tf_comptrain.graph.gradient_operations import GradientOperations
 
 
 class Order:

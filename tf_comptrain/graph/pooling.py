@@ -12,7 +12,11 @@ from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.graph.tensors import base_of
 
-_FORWARD = {"MaxPoolGrad": "MaxPool", "MaxPool3DGrad": "MaxPool3D"}
+_FORWARD = {
+    "MaxPoolGrad": "MaxPool",
+    "MaxPool3DGrad": "MaxPool3D",
+    "MaxPoolGradWithArgmax": "MaxPoolWithArgmax",
+}
 _LAYOUTS = (b"NHWC", b"NDHWC")
 _MAX_WINDOW = 1 << 16
 _MAX_XLA_WINDOW = 64  # the lowering compares every position
@@ -33,19 +37,24 @@ def pooling_of(gradient: tf.Operation, xla: bool) -> tf.Operation | None:
     """The max pooling that an operation is the gradient of; None where that is not ours to replace."""
     if gradient.type not in _FORWARD:
         return None
-    pooling = base_of(gradient.inputs[1]).op
+    pooling = base_of(next(t for t in gradient.inputs[1:] if t is not incoming(gradient))).op
     if pooling.type != _FORWARD[gradient.type] or base_of(pooling.inputs[0]) is not base_of(
         gradient.inputs[0]
     ):
         return None
     ksize, strides = pooling.get_attr("ksize"), pooling.get_attr("strides")
     fits = (
-        pooling.get_attr("data_format") in _LAYOUTS
+        (pooling.type == "MaxPoolWithArgmax" or pooling.get_attr("data_format") in _LAYOUTS)
         and pooling.get_attr("padding") in (b"SAME", b"VALID")
         and {ksize[0], ksize[-1], strides[0], strides[-1]} == {1}
         and may_hold_positions(ksize, pooling.inputs[0].dtype, xla)
     )
     return pooling if fits else None
+
+
+def incoming(gradient: tf.Operation) -> tf.Tensor:
+    """What the gradient operation of a max pooling gets."""
+    return gradient.inputs[1 if gradient.type == "MaxPoolGradWithArgmax" else 2]
 
 
 def with_positions(pooling: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:

@@ -12,8 +12,8 @@ from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.crossings import SMALL, Crossings, Streams
 from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, inverse_deviation, statistics_of
-from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, pooling_of, with_positions
-from tf_comptrain.graph.reads import Read
+from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, incoming, pooling_of, with_positions
+from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.tensors import base_of, is_small, readers_of
 from tf_comptrain.storage import BITMASK, KEEP
 
@@ -70,6 +70,13 @@ class Replacements:
         if base not in self._crossings:
             self._crossings.note(base, KEEP if note else BITMASK, (op.type,), note)
 
+    def blank(self, read: Read) -> None:
+        """An operation that reads the size of a tensor reads zeros of that size."""
+        with tf.device(read.op.device), tf.control_dependencies([read.gate.op]):
+            zeros = tf.zeros(tf.shape(read.tensor), read.tensor.dtype)
+        zeros.set_shape(read.tensor.shape)
+        _keras.set_input(read.op, read.number, zeros)
+
     def may_read_stream(self, read: Read) -> bool:
         """Whether an operation is the gradient of a batch normalization, by its input, where we have one of streams."""
         is_input = read.op.type == NORMALIZATION_GRADIENT and read.number == 1
@@ -110,7 +117,7 @@ class Replacements:
         with tf.device(op.device):
             maxima, positions = with_positions(pooling)
             redirect(readers, maxima)
-            dx = gradient_of_positions(pooling, positions, op.inputs[2])
+            dx = gradient_of_positions(pooling, positions, incoming(op))
             self._replace(op, dx.op, [dx])
         self._crossings.note(
             pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling.get_attr("ksize")), held_as=positions

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.control_flow import IN_LISTS, lists_read
 from tf_comptrain.graph.crossings import (
     BY_THE_LAYER,
     NEEDED_AT_ONCE,
@@ -24,7 +25,7 @@ from tf_comptrain.graph.crossings import (
     Streams,
     packed,
 )
-from tf_comptrain.graph.cut import NORMALIZATION, choose
+from tf_comptrain.graph.min_cut import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
@@ -33,7 +34,7 @@ from tf_comptrain.graph.kernels import (
     stored_behind,
 )
 from tf_comptrain.graph.order import Order
-from tf_comptrain.graph.reads import PRODUCTS, GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
 from tf_comptrain.graph.replacements import Replacements, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.storage import KEEP
@@ -45,8 +46,10 @@ _LINEAR = frozenset(
      "Sum", "Tile", "Transpose", "Unpack")
 )  # fmt: skip
 
-# A need beside those of `sensitivity`: linear, and the error ends in the gradient of a weight.
-_KERNEL = "kernel"
+# A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
+# forward part.
+_AGAIN = "again"
+_AS_IT_IS = "the backward pass runs %s on it as it is"
 
 
 class Use(NamedTuple):
@@ -105,13 +108,17 @@ class _Rewiring:
         signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
         windows = [read for read in self.gradients.reads if self.replacements.may_read_positions(read)]
         pooled = {read.op.name: read.op for read in windows}
-        values = [r for r in self.gradients.reads if r.need != sensitivity.SIGN and r.op.name not in pooled]
+        sizes = [read for read in self.gradients.reads if read.need == sensitivity.SIZE]
+        no_values = (sensitivity.SIGN, sensitivity.SIZE)
+        values = [r for r in self.gradients.reads if r.need not in no_values and r.op.name not in pooled]
         factors = [
             (op, base_of(tensor))
             for op, tensor in self.gradients.factors
             if not self._is_of_backward_pass(base_of(tensor).op)
         ]
         kept = [tensor for _, tensor in factors]
+        masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
+        self.masked = set() if self.backward.recorded else masks
         self.choice = choose(
             values,
             kept,
@@ -120,15 +127,14 @@ class _Rewiring:
             self.streams.renormalizes,
             whole=[base_of(read.tensor) for read in values if self.replacements.may_read_stream(read)],
             verbatim=self.streams.is_exact,
+            signs=[reference.deref() for reference in self.masked],
         )
         self.kernels = self._kernels()
         ends = {(kernel.op.name, kernel.stored) for kernels in self.kernels.values() for kernel in kernels}
         self._note_kinds(
-            [(r.tensor, _KERNEL if (r.op.name, r.number) in ends else r.need, r.op.type) for r in values]
-            + [(t, sensitivity.UNKNOWN, op.type) for op, t in factors]
+            [(r.tensor, r.need, r.op.type, (r.op.name, r.number) in ends) for r in values]
+            + [(t, _AGAIN, op.type, False) for op, t in factors]
         )
-        masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
-        self.masked = set() if self.backward.recorded else masks
         normalizations = [read for read in values if self._reads_stream(read)]
         whole = {read.op.name for read in normalizations}
         readers: dict = {}
@@ -148,11 +154,15 @@ class _Rewiring:
             base = base_of(read.tensor)
             if not (self._is_of_backward_pass(base.op) or self.choice.is_free(base)):
                 self.replacements.mask(read, self._streams.get(base.ref()))
+        for read in sizes:
+            self.replacements.blank(read)
         for read in normalizations:
             stored: Any = stored_behind(read.tensor, self.choice.saved)
             self.replacements.normalize(read, stored, self._stream(stored))
         for op in pooled.values():
             self.replacements.pool(op)
+        for tensor, types, size in lists_read(self.gradients.reads, self._is_of_backward_pass):
+            self.crossings.note(tensor, KEEP, types, IN_LISTS, sample_bytes=size)
         uses = (
             Use(stream, tuple(map(self._as_it_is_now, self.kernels.get(ref, ()))), self._ends(ref))
             for ref, stream in self._streams.items()
@@ -173,11 +183,10 @@ class _Rewiring:
 
     def _ends(self, reference: Any) -> bool:
         """Whether an error of a held tensor ends in the gradients of weights; gamma's answers for its normalization."""
-        kinds = self.kinds.get(reference, set())
         has_gamma = any(
             kernel.op.type == NORMALIZATION_GRADIENT for kernel in self.kernels.get(reference, ())
         )
-        return kinds <= ({_KERNEL, sensitivity.NORM} if has_gamma else {_KERNEL})
+        return self.travels.get(reference, set()) <= ({sensitivity.NORM} if has_gamma else set())
 
     def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
         gradient = self.replacements.replaced.get(kernel.gradient.name, kernel.gradient)
@@ -189,28 +198,40 @@ class _Rewiring:
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
 
-    def _note_kinds(self, reads: Sequence[tuple[tf.Tensor, str, str]]) -> None:
-        """What an error of each tensor does, by all that is made of it for the backward pass."""
+    def _note_kinds(self, reads: Sequence[tuple[tf.Tensor, str, str, bool]]) -> None:
+        """What an error of each tensor does, by all that is made of it for the backward pass.
+
+        Args:
+          reads: Tensor, what is needed of it, type of the reader, and whether its error ends in a weight's gradient.
+        """
         self.kinds: dict = {}
+        self.travels: dict = {}  # those of an error that does not end there
         self.types: dict = {}
         seen: set = set()
-        waiting = [(base_of(tensor), need, reader) for tensor, need, reader in reads]
+        waiting = [(base_of(tensor), need, reader, ends) for tensor, need, reader, ends in reads]
         while waiting:
-            tensor, need, reader = item = waiting.pop()
-            if (tensor.ref(), need, reader) in seen or self.choice.is_free(tensor):
+            tensor, need, reader, ends = waiting.pop()
+            if (tensor.ref(), need, reader, ends) in seen or self.choice.is_free(tensor):
                 continue
-            seen.add((tensor.ref(), need, reader))
+            seen.add((tensor.ref(), need, reader, ends))
             if tensor.ref() in self.choice.saved:
                 self.kinds.setdefault(tensor.ref(), set()).add(need)
+                self.travels.setdefault(tensor.ref(), set()).update(() if ends else (need,))
                 self.types.setdefault(tensor.ref(), set()).add(reader)
                 continue
-            if tensor.op.type not in _LINEAR and item[1] == sensitivity.LINEAR:
+            linear = need in (sensitivity.LINEAR, sensitivity.CONVOLUTION)
+            if tensor.op.type not in _LINEAR and linear and not ends:
                 need = sensitivity.NONLINEAR
-            waiting += [(base_of(operand), need, reader) for operand in tensor.op.inputs]
+            waiting += [(base_of(operand), need, reader, ends) for operand in tensor.op.inputs]
 
     def _kind(self, tensor: tf.Tensor) -> str:
+        """The strictest of what an error of the tensor does."""
         kinds = self.kinds.get(tensor.ref(), ())
-        return next((k for k in (sensitivity.NONLINEAR, sensitivity.NORM) if k in kinds), sensitivity.LINEAR)
+        strictest_first = (sensitivity.NONLINEAR, sensitivity.LINEAR, sensitivity.NORM)
+        found = next((kind for kind in strictest_first if kind in kinds), None)
+        return found or (
+            sensitivity.CONVOLUTION if kinds == {sensitivity.CONVOLUTION} else sensitivity.LINEAR
+        )
 
     def _restore(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
         """The tensor as the backward pass has it for a reader; itself where it is kept.
@@ -304,26 +325,51 @@ class _Rewiring:
 
     def _stream(self, tensor: tf.Tensor) -> Stream | None:
         """The tensor's stream, made once; the forward pass reads the tensor behind it. None where it is kept."""
+        if any(self.gradients.waits(operand.op) for operand in tensor.op.inputs):
+            self._keep_behind(tensor)
+            return None
         if tensor.ref() not in self._streams and (layers_own := packed(tensor)) is not None:
             self._streams[tensor.ref()] = None
             self.streams.keep(tensor)
             stands_for, storage, bits = layers_own
             self.crossings.note(stands_for, storage, self._types(tensor), BY_THE_LAYER, bits, held_as=tensor)
         if tensor.ref() not in self._streams:
-            stream, note = self.streams.find(tensor), self._why_plain(tensor)
+            stream, note, held_as = self.streams.find(tensor), self._why_plain(tensor), tensor
             if stream is None and not note:
                 with tf.device(tensor.op.device):
-                    readers = readers_of(tensor)
+                    readers, held_as = readers_of(tensor), self._early(tensor)
                     through, stream = self.streams.hold(
-                        tensor, self._kind(tensor), tensor.ref() in self.masked
+                        held_as, self._kind(tensor), tensor.ref() in self.masked
                     )
                     redirect(readers, through)
             if stream is None:
                 self.streams.keep(tensor)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else stream.storage
-            self.crossings.note(tensor, storage, self._types(tensor), note)
+            self.crossings.note(tensor, storage, self._types(tensor), note, held_as=held_as)
         return self._streams[tensor.ref()]
+
+    def _early(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor as the forward pass can make it, where TensorFlow's gradient has it wait: 1 / x of a logarithm."""
+        if not self.gradients.waits(tensor.op):
+            return tensor
+        return _keras.run_again(tensor.op, list(tensor.op.inputs), "early")[tensor.value_index]
+
+    def _keep_behind(self, tensor: tf.Tensor) -> None:
+        """Notes that what the backward pass makes a tensor of crosses as it is: the tensor itself does not."""
+        waiting, seen = [tensor], {tensor.ref()}
+        while waiting:
+            current = waiting.pop()
+            for operand in map(base_of, current.op.inputs):
+                if operand.ref() in seen or current.op.type in sensitivity.SHAPE_ONLY:
+                    continue
+                seen.add(operand.ref())
+                if self._is_of_backward_pass(operand.op):
+                    waiting.append(operand)
+                elif not self.choice.is_free(operand) and operand not in self.crossings:
+                    self.streams.keep(operand)
+                    note = SMALL if is_small(operand) else _AS_IT_IS % current.op.type
+                    self.crossings.note(operand, KEEP, self._types(tensor), note)
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
         if is_small(tensor):
@@ -334,6 +380,8 @@ class _Rewiring:
         if sensitivity.UNKNOWN in needs:
             readers = ", ".join(sorted(self.types[tensor.ref()]))
             return f"what an error of it does to the result of {readers} is not known"
+        if _AGAIN in needs:
+            return _AS_IT_IS % ", ".join(sorted(self.types[tensor.ref()]))
         if sensitivity.UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
         if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 # What a gradient operation needs of an input that is no gradient.
 LINEAR = "linear"  # a factor of a gradient: an error of the input is one of the result, in proportion
+CONVOLUTION = "convolution"  # likewise, of the gradient of a convolution's kernel
 NORM = "norm"  # the input of a normalization
 NONLINEAR = "nonlinear"  # the argument of a derivative: an error travels upstream
 SIGN = "sign"  # whether it lies within limits: one bit
 WINDOW = "window"  # where in its window the maximum was
+SIZE = "size"  # its shape alone
 EXACT = "exact"  # its very value; no error is small
 UNBOUNDED = "unbounded"  # a divisor, or what has a gradient without bound
 UNKNOWN = "unknown"  # not in this table
@@ -27,9 +29,11 @@ _EVERY = -1  # input number for those that are not listed
 
 _READS: dict[str, dict[int, str]] = {
     **dict.fromkeys(
-        ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Mul", "MulNoNan", "Conv2D", "Conv3D"),
+        ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "Mul", "MulNoNan"),
         {_EVERY: LINEAR},
     ),
+    # A transposed convolution's gradients are convolutions.
+    **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative"), {_EVERY: CONVOLUTION}),
     # A forward tensor that is added to a gradient is a part of it (a penalty on activations).
     **dict.fromkeys(("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "IdentityN"), {_EVERY: LINEAR}),
     **dict.fromkeys(("Reshape", "Transpose", "Sum", "Mean", "Cast", "Tile", "BroadcastTo"), {0: LINEAR}),
@@ -38,15 +42,14 @@ _READS: dict[str, dict[int, str]] = {
     **dict.fromkeys(
         ("Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2",
          "DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"),
-        {0: LINEAR, 1: LINEAR, 2: LINEAR},
+        {0: CONVOLUTION, 1: CONVOLUTION, 2: CONVOLUTION},
     ),
-    "DepthwiseConv2dNative": {_EVERY: LINEAR},
     **dict.fromkeys(("TanhGrad", "SigmoidGrad"), {0: NONLINEAR}),
     **dict.fromkeys(("SoftplusGrad", "SoftsignGrad", "EluGrad", "SeluGrad"), {1: NONLINEAR}),
     **dict.fromkeys(("ReluGrad", "Relu6Grad", "LeakyReluGrad"), {1: SIGN}),
-    # Of the image they read the size alone.
-    **dict.fromkeys(("ResizeBicubicGrad", "ResizeBilinearGrad"), {1: LINEAR}),
+    **dict.fromkeys(("ResizeBicubicGrad", "ResizeBilinearGrad"), {1: SIZE}),
     **dict.fromkeys(("MaxPoolGrad", "MaxPool3DGrad"), {0: WINDOW, 1: WINDOW}),
+    "MaxPoolGradWithArgmax": {0: WINDOW, 2: WINDOW},
     **dict.fromkeys(("SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad"), {0: UNBOUNDED}),
     **dict.fromkeys(("Select", "SelectV2"), {0: EXACT, 1: LINEAR, 2: LINEAR}),
     "FusedBatchNormGradV3": {1: NORM, 2: EXACT, 3: EXACT, 4: EXACT, 5: EXACT},

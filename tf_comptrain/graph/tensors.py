@@ -12,16 +12,43 @@ _PASS_THROUGH = frozenset(
     ("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit")
 )  # their first output
 
+# Hand all values on, in whatever shape.
+VIEWS = frozenset(("ExpandDims", "Identity", "Reshape", "Squeeze"))
+MOVES = VIEWS | {"Transpose"}
+
 _UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, as a rule
 # Below this a stream's header and directory outweigh what they could save, and few values average an error out.
 _MIN_ELEMENTS_PER_SAMPLE = 64
 _MIN_ELEMENTS = 1024
 
 
+def sample_elements(tensor: tf.Tensor) -> int | None:
+    """Elements for a sample of the batch, which is the first dimension; None where the graph does not say it.
+
+    A product of a sequence with a weight is that of a matrix whose rows are the steps of all samples: what it makes of
+    a sample follows from what that has before the view.
+    """
+    op = tensor.op
+    if op.type in MOVES:
+        before = sample_elements(op.inputs[0])
+        if before is not None or op.type == "Reshape":
+            return before
+    if op.type == "MatMul" and base_of(op.inputs[0]).op.type in MOVES and not op.get_attr("transpose_b"):
+        before, weight = sample_elements(base_of(op.inputs[0])), op.inputs[1].shape
+        if before is None or op.get_attr("transpose_a") or not weight.is_fully_defined():
+            return None
+        return before // weight[0] * weight[1]
+    if tensor.shape.rank is None or None in tensor.shape[1:]:
+        return None
+    return math.prod(tensor.shape[1:])
+
+
 def element_count(tensor: tf.Tensor) -> int:
     """Elements, where dimensions that are not known count as a usual batch."""
     if tensor.shape.rank is None:
         return _UNKNOWN_SIZE
+    if not tensor.shape.is_fully_defined() and (of_sample := sample_elements(tensor)) is not None:
+        return _UNKNOWN_SIZE * of_sample
     return math.prod(size if size is not None else _UNKNOWN_SIZE for size in tensor.shape)
 
 
@@ -41,7 +68,9 @@ def is_small(tensor: tf.Tensor) -> bool:
     shape = tensor.shape
     if shape.rank is None or shape.rank < 2:
         return True
-    per_sample = math.prod(size if size is not None else _MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
+    per_sample = sample_elements(tensor)
+    if per_sample is None:
+        per_sample = math.prod(size if size is not None else _MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
     return per_sample < _MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS
 
 

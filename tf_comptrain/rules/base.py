@@ -22,7 +22,7 @@ class Save(NamedTuple):
     Attributes:
       role: What it is to the layer: "input", "pre-activation".
       kind: What an error of it does, see storage.DEFAULT_BOUNDS: "linear" where it stays in the gradient of a
-        weight, "norm" or "nonlinear" where it travels upstream.
+        weight, "convolution" likewise of a convolution's, "norm" or "nonlinear" where it travels upstream.
     """
 
     role: str

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
-from tf_comptrain.storage import Site, after, after_weights, hold
+from tf_comptrain.storage import Site, after, after_weights, gated, hold
 
 Function = Callable[[tf.Tensor], tf.Tensor]
+
+
+@contextlib.contextmanager
+def _losses_refused(layer: Any) -> Iterator[None]:
+    """Around the first run: eagerly the tape records nothing of it, so that a loss it adds would have no gradient."""
+    before = _keras.losses_of_calls(layer) if tf.executing_eagerly() else 0
+    yield
+    if tf.executing_eagerly() and _keras.losses_of_calls(layer) > before:
+        raise ValueError(
+            "In eager mode a layer in tf_comptrain.Compress or Recompute, or with a rule, must not add a loss in its "
+            f"call. Received layer {layer.name!r}, which does (add_loss, activity_regularizer): put the step under "
+            "tf.function, leave run_eagerly out of model.compile, or leave the layer as it is."
+        )
 
 
 def from_inputs(
@@ -48,21 +62,24 @@ def from_inputs(
 
         def gradient(*dys: tf.Tensor, variables: Any = None) -> Any:
             variables = list(variables or ())
-            restored = [kept if stream is None else stream.restore(gate=dys[0]) for kept, stream in held]
+            kept, late = gated([x for x, stream in held if stream is None], dys, xla)
+            gate, as_it_is = late[0], iter(kept)
+            restored = [next(as_it_is) if stream is None else stream.restore(gate) for _, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
             sources = [*values, *variables]
-            with tape, first.again(values, dys[0]):
+            with tape, first.again(values, gate):
                 tape.watch([*restored, *sources])
                 y_hat = tf.nest.flatten(fn(*restored))
-            dws = tape.gradient(y_hat, sources, output_gradients=list(dys))
-            waiting, dws = after_weights(dys, dws, xla)
+            dws = tape.gradient(y_hat, sources, output_gradients=late)
+            waiting, dws = after_weights(late, dws, xla)
             dxs = tape.gradient(y_hat, restored, output_gradients=waiting)
             grads = [*dxs, *dws[: len(values)]]
             return (grads, dws[len(values) :]) if variables else grads
 
         return y, gradient
 
-    return apply(*inputs, *first.values)
+    with _losses_refused(layer):
+        return apply(*inputs, *first.values)
 
 
 def from_slices(
@@ -106,9 +123,10 @@ def from_slices(
             for part, dy_part, run in zip(_split(x_hat, slices), dy_parts, runs):
                 part = after(part, done)
                 tape = tf.GradientTape(watch_accessed_variables=False)
-                with tape, run.again(values, dy, slice_of=first):
+                with tape:
                     tape.watch([part, *sources])
-                    y_hat = fn(part)
+                    with run.again(values, dy, slice_of=first):
+                        y_hat = fn(part)
                 dx, *more = tape.gradient(y_hat, [part, *sources], output_gradients=dy_part)
                 dws = [_add(dw, added) for dw, added in zip(dws, more)]
                 dxs.append(dx)
@@ -119,7 +137,8 @@ def from_slices(
 
         return y, gradient
 
-    return apply(x, *first.values)
+    with _losses_refused(layer):
+        return apply(x, *first.values)
 
 
 def _split(x: tf.Tensor, slices: int) -> list[tf.Tensor]:

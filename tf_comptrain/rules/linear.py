@@ -44,7 +44,9 @@ class InputAndMask(Rule):
     """The input as a stream, and which elements a ReLU let through as bits."""
 
     def saves(self, layer: keras.layers.Layer) -> tuple[Save, ...]:
-        return (Save("input", "linear" if _is_piecewise_linear(layer) else "nonlinear"),)
+        if not _is_piecewise_linear(layer):
+            return (Save("input", "nonlinear"),)
+        return (Save("input", "convolution" if hasattr(layer, "kernel_size") else "linear"),)
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer

@@ -7,7 +7,7 @@ from tf_comptrain.storage.engine import (
     engine_of_model,
     engine_of_step,
 )
-from tf_comptrain.storage.fences import after, after_weights
+from tf_comptrain.storage.fences import after, after_weights, gated
 from tf_comptrain.storage.held import (
     BITMASK,
     COMPRESS,
@@ -53,6 +53,7 @@ __all__ = [
     "engine_of_call",
     "engine_of_model",
     "engine_of_step",
+    "gated",
     "hold",
     "obstacle",
     "variable",

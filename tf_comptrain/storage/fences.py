@@ -1,4 +1,4 @@
-"""The third of the three fences in docs/design.md: an input gradient waits for the weight gradients.
+"""Waiting, in docs/design.md's fences: of an input gradient for the weight gradients, of a second run for its gradient.
 
 TensorFlow's executor runs whatever has its inputs; what waits has to be in the graph as data.
 """
@@ -10,6 +10,24 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_comptrain import native
+
+
+def gated(
+    kept: Sequence[tf.Tensor], dys: Sequence[tf.Tensor], xla: bool
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Tensors that are held as they are, once the first of dys is there; and dys, of which these must be used then.
+
+    What is made of the tensors for the backward pass would exist from the forward pass on otherwise, and be to
+    TensorFlow's optimizer what that has made.
+    """
+    if not xla:
+        return [after(x, dys[:1]) for x in kept], list(dys)
+    places = [i for i, x in enumerate(kept) if x.dtype.is_floating]
+    if not places:
+        return list(kept), list(dys)
+    gate, *fenced = native.ops().comptrain_fence([dys[0], *(kept[i] for i in places)])
+    late = dict(zip(places, fenced))
+    return [late.get(i, x) for i, x in enumerate(kept)], [gate, *dys[1:]]
 
 
 def after(dy: tf.Tensor, dws: Sequence[tf.Tensor | None]) -> tf.Tensor:

@@ -27,7 +27,11 @@ MIN_ELEMENTS_PER_SAMPLE = 64
 
 
 class Held:
-    """A tensor held as a stream, in memory or in a file."""
+    """A tensor held as a stream, in memory or in a file.
+
+    Attributes:
+      shape: Of the tensor, as it is found while the step runs.
+    """
 
     def __init__(self, site: Site, codec: Codec, stream: Any, x: tf.Tensor, mid_rise: bool):
         self.site = site
@@ -35,7 +39,7 @@ class Held:
         self.stream = stream
         self.mid_rise = mid_rise
         self._static_shape = x.shape
-        self._shape = tf.shape(x)
+        self.shape = tf.shape(x)
         self._dtype = x.dtype
         # Of a ReLU's output, by the graph it was restored in (None: eagerly).
         self._bits: dict[tf.Graph | None, tf.Tensor] = {}
@@ -47,7 +51,7 @@ class Held:
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
-        x_hat = self.codec.decompress(self._stream_at(gate), self._shape, self._dtype, gate)
+        x_hat = self.codec.decompress(self._stream_at(gate), self.shape, self._dtype, gate)
         if self.mid_rise and self.codec.mask_of_restored and _graph() not in self._bits:
             # The ReLU's gradient follows: it need not decode again.
             x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)

@@ -18,10 +18,12 @@ from tf_comptrain.codecs import (
 )
 
 # Bound / sigma by what reads the stored tensor. A weight gradient averages the error out, and the
-# error stays in that layer. Through a nonlinear function it travels upstream: tighter.
+# error stays in that layer; a convolution's averages over positions too. Through a nonlinear
+# function it travels upstream: tighter.
 DEFAULT_BOUNDS = {
     "linear": ErrorBound(0.1),
-    "norm": ErrorBound(0.1),
+    "convolution": ErrorBound(0.2),
+    "norm": ErrorBound(0.2),
     "nonlinear": ErrorBound(0.02),
 }
 
@@ -41,7 +43,7 @@ class Site:
       name: "layer/role", for reports.
       codec: How tensors are encoded here.
       bound: Error bound; None for the default of `kind`.
-      kind: What reads the tensor: "linear", "norm" or "nonlinear".
+      kind: What reads the tensor: "linear", "convolution", "norm" or "nonlinear".
       state: Where its `State` is kept: has `numpy()` and `assign(values)`, and begins with zeros. None: in a
         variable of its own.
 
@@ -157,7 +159,7 @@ class Site:
 
 
 # Numbers that a collecting step writes for the error-bound law.
-STATISTICS = 6
+STATISTICS = 7
 
 
 class LawSite(NamedTuple):
@@ -169,7 +171,7 @@ class LawSite(NamedTuple):
       share: Sum of dy^2 behind one element of the gradient / mean over the channels of sum dy_k^2.
       weight: The variable; None where it does not train.
       statistics: Has `numpy()`, `STATISTICS` numbers: of dy and of the gradient of the weight three each, mean over
-        channels of the sum of squares, mean magnitude, elements that are not finite.
+        channels of the sum of squares, mean magnitude, elements that are not finite; then the elements of the tensor.
       alone: Nothing else is made of the tensor that the law does not speak of.
     """
 

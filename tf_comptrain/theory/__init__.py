@@ -10,6 +10,7 @@ from tf_comptrain.theory.law import (
     comet_sigma,
     gradient_target,
     momentum_target,
+    shared_tolerance,
     smoothed,
     weight_gradient_sigma,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "comet_sigma",
     "gradient_target",
     "momentum_target",
+    "shared_tolerance",
     "smoothed",
     "weight_gradient_sigma",
 ]

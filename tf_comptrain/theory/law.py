@@ -192,6 +192,44 @@ def gradient_target(gradient_norm: float, elements: int, tolerance: float = 0.2)
     return tolerance * gradient_norm / float(np.sqrt(max(elements, 1)))
 
 
+def shared_tolerance(
+    elements: ArrayLike, tolerance: float, largest: ArrayLike = np.inf
+) -> NDArray[np.float64]:
+    """How large each gradient's relative error should be for the fewest bytes, at a given size of all together.
+
+    A stream of n non-zero values at the error bound eb takes about n (c - log2 eb) bits, and the relative error e
+    of the gradient that is made of it is proportional to eb. The bits of all streams are fewest, with the mean of
+    e^2 over the L gradients at tolerance^2, where
+
+        e_i^2 = lambda n_i,    lambda = tolerance^2 L / sum n:
+
+    the last bit of a large tensor buys as little accuracy as that of a small one. What a gradient may
+    not spend, since its bound has a limit, the others do.
+
+    Args:
+      elements: [L] n, non-zero values of the tensor behind each gradient; > 0.
+      tolerance: Root mean square of the relative errors, > 0.
+      largest: [L] or one: the largest that each may have.
+
+    Returns:
+      [L] e, error / gradient of each.
+    """
+    elements = np.asarray(elements, np.float64)
+    largest = np.broadcast_to(np.asarray(largest, np.float64), elements.shape)
+    found = np.zeros_like(elements)
+    free = np.ones(elements.shape, bool)
+    budget = tolerance**2 * elements.size
+    while free.any():
+        found[free] = np.sqrt(max(budget, 0.0) * elements[free] / elements[free].sum())
+        over = free & (found > largest)
+        if not over.any():
+            break
+        found[over] = largest[over]
+        budget -= float(np.square(largest[over]).sum())
+        free &= ~over
+    return found
+
+
 def smoothed(previous: float, new: float, smoothing: float) -> float:
     """The weighted geometric mean previous^smoothing * new^(1 - smoothing): bounds live on a log scale.
 

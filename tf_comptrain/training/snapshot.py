@@ -18,7 +18,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.graph import StateTable
+from tf_comptrain.graph import StateTable, unnumbered
 from tf_comptrain.training import checkpoint_file, plain_data
 
 _FILE = "training.ckpt"
@@ -89,6 +89,8 @@ def signature(model: keras.Model) -> dict[str, Any]:
         "trained with AdaptiveErrorBound": handle is not None and handle.collecting is not None,
         "trained with AdaptiveBatchSize and a schedule": handle is not None and handle.pace is not None,
         "variables": [_described(variable) for variable in state_variables(model)],
+        # By which the steps of a compressed model find their states.
+        "weights": [] if handle is None else sorted(map(unnumbered, _keras.weight_names(model))),
     }
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.tensors import base_of, element_count
+from tf_comptrain.graph.tensors import VIEWS, base_of, element_count
 
 # Operations that hand a gradient on, element by element or summed: what they stand between shares restored tensors.
 _ELEMENTWISE = frozenset(
@@ -16,7 +16,6 @@ _ELEMENTWISE = frozenset(
      "Relu6Grad", "ReluGrad", "ReciprocalGrad", "Reshape", "RsqrtGrad", "SelectV2", "SeluGrad", "SigmoidGrad",
      "SoftplusGrad", "SoftsignGrad", "SqrtGrad", "Squeeze", "Sub", "Sum", "TanhGrad", "Tile", "Transpose")
 )  # fmt: skip
-_VIEWS = frozenset(("ExpandDims", "Identity", "Reshape", "Squeeze"))
 PRODUCTS = frozenset(
     ("BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropFilterV2",
      "Conv3DBackpropInputV2", "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropFilter",
@@ -73,6 +72,11 @@ class GradientOperations:
                 self._gradients.add(op.name)
                 self.operations.append(op)
         self._names = {op.name for op in self.operations}
+        self._waiting = {seed.op.name for seed in backward.seeds}
+        for op in made:
+            before = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
+            if any(other.name in self._waiting for other in before):
+                self._waiting.add(op.name)
         inputs = [
             (op, index, tensor)
             for op in self.operations
@@ -94,6 +98,10 @@ class GradientOperations:
     def is_gradient(self, tensor: tf.Tensor) -> bool:
         return tensor.op.name in self._gradients
 
+    def waits(self, op: tf.Operation) -> bool:
+        """Whether an operation runs when an incoming gradient is there: what it makes crosses nothing."""
+        return op.name in self._waiting
+
     def readers_of(self, gradient: tf.Tensor) -> list[tf.Operation]:
         """Gradient operations that read a gradient."""
         return [op for op in gradient.consumers() if op.name in self._names]
@@ -104,13 +112,13 @@ class GradientOperations:
         waiting = [gradient]
         while waiting:
             found = self.readers_of(waiting.pop())
-            readers.update((op.name, op) for op in found if op.type not in _VIEWS)
-            waiting += [op.outputs[0] for op in found if op.type in _VIEWS]
+            readers.update((op.name, op) for op in found if op.type not in VIEWS)
+            waiting += [op.outputs[0] for op in found if op.type in VIEWS]
         return list(readers.values())
 
     def behind_views(self, gradient: tf.Tensor) -> tf.Tensor:
         """The gradient in the shape in which it was made."""
-        while gradient.op.type in _VIEWS and gradient.op.name in self._names:
+        while gradient.op.type in VIEWS and gradient.op.name in self._names:
             gradient = gradient.op.inputs[0]
         return gradient
 
@@ -204,7 +212,7 @@ def is_elementwise(op: tf.Operation) -> bool:
 
 
 def _behind_views(tensor: tf.Tensor) -> tf.Tensor:
-    while (tensor := base_of(tensor)).op.type in _VIEWS:
+    while (tensor := base_of(tensor)).op.type in VIEWS:
         tensor = tensor.op.inputs[0]
     return tensor
 

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.reads import Read
-from tf_comptrain.graph.tensors import base_of, element_count, is_small, plain_bytes
+from tf_comptrain.graph.gradient_operations import Read
+from tf_comptrain.graph.tensors import MOVES, base_of, element_count, is_small, plain_bytes
 
 # There anyway, or not made of activations: weights, constants, the batch.
 FREE = frozenset(
@@ -21,6 +21,7 @@ _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 _PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
 _DIFFERENCES = frozenset(("SquaredDifference", "Sub"))
+_BLANK = frozenset(("Fill", "OnesLike", "ZerosLike"))  # made of a shape
 _SUMS = frozenset(("Add", "AddN", "AddV2"))
 NORMALIZATION = "FusedBatchNormV3"
 # They move values or choose among them. Arithmetic that runs again may round otherwise than it did: TensorFlow's
@@ -80,6 +81,7 @@ def choose(
     renormalizes: Callable[[tf.Operation], bool] = lambda op: False,
     whole: Iterable[tf.Tensor] = (),
     verbatim: Callable[[tf.Tensor], bool] = lambda tensor: False,
+    signs: Iterable[tf.Tensor] = (),
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -92,6 +94,7 @@ def choose(
       renormalizes: Whether what a normalization makes may be rebuilt from its input and its statistics.
       whole: Tensors that are held themselves, and not rebuilt: what reads them reads a stream.
       verbatim: Whether a tensor has to come back bit for bit: no arithmetic makes it again.
+      signs: Tensors whose signs are read too: a stream of such a tensor has them, one of a view of it does not.
 
     Returns:
       A `Choice`.
@@ -99,7 +102,7 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim).solve(list(reads), list(kept))
+    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs).solve(list(reads), list(kept))
 
 
 class _Cut:
@@ -112,8 +115,10 @@ class _Cut:
         renormalizes: Callable[[tf.Operation], bool],
         whole: Iterable[tf.Tensor],
         verbatim: Callable[[tf.Tensor], bool],
+        signs: Iterable[tf.Tensor],
     ):
         self._verbatim = verbatim
+        self._signs = {tensor.ref() for tensor in signs}
         self._whole = {tensor.ref() for tensor in whole}
         self._held_bytes = held_bytes
         self._made_late = made_late
@@ -147,7 +152,11 @@ class _Cut:
                     for index, operand in enumerate(tensor.op.inputs):
                         if index in self._steep_inputs(tensor.op):
                             self._require_exact(base_of(operand))
-                    later += [(base_of(operand), distance + 1) for operand in operands(tensor)]
+                    before = [base_of(operand) for operand in operands(tensor)]
+                    if self._hides_signs(tensor):
+                        waiting += [(operand, distance) for operand in before]
+                    else:
+                        later += [(operand, distance + 1) for operand in before]
             waiting = later
         for tensor in order:
             node = self._node(tensor)
@@ -201,7 +210,9 @@ class _Cut:
         return is_small(tensor) or self._is_exact_by_nature(tensor)
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
-        if is_free(tensor) or self._made_late(tensor.op) and not sensitivity.is_cheap(tensor.op.type):
+        op = tensor.op
+        late = self._made_late(op) and (op.type in _BLANK or not sensitivity.is_cheap(op.type))
+        if late or is_free(tensor):
             return True
         return self._ingredients(tensor) == 0  # TensorFlow computes it once for all steps
 
@@ -259,9 +270,19 @@ class _Cut:
             self._exact.add(tensor.ref())
         as_it_is = tensor.ref() in self._exact and tensor.dtype != tf.bool
         size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)
+        if self._hides_signs(tensor):
+            size += element_count(tensor) // 8
         distance = min(self._distances[tensor.ref()], _FARTHEST)
         # One more for each operation also where a tensor costs nothing: it is not rebuilt for nothing.
         return 1 + distance + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - _FARTHEST - 1)
+
+    def _hides_signs(self, tensor: tf.Tensor) -> bool:
+        """Whether it is a view of a tensor whose signs are read, which its stream says nothing of."""
+        while tensor.ref() not in self._signs and tensor.op.type in MOVES:
+            tensor = base_of(tensor.op.inputs[0])
+            if tensor.ref() in self._signs:
+                return True
+        return False
 
     def _minimum(self, source: int, sink: int) -> set:
         from scipy.sparse import csr_matrix  # not before a step is traced: importing it takes a while
