@@ -1,11 +1,11 @@
 """What is compared with plain training: the default settings, candidates for others, and baselines.
 
-The default of `compress_model(model)` is codec "plane" with `ErrorBound(0.1)` where the error of a stored tensor stays
-in a weight's gradient (inputs of convolutions and dense layers, one factor of a product) or is in the input of a batch
-normalization, and `ErrorBound(0.02)` where a nonlinear function reads the tensor; both in running standard deviations
-of the tensor. Streams of a traced step on the executor always have dither, whatever the codec's name says: "plane" and
-"plane+dither" are the same there. An `error_bound=` holds for all tensors, the nonlinear ones too: "dither-0.25" has
-0.25 where the default has 0.02; in networks of convolutions and ReLU nothing is read that way.
+The default of `compress_model(model)` is codec "plane" with `ErrorBound(0.2)` for what the gradient of a
+convolution's kernel or of a normalization reads, `ErrorBound(0.1)` for factors of matrix products (dense layers,
+attention), and `ErrorBound(0.02)` where a nonlinear function reads the tensor; all in running standard deviations of
+the tensor. Streams of a traced step on the executor always have dither, whatever the codec's name says: "plane" and
+"plane+dither" are the same there. An `error_bound=` holds for all tensors: "dither-0.25" has 0.25 where the default
+has 0.1 or 0.02; in networks of convolutions and ReLU little is read that way.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def _undithered(bound: float) -> Arm:
 ARMS: dict[str, Arm] = {
     "plain": Arm("plain Keras", None),
     "default": Arm(
-        "`compress_model(model)`: plane with dither, 0.1 sigma, 0.02 for nonlinear readers", lambda: "plane"
+        "`compress_model(model)`: plane with dither, 0.2 sigma, 0.1 for matrix products, 0.02 for nonlinear readers",
+        lambda: "plane",
     ),
     "lossless": Arm(
         '`codec="zvc"`: what is left is rounding in another order (fused batch normalization)', lambda: "zvc"

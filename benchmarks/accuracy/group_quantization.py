@@ -25,7 +25,7 @@ class GroupQuantization(Codec):
     def __init__(self, bits: int):
         self.bits = bits
         self.format = f"group{bits}"
-        self.predicted_bits = {"sparse": bits + 32 / GROUP, "dense": bits + 32 / GROUP}
+        self.predicted_bits = bits + 32 / GROUP
 
     def compress(self, x, state, relative_bound, mid_rise, relative_to="sigma"):
         groups = _to_groups(tf.cast(x, tf.float32))

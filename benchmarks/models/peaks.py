@@ -4,7 +4,8 @@
 
 Each variant of a network lives in a child process of its own; the variants take turns, step by step.
 Every network adds a line to the file; those that are there already are not measured again. The
-table is printed from the file. Peaks are bytes of TensorFlow's allocator over the resting level.
+table is printed from the file. Peaks are bytes of TensorFlow's allocator over the resting level, the
+highest of all steps, the first included.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS))
     parser.add_argument("--out", type=Path, default=Path("peaks.jsonl"))
     parser.add_argument("--text", type=Path, help="text file for the decoder (random characters)")
-    parser.add_argument("--steps", type=int, default=3, help="measured steps of each variant")
+    parser.add_argument("--steps", type=int, default=10, help="steps of each variant after two of warm-up")
     parser.add_argument("--predict", action="store_true", help="also predict the peaks, from small batches")
     parser.add_argument("--variant", choices=bench_worker.VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()

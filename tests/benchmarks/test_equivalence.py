@@ -242,9 +242,9 @@ def test_a_run_does_not_depend_on_those_before(images):
 def test_undithered_streams_are_that_of_the_codec(images):
     trainer = training.Trainer(TASK, images)
     ratios = {
-        arm: trainer.run(arm, 2, 0)["conv_ratio"] for arm in ("default", "undithered-0.1", "dither-0.5")
+        arm: trainer.run(arm, 2, 0)["conv_ratio"] for arm in ("dither-0.25", "undithered-0.25", "dither-0.5")
     }
-    assert 2 < ratios["default"] < ratios["undithered-0.1"] < ratios["dither-0.5"]
+    assert 2 < ratios["dither-0.25"] < ratios["undithered-0.25"] < ratios["dither-0.5"]
 
 
 def test_images_to_test_are_not_trained_on(images):

@@ -479,6 +479,13 @@ def test_errors_about_checkpoints(tmp_path):
         fit(compiled(other), checkpoint_dir=tmp_path)
     with pytest.raises(ValueError, match="compressed: False there, True here"):
         fit(network(faults=False, compress=True), checkpoint_dir=tmp_path)
+    fit(network(faults=False, compress=True), epochs=1, checkpoint_dir=tmp_path / "compressed")
+    renamed = network(faults=False)
+    renamed.layers[0].name = "stem"
+    other = keras.models.clone_model(renamed)
+    ct.compress_model(other)
+    with pytest.raises(ValueError, match="weights: 'network/conv1/bias: .*' there, 'network/"):
+        fit(compiled(other, optimizer="adam", metrics=["accuracy"]), checkpoint_dir=tmp_path / "compressed")
     with pytest.raises(ValueError, match="other data: samples is 44 there, 40 here"):
         fit(network(faults=False), *data(40), checkpoint_dir=tmp_path)
     with pytest.raises(ValueError, match="other data: seed"):
