@@ -55,6 +55,9 @@ def test_measured_error_agrees_with_the_law(trained):
     ratios = {name: round(check.ratio, 3) for name, check in checks.items()}
     assert all(0.8 <= ratio <= 1.25 for ratio in ratios.values()), ratios
     assert all(0.05 < check.bound_over_sigma < 0.2 for check in found)
+    for check in found:  # an error at right angles to the gradient turns it by as much
+        turned = 1 / np.hypot(1, check.measured_sigma / check.gradient_rms)
+        assert check.cosine == pytest.approx(turned, abs=0.01), check
     batch_norm = [check for check in found if check.layer.endswith("bn/gamma")]
     holds = [(check.gradient, check.holds) for check in batch_norm]
     assert holds == [("gamma", True), ("input", True)], batch_norm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ class LawCheck(NamedTuple):
         `theory.batch_norm_sigma`.
       measured_sigma: The same, measured.
       compression: float32 bytes of the input / bytes of its stream.
+      gradient_rms: Root mean square of the gradient itself, from x.
+      cosine: Of the angle between the gradients from x and from x_hat.
     """
 
     layer: str
@@ -41,6 +44,8 @@ class LawCheck(NamedTuple):
     predicted_sigma: float
     measured_sigma: float
     compression: float
+    gradient_rms: float = 0.0
+    cosine: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -92,14 +97,24 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
         with held.checked() as errors:
             step = _keras.trace_train_step(model, x, y, lambda: [error.numbers for error in errors])
         numbers = step()
+    return law_checks(errors, numbers)
+
+
+def law_checks(errors: Sequence[LawError], numbers: Sequence[Sequence[Any]]) -> list[LawCheck]:
+    """The checks that the numbers of a step make; see `HeldTensors.checked`.
+
+    Args:
+      errors: Gradients of the traced step that the law speaks of.
+      numbers: Of each, what a run of the step found, in the order of `LawNumbers`.
+    """
     return [
         check
         for error, values in zip(errors, numbers)
-        for check in _law_checks(error, LawNumbers(*(np.asarray(value, np.float64) for value in values)))
+        for check in _checks_of(error, LawNumbers(*(np.asarray(value, np.float64) for value in values)))
     ]
 
 
-def _law_checks(error: LawError, numbers: LawNumbers) -> list[LawCheck]:
+def _checks_of(error: LawError, numbers: LawNumbers) -> list[LawCheck]:
     state = State(*numbers.state)
     bound, ratio, sigma = state.rms_bound, state.nonzero_ratio, state.sigma
     common: Any = {
@@ -114,19 +129,36 @@ def _law_checks(error: LawError, numbers: LawNumbers) -> list[LawCheck]:
         predicted = float(theory.weight_gradient_sigma(bound, ratio, error.share * sum_sq.sum()))
         return [
             LawCheck(
-                gradient="kernel", predicted_sigma=predicted, measured_sigma=float(numbers.error), **common
+                gradient="kernel",
+                predicted_sigma=predicted,
+                measured_sigma=float(numbers.error),
+                gradient_rms=float(numbers.size),
+                cosine=float(numbers.cosine),
+                **common,
             )
         ]
     law = theory.batch_norm_sigma(
         bound, sum_sq, numbers.mean_dy_norm, numbers.sigma, numbers.gamma, int(numbers.count), ratio
     )
     pairs = {
-        "gamma": (law.gamma, numbers.error),
-        "input": (np.hypot(law.direct, law.shift), numbers.input_error),
+        "gamma": (law.gamma, numbers.error, numbers.size, numbers.cosine),
+        "input": (
+            np.hypot(law.direct, law.shift),
+            numbers.input_error,
+            numbers.input_size,
+            numbers.input_cosine,
+        ),
     }
     return [
-        LawCheck(gradient=name, predicted_sigma=_rms(predicted), measured_sigma=float(measured), **common)
-        for name, (predicted, measured) in pairs.items()
+        LawCheck(
+            gradient=name,
+            predicted_sigma=_rms(predicted),
+            measured_sigma=float(measured),
+            gradient_rms=float(size),
+            cosine=float(cosine),
+            **common,
+        )
+        for name, (predicted, measured, size, cosine) in pairs.items()
     ]
 
 
