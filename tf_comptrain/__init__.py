@@ -20,7 +20,7 @@ from tf_comptrain.memory import find_max_batch_size
 from tf_comptrain.native import LibraryError
 from tf_comptrain.model_planning import compress_model, plan
 from tf_comptrain.rules import register_rule
-from tf_comptrain.storage import Offload
+from tf_comptrain.storage import Offload, Policy, Setting
 from tf_comptrain.theory.check import LawCheck, check_error_law
 from tf_comptrain.training.fitting import fit
 from tf_comptrain.version import __version__
@@ -34,8 +34,10 @@ __all__ = [
     "LibraryError",
     "MemoryLogger",
     "Offload",
+    "Policy",
     "Recompute",
     "Report",
+    "Setting",
     "__version__",
     "check_error_law",
     "codecs",

@@ -147,7 +147,8 @@ def wrapped_instruments(model: keras.Model) -> dict[keras.layers.Layer, Instrume
     }
 
 
-def obstacle_of(model: keras.Model, codec: Codec | None = None) -> str | None:
-    """Why the whole model will train as plain Keras; None when it will not."""
+def obstacle_of(model: keras.Model, *used: Codec) -> str | None:
+    """Why the whole model, of which tensors are encoded by these, will train as plain Keras; None when it will not."""
     engine = engine_of_model(_keras.jit_compile(model))
-    return (codec_obstacle(codec, engine) if codec is not None else None) or engine.why_plain
+    found = (codec_obstacle(codec, engine) for codec in used)
+    return next((problem for problem in found if problem), engine.why_plain)

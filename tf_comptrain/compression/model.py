@@ -32,7 +32,17 @@ from tf_comptrain.compression.instrumentation import (
 from tf_comptrain.compression.report import Report, Row
 from tf_comptrain.compression.rows import rows_of
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import COMPRESS, FUSED, KEEP, Offload, codec_obstacle, engine_of_step
+from tf_comptrain.storage import (
+    COMPRESS,
+    FUSED,
+    KEEP,
+    Offload,
+    Policy,
+    PolicyChoice,
+    codec_obstacle,
+    engine_of_step,
+    policy_of,
+)
 
 _EAGER = (
     "Model %r trains in eager mode, where there is no traced step to hold tensors in: it trains as plain Keras. "
@@ -54,13 +64,14 @@ def compress_model(
     codec: str | Codec = "plane",
     error_bound: float | ErrorBound | None = None,
     storage: StorageChoice = None,
+    policy: PolicyChoice = None,
 ) -> Report:
     """What `tf_comptrain.compress_model` does without a memory limit; its docstring says the rest."""
     if not isinstance(model, keras.Model):
         raise TypeError(
             f"`model` must be a keras.Model. Received: {model!r}. For one layer use tf_comptrain.Compress."
         )
-    chosen_codec = codecs.get(codec)
+    chosen_codec, chosen_policy = codecs.get(codec), policy_of(policy)
     bound = None if error_bound is None else ErrorBound.parse(error_bound)
     if model in compressed_models:
         raise ValueError(
@@ -68,13 +79,14 @@ def compress_model(
         )
     plans = plan_model(model, storage)
     native.ops()
+    used = chosen_policy.codecs() if chosen_policy is not None else []
     report = Report(
-        model.name, (), obstacle_of(model, chosen_codec), _keras.layers_without_xla(model), _rows_of(model)
+        model.name, (), obstacle_of(model, chosen_codec, *used), _keras.layers_without_xla(model), _rows_of(model)
     )
     handle = Instrumentation(report, wrapped_instruments(model))
     if storage != KEEP:
         handle.held = _held_tensors(
-            model, chosen_codec, bound, operations_chosen(model, storage), offloads_all(storage)
+            model, chosen_codec, bound, operations_chosen(model, storage), offloads_all(storage), chosen_policy
         )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
@@ -150,6 +162,7 @@ def _held_tensors(
     bound: ErrorBound | None,
     named: dict[str, Storage],
     offload: Offload | None,
+    policy: Policy | None,
 ) -> HeldTensors:
     global _watching
     if _watching is None:
@@ -157,7 +170,7 @@ def _held_tensors(
         _watching.begin()
     reference = weakref.ref(model)
     with _keras.strategy_scope(model):
-        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []), named, offload)
+        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []), named, offload, policy)
 
 
 def _say_eager(sources: Sequence[Any]) -> None:
@@ -178,7 +191,7 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         return {}
     for handle in list(compressed_models.values()):
         held = handle.held
-        if held is None or codec_obstacle(held.codec, engine) is not None:
+        if held is None or any(codec_obstacle(codec, engine) for codec in held.codecs()):
             continue
         if held.is_of(backward.graph):
             try:

@@ -1,7 +1,7 @@
 """Holds what crosses from the forward to the backward pass, found in the traced step: any model, any layer."""
 
 from tf_comptrain.graph.crossings import SMALL, Crossing, name_of
-from tf_comptrain.graph.held_tensors import HeldTensors, made_by
+from tf_comptrain.graph.held_tensors import HeldTensors, dithered, made_by
 from tf_comptrain.graph.law_error import LawError, LawNumbers
 from tf_comptrain.graph.sensitivity import is_cheap
 from tf_comptrain.graph.states import StateTable, unnumbered
@@ -13,6 +13,7 @@ __all__ = [
     "LawError",
     "LawNumbers",
     "StateTable",
+    "dithered",
     "is_cheap",
     "made_by",
     "name_of",

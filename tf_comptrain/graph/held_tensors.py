@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_comptrain import _keras, codecs, native
-from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.codecs import SIGMA, SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law_error import LawError, law_error
@@ -30,6 +30,7 @@ from tf_comptrain.storage import (
     Held,
     LawSite,
     Offload,
+    Policy,
     Raw,
     Site,
     Spilled,
@@ -54,6 +55,7 @@ class HeldTensors:
       variables: Returns the model's variables as they are now: a step that reads one of them is the model's.
       named: Storages by the name of an operation, or of a scope of operations.
       offload: How whatever has no storage of its own is offloaded; None where it is not.
+      policy: Codec and bound of each tensor, in place of `codec` and `bound`; None: those.
 
     Attributes:
       codec: As given.
@@ -61,6 +63,7 @@ class HeldTensors:
       variables: As given.
       named: As given.
       offload: As given.
+      policy: As given.
       table: Its `StateTable`.
       sites: By name.
       crossings: What crossed in the step that was traced last, in order.
@@ -76,6 +79,7 @@ class HeldTensors:
         variables: Callable[[], list],
         named: Mapping[str, str | Offload] | None = None,
         offload: Offload | None = None,
+        policy: Policy | None = None,
     ):
         self.table = StateTable("comptrain_states", len(State._fields))
         self.sites: dict[str, Site] = {}
@@ -90,12 +94,15 @@ class HeldTensors:
         self._bounds: tuple[float, Mapping[str, float] | None] = (1.0, {})
         self.named = dict(named or {})
         self.offload = offload
+        self.policy = policy
         self._says_where: set[str] = set()
         self._chosen: weakref.WeakKeyDictionary[Any, dict[str, str | Offload]] = weakref.WeakKeyDictionary()
 
     def beside(self) -> HeldTensors:
         """Another with the same choices, and states of its own: for a step that is traced to be looked at."""
-        other = HeldTensors(self.codec, self.bound, self.variables, self.named, self.offload)
+        other = HeldTensors(
+            self.codec, self.bound, self.variables, self.named, self.offload, self.policy
+        )
         other._chosen = self._chosen
         return other
 
@@ -160,11 +167,23 @@ class HeldTensors:
         longest = max(scopes, key=len, default=None)
         return found if longest is None else self.named[longest]
 
-    def bits(self, dtype: tf.DType, codec: Codec) -> float:
-        """What a value of that type takes in a stream, predicted."""
+    def codecs(self) -> list[Codec]:
+        """All that tensors may be encoded with."""
+        return [self.codec, *(self.policy.codecs() if self.policy is not None else ())]
+
+    def setting(self, name: str, kind: str, codec: Codec) -> tuple[Codec, ErrorBound | None]:
+        """Codec and bound of a tensor that would have that codec without a policy."""
+        if self.policy is None:
+            return codec, self.bound
+        setting = self.policy.setting(name, kind)
+        return codecs.get(setting.codec), setting.error_bound()
+
+    def bits(self, dtype: tf.DType, codec: Codec, site: Site | None = None) -> float:
+        """What a value of that type takes in a stream, predicted; at a site of the policy's with that one's bound."""
         bits = codec.predicted_bits
-        if not codec.is_lossless and (self.bound is None or self.bound.relative):
-            bits += math.log2(_PREDICTED_AT / (_USUAL_BOUND if self.bound is None else self.bound.value))
+        bound = self.bound if site is None or self.policy is None else site.bound
+        if not codec.is_lossless and (bound is None or bound.relative_to == SIGMA and bound.relative):
+            bits += math.log2(_PREDICTED_AT / (_USUAL_BOUND if bound is None else bound.value))
         return min(max(bits, 1.0), 8.0 * dtype.size)
 
     def say(self, problem: str) -> None:
@@ -173,12 +192,12 @@ class HeldTensors:
             self._says_where.add(problem)
             logging.warning("Tensors with storage='offload' stay in memory: the step is %s.", problem)
 
-    def site(self, tensor: tf.Tensor, kind: str, codec: Codec) -> Site:
+    def site(self, tensor: tf.Tensor, kind: str, codec: Codec, bound: ErrorBound | None) -> Site:
         """The place of a tensor, the same from trace to trace and in every replica."""
         name = name_of(tensor)
         if name not in self.sites:
             state = self.table.row(name)
-            site = self.sites[name] = Site(name, codec, self.bound, kind, state=state)
+            site = self.sites[name] = Site(name, codec, bound, kind, state=state)
             site.adopt_bound(*self._bounds)
         return self.sites[name]
 
@@ -195,7 +214,7 @@ class HeldTensors:
             site.scale_bound(scale)
 
 
-def _dithered(codec: Codec, mask: bool, xla: bool) -> Codec:
+def dithered(codec: Codec, mask: bool, xla: bool) -> Codec:
     """The codec with dither; without where a mask is read off restored values."""
     if mask and codec.mask_of_restored:
         return codec
@@ -340,7 +359,8 @@ class _Step:
 
     def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
         codec: Any = self._codec(tensor)
-        site = self._held.site(tensor, kind, _dithered(codec, mask, self._xla))
+        codec, bound = self._held.setting(name_of(tensor), kind, codec)
+        site = self._held.site(tensor, kind, dithered(codec, mask, self._xla), bound)
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask, self._xla)
         row = site.state.index

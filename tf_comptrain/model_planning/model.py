@@ -19,6 +19,7 @@ from tf_comptrain.compression.report import Report, format_bytes
 from tf_comptrain.memory import device
 from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
+from tf_comptrain.storage import PolicyChoice
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
 
@@ -140,6 +141,7 @@ def compress_model(
     storage: StorageChoice = None,
     memory: int | str | None = None,
     batch_size: int | None = None,
+    policy: PolicyChoice = None,
 ) -> Report:
     """Makes a model train with its saved activations held compressed, in place.
 
@@ -170,6 +172,9 @@ def compress_model(
         or text such as "8GiB". The plan of least time is made and applied; after step 2 of `fit` the peak so far is
         held against the limit, and where it is over, the step is planned once more. None: no limit.
       batch_size: Samples a step, with `memory`.
+      policy: Codec and error bound of each class of tensors, or of single ones, in place of `codec` and `error_bound`:
+        a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. Layers with a rule
+        of `register_rule` have their defaults.
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -179,7 +184,8 @@ def compress_model(
       TypeError: An argument of the wrong type.
       ValueError: A bound that is not a positive normal number, an unknown codec, storage or layer
         name, a model that is compressed already, a limit that no plan keeps within (the message says the smallest),
-        `memory` with `storage` or without `batch_size`, or see `plan`. Nothing has been changed then.
+        `memory` with `storage` or without `batch_size`, `policy` with `codec`, `error_bound` or `memory`, a policy that
+        is not valid, or see `plan`. Nothing has been changed then.
       LibraryError: The op library is missing or was built for another TensorFlow.
 
     Example:
@@ -194,7 +200,14 @@ def compress_model(
     if memory is None:
         if batch_size is not None:
             raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
-        return compression.compress_model(model, codec, error_bound, storage)
+        if policy is not None and (error_bound is not None or codec != "plane"):
+            raise ValueError(
+                "`policy` says codecs and bounds itself: leave `codec` and `error_bound` out. "
+                f"Received: codec={codec!r}, error_bound={error_bound!r}."
+            )
+        return compression.compress_model(model, codec, error_bound, storage, policy)
+    if policy is not None:
+        raise ValueError(f"`policy` and `memory` exclude each other. Received: {policy!r} and {memory!r}.")
     if storage is not None:
         raise ValueError(f"`storage` and `memory` exclude each other. Received: {storage!r} and {memory!r}.")
     if batch_size is None:

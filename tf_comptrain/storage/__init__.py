@@ -20,6 +20,7 @@ from tf_comptrain.storage.held import (
     worth_holding,
 )
 from tf_comptrain.storage.offload import LEAST_PLAIN_BYTES, OFFLOAD, Offload, Raw, Spilled, Traffic, obstacle
+from tf_comptrain.storage.policy import MODES, Policy, PolicyChoice, Setting, policy_of
 from tf_comptrain.storage.site import (
     DEFAULT_BOUNDS,
     STATISTICS,
@@ -36,6 +37,7 @@ __all__ = [
     "KEEP",
     "LEAST_PLAIN_BYTES",
     "MIN_ELEMENTS_PER_SAMPLE",
+    "MODES",
     "OFFLOAD",
     "REBUILD",
     "STATISTICS",
@@ -43,7 +45,10 @@ __all__ = [
     "Held",
     "LawSite",
     "Offload",
+    "Policy",
+    "PolicyChoice",
     "Raw",
+    "Setting",
     "Site",
     "Spilled",
     "Traffic",
@@ -56,6 +61,7 @@ __all__ = [
     "gated",
     "hold",
     "obstacle",
+    "policy_of",
     "variable",
     "worth_holding",
 ]
