@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import group_quantization
+
 from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import codecs
+from tf_comptrain.study.group_quantization import GroupQuantization
 
 
 class Undithered(codecs.Codec):
@@ -82,7 +83,7 @@ ARMS: dict[str, Arm] = {
     "adaptive": Arm("`compress_model(model)` and `AdaptiveErrorBound()`", lambda: "plane", adaptive=True),
     "group-4bit": Arm(
         "4 bits a value in groups of 256, stochastic rounding, as ActNN: the bits of the default and of 0.25 sigma",
-        lambda: group_quantization.GroupQuantization(4),
+        lambda: GroupQuantization(4),
     ),
     "dither-0.25": _dithered(0.25),
     "undithered-0.1": _undithered(0.1),
@@ -90,7 +91,7 @@ ARMS: dict[str, Arm] = {
     "dither-0.35": _dithered(0.35),
     "dither-0.5": _dithered(0.5),
     "group-2bit": Arm(
-        "2 bits a value, likewise: the bits of 0.5 sigma", lambda: group_quantization.GroupQuantization(2)
+        "2 bits a value, likewise: the bits of 0.5 sigma", lambda: GroupQuantization(2)
     ),
     "rans": Arm('`codec="rans"`: its bounds are the default\'s', lambda: "rans"),
 }

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from tasks import PLAIN, Task
 
+from tf_comptrain.study.lines import append, read
+
+__all__ = ["append", "read"]  # of a results file, and what is below
+
 Run = dict[str, Any]
-
-
-def read(path: Path) -> list[Run]:
-    """The runs of a results file; a line that was cut off, when a run was killed as it wrote, is left out."""
-    runs = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            runs.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return runs
-
-
-def append(path: Path, run: Run) -> None:
-    """Adds a run, whole or not at all, behind whatever the file ends with."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab+") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":  # a line that was cut off: this run is not to be lost with it
-                file.write(b"\n")
-        file.write(json.dumps(run).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def of_task(runs: Sequence[Run], name: str, task: Task) -> list[Run]:

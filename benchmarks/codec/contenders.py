@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tf_comptrain.study import outside
+from tf_comptrain.study.outside import Outside
+
 OWN = ("plane", "rans", "zvc", "auto")  # the others are other libraries', or references
 
 
@@ -72,64 +75,13 @@ def _own(name: str, mid_rise: bool = False) -> Callable[[np.ndarray, float, int]
     return make
 
 
-def _sz3(algorithm: str) -> Callable[[np.ndarray, float, int], Calls]:
+def _outside(found: Outside) -> Contender:
     def make(x: np.ndarray, eb: float, threads: int) -> Calls:
-        import pysz
-
-        config = pysz.szConfig()
-        config.errorBoundMode = pysz.szErrorBoundMode.ABS
-        config.absErrorBound = eb
-        config.cmprAlgo = getattr(pysz.szAlgorithm, algorithm)
-        config.openmp = threads > 1
         return Calls(
-            lambda: pysz.sz.compress(x, config)[0],
-            lambda stream: pysz.sz.decompress(stream, np.float32, x.shape)[0],
+            lambda: found.encode(x, eb, threads), lambda stream: found.decode(stream, x.shape, threads)
         )
 
-    return make
-
-
-def _zfp(x: np.ndarray, eb: float, unused_threads: int) -> Calls:
-    import zfpy
-
-    return Calls(lambda: zfpy.compress_numpy(x, tolerance=eb), zfpy.decompress_numpy)
-
-
-def _zstd(x: np.ndarray, eb: float, threads: int) -> Calls:
-    """Codes of the smallest integer type that holds them, then zstd -1: what a user can do in a few lines."""
-    import zstandard
-
-    step = np.float32(2 * eb * (1 - 2.0**-13))
-    inverse = np.float32(1 / step)
-    largest = float(np.max(np.abs(x), initial=0)) * inverse + 1
-    dtype = next(t for t in (np.int8, np.int16, np.int32) if largest <= np.iinfo(t).max)
-    packer = zstandard.ZstdCompressor(level=1, threads=threads if threads > 1 else 0)
-    unpacker = zstandard.ZstdDecompressor()
-    return Calls(
-        lambda: packer.compress(np.rint(x * inverse).astype(dtype)),
-        lambda stream: np.frombuffer(unpacker.decompress(stream), dtype).astype(np.float32) * step,
-    )
-
-
-def _blosc(name: str) -> Callable[[np.ndarray, float, int], Calls]:
-    def make(x: np.ndarray, unused_eb: float, threads: int) -> Calls:
-        import blosc2
-
-        settings = {
-            "codec": getattr(blosc2.Codec, name),
-            "clevel": 1,
-            "filters": [blosc2.Filter.BITSHUFFLE],
-            "filters_meta": [0],
-            "typesize": 4,
-            "nthreads": threads,
-        }
-        return Calls(
-            lambda: blosc2.compress2(x, **settings),
-            lambda stream: blosc2.decompress2(stream, nthreads=threads),
-            values=lambda raw: np.frombuffer(raw, np.float32),
-        )
-
-    return make
+    return Contender(make, found.package, found.lossless, threads=found.package != "zfpy")
 
 
 def _deflate(x: np.ndarray, unused_eb: float, unused_threads: int) -> Calls:
@@ -205,12 +157,12 @@ def contenders() -> dict[str, Contender]:
     }
     return {
         **{name: own[name] for name in own if name.split()[0] in codecs.CODECS},
-        "sz3 lorenzo": Contender(_sz3("LORENZO_REG"), "pysz", threads=True),
-        "sz3 interpolation": Contender(_sz3("INTERP_LORENZO"), "pysz", threads=True),
-        "zfp": Contender(_zfp, "zfpy"),
-        "codes + zstd": Contender(_zstd, "zstandard", threads=True),
-        "blosc2 lz4": Contender(_blosc("LZ4"), "blosc2", lossless=True, threads=True),
-        "blosc2 zstd": Contender(_blosc("ZSTD"), "blosc2", lossless=True, threads=True),
+        "sz3 lorenzo": _outside(outside.sz3("LORENZO_REG")),
+        "sz3 interpolation": _outside(outside.sz3("INTERP_LORENZO")),
+        "zfp": _outside(outside.zfp()),
+        "codes + zstd": _outside(outside.codes_zstd()),
+        "blosc2 lz4": _outside(outside.blosc("LZ4")),
+        "blosc2 zstd": _outside(outside.blosc("ZSTD")),
         "deflate": Contender(_deflate, lossless=True),
         "run lengths": Contender(_run_lengths, lossless=True),
         "memcpy": Contender(_memcpy, lossless=True),

@@ -45,6 +45,7 @@ from tf_comptrain._keras.layers import (
     layer_output_hook,
     layers_without_xla,
     losses_of_calls,
+    names_anew,
     reset_call,
     set_call,
     state_unknown_to_keras,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from tensorflow import keras
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:
+    from keras.src.backend.common import global_state
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     OPERATION = keras.Operation  # layers are operations too
@@ -20,6 +22,8 @@ if KERAS_3:
 else:
     OPERATION = keras.layers.Layer
     VARIABLES = (tf.Variable,)
+
+_NAMES = "object_name_uids"  # of Keras 3, where it counts layers of a name
 
 
 def class_call(layer: keras.layers.Layer) -> Callable:
@@ -121,6 +125,17 @@ def jit_compile(model: keras.Model) -> bool:
 def layers_without_xla(model: keras.Model) -> list[str]:
     """Names of the layers that keep Keras from choosing XLA by itself."""
     return [layer.name for layer in sublayers(model) if not getattr(layer, "supports_jit", True)]
+
+
+@contextlib.contextmanager
+def names_anew() -> Iterator[None]:
+    """Inside, layers are numbered as in a new process, so that a model that is built again has the same names."""
+    kept = global_state.get_global_attribute(_NAMES)
+    global_state.set_global_attribute(_NAMES, collections.defaultdict(int))
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute(_NAMES, kept)
 
 
 def strategy_scope(model: keras.layers.Layer) -> contextlib.AbstractContextManager:

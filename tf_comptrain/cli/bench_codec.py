@@ -8,9 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +16,11 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
-from tf_comptrain import codecs, memory
+from tf_comptrain import codecs
 from tf_comptrain.cli.bench import positive
+from tf_comptrain.memory.measure import timed_call
 
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
-_LONG_S = 2.0  # calls this slow are timed three times only
 
 
 class Row(NamedTuple):
@@ -117,8 +114,8 @@ def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> 
     tensor = tf.constant(x)
     state = tf.constant(codecs.State(bound_set=bound), tf.float32)
     shape, gate = tf.shape(tensor), tf.constant(0.0)
-    stream, compress_s = _timed(lambda: codec.compress(tensor, state, 0.1, False)[1], repeats)
-    decoded, decompress_s = _timed(lambda: codec.decompress(stream, shape, tf.float32, gate), repeats)
+    stream, compress_s = timed_call(lambda: codec.compress(tensor, state, 0.1, False)[1], repeats)
+    decoded, decompress_s = timed_call(lambda: codec.decompress(stream, shape, tf.float32, gate), repeats)
     x_hat, zeros = decoded.numpy(), x == 0
     return Row(
         name,
@@ -130,18 +127,6 @@ def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> 
         float(np.max(np.abs(x.astype(np.float64) - x_hat))),
         float(np.mean(x_hat[zeros] == 0)) if zeros.any() else None,
     )
-
-
-def _timed(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
-    seconds: list[float] = []
-    result = call()  # warms up
-    while len(seconds) < repeats and not (len(seconds) >= 3 and sum(seconds) > _LONG_S):
-        memory.synchronize()
-        began = time.perf_counter()
-        result = call()
-        memory.synchronize()
-        seconds.append(max(time.perf_counter() - began, 1e-9))
-    return result, statistics.median(seconds)
 
 
 def _bounds(name: str, x: np.ndarray, ratios: list[float]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,6 +15,8 @@ from tf_comptrain import _keras, arguments
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.saved import saved_bytes
 from tf_comptrain.memory.state import state_restored
+
+_LONG_S = 2.0  # calls this slow are timed three times only
 
 
 class StepMemory(NamedTuple):
@@ -102,3 +105,16 @@ def measure_call(step: Any) -> tuple[int, int, float]:
     elapsed = time.perf_counter() - start
     peak = tf.config.experimental.get_memory_info(name)["peak"]
     return max(peak - resting, 0), resting, elapsed
+
+
+def timed_call(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
+    """(result, median seconds) of a call after one to warm up; three are enough of a call that takes long."""
+    seconds: list[float] = []
+    result = call()
+    while len(seconds) < repeats and not (len(seconds) >= 3 and sum(seconds) > _LONG_S):
+        synchronize()
+        start = time.perf_counter()
+        result = call()
+        synchronize()
+        seconds.append(max(time.perf_counter() - start, 1e-9))
+    return result, statistics.median(seconds)

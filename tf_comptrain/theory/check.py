@@ -95,9 +95,20 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
     _keras.build_for_step(model, x, y)
     with state_restored(model):
         with held.checked() as errors:
-            step = _keras.trace_train_step(model, x, y, lambda: [error.numbers for error in errors])
+            step = _keras.trace_train_step(model, x, y, lambda: numbers_of(errors))
         numbers = step()
     return law_checks(errors, numbers)
+
+
+def numbers_of(errors: list[LawError]) -> list[LawNumbers]:
+    """What a step that is being traced is to return for `law_checks`; at the end of its trace.
+
+    Args:
+      errors: Of `HeldTensors.checked`; those of an earlier trace leave it: a step that makes variables is traced twice.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    errors[:] = [error for error in errors if error.numbers.error.graph is graph]
+    return [error.numbers for error in errors]
 
 
 def law_checks(errors: Sequence[LawError], numbers: Sequence[Sequence[Any]]) -> list[LawCheck]:

@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tf_comptrain.codecs import Codec, State
+from tf_comptrain.codecs import SIGMA, State
+from tf_comptrain.study.decoding import DecodingCodec
 
 GROUP = 256
 
 
-class GroupQuantization(Codec):
+class GroupQuantization(DecodingCodec):
     """`bits` per value (2 or 4) and 4 bytes for each group of 256. Bounds have no effect."""
-
-    carries_mask = False
 
     def __init__(self, bits: int):
         self.bits = bits
         self.format = f"group{bits}"
         self.predicted_bits = bits + 32 / GROUP
 
-    def compress(self, x, state, relative_bound, mid_rise, relative_to="sigma"):
+    def compress(
+        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         groups = _to_groups(tf.cast(x, tf.float32))
         low = tf.reduce_min(groups, axis=1, keepdims=True)
         width = tf.reduce_max(groups, axis=1, keepdims=True) - low
@@ -47,7 +48,7 @@ class GroupQuantization(Codec):
         with tf.control_dependencies([stream]):
             return tf.identity(x), stream, new_state
 
-    def decompress(self, stream, shape, dtype, gate):
+    def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([gate]):
             stream = tf.identity(stream)
         packed, ends = stream[:, :-4], tf.reshape(stream[:, -4:], [-1, 2, 2])
@@ -60,16 +61,6 @@ class GroupQuantization(Codec):
         codes = tf.cast(tf.concat(parts, axis=1), tf.float32)
         values = codes * (ends[:, 1:] / (2**self.bits - 1)) + ends[:, :1]
         return tf.cast(_from_groups(values, shape), dtype)
-
-    def batch_norm_gradient(self, stream, dy, gamma, mean, inv_std):
-        x_hat = tf.cast(self.decompress(stream, tf.shape(dy), dy.dtype, dy), tf.float32)
-        x_norm = (x_hat - mean) * inv_std
-        slope = tf.cast(dy, tf.float32)
-        over = list(range(slope.shape.rank - 1))
-        dbeta, dgamma = tf.reduce_sum(slope, over), tf.reduce_sum(slope * x_norm, over)
-        count = tf.cast(tf.size(slope) // tf.size(dbeta), tf.float32)
-        dx = gamma * inv_std * (slope - (dbeta + x_norm * dgamma) / count)
-        return tf.cast(dx, dy.dtype), dgamma, dbeta
 
 
 def _to_groups(x: tf.Tensor) -> tf.Tensor:

@@ -1,0 +1,241 @@
+"""What a study has found: its table, and a line for each setting."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scipy import stats
+
+from tf_comptrain.study.folder import Folder
+from tf_comptrain.study.grid import PLAIN_SETTING, TENSORS, TRAINING, Cell, Setting
+from tf_comptrain.study.tensors import ALL
+from tf_comptrain.study.trainings import epochs_to, is_higher_better
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Columns in their order; rows have those of their kind.
+_COLUMNS = (
+    "row", "network", "codec", "mode", "bound", "stage", "seed", "tensor", "tensor_class", "shape", "bound_used",
+    "plain_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
+    "zeros_kept", "encode_gb_s", "decode_gb_s", "predicted_sigma", "measured_sigma", "law_cosine", "gradient_error",
+    "gradient_cosine", "metric", "metric_change", "loss", "history", "epochs_to_target", "saved_bytes",
+    "saved_plain_bytes", "peak_bytes", "step_s", "train_s", "problem",
+)  # fmt: skip
+# Of those what a clock or an allocator says, which differs from run to run.
+MEASURED = ("encode_gb_s", "decode_gb_s", "peak_bytes", "step_s", "train_s")
+_WHOLE = (
+    "seed", "plain_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
+    "peak_bytes",
+)  # fmt: skip
+_TEXT = ("row", "network", "codec", "mode", "stage", "tensor", "tensor_class", "shape", "history", "problem")
+_CONFIDENCE = 0.95
+
+Row = dict[str, Any]
+
+
+class Study:
+    """What a folder of `impact_study` has so far.
+
+    Args:
+      folder: Its path.
+
+    Attributes:
+      folder: As a Path.
+
+    Raises:
+      ValueError: There is no study in the folder.
+
+    Example:
+      >>> study = ct.Study("study")
+      >>> for row in study.summary():
+      ...     print(row["codec"], row["bound"], row["ratio"], row["metric_change"])
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = Path(folder)
+        self._folder = Folder(folder)
+        self._identity = self._folder.arguments()["identity"]
+        self._cells = self._folder.cells()
+
+    @property
+    def networks(self) -> list[str]:
+        """Their names."""
+        return list(self._identity["networks"])
+
+    def metric(self, network: str) -> str:
+        """What a network is measured by."""
+        return self._identity["metric"][network]
+
+    def is_higher_better(self, network: str) -> bool:
+        """Whether more of the metric is better."""
+        return is_higher_better(self.metric(network))
+
+    def table(self) -> list[Row]:
+        """A row for each tensor and each training, with all columns; None where a column does not apply.
+
+        The columns are those of docs/study.md. Rows are in the order of networks, kinds, stages, settings and seeds, so
+        that it does not matter in which order they were measured.
+        """
+        rows = []
+        for cell, record in sorted(self._cells.items()):
+            for found in record["rows"]:
+                row = dict.fromkeys(_COLUMNS)
+                row |= {"row": cell.kind, "network": cell.network, **cell.setting._asdict()}
+                row |= {"stage": cell.stage or None, "seed": cell.seed, **found}
+                if cell.kind == TRAINING and "metric" in found:
+                    row |= self._compared(cell, found)
+                rows.append(row)
+        return rows
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The table as a pyarrow.Table.
+
+        Raises:
+          ImportError: pyarrow is missing: pip install "tf_comptrain[study]".
+        """
+        arrow = _pyarrow()
+        types = {name: arrow.string() for name in _TEXT} | {name: arrow.int64() for name in _WHOLE}
+        schema = arrow.schema([(name, types.get(name, arrow.float64())) for name in _COLUMNS])
+        return arrow.Table.from_pylist(self.table(), schema=schema)
+
+    def write(self, folder: str | os.PathLike | None = None) -> tuple[Path, Path]:
+        """Writes table.parquet and table.csv, into the study's folder by default; their paths.
+
+        Raises:
+          ImportError: pyarrow is missing: pip install "tf_comptrain[study]".
+        """
+        table = self.to_arrow()
+        from pyarrow import csv, parquet
+
+        to = self.folder if folder is None else Path(folder)
+        to.mkdir(parents=True, exist_ok=True)
+        paths = to / "table.parquet", to / "table.csv"
+        parquet.write_table(table, paths[0])
+        csv.write_csv(table, paths[1])
+        return paths
+
+    def settings(self, network: str) -> list[Setting]:
+        """Those that were measured of a network, without plain Keras."""
+        found = {cell.setting for cell in self._cells if cell.network == network}
+        return sorted(found - {PLAIN_SETTING})
+
+    def summary(self) -> list[Row]:
+        """A row for each network and setting: over stages and seeds.
+
+        Columns: network, codec, mode, bound; of the tensors ratio, violations, gradient_error (root mean square over the
+        stages), gradient_cosine (the smallest), encode_gb_s, decode_gb_s; of the trainings seeds, metric, metric_change
+        with its 95% interval (low, high; of two seeds and more, by Student's t), saved_ratio, peak_ratio and
+        step_ratio (plain over compressed; of the step compressed over plain), epochs_to_target; problem.
+        """
+        return [
+            self._summed(network, setting) for network in self.networks for setting in self.settings(network)
+        ]
+
+    def tensors(self, network: str, setting: Setting, tensor: str | None = None) -> list[Row]:
+        """Tensor rows of a setting, of all stages: those of one name, or all but the sums over a step."""
+        return [
+            row
+            for cell, record in sorted(self._cells.items())
+            if (cell.kind, cell.network, cell.setting) == (TENSORS, network, setting)
+            for row in record["rows"]
+            if "problem" not in row and (row["tensor"] == tensor if tensor else row["tensor"] != ALL)
+        ]
+
+    def _training(self, network: str, setting: Setting, seed: int) -> Row | None:
+        record = self._cells.get(Cell(TRAINING, network, setting, "", seed))
+        return record["rows"][0] if record and "metric" in record["rows"][0] else None
+
+    def _compared(self, cell: Cell, found: Row) -> Row:
+        """A training beside plain training of the same seed; its target is where that one ended."""
+        plain = self._training(cell.network, PLAIN_SETTING, cell.seed)
+        row: Row = {"history": " ".join(f"{value:.6g}" for value in found["history"])}
+        if plain is not None:
+            higher = self.is_higher_better(cell.network)
+            row["metric_change"] = found["metric"] - plain["metric"]
+            row["epochs_to_target"] = epochs_to(found["history"], plain["metric"], higher)
+        if "saved_bytes" in found:
+            row["ratio"] = found["saved_plain_bytes"] / max(found["saved_bytes"], 1)
+        return row
+
+    def _summed(self, network: str, setting: Setting) -> Row:
+        row: Row = {"network": network, **setting._asdict()}
+        steps = self.tensors(network, setting, ALL)
+        if steps:
+            violations = [step["violations"] for step in steps if step["violations"] is not None]
+            row |= {
+                "ratio": statistics.fmean(step["ratio"] for step in steps),
+                "violations": sum(violations) if violations else None,
+                "gradient_error": _rms([step["gradient_error"] for step in steps]),
+                "gradient_cosine": min(step["gradient_cosine"] for step in steps),
+                "encode_gb_s": statistics.fmean(step["encode_gb_s"] for step in steps),
+                "decode_gb_s": statistics.fmean(step["decode_gb_s"] for step in steps),
+            }
+        row |= self._trained(network, setting)
+        problems = [
+            found["problem"]
+            for cell, record in self._cells.items()
+            if (cell.network, cell.setting) == (network, setting)
+            for found in record["rows"]
+            if "problem" in found
+        ]
+        return row | ({"problem": problems[0]} if problems else {})
+
+    def _trained(self, network: str, setting: Setting) -> Row:
+        pairs = [
+            (ours, plain, cell)
+            for cell in sorted(self._cells)
+            if (cell.kind, cell.network, cell.setting) == (TRAINING, network, setting)
+            if (ours := self._training(network, setting, cell.seed)) is not None
+            if (plain := self._training(network, PLAIN_SETTING, cell.seed)) is not None
+        ]
+        if not pairs:
+            return {}
+        changes = [ours["metric"] - plain["metric"] for ours, plain, _ in pairs]
+        low, high = interval(changes)
+        epochs = [self._compared(cell, ours)["epochs_to_target"] for ours, _, cell in pairs]
+        row: Row = {
+            "seeds": len(pairs),
+            "metric": statistics.fmean(ours["metric"] for ours, _, _ in pairs),
+            "metric_change": statistics.fmean(changes),
+            "low": low,
+            "high": high,
+            "epochs_to_target": None if None in epochs else statistics.fmean(epochs),
+        }
+        measured = next(((o, p) for o, p, _ in pairs if "step_s" in o and "step_s" in p), None)
+        if measured is not None:
+            ours, plain = measured
+            row |= {
+                "saved_ratio": plain["saved_bytes"] / max(ours["saved_bytes"], 1),
+                "peak_ratio": plain["peak_bytes"] / ours["peak_bytes"] if ours["peak_bytes"] else None,
+                "step_ratio": ours["step_s"] / plain["step_s"],
+            }
+        return row
+
+
+def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """95% interval of a mean by Student's t; None of fewer than two values."""
+    if len(values) < 2:
+        return None, None
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * error
+    return mean - half, mean + half
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(statistics.fmean(value * value for value in values))
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise ImportError(
+            'The table as Parquet and CSV needs pyarrow: pip install "tf_comptrain[study]". study.table() does without.'
+        ) from None
+    return pyarrow

@@ -1,0 +1,100 @@
+"""Tensor cells of a study: every tensor that a step holds, through a codec and back, and what its gradients make of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_comptrain.graph import dithered
+from tf_comptrain.study.grid import Setting
+from tf_comptrain.study.probe import Gradients, HeldTensor, Probe
+from tf_comptrain.study.round_trip import RoundTrip, round_trip
+from tf_comptrain.theory.check import LawCheck
+
+ALL = "all"  # as a tensor's name: all tensors of the step at once
+
+
+class Stage:
+    """A step of a training, looked at.
+
+    Args:
+      probe: The step.
+      weights: Those of the stage.
+    """
+
+    def __init__(self, probe: Probe, weights: Sequence[np.ndarray]):
+        self._probe = probe
+        self.tensors, self._exact = probe.look(weights)
+
+    def rows(self, setting: Setting) -> list[dict[str, Any]]:
+        """Of each tensor, and of all at once."""
+        found = {tensor.name: _taken(tensor, setting) for tensor in self.tensors}
+        together = self._probe.run(found)
+        rows = [
+            {
+                "tensor": tensor.name,
+                "tensor_class": tensor.kind,
+                "shape": "x".join(map(str, tensor.values.shape)),
+                **found[tensor.name].row,
+                **_law(together.checks, tensor.name),
+                **self._difference(self._probe.run({tensor.name: found[tensor.name]})),
+            }
+            for tensor in self.tensors
+        ]
+        return [*rows, {**_sums(rows), **self._difference(together)}]
+
+    def _difference(self, gradients: Gradients) -> dict[str, float]:
+        """Of the gradients of all weights, from those of the exact step, as one vector."""
+        pairs = list(zip(gradients.values, self._exact.values))
+        size = math.sqrt(sum(float(np.square(exact).sum()) for _, exact in pairs))
+        found = math.sqrt(sum(float(np.square(ours).sum()) for ours, _ in pairs))
+        error = math.sqrt(sum(float(np.square(ours - exact).sum()) for ours, exact in pairs))
+        product = sum(float((ours * exact).sum()) for ours, exact in pairs)
+        return {
+            "gradient_error": error / size if size else math.nan,
+            "gradient_cosine": product / (size * found) if size and found else math.nan,
+        }
+
+
+def _taken(tensor: HeldTensor, setting: Setting) -> RoundTrip:
+    codec = dithered(setting.made(), tensor.mask, xla=False)
+    return round_trip(setting, codec, tensor.values, tensor.mask, tensor.plain_bytes)
+
+
+def _law(checks: Sequence[LawCheck], name: str) -> dict[str, float | None]:
+    """Of the gradients of weights that are made of a tensor, root sum of squares over those."""
+    of_tensor = [
+        check
+        for check in checks
+        if check.layer.partition(" -> ")[0] == name and check.gradient != "input" and check.gradient_rms
+    ]
+    if not of_tensor:
+        return {"predicted_sigma": None, "measured_sigma": None, "law_cosine": None}
+    return {
+        "predicted_sigma": math.hypot(*(check.predicted_sigma / check.gradient_rms for check in of_tensor)),
+        "measured_sigma": math.hypot(*(check.measured_sigma / check.gradient_rms for check in of_tensor)),
+        "law_cosine": min(check.cosine for check in of_tensor),
+    }
+
+
+def _sums(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of all tensors of a step."""
+    plain, held = (sum(row[name] for row in rows) for name in ("plain_bytes", "held_bytes"))
+    violations = [row["violations"] for row in rows if row["violations"] is not None]
+    return {
+        "tensor": ALL,
+        "tensor_class": ALL,
+        "plain_bytes": plain,
+        "held_bytes": held,
+        "ratio": plain / max(held, 1),
+        "violations": sum(violations) if violations else None,
+        "encode_gb_s": _speed(rows, plain, "encode_gb_s"),
+        "decode_gb_s": _speed(rows, plain, "decode_gb_s"),
+    }
+
+
+def _speed(rows: Sequence[dict[str, Any]], plain: int, name: str) -> float:
+    return plain / max(sum(row["plain_bytes"] / row[name] for row in rows), 1e-12)
