@@ -13,7 +13,7 @@ PACKAGE = ROOT / "tf_comptrain"
 # use what is on the left.
 ORDER = (
     "base", "native", "_keras", "codecs", "storage", "graph", "rules", "compression", "memory", "model_planning", "theory",
-    "callbacks", "training", "cli",
+    "callbacks", "training", "study", "cli",
 )  # fmt: skip
 # Uses nothing but BASE; whoever is in ORDER may use it.
 ALONE = ("planner",)

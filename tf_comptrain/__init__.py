@@ -21,6 +21,8 @@ from tf_comptrain.native import LibraryError
 from tf_comptrain.model_planning import compress_model, plan
 from tf_comptrain.rules import register_rule
 from tf_comptrain.storage import Offload, Policy, Setting
+from tf_comptrain.study.results import Study
+from tf_comptrain.study.running import impact_study
 from tf_comptrain.theory.check import LawCheck, check_error_law
 from tf_comptrain.training.fitting import fit
 from tf_comptrain.version import __version__
@@ -38,6 +40,7 @@ __all__ = [
     "Recompute",
     "Report",
     "Setting",
+    "Study",
     "__version__",
     "check_error_law",
     "codecs",
@@ -45,6 +48,7 @@ __all__ = [
     "elastic_batch",
     "find_max_batch_size",
     "fit",
+    "impact_study",
     "memory",
     "plan",
     "raise_rates",

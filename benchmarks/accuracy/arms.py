@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -90,8 +89,6 @@ ARMS: dict[str, Arm] = {
     "undithered-0.25": _undithered(0.25),
     "dither-0.35": _dithered(0.35),
     "dither-0.5": _dithered(0.5),
-    "group-2bit": Arm(
-        "2 bits a value, likewise: the bits of 0.5 sigma", lambda: GroupQuantization(2)
-    ),
+    "group-2bit": Arm("2 bits a value, likewise: the bits of 0.5 sigma", lambda: GroupQuantization(2)),
     "rans": Arm('`codec="rans"`: its bounds are the default\'s', lambda: "rans"),
 }

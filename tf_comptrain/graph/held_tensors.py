@@ -100,9 +100,7 @@ class HeldTensors:
 
     def beside(self) -> HeldTensors:
         """Another with the same choices, and states of its own: for a step that is traced to be looked at."""
-        other = HeldTensors(
-            self.codec, self.bound, self.variables, self.named, self.offload, self.policy
-        )
+        other = HeldTensors(self.codec, self.bound, self.variables, self.named, self.offload, self.policy)
         other._chosen = self._chosen
         return other
 

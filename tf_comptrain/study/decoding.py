@@ -30,7 +30,9 @@ class DecodingCodec(Codec):
         dbeta, dgamma = tf.reduce_sum(slope, over), tf.reduce_sum(slope * x_norm, over)
         count = tf.cast(tf.size(slope) // tf.size(dbeta), tf.float32)
         dx = gamma * inv_std * (slope - (dbeta + x_norm * dgamma) / count)
-        return tuple(tf.identity_n([tf.cast(dx, dy.dtype), dgamma, dbeta]))  # of one operation, as the kernel's
+        return tuple(
+            tf.identity_n([tf.cast(dx, dy.dtype), dgamma, dbeta])
+        )  # of one operation, as the kernel's
 
 
 class OutsideCodec(DecodingCodec):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tf_comptrain.study import lines
-from tf_comptrain.study.grid import Cell, Setting
+from tf_comptrain.study.grid import Candidate, Cell
 
 _STUDY, _CELLS, _STAGES = "study.json", "cells.jsonl", "stages"
 
@@ -36,7 +36,8 @@ class Folder:
             return json.loads((self.path / _STUDY).read_text())
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"`folder` must be one that tf_comptrain.impact_study has written. Received: {str(self.path)!r} ({error})."
+                "`folder` must be one that tf_comptrain.impact_study has written. "
+                f"Received: {str(self.path)!r} ({error})."
             ) from None
 
     def begin(self, identity: dict[str, Any], grid: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ class Folder:
 
 def _cell(fields: list) -> Cell:
     kind, network, setting, *rest = fields
-    return Cell(kind, network, Setting(*setting), *rest)
+    return Cell(kind, network, Candidate(*setting), *rest)
 
 
 def _plain(value: Any) -> Any:

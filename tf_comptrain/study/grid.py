@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Union
 
 from tf_comptrain import arguments, codecs
-from tf_comptrain.codecs import RATES, Codec, ErrorBound, FixedRateCodec
+from tf_comptrain.codecs import RATES, Codec, ErrorBound
 from tf_comptrain.storage import MODES
 from tf_comptrain.study import outside
 from tf_comptrain.study.decoding import OutsideCodec
+from tf_comptrain.study.fixed_rate import fixed_rate
 from tf_comptrain.study.group_quantization import GroupQuantization
 from tf_comptrain.study.outside import Outside
 
@@ -50,7 +51,7 @@ class Contestant(NamedTuple):
     is_own: bool = False
 
 
-class Setting(NamedTuple):
+class Candidate(NamedTuple):
     """A codec, and how exact it is to be.
 
     Attributes:
@@ -84,7 +85,7 @@ class Setting(NamedTuple):
         return self.codec if self.mode == LOSSLESS else f"{self.codec} {self.bound:g}{unit}"
 
 
-PLAIN_SETTING = Setting(PLAIN, LOSSLESS, 0.0)
+PLAIN_TRAINING = Candidate(PLAIN, LOSSLESS, 0.0)
 
 
 class Cell(NamedTuple):
@@ -100,7 +101,7 @@ class Cell(NamedTuple):
 
     kind: str
     network: str
-    setting: Setting
+    setting: Candidate
     stage: str
     seed: int
 
@@ -114,18 +115,18 @@ class Grid(NamedTuple):
     stages: tuple[str, ...]
     seeds: tuple[int, ...]
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[Candidate]:
         """Those that the codecs have."""
         found = []
         for name in self.codecs:
             contestant = CONTESTANTS[name]
             if contestant.modes == (LOSSLESS,):
-                found.append(Setting(name, LOSSLESS, 0.0))
+                found.append(Candidate(name, LOSSLESS, 0.0))
             for mode in self.modes:
                 bounds = self.bounds[mode] if mode in contestant.modes else ()
                 if mode == FIXED_RATE and contestant.rates:
                     bounds = tuple(bits for bits in bounds if bits in contestant.rates)
-                found += [Setting(name, mode, float(bound)) for bound in bounds]
+                found += [Candidate(name, mode, float(bound)) for bound in bounds]
         return found
 
     def cells(self, networks: Sequence[str]) -> Iterator[Cell]:
@@ -133,7 +134,7 @@ class Grid(NamedTuple):
         settings = self.settings()
         for network in networks:
             for seed in self.seeds:
-                yield Cell(TRAINING, network, PLAIN_SETTING, "", seed)
+                yield Cell(TRAINING, network, PLAIN_TRAINING, "", seed)
             for stage in self.stages:
                 for setting in settings:
                     yield Cell(TENSORS, network, setting, stage, self.seeds[0])
@@ -210,17 +211,6 @@ def _own(name: str) -> Contestant:
     return Contestant(lambda bits: codecs.get(name), modes, is_own=True)
 
 
-class _FixedRate(FixedRateCodec):
-    """On the executor: of a name of its own, since a traced step would otherwise take plane with dither."""
-
-    under_xla = False
-
-    def __init__(self, bits: int):
-        super().__init__(bits)
-        self.format = f"fixed{bits}"
-        self.predicted_bits = self.stream_bits
-
-
 def _other(name: str, found: Outside) -> Contestant:
     modes = (LOSSLESS,) if found.lossless else MODES
     return Contestant(
@@ -239,7 +229,9 @@ CONTESTANTS: dict[str, Contestant] = {
     "plane": _own("plane"),
     "rans": _own("rans"),
     "zvc": _own("zvc"),
-    "fixed": Contestant(lambda bits: _FixedRate(int(bits or 0)), (FIXED_RATE,), tuple(RATES), is_bounded=False),
+    "fixed": Contestant(
+        lambda bits: OutsideCodec("fixed", fixed_rate(), bits), (FIXED_RATE,), tuple(RATES), is_bounded=False
+    ),
     "zfp": _zfp(),
     "sz3": _other("sz3", outside.sz3("INTERP_LORENZO")),
     "zstd": _other("zstd", outside.codes_zstd()),

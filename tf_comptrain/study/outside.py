@@ -161,7 +161,9 @@ def _packed(x: np.ndarray, step: np.float32, pack: Callable[[bytes], bytes]) -> 
 
 def _unpacked(stream: np.ndarray, unpack: Callable[[bytes], bytes]) -> np.ndarray:
     step, size = _HEADER.unpack_from(stream)
-    return np.frombuffer(unpack(stream[_HEADER.size :].tobytes()), _CODES[size]).astype(np.float32) * np.float32(step)
+    return np.frombuffer(unpack(stream[_HEADER.size :].tobytes()), _CODES[size]).astype(
+        np.float32
+    ) * np.float32(step)
 
 
 def _four_dimensions(x: np.ndarray) -> np.ndarray:

@@ -129,7 +129,9 @@ class _ProbeCodec(DecodingCodec):
     ) -> Any:
         name = name_of(x)
         see = partial(self._see, name=name, mask=mid_rise, value_bytes=x.dtype.size)
-        made, new_state = tf.numpy_function(see, [tf.cast(x, tf.float32)], (tf.uint8, tf.float32), stateful=False)
+        made, new_state = tf.numpy_function(
+            see, [tf.cast(x, tf.float32)], (tf.uint8, tf.float32), stateful=False
+        )
         made.set_shape([])
         new_state.set_shape([len(State._fields)])
         with tf.control_dependencies([made]):
@@ -137,12 +139,16 @@ class _ProbeCodec(DecodingCodec):
 
     def decompress(self, stream: Any, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([gate]):
-            values = tf.numpy_function(partial(self._restore, name=stream.name), [stream.made], tf.float32, stateful=False)
+            values = tf.numpy_function(
+                partial(self._restore, name=stream.name), [stream.made], tf.float32, stateful=False
+            )
         return tf.cast(tf.reshape(values, shape), dtype)
 
     def mask_gradient(self, stream: Any, dy: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([dy]):
-            mask = tf.numpy_function(partial(self._mask, name=stream.name), [stream.made], tf.bool, stateful=False)
+            mask = tf.numpy_function(
+                partial(self._mask, name=stream.name), [stream.made], tf.bool, stateful=False
+            )
         return tf.where(tf.reshape(mask, tf.shape(dy)), dy, tf.zeros_like(dy))
 
     def _see(self, x: np.ndarray, name: str, mask: bool, value_bytes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scipy import stats
 
 from tf_comptrain.study.folder import Folder
-from tf_comptrain.study.grid import PLAIN_SETTING, TENSORS, TRAINING, Cell, Setting
+from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Candidate, Cell
 from tf_comptrain.study.tensors import ALL
 from tf_comptrain.study.trainings import epochs_to, is_higher_better
 
@@ -120,24 +120,24 @@ class Study:
         csv.write_csv(table, paths[1])
         return paths
 
-    def settings(self, network: str) -> list[Setting]:
+    def settings(self, network: str) -> list[Candidate]:
         """Those that were measured of a network, without plain Keras."""
         found = {cell.setting for cell in self._cells if cell.network == network}
-        return sorted(found - {PLAIN_SETTING})
+        return sorted(found - {PLAIN_TRAINING})
 
     def summary(self) -> list[Row]:
         """A row for each network and setting: over stages and seeds.
 
-        Columns: network, codec, mode, bound; of the tensors ratio, violations, gradient_error (root mean square over the
-        stages), gradient_cosine (the smallest), encode_gb_s, decode_gb_s; of the trainings seeds, metric, metric_change
-        with its 95% interval (low, high; of two seeds and more, by Student's t), saved_ratio, peak_ratio and
-        step_ratio (plain over compressed; of the step compressed over plain), epochs_to_target; problem.
+        Columns: network, codec, mode, bound; of the tensors ratio, violations, gradient_error (root mean square over
+        the stages), gradient_cosine (the smallest), encode_gb_s, decode_gb_s; of the trainings seeds, metric,
+        metric_change with its 95% interval (low, high; of two seeds and more, by Student's t), saved_ratio and
+        peak_ratio (plain over compressed), step_ratio (compressed over plain), epochs_to_target; problem.
         """
         return [
             self._summed(network, setting) for network in self.networks for setting in self.settings(network)
         ]
 
-    def tensors(self, network: str, setting: Setting, tensor: str | None = None) -> list[Row]:
+    def tensors(self, network: str, setting: Candidate, tensor: str | None = None) -> list[Row]:
         """Tensor rows of a setting, of all stages: those of one name, or all but the sums over a step."""
         return [
             row
@@ -147,13 +147,13 @@ class Study:
             if "problem" not in row and (row["tensor"] == tensor if tensor else row["tensor"] != ALL)
         ]
 
-    def _training(self, network: str, setting: Setting, seed: int) -> Row | None:
+    def _training(self, network: str, setting: Candidate, seed: int) -> Row | None:
         record = self._cells.get(Cell(TRAINING, network, setting, "", seed))
         return record["rows"][0] if record and "metric" in record["rows"][0] else None
 
     def _compared(self, cell: Cell, found: Row) -> Row:
         """A training beside plain training of the same seed; its target is where that one ended."""
-        plain = self._training(cell.network, PLAIN_SETTING, cell.seed)
+        plain = self._training(cell.network, PLAIN_TRAINING, cell.seed)
         row: Row = {"history": " ".join(f"{value:.6g}" for value in found["history"])}
         if plain is not None:
             higher = self.is_higher_better(cell.network)
@@ -163,7 +163,7 @@ class Study:
             row["ratio"] = found["saved_plain_bytes"] / max(found["saved_bytes"], 1)
         return row
 
-    def _summed(self, network: str, setting: Setting) -> Row:
+    def _summed(self, network: str, setting: Candidate) -> Row:
         row: Row = {"network": network, **setting._asdict()}
         steps = self.tensors(network, setting, ALL)
         if steps:
@@ -186,13 +186,13 @@ class Study:
         ]
         return row | ({"problem": problems[0]} if problems else {})
 
-    def _trained(self, network: str, setting: Setting) -> Row:
+    def _trained(self, network: str, setting: Candidate) -> Row:
         pairs = [
             (ours, plain, cell)
             for cell in sorted(self._cells)
             if (cell.kind, cell.network, cell.setting) == (TRAINING, network, setting)
             if (ours := self._training(network, setting, cell.seed)) is not None
-            if (plain := self._training(network, PLAIN_SETTING, cell.seed)) is not None
+            if (plain := self._training(network, PLAIN_TRAINING, cell.seed)) is not None
         ]
         if not pairs:
             return {}

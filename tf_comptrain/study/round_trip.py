@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_comptrain.codecs import Codec, State
 from tf_comptrain.memory.measure import timed_call
 from tf_comptrain.study.decoding import next_state
-from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, Setting
+from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, Candidate
 
 _REPEATS = 3
 
@@ -30,7 +30,7 @@ class RoundTrip(NamedTuple):
     row: dict[str, Any]
 
 
-def round_trip(setting: Setting, codec: Codec, x: np.ndarray, mask: bool, plain_bytes: int) -> RoundTrip:
+def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plain_bytes: int) -> RoundTrip:
     """Encodes and decodes a tensor.
 
     Args:
@@ -70,11 +70,13 @@ def round_trip(setting: Setting, codec: Codec, x: np.ndarray, mask: bool, plain_
         "decode_gb_s": x.nbytes / 1e9 / decode_s,
     }
     # The law takes errors to be uniform within the bound of the non-zero elements; others have one of that size.
-    effective = bound if is_bounded and bound is not None else rms * math.sqrt(3 / max(state.nonzero_ratio, 1e-9))
+    effective = (
+        bound if is_bounded and bound is not None else rms * math.sqrt(3 / max(state.nonzero_ratio, 1e-9))
+    )
     return RoundTrip(restored, state._replace(rms_bound=effective, stream_bytes=held), row)
 
 
-def _state(setting: Setting, x: np.ndarray) -> State:
+def _state(setting: Candidate, x: np.ndarray) -> State:
     """Of a tensor's first step, with the bound as an absolute one, as float32 has it."""
     bound = setting.error_bound()
     if bound is None:

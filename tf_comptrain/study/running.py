@@ -19,7 +19,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments
 from tf_comptrain.model_planning.model_plan import fingerprint
 from tf_comptrain.study.folder import Folder
-from tf_comptrain.study.grid import PLAIN_SETTING, TENSORS, TRAINING, Bounds, Cell, Grid, grid_of
+from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Bounds, Cell, Grid, grid_of
 from tf_comptrain.study.probe import Probe
 from tf_comptrain.study.results import Study
 from tf_comptrain.study.tensors import Stage
@@ -47,9 +47,9 @@ def impact_study(
     """Measures what compression does to a network of one's own: for each codec, mode and bound.
 
     *Tensors*: at each stage of a plain training, one step: every tensor that it holds is taken through the codec and
-    back (ratio, errors, speed), and the gradients of the weights are compared with those of the exact step, each tensor by
-    itself and all at once. *Trainings*: one for each seed, of the same initial weights and order of the data as plain
-    training with that seed. docs/study.md says what each column is.
+    back (ratio, errors, speed), and the gradients of the weights are compared with those of the exact step, each tensor
+    by itself and all at once. *Trainings*: one for each seed, of the same initial weights and order of the data as
+    plain training with that seed. docs/study.md says what each column is.
 
     Each finished cell is a line in the folder: whatever stops a study, the same call goes on where it was. More codecs,
     modes, bounds, stages and seeds may be asked of a folder than it has.
@@ -57,10 +57,11 @@ def impact_study(
     Args:
       build: Returns the network, compiled (jit_compile=False); or a mapping from names to such functions. Anew at each
         call.
-      data: ((x, y), (x_validation, y_validation)), or a function that returns that; or, with several networks, a mapping
-        from their names. Arrays, or structures of arrays.
-      codecs: "plane", "rans", "zvc" and "fixed" of this library; "zfp", "sz3", "zstd" (codes, then zstd), "blosc2" of the
-        `[bench]` extra; "cosine" (as JPEG) and "group" (bits in groups of 256). None: all that are installed.
+      data: ((x, y), (x_validation, y_validation)), or a function that returns that; or, with several networks, a
+        mapping from their names. Arrays, or structures of arrays.
+      codecs: "plane", "rans", "zvc" and "fixed" (what XLA has) of this library; "zfp", "sz3", "zstd" (codes, then
+        zstd), "blosc2" of the `[bench]` extra; "cosine" (as JPEG) and "group" (bits in groups of 256). None: all that
+        are installed.
       modes: What bounds are: "abs", in units of the tensor; "sigma" or "range", relative to that of the tensor;
         "fixed_rate", bits of a value, for those codecs that have that. Lossless codecs have one cell in any case.
       bounds: For each mode, or a mapping from modes; None: four of each mode.
@@ -76,8 +77,8 @@ def impact_study(
       The `Study`, which has the table, the summary and the report.
 
     Raises:
-      ValueError: An argument is out of range, `build` returns no compiled model or one for XLA, or the folder has another
-        study. What goes wrong in a single cell is in its rows, as "problem".
+      ValueError: An argument is out of range, `build` returns no compiled model or one for XLA, or the folder has
+        another study. What goes wrong in a single cell is in its rows, as "problem".
 
     Example:
       >>> study = ct.impact_study(build, data, codecs=["plane", "rans"], modes=["sigma"], seeds=range(3))
@@ -98,7 +99,7 @@ def _tasks(build: Any, data: Any, epochs: int, batch_size: int, metric: str | No
     for name, function in builds.items():
         if not callable(function) or not re.fullmatch(r"[\w.-]+", str(name)):
             raise ValueError(
-                "`build` must be a function, or a mapping from names of letters, digits, '-', '_' and '.' to functions. "
+                "`build` must be a function, or functions by names of letters, digits, '-', '_' and '.'. "
                 f"Received: {name!r}: {function!r}."
             )
     several = isinstance(data, Mapping)
@@ -171,7 +172,7 @@ class _Running:
         try:
             rows = self._rows(cell)
         except Exception as error:
-            if cell.setting == PLAIN_SETTING:  # the user's own network or data, and not the codec
+            if cell.setting == PLAIN_TRAINING:  # the user's own network or data, and not the codec
                 raise
             logging.warning("%s: %s", _words(cell), error)
             rows = [{"problem": f"{type(error).__name__}: {error}"[:500]}]
@@ -186,7 +187,7 @@ class _Running:
             keras.utils.set_random_seed(cell.seed)  # for codecs that round at random
             return self._stage_of(cell).rows(cell.setting)
         first = cell.seed == self._grid.seeds[0]
-        stages = self._stages(cell.network) if first and cell.setting == PLAIN_SETTING else {}
+        stages = self._stages(cell.network) if first and cell.setting == PLAIN_TRAINING else {}
         return [train(task, cell.setting, cell.seed, measured=first, stages=stages)]
 
     def _stages(self, network: str) -> dict[int, Callable[[keras.Model], None]]:
@@ -207,7 +208,7 @@ class _Running:
         if self._stage is None or self._stage[0] != key:
             task = self._tasks[cell.network]
             if not self._folder.has_weights(cell.network, cell.stage, cell.seed):
-                train(task, PLAIN_SETTING, cell.seed, measured=False, stages=self._stages(cell.network))
+                train(task, PLAIN_TRAINING, cell.seed, measured=False, stages=self._stages(cell.network))
             if cell.network not in self._probes:
                 self._probes = {cell.network: Probe(task.model(cell.seed), *task.first_batch())}
             weights = self._folder.weights(cell.network, cell.stage, cell.seed)
@@ -231,5 +232,3 @@ def time_left(cells: Sequence[Cell], seconds: Mapping[Cell, float]) -> str:
 def _words(cell: Cell) -> str:
     where = f"seed {cell.seed}" if cell.kind == TRAINING else cell.stage
     return " ".join(filter(None, (cell.kind, cell.network, str(cell.setting), where)))
-
-

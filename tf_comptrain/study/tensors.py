@@ -1,4 +1,4 @@
-"""Tensor cells of a study: every tensor that a step holds, through a codec and back, and what its gradients make of it."""
+"""Tensor cells of a study: each tensor that a step holds, through a codec and back, and what gradients make of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from tf_comptrain.graph import dithered
-from tf_comptrain.study.grid import Setting
+from tf_comptrain.study.grid import Candidate
 from tf_comptrain.study.probe import Gradients, HeldTensor, Probe
 from tf_comptrain.study.round_trip import RoundTrip, round_trip
 from tf_comptrain.theory.check import LawCheck
 
+_SMALLEST = (
+    1e-4  # of the whole gradient: below it, as of a bias before a normalization, a weight's is rounding
+)
 ALL = "all"  # as a tensor's name: all tensors of the step at once
 
 
@@ -29,7 +32,7 @@ class Stage:
         self._probe = probe
         self.tensors, self._exact = probe.look(weights)
 
-    def rows(self, setting: Setting) -> list[dict[str, Any]]:
+    def rows(self, setting: Candidate) -> list[dict[str, Any]]:
         """Of each tensor, and of all at once."""
         found = {tensor.name: _taken(tensor, setting) for tensor in self.tensors}
         together = self._probe.run(found)
@@ -47,19 +50,23 @@ class Stage:
         return [*rows, {**_sums(rows), **self._difference(together)}]
 
     def _difference(self, gradients: Gradients) -> dict[str, float]:
-        """Of the gradients of all weights, from those of the exact step, as one vector."""
+        """From those of the exact step: root mean square of the weights' relative errors, cosine of all as one."""
         pairs = list(zip(gradients.values, self._exact.values))
-        size = math.sqrt(sum(float(np.square(exact).sum()) for _, exact in pairs))
-        found = math.sqrt(sum(float(np.square(ours).sum()) for ours, _ in pairs))
-        error = math.sqrt(sum(float(np.square(ours - exact).sum()) for ours, exact in pairs))
+        sizes = [float(np.linalg.norm(exact)) for _, exact in pairs]
+        size, found = math.hypot(*sizes), math.hypot(*(float(np.linalg.norm(ours)) for ours, _ in pairs))
+        errors = [
+            float(np.linalg.norm(ours - exact)) / of_weight
+            for (ours, exact), of_weight in zip(pairs, sizes)
+            if of_weight > _SMALLEST * size
+        ]
         product = sum(float((ours * exact).sum()) for ours, exact in pairs)
         return {
-            "gradient_error": error / size if size else math.nan,
+            "gradient_error": math.hypot(*errors) / math.sqrt(len(errors)) if errors else math.nan,
             "gradient_cosine": product / (size * found) if size and found else math.nan,
         }
 
 
-def _taken(tensor: HeldTensor, setting: Setting) -> RoundTrip:
+def _taken(tensor: HeldTensor, setting: Candidate) -> RoundTrip:
     codec = dithered(setting.made(), tensor.mask, xla=False)
     return round_trip(setting, codec, tensor.values, tensor.mask, tensor.plain_bytes)
 

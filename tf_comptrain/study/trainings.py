@@ -14,7 +14,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, memory
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.storage import PolicyChoice
-from tf_comptrain.study.grid import PLAIN_SETTING, STAGES, Setting
+from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, Candidate
 
 _MEASURED_STEPS = 3
 _HIGHER_IS_BETTER = ("acc", "auc", "precision", "recall", "iou", "f1", "rejection")
@@ -35,7 +35,9 @@ class Data(NamedTuple):
         """Of all bytes."""
         code = 0
         for array in tf.nest.flatten(tuple(self)):
-            code = zlib.crc32(np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), code))
+            code = zlib.crc32(
+                np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), code)
+            )
         return f"{code:08x}"
 
 
@@ -91,7 +93,7 @@ class Task(NamedTuple):
 
 def train(
     task: Task,
-    setting: Setting,
+    setting: Candidate,
     seed: int,
     measured: bool,
     stages: Mapping[int, Callable[[keras.Model], None]] | None = None,
@@ -111,7 +113,7 @@ def train(
     model = task.model(seed)
     if policy is not None:
         compress_model(model, policy=policy)
-    elif setting != PLAIN_SETTING:
+    elif setting != PLAIN_TRAINING:
         compress_model(model, codec=setting.made(), error_bound=setting.error_bound())
     watch = _Watch(stages or {})
     watch.begin(model)
