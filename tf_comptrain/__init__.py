@@ -21,6 +21,7 @@ from tf_comptrain.native import LibraryError
 from tf_comptrain.model_planning import compress_model, plan
 from tf_comptrain.rules import register_rule
 from tf_comptrain.storage import Offload, Policy, Setting
+from tf_comptrain.study.fitting import best_fit
 from tf_comptrain.study.results import Study
 from tf_comptrain.study.running import impact_study
 from tf_comptrain.theory.check import LawCheck, check_error_law
@@ -42,6 +43,7 @@ __all__ = [
     "Setting",
     "Study",
     "__version__",
+    "best_fit",
     "check_error_law",
     "codecs",
     "compress_model",

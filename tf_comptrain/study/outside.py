@@ -6,10 +6,11 @@ zfp, SZ3, zstandard and blosc2 are the `[bench]` extra; a compressor whose packa
 from __future__ import annotations
 
 import importlib.util
+import math
 import struct
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
@@ -160,7 +161,7 @@ def _packed(x: np.ndarray, step: np.float32, pack: Callable[[bytes], bytes]) -> 
 
 
 def _unpacked(stream: np.ndarray, unpack: Callable[[bytes], bytes]) -> np.ndarray:
-    step, size = _HEADER.unpack_from(stream)
+    step, size = _HEADER.unpack(stream[: _HEADER.size].tobytes())
     return np.frombuffer(unpack(stream[_HEADER.size :].tobytes()), _CODES[size]).astype(
         np.float32
     ) * np.float32(step)
@@ -173,15 +174,13 @@ def _four_dimensions(x: np.ndarray) -> np.ndarray:
 
 def _image_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """(samples, height, width, channels), channels last; a matrix or a sequence is one of a single channel."""
-    if len(shape) >= 4:
-        return (int(np.prod(shape[:-3])), *shape[-3:])  # type: ignore[return-value]
-    filled = (*(1,) * (3 - len(shape)), *shape)
-    return (*filled, 1)  # type: ignore[return-value]
+    sizes = [1] * (3 - len(shape)) + list(shape) + [1] * (len(shape) < 4)
+    return math.prod(sizes[:-3]), sizes[-3], sizes[-2], sizes[-1]
 
 
 def _blocks(x: np.ndarray) -> np.ndarray:
     """[samples, rows of blocks, 8, columns of blocks, 8, channels], filled up with the last values."""
-    image = x.reshape(_image_shape(x.shape))
+    image: Any = x.reshape(_image_shape(x.shape))
     samples, height, width, channels = image.shape
     padding = ((0, 0), (0, -height % _BLOCK), (0, -width % _BLOCK), (0, 0))
     image = np.pad(image, padding, mode="edge")

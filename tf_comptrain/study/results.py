@@ -72,6 +72,10 @@ class Study:
         """What a network is measured by."""
         return self._identity["metric"][network]
 
+    def how(self) -> tuple[int, int]:
+        """(epochs, batch size) of the trainings."""
+        return self._identity["epochs"], self._identity["batch_size"]
+
     def is_higher_better(self, network: str) -> bool:
         """Whether more of the metric is better."""
         return is_higher_better(self.metric(network))
@@ -140,7 +144,7 @@ class Study:
     def tensors(self, network: str, setting: Candidate, tensor: str | None = None) -> list[Row]:
         """Tensor rows of a setting, of all stages: those of one name, or all but the sums over a step."""
         return [
-            row
+            {"stage": cell.stage, **row}
             for cell, record in sorted(self._cells.items())
             if (cell.kind, cell.network, cell.setting) == (TENSORS, network, setting)
             for row in record["rows"]

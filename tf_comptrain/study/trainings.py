@@ -35,9 +35,8 @@ class Data(NamedTuple):
         """Of all bytes."""
         code = 0
         for array in tf.nest.flatten(tuple(self)):
-            code = zlib.crc32(
-                np.ascontiguousarray(array), zlib.crc32(f"{array.dtype}{array.shape}".encode(), code)
-            )
+            code = zlib.crc32(f"{array.dtype}{array.shape}".encode(), code)
+            code = zlib.crc32(array.tobytes(), code)
         return f"{code:08x}"
 
 
