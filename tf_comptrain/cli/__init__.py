@@ -6,6 +6,7 @@ tf-comptrain bench batch --model ResNet50 --image 224 --limit 2GB
 tf-comptrain bench codec
 tf-comptrain plan --model ResNet50 --image 224 --batch 8 --memory 1GB
 tf-comptrain calibrate
+tf-comptrain study FILE.py
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor, plan
+from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor, plan, study
 
 
 def main() -> None:
@@ -61,6 +62,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     plan.add_calibrate_arguments(
         commands.add_parser("calibrate", help="what codecs and memory take on this machine")
+    )
+    study.add_arguments(
+        commands.add_parser("study", help="what compression does to a network of your own: table, report, policy")
     )
     return parser.parse_args(argv[1:])
 

@@ -124,6 +124,17 @@ class Study:
         csv.write_csv(table, paths[1])
         return paths
 
+    def to_html(self, file: str | os.PathLike | None = None, tolerance: float = 0.1) -> Path:
+        """Writes the report, one file that needs no network, report.html in the study's folder by default; its path.
+
+        Args:
+          file: Where to.
+          tolerance: Of the gradients, for the policy that fits best; see `best_fit`.
+        """
+        from tf_comptrain.study.page import write_page  # which reads this class
+
+        return write_page(self, self.folder / "report.html" if file is None else file, tolerance)
+
     def settings(self, network: str) -> list[Candidate]:
         """Those that were measured of a network, without plain Keras."""
         found = {cell.setting for cell in self._cells if cell.network == network}

@@ -1,0 +1,141 @@
+"""`tf-comptrain study FILE.py`: what compression does to the network of a file, and the policy that fits it best."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tf_comptrain.cli.bench import positive
+from tf_comptrain.study.fitting import best_fit
+from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, STAGES
+from tf_comptrain.study.results import Row, Study
+from tf_comptrain.study.running import impact_study
+
+_NEEDED = ("build", "data")
+_OPTIONS = ("codecs", "modes", "bounds", "stages", "seeds", "epochs", "batch_size", "metric")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`."""
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE.py",
+        help="defines build(), data() and, if it wants, STUDY: arguments of tf_comptrain.impact_study",
+    )
+    parser.add_argument("--folder", type=Path, help="for cells, table, report and policy (FILE-study)")
+    parser.add_argument("--codecs", nargs="+", choices=list(CONTESTANTS), help="(all that are installed)")
+    parser.add_argument("--modes", nargs="+", choices=["abs", "sigma", "range", FIXED_RATE], help="(sigma)")
+    parser.add_argument("--bounds", nargs="+", type=float, help="of each mode but fixed_rate")
+    parser.add_argument("--stages", nargs="*", choices=list(STAGES), help="(early mid late)")
+    parser.add_argument("--seeds", nargs="+", type=int, help="(0)")
+    parser.add_argument("--epochs", type=positive, help="of each training (3)")
+    parser.add_argument("--batch", type=positive, dest="batch_size", help="samples a step (32)")
+    parser.add_argument("--metric", help="a key of the logs of fit (the first one on the validation data)")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.1, help="error / gradient, of the policy (%(default)s)"
+    )
+    parser.set_defaults(function=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measures what is missing, prints a summary, writes the files; returns 2 for a file or arguments that do not do."""
+    console = Console(stderr=True)
+    folder = args.folder or args.file.with_name(f"{args.file.stem}-study")
+    try:
+        build, data, how = _defined_in(args.file)
+        how |= {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
+        study = impact_study(build, data, folder=folder, **how)
+    except (OSError, TypeError, ValueError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("Stopped. What is finished is in the folder: the same command goes on.", markup=False)
+        return 130
+    for network in study.networks:
+        _show(study, network, args.tolerance)
+    for path in _written(study, args.tolerance, console):
+        print(path)
+    return 0
+
+
+def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """(build, data, arguments) of a file.
+
+    Raises:
+      OSError: It cannot be read.
+      ValueError: It lacks one of them, or has arguments that `impact_study` does not take from a file.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file {str(file)!r}.")
+    sys.path.insert(0, str(file.resolve().parent))  # as Python does for a script: it may import what lies beside it
+    found = runpy.run_path(str(file), run_name="study")
+    missing = [name for name in _NEEDED if name not in found]
+    if missing:
+        raise ValueError(
+            f"{file} must define build(), which returns a compiled model, and data(), which returns "
+            f"((x, y), (x_validation, y_validation)). It lacks {missing[0]!r}."
+        )
+    how = dict(found.get("STUDY", {}))
+    unknown = sorted(set(how) - set(_OPTIONS))
+    if unknown:
+        raise ValueError(f"STUDY of {file} must have keys among {', '.join(_OPTIONS)}. It has {unknown[0]!r}.")
+    return found["build"], found["data"], how
+
+
+def _show(study: Study, network: str, tolerance: float) -> None:
+    """Prints a line for each setting, and the policy."""
+    shown = Table(title=f"{network}, {study.metric(network)}")
+    shown.add_column("codec")
+    for heading in ("mode", "bound", "ratio", "gradient error", "change", "95% interval", "saved, plain / this", "step"):
+        shown.add_column(heading, justify="right" if heading != "mode" else "left")
+    for row in study.summary():
+        if row["network"] == network:
+            shown.add_row(*_cells(row))
+    Console(width=None if os.isatty(1) else 120).print(shown)
+    try:
+        print(best_fit(study, tolerance, network=network))
+    except ValueError as error:
+        print(f"No policy: {error}")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    def number(name: str, words: str) -> str:
+        return "" if row.get(name) is None else format(row[name], words)
+
+    return (
+        row["codec"],
+        row["mode"],
+        f"{row['bound']:g}",
+        number("ratio", ".2f"),
+        number("gradient_error", ".2%"),
+        number("metric_change", "+.4f") or row.get("problem", "")[:40],
+        "" if row.get("low") is None else f"{row['low']:+.4f} to {row['high']:+.4f}",
+        number("saved_ratio", ".2f"),
+        number("step_ratio", ".2f"),
+    )
+
+
+def _written(study: Study, tolerance: float, console: Console) -> list[Path]:
+    """The files."""
+    paths = [study.to_html(tolerance=tolerance)]
+    try:
+        paths += study.write()
+    except ImportError as error:
+        console.print(str(error), markup=False)
+    for network in study.networks:
+        try:
+            fit = best_fit(study, tolerance, network=network)
+        except ValueError:
+            continue
+        name = "policy.json" if len(study.networks) == 1 else f"policy-{network}.json"
+        fit.write(study.folder / name)
+        paths.append(study.folder / name)
+    return paths
