@@ -34,6 +34,7 @@ LONG = (
     "memory/test_memory_own_step.py",
     "compression/test_recompute.py",
     "benchmarks/test_equivalence.py",
+    "study/test_impact_study.py",
 )
 
 

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measures what is missing, prints a summary, writes the files; returns 2 for a file or arguments that do not do."""
+    """Measures what is missing, prints a summary, writes the files; 2 for a file or arguments that do not do."""
     console = Console(stderr=True)
     folder = args.folder or args.file.with_name(f"{args.file.stem}-study")
     try:
@@ -75,7 +75,9 @@ def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:
     """
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {str(file)!r}.")
-    sys.path.insert(0, str(file.resolve().parent))  # as Python does for a script: it may import what lies beside it
+    sys.path.insert(
+        0, str(file.resolve().parent)
+    )  # as Python does for a script: it may import what lies beside it
     found = runpy.run_path(str(file), run_name="study")
     missing = [name for name in _NEEDED if name not in found]
     if missing:
@@ -86,7 +88,9 @@ def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:
     how = dict(found.get("STUDY", {}))
     unknown = sorted(set(how) - set(_OPTIONS))
     if unknown:
-        raise ValueError(f"STUDY of {file} must have keys among {', '.join(_OPTIONS)}. It has {unknown[0]!r}.")
+        raise ValueError(
+            f"STUDY of {file} must have keys among {', '.join(_OPTIONS)}. It has {unknown[0]!r}."
+        )
     return found["build"], found["data"], how
 
 
@@ -94,7 +98,16 @@ def _show(study: Study, network: str, tolerance: float) -> None:
     """Prints a line for each setting, and the policy."""
     shown = Table(title=f"{network}, {study.metric(network)}")
     shown.add_column("codec")
-    for heading in ("mode", "bound", "ratio", "gradient error", "change", "95% interval", "saved, plain / this", "step"):
+    for heading in (
+        "mode",
+        "bound",
+        "ratio",
+        "gradient error",
+        "change",
+        "95% interval",
+        "saved, plain / this",
+        "step",
+    ):
         shown.add_column(heading, justify="right" if heading != "mode" else "left")
     for row in study.summary():
         if row["network"] == network:

@@ -39,7 +39,8 @@ svg.plot { width: 100%; height: auto } svg text { font-size: 12px; fill: var(--m
 svg .axis { fill: var(--text); font-size: 13px } svg .grid { stroke: var(--line) }
 .legend span { margin-right: 1rem; white-space: nowrap } .legend i { display: inline-block; width: .7rem;
   height: .7rem; border-radius: 50%; margin-right: .35rem }
-pre { background: var(--soft); padding: .7rem; border-radius: 6px; overflow-x: auto }
+pre { background: var(--soft); padding: .7rem; border-radius: 6px; white-space: pre-wrap }
+@media (max-width: 500px) { svg text, svg .axis { font-size: 18px } }
 """
 # Sorts a table by the column whose head is clicked: numbers by their value, in data-value, other cells by their text.
 _SCRIPT = """
@@ -195,9 +196,12 @@ def _pictures(rows: Sequence[Row], colour_of: dict[str, str]) -> str:
     measured = [row for row in rows if "gradient_error" in row]
     words = {id(row): _words(row) for row in measured}
     by_error = [
-        plots.Point(100 * row["gradient_error"], row["ratio"], row["codec"], words[id(row)]) for row in measured
+        plots.Point(100 * row["gradient_error"], row["ratio"], row["codec"], words[id(row)])
+        for row in measured
     ]
-    by_speed = [plots.Point(row["ratio"], row["encode_gb_s"], row["codec"], words[id(row)]) for row in measured]
+    by_speed = [
+        plots.Point(row["ratio"], row["encode_gb_s"], row["codec"], words[id(row)]) for row in measured
+    ]
     return (
         '<div class="pictures">'
         + plots.scatter(by_error, "gradient error, %", "plain bytes / held bytes", colour_of)
@@ -216,9 +220,8 @@ def _of_last_stage(study: Study, network: str) -> dict[Candidate, list[Row]]:
     found = {}
     for setting in study.settings(network):
         rows = study.tensors(network, setting)
-        last = next((stage for stage in ("late", "mid", "early", "start") if stage in {r["stage"] for r in rows}), "")
         if rows:
-            found[setting] = [row for row in rows if row["stage"] == last]
+            found[setting] = [row for row in rows if row["stage"] == rows[-1]["stage"]]
     return found
 
 
@@ -248,10 +251,11 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     """A table that sorts by a click; columns in which no row has a value are left out."""
     shown = [column for column in columns if any(row.get(column.name) is not None for row in rows)]
     heads = "".join(f"<th{_class(column)}>{escape(column.heading)}</th>" for column in shown)
-    body = "\n".join(f"<tr>{''.join(_cell(column, row.get(column.name)) for column in shown)}</tr>" for row in rows)
-    return (
-        f'<div class="wide"><table class="sortable"><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    body = "\n".join(
+        f"<tr>{''.join(_cell(column, row.get(column.name)) for column in shown)}</tr>" for row in rows
     )
+    made = f'<table class="sortable"><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
+    return f'<div class="wide">{made}</div>'
 
 
 def _class(column: Column) -> str:

@@ -54,7 +54,9 @@ def scatter(points: Sequence[Point], x_words: str, y_words: str, colour_of: dict
         parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
     middle = (_LEFT + right) / 2
-    parts.append(f'<text class="axis" x="{middle}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(x_words)}</text>')
+    parts.append(
+        f'<text class="axis" x="{middle}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(x_words)}</text>'
+    )
     parts.append(
         f'<text class="axis" transform="translate(14 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
         f"{escape(y_words)}</text>"
@@ -70,7 +72,8 @@ def scatter(points: Sequence[Point], x_words: str, y_words: str, colour_of: dict
 def legend(colour_of: dict[str, str]) -> str:
     """The groups with their colours."""
     names = "".join(
-        f'<span><i style="background:{colour}"></i>{escape(group)}</span>' for group, colour in colour_of.items()
+        f'<span><i style="background:{colour}"></i>{escape(group)}</span>'
+        for group, colour in colour_of.items()
     )
     return f'<p class="legend">{names}</p>'
 
@@ -87,7 +90,8 @@ class _Axis:
 
     def __init__(self, values: Sequence[float]):
         above = [value for value in values if value > 0] or [1.0]
-        low = min(above) / (2.0 if min(values, default=1.0) <= 0 else 1.15)
+        low = min(above) / (3.0 if min(values, default=1.0) <= 0 else 1.15)
+        self.has_zero = min(values, default=1.0) <= 0
         self.low, self.high = math.log10(low), math.log10(max(above) * 1.15)
 
     def place(self, value: float) -> float:
@@ -97,11 +101,12 @@ class _Axis:
         return (math.log10(value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Round values within it, fewer where it is long."""
+        """Round values within it, fewer where it is long, and the place of zeros."""
         steps = _STEPS if self.high - self.low < 2.5 else (1,)
         decades = range(math.floor(self.low), math.ceil(self.high) + 1)
         values = [step * 10.0**decade for decade in decades for step in steps]
-        return [value for value in values if self.low <= math.log10(value) <= self.high]
+        within = [value for value in values if self.low <= math.log10(value) <= self.high]
+        return [0.0, *within] if self.has_zero else within
 
 
 def _x(axis: _Axis, value: float) -> float:

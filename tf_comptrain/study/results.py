@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scipy import stats
 
 from tf_comptrain.study.folder import Folder
-from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Candidate, Cell
+from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, TENSORS, TRAINING, Candidate, Cell
 from tf_comptrain.study.tensors import ALL
 from tf_comptrain.study.trainings import epochs_to, is_higher_better
 
@@ -61,7 +61,7 @@ class Study:
         self.folder = Path(folder)
         self._folder = Folder(folder)
         self._identity = self._folder.arguments()["identity"]
-        self._cells = self._folder.cells()
+        self._cells = dict(sorted(self._folder.cells().items(), key=lambda item: _place(item[0])))
 
     @property
     def networks(self) -> list[str]:
@@ -87,7 +87,7 @@ class Study:
         that it does not matter in which order they were measured.
         """
         rows = []
-        for cell, record in sorted(self._cells.items()):
+        for cell, record in self._cells.items():
             for found in record["rows"]:
                 row = dict.fromkeys(_COLUMNS)
                 row |= {"row": cell.kind, "network": cell.network, **cell.setting._asdict()}
@@ -156,7 +156,7 @@ class Study:
         """Tensor rows of a setting, of all stages: those of one name, or all but the sums over a step."""
         return [
             {"stage": cell.stage, **row}
-            for cell, record in sorted(self._cells.items())
+            for cell, record in self._cells.items()
             if (cell.kind, cell.network, cell.setting) == (TENSORS, network, setting)
             for row in record["rows"]
             if "problem" not in row and (row["tensor"] == tensor if tensor else row["tensor"] != ALL)
@@ -204,7 +204,7 @@ class Study:
     def _trained(self, network: str, setting: Candidate) -> Row:
         pairs = [
             (ours, plain, cell)
-            for cell in sorted(self._cells)
+            for cell in self._cells
             if (cell.kind, cell.network, cell.setting) == (TRAINING, network, setting)
             if (ours := self._training(network, setting, cell.seed)) is not None
             if (plain := self._training(network, PLAIN_TRAINING, cell.seed)) is not None
@@ -231,6 +231,12 @@ class Study:
                 "step_ratio": ours["step_s"] / plain["step_s"],
             }
         return row
+
+
+def _place(cell: Cell) -> tuple:
+    """In the order of networks, kinds, stages, settings and seeds."""
+    stage = list(STAGES).index(cell.stage) if cell.stage else -1
+    return cell.network, cell.kind, stage, cell.setting, cell.seed
 
 
 def interval(values: Sequence[float]) -> tuple[float | None, float | None]:

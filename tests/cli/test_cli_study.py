@@ -1,0 +1,54 @@
+"""tf-comptrain study: a file of a user's, from the command line to the files that are written."""
+
+import pytest
+
+from tf_comptrain import cli
+
+FILE = """
+import sys
+sys.path.insert(0, {tests!r})
+from study_nets import build, data
+STUDY = {{"codecs": ["plane"], "bounds": (0.1, 0.4), "stages": ["late"], "batch_size": 16}}
+"""
+
+
+def command(*arguments):
+    return cli.run(cli.parse(["tf-comptrain", "study", *map(str, arguments)]))
+
+
+@pytest.fixture
+def file(tmp_path, request):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE.format(tests=str(request.config.rootpath / "tests" / "study")))
+    return path
+
+
+def test_measures_prints_and_writes(file, capsys):
+    assert command(file, "--epochs", "1") == 0
+    folder = file.with_name("mine-study")
+    out = capsys.readouterr().out
+    assert "val_accuracy" in out and "plane" in out and "times fewer bytes" in out
+    for name in ("report.html", "policy.json"):
+        assert (folder / name).exists() and str(folder / name) in out
+    assert command(file, "--epochs", "2") == 2  # another study
+    assert "another `epochs`" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def build(): pass", "It lacks 'data'"),
+        ("build = data = len; STUDY = {'seed': 1}", "It has 'seed'"),
+        ("build = 1; data = len", "`build` must be a function"),
+    ],
+)
+def test_a_file_that_does_not_do_is_said_why(text, problem, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    assert command(path) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys):
+    assert command(tmp_path / "none.py") == 2
+    assert "There is no file" in capsys.readouterr().err
