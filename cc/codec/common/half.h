@@ -1,6 +1,7 @@
 // bfloat16 and IEEE half, in plain integers: exact to float, round to nearest
 // even from float. A NaN stays a NaN, quiet, with its sign and the payload
-// bits that fit. The same bits as the conversion instructions give.
+// bits that fit. The same bits as the conversion instructions of CPUs give;
+// those of GPUs make other NaNs.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +36,22 @@ COMPTRAIN_HD static inline uint16_t FloatToBF16(float x) {
   if ((b & 0x7fffffff) > 0x7f800000) {
     return static_cast<uint16_t>(b >> 16 | 0x40);
   }
+#if __CUDA_ARCH__ >= 800
+  uint16_t h;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+#endif
   return static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
 COMPTRAIN_HD static inline float F16ToFloat(uint16_t h) {
+#ifdef __CUDA_ARCH__
+  if ((h & 0x7fff) <= 0x7c00) {  // no NaN
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+  }
+#endif
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t exponent = h >> 10 & 31, fraction = h & 0x3ff;
   if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24
@@ -58,6 +71,11 @@ COMPTRAIN_HD static inline uint16_t FloatToF16(float x) {
   if (magnitude > 0x7f800000) {
     return static_cast<uint16_t>(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
   }
+#ifdef __CUDA_ARCH__
+  uint16_t h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return h;
+#endif
   if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
   if (magnitude < 0x33000000) return static_cast<uint16_t>(sign);
   uint32_t fraction, shift;

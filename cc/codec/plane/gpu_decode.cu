@@ -12,63 +12,101 @@ using gpu::kWarps;
 using gpu::Stream;
 
 // The codes of a tile that is neither zero nor raw; false when its words do not
-// add up. words: in shared memory, with a word of slack behind them.
-__device__ bool Unpack(uint16_t entry, const uint32_t* words, int lane,
+// add up. words: in shared memory, with two words of slack behind them.
+template <bool kWideCodes>
+__device__ bool Unpack(int n_words, const uint32_t* words, int lane,
                        LaneCodes* codes) {
-  const int n_words = entry & kWordsMask;
-  const bool wide = (entry & kWide) != 0;
-  const int header = wide ? kWideHeaderWords : kNarrowHeaderWords;
-  if (n_words < header) return false;
+  constexpr int kHeader = kWideCodes ? kWideHeaderWords : kNarrowHeaderWords;
+  constexpr int kEach = kWideCodes ? 2 : 4;
+  if (n_words < kHeader) return false;
   const uint32_t byte =
-      words[(wide ? lane : lane % 16) / 4] >> (8 * (lane & 3));
-  const uint32_t code = wide ? byte & 255 : byte >> (lane / 16 * 4) & 15;
+      words[(kWideCodes ? lane : lane % 16) / 4] >> (8 * (lane & 3));
+  const uint32_t code = kWideCodes ? byte & 255 : byte >> (lane / 16 * 4) & 15;
   LaneFormat f;
-  if (!__all_sync(kAllLanes, FormatOfCode(code, wide, &f))) return false;
+  if (!__all_sync(kAllLanes, FormatOfCode(code, kWideCodes, &f))) return false;
   const unsigned sparse = __ballot_sync(kAllLanes, f.sparse);
-  if (header + __popc(sparse) > n_words) return false;
-  if (f.sparse) f.map = words[header + __popc(sparse & BitsBelow(lane))];
-  const TileLayout at = LayOut(f, wide, lane);
+  if (kHeader + __popc(sparse) > n_words) return false;
+  if (f.sparse) f.map = words[kHeader + __popc(sparse & BitsBelow(lane))];
+  const TileLayout at = LayOut(f, kWideCodes, lane);
   if (at.words != n_words) return false;
-  if (f.sparse) {
-    codes->ReadSparse(f, at.sparse, words);
+  const int first = f.sparse ? at.sparse : 32 * at.dense;
+  if (sparse == 0) {
+    codes->Read<kEach, false>(f, first, words);
   } else {
-    codes->ReadDense(f.width, words + at.dense);
+    codes->Read<kEach, true>(f, first, words);
   }
   return true;
 }
 
-template <Coding kCoding, class Sink>
-__device__ void Emit(const Quantizer& q, const LaneCodes& codes, uint16_t entry,
-                     const TensorView& tensor, int64_t tile, int lane,
-                     const Sink& sink) {
-  const int valid = tensor.Valid(tile);
-  int64_t at = tensor.Offset(tile) + lane;
-  const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
-  int code[kPixels];
+// valid: of the tile, all of it where kFull.
+template <Coding kCoding, bool kFull, class Sink>
+__device__ void Emit(const Quantizer& q, const LaneCodes& codes, uint32_t first,
+                     int valid, int64_t row, int lane, Sink sink) {
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t) code[t] = codes.u[t];
+  for (int t = 0; t < kPixels; ++t, sink = sink.At(row)) {
+    if (!kFull && t * kLanes + lane >= valid) continue;
+    sink.template PutCode<kCoding>(q, static_cast<int>(codes.u[t]),
+                                   first + t * kLanes);
+  }
+}
+
+template <bool kFull, class Sink>
+__device__ void Emit(const Quantizer& q, const LaneCodes& codes, uint32_t first,
+                     int valid, int64_t row, int lane, const Sink& sink) {
+  switch (q.coding) {
+    case Coding::kMidRise:
+      return Emit<Coding::kMidRise, kFull>(q, codes, first, valid, row, lane,
+                                           sink);
+    case Coding::kDither:
+      return Emit<Coding::kDither, kFull>(q, codes, first, valid, row, lane,
+                                          sink);
+    default:
+      return Emit<Coding::kPlain, kFull>(q, codes, first, valid, row, lane,
+                                         sink);
+  }
+}
+
+// From what was packed to codes.
+__device__ void UndoFlags(uint16_t entry, LaneCodes* codes) {
   if (entry & kZigzag) {
 #pragma unroll
     for (int t = 0; t < kPixels; ++t) {
-      code[t] = Unzigzag(static_cast<uint16_t>(code[t]));
+      codes->u[t] = codes->u[t] >> 1 ^ -(codes->u[t] & 1);
     }
   }
   if (entry & kDelta) {
 #pragma unroll
     for (int t = 1; t < kPixels; ++t) {
-      code[t] = static_cast<int16_t>(code[t] + code[t - 1]);
+      const uint32_t sum = codes->u[t] + codes->u[t - 1];
+      codes->u[t] = static_cast<uint32_t>(static_cast<int16_t>(sum));
     }
   }
+}
+
+// By a warp, with several reads under way at once.
+__device__ void CopyWords(const uint32_t* from, int count, int lane,
+                          uint32_t* to) {
+  constexpr int kBatch = 4;
+  from += lane;
+#pragma unroll 1
+  for (int i = lane; i - lane < count; i += kBatch * kLanes) {
+    uint32_t word[kBatch];
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t, at += tensor.row) {
-    if (t * kLanes + lane >= valid) continue;
-    sink.template PutCode<kCoding>(q, at, code[t], first + t * kLanes);
+    for (int j = 0; j < kBatch; ++j) {
+      word[j] = i + j * kLanes < count ? from[j * kLanes] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (i + j * kLanes < count) to[i + j * kLanes] = word[j];
+    }
+    from += kBatch * kLanes;
   }
 }
 
 template <class T, class Sink>
 __global__ void __launch_bounds__(kThreads)
-    DecodeTiles(Stream s, TensorView tensor, Sink sink, uint32_t* damaged) {
+    DecodeTiles(const __grid_constant__ Stream s, TensorView tensor, Sink sink,
+                uint32_t* damaged) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   __shared__ uint32_t of_warp[kWarps][kMaxTileWords + 2];
@@ -81,13 +119,14 @@ __global__ void __launch_bounds__(kThreads)
   const uint64_t payload_words = s.payload_words();
 
   Quantizer q;
-  const auto& h = *s.At<StreamHeader>(0);
-  bool good = gpu::OpenHeader(h, s.expected, &q) &&
-              h.payload_offset == s.expected.payload_offset &&
-              h.total_bytes >= h.payload_offset;
+  uint32_t payload_offset;
+  bool good = gpu::OpenHeader(s.bytes, s.expected, lane, &q, &payload_offset) &&
+              payload_offset == s.expected.payload_offset &&
+              s.expected.total_bytes >= payload_offset;
   uint16_t entry = good ? entries[tile] : 0;
   const int count = entry & kWordsMask;
-  const int valid = tensor.Valid(tile);
+  const TilePosition place = tensor.Place(tile);
+  const Sink to = sink.At(place.offset + lane);
   LaneCodes codes = {};
   if (good) {
     const uint64_t from = static_cast<uint64_t>(starts[tile / kRangeTiles]) +
@@ -100,38 +139,39 @@ __global__ void __launch_bounds__(kThreads)
       good = good && from + count == starts[tile / kRangeTiles + 1];
     }
     if (good) {
-      for (int i = lane; i < count; i += kLanes) words[i] = payload[from + i];
+      CopyWords(payload + from, count, lane, words);
       if (lane < 2) words[count + lane] = 0;
     }
   }
   __syncwarp();
   if (good && (entry & kRaw)) {
-    good = entry == (kRaw | ((valid * static_cast<int>(sizeof(T)) + 3) / 4));
+    good =
+        entry == (kRaw | ((place.valid * static_cast<int>(sizeof(T)) + 3) / 4));
     if (good) {
       const T* raw = reinterpret_cast<const T*>(words);
       for (int t = 0; t < kPixels; ++t) {
-        if (t * kLanes + lane >= valid) break;
-        sink.Put(tensor.Offset(tile) + t * tensor.row + lane,
-                 raw[t * kLanes + lane]);
+        if (t * kLanes + lane >= place.valid) break;
+        to.At(t * tensor.row).Put(raw[t * kLanes + lane]);
       }
       return;
     }
   }
-  if (good && entry != 0) good = Unpack(entry, words, lane, &codes);
+  if (good && entry != 0) {
+    good = entry & kWide ? Unpack<true>(count, words, lane, &codes)
+                         : Unpack<false>(count, words, lane, &codes);
+    UndoFlags(entry, &codes);
+  }
   if (!good) {
     codes = LaneCodes();
-    entry = 0;
     q.coding = Coding::kPlain;
     q.step = 0;
     if (lane == 0) *damaged = 1;
   }
-  switch (q.coding) {
-    case Coding::kMidRise:
-      return Emit<Coding::kMidRise>(q, codes, entry, tensor, tile, lane, sink);
-    case Coding::kDither:
-      return Emit<Coding::kDither>(q, codes, entry, tensor, tile, lane, sink);
-    default:
-      return Emit<Coding::kPlain>(q, codes, entry, tensor, tile, lane, sink);
+  const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
+  if (place.valid == kTileValues) {
+    Emit<true>(q, codes, first, kTileValues, tensor.row, lane, to);
+  } else {
+    Emit<false>(q, codes, first, place.valid, tensor.row, lane, to);
   }
 }
 

@@ -142,8 +142,9 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
                                int64_t tile, const T* x, int lane,
                                BlockSums* sums, uint32_t* words,
                                int most_words) {
-  const int valid = tensor.Valid(tile);
-  const T* from = x + tensor.Offset(tile) + lane;
+  const TilePosition place = tensor.Place(tile);
+  const int valid = place.valid;
+  const T* from = x + place.offset + lane;
   T value[kPixels];
   float v[kPixels];
   if (valid == kTileValues) {

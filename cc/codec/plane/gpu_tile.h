@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "cc/codec/common/bits.h"
+#include "cc/codec/common/divisor.h"
 #include "cc/codec/common/warp.h"
 #include "cc/codec/plane/lane.h"
 #include "cc/codec/plane/layout.h"
@@ -17,18 +18,29 @@ namespace comptrain::plane {
 
 constexpr char kOnGpu[] = "plane on a GPU";
 
-// Geometry::Place, which is host code.
+// Geometry::Place of a tile, by a GPU thread.
+struct TilePosition {
+  int64_t offset;  // of the tile's first value
+  int valid;
+};
+
+// A tensor as tiles; there are fewer than 2^31, since a directory entry is two
+// bytes and a payload begins below 2^32.
 struct TensorView {
-  int64_t n, row, groups, tiles;
+  int64_t n, row, rows, tiles;
+  uint32_t n_groups;
+  Divisor groups;
   bool flat;
 
-  __device__ int64_t Offset(int64_t tile) const {
-    return tile / groups * kPixels * row + tile % groups * kLanes;
-  }
-  __device__ int Valid(int64_t tile) const {
-    const int64_t left =
-        flat ? n - Offset(tile) : (n / row - tile / groups * kPixels) * kLanes;
-    return left < kTileValues ? static_cast<int>(left) : kTileValues;
+  __device__ TilePosition Place(int64_t tile) const {
+    const auto number = static_cast<uint32_t>(tile);
+    const uint32_t block = groups.Small(number);
+    const int64_t first_row = int64_t{block} * kPixels;
+    TilePosition p;
+    p.offset = first_row * row + (number - block * n_groups) * kLanes;
+    const int64_t left = flat ? n - p.offset : (rows - first_row) * kLanes;
+    p.valid = left < kTileValues ? static_cast<int>(left) : kTileValues;
+    return p;
   }
 };
 
@@ -51,23 +63,6 @@ struct LaneCodes {
       }
     }
   }
-  // Reads two words more.
-  __device__ void ReadDense(int width, const uint32_t* in) {
-    const uint32_t mask = (1u << width) - 1;
-    uint32_t low = *in++, high = *in++;
-    int at = 0;
-#pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      u[t] = __funnelshift_r(low, high, at) & mask;
-      at += width;
-      if (at >= 32) {
-        at -= 32;
-        low = high;
-        high = *in++;
-      }
-    }
-  }
-
   // The values of a sparse lane from bit `at` on of zeroed words, which it
   // shares with its neighbours.
   __device__ void WriteSparse(const LaneFormat& f, int at,
@@ -88,17 +83,25 @@ struct LaneCodes {
     }
     if (word != 0) atomicOr(words, word);
   }
-  // Reads a word more.
-  __device__ void ReadSparse(const LaneFormat& f, int at,
-                             const uint32_t* words) {
+
+  // A lane whose values begin at bit `at`, with no value wider than 32 / kEach
+  // bits; kSparse: it may be sparse. Reads two words more.
+  template <int kEach, bool kSparse>
+  __device__ void Read(const LaneFormat& f, int at, const uint32_t* words) {
     const uint32_t mask = (1u << f.width) - 1;
+    const uint32_t map = kSparse && f.sparse ? f.map : ~0u;
+    const uint32_t least = kSparse && f.sparse ? 1 : 0;
 #pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      u[t] = 0;
-      if ((f.map >> t & 1) == 0) continue;
+    for (int begin = 0; begin < kPixels; begin += kEach) {
       const uint32_t* two = words + (at >> 5);
-      u[t] = (__funnelshift_r(two[0], two[1], at & 31) & mask) + 1;
-      at += f.width;
+      uint32_t bits = __funnelshift_r(two[0], two[1], at);
+#pragma unroll
+      for (int t = begin; t < begin + kEach; ++t) {
+        const bool set = (map & 1u << t) != 0;
+        u[t] = set ? (bits & mask) + least : 0;
+        if (set) bits >>= f.width;
+      }
+      at += f.width * __popc(map & BitsBelow(kEach) << begin);
     }
   }
 };
@@ -139,8 +142,7 @@ static __device__ inline TileLayout LayOut(const LaneFormat& f, bool wide,
 // Words of the range's tiles before this one.
 static __device__ inline int WordsBefore(const uint16_t* entries, int64_t tile,
                                          int lane) {
-  return gpu::WordsBefore(entries, tile / kRangeTiles * kRangeTiles, tile,
-                          kWordsMask, lane);
+  return gpu::WordsBefore<kRangeTiles>(entries, tile, kWordsMask, lane);
 }
 
 static inline int64_t Blocks(const Geometry& g) {
@@ -152,7 +154,13 @@ static inline Status CheckGeometry(int64_t n, const Geometry& g) {
 }
 
 static inline TensorView TensorOf(const Geometry& g) {
-  return {g.n, g.row, g.groups, g.tiles, g.flat};
+  return {g.n,
+          g.row,
+          g.n / g.row,
+          g.tiles,
+          static_cast<uint32_t>(g.groups),
+          Divisor(g.groups),
+          g.flat};
 }
 
 static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,

@@ -37,8 +37,9 @@ struct OpenedStream {
 // of the payload with built-in frequencies; frequencies are left.
 __device__ bool OpenRans(const Stream& s, OpenedStream* o) {
   const StreamHeader& e = s.expected;
-  const auto& h = *reinterpret_cast<const StreamHeader*>(s.bytes);
-  const bool header_is_right = gpu::OpenHeader(h, e, &o->quantizer);
+  uint32_t payload_offset;
+  const bool header_is_right = gpu::OpenHeader(
+      s.bytes, e, threadIdx.x % kWarpLanes, &o->quantizer, &payload_offset);
   if (s.n_bytes < e.payload_offset) return false;
   TableHead table;
   memcpy(&table, s.bytes + e.table_offset, sizeof table);
@@ -47,7 +48,7 @@ __device__ bool OpenRans(const Stream& s, OpenedStream* o) {
   o->table = table.table;
   o->payload =
       e.payload_offset + (table.table == kCountedTable ? kFrequencyBytes : 0);
-  const bool right = header_is_right && h.payload_offset == o->payload &&
+  const bool right = header_is_right && payload_offset == o->payload &&
                      table.table <= kCountedTable && table.shift <= kMaxShift &&
                      table.stride >> e.log2_pixels == 0 &&
                      o->payload <= s.n_bytes &&
@@ -66,21 +67,22 @@ __device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
   // Of the lane whose state this thread has.
   const int lane = LaneOfState(threadIdx.x % kWarpLanes);
   const Column column = geometry.ColumnOf(place, lane);
-  return ReadChunk(tables, o.stride, o.shift, *head,
-                   reinterpret_cast<const uint16_t*>(words + kHeadWords),
-                   2 * (n_words - kHeadWords), place.rows, history,
-                   [&](int t, int code) {
-                     if (t >= column.rows) return;
-                     sink.template PutCode<kCoding>(
-                         q, column.first + t * geometry.row, code,
-                         q.counter + static_cast<uint32_t>(t * kLanes + lane));
-                   });
+  return ReadChunk(
+      tables, o.stride, o.shift, *head,
+      reinterpret_cast<const uint16_t*>(words + kHeadWords),
+      2 * (n_words - kHeadWords), place.rows, history, [&](int t, int code) {
+        if (t >= column.rows) return;
+        sink.At(column.first + t * geometry.row)
+            .template PutCode<kCoding>(
+                q, code, q.counter + static_cast<uint32_t>(t * kLanes + lane));
+      });
 }
 
 // A warp a chunk, the shape's warps a block. Streams whose stride asks for
 // another shape are left to that one's launch.
 template <class T, class Sink>
-__global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
+__global__ void DecodeChunks(const __grid_constant__ Stream s,
+                             Geometry geometry, BuiltIn built_in,
                              int shape_rows, int fewer_rows, Sink sink,
                              uint32_t* damaged) {
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kRans)) return;
@@ -124,8 +126,8 @@ __global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
     if (good && n_words == static_cast<int>(raw_words)) {
       const T* raw = reinterpret_cast<const T*>(payload + start);
       for (int t = 0; t < column.rows; ++t) {
-        sink.Put(column.first + t * geometry.row,
-                 raw[column.raw + t * geometry.unit]);
+        sink.At(column.first + t * geometry.row)
+            .Put(raw[column.raw + t * geometry.unit]);
       }
       return;
     }
@@ -155,7 +157,7 @@ __global__ void DecodeChunks(Stream s, Geometry geometry, BuiltIn built_in,
   }
   if (!good && lane == 0) *damaged = 1;
   for (int t = 0; t < column.rows; ++t) {
-    sink.Put(column.first + t * geometry.row, T());
+    sink.At(column.first + t * geometry.row).Put(T());
   }
 }
 

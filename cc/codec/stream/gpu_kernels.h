@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cfloat>
 #include <cstring>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "cc/codec/common/gpu_launch.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/warp.h"
 #include "cc/codec/stream/check_params.h"
 #include "cc/codec/stream/stream.h"
 #include "cc/codec/stream/gpu.h"
@@ -70,24 +72,52 @@ static __device__ inline bool IsAnothers(const uint8_t* stream,
   return (named ? codec : CodecId::kPlane) != decoder;
 }
 
-// Whether a header, of a codec with an error bound, is the one that the host
-// expects, which knows all but coding and step; fills in these.
-static __device__ inline bool OpenHeader(const StreamHeader& h,
-                                         const StreamHeader& expected,
-                                         Quantizer* q) {
-  const uint8_t coding = h.flags & (kMidRise | kDither);
+constexpr int kHeaderWords = sizeof(StreamHeader) / 4;
+static_assert(kHeaderWords <= kWarpLanes, "a lane reads a word");
+COMPTRAIN_HD constexpr uint32_t BitOfWord(size_t offset) {
+  return 1u << offset / 4;
+}
+
+// Word `lane` of a header and what the host expects there: with all words of
+// `free` set, by offset, these may differ.
+static __device__ inline bool HeaderIs(uint32_t word, uint32_t expected,
+                                       uint32_t free, int lane) {
+  const bool compared = (~free & BitsBelow(kHeaderWords)) >> lane & 1;
+  return __all_sync(kAllLanes, !compared || word == expected);
+}
+static __device__ inline uint32_t HeaderWord(const void* header, int lane) {
+  return static_cast<const uint32_t*>(header)[lane % kHeaderWords];
+}
+
+// By a warp: whether a header, of a codec with an error bound, is the one that
+// the host expects, which knows all but coding, step and, of some codecs,
+// payload_offset; fills in these.
+static __device__ inline bool OpenHeader(const uint8_t* stream,
+                                         const StreamHeader& expected, int lane,
+                                         Quantizer* q,
+                                         uint32_t* payload_offset) {
+  constexpr int kFlags = offsetof(StreamHeader, flags) / 4;
+  constexpr int kFlagsShift = 8 * (offsetof(StreamHeader, flags) % 4);
+  constexpr uint32_t kFree = BitOfWord(offsetof(StreamHeader, step)) |
+                             BitOfWord(offsetof(StreamHeader, inv)) |
+                             BitOfWord(offsetof(StreamHeader, payload_offset));
+  const uint32_t word = HeaderWord(stream, lane);
+  const auto word_at = [&](size_t offset) {
+    return __shfl_sync(kAllLanes, word, static_cast<int>(offset / 4));
+  };
+  const uint32_t coding =
+      word_at(4 * kFlags) >> kFlagsShift & (kMidRise | kDither);
+  uint32_t wanted = HeaderWord(&expected, lane);
+  if (lane == kFlags) wanted |= coding << kFlagsShift;
   q->coding = coding & kDither    ? Coding::kDither
               : coding & kMidRise ? Coding::kMidRise
                                   : Coding::kPlain;
   q->dtype = static_cast<DType>(expected.dtype);
-  q->step = h.step;
-  const StreamHeader& e = expected;
-  return h.magic == e.magic && h.version == e.version && h.codec == e.codec &&
-         h.dtype == e.dtype && h.n == e.n && h.channels == e.channels &&
-         h.flags == (e.flags | coding) && coding != (kMidRise | kDither) &&
-         h.log2_pixels == e.log2_pixels && h.total_bytes == e.total_bytes &&
-         h.n_chunks == e.n_chunks && h.directory_offset == e.directory_offset &&
-         h.table_offset == e.table_offset && h.step > 0;
+  q->step = BitsFloat(word_at(offsetof(StreamHeader, step)));
+  *payload_offset = word_at(offsetof(StreamHeader, payload_offset));
+  return HeaderIs(word, wanted, kFree, lane) &&
+         coding != (kMidRise | kDither) && 0.5f * q->step >= FLT_MIN &&
+         q->step <= FLT_MAX;
 }
 
 // A stream as a decoder's kernel is given it.
@@ -106,33 +136,35 @@ struct Stream {
   }
 };
 
-// What a decoder makes of element i of a tensor: from a code, that of value
-// `number` of its stream, or from the value as it is stored.
+// What a decoder makes of an element of a tensor, the one that At() goes to:
+// from a code, that of value `number` of its stream, or from the value as it is
+// stored.
 template <class T>
 struct Values {
   T* out;
 
+  // The one `elements` further on.
+  __device__ Values At(int64_t elements) const { return {out + elements}; }
   template <Coding kCoding>
-  __device__ void PutCode(const Quantizer& q, int64_t i, int code,
-                          uint32_t number) const {
-    T value;
-    FromFloat(DequantizeValue<kCoding>(q, code, number), &value);
-    out[i] = value;
+  __device__ void PutCode(const Quantizer& q, int code, uint32_t number) const {
+    FromFloat(DequantizeValue<kCoding>(q, code, number), out);
   }
-  __device__ void Put(int64_t i, T value) const { out[i] = value; }
+  __device__ void Put(T value) const { *out = value; }
 };
 template <class T>
 struct MaskedGradient {
   const T* dy;
   T* dx;
 
-  template <Coding>
-  __device__ void PutCode(const Quantizer&, int64_t i, int code,
-                          uint32_t) const {
-    dx[i] = code != 0 ? dy[i] : T();
+  __device__ MaskedGradient At(int64_t elements) const {
+    return {dy + elements, dx + elements};
   }
-  __device__ void Put(int64_t i, T value) const {
-    dx[i] = CountsAsZero(ToFloat(value)) ? T() : dy[i];
+  template <Coding>
+  __device__ void PutCode(const Quantizer&, int code, uint32_t) const {
+    *dx = code != 0 ? *dy : T();
+  }
+  __device__ void Put(T value) const {
+    *dx = CountsAsZero(ToFloat(value)) ? T() : *dy;
   }
 };
 
@@ -242,13 +274,22 @@ static __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// Words of the items from `first` on and before `item`, whose entries hold them
-// under `mask`.
-static __device__ inline int WordsBefore(const uint16_t* entries, int64_t first,
-                                         int64_t item, int mask, int lane) {
+// Words of the items before `item` in its range of kItems, whose entries hold
+// them under `mask`. entries: aligned to 4, and so is what lies behind them.
+template <int kItems>
+static __device__ inline int WordsBefore(const uint16_t* entries, int64_t item,
+                                         int mask, int lane) {
+  static_assert(kItems % 2 == 0, "a lane reads pairs");
+  const int before = static_cast<int>(item % kItems);
+  const auto* pairs =
+      reinterpret_cast<const uint32_t*>(entries + (item - before));
   int words = 0;
-  for (int64_t i = first + lane; i < item; i += kWarpLanes) {
-    words += entries[i] & mask;
+#pragma unroll
+  for (int i = 0; 2 * i < kItems; i += kWarpLanes) {
+    const int first = 2 * (i + lane);
+    const uint32_t pair = first < before ? pairs[i + lane] : 0;
+    words += pair & mask;
+    if (first + 1 < before) words += pair >> 16 & mask;
   }
   return WarpSum(words);
 }

@@ -25,14 +25,24 @@ COMPTRAIN_HD static inline float RoundToEven(float t) {
   return (t + magic) - magic;
 }
 
-// The offset of value number i, in steps: one of 2^16 between -1/2 and 1/2,
-// none of them 0, with a mean of 0.
+// a * b + c where a * b is exact, so that a GPU's single instruction gives the
+// same bits.
+COMPTRAIN_HD static inline float AddExactProduct(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The offset of value number i, in units of 2^-17 steps: an odd number, one of
+// 2^16 between -1/2 and 1/2 step, with a mean of 0.
+constexpr float kDitherUnit = 0x1p-17f;
 COMPTRAIN_HD static inline float DitherOf(uint32_t i) {
   uint32_t h = i * kDitherMix1;
   h ^= h >> 15;
   h *= kDitherMix2;
-  const int32_t top = static_cast<int32_t>(h) >> 16;
-  return (static_cast<float>(top) + 0.5f) * 0x1p-16f;
+  return static_cast<float>((static_cast<int32_t>(h) >> 15) | 1);
 }
 
 // False when x has no code; *code is none then. i: number of the value, for
@@ -49,7 +59,8 @@ COMPTRAIN_HD static inline bool QuantizeValue(const Quantizer& q, float x,
     if (CountsAsZero(x)) c = 0;
     if (x < 0) c = -c;
   } else if (kCoding == Coding::kDither) {
-    c = static_cast<int>(RoundToEven(t + DitherOf(i)));
+    c = static_cast<int>(
+        RoundToEven(AddExactProduct(DitherOf(i), kDitherUnit, t)));
     if (c >= 0) ++c;
     if (CountsAsZero(x)) c = 0;
   } else {
@@ -63,15 +74,15 @@ template <Coding kCoding>
 COMPTRAIN_HD static inline float DequantizeValue(const Quantizer& q, int code,
                                                  uint32_t i) {
   if (kCoding == Coding::kDither) {
-    if (code == 0) return 0;
-    const int level = code > 0 ? code - 1 : code;
-    return (static_cast<float>(level) - DitherOf(i)) * q.step;
+    const float level = static_cast<float>(code - (code > 0));
+    const float x = AddExactProduct(DitherOf(i), -kDitherUnit, level) * q.step;
+    return code == 0 ? 0.0f : x;
   }
-  float level = static_cast<float>(code);
-  if (kCoding == Coding::kMidRise) {
-    level -= code > 0 ? 0.5f : code < 0 ? -0.5f : 0.0f;
+  if (kCoding == Coding::kMidRise) {  // (code -+ 1/2) steps; exact in halves
+    const int sign = code > 1 ? 1 : code < -1 ? -1 : code;
+    return static_cast<float>(2 * code - sign) * (0.5f * q.step);
   }
-  return level * q.step;
+  return static_cast<float>(code) * q.step;
 }
 
 // Larger codes, and those below SmallestSafe, have to be compared with their

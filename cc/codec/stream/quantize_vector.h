@@ -18,7 +18,7 @@ static inline Ints NumbersAfter(Ints numbers, uint32_t values) {
   return V(add_epi32)(numbers, AllInts(values * kDitherMix1));
 }
 
-// 2^32 times DitherOf each: the upper half of a hash, as a signed number, and a
+// 2^15 times DitherOf each: the upper half of a hash, as a signed number, and a
 // half.
 static inline Floats Dithers(Ints numbers) {
   const Ints h = V(mullo_epi32)(numbers ^ V(srli_epi32)(numbers, 15),

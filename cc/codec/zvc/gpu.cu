@@ -179,10 +179,6 @@ __global__ void __launch_bounds__(kThreads)
   gpu::PutBlockSums(sums, block_sums);
 }
 
-__device__ int64_t FirstOfRange(int64_t chunk) {
-  return chunk / kRangeChunks * kRangeChunks;
-}
-
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     WriteChunks(Layout layout, const T* x, const uint16_t* entries,
@@ -193,24 +189,21 @@ __global__ void __launch_bounds__(kThreads)
   if (chunk >= layout.chunks || entries[chunk] == 0) return;
   uint32_t* to =
       payload + starts[chunk / kRangeChunks] +
-      gpu::WordsBefore(entries, FirstOfRange(chunk), chunk, kWordsMask, lane);
+      gpu::WordsBefore<kRangeChunks>(entries, chunk, kWordsMask, lane);
   WriteChunk<T>(lane, layout, x + chunk * kChunkValues, layout.Valid(chunk),
                 entries[chunk], to);
 }
 
-__device__ bool HeaderIsRight(const Stream& s) {
-  for (size_t i = 0; i < sizeof(StreamHeader) / 4; ++i) {
-    if (reinterpret_cast<const uint32_t*>(s.bytes)[i] !=
-        reinterpret_cast<const uint32_t*>(&s.expected)[i]) {
-      return false;
-    }
-  }
-  return s.expected.total_bytes >= s.expected.payload_offset;
+__device__ bool HeaderIsRight(const Stream& s, int lane) {
+  return gpu::HeaderIs(gpu::HeaderWord(s.bytes, lane),
+                       gpu::HeaderWord(&s.expected, lane), 0, lane) &&
+         s.expected.total_bytes >= s.expected.payload_offset;
 }
 
 template <class S, class Sink>
 __global__ void __launch_bounds__(kThreads)
-    DecodeChunks(Stream s, Layout layout, Sink sink, uint32_t* damaged) {
+    DecodeChunks(const __grid_constant__ Stream s, Layout layout, Sink sink,
+                 uint32_t* damaged) {
   using T = BitsOf<S>;
   const int lane = threadIdx.x % kWarpLanes;
   const int64_t chunk =
@@ -223,14 +216,16 @@ __global__ void __launch_bounds__(kThreads)
   const uint64_t payload_words = s.payload_words();
   const int64_t first = chunk * kChunkValues;
   const int valid = layout.Valid(chunk);
-  const auto put = [&](int i, T bits) { sink.Put(first + i, Value<S>(bits)); };
+  const auto put = [&](int i, T bits) {
+    sink.At(first + i).Put(Value<S>(bits));
+  };
 
-  bool good = HeaderIsRight(s);
+  bool good = HeaderIsRight(s, lane);
   if (good) {
     const int words = entries[chunk];
     const uint64_t from =
         static_cast<uint64_t>(starts[chunk / kRangeChunks]) +
-        gpu::WordsBefore(entries, FirstOfRange(chunk), chunk, kWordsMask, lane);
+        gpu::WordsBefore<kRangeChunks>(entries, chunk, kWordsMask, lane);
     // The last chunk of a range knows where the next one starts.
     const bool last = chunk + 1 == layout.chunks;
     const bool ends = last || (chunk + 1) % kRangeChunks == 0;

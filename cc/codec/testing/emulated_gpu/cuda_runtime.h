@@ -22,6 +22,7 @@
 #define __constant__ static
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 namespace emulated_gpu {
 
