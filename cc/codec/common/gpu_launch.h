@@ -14,10 +14,11 @@ namespace comptrain::gpu {
 static __device__ inline int WarpSum(int v) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_add_sync(kAllLanes, v);
-#endif
+#else
   for (int d = kWarpLanes / 2; d > 0; d /= 2)
     v += __shfl_xor_sync(kAllLanes, v, d);
   return v;
+#endif
 }
 
 #ifdef __NVCC__

@@ -40,29 +40,29 @@ COMPTRAIN_HD static inline uint16_t FloatToBF16(float x) {
   uint16_t h;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
   return h;
-#endif
+#else
   return static_cast<uint16_t>((b + 0x7fff + (b >> 16 & 1)) >> 16);
+#endif
 }
 
 COMPTRAIN_HD static inline float F16ToFloat(uint16_t h) {
-#ifdef __CUDA_ARCH__
-  if ((h & 0x7fff) <= 0x7c00) {  // no NaN
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
-    return x;
-  }
-#endif
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
   const uint32_t exponent = h >> 10 & 31, fraction = h & 0x3ff;
-  if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return BitsFloat(sign | FloatBits(magnitude));
-  }
   if (exponent == 31) {
     const uint32_t quiet = fraction != 0 ? 0x400000 : 0;
     return BitsFloat(sign | 0x7f800000 | quiet | fraction << 13);
   }
+#ifdef __CUDA_ARCH__
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+  return x;
+#else
+  if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+    return BitsFloat(sign | FloatBits(magnitude));
+  }
   return BitsFloat(sign | (exponent + 112) << 23 | fraction << 13);
+#endif
 }
 
 COMPTRAIN_HD static inline uint16_t FloatToF16(float x) {
@@ -75,7 +75,7 @@ COMPTRAIN_HD static inline uint16_t FloatToF16(float x) {
   uint16_t h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
   return h;
-#endif
+#else
   if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
   if (magnitude < 0x33000000) return static_cast<uint16_t>(sign);
   uint32_t fraction, shift;
@@ -91,6 +91,7 @@ COMPTRAIN_HD static inline uint16_t FloatToF16(float x) {
   uint32_t result = fraction >> shift;
   result += rest > half || (rest == half && (result & 1));
   return static_cast<uint16_t>(sign | result);
+#endif
 }
 
 // Element i of an array of any dtype.

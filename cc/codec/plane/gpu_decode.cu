@@ -83,26 +83,6 @@ __device__ void UndoFlags(uint16_t entry, LaneCodes* codes) {
   }
 }
 
-// By a warp, with several reads under way at once.
-__device__ void CopyWords(const uint32_t* from, int count, int lane,
-                          uint32_t* to) {
-  constexpr int kBatch = 4;
-  from += lane;
-#pragma unroll 1
-  for (int i = lane; i - lane < count; i += kBatch * kLanes) {
-    uint32_t word[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      word[j] = i + j * kLanes < count ? from[j * kLanes] : 0;
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      if (i + j * kLanes < count) to[i + j * kLanes] = word[j];
-    }
-    from += kBatch * kLanes;
-  }
-}
-
 template <class T, class Sink>
 __global__ void __launch_bounds__(kThreads)
     DecodeTiles(const __grid_constant__ Stream s, TensorView tensor, Sink sink,

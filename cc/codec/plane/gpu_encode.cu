@@ -50,75 +50,80 @@ struct Candidate {
 };
 
 // The words of a tile into shared memory.
-__device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
-                     uint32_t* words) {
-  uint32_t code = FormatCode(c.format, c.wide);
-  if (!c.wide) code |= __shfl_down_sync(kAllLanes, code, 16) << 4;
+template <bool kWideCodes>
+__device__ void PackAs(const LaneCodes& codes, const Candidate& c, int lane,
+                       uint32_t* words) {
+  constexpr int kEach = kWideCodes ? 2 : 4;
+  constexpr int kHeader = kWideCodes ? kWideHeaderWords : kNarrowHeaderWords;
+  uint32_t code = FormatCode(c.format, kWideCodes);
+  if (!kWideCodes) code |= __shfl_down_sync(kAllLanes, code, 16) << 4;
   // Byte l % 16 or l of the header is this lane's.
   uint32_t word = 0;
   for (int i = 0; i < 4; ++i) {
     word |= (__shfl_sync(kAllLanes, code, (4 * lane + i) & 31) & 255)
             << (8 * i);
   }
-  const int header = c.wide ? kWideHeaderWords : kNarrowHeaderWords;
-  if (lane < header) words[lane] = word;
-  if (c.format.sparse) words[c.at.map] = c.format.map;
-  for (int i = lane; i < c.at.sparse_words; i += kLanes) {
-    words[c.at.first_sparse + i] = 0;
-  }
-  __syncwarp();
-  if (c.format.sparse) {
-    codes.WriteSparse(c.format, c.at.sparse, words);
+  if (c.at.sparse_words == 0) {
+    codes.Write<kEach, false>(c.format, 32 * c.at.dense, words);
   } else {
-    codes.WriteDense(c.format.width, words + c.at.dense);
+    for (int i = kHeader + lane; i < c.at.words; i += kLanes) words[i] = 0;
+    __syncwarp();
+    if (c.format.sparse) words[c.at.map] = c.format.map;
+    codes.Write<kEach, true>(
+        c.format, c.format.sparse ? c.at.sparse : 32 * c.at.dense, words);
   }
+  if (lane < kHeader) words[lane] = word;
   __syncwarp();
+}
+__device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
+                     uint32_t* words) {
+  if (c.wide) {
+    PackAs<true>(codes, c, lane, words);
+  } else {
+    PackAs<false>(codes, c, lane, words);
+  }
 }
 
 // The codes of a lane, the smallest and the largest of which become low and
 // high, or 0. False when the tile has to be stored raw.
 template <Coding kCoding>
 __device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
-                         int lane, int* code, int* low, int* high) {
-  bool coded = true;
+                         int* code, int* low, int* high) {
   *low = *high = 0;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    coded &=
-        QuantizeValue<kCoding>(q, v[t], first + t * kLanes + lane, &code[t]);
+    code[t] = CodeOf<kCoding>(q, v[t], first + t * kLanes);
     *low = min(*low, code[t]);
     *high = max(*high, code[t]);
   }
-  if (!__all_sync(kAllLanes, coded)) return false;
   const bool check =
       q.verify_all || NeedsCheck<kCoding>(*low) || NeedsCheck<kCoding>(*high);
   if (!__any_sync(kAllLanes, check)) return true;
-  bool within = true;
+  bool within = IsCode(*low) && IsCode(*high);
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    within &=
-        CodeWithinBound<kCoding>(q, v[t], code[t], first + t * kLanes + lane);
+    code[t] = CutOff(code[t]);
+    within &= CodeWithinBound<kCoding>(q, v[t], code[t], first + t * kLanes);
   }
+  *low = CutOff(*low);
+  *high = CutOff(*high);
   return __all_sync(kAllLanes, within);
 }
 
-__device__ BlockSums SumsOf(const float* v) {
+// nonzero: of this lane. The result is lane 0's.
+__device__ BlockSums SumsOf(const float* v, int nonzero) {
   float sum = 0, sum_sq = 0;
-  int nonzero = 0;
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) {
-    nonzero += !CountsAsZero(v[t]);
     sum += v[t];
-    sum_sq += v[t] * v[t];
+    sum_sq = __fmaf_rn(v[t], v[t], sum_sq);
   }
   double s = sum, sq = sum_sq;
   if (!__all_sync(kAllLanes, isfinite(sum) && isfinite(sum_sq))) {
     s = sq = 0;
-    nonzero = 0;
 #pragma unroll
     for (int t = 0; t < kPixels; ++t) {
       if (!isfinite(v[t])) continue;
-      nonzero += !CountsAsZero(v[t]);
       s += v[t];
       sq += static_cast<double>(v[t]) * v[t];
     }
@@ -127,12 +132,85 @@ __device__ BlockSums SumsOf(const float* v) {
     s += __shfl_down_sync(kAllLanes, s, d);
     sq += __shfl_down_sync(kAllLanes, sq, d);
   }
-  return {static_cast<uint64_t>(WarpSum(nonzero)), s, sq};
+  return {static_cast<uint64_t>(WarpSum(nonzero)), s, sq, 0};
 }
 
 // Of a code of 16 bits.
 __device__ uint32_t Zigzag(int code) {
   return static_cast<uint32_t>(code) << 1 ^ static_cast<uint32_t>(code >> 31);
+}
+
+// Bit t: u[t] is not 0.
+__device__ uint32_t MapOf(const LaneCodes& codes) {
+  uint32_t map = 0;
+#pragma unroll
+  for (int t = kPixels - 1; t >= 0; --t) {
+    map = __funnelshift_l(0u - codes.u[t], map, 1);
+  }
+  return map;
+}
+
+// Packs codes, of which low and high are the smallest and the largest, or 0,
+// the way that takes the fewest words. Returns their entry, kRaw where the tile
+// itself takes no more; *map: which codes are not 0.
+__device__ uint16_t PackCodes(const int* code, int low, int high, int raw_words,
+                              int lane, uint32_t* words, int most_words,
+                              uint32_t* map) {
+  LaneCodes codes;
+  uint16_t flags = 0;
+  if (__any_sync(kAllLanes, low < 0)) {
+    flags = kZigzag;
+    high = max(2 * high, -2 * low - 1);
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) codes.u[t] = Zigzag(code[t]);
+  } else {
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) codes.u[t] = code[t];
+  }
+  *map = MapOf(codes);
+  Candidate best(high, *map, lane);
+  if (WarpSum(__popc(*map)) > kDeltaMinNonzero) {
+    LaneCodes delta;
+    uint32_t largest = 0;
+#pragma unroll
+    for (int t = 0; t < kPixels; ++t) {
+      const int before = t == 0 ? 0 : code[t - 1];
+      delta.u[t] = Zigzag(static_cast<int16_t>(code[t] - before));
+      largest = max(largest, delta.u[t]);
+    }
+    const Candidate other(largest, MapOf(delta), lane);
+    if (other.at.words < best.at.words) {
+      best = other;
+      codes = delta;
+      flags = kDelta | kZigzag;
+    }
+  }
+  if (best.at.words == 0) return 0;
+  if (best.at.words >= raw_words) return kRaw;
+  if (best.at.words <= most_words) Pack(codes, best, lane, words);
+  return static_cast<uint16_t>(best.at.words | flags | (best.wide ? kWide : 0));
+}
+
+__device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
+                         int* code, int* low, int* high) {
+  switch (q.coding) {
+    case Coding::kMidRise:
+      return Quantize<Coding::kMidRise>(q, v, first, code, low, high);
+    case Coding::kDither:
+      return Quantize<Coding::kDither>(q, v, first, code, low, high);
+    default:
+      return Quantize<Coding::kPlain>(q, v, first, code, low, high);
+  }
+}
+
+// Of a lane, as TileSums has it.
+__device__ int CountNonzero(const float* v) {
+  int nonzero = 0;
+#pragma unroll
+  for (int t = 0; t < kPixels; ++t) {
+    nonzero += isfinite(v[t]) && !CountsAsZero(v[t]);
+  }
+  return nonzero;
 }
 
 // Encodes a tile. Its words go to `words`, in shared memory, where there are no
@@ -159,65 +237,24 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
   }
 #pragma unroll
   for (int t = 0; t < kPixels; ++t) v[t] = ToFloat(value[t]);
-  if (sums != nullptr) *sums = SumsOf(v);
 
   const int raw_words = (valid * static_cast<int>(sizeof(T)) + 3) / 4;
-  const uint32_t first = static_cast<uint32_t>(tile) * kTileValues;
+  uint16_t entry = kRaw;
+  uint32_t map = 0;
   int code[kPixels], low, high;
-  bool coded;
-  switch (q.coding) {
-    case Coding::kMidRise:
-      coded = Quantize<Coding::kMidRise>(q, v, first, lane, code, &low, &high);
-      break;
-    case Coding::kDither:
-      coded = Quantize<Coding::kDither>(q, v, first, lane, code, &low, &high);
-      break;
-    default:
-      coded = Quantize<Coding::kPlain>(q, v, first, lane, code, &low, &high);
-  }
+  const bool coded =
+      Quantize(q, v, static_cast<uint32_t>(tile) * kTileValues + lane, code,
+               &low, &high);
   if (coded) {
-    uint32_t map = 0;
-#pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      map |= static_cast<uint32_t>(code[t] != 0) << t;
-    }
-    LaneCodes codes;
-    uint32_t largest = high;
-    uint16_t flags = 0;
-    if (__any_sync(kAllLanes, low < 0)) {
-      flags = kZigzag;
-      largest = max(2 * high, -2 * low - 1);
-#pragma unroll
-      for (int t = 0; t < kPixels; ++t) codes.u[t] = Zigzag(code[t]);
-    } else {
-#pragma unroll
-      for (int t = 0; t < kPixels; ++t) codes.u[t] = code[t];
-    }
-    Candidate best(largest, map, lane);
-    if (WarpSum(__popc(map)) > kDeltaMinNonzero) {
-      LaneCodes delta;
-      largest = map = 0;
-#pragma unroll
-      for (int t = 0; t < kPixels; ++t) {
-        const int before = t == 0 ? 0 : code[t - 1];
-        delta.u[t] = Zigzag(static_cast<int16_t>(code[t] - before));
-        largest = max(largest, delta.u[t]);
-        map |= static_cast<uint32_t>(delta.u[t] != 0) << t;
-      }
-      const Candidate other(largest, map, lane);
-      if (other.at.words < best.at.words) {
-        best = other;
-        codes = delta;
-        flags = kDelta | kZigzag;
-      }
-    }
-    if (best.at.words == 0) return 0;
-    if (best.at.words < raw_words) {
-      if (best.at.words <= most_words) Pack(codes, best, lane, words);
-      return static_cast<uint16_t>(best.at.words | flags |
-                                   (best.wide ? kWide : 0));
-    }
+    entry =
+        PackCodes(code, low, high, raw_words, lane, words, most_words, &map);
   }
+  if (sums != nullptr) {
+    // But for plain codes none is 0 where the value counts.
+    const bool all_in_map = coded && q.coding != Coding::kPlain;
+    *sums = SumsOf(v, all_in_map ? __popc(map) : CountNonzero(v));
+  }
+  if (entry != kRaw) return entry;
   if (raw_words <= most_words) {
     if (lane == 0) words[raw_words - 1] = 0;
     __syncwarp();
@@ -239,15 +276,15 @@ __global__ void __launch_bounds__(kThreads, 4)
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   __shared__ uint32_t of_warp[kWarps][kSliceWords];
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
-  BlockSums sums = {0, 0, 0};
+  BlockSums sums = {};
   if (tile < tensor.tiles) {
     const uint16_t entry =
         EncodeTile(q, tensor, tile, x, lane, &sums, of_warp[warp], kSliceWords);
     const int count = entry & kWordsMask;
     if (count <= kSliceWords) {
-      for (int i = lane; i < count; i += kLanes) {
-        slices[tile * kSliceWords + i] = of_warp[warp][i];
-      }
+      CopyWords(of_warp[warp], count, lane, slices + tile * kSliceWords);
+    } else {
+      sums.again = 1;
     }
     if (lane == 0) {
       entries[tile] = entry;
@@ -265,11 +302,9 @@ __global__ void __launch_bounds__(kThreads)
   if (tile >= tiles) return;
   const int count = entries[tile] & kWordsMask;
   if (count == 0 || count > kSliceWords) return;
-  uint32_t* to =
-      payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane);
-  for (int i = lane; i < count; i += kLanes) {
-    to[i] = slices[tile * kSliceWords + i];
-  }
+  CopyWords(
+      slices + tile * kSliceWords, count, lane,
+      payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane));
 }
 
 // The tiles that did not fit their slices.
@@ -286,9 +321,9 @@ __global__ void __launch_bounds__(kThreads)
     const int count = entries[tile] & kWordsMask;
     if (count <= kSliceWords) continue;
     EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words, kMaxTileWords);
-    uint32_t* to =
-        payload + starts[tile / kRangeTiles] + WordsBefore(entries, tile, lane);
-    for (int i = lane; i < count; i += kLanes) to[i] = words[i];
+    CopyWords(words, count, lane,
+              payload + starts[tile / kRangeTiles] +
+                  WordsBefore(entries, tile, lane));
     __syncwarp();  // before the next tile's words
   }
 }
@@ -369,7 +404,7 @@ Status Write(const EncodeParams& params, const void* x_dev,
                   cuda_stream, g.tiles, entries, starts,
                   reinterpret_cast<const uint32_t*>(scratch + at.slices),
                   payload);
-  if (!s.ok()) return s;
+  if (!s.ok() || totals.again == 0) return s;
   WithStorageType(params.dtype, [&](auto type) {
     using T = decltype(type);
     s = gpu::Launch(kOnGpu, "encoding again", EncodeAgain<T>,

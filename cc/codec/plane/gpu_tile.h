@@ -48,40 +48,40 @@ struct TensorView {
 struct LaneCodes {
   uint32_t u[kPixels];
 
-  // width words of a dense lane.
-  __device__ void WriteDense(int width, uint32_t* out) const {
-    uint32_t word = 0;
-    int filled = 0;
+  // What Read reads, to zeroed words that lanes share where kSparse.
+  template <int kEach, bool kSparse>
+  __device__ void Write(const LaneFormat& f, int at, uint32_t* words) const {
+    const uint32_t map = kSparse && f.sparse ? f.map : ~0u;
+    const uint32_t least = kSparse && f.sparse ? 1 : 0;
+    const auto put = [&](uint32_t word) {
+      if (kSparse) {
+        atomicOr(words++, word);
+      } else {
+        *words++ = word;
+      }
+    };
+    words += at >> 5;
+    uint64_t bits = 0;
+    int filled = at & 31;
 #pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      word |= u[t] << filled;
+    for (int begin = 0; begin < kPixels; begin += kEach) {
+      uint32_t some = 0;
+      int width = 0;
+#pragma unroll
+      for (int t = begin; t < begin + kEach; ++t) {
+        const bool set = (map & 1u << t) != 0;
+        if (set) some |= (u[t] - least) << width;
+        if (set) width += f.width;
+      }
+      bits |= static_cast<uint64_t>(some) << filled;
       filled += width;
       if (filled >= 32) {
-        *out++ = word;
+        put(static_cast<uint32_t>(bits));
+        bits >>= 32;
         filled -= 32;
-        word = u[t] >> (width - filled);
       }
     }
-  }
-  // The values of a sparse lane from bit `at` on of zeroed words, which it
-  // shares with its neighbours.
-  __device__ void WriteSparse(const LaneFormat& f, int at,
-                              uint32_t* words) const {
-    uint32_t word = 0;
-    int filled = at & 31;
-    words += at >> 5;
-#pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      if ((f.map >> t & 1) == 0) continue;
-      word |= (u[t] - 1) << filled;
-      filled += f.width;
-      if (filled >= 32) {
-        atomicOr(words++, word);
-        filled -= 32;
-        word = (u[t] - 1) >> (f.width - filled);
-      }
-    }
-    if (word != 0) atomicOr(words, word);
+    if (kSparse && filled > 0) put(static_cast<uint32_t>(bits));
   }
 
   // A lane whose values begin at bit `at`, with no value wider than 32 / kEach
@@ -137,6 +137,26 @@ static __device__ inline TileLayout LayOut(const LaneFormat& f, bool wide,
   at.sparse = 32 * at.first_sparse + (sums & 0xffff);
   at.words = dense_words + maps == 0 ? 0 : at.first_sparse + at.sparse_words;
   return at;
+}
+
+// By a warp, with several reads under way at once.
+static __device__ inline void CopyWords(const uint32_t* from, int count,
+                                        int lane, uint32_t* to) {
+  constexpr int kBatch = 4;
+  from += lane;
+#pragma unroll 1
+  for (int i = lane; i - lane < count; i += kBatch * kLanes) {
+    uint32_t word[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      word[j] = i + j * kLanes < count ? from[j * kLanes] : 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (i + j * kLanes < count) to[i + j * kLanes] = word[j];
+    }
+    from += kBatch * kLanes;
+  }
 }
 
 // Words of the range's tiles before this one.

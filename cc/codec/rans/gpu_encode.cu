@@ -174,6 +174,13 @@ struct Target {
   }
 };
 
+// Whether a chunk of so many words has to be encoded again; one that is raw is
+// copied.
+__device__ bool FitsNoSlice(const Target& target, uint32_t words,
+                            uint32_t raw_words) {
+  return words > target.slice_words && words < raw_words;
+}
+
 // A block a chunk; kAgain: blocks look for chunks that did not fit their slice,
 // and encode them to the payload.
 template <class T, bool kAgain>
@@ -193,10 +200,7 @@ __global__ void __launch_bounds__(kTeamThreads)
     uint32_t* slice = target.Slice(chunk);
     const uint32_t raw_words = RawWords<T>(source.geometry.Place(chunk));
     const uint32_t words_before = kAgain ? target.words[chunk] : 0;
-    if (kAgain &&
-        (words_before <= target.slice_words || words_before >= raw_words)) {
-      continue;
-    }
+    if (kAgain && !FitsNoSlice(target, words_before, raw_words)) continue;
     LaneSums sums;
     int rows;
     const ChunkKind kind =
@@ -227,7 +231,8 @@ __global__ void __launch_bounds__(kTeamThreads)
       sum_sq += __shfl_down_sync(kAllLanes, sum_sq, d);
     }
     const BlockSums of_warp = {
-        static_cast<uint64_t>(gpu::WarpSum(sums.nonzero)), sum, sum_sq};
+        static_cast<uint64_t>(gpu::WarpSum(sums.nonzero)), sum, sum_sq,
+        uint64_t{threadIdx.x == 0 && FitsNoSlice(target, words, raw_words)}};
     gpu::PutBlockSums<Writer::kWarps>(of_warp, target.sums);
   }
 }
@@ -364,8 +369,8 @@ Status EncodeToScratch(const EncodeParams& p, const Geometry& g,
 // The second one, after the header.
 template <class T>
 Status CopyFromScratch(const EncodeParams& p, const Geometry& g,
-                       const void* x_dev, uint8_t* scratch, uint32_t* payload,
-                       CUstream_st* cuda_stream) {
+                       const void* x_dev, uint8_t* scratch, bool again,
+                       uint32_t* payload, CUstream_st* cuda_stream) {
   const Scratch at(g, p.dtype);
   const Source<T> source = SourceOf<T>(p, g, x_dev);
   const auto* model = reinterpret_cast<const WriterModel*>(scratch + at.model);
@@ -374,7 +379,7 @@ Status CopyFromScratch(const EncodeParams& p, const Geometry& g,
   const Status s =
       gpu::Launch(kOnGpu, "copying chunks", GatherChunks<T>, g.chunks,
                   kGatherThreads, 0, cuda_stream, source, target);
-  if (!s.ok()) return s;
+  if (!s.ok() || !again) return s;
   return gpu::Launch(kOnGpu, "encoding again", EncodeChunks<T, true>,
                      std::min(g.chunks, kAgainBlocks), kTeamThreads,
                      TeamMemory::Bytes(g), cuda_stream, source, model, target);
@@ -435,7 +440,8 @@ Status Write(const EncodeParams& params, const void* x_dev,
   if (!s.ok() || g.chunks == 0) return s;
   WithStorageType(params.dtype, [&](auto type) {
     s = CopyFromScratch<decltype(type)>(
-        params, g, x_dev, scratch, out + h.payload_offset / 4, cuda_stream);
+        params, g, x_dev, scratch, totals.again > 0, out + h.payload_offset / 4,
+        cuda_stream);
   });
   return s;
 }

@@ -31,6 +31,7 @@ constexpr int kHeadThreads = 256;
 struct BlockSums {
   uint64_t nonzero;
   double sum, sum_sq;
+  uint64_t again;  // items to be encoded again
 };
 
 // Sections of scratch, in bytes.
@@ -220,6 +221,7 @@ static __device__ inline void PutBlockSums(const BlockSums& of_this_warp,
   BlockSums all = of_warp[0];
   for (int w = 1; w < kBlockWarps; ++w) {
     all.nonzero += of_warp[w].nonzero;
+    all.again += of_warp[w].again;
     all.sum += of_warp[w].sum;
     all.sum_sq += of_warp[w].sum_sq;
   }
@@ -239,9 +241,10 @@ static __global__ void __launch_bounds__(kScanThreads)
   uint64_t mine = 0;
   for (int64_t r = begin; r < end; ++r) mine += range_words[r];
   words[me] = mine;
-  BlockSums s = {0, 0, 0};
+  BlockSums s = {};
   for (int64_t b = me; b < blocks; b += kScanThreads) {
     s.nonzero += block_sums[b].nonzero;
+    s.again += block_sums[b].again;
     s.sum += block_sums[b].sum;
     s.sum_sq += block_sums[b].sum_sq;
   }
@@ -256,6 +259,7 @@ static __global__ void __launch_bounds__(kScanThreads)
   for (int d = kScanThreads / 2; d > 0; d /= 2) {
     if (me < d) {
       sums[me].nonzero += sums[me + d].nonzero;
+      sums[me].again += sums[me + d].again;
       sums[me].sum += sums[me + d].sum;
       sums[me].sum_sq += sums[me + d].sum_sq;
     }
@@ -269,6 +273,7 @@ static __global__ void __launch_bounds__(kScanThreads)
   if (me == kScanThreads - 1) totals->words = words[me];
   if (me == 0) {
     totals->nonzero = sums[0].nonzero;
+    totals->again = sums[0].again;
     totals->sum = sums[0].sum;
     totals->sum_sq = sums[0].sum_sq;
   }

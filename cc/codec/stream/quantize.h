@@ -19,10 +19,12 @@ COMPTRAIN_HD static inline bool CountsAsZero(float x) {
   return (FloatBits(x) & 0x7f800000) == 0;
 }
 
-// Nearest even, for |t| < 2^22: the sum has no bits left below the point.
-COMPTRAIN_HD static inline float RoundToEven(float t) {
+// Nearest even, for |t| < 2^22: the sum has no bits left below the point, and
+// its bits count from those of the number that is added. Beyond 2^22 either way
+// for other t, NaN among them.
+COMPTRAIN_HD static inline int RoundToEven(float t) {
   const float magic = 12582912.0f;
-  return (t + magic) - magic;
+  return static_cast<int>(FloatBits(t + magic) - FloatBits(magic));
 }
 
 // a * b + c where a * b is exact, so that a GPU's single instruction gives the
@@ -45,29 +47,44 @@ COMPTRAIN_HD static inline float DitherOf(uint32_t i) {
   return static_cast<float>((static_cast<int32_t>(h) >> 15) | 1);
 }
 
-// False when x has no code; *code is none then. i: number of the value, for
-// dither. Without a branch: a GPU's threads are to stay together.
+// Codes are below this; codes beyond kMinCode and kMaxCode are cut off, and do
+// not hold their bounds then.
+constexpr int kNoCode = 65536;
+
+// The code of x before that, kNoCode or further from 0 where there is none. i:
+// number of the value, for dither. Without a branch: a GPU's threads are to
+// stay together.
+template <Coding kCoding>
+COMPTRAIN_HD static inline int CodeOf(const Quantizer& q, float x, uint32_t i) {
+  const float t = x * q.inv;
+  int c;
+  if (kCoding == Coding::kMidRise) {
+    c = static_cast<int>(std::fmin(std::fabs(t), static_cast<float>(kNoCode))) +
+        1;
+    if (x < 0) c = -c;
+  } else if (kCoding == Coding::kDither) {
+    c = RoundToEven(AddExactProduct(DitherOf(i), kDitherUnit, t));
+    if (c >= 0) c = static_cast<int>(static_cast<uint32_t>(c) + 1);
+  } else {
+    return RoundToEven(t);
+  }
+  return CountsAsZero(x) ? 0 : c;
+}
+
+COMPTRAIN_HD static inline bool IsCode(int c) {
+  return -kNoCode < c && c < kNoCode;
+}
+COMPTRAIN_HD static inline int CutOff(int c) {
+  return c < kMinCode ? kMinCode : c > kMaxCode ? kMaxCode : c;
+}
+
+// False when x has no code; *code is some code then.
 template <Coding kCoding>
 COMPTRAIN_HD static inline bool QuantizeValue(const Quantizer& q, float x,
                                               uint32_t i, int* code) {
-  const float steps = x * q.inv;
-  const bool coded = std::fabs(steps) < 65536.0f;
-  const float t = coded ? steps : 0.0f;
-  int c;
-  if (kCoding == Coding::kMidRise) {
-    c = static_cast<int>(std::fabs(t)) + 1;
-    if (CountsAsZero(x)) c = 0;
-    if (x < 0) c = -c;
-  } else if (kCoding == Coding::kDither) {
-    c = static_cast<int>(
-        RoundToEven(AddExactProduct(DitherOf(i), kDitherUnit, t)));
-    if (c >= 0) ++c;
-    if (CountsAsZero(x)) c = 0;
-  } else {
-    c = static_cast<int>(RoundToEven(t));
-  }
-  *code = c < kMinCode ? kMinCode : c > kMaxCode ? kMaxCode : c;
-  return coded;
+  const int c = CodeOf<kCoding>(q, x, i);
+  *code = CutOff(c);
+  return IsCode(c);
 }
 
 template <Coding kCoding>

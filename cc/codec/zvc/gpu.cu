@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % kWarpLanes;
   const int64_t chunk =
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpLanes;
-  BlockSums sums = {0, 0, 0};
+  BlockSums sums = {};
   if (chunk < layout.chunks) {
     const int valid = layout.Valid(chunk);
     float sum = 0, sum_sq = 0;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads)
       s += __shfl_down_sync(kAllLanes, s, d);
       sq += __shfl_down_sync(kAllLanes, sq, d);
     }
-    sums = {static_cast<uint64_t>(count), s, sq};
+    sums = {static_cast<uint64_t>(count), s, sq, 0};
     if (lane == 0) {
       const uint32_t words = layout.Words(valid, count);
       entries[chunk] = static_cast<uint16_t>(words);

@@ -58,6 +58,10 @@ using std::max;
 using std::min;
 
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, int by) {
+  return static_cast<unsigned>((uint64_t{high} << 32 | low) << (by & 31) >> 32);
+}
 inline unsigned __funnelshift_r(unsigned low, unsigned high, int by) {
   return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (by & 31));
 }
