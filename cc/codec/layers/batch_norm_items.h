@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cc/codec/common/divisor.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/host_device.h"
 
@@ -74,9 +75,11 @@ struct BatchNormDx {
   const float* mean;
   const float* coefficients;
   T* dx;
+  Divisor by_channels{channels};
 
   COMPTRAIN_HD void operator()(int64_t i) const {
-    const int64_t c = i % channels;
+    int64_t c;
+    by_channels.Split(i, &c);
     const float v =
         coefficients[c] *
         (ToFloat(dy[i]) - coefficients[channels + c] -

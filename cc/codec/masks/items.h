@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cc/codec/common/divisor.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/host_device.h"
 #include "cc/codec/masks/bitmask_kernels.h"
@@ -47,17 +48,24 @@ struct ApplyBits {
   }
 };
 
-// The place of an element in a tensor of pixels `size`, channels last.
+// The place of an element in a tensor of pixels, channels last.
 struct Place {
   int64_t batch, at[3], channel;
+};
 
-  COMPTRAIN_HD Place(int64_t element, int64_t channels, const int64_t size[3]) {
-    channel = element % channels;
-    batch = element / channels;
-    for (int d = 2; d >= 0; --d) {
-      at[d] = batch % size[d];
-      batch /= size[d];
-    }
+// What finds places.
+struct Places {
+  Divisor channels, size[3];
+
+  Places(int64_t channels, const int64_t size[3])
+      : channels(channels),
+        size{Divisor(size[0]), Divisor(size[1]), Divisor(size[2])} {}
+  COMPTRAIN_HD Place Of(int64_t element) const {
+    Place p;
+    p.batch = channels.Split(element, &p.channel);
+    COMPTRAIN_UNROLL
+    for (int d = 2; d >= 0; --d) p.batch = size[d].Split(p.batch, &p.at[d]);
+    return p;
   }
 };
 
@@ -79,6 +87,7 @@ struct PoolMaxima {
   const T* x;
   T* y;
   uint8_t* index;
+  Places outputs{s.channels, s.out_size};
 
   COMPTRAIN_HD void operator()(int64_t item) const {
     if (bits == 16) {
@@ -97,7 +106,7 @@ struct PoolMaxima {
 
  private:
   COMPTRAIN_HD unsigned Maximum(int64_t element) const {
-    const Place o(element, s.channels, s.out_size);
+    const Place o = outputs.Of(element);
     int64_t start[3];
     for (int d = 0; d < 3; ++d)
       start[d] = o.at[d] * s.stride[d] - s.pad_before[d];
@@ -138,16 +147,19 @@ struct PoolScatter {
   const uint8_t* index;
   const T* dy;
   T* dx;
+  Places inputs{s.channels, s.in_size};
+  Divisor stride[3] = {Divisor(s.stride[0]), Divisor(s.stride[1]),
+                       Divisor(s.stride[2])};
 
   COMPTRAIN_HD void operator()(int64_t element) const {
-    const Place in(element, s.channels, s.in_size);
+    const Place in = inputs.Of(element);
     int64_t first[3], last[3];  // outputs whose windows cover it
     int64_t covers = 1;
     for (int d = 0; d < 3; ++d) {
       const int64_t p = in.at[d] + s.pad_before[d];
       const int64_t past = p - s.window[d] + 1;
-      first[d] = past <= 0 ? 0 : (past + s.stride[d] - 1) / s.stride[d];
-      last[d] = p / s.stride[d];
+      first[d] = past <= 0 ? 0 : stride[d].Quotient(past + s.stride[d] - 1);
+      last[d] = stride[d].Quotient(p);
       if (last[d] >= s.out_size[d]) last[d] = s.out_size[d] - 1;
       covers *= last[d] < first[d] ? 0 : last[d] - first[d] + 1;
     }
