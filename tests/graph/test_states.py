@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_comptrain.graph import StateTable
-from tf_comptrain.graph.states import CAPACITY
+from tf_comptrain.graph.states import CAPACITY, TableInStep
 
 
 def table(*names):
@@ -61,3 +62,26 @@ def test_a_table_that_is_full_says_so():
     rows = [made.row(f"place/{k}a") for k in range(CAPACITY)]
     assert rows[-1].index == CAPACITY - 1
     assert made.is_full_for("another") and not made.is_full_for("place/0a")
+
+
+@pytest.mark.parametrize("rows", [(1, 2, 3), (0, 70)])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_a_step_reads_and_writes_the_variable_once(on_host, rows):
+    made = table(*map(str, range(80)))
+
+    @tf.function
+    def step():
+        in_step = TableInStep(made, on_host)
+        for row in rows:
+            in_step.set(row, in_step.read(row) + 1.0)
+        in_step.write()
+
+    before = made.variable.numpy()
+    step()
+    changed = made.variable.numpy() - before
+    np.testing.assert_array_equal(np.flatnonzero(changed[:, 0]), rows)
+    operations = step.get_concrete_function().graph.get_operations()
+    assert [op.type for op in operations].count("ReadVariableOp") == 1
+    assert [op.type for op in operations].count("AssignVariableOp") == 1
+    apart = {op.type: op.device for op in operations if op.type in ("Unpack", "Pack", "ConcatV2")}
+    assert all(device.endswith("CPU:0") == on_host for device in apart.values())

@@ -27,6 +27,7 @@ from tf_comptrain.storage import (
     LEAST_PLAIN_BYTES,
     REBUILD,
     STATISTICS,
+    Engine,
     Held,
     LawSite,
     Offload,
@@ -35,6 +36,7 @@ from tf_comptrain.storage import (
     Site,
     Spilled,
     engine_of_step,
+    keep_layouts,
     obstacle,
 )
 
@@ -116,8 +118,10 @@ class HeldTensors:
 
     def rewire(self, backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         """See `graph.rewire`."""
-        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, backward.xla))
-        step.obstacle = obstacle(engine_of_step(backward))
+        engine = engine_of_step(backward)
+        keep_layouts(engine)
+        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, engine))
+        step.obstacle = obstacle(engine)
         step.recorded = backward.recorded
         result = rewire(backward, step)
         read_ahead(backward, step.spilled)
@@ -257,16 +261,17 @@ class _Step:
       spilled: What was offloaded so far.
     """
 
-    def __init__(self, held: HeldTensors, xla: bool):
+    def __init__(self, held: HeldTensors, engine: Engine):
         self._held = held
-        self._xla = xla
+        self._xla = engine.xla
         self.obstacle: str | None = None
         self.recorded = False
         self.crossings: dict[str, Crossing] = {}
         self.spilled: list[Spilled] = []
         self._streams: dict = {}
         self._plain: set = set()
-        self._states = TableInStep(held.table)
+        # The kernels of a GPU know bounds before they are launched.
+        self._states = TableInStep(held.table, on_host=not engine.xla and engine.device == "GPU")
         self._statistics = None if held.statistics is None else TableInStep(held.statistics)
         self._laws: dict[str, list[LawSite]] = {}  # by site
         self._alone: dict[str, bool] = {}  # by site: whether nothing else reads it

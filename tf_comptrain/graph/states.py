@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 
@@ -97,10 +98,17 @@ class StateRow:
 
 
 class TableInStep:
-    """A table as one traced step reads and writes it."""
+    """A table as one traced step reads and writes it.
 
-    def __init__(self, table: StateTable):
+    Args:
+      table: The table.
+      on_host: Whether rows are read and made in the host's memory: a variable on a GPU is then copied once each way,
+        and not row by row.
+    """
+
+    def __init__(self, table: StateTable, on_host: bool = False):
         self.table = table
+        self._on_host = on_host
         self._before: tf.Tensor | None = None
         self._rows: dict[int, list[tf.Tensor]] = {}  # by number of their block
         self._new: dict[int, tf.Tensor] = {}
@@ -111,7 +119,8 @@ class TableInStep:
             self._before = tf.convert_to_tensor(self.table.variable)
         block, place = divmod(row, _BLOCK)
         if block not in self._rows:
-            self._rows[block] = tf.unstack(self._before[block * _BLOCK : (block + 1) * _BLOCK])
+            with self._device():
+                self._rows[block] = tf.unstack(self._before[block * _BLOCK : (block + 1) * _BLOCK])
         return self._rows[block][place]
 
     def now(self, row: int) -> tf.Tensor:
@@ -125,14 +134,20 @@ class TableInStep:
         """Assigns all rows that were set so far."""
         if self._before is None:
             return
-        rows = sorted(self._new)
-        new = tf.stack([self._new[row] for row in rows])
-        if rows == list(range(rows[0], rows[-1] + 1)):  # a copy where a scatter would be slower
-            states = tf.concat([self._before[: rows[0]], new, self._before[rows[-1] + 1 :]], 0)
-        else:
-            states = tf.tensor_scatter_nd_update(self._before, [[row] for row in rows], new)
+        with self._device():
+            states = self._after(self._before, sorted(self._new))
         states.set_shape(self.table.variable.shape)
         self.table.variable.assign(states)
+
+    def _device(self) -> contextlib.AbstractContextManager:
+        return tf.device("CPU:0") if self._on_host else contextlib.nullcontext()
+
+    def _after(self, before: tf.Tensor, rows: list[int]) -> tf.Tensor:
+        """The table as it was, with those rows as the step has set them."""
+        new = tf.stack([self._new[row] for row in rows])
+        if rows == list(range(rows[0], rows[-1] + 1)):  # a copy where a scatter would be slower
+            return tf.concat([before[: rows[0]], new, before[rows[-1] + 1 :]], 0)
+        return tf.tensor_scatter_nd_update(before, [[row] for row in rows], new)
 
 
 def unnumbered(name: str) -> str:

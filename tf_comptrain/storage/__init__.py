@@ -6,6 +6,7 @@ from tf_comptrain.storage.engine import (
     engine_of_call,
     engine_of_model,
     engine_of_step,
+    keep_layouts,
 )
 from tf_comptrain.storage.fences import after, after_weights, gated
 from tf_comptrain.storage.held import (
@@ -60,6 +61,7 @@ __all__ = [
     "engine_of_step",
     "gated",
     "hold",
+    "keep_layouts",
     "obstacle",
     "policy_of",
     "variable",

@@ -57,6 +57,21 @@ def engine_of_model(xla: bool) -> Engine:
     return _engine(xla, None)
 
 
+def keep_layouts(engine: Engine) -> None:
+    """Has TensorFlow's executor leave tensors on a GPU channels last, as the codecs read them.
+
+    Its optimizer turns float32 networks round for convolutions, and turns tensors back for every operation that it does
+    not know: two more passes over each that is held. What the user has set of this option stays.
+    """
+    option = "layout_optimizer"
+    if (
+        engine.device == "GPU"
+        and not engine.xla
+        and option not in tf.config.optimizer.get_experimental_options()
+    ):
+        tf.config.optimizer.set_experimental_options({option: False})
+
+
 def codec_obstacle(codec: Codec, engine: Engine) -> str | None:
     """Why an engine cannot run a codec; None where it can."""
     if not engine.xla or codec.under_xla:

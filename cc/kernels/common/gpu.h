@@ -35,25 +35,32 @@ inline absl::Status AllocateScratch(OpKernelContext* ctx, size_t bytes,
                             scratch);
 }
 
-// Copies from the device to *host, which it allocates, and waits for all that
-// was launched before. An op that waits like this also keeps the host from
-// running ahead of the GPU.
-inline absl::Status ReadBack(OpKernelContext* ctx, const void* from_dev,
-                             size_t bytes, Tensor* host) {
-  // Pinned: a copy to pageable memory is staged by the driver.
+// Host memory that the device reads and writes, at the same address: pinned.
+inline absl::Status AllocatePinned(OpKernelContext* ctx, size_t bytes,
+                                   Tensor* host) {
   tensorflow::AllocatorAttributes pinned;
   pinned.set_on_host(true);
   pinned.set_gpu_compatible(true);
-  absl::Status s = ctx->allocate_temp(
-      tensorflow::DT_UINT8, TensorShape({static_cast<int64_t>(bytes)}), host,
-      pinned);
+  return ctx->allocate_temp(tensorflow::DT_UINT8,
+                            TensorShape({static_cast<int64_t>(bytes)}), host,
+                            pinned);
+}
+
+// Waits for all that was launched before. An op that waits also keeps the host
+// from running ahead of the GPU.
+inline absl::Status Wait(OpKernelContext* ctx) {
+  return CudaStatus(cudaStreamSynchronize(CudaStream(ctx)), "waiting");
+}
+
+// Copies from the device to *host, which it allocates, and waits.
+inline absl::Status ReadBack(OpKernelContext* ctx, const void* from_dev,
+                             size_t bytes, Tensor* host) {
+  absl::Status s = AllocatePinned(ctx, bytes, host);
   if (!s.ok()) return s;
-  CUstream_st* cuda_stream = CudaStream(ctx);
   s = CudaStatus(cudaMemcpyAsync(MutableData(host), from_dev, bytes,
-                                 cudaMemcpyDeviceToHost, cuda_stream),
+                                 cudaMemcpyDeviceToHost, CudaStream(ctx)),
                  "a copy to the host");
-  if (s.ok()) s = CudaStatus(cudaStreamSynchronize(cuda_stream), "waiting");
-  return s;
+  return s.ok() ? Wait(ctx) : s;
 }
 
 // A word of host memory in which decoders on any GPU note a damaged stream. Ops

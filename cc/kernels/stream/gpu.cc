@@ -46,19 +46,18 @@ class GpuCompressOp : public CompressOpBase {
                               ? ChooseBySample(Data(sample), plan, params)
                               : attrs_.codec;
 
-    Tensor scratch;
+    Tensor scratch, totals_host;
     const GpuEncoder& encoder = GpuEncoderOf(codec);
-    const size_t scratch_bytes = encoder.scratch_bytes(params);
     OP_REQUIRES_OK(
-        ctx, AllocateScratch(ctx, scratch_bytes + sizeof(GpuTotals), &scratch));
-    auto* const scratch_dev = static_cast<uint8_t*>(MutableData(&scratch));
-    auto* const totals_dev =
-        reinterpret_cast<GpuTotals*>(scratch_dev + scratch_bytes);
-    OP_REQUIRES_OK(ctx, ToAbsl(encoder.measure(params, Data(x), scratch_dev,
-                                               totals_dev, cuda_stream)));
-    Tensor totals_host;
-    OP_REQUIRES_OK(ctx,
-                   ReadBack(ctx, totals_dev, sizeof *totals_dev, &totals_host));
+        ctx, AllocateScratch(ctx, encoder.scratch_bytes(params), &scratch));
+    OP_REQUIRES_OK(ctx, AllocatePinned(ctx, sizeof(GpuTotals), &totals_host));
+    void* const scratch_dev = MutableData(&scratch);
+    // Written over the bus: a copy of its own would take longer.
+    OP_REQUIRES_OK(ctx, ToAbsl(encoder.measure(
+                            params, Data(x), scratch_dev,
+                            static_cast<GpuTotals*>(MutableData(&totals_host)),
+                            cuda_stream)));
+    OP_REQUIRES_OK(ctx, Wait(ctx));
     GpuTotals totals;
     std::memcpy(&totals, Data(totals_host), sizeof totals);
 
