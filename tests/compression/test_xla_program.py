@@ -1,0 +1,108 @@
+"""What XLA makes of a compressed step, read from the program and the plan of its memory that it writes down."""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).resolve().parents[1]
+SHAPE = (16, 32, 32, 32)  # of what each layer holds
+SIZE = math.prod(SHAPE)
+STEP = """
+import numpy as np, tensorflow as tf
+from tensorflow import keras
+from models import chain
+import tf_comptrain as ct
+model = chain(4)
+model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
+ct.compress_model(model)
+model.train_on_batch(np.ones((16, 32, 32, 32), "float32"), np.zeros((16, 32), "float32"))
+"""
+
+
+class Instruction(NamedTuple):
+    shape: str
+    operation: str
+    operands: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of a float result; 0 of others."""
+        found = re.match(r"f32\[([\d,]+)\]", self.shape)
+        return 0 if found is None else math.prod(map(int, found[1].split(",")))
+
+
+def entry_of(text: str) -> dict[str, Instruction]:
+    """The instructions of a program's entry, by name."""
+    lines = text[text.index("\nENTRY") :].splitlines()
+    found = (re.match(r"\s+(?:ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$", line) for line in lines)
+    return {
+        m[1]: Instruction(m[2], m[3], tuple(re.findall(r"%([\w.\-]+)", m[4].split("), ")[0])))
+        for m in found
+        if m
+    }
+
+
+def decoders(program: dict[str, Instruction]) -> dict[str, list[str]]:
+    """For each stream the instructions that make a tensor of its size from its scales."""
+    scales = {
+        name: one.operands[0]
+        for name, one in program.items()
+        if one.operation == "get-tuple-element"
+        and one.shape.startswith("u8")
+        and "Compress" in one.operands[0]
+    }
+    found: dict[str, list[str]] = {stream: [] for stream in scales.values()}
+    for name, one in program.items():
+        for operand in set(one.operands) & set(scales):
+            if one.size == SIZE:
+                found[scales[operand]].append(name)
+    return found
+
+
+def copies(program: dict[str, Instruction], of: set[str]) -> list[str]:
+    """Instructions that make a tensor of the same size of one of these alone: copied, turned or cast."""
+    return [
+        name
+        for name, one in program.items()
+        if one.size == SIZE and one.operands and of.issuperset(one.operands)
+    ]
+
+
+def test_a_stream_is_decoded_once_and_into_what_reads_it(tmp_path):
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
+    subprocess.run([sys.executable, "-c", STEP], env=environment, check=True, capture_output=True)
+    (largest, *_) = sorted(tmp_path.glob("*after_optimizations.txt"), key=lambda p: -p.stat().st_size)
+    program = entry_of(largest.read_text())
+    decoded = decoders(program)
+    assert len(decoded) == 3  # the first layer reads the images
+    assert all(len(names) == 1 for names in decoded.values()), decoded
+    results = {name for names in decoded.values() for name in names}
+    assert copies(program, results) == []
+
+    # No two decoded tensors at the same place in time: all of them share one place of the plan.
+    plan = largest.with_name(largest.name.replace(".txt", "-buffer-assignment.txt")).read_text()
+    places = re.findall(r"value: <\d+ (\S+) @0> \(size=(\d+),offset=(\d+)\): f32", plan)
+    offsets = {name: int(offset) for name, size, offset in places if int(size) == 4 * SIZE}
+    assert results <= set(offsets)
+    assert len({offsets[name] for name in results}) == 1
+
+
+def test_what_the_test_looks_for_is_found():
+    shape = ",".join(map(str, SHAPE))
+    program = entry_of(f"""
+ENTRY %main () -> f32[1] {{
+  %Compress.1 = (u32[4]{{0}}, u8[4]{{0}}) custom-call(%x), custom_call_target="fence"
+  %scales = u8[4]{{0}} get-tuple-element(%Compress.1), index=1
+  %once = f32[{shape}]{{3,2,1,0}} fusion(%scales, %step), kind=kLoop
+  %twice = f32[{shape}]{{3,2,1,0}} fusion(%scales, %step), kind=kLoop
+  %turned = f32[32,32,32,16]{{3,2,1,0}} transpose(%once), dimensions={{1,2,3,0}}
+}}
+""")
+    assert decoders(program) == {"Compress.1": ["once", "twice"]}
+    assert copies(program, {"once", "twice"}) == ["turned"]
