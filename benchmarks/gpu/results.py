@@ -33,6 +33,10 @@ class Results:
     def __getitem__(self, name: str) -> Result:
         return self._found[name]
 
+    def get(self, name: str) -> Result:
+        """An empty one where it has not been measured."""
+        return self._found.get(name, {})
+
     def named(self, *prefixes: str) -> dict[str, Result]:
         """Those whose names begin so, in the order of the file."""
         return {name: result for name, result in self._found.items() if name.startswith(prefixes)}

@@ -14,7 +14,8 @@
 
 Without --part the first unfinished part runs: the same command again goes on where the last one stopped, be it at
 its end, at its budget or killed. Each measurement runs in a process of its own, bounded in time, and adds a line
-to the file of results when it is known. What failed is not measured again before it is named after --again.
+to the file of results when it is known. The last table has what a GPU is held to (goals.py), met, missed or not
+measured. What failed is not measured again before it is named after --again.
 
 The op library is brought along, built elsewhere with TF_COMPTRAIN_CUDA=1: --library copies it to tf_comptrain/,
 where it may lie already. benchmarks/gpu/codec_gpu.cc is compiled here where nvcc and g++ are, or brought along too
@@ -154,7 +155,7 @@ def run_part(
         limit_s = min(one.limit_s, deadline - time.monotonic() - 5)
         if limit_s < min(LEAST_S, one.limit_s) or not measure(one, limit_s, results):
             left.append(one.name)
-    print(f"\n{tables(results)}\n")
+    print(f"\n{tables(results, rehearsal=machine.device == 'cpu')}\n")
     for name, why in missing.items():
         print(f"not measured: {name}: {why}")
     failed = [name for name, result in results.named("").items() if "error" in result]

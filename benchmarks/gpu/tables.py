@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from goals import goals
 from results import Result, Results
 
 
-def tables(results: Results) -> str:
-    """Every result, the tables of training last."""
+def tables(results: Results, rehearsal: bool = False) -> str:
+    """Every result, then what they are held to, but for those of a rehearsal."""
     parts = [
         f"== {name}: {result.get('error', 'ok')}\n{result['text'].strip()}"
         for name, result in results.named("").items()
         if "text" in result
     ]
     parts += [ops_table(results), step_table(results), batch_table(results), training_table(results)]
+    if not rehearsal:
+        parts.append(goal_table(results))
     return "\n\n".join(filter(None, parts))
 
 
@@ -74,6 +77,14 @@ def training_table(results: Results) -> str:
             ]
         rows.append(f"| {name} | {' | '.join(cells)} | {remarks(result)} |")
     return table("| CIFAR-10 | accuracy | fit, s | peak MB | remarks |", rows)
+
+
+def goal_table(results: Results) -> str:
+    rows = [
+        f"| {goal.what} | {goal.least:g} | {'' if goal.found is None else f'{goal.found:.3f}'} | {goal.verdict} |"
+        for goal in goals(results)
+    ]
+    return table("| held to | at least | measured | |", rows)
 
 
 def compared(result: Result, plain: Result) -> list[str]:

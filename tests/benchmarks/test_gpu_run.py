@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu" / "run.py"
 sys.path.insert(0, str(SCRIPT.parent))
+import goals  # noqa: E402
 import machine  # noqa: E402
 import parts  # noqa: E402
 import run as gpu_run  # noqa: E402
@@ -273,6 +274,48 @@ def test_blocks_have_the_gradients_of_the_whole():
         assert variant == "plain" or len(model.layers) > 3
         losses.append([float(model.train_on_batch(x, y)) for _ in range(3)])
     np.testing.assert_allclose(losses, [losses[0]] * 3, rtol=1e-3)
+
+
+# --- Goals --------------------------------------------------------------------
+
+
+def verdicts(results):
+    return {goal.what: (goal.found, goal.verdict) for goal in goals.goals(results)}
+
+
+def test_what_has_not_been_measured_is_said_not_to_be(results):
+    assert {verdict for _, verdict in verdicts(results).values()} == {"not measured"}
+    assert "not measured" in tables(results) and "held to" not in tables(results, rehearsal=True)
+
+
+def test_figures_are_held_to_their_goals(results):
+    head = "| codec | data | MB | ratio | compress | with read-back | decompress | device copy |"
+    for mb, decompress in ((16, 100), (64, 2900), (256, 2700)):
+        row = f"| plane | ReLU | {mb} | 8.1 | 2600 | 500 | {decompress} | 2150 |"
+        results.add(f"codec-speed-{mb}", {"text": f"{head}\n{row}\n| plane | ReLU | {mb} | x: y | 3 | 4 |"})
+    results.add("sanitizer-memcheck", {"text": "ok"})
+    results.add("tests", {"text": "1 failed", "error": "exit status 1"})
+    stem = "step-ResNet50-64-float32-xla"
+    results.add(f"{stem}-plain", {"images_s": 100.0, "peak_bytes": 8e9})
+    results.add(f"{stem}-compressed", {"images_s": 96.0, "peak_bytes": 2.5e9})
+    for variant, batch, rate in (("plain", 100, 500), ("compressed", 450, 600), ("recompute", 300, 400)):
+        results.add(f"batch-ResNet50-{variant}-{batch}", {"images_s": rate})
+        results.add(f"batch-ResNet50-{variant}-{2 * batch}", {"does_not_fit": "no"})
+    found = verdicts(results)
+    assert found["plane, kernels, compress, GB/s"] == (2600.0, "met")
+    assert found["plane, kernels, decompress, GB/s"] == (
+        2700.0,
+        "missed",
+    )  # the slowest; 16 MB lie in the cache
+    assert found["sanitizer-memcheck without an error"][1] == "met"
+    assert found["tests without an error"][1] == "missed"
+    assert found["ResNet50, batch 64, float32, xla, images/s of plain's"] == (0.96, "met")
+    assert found["ResNet50, batch 64, float32, xla, plain's peak over ours"] == (3.2, "missed")
+    assert found["ResNet50, largest batch over plain's, XLA"] == (4.5, "met")
+    over = "ResNet50 under the limit, images/s over the best of others"
+    assert found[over][1] == "not measured"  # without keras.remat
+    results.add("batch-ResNet50-remat-200", {"images_s": 450})
+    assert verdicts(results)[over] == (1.2, "met")
 
 
 # --- Programs -----------------------------------------------------------------
