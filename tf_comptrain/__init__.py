@@ -17,8 +17,8 @@ from tf_comptrain.compression.recompute import Recompute
 from tf_comptrain.compression.report import Report
 from tf_comptrain.compression.wrapper import Compress
 from tf_comptrain.memory import find_max_batch_size
-from tf_comptrain.native import LibraryError
 from tf_comptrain.model_planning import compress_model, plan
+from tf_comptrain.native import LibraryError
 from tf_comptrain.rules import register_rule
 from tf_comptrain.storage import Offload, Policy, Setting
 from tf_comptrain.study.fitting import best_fit

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from tf_comptrain import model_planning
 from tf_comptrain.cli import bench, bench_batch, bench_worker
+from tf_comptrain.model_planning import ModelPlan, costs
 from tf_comptrain.planner import Progress
 from tf_comptrain.planner.plan import time_text
-from tf_comptrain.model_planning import ModelPlan, costs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.min_cut import NORMALIZATION
 from tf_comptrain.graph.gradient_operations import GradientOperations
+from tf_comptrain.graph.min_cut import NORMALIZATION
 from tf_comptrain.graph.tensors import MOVES, base_of
 
 # By type: the numbers of its two factors.

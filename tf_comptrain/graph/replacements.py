@@ -11,9 +11,9 @@ import tensorflow as tf
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.crossings import SMALL, Crossings, Streams
+from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, inverse_deviation, statistics_of
 from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, incoming, pooling_of, with_positions
-from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.tensors import base_of, is_small, readers_of
 from tf_comptrain.storage import BITMASK, KEEP
 

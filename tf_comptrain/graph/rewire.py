@@ -25,7 +25,7 @@ from tf_comptrain.graph.crossings import (
     Streams,
     packed,
 )
-from tf_comptrain.graph.min_cut import NORMALIZATION, choose
+from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
@@ -33,8 +33,8 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
+from tf_comptrain.graph.min_cut import NORMALIZATION, choose
 from tf_comptrain.graph.order import Order
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
 from tf_comptrain.graph.replacements import Replacements, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.storage import KEEP

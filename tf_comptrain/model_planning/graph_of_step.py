@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_comptrain.memory.trace import Event, Trace
+from tf_comptrain.model_planning.tensors import BITS, HeldTensor
 from tf_comptrain.planner import Hardware, Rebuild, State, Stream, Task, TaskGraph, Tensor
 from tf_comptrain.planner.effects import PHASES, RUN, compile_graph
-from tf_comptrain.model_planning.tensors import BITS, HeldTensor
 
 # From which on TensorFlow's CPU allocator for large buffers, whose statistics these are, is asked.
 LEAST_COUNTED = 256 << 10

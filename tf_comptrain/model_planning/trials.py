@@ -9,13 +9,13 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.memory.batches import batch_of
-from tf_comptrain.planner import Hardware, Plan, Progress, Row, State, TaskGraph, Waste, at_batch, plan_graph
-from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.model_planning.costs import calibrate
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
 from tf_comptrain.model_planning.steps import Measured, measure
 from tf_comptrain.model_planning.tensors import HeldTensor, held_tensors, storage_of
+from tf_comptrain.planner import Hardware, Plan, Progress, Row, State, TaskGraph, Waste, at_batch, plan_graph
+from tf_comptrain.planner.effects import compile_graph
 
 # Steps of more samples are not run: one of so many is, and scaled.
 LARGEST_PROBE = 32
