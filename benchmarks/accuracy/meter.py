@@ -11,6 +11,7 @@ from tf_comptrain.compression.instrumentation import instrumentation, is_compres
 from tf_comptrain.compression.rows import rows_of
 
 _EVERY = 10  # steps; the first step of an epoch is always one of them
+_FACTORS = ("convolution", "linear")  # what weight gradients multiply with incoming gradients
 
 
 class Meter(keras.callbacks.Callback):
@@ -60,6 +61,6 @@ class Meter(keras.callbacks.Callback):
     def _read(self) -> None:
         held = instrumentation(self.model).held if is_compressed(self.model) else None
         for row in () if held is None else rows_of(held):
-            if row.storage == "compress" and row.plain_bytes and held.sites[row.layer].kind in ("convolution", "linear"):
+            if row.storage == "compress" and row.plain_bytes and held.sites[row.layer].kind in _FACTORS:
                 self._sums[0] += self.batch * row.plain_bytes
                 self._sums[1] += held.sites[row.layer].read_state().stream_bytes
