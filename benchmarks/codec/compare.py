@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tf_comptrain.cli.bench import positive
+from tf_comptrain.cli.bench import bound_over_sigma, positive
 
 KINDS = {"relu": "ReLU outputs", "dense": "batch normalization outputs", "field": "smooth fields"}
 _SPEEDS = ("compress_gb_s", "decompress_gb_s")
@@ -42,7 +42,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--images", type=Path, help="npz with x_train, y_train to train on (generated ones)")
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="npz files of fields")
     parser.add_argument(
-        "--eb-sigma", type=_ratio, nargs="+", default=[0.1], help="bounds / standard deviation (0.1)"
+        "--eb-sigma",
+        type=bound_over_sigma,
+        nargs="+",
+        default=[0.1],
+        help="bounds / standard deviation (0.1)",
     )
     parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
     parser.add_argument("--codecs", nargs="+", choices=list(contenders.contenders()), help="(all)")
@@ -218,16 +222,6 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 def _mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
-    return value
 
 
 def _count(text: str) -> int:

@@ -170,20 +170,16 @@ def dense(x: Any, *units: int) -> Any:
     return x
 
 
-def alexnet(x: Any) -> Any:
+def alexnet(x: Any, last: tuple[int, ...] = (384, 384, 256)) -> Any:
     x = pool(convolution(x, 96, 11, 4))
     x = pool(convolution(x, 256, 5))
-    for filters in (384, 384, 256):
+    for filters in last:
         x = convolution(x, filters)
     return dense(pool(x), 1024, 1024)
 
 
 def overfeat(x: Any) -> Any:
-    x = pool(convolution(x, 96, 11, 4))
-    x = pool(convolution(x, 256, 5))
-    for filters in (512, 1024, 1024):
-        x = convolution(x, filters)
-    return dense(pool(x), 1024, 1024)
+    return alexnet(x, (512, 1024, 1024))
 
 
 def nin(x: Any) -> Any:

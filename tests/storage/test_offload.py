@@ -242,7 +242,9 @@ class _Damage(layers.Layer):
     def damage(self, dy):
         if self.active:
             file = spill_file(self.folder)
-            file.write_bytes(bytes(np.frombuffer(file.read_bytes(), "uint8") ^ 4))
+            flipped = np.frombuffer(file.read_bytes(), "uint8") ^ 4
+            with file.open("r+b") as opened:  # in place: it is read meanwhile, and has its length all the time
+                opened.write(flipped.tobytes())
 
 
 def test_a_flipped_byte_never_becomes_a_gradient(tmp_path):

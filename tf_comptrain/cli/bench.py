@@ -196,6 +196,17 @@ def positive(text: str) -> int:
     return value
 
 
+def bound_over_sigma(text: str) -> float:
+    """The type of an argument that is a bound in standard deviations."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 10:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
+    return value
+
+
 def unknown_model(name: str) -> str:
     """What to say of a name that is no model of keras.applications; "" for one that is."""
     if _is_model(name):

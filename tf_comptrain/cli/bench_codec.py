@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_comptrain import codecs
-from tf_comptrain.cli.bench import positive
+from tf_comptrain.cli.bench import bound_over_sigma, positive
 from tf_comptrain.memory.measure import timed_call
 
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
@@ -54,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, nargs="+", default=[], help="npz files with arrays, in place of activations"
     )
     parser.add_argument(
-        "--eb-sigma", type=_ratio, nargs="+", default=[0.1], help="bounds / standard deviation (0.1)"
+        "--eb-sigma",
+        type=bound_over_sigma,
+        nargs="+",
+        default=[0.1],
+        help="bounds / standard deviation (0.1)",
     )
     parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
     parser.add_argument("--codecs", nargs="+", choices=list(codecs.CODECS), help="(all)")
@@ -178,13 +182,3 @@ def _table(rows: list[Row]) -> Table:
             end_section=number + 1 == len(rows) or rows[number + 1].data != row.data,
         )
     return shown
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
-    return value

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from tf_comptrain.compression.text import as_text, table_of
 
 _HEADINGS = ("layer", "class", "tensor", "storage", "shape", "plain", "held", "bound", "note")
 
@@ -135,19 +132,10 @@ class Report:
         return "\n\n".join((f"**{_escaped(self._title())}**", table, *map(_escaped, self._lines()))) + "\n"
 
     def __str__(self) -> str:
-        table = Table(title=Text(self._title()))
-        for heading in _HEADINGS:
-            table.add_column(
-                heading, justify="right" if heading in ("plain", "held") else "left", overflow="fold"
-            )
+        table = table_of(self._title(), _HEADINGS, ("plain", "held"))
         for row in self.rows:
             table.add_row(*_cells(row))
-        out = io.StringIO()
-        console = Console(file=out, width=150)
-        console.print(table)
-        for line in self._lines():
-            console.print(line, markup=False)
-        return out.getvalue()
+        return as_text([table], self._lines(), width=150)
 
     def _title(self) -> str:
         return f"{self.model}: how activations are held"

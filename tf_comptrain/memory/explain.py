@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.compression.text import as_text, table_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Event, Trace, trace_step
@@ -94,42 +90,26 @@ class Peak(NamedTuple):
 
     def table(self, rows: int = 30) -> str:
         """The kinds, then the largest `rows` tensors, as text."""
-        out = io.StringIO()
-        console = Console(file=out, width=130)
-        kinds = _table(
-            f"{self.model}, batch {self.batch_size}: alive at the peak", ("kind",), ("bytes", "of peak")
-        )
+        numbers = ("bytes", "of peak")
+        title = f"{self.model}, batch {self.batch_size}: alive at the peak"
+        kinds = table_of(title, ("kind", *numbers), numbers)
         for kind, size in self.by_kind.items():
             kind = f"{kind}, less the old ones" if kind == UPDATE else kind
             kinds.add_row(kind, format_bytes(size), f"{size / max(self.peak_bytes, 1):.0%}")
         kinds.add_section()
         kinds.add_row("peak over resting", format_bytes(self.peak_bytes), "100%")
-        console.print(kinds)
-        tensors = _table("largest tensors", ("kind", "allocated by", "shape", "dtype"), ("bytes",))
+        headings = ("kind", "allocated by", "shape", "dtype", "bytes")
+        tensors = table_of("largest tensors", headings, ("bytes",))
         for row in self.rows[:rows]:
             tensors.add_row(row.kind, row.op, row.shape, row.dtype, format_bytes(row.bytes))
         rest = self.rows[rows:]
         if rest:
             tensors.add_row(f"{len(rest)} more", "", "", "", format_bytes(sum(row.bytes for row in rest)))
-        console.print(tensors)
-        console.print(
-            f"Peak while {self.during} ran; below it {format_bytes(self.resting_bytes)} of weights, "
-            "optimizer slots and the batch.",
-            markup=False,
-        )
-        return out.getvalue()
+        below = f"{format_bytes(self.resting_bytes)} of weights, optimizer slots and the batch."
+        return as_text([kinds, tensors], [f"Peak while {self.during} ran; below it {below}"])
 
     def __str__(self) -> str:
         return self.table()
-
-
-def _table(title: str, left: Iterable[str], right: Iterable[str]) -> Table:
-    table = Table(title=Text(title))
-    for heading in left:
-        table.add_column(heading, overflow="fold")
-    for heading in right:
-        table.add_column(heading, justify="right")
-    return table
 
 
 def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.compression.text import as_text, table_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
@@ -61,11 +58,9 @@ class MemoryReport(NamedTuple):
         return json.dumps(fields, indent=1)
 
     def __str__(self) -> str:
-        table = Table(title=Text(f"{self.model}, batch {self.batch_size}: held until the backward pass"))
-        for heading in ("layer", "made by", "storage", "shape", "plain", "held", "ratio"):
-            table.add_column(
-                heading, justify="right" if heading in ("plain", "held", "ratio") else "left", overflow="fold"
-            )
+        title = f"{self.model}, batch {self.batch_size}: held until the backward pass"
+        numbers = ("plain", "held", "ratio")
+        table = table_of(title, ("layer", "made by", "storage", "shape", *numbers), numbers)
         for row in self.rows:
             table.add_row(
                 row.layer,
@@ -76,12 +71,7 @@ class MemoryReport(NamedTuple):
                 format_bytes(row.bytes),
                 f"{row.plain_bytes / row.bytes:.1f}" if row.bytes else "",
             )
-        out = io.StringIO()
-        console = Console(file=out, width=130)
-        console.print(table)
-        for line in self._summary():
-            console.print(line, markup=False)
-        return out.getvalue()
+        return as_text([table], self._summary())
 
     def _summary(self) -> list[str]:
         ratio = f" ({self.saved_plain_bytes / self.saved_bytes:.1f}x)" if self.saved_bytes else ""
