@@ -22,7 +22,6 @@ struct Value {
 };
 Value operator+(Value a, Value b) { return Value(a.op + b.op); }
 Value operator*(Value a, float b) { return Value(a.op * Scalar(a.op, b)); }
-Value operator/(Value a, float b) { return Value(a.op / Scalar(a.op, b)); }
 XlaOp IsPositive(Value v) { return xla::Gt(v.op, xla::ZerosLike(v.op)); }
 Value Where(XlaOp condition, Value then, Value otherwise) {
   return Value(xla::Select(condition, then.op, otherwise.op));
