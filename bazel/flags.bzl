@@ -1,4 +1,4 @@
-"""Compiler flags of each part, the same as in tools/build_native.py."""
+"""Compiler flags of each part for Bazel: a copy; tools/build_native.py has every flag."""
 
 # No contraction: streams are byte-identical on every instruction set.
 CODEC_COPTS = ["-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]

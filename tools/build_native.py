@@ -1,6 +1,7 @@
 """Compiles the C++ (and CUDA) sources: the op library and the codec tests.
 
-Used by setup.py, the Makefile and .ci/run, so that every flag is written once.
+Used by setup.py, the Makefile and .ci/run; bazel/flags.bzl and cc/kernels/xla/BUILD
+repeat its flags for Bazel.
 Needs only the standard library, a C++17 compiler and, for the op library, an
 installed TensorFlow, whose version ends up in the library's name: a C++ op
 library is valid for one TensorFlow minor version only.

@@ -49,7 +49,7 @@ class Report:
     Args:
       model: Name of the model.
       rows: One for each tensor, in the order in which the forward pass makes them.
-      obstacle: Why the whole model runs as plain Keras (a GPU, XLA); None when it does not.
+      obstacle: Why the whole model runs as plain Keras, as storage/engine.py found it; None when it does not.
       without_xla: Layers that say they do not support XLA: because of them Keras does not turn
         it on by itself, which it does on a GPU and where a step can take more than twice as long
         without.

@@ -1,4 +1,4 @@
-"""What a backward pass reads of the forward pass, operation by operation."""
+"""Which operations of a backward pass are gradient operations, and what each reads of the forward pass."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.gradient_operations import GradientOperations
-from tf_comptrain.graph.min_cut import NORMALIZATION
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.tensors import MOVES, base_of
 
 # By type: the numbers of its two factors.

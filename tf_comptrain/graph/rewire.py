@@ -33,7 +33,7 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
-from tf_comptrain.graph.min_cut import NORMALIZATION, choose
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.replacements import Replacements, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain.graph import is_cheap, name_of
-from tf_comptrain.graph.min_cut import NORMALIZATION, is_free, operands
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, is_free, operands
 from tf_comptrain.graph.tensors import base_of, is_small
 from tf_comptrain.storage import KEEP, REBUILD
 
@@ -160,7 +160,7 @@ def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Te
         if op.type == NORMALIZATION and current.value_index == 0:
             normalizations[op.name] = None
         elif op.type in _SUMS or not (is_cheap(op.type) and op.inputs):
-            return None  # sums of residual blocks are not rebuilt from normalizations: see graph/min_cut.py
+            return None  # sums of residual blocks are not rebuilt from normalizations: see graph/held_or_rebuilt.py
         if len(seen) > 2 * _FARTHEST:
             return None
         for operand in (base_of(operand) for operand in operands(current)):

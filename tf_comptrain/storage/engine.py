@@ -1,4 +1,4 @@
-"""What runs the operations that are being made, and whether those of this library can be among them."""
+"""Why a call, a step or a model stays plain Keras; and what runs it: TensorFlow's executor, XLA, no graph, which device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Waiting, in docs/design.md's fences: of an input gradient for the weight gradients, of a second run for its gradient.
+"""Waiting for gradients, where no stream does it: input gradients for weight gradients, a second run for its gradient.
+
+What a stream waits with is the gate of `Held.restore` (held.py). docs/design.md has all three fences.
 
 TensorFlow's executor runs whatever has its inputs; what waits has to be in the graph as data.
 """
