@@ -243,7 +243,8 @@ class _Damage(layers.Layer):
         if self.active:
             file = spill_file(self.folder)
             flipped = np.frombuffer(file.read_bytes(), "uint8") ^ 4
-            with file.open("r+b") as opened:  # in place: it is read meanwhile, and has its length all the time
+            # In place: it is read meanwhile, and has its length all the time.
+            with file.open("r+b") as opened:
                 opened.write(flipped.tobytes())
 
 

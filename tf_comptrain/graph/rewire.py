@@ -26,6 +26,7 @@ from tf_comptrain.graph.crossings import (
     packed,
 )
 from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
@@ -33,7 +34,6 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
-from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.replacements import Replacements, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
