@@ -1,4 +1,4 @@
-"""Why a call, a step or a model stays plain Keras; and what runs it: the executor, XLA or eager mode, on which device."""
+"""Why a call, a step or a model stays plain Keras; and what runs it: the executor, XLA, no graph at all, which device."""
 
 from __future__ import annotations
 
