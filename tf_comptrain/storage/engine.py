@@ -1,4 +1,4 @@
-"""Why a call, a step or a model stays plain Keras; and what runs it: the executor, XLA, no graph at all, which device."""
+"""Why a call, a step or a model stays plain Keras; and what runs it: the executor, XLA, no graph, and which device."""
 
 from __future__ import annotations
 
