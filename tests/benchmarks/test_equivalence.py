@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 
@@ -18,8 +17,6 @@ import sequential
 import training
 from sequential import Look, Rule, verdict
 from tasks import ARM_NAMES, TASKS, Orders, Task
-from tensorflow import keras
-
 
 RULE = Rule(margin=0.3, fewest=20)
 TASK = Task("cnn3-grey", "fashion", 64, 2, 4, 0.05, 1, Orders(2, 2), RULE, "a network")
