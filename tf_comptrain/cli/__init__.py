@@ -64,7 +64,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         commands.add_parser("calibrate", help="what codecs and memory take on this machine")
     )
     study.add_arguments(
-        commands.add_parser("study", help="what compression does to a network of your own: table, report, policy")
+        commands.add_parser(
+            "study", help="what compression does to a network of your own: table, report, policy"
+        )
     )
     return parser.parse_args(argv[1:])
 

@@ -81,12 +81,21 @@ def compress_model(
     native.ops()
     used = chosen_policy.codecs() if chosen_policy is not None else []
     report = Report(
-        model.name, (), obstacle_of(model, chosen_codec, *used), _keras.layers_without_xla(model), _rows_of(model)
+        model.name,
+        (),
+        obstacle_of(model, chosen_codec, *used),
+        _keras.layers_without_xla(model),
+        _rows_of(model),
     )
     handle = Instrumentation(report, wrapped_instruments(model))
     if storage != KEEP:
         handle.held = _held_tensors(
-            model, chosen_codec, bound, operations_chosen(model, storage), offloads_all(storage), chosen_policy
+            model,
+            chosen_codec,
+            bound,
+            operations_chosen(model, storage),
+            offloads_all(storage),
+            chosen_policy,
         )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
@@ -170,7 +179,9 @@ def _held_tensors(
         _watching.begin()
     reference = weakref.ref(model)
     with _keras.strategy_scope(model):
-        return HeldTensors(codec, bound, lambda: getattr(reference(), "variables", []), named, offload, policy)
+        return HeldTensors(
+            codec, bound, lambda: getattr(reference(), "variables", []), named, offload, policy
+        )
 
 
 def _say_eager(sources: Sequence[Any]) -> None:

@@ -107,7 +107,9 @@ class Policy(_Policy):
             try:
                 found = json.loads(Path(source).read_text())
             except json.JSONDecodeError as error:
-                raise ValueError(f"`policy` must be a JSON file. Received: {str(source)!r} ({error}).") from None
+                raise ValueError(
+                    f"`policy` must be a JSON file. Received: {str(source)!r} ({error})."
+                ) from None
         if not isinstance(found, Mapping) or not set(found) <= {"classes", "tensors"}:
             raise ValueError(
                 f'`policy` must be an object of "classes" and "tensors". Received: {str(found)[:80]!r}.'
@@ -153,7 +155,9 @@ def _check(name: str, setting: Setting) -> None:
     try:
         codecs.get(setting.codec)
         if setting.mode not in MODES:
-            raise ValueError(f"`mode` must be one of {', '.join(map(repr, MODES))}. Received: {setting.mode!r}.")
+            raise ValueError(
+                f"`mode` must be one of {', '.join(map(repr, MODES))}. Received: {setting.mode!r}."
+            )
         bound = setting.error_bound()
         if bound is not None:
             ErrorBound.parse(bound, "bound")
