@@ -221,6 +221,20 @@ def test_a_limit_below_what_is_possible(case, measured_before):
     assert not is_compressed(case.model)
 
 
+def test_a_limit_that_microbatches_keep_within(case, measured_before):
+    """What the message advises does."""
+    rest = case.prepared.graph.resting_bytes + case.prepared.graph.gradient_bytes
+    limit = rest + int(0.6 * case.prepared.held_bytes)
+    with pytest.raises(ValueError, match="The same effective batch takes about") as caught:
+        ct.compress_model(case.model, memory=limit, batch_size=BATCH)
+    advised = re.search(
+        r'"([\d.]+)MB" as (\d+) of batch_size=(\d+), with .*_steps=(\d+)\.', str(caught.value)
+    )
+    size, count, batch, steps = map(float, advised.groups())
+    assert size * 1e6 <= limit * 1.01 and count == steps == BATCH / batch == 2
+    assert case.prepared.parts(rest) is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -214,7 +214,7 @@ def compress_model(
         raise ValueError("`batch_size` is missing: a plan for `memory` is for steps of so many samples.")
     found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, codec, error_bound)
     if not found.feasible:
-        raise ValueError(too_small(found))
+        raise ValueError(too_small(found, prepared.parts(found.limit_bytes)))
     report = found.apply(model, codec=codec, error_bound=error_bound)
     _Check(model, found, prepared, report).begin(model)
     return report

@@ -57,11 +57,23 @@ def fingerprint(model: keras.Model) -> str:
     return hashlib.sha256(repr((model.name, layers, weights)).encode()).hexdigest()[:16]
 
 
-def too_small(plan: planner.Plan) -> str:
-    """The message that no plan fits."""
+def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None) -> str:
+    """The message that no plan fits.
+
+    Args:
+      plan: The smallest.
+      parts: (Into how many the batch may be divided so that one does, bytes that it takes then.)
+    """
+    remedy = "A smaller batch takes less."
+    if parts is not None:
+        count, size = parts
+        remedy = (
+            f"The same effective batch takes about {_megabytes(size)} as {count} of "
+            f"batch_size={plan.batch // count}, with an optimizer that has gradient_accumulation_steps={count}."
+        )
     return (
         f"`memory` must be at least about {_megabytes(plan.smallest_bytes)} for {plan.model!r} at batch {plan.batch}, "
-        f"what the smallest plan takes. Received: {_megabytes(plan.limit_bytes)}. A smaller batch takes less."
+        f"what the smallest plan takes. Received: {_megabytes(plan.limit_bytes)}. {remedy}"
     )
 
 

@@ -58,6 +58,19 @@ class Prepared(NamedTuple):
         peaks = [self.graph.resting_bytes + int(live * factor) for live, factor in self.wastes]
         return self.graph.resting_bytes + self.held_bytes, max(peaks)
 
+    def parts(self, limit: int) -> tuple[int, int] | None:
+        """Into how many microbatches the smallest plan is to be divided for a limit, and its bytes then; None: no number.
+
+        Keras' optimizers hold the sum of gradients meanwhile. What a step holds is taken to be proportional to the
+        batch.
+        """
+        fixed, batch = self.graph.resting_bytes + self.graph.gradient_bytes, self.graph.batch
+        for count in range(2, batch + 1):
+            size = fixed + int(self.held_bytes / count * (1 + _MARGIN))
+            if batch % count == 0 and size <= limit:
+                return count, size
+        return None
+
     def storage(self, plan: Plan) -> dict[str, str]:
         """That carries a plan out."""
         return storage_of(self.tensors, plan.choices)
@@ -97,6 +110,10 @@ def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepar
     if hardware is not None:
         graph = on_machine(graph, here, hardware)
     held_bytes = held.peak_bytes * batch // probe
+    gradients = sum(
+        value.shape.num_elements() * value.dtype.size for value in _keras.trainable_variables(model)
+    )
+    graph = graph._replace(gradient_bytes=gradients)
     return Prepared(graph, tensors, probe, tuple(sorted(wastes)), held_bytes, fingerprint(model))
 
 
