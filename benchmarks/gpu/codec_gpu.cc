@@ -152,6 +152,7 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
   from.dtype = p.dtype;
   from.n = p.n;
   from.channels = p.channels;
+  from.width = (*random)() % 4 ? p.width : 100;
   from.damaged_dev = static_cast<uint32_t*>(flag.data());
   from.any_codec = (*random)() % 2;
   Ok(GpuDecode(codec.id, from, out.data(), nullptr));
@@ -628,6 +629,7 @@ class Bench {
     from.bytes = bytes_;
     from.n = p_.n;
     from.channels = p_.channels;
+    from.width = p_.width;
     from.damaged_dev = static_cast<uint32_t*>(flag_.data());
     Ok(GpuDecode(id_, from, copy_.data(), nullptr));
   }

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
+#include <iterator>
 
 #include "cc/codec/rans/gpu.h"
 #include "cc/codec/rans/gpu_chunk.h"
@@ -25,6 +26,7 @@ __host__ __device__ constexpr int HistoryBytes(int code_rows) {
   return kLanes * (2 * code_rows + SizeRows(code_rows));
 }
 constexpr ReaderShape kReaderShapes[] = {{32, 4}, {64, 4}, {128, 2}, {512, 1}};
+constexpr const ReaderShape* kLargestShape = std::end(kReaderShapes) - 1;
 
 struct OpenedStream {
   Quantizer quantizer;
@@ -67,29 +69,43 @@ __device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
   // Of the lane whose state this thread has.
   const int lane = LaneOfState(threadIdx.x % kWarpLanes);
   const Column column = geometry.ColumnOf(place, lane);
-  return ReadChunk(
-      tables, o.stride, o.shift, *head,
-      reinterpret_cast<const uint16_t*>(words + kHeadWords),
-      2 * (n_words - kHeadWords), place.rows, history, [&](int t, int code) {
-        if (t >= column.rows) return;
-        sink.At(column.first + t * geometry.row)
-            .template PutCode<kCoding>(
-                q, code, q.counter + static_cast<uint32_t>(t * kLanes + lane));
-      });
+  Sink to = sink.At(column.first);
+  uint32_t number = q.counter + lane;
+  const auto put = [&](int t, int code) {
+    if (t < column.rows) to.template PutCode<kCoding>(q, code, number);
+    to = to.At(geometry.row);
+    number += kLanes;
+  };
+  const auto* coded = reinterpret_cast<const uint16_t*>(words + kHeadWords);
+  const int n_coded = 2 * (n_words - kHeadWords);
+  return o.stride > 0 ? ReadChunk<true>(tables, o.stride, o.shift, *head, coded,
+                                        n_coded, place.rows, history, put)
+                      : ReadChunk<false>(tables, 0, o.shift, *head, coded,
+                                         n_coded, place.rows, history, put);
 }
 
-// A warp a chunk, the shape's warps a block. Streams whose stride asks for
-// another shape are left to that one's launch.
+// Strides, or all others.
+struct Strides {
+  int first, end;
+  bool others;
+
+  __host__ __device__ bool Has(int stride) const {
+    return (first <= stride && stride < end) != others;
+  }
+};
+
+// A warp a chunk, the shape's warps a block. Streams of strides that are not
+// this launch's are left to another one.
 template <class T, class Sink>
 __global__ void DecodeChunks(const __grid_constant__ Stream s,
                              Geometry geometry, BuiltIn built_in,
-                             int shape_rows, int fewer_rows, Sink sink,
+                             int shape_rows, Strides strides, Sink sink,
                              uint32_t* damaged) {
   if (s.any_codec && gpu::IsAnothers(s.bytes, CodecId::kRans)) return;
   OpenedStream o;
   bool good = OpenRans(s, &o);
   if (!good) o.stride = o.shift = 0;
-  if (o.stride >= shape_rows || o.stride < fewer_rows) return;
+  if (!strides.Has(o.stride)) return;
 
   auto* tables = reinterpret_cast<ReaderTables*>(gpu::SharedMemory());
   LoadTables(o.shift, &tables->lane);
@@ -177,19 +193,29 @@ struct Reader {
   template <class T, class Sink>
   Status Launch(const Stream& stream, const Sink& sink, uint32_t* damaged_dev,
                 CUstream_st* cuda_stream) const {
-    int fewer_rows = 0;
-    for (const ReaderShape& shape : kReaderShapes) {
-      if (fewer_rows >> geometry.log2_pixels != 0) break;
-      const Status s = gpu::Launch(
-          kOnGpu, "decoding", DecodeChunks<T, Sink>,
-          CeilDiv(geometry.chunks, shape.warps), shape.warps * kWarpLanes,
-          sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
-          cuda_stream, stream, geometry, BuiltIn(), shape.rows, fewer_rows,
-          sink, damaged_dev);
-      if (!s.ok()) return s;
-      fewer_rows = shape.rows;
-    }
-    return {};
+    const int expected = geometry.Stride(from.width, from.channels);
+    Strides strides = {0, 0, false};
+    const ReaderShape* shape = kReaderShapes;
+    for (; expected >= shape->rows; ++shape) strides.first = shape->rows;
+    strides.end = shape->rows;
+    const Status s =
+        LaunchShape<T>(*shape, strides, stream, sink, damaged_dev, cuda_stream);
+    if (!s.ok()) return s;
+    // For a stream that was written with another width.
+    strides.others = true;
+    return LaunchShape<T>(*kLargestShape, strides, stream, sink, damaged_dev,
+                          cuda_stream);
+  }
+  template <class T, class Sink>
+  Status LaunchShape(const ReaderShape& shape, const Strides& strides,
+                     const Stream& stream, const Sink& sink,
+                     uint32_t* damaged_dev, CUstream_st* cuda_stream) const {
+    return gpu::Launch(
+        kOnGpu, "decoding", DecodeChunks<T, Sink>,
+        CeilDiv(geometry.chunks, shape.warps), shape.warps * kWarpLanes,
+        sizeof(ReaderTables) + shape.warps * HistoryBytes(shape.rows),
+        cuda_stream, stream, geometry, BuiltIn(), shape.rows, strides, sink,
+        damaged_dev);
   }
 };
 

@@ -350,11 +350,12 @@ struct History {
   uint8_t* c;
   int q_rows, c_rows;  // powers of two, at least stride + 1 and 2 stride + 1
 
-  __device__ uint16_t& Code(int t, int lane) const {
-    return q[(t & (q_rows - 1)) * kLanes + lane];
+  // place: t * kLanes + lane of row t.
+  __device__ uint16_t& Code(int place) const {
+    return q[place & (q_rows * kLanes - 1)];
   }
-  __device__ uint8_t& Size(int t, int lane) const {
-    return c[(t & (c_rows - 1)) * kLanes + lane];
+  __device__ uint8_t& Size(int place) const {
+    return c[place & (c_rows * kLanes - 1)];
   }
 };
 
@@ -366,7 +367,8 @@ struct ReaderTables {
 
 // Calls put(t, code) for the codes of lane LaneOfState(i) in thread i, from row
 // 0 up; false, some of them put, when the words do not come out even.
-template <class Put>
+// kAbove: whether there is a stride.
+template <bool kAbove, class Put>
 __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
                           const ChunkHead& head, const uint16_t* words,
                           int n_words, int rows, const History& history,
@@ -392,14 +394,14 @@ __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
     }
     return true;
   };
-  for (int t = 0; t < rows; ++t) {
-    const bool has = stride > 0 && t >= stride;
+  const int back = stride * kLanes;
+  for (int t = 0, place = lane; t < rows; ++t, place += kLanes) {
+    const bool has = kAbove && t >= stride;
     const bool has2 = has && t - stride >= stride;
-    const uint16_t now_above = has ? history.Code(t - stride, lane) : left;
+    const uint16_t now_above = has ? history.Code(place - back) : left;
     const uint16_t above_left = has && t > stride ? above : now_above;
-    const int size_above = has ? history.Size(t - stride, lane) : size_left;
-    const int size_above2 =
-        has2 ? history.Size(t - 2 * stride, lane) : size_left2;
+    const int size_above = has ? history.Size(place - back) : size_left;
+    const int size_above2 = has2 ? history.Size(place - 2 * back) : size_left2;
     above = now_above;
     const uint16_t median = Median(left, above, above_left);
     const uint16_t predicted = how.Predict(left, above, median);
@@ -419,8 +421,10 @@ __device__ bool ReadChunk(const ReaderTables& tables, int stride, int shift,
     left = Unfold(code, predicted, how.negative);
     size_left2 = size_left;
     size_left = Neighbour(code, shift);
-    history.Code(t, lane) = left;
-    history.Size(t, lane) = static_cast<uint8_t>(size_left);
+    if (kAbove) {
+      history.Code(place) = left;
+      history.Size(place) = static_cast<uint8_t>(size_left);
+    }
     put(t, static_cast<int>(left) - kCodeBias);
   }
   return __all_sync(kAllLanes, state == kStateLow) &&

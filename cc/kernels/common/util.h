@@ -65,6 +65,12 @@ inline int64_t Channels(const TensorShape& shape) {
   return shape.dims() == 0 ? 1 : shape.dim_size(shape.dims() - 1);
 }
 
+// Pixels from one to the one above it, where there are images; else 0.
+inline int64_t Width(const TensorShape& shape) {
+  const int rank = shape.dims();
+  return rank >= 4 ? shape.dim_size(rank - 2) : 0;
+}
+
 // Whether an argument has the shape that it must have, which `why` explains.
 inline absl::Status CheckShape(absl::string_view name, const TensorShape& shape,
                                const TensorShape& wanted,

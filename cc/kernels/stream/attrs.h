@@ -67,9 +67,7 @@ struct CompressAttrs {
     params.dtype = ToDType(x.dtype());
     params.n = x.NumElements();
     params.channels = params.n == 0 ? 1 : Channels(x.shape());
-    // Pixels from one to the one above it, where there are images.
-    const int rank = x.dims();
-    params.width = rank >= 4 ? x.shape().dim_size(rank - 2) : 0;
+    params.width = Width(x.shape());
     params.mid_rise = mid_rise;
     params.dither = dither;
     return params;

@@ -26,6 +26,7 @@ class GpuReaderOp : public OpKernel {
     from->dtype = ToDType(dtype);
     from->n = shape.num_elements();
     from->channels = from->n == 0 ? 1 : Channels(shape);
+    from->width = Width(shape);
     from->any_codec = is_auto_;
     return DamageFlag::Get(&from->damaged_dev);
   }
