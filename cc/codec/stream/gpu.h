@@ -25,7 +25,7 @@ struct GpuEncoded {
   size_t bytes = 0;
   DType dtype = DType::kF32;
   int64_t n = 0, channels = 1;  // channels: the last dimension of the tensor
-  int64_t width = 0;  // as the encoder was given it, for speed alone
+  int64_t width = 0;            // as the encoder was given it, for speed alone
   // Set to a value other than 0 where the stream is damaged; the caller zeroes
   // it.
   uint32_t* damaged_dev = nullptr;
