@@ -1,7 +1,7 @@
 """Rain in ten minutes, from four radar images, by a U-Net: plain, compressed, recomputed and offloaded training.
 
 python examples/climate/nowcast.py
-python examples/climate/nowcast.py --limit-tile 256       # which tiles fit into the memory of a plain step of 256 pixels
+python examples/climate/nowcast.py --limit-tile 256      # tiles within the memory of a plain step of 256 pixels
 """
 
 from __future__ import annotations
