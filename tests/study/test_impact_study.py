@@ -80,8 +80,7 @@ def test_trainings_are_paired_with_plain_ones(study):
 def test_a_study_that_was_cut_off_ends_as_one_that_was_not(study, tmp_path):
     """Killed as it wrote: the last line is half a line."""
     whole = (study.folder / "cells.jsonl").read_bytes().splitlines(keepends=True)
-    for name in ("study.json",):
-        (tmp_path / name).write_bytes((study.folder / name).read_bytes())
+    (tmp_path / "study.json").write_bytes((study.folder / "study.json").read_bytes())
     kept = len(whole) // 2
     (tmp_path / "cells.jsonl").write_bytes(b"".join(whole[:kept]) + whole[kept][:40])
     again = ct.impact_study(nets.build, nets.data, folder=tmp_path, **HOW)
@@ -215,6 +214,15 @@ def test_intervals_and_targets():
     assert epochs_to([0.1, 0.5, 0.4], 0.5, True) == 2
     assert epochs_to([0.9, 0.6], 0.7, False) == 2
     assert epochs_to([0.1], 0.5, True) is None
+
+
+def test_without_trainings_one_is_left_for_its_stages():
+    grid = grid_of(["plane"], ["sigma"], [0.1, 0.2], ["early", "late"], [3, 4])._replace(trainings=False)
+    cells = list(grid.cells(["a"]))
+    assert [(cell.kind, cell.setting.codec, cell.seed) for cell in cells[:1]] == [("training", "plain", 3)]
+    assert [(cell.kind, cell.stage) for cell in cells[1:]] == [("tensor", "early")] * 2 + [
+        ("tensor", "late")
+    ] * 2
 
 
 def test_lossless_codecs_have_one_cell_and_rates_those_of_the_codec():

@@ -19,7 +19,7 @@ from tf_comptrain.study.results import Row, Study
 from tf_comptrain.study.running import impact_study
 
 _NEEDED = ("build", "data")
-_OPTIONS = ("codecs", "modes", "bounds", "stages", "seeds", "epochs", "batch_size", "metric")
+_OPTIONS = ("codecs", "modes", "bounds", "stages", "seeds", "epochs", "batch_size", "metric", "trainings")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=positive, help="of each training (3)")
     parser.add_argument("--batch", type=positive, dest="batch_size", help="samples a step (32)")
     parser.add_argument("--metric", help="a key of the logs of fit (the first one on the validation data)")
+    parser.add_argument(
+        "--no-trainings",
+        action="store_false",
+        dest="trainings",
+        default=None,
+        help="look at tensors alone, at the stages of one plain training: minutes, and enough for a policy",
+    )
     parser.add_argument(
         "--tolerance", type=float, default=0.1, help="error / gradient, of the policy (%(default)s)"
     )

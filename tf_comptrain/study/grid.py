@@ -114,6 +114,7 @@ class Grid(NamedTuple):
     bounds: Mapping[str, tuple[float, ...]]
     stages: tuple[str, ...]
     seeds: tuple[int, ...]
+    trainings: bool = True
 
     def settings(self) -> list[Candidate]:
         """Those that the codecs have."""
@@ -133,12 +134,12 @@ class Grid(NamedTuple):
         """All cells, in the order in which they are measured: what they are compared with first."""
         settings = self.settings()
         for network in networks:
-            for seed in self.seeds:
+            for seed in self.seeds if self.trainings else self.seeds[:1]:
                 yield Cell(TRAINING, network, PLAIN_TRAINING, "", seed)
             for stage in self.stages:
                 for setting in settings:
                     yield Cell(TENSORS, network, setting, stage, self.seeds[0])
-        for seed in self.seeds:
+        for seed in self.seeds if self.trainings else ():
             for network in networks:
                 for setting in settings:
                     yield Cell(TRAINING, network, setting, "", seed)

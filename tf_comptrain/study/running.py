@@ -42,6 +42,7 @@ def impact_study(
     epochs: int = 3,
     batch_size: int = 32,
     metric: str | None = None,
+    trainings: bool = True,
     progress: bool = True,
 ) -> Study:
     """Measures what compression does to a network of one's own: for each codec, mode and bound.
@@ -71,6 +72,8 @@ def impact_study(
       epochs: Passes over the data of each training.
       batch_size: Samples a step.
       metric: A key of the logs of `fit`; None: the first metric on the validation data, or "val_loss".
+      trainings: Train with each setting. False: one plain training, for its stages, and tensor cells: a policy needs no
+        more, and minutes do.
       progress: Show what is being measured, and the time left.
 
     Returns:
@@ -85,7 +88,7 @@ def impact_study(
       >>> study.to_html("report.html")
     """
     _keras.require_keras_3("tf_comptrain.impact_study", "Use check_error_law")
-    grid = grid_of(codecs, modes, bounds, stages, seeds)
+    grid = grid_of(codecs, modes, bounds, stages, seeds)._replace(trainings=bool(trainings))
     tasks = _tasks(build, data, epochs, batch_size, metric)
     there = Folder(folder)
     there.begin(_identity(tasks), grid._asdict())
