@@ -128,7 +128,7 @@ def test_codec_b_decodes_a_relu_output_once(monkeypatch):
 
 def decode_for_masks(monkeypatch):
     """Has the same streams decoded once more where a mask is wanted."""
-    monkeypatch.setattr(held_tensors, "_dithered", lambda codec, mask, xla: codec)
+    monkeypatch.setattr(held_tensors, "dithered", lambda codec, mask, xla: codec)
     monkeypatch.setattr(codecs.get("rans"), "mask_of_restored", False)
 
 
