@@ -33,6 +33,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=5, help="pairs (%(default)s)")
     parser.add_argument(
+        "--count", type=int, help="tiles to train with, and to test with at most; all of them"
+    )
+    parser.add_argument(
         "--data", type=Path, default=unet.SHIPPED, help="npz with train and test (the shipped part)"
     )
     parser.add_argument("--limit-tile", type=int, help="do not train: see above")
@@ -55,7 +58,8 @@ def application(args: argparse.Namespace) -> comparison.Application:
     def build(recompute: bool):
         return unet.compiled(unet.unet(args.tile, args.width, recompute=recompute))
 
-    data = unet.load(args.tile, args.data)
+    train, test = unet.load(args.tile, args.data)
+    data = tuple((x[: args.count], y[: args.count]) for x, y in (train, test))
     return comparison.Application(build, data, unet.scores, False, args.epochs, args.batch)
 
 
