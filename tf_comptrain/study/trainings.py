@@ -191,7 +191,10 @@ class _Watch(keras.callbacks.Callback):
             self._stages[self._step](self.model)
 
 
-class _Batches(keras.utils.PyDataset):
+_Dataset: Any = getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence  # of Keras 2
+
+
+class _Batches(_Dataset):
     """Batches of arrays; samples that do not fill the last one wait for another epoch."""
 
     def __init__(self, data: tuple[Any, Any], batch_size: int, seed: int):
