@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tf_comptrain.cli.bench import bound_over_sigma, positive
+from tf_comptrain.cli.bench import add_codec_arguments, positive
 
 KINDS = {"relu": "ReLU outputs", "dense": "batch normalization outputs", "field": "smooth fields"}
 _SPEEDS = ("compress_gb_s", "decompress_gb_s")
@@ -41,16 +41,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=positive, default=128, help="images of activations (%(default)s)")
     parser.add_argument("--images", type=Path, help="npz with x_train, y_train to train on (generated ones)")
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="npz files of fields")
-    parser.add_argument(
-        "--eb-sigma",
-        type=bound_over_sigma,
-        nargs="+",
-        default=[0.1],
-        help="bounds / standard deviation (0.1)",
-    )
-    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
-    parser.add_argument("--codecs", nargs="+", choices=list(contenders.contenders()), help="(all)")
-    parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
+    add_codec_arguments(parser, contenders.contenders())
     parser.add_argument("--plot", type=Path, help="write ratio against speed to this image")
     return parser.parse_args(argv)
 

@@ -34,7 +34,17 @@ _scopes = threading.local()
 
 
 @contextlib.contextmanager
-def training_scope(training: bool = True) -> Iterator[None]:
+def _set(name: str, value: bool) -> Iterator[None]:
+    """Inside, the scope of that name says `value`; behind it, what it said before."""
+    previous = getattr(_scopes, name, None)
+    setattr(_scopes, name, value)
+    try:
+        yield
+    finally:
+        setattr(_scopes, name, previous)
+
+
+def training_scope(training: bool = True) -> contextlib.AbstractContextManager[None]:
     """Says that the calls inside belong to a training step.
 
     For hand-written loops that call the model without `training=True`. What crosses into the backward pass is
@@ -49,28 +59,17 @@ def training_scope(training: bool = True) -> Iterator[None]:
       >>> with ct.training_scope(), tf.GradientTape() as tape:
       ...     loss = loss_fn(y, model(x))
     """
-    previous = getattr(_scopes, "training", None)
-    _scopes.training = training
-    try:
-        yield
-    finally:
-        _scopes.training = previous
+    return _set("training", training)
 
 
-@contextlib.contextmanager
-def plain_scope() -> Iterator[None]:
+def plain_scope() -> contextlib.AbstractContextManager[None]:
     """Instrumented layers run as plain Keras inside: the yardstick for measurements."""
-    previous = getattr(_scopes, "plain", False)
-    _scopes.plain = True
-    try:
-        yield
-    finally:
-        _scopes.plain = previous
+    return _set("plain", True)
 
 
 def in_plain_scope() -> bool:
     """Whether the code runs inside `plain_scope`."""
-    return getattr(_scopes, "plain", False)
+    return bool(getattr(_scopes, "plain", None))
 
 
 def scope_says() -> bool | None:

@@ -90,20 +90,9 @@ def elastic_batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -
             "`dataset` must be a tf.data.Dataset of single samples or a tuple of arrays, (x, y). "
             f"Received: {type(dataset).__name__}."
         )
-    batching = _keras.batching_of(dataset)
-    if batching is not None:
-        raise ValueError(
-            f"`dataset` must hold single samples: elastic_batch makes the batches. Received a dataset that "
-            f"is batched already ({batching}). Leave out its .batch(...), or put .unbatch() behind it."
-        )
-    samples = int(dataset.cardinality())
-    if samples < 0:
-        length = "infinite" if samples == tf.data.INFINITE_CARDINALITY else "unknown"
-        raise ValueError(
-            f"`dataset` must have a known, finite length, for the steps of an epoch follow from it. "
-            f"Received a dataset of {length} length. State it with "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), and leave out .repeat()."
-        )
+    samples = single_samples(
+        dataset, "`dataset`", maker="elastic_batch", reason="the steps of an epoch follow from it"
+    )
     elastic = ElasticBatch(_checked_size(batch_size, samples, drop_remainder), samples, drop_remainder)
 
     def batches(_: Any) -> Any:
@@ -133,6 +122,33 @@ def _rows_of(arrays: tuple) -> tuple[tf.data.Dataset, Any]:
         return tf.nest.map_structure(lambda array: tf.gather(array, rows), arrays)
 
     return tf.data.Dataset.range(count).shuffle(max(count, 1)), take
+
+
+def single_samples(dataset: tf.data.Dataset, name: str, maker: str, reason: str) -> int:
+    """How many samples a dataset holds that `maker` makes batches of.
+
+    Args:
+      dataset: Of single samples, of known length.
+      name: Of the argument, for what an error says; so are `maker` and `reason`, why its length must be known.
+
+    Raises:
+      ValueError: Another dataset.
+    """
+    batching = "elastic_batch" if hasattr(dataset, "elastic") else _keras.batching_of(dataset)
+    if batching is not None:
+        raise ValueError(
+            f"{name} must be a dataset of single samples: {maker} makes the batches. Received a dataset that is "
+            f"batched already ({batching}). Leave out its .batch(...), or put .unbatch() behind it."
+        )
+    count = int(dataset.cardinality())
+    if count < 0:
+        length = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
+        raise ValueError(
+            f"{name} must be a dataset of known, finite length, for {reason}. Received a dataset of {length} "
+            "length. State it with dataset.apply(tf.data.experimental.assert_cardinality(n)), and leave out "
+            ".repeat()."
+        )
+    return count
 
 
 def _checked_size(size: int, samples: int, drop_remainder: bool) -> int:

@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -205,6 +205,20 @@ def bound_over_sigma(text: str) -> float:
     if not 0 < value < 10:
         raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
     return value
+
+
+def add_codec_arguments(parser: argparse.ArgumentParser, codecs: Iterable[str]) -> None:
+    """What a measurement of these codecs takes: bounds, repeats, which of them, and how it is printed."""
+    parser.add_argument(
+        "--eb-sigma",
+        type=bound_over_sigma,
+        nargs="+",
+        default=[0.1],
+        help="bounds / standard deviation (0.1)",
+    )
+    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
+    parser.add_argument("--codecs", nargs="+", choices=list(codecs), help="(all)")
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 
 
 def unknown_model(name: str) -> str:

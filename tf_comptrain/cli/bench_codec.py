@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_comptrain import codecs
-from tf_comptrain.cli.bench import bound_over_sigma, positive
+from tf_comptrain.cli.bench import add_codec_arguments, positive
 from tf_comptrain.memory.measure import timed_call
 
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
@@ -53,16 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, nargs="+", default=[], help="npz files with arrays, in place of activations"
     )
-    parser.add_argument(
-        "--eb-sigma",
-        type=bound_over_sigma,
-        nargs="+",
-        default=[0.1],
-        help="bounds / standard deviation (0.1)",
-    )
-    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
-    parser.add_argument("--codecs", nargs="+", choices=list(codecs.CODECS), help="(all)")
-    parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
+    add_codec_arguments(parser, codecs.CODECS)
     parser.set_defaults(function=main)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import sys
@@ -137,26 +138,20 @@ def find_max_batch_size(
     return _Search(attempt, limit, start, max_batch, tolerance, progress).run()
 
 
+@dataclasses.dataclass
 class _Search:
     """Brackets the largest batch between one that fits and one that does not."""
 
-    def __init__(
-        self,
-        attempt: Callable[[int], Trial],
-        limit_bytes: int | None,
-        start: int,
-        max_batch: int,
-        tolerance: float,
-        progress: Callable[[str], Any] | None,
-    ):
-        self._attempt = attempt
-        self._limit_bytes = limit_bytes
-        self._start = start
-        self._max_batch = max_batch
-        self._tolerance = tolerance
-        self._progress = progress
-        self._fits = start - 1
-        self._fails = max_batch + 1
+    attempt: Callable[[int], Trial]
+    limit_bytes: int | None
+    start: int
+    max_batch: int
+    tolerance: float
+    progress: Callable[[str], Any] | None
+
+    def __post_init__(self) -> None:
+        self._fits = self.start - 1
+        self._fails = self.max_batch + 1
         self._trials: list[Trial] = []
 
     def run(self) -> MaxBatch:
@@ -164,41 +159,41 @@ class _Search:
         line = self._line()
         predicted = self._predicted(line)
         if predicted is not None:
-            predicted = min(max(predicted, 0), self._max_batch)
+            predicted = min(max(predicted, 0), self.max_batch)
             self._say(f"predicted: {predicted}")
         while self._fails - self._fits > self._gap():
             self._try(*self._next())
-        batch = self._fits if self._fits >= self._start else 0
-        return MaxBatch(batch, predicted, self._limit_bytes, line, tuple(self._trials))
+        batch = self._fits if self._fits >= self.start else 0
+        return MaxBatch(batch, predicted, self.limit_bytes, line, tuple(self._trials))
 
     def _measure_small(self) -> None:
         """Two measured batches, the larger of about `_SMALL` of the limit."""
-        batch = min(max(self._start, _FIRST_BATCH), self._max_batch)
+        batch = min(max(self.start, _FIRST_BATCH), self.max_batch)
         while self._fits < batch < self._fails:
             self._try(batch, "small")
             last = self._trials[-1]
             if last.outcome != OK:
                 batch = (self._fits + self._fails) // 2
-            elif not last.total_bytes or not self._limit_bytes:
+            elif not last.total_bytes or not self.limit_bytes:
                 batch = 2 * last.batch if len(self._trials) == 1 else 0
             else:
-                part = last.total_bytes / self._limit_bytes
+                part = last.total_bytes / self.limit_bytes
                 grown = last.total_bytes >= _GROWN * self._trials[0].total_bytes > 0
                 if grown and part >= _NEAR_SMALL or part >= 1 / 2:
                     return
                 # Safe: bytes do not grow faster than the batch.
-                batch = min(int(last.batch * max(2.0, _SMALL / part)), self._max_batch)
+                batch = min(int(last.batch * max(2.0, _SMALL / part)), self.max_batch)
 
     def _gap(self) -> int:
-        return max(1, int(self._tolerance * self._fits))
+        return max(1, int(self.tolerance * self._fits))
 
     def _next(self) -> tuple[int, str]:
         """The batch to try, inside the bracket: the predicted one, or its middle."""
         fits, fails, gap = self._fits, self._fails, self._gap()
         outcomes = [trial.outcome for trial in self._trials[-2:]]
         predicted = self._predicted(self._line())
-        if predicted is None and fails > self._max_batch:
-            return min(2 * max(fits, 1), self._max_batch), "doubled"
+        if predicted is None and fails > self.max_batch:
+            return min(2 * max(fits, 1), self.max_batch), "doubled"
         if predicted is not None and predicted < fails:
             if predicted > fits or outcomes[-1:] == [OK]:
                 # At the least just above what fits, where a failure confirms the end.
@@ -209,9 +204,9 @@ class _Search:
         return min(max(middle, fits + 1), fails - 1), "middle"
 
     def _predicted(self, line: PeakLine | None) -> int | None:
-        if line is None or self._limit_bytes is None:
+        if line is None or self.limit_bytes is None:
             return None
-        return line.largest_batch(self._limit_bytes)
+        return line.largest_batch(self.limit_bytes)
 
     def _line(self) -> PeakLine | None:
         """Through the two largest batches that were measured."""
@@ -221,7 +216,7 @@ class _Search:
         return PeakLine.through(measured[-2][1], measured[-1][1])
 
     def _try(self, batch: int, why: str) -> None:
-        trial = self._attempt(batch)
+        trial = self.attempt(batch)
         self._trials.append(trial)
         if trial.outcome == OK:
             self._fits = max(self._fits, batch)
@@ -232,8 +227,8 @@ class _Search:
         self._say(f"batch {batch} ({why}): {trial.outcome}{used}{detail}")
 
     def _say(self, line: str) -> None:
-        if self._progress is not None:
-            self._progress(line)
+        if self.progress is not None:
+            self.progress(line)
 
 
 def device_memory() -> int | None:

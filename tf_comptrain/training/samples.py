@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras, arguments
+from tf_comptrain.callbacks.elastic import single_samples
 
 _DEFAULT_BUFFER = 10_000
 _PREFETCHED = 2
@@ -118,20 +119,7 @@ def _checked_arrays(parts: tuple, x: Any) -> Any:
 
 
 def _checked_count(data: tf.data.Dataset, name: str) -> int:
-    batching = "elastic_batch" if hasattr(data, "elastic") else _keras.batching_of(data)
-    if batching is not None:
-        raise ValueError(
-            f"{name} must be a dataset of single samples: ct.fit makes the batches. Received a dataset that is "
-            f"batched already ({batching}). Leave out its .batch(...), or put .unbatch() behind it."
-        )
-    count = int(data.cardinality())
-    if count < 0:
-        length = "infinite" if count == tf.data.INFINITE_CARDINALITY else "unknown"
-        raise ValueError(
-            f"{name} must be a dataset of known, finite length, for positions in it follow from that. Received "
-            f"a dataset of {length} length. State it with "
-            "dataset.apply(tf.data.experimental.assert_cardinality(n)), and leave out .repeat()."
-        )
+    count = single_samples(data, name, maker="ct.fit", reason="positions in it follow from that")
     if count == 0:
         raise ValueError(f"{name} must hold at least one sample. Received an empty dataset.")
     unsteady = _keras.unsteady_shuffle_of(data)
