@@ -1,9 +1,11 @@
-"""Step time with the one-pass kernels of GELU, layer normalization and dropout over that with their formulas under XLA.
+"""Steps with the one-pass kernels of GELU, layer normalization and dropout beside those with their formulas under XLA.
 
     python benchmarks/models/kernels.py --out kernels.jsonl
 
 Both steps are compressed and live in one process, one kernel exchanged at a time for its formula and the formula's
-gradient, each a `tf.function(jit_compile=True)` of what the kernel reads; they take turns.
+gradient, each a `tf.function(jit_compile=True)` of what the kernel reads; they take turns. What each step holds for its
+backward pass is measured too: a kernel is one operation, which the pass over the traced step knows and can make again,
+and a compiled formula is one that it has to take as it is.
 Every pair of network and kernel adds a line to the file; those that are there already are not measured again. The
 table is printed from the file.
 """
@@ -11,6 +13,7 @@ table is printed from the file.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -23,8 +26,9 @@ from unittest import mock
 import tensorflow as tf
 from nets import NETS
 
-from tf_comptrain import _keras, native
+from tf_comptrain import _keras, memory, native
 
+VARIANTS = ("kernel", "formula")
 _PHILOX = 1
 _WARM_UP_STEPS = 2
 
@@ -85,7 +89,13 @@ def main() -> int:
     options = parser.parse_args()
     for case in CASES:
         if case not in measured(options.out):
-            entry = {"net": case[0], "op": case[1], **measure(*case, options.batch, options.pairs)}
+            held = {variant: held_bytes(*case, options.batch, variant) for variant in VARIANTS}
+            entry = {
+                "net": case[0],
+                "op": case[1],
+                "held_bytes": held,
+                **measure(*case, options.batch, options.pairs),
+            }
             with options.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
     print(table(measured(options.out)))
@@ -98,11 +108,25 @@ def measured(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(entry["net"], entry["op"]): entry for entry in map(json.loads, lines)}
 
 
+def using(op: str, variant: str) -> contextlib.AbstractContextManager[Any]:
+    """Steps that are traced inside have the kernel of an op, or its formula."""
+    if variant == "kernel":
+        return contextlib.nullcontext()
+    return mock.patch.object(native.ops(), f"comptrain_{op}", FORMULAS[op])
+
+
+def held_bytes(net: str, op: str, batch: int, variant: str) -> int:
+    """What a step holds for its backward pass at most, by the allocator."""
+    with using(op, variant):
+        return memory.measure_step(*NETS[net].make("compressed", batch, None)).saved_bytes
+
+
 def measure(net: str, op: str, batch: int, pairs: int) -> dict[str, Any]:
     """Seconds of `pairs` steps with the kernel of an op, and with its formula; and what the process ran in them."""
-    steps = {"kernel": step(net, batch)}
-    with mock.patch.object(native.ops(), f"comptrain_{op}", FORMULAS[op]):
-        steps["formula"] = step(net, batch)
+    steps = {}
+    for variant in VARIANTS:
+        with using(op, variant):
+            steps[variant] = step(net, batch)
     seconds: dict[str, list[tuple[float, float]]] = {variant: [] for variant in steps}
     for i in range(pairs):
         for variant in sorted(steps, reverse=bool(i % 2)):
@@ -124,8 +148,9 @@ def step(net: str, batch: int) -> Callable[[], Any]:
 def table(entries: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Of the cases in the file, in the order of `CASES`, as Markdown."""
     rows = [
-        "| network, batch | kernel | step with it | with its formula | formula / kernel (quartiles) | in CPU time |",
-        "|---|---|---|---|---|---|",
+        "| network, batch | kernel | step with it | with its formula | formula / kernel (quartiles) | in CPU time "
+        "| held with it | with its formula |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for case in CASES:
         if case not in entries:
@@ -137,6 +162,7 @@ def table(entries: dict[tuple[str, str], dict[str, Any]]) -> str:
             ratios = [b[clock] / a[clock] for a, b in zip(entry["kernel"], entry["formula"])]
             low, middle, high = statistics.quantiles(ratios, n=4)
             cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f})")
+        cells += [f"{entry['held_bytes'][variant] / 1e6:.1f} MB" for variant in VARIANTS]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

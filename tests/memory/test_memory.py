@@ -414,6 +414,16 @@ def event(op, size, address):
     return trace.Event(0.0, 1024 * size, 0, address, op, "output", "", "", 1024 * abs(size))
 
 
+def test_levels_over_time_are_the_highest_of_each_part():
+    """Up to 3 within the first half, down to 1 for the second, which ends at 2; over a resting level of 5."""
+    times_and_levels = ((0.0, 6), (0.1, 8), (0.2, 6), (1.0, 7))
+    events = tuple(
+        event("a", 1, k)._replace(time_s=t, level_bytes=b) for k, (t, b) in enumerate(times_and_levels)
+    )
+    assert trace.Trace(5, events).levels(2) == [3, 2]
+    assert trace.Trace(5, events).levels(4) == [3, 1, 1, 2]
+
+
 def test_a_predicted_peak_is_found_where_it_lies_at_that_batch():
     def step(batch):
         """A buffer of 100 kB a sample, then, after its release, one of 1 MB."""

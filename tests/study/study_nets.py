@@ -24,8 +24,8 @@ def build(width=8):
     return model
 
 
-def data():
+def data(samples=64):
     random = np.random.default_rng(0)
-    y = random.integers(0, 4, 64)
-    x = (random.normal(size=(64, 8, 8, 3)) + y[:, None, None, None]).astype(np.float32)
-    return (x[:48], y[:48]), (x[48:], y[48:])
+    y = random.integers(0, 4, samples)
+    x = (random.normal(size=(samples, 8, 8, 3)) + y[:, None, None, None]).astype(np.float32)
+    return (x[:-16], y[:-16]), (x[-16:], y[-16:])

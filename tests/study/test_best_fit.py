@@ -18,12 +18,21 @@ BOUNDS = (0.1, 0.2, 0.4)
 TENSORS_OF_NET = {"a": ("norm", 4000, 0.1), "b": ("convolution", 1000, 1.0), "c": ("convolution", 3000, 0.5)}
 
 
+def training(metric, sample_bytes):
+    """The row of a training whose memory grows by so much a sample, at a batch of 16."""
+    return {
+        "metric": metric, "history": [metric], "step_s": 1.0, "saved_plain_bytes": 1600,
+        "saved_bytes": 16 * sample_bytes, "peak_bytes": 1000 + 16 * sample_bytes,
+        "half_batch_peak_bytes": 1000 + 8 * sample_bytes, "timeline": [0, 8 * sample_bytes, 16 * sample_bytes],
+    }  # fmt: skip
+
+
 def written(folder, codecs=("plane", "rans"), worse=0.0):
     """A study's folder, as if it had been measured: rans holds a fifth less; `worse`: plane's metric at 0.4 sigma."""
     there = Folder(folder)
     identity = {"networks": {"network": "x"}, "data": {}, "metric": {"network": "val_accuracy"}}
     there.begin({**identity, "epochs": 1, "batch_size": 16}, {})
-    there.append(Cell(TRAINING, "network", PLAIN_TRAINING, "", 0), [{"metric": 0.9, "history": [0.9]}], 1.0)
+    there.append(Cell(TRAINING, "network", PLAIN_TRAINING, "", 0), [training(0.9, 100)], 1.0)
     for codec, bound in itertools.product(codecs, BOUNDS):
         setting = Candidate(codec, "sigma", bound)
         rows = []
@@ -39,8 +48,7 @@ def written(folder, codecs=("plane", "rans"), worse=0.0):
         together = {**rows[0], "tensor": "all", "tensor_class": "all"}
         there.append(Cell(TENSORS, "network", setting, "late", 0), [*rows, together], 1.0)
         metric = 0.9 - (worse if (codec, bound) == ("plane", 0.4) else 0)
-        training = {"metric": metric, "history": [metric]}
-        there.append(Cell(TRAINING, "network", setting, "", 0), [training], 1.0)
+        there.append(Cell(TRAINING, "network", setting, "", 0), [training(metric, 50)], 1.0)
     return ct.Study(folder)
 
 

@@ -142,6 +142,20 @@ def test_tables_are_written(study, tmp_path):
     assert csv.read_csv(files[1]).column_names == table.column_names
 
 
+def test_a_step_is_drawn_over_its_time(tmp_path):
+    """Of a network whose tensors the profiler records."""
+    study = ct.impact_study(
+        lambda: nets.build(64), lambda: nets.data(256), ["plane"], bounds=[0.2], stages=[], folder=tmp_path, epochs=1,
+        batch_size=128, progress=False,
+    )  # fmt: skip
+    plain = next(row for row in study.table() if row["codec"] == "plain")
+    timelines = study.plain_timeline("network"), study.summary()[0]["timeline"]
+    assert [len(timeline) for timeline in timelines] == [100, 100]
+    assert max(timelines[0]) == pytest.approx(plain["peak_bytes"], rel=0.5)
+    assert max(timelines[1]) < max(timelines[0])
+    assert plain["largest_batch"] == 128 < study.summary()[0]["largest_batch"]
+
+
 def test_networks_have_names_and_data_of_their_own(tmp_path):
     builds = {"narrow": lambda: nets.build(4), "wide": nets.build}
     study = ct.impact_study(

@@ -30,6 +30,7 @@ def test_has_every_part_and_needs_no_network(page):
     for part in (
         "Best fit",
         "<svg",
+        "Memory over a step",
         "Settings",
         "Gradient error of each tensor",
         "Tensors",
@@ -37,6 +38,7 @@ def test_has_every_part_and_needs_no_network(page):
     ):
         assert part in text
     assert text.count("<circle") == 2 * 6
+    assert text.count("<polyline") == 3  # plain, plane, rans
     assert not re.search(r"(src|href)=|https?://|@import|url\(", text)
     assert 'name="viewport"' in text
 
@@ -54,6 +56,16 @@ def test_zeros_have_a_place_on_a_logarithmic_axis():
     points = [plots.Point(x, 1, "a", "") for x in (0.0, 1.0, 100.0)]
     places = [float(x) for x in re.findall(r'cx="([\d.]+)"', plots.scatter(points, "x", "y", {"a": "red"}))]
     assert places == sorted(places) and len(set(places)) == 3
+
+
+@pytest.mark.parametrize("high", [0.07, 1, 9.9, 300])
+def test_a_linear_axis_has_five_to_twelve_round_ticks(high):
+    picture = plots.lines([plots.Line([0, high], "red", ODD)], "x", "y")
+    assert ODD not in picture
+    ticks = [float(tick) for tick in re.findall(r'text-anchor="end">([-.e\d]+)<', picture)]
+    assert 5 <= len(ticks) <= 13 and ticks[0] == 0 and ticks[-1] <= high
+    heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", picture.split("<polyline")[1])]
+    assert heights[0] == heights[1] > heights[2] == heights[3]
 
 
 @pytest.mark.parametrize("size", ["1280,900", "400,800"])

@@ -77,19 +77,22 @@ def measure_step(model: keras.Model, x: tf.Tensor, y: Any = None, steps: int = 3
     """
     steps = arguments.whole("steps", steps)
     x, y = batch_of(model, x, y)
+    peak, resting, seconds = measure_steps(model, x, y, steps)
+    saved = saved_bytes(model, x, y)
+    with _keras.plain_scope():
+        saved_plain = saved_bytes(model, x, y)
+    return StepMemory(peak, resting, seconds, saved, saved_plain)
+
+
+def measure_steps(model: keras.Model, x: Any, y: Any, steps: int) -> tuple[int, int, float]:
+    """(highest peak over resting, resting, median seconds) of so many steps after two; the model is left as it was."""
     step = _keras.train_step_runner(model, x, y)
     with state_restored(model):
         for _ in range(2):
             step()
-        peaks, seconds = [], []
-        for _ in range(steps):
-            peak, resting, elapsed = measure_call(step)
-            peaks.append(peak)
-            seconds.append(elapsed)
-    saved = saved_bytes(model, x, y)
-    with _keras.plain_scope():
-        saved_plain = saved_bytes(model, x, y)
-    return StepMemory(max(peaks), resting, statistics.median(seconds), saved, saved_plain)
+        measured = [measure_call(step) for _ in range(steps)]
+    peaks, restings, seconds = zip(*measured)
+    return max(peaks), restings[-1], statistics.median(seconds)
 
 
 def measure_call(step: Any) -> tuple[int, int, float]:

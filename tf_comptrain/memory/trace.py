@@ -76,6 +76,20 @@ class Trace(NamedTuple):
         """The highest level over the resting one, as the allocator counts it."""
         return max(0, self.events[self.peak_index].level_bytes - self.base_bytes)
 
+    def levels(self, parts: int) -> list[int]:
+        """The highest level over the resting one, bytes, in each of so many equal parts of the time."""
+        begin_s, end_s = self.events[0].time_s, self.events[-1].time_s
+        highest = [0] * parts
+        last, level = 0, 0
+        for event in self.events:
+            share = (event.time_s - begin_s) / max(end_s - begin_s, 1e-9)
+            part = min(int(share * parts), parts - 1)
+            for between in range(last, part + 1):
+                highest[between] = max(highest[between], level)
+            last, level = part, event.level_bytes - self.base_bytes
+            highest[part] = max(highest[part], level)
+        return highest
+
     def live_at(self, index: int) -> list[Event]:
         """Allocations of this step that are alive after event `index`, oldest first."""
         live: dict[int, Event] = {}

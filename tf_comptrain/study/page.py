@@ -114,6 +114,7 @@ _SUMMARY = (
     Column("saved, plain / this", "saved_ratio", _number),
     Column("peak, plain / this", "peak_ratio", _number),
     Column("step, this / plain", "step_ratio", _number),
+    Column("batch in plain's memory", "largest_batch", str),
     Column("problem", "problem"),
 )
 _TENSORS = (
@@ -165,6 +166,7 @@ def _network(study: Study, network: str, tolerance: float) -> str:
     colour_of = plots.colours(list(dict.fromkeys(row["codec"] for row in rows)))
     if any("gradient_error" in row for row in rows):
         parts += [_fit(study, network, tolerance), plots.legend(colour_of), _pictures(rows, colour_of)]
+    parts += _timelines(study, network, rows, colour_of)
     parts += ["<h3>Settings</h3>", table(_SUMMARY, rows)]
     stages = _of_last_stage(study, network)
     if stages:
@@ -208,6 +210,28 @@ def _pictures(rows: Sequence[Row], colour_of: dict[str, str]) -> str:
         + plots.scatter(by_speed, "plain bytes / held bytes", "encoding, GB/s", colour_of)
         + "</div>"
     )
+
+
+def _timelines(study: Study, network: str, rows: Sequence[Row], colour_of: dict[str, str]) -> list[str]:
+    """Memory over a step: of plain training, and of each codec's setting with the smallest peak."""
+    plain = study.plain_timeline(network)
+    if plain is None:
+        return []
+    smallest: dict[str, Row] = {}
+    for row in sorted((row for row in rows if row.get("timeline")), key=lambda row: max(row["timeline"])):
+        smallest.setdefault(row["codec"], row)
+    lines = [plots.Line([level / 1e6 for level in plain], "currentColor", "plain")]
+    for codec, row in smallest.items():
+        words = str(Candidate(row["codec"], row["mode"], row["bound"]))
+        lines.append(plots.Line([level / 1e6 for level in row["timeline"]], colour_of[codec], words))
+    picture = plots.lines(lines, "of the step, %", "memory over the resting level, MB")
+    words = ", ".join(line.words for line in lines)
+    return [
+        "<h3>Memory over a step</h3>",
+        f'<p class="muted">{escape(words)}: of each codec the setting with the smallest peak.</p>',
+        plots.legend({line.words: line.colour for line in lines}),
+        f'<div class="pictures">{picture}</div>',
+    ]
 
 
 def _words(row: Row) -> str:

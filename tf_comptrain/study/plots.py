@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 # Told apart by people who see colours differently (Okabe and Ito, 2008), then by three more.
 _COLOURS = (
@@ -32,6 +32,28 @@ class Point(NamedTuple):
     words: str
 
 
+class Line(NamedTuple):
+    """A line of a plot over time.
+
+    Attributes:
+      values: From 0 up, each of an equal part of the time.
+      colour: As CSS names it.
+      words: What it shows.
+    """
+
+    values: Sequence[float]
+    colour: str
+    words: str
+
+
+class _Axis(Protocol):
+    def place(self, value: float) -> float:
+        """From 0 to 1."""
+
+    def ticks(self) -> list[float]:
+        """Round values within it."""
+
+
 def colours(groups: Sequence[str]) -> dict[str, str]:
     """A colour for each group."""
     return {group: _COLOURS[place % len(_COLOURS)] for place, group in enumerate(groups)}
@@ -39,7 +61,33 @@ def colours(groups: Sequence[str]) -> dict[str, str]:
 
 def scatter(points: Sequence[Point], x_words: str, y_words: str, colour_of: dict[str, str]) -> str:
     """A scatter plot with logarithmic axes."""
-    x_axis, y_axis = _Axis([p.x for p in points]), _Axis([p.y for p in points])
+    x_axis, y_axis = _Logarithmic([p.x for p in points]), _Logarithmic([p.y for p in points])
+    return _plot(x_axis, y_axis, x_words, y_words) + "".join(
+        f'<circle cx="{_x(x_axis, point.x):.1f}" cy="{_y(y_axis, point.y):.1f}" r="{_RADIUS}" '
+        f'fill="{colour_of[point.group]}"><title>{escape(point.words)}</title></circle>'
+        for point in points
+    ) + "</svg>"  # fmt: skip
+
+
+def lines(series: Sequence[Line], x_words: str, y_words: str) -> str:
+    """Steps over a time that is 100 long, from 0 up."""
+    x_axis, y_axis = _Linear(100), _Linear(max(value for line in series for value in line.values))
+    parts = [_plot(x_axis, y_axis, x_words, y_words)]
+    for line in series:
+        width = 100 / len(line.values)
+        path = []
+        for place, value in enumerate(line.values):
+            left, right = _x(x_axis, place * width), _x(x_axis, (place + 1) * width)
+            path.append(f"{left:.1f},{_y(y_axis, value):.1f} {right:.1f},{_y(y_axis, value):.1f}")
+        parts.append(
+            f'<polyline points="{" ".join(path)}" fill="none" stroke="{line.colour}" stroke-width="1.6">'
+            f"<title>{escape(line.words)}</title></polyline>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _plot(x_axis: _Axis, y_axis: _Axis, x_words: str, y_words: str) -> str:
+    """The beginning of a picture: its axes and what stands beside them."""
     parts = [
         f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(y_words)} against '
         f'{escape(x_words)}">'
@@ -61,12 +109,7 @@ def scatter(points: Sequence[Point], x_words: str, y_words: str, colour_of: dict
         f'<text class="axis" transform="translate(14 {(_TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">'
         f"{escape(y_words)}</text>"
     )
-    for point in points:
-        parts.append(
-            f'<circle cx="{_x(x_axis, point.x):.1f}" cy="{_y(y_axis, point.y):.1f}" r="{_RADIUS}" '
-            f'fill="{colour_of[point.group]}"><title>{escape(point.words)}</title></circle>'
-        )
-    return "".join([*parts, "</svg>"])
+    return "".join(parts)
 
 
 def legend(colour_of: dict[str, str]) -> str:
@@ -85,7 +128,7 @@ def heat(value: float, largest: float) -> str:
     return f"background:hsl(16 85% {lightness:.0f}%);color:#1b1b1b"
 
 
-class _Axis:
+class _Logarithmic:
     """A logarithmic axis that holds all values; zeros are at its lower end."""
 
     def __init__(self, values: Sequence[float]):
@@ -107,6 +150,23 @@ class _Axis:
         values = [step * 10.0**decade for decade in decades for step in steps]
         within = [value for value in values if self.low <= math.log10(value) <= self.high]
         return [0.0, *within] if self.has_zero else within
+
+
+class _Linear:
+    """An axis from 0 to a value."""
+
+    def __init__(self, high: float):
+        self.high = max(high, 1e-9)
+
+    def place(self, value: float) -> float:
+        """From 0 to 1."""
+        return value / self.high
+
+    def ticks(self) -> list[float]:
+        """Round values within it, five to ten."""
+        decade = 10.0 ** math.floor(math.log10(self.high / 5))
+        step = max(size * decade for size in _STEPS if size * decade <= self.high / 5)
+        return [step * k for k in range(int(self.high / step) + 1)]
 
 
 def _x(axis: _Axis, value: float) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scipy import stats
 
+from tf_comptrain.memory.max_batch import PeakLine
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, TENSORS, TRAINING, Candidate, Cell
 from tf_comptrain.study.tensors import ALL
@@ -25,15 +26,21 @@ _COLUMNS = (
     "plain_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
     "zeros_kept", "encode_gb_s", "decode_gb_s", "predicted_sigma", "measured_sigma", "law_cosine", "gradient_error",
     "gradient_cosine", "metric", "metric_change", "loss", "history", "epochs_to_target", "saved_bytes",
-    "saved_plain_bytes", "peak_bytes", "step_s", "train_s", "problem",
+    "saved_plain_bytes", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline", "step_s",
+    "train_s", "problem",
 )  # fmt: skip
 # Of those what a clock or an allocator says, which differs from run to run.
-MEASURED = ("encode_gb_s", "decode_gb_s", "peak_bytes", "step_s", "train_s")
+MEASURED = (
+    "encode_gb_s", "decode_gb_s", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline",
+    "step_s", "train_s",
+)  # fmt: skip
 _WHOLE = (
     "seed", "plain_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
-    "peak_bytes",
+    "peak_bytes", "half_batch_peak_bytes", "largest_batch",
 )  # fmt: skip
-_TEXT = ("row", "network", "codec", "mode", "stage", "tensor", "tensor_class", "shape", "history", "problem")
+_TEXT = (
+    "row", "network", "codec", "mode", "stage", "tensor", "tensor_class", "shape", "history", "timeline", "problem"
+)  # fmt: skip
 _CONFIDENCE = 0.95
 
 Row = dict[str, Any]
@@ -146,7 +153,8 @@ class Study:
         Columns: network, codec, mode, bound; of the tensors ratio, violations, gradient_error (root mean square over
         the stages), gradient_cosine (the smallest), encode_gb_s, decode_gb_s; of the trainings seeds, metric,
         metric_change with its 95% interval (low, high; of two seeds and more, by Student's t), saved_ratio and
-        peak_ratio (plain over compressed), step_ratio (compressed over plain), epochs_to_target; problem.
+        peak_ratio (plain over compressed), step_ratio (compressed over plain), largest_batch (in the memory that plain
+        training takes), timeline, epochs_to_target; problem.
         """
         return [
             self._summed(network, setting) for network in self.networks for setting in self.settings(network)
@@ -162,6 +170,12 @@ class Study:
             if "problem" not in row and (row["tensor"] == tensor if tensor else row["tensor"] != ALL)
         ]
 
+    def plain_timeline(self, network: str) -> list[int] | None:
+        """Bytes over the resting level in each hundredth of a step of plain training; None where none was measured."""
+        seed = min((cell.seed for cell in self._cells if cell.kind == TRAINING), default=0)
+        row = self._training(network, PLAIN_TRAINING, seed)
+        return row.get("timeline") if row else None
+
     def _training(self, network: str, setting: Candidate, seed: int) -> Row | None:
         record = self._cells.get(Cell(TRAINING, network, setting, "", seed))
         return record["rows"][0] if record and "metric" in record["rows"][0] else None
@@ -174,9 +188,23 @@ class Study:
             higher = self.is_higher_better(cell.network)
             row["metric_change"] = found["metric"] - plain["metric"]
             row["epochs_to_target"] = epochs_to(found["history"], plain["metric"], higher)
+            row["largest_batch"] = self._largest_batch(found, plain)
         if "saved_bytes" in found:
             row["ratio"] = found["saved_plain_bytes"] / max(found["saved_bytes"], 1)
+        if found.get("timeline"):
+            row["timeline"] = " ".join(map(str, found["timeline"]))
         return row
+
+    def _largest_batch(self, found: Row, plain: Row) -> int | None:
+        """The batch whose step peaks where plain training's does at the study's; None where steps were not measured."""
+        if not ("half_batch_peak_bytes" in found and "peak_bytes" in plain):
+            return None
+        batch = self._identity["batch_size"]
+        sample_bytes = (found["peak_bytes"] - found["half_batch_peak_bytes"]) / (
+            batch - max(batch // 2, 1) or 1
+        )
+        line = PeakLine(found["peak_bytes"] - batch * sample_bytes, sample_bytes)
+        return line.largest_batch(plain["peak_bytes"])
 
     def _summed(self, network: str, setting: Candidate) -> Row:
         row: Row = {"network": network, **setting._asdict()}
@@ -229,6 +257,8 @@ class Study:
                 "saved_ratio": plain["saved_bytes"] / max(ours["saved_bytes"], 1),
                 "peak_ratio": plain["peak_bytes"] / ours["peak_bytes"] if ours["peak_bytes"] else None,
                 "step_ratio": ours["step_s"] / plain["step_s"],
+                "largest_batch": self._largest_batch(ours, plain),
+                "timeline": ours.get("timeline"),
             }
         return row
 

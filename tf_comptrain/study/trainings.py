@@ -13,10 +13,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, memory
 from tf_comptrain.compression.model import compress_model
+from tf_comptrain.memory.explain import trace_model
+from tf_comptrain.memory.measure import measure_steps
+from tf_comptrain.memory.trace import NothingRecordedError
 from tf_comptrain.storage import PolicyChoice
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, Candidate
 
 _MEASURED_STEPS = 3
+_TIMELINE_PARTS = 100
 _HIGHER_IS_BETTER = ("acc", "auc", "precision", "recall", "iou", "f1", "rejection")
 
 
@@ -104,7 +108,7 @@ def train(
       task: What.
       setting: How tensors are held; "plain": plain Keras.
       seed: Of the weights, the order of the data and what layers draw.
-      measured: Also measure a step: time, peak, saved bytes.
+      measured: Also measure steps: time, peak, saved bytes, memory over time.
       stages: What is called with the model, by number of steps done.
       policy: In place of the setting.
     """
@@ -136,14 +140,28 @@ def train(
         "train_s": time.perf_counter() - began,
     }
     if measured:
-        found = memory.measure_step(model, *task.first_batch(), steps=_MEASURED_STEPS)
-        row |= {
-            "step_s": found.step_s,
-            "peak_bytes": found.peak_bytes,
-            "saved_bytes": found.saved_bytes,
-            "saved_plain_bytes": found.saved_plain_bytes,
-        }
+        row |= _of_a_step(model, task.first_batch())
     return row
+
+
+def _of_a_step(model: keras.Model, batch: tuple[Any, Any]) -> dict[str, Any]:
+    """What a step on a batch takes, and on the half of it: a line through both says what larger batches would."""
+    found = memory.measure_step(model, *batch, steps=_MEASURED_STEPS)
+    samples = len(tf.nest.flatten(batch)[0])
+    half = tf.nest.map_structure(lambda a: a[: max(samples // 2, 1)], batch)
+    peak_of_half, *_ = measure_steps(model, half[0], half[1], _MEASURED_STEPS)
+    try:
+        timeline = trace_model(model, *batch).levels(_TIMELINE_PARTS)
+    except NothingRecordedError:  # TensorFlow records no small tensors
+        timeline = None
+    return {
+        "step_s": found.step_s,
+        "peak_bytes": found.peak_bytes,
+        "saved_bytes": found.saved_bytes,
+        "saved_plain_bytes": found.saved_plain_bytes,
+        "half_batch_peak_bytes": peak_of_half,
+        "timeline": timeline,
+    }
 
 
 def metric_of(model: keras.Model, data: Data, batch_size: int) -> str:
