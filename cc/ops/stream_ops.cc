@@ -23,6 +23,7 @@ REGISTER_OP("Comptrain>Compress")
     .Attr("mid_rise: bool = false")
     .Attr("dither: bool = false")
     .Attr("bits: int = 8")
+    .Attr("group_statistics: bool = true")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle state;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &state));
@@ -48,7 +49,7 @@ state: [9]: bound set by the user (absolute; 0: relative), bound used,
   running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream
   bytes, range of this tensor (0 unless relative_to is 'range'); under XLA also
   the share of groups with a larger bound, and the root of the mean square of
-  all groups' bounds.
+  all groups' bounds, of the last tensor with group_statistics.
 output: x.
 stream: encoded bytes: a vector whose length is known only after encoding, or,
   under XLA, of static shape.
@@ -64,6 +65,8 @@ mid_rise: keep the zero mask of x exactly, so that the stream also serves the
 dither: make the error independent of the data, by subtractive dither; keeps the
   zero mask too. Not under XLA.
 bits: of one value under XLA, from 2 to 8.
+group_statistics: XLA: whether new_state has what the groups' bounds of this
+  tensor come to, or what state has.
 )doc");
 
 REGISTER_OP("Comptrain>Decompress")

@@ -101,6 +101,33 @@ def test_bits_of_a_value():
         assert state.stream_bytes == 8 * 6 * 6 * 32 * (bits + 0.25) / 8
 
 
+def test_groups_are_counted_where_that_is_asked_for():
+    x = normal(64, 100)
+
+    @xla
+    def run(x, state):
+        return [FixedRateCodec(3, asked).compress(x, state, 0.1, False)[2] for asked in (True, False)]
+
+    before = tf.constant(State(bound_set=0.1, widened=0.5, rms_bound=7.0))
+    counted, kept = (State(*state.numpy().tolist()) for state in run(x, before))
+    assert counted.widened > 0.9 and 0.1 < counted.rms_bound < 1
+    assert kept == counted._replace(widened=0.5, rms_bound=7.0)
+
+
+def test_groups_are_counted_in_steps_that_ask_the_law():
+    model = compiled(small_cnn(), jit_compile=True)
+    ct.compress_model(model)
+    handle = instrumentation(model)
+
+    def counted():
+        model.train_on_batch(X[:8], Y[:8])
+        return {site.read_state().rms_bound > 0 for site in handle.sites().values()}
+
+    assert counted() == {False}
+    handle.collect_statistics(model)
+    assert counted() == {True}
+
+
 def test_values_that_are_not_finite():
     x = np.zeros((4, 1000), "float32")
     x[0, :3] = np.inf, -np.inf, np.nan

@@ -30,6 +30,7 @@ class State(NamedTuple):
       stream_bytes: Size of the last stream.
       range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
       widened: Under XLA: share of the groups of values of the last tensor whose bound had to be above `bound_used`.
+        Like `rms_bound` only of steps that collect or check what the error-bound law reads; others leave it as it was.
       rms_bound: Root of the mean square of the bounds of all groups; `bound_used` where none is widened.
     """
 

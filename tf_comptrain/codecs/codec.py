@@ -160,12 +160,14 @@ class FixedRateCodec(Codec):
 
     Args:
       bits: A value's: one of `RATES`.
+      group_statistics: Whether the new state has `widened` and `rms_bound` of this tensor, or those of the old state.
     """
 
     format = "plane"
 
-    def __init__(self, bits: int):
+    def __init__(self, bits: int, group_statistics: bool = True):
         self.bits = bits
+        self.group_statistics = group_statistics
 
     @property
     def stream_bits(self) -> float:
@@ -184,6 +186,7 @@ class FixedRateCodec(Codec):
             decay=DEFAULT_DECAY,
             mid_rise=mid_rise,
             bits=self.bits,
+            group_statistics=self.group_statistics,
         )
         return through, FixedStream(codes, new_state, mid_rise), new_state
 

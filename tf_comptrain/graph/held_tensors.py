@@ -276,6 +276,11 @@ class _Step:
         self._laws: dict[str, list[LawSite]] = {}  # by site
         self._alone: dict[str, bool] = {}  # by site: whether nothing else reads it
 
+    @property
+    def _asks_the_law(self) -> bool:
+        """Whether the step collects or checks what the error-bound law reads."""
+        return self._statistics is not None or self._held.errors is not None
+
     def find(self, tensor: tf.Tensor) -> Held | _Bits | Raw | None:
         return self._streams.get(tensor.ref())
 
@@ -365,7 +370,7 @@ class _Step:
         codec, bound = self._held.setting(name_of(tensor), kind, codec)
         site = self._held.site(tensor, kind, dithered(codec, mask, self._xla), bound)
         mask = mask and site.codec.carries_mask
-        coder = site.coder(mask, self._xla)
+        coder = site.coder(mask, self._xla, self._asks_the_law)
         row = site.state.index
         through, stream, state = coder.compress(
             tensor, self._states.read(row), site.relative_bound, mask, site.bound.relative_to
@@ -375,7 +380,7 @@ class _Step:
 
     def collect(self, backward: _keras.BackwardPass, uses: Sequence[Use]) -> None:
         """Adds the statistics of the gradients of weights that are made of held tensors."""
-        if self._statistics is None and self._held.errors is None:
+        if not self._asks_the_law:
             return
         weights = self._held.weights()
         for stream, kernels, alone in uses:

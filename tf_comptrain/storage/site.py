@@ -100,11 +100,17 @@ class Site:
         largest = _LARGEST_OF_RELU if mid_rise else _LARGEST
         return FixedRateCodec.rate_for(_WIDENING * bound / largest, mid_rise)
 
-    def coder(self, mid_rise: bool, xla: bool) -> Codec:
-        """What encodes here: under XLA, the fixed-rate codec at this site's rate."""
+    def coder(self, mid_rise: bool, xla: bool, statistics: bool = False) -> Codec:
+        """What encodes here: under XLA, the fixed-rate codec at this site's rate.
+
+        Args:
+          mid_rise: As for `Codec.compress`.
+          xla: Whether XLA compiles the graph being built.
+          statistics: Whether the error-bound law is asked about this step, which reads `State.rms_bound`.
+        """
         if not xla:
             return self.codec
-        codec = FixedRateCodec(self.rate(mid_rise))
+        codec = FixedRateCodec(self.rate(mid_rise), statistics)
         self.bits = codec.stream_bits
         return codec
 

@@ -69,22 +69,17 @@ std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate) {
       !xla::primitive_util::IsFloatingPointType(shape.element_type())) {
     return parts;
   }
-  XlaOp never = xla::ConvertElementType(
-      xla::Gt(FirstOf(gate),
-              xla::MaxValue(b, shape.element_type())),  // infinity
-      xla::U8);
-  // On the CPU the stream came out of a call already.
-  if (!on_cpu) {
-    parts.push_back(never);
-    parts = Fence(on_cpu, parts);
-    never = parts.back();
-    parts.pop_back();
-  }
-  for (XlaOp& part : parts) {
-    const xla::Shape of = b->GetShape(part).value();
-    part = xla::Or(
-        part, xla::Broadcast(xla::ConvertElementType(never, of.element_type()),
-                             of.dimensions()));
+  // On the GPU all parts stand in a barrier with the gate, and only one must
+  // read it: XLA would make a kernel of what several do. On the CPU the stream
+  // came out of a call already.
+  if (!on_cpu) parts = GatedWith(on_cpu, std::move(parts), &gate);
+  const XlaOp never = xla::Gt(
+      FirstOf(gate), xla::MaxValue(b, shape.element_type()));  // infinity
+  for (size_t i = on_cpu ? 0 : parts.size() - 1; i < parts.size(); ++i) {
+    const xla::Shape of = b->GetShape(parts[i]).value();
+    parts[i] = xla::Or(parts[i], xla::Broadcast(xla::ConvertElementType(
+                                                    never, of.element_type()),
+                                                of.dimensions()));
   }
   return parts;
 }

@@ -35,8 +35,9 @@ Value AtLeast(Value v, float least) {
   return AtLeast(v, Value(Scalar(v.op, least)));
 }
 
-// Of a tensor that is sampled for its standard deviation.
-constexpr int64_t kSample = 1 << 16;
+// Of a tensor that is sampled for its standard deviation: what XLA's GPU
+// compiler reduces in one kernel.
+constexpr int64_t kSample = 1 << 14;
 
 // Least bound over the largest value of the sample: scales reach 2^55 times
 // that of the bound. Of the
@@ -66,7 +67,7 @@ XlaOp Sample(XlaOp x) {
 
 // Of finite values.
 struct SampleStatistics {
-  XlaOp sigma, nonzero_ratio, largest;
+  XlaOp sigma, nonzero, largest;  // nonzero: a number of values
 
   SampleStatistics(bool on_cpu, XlaOp x) {
     // Of differences from one value, since squares of large ones would cancel.
@@ -83,7 +84,7 @@ struct SampleStatistics {
     // Squares of differences above 2^64 are infinite.
     sigma = xla::Select(xla::IsFinite(variance),
                         xla::Sqrt(xla::Max(variance, Scalar(x, 0))), largest);
-    nonzero_ratio = reduced[2] / count;
+    nonzero = reduced[2];
   }
 };
 
@@ -92,6 +93,7 @@ class CompressXla : public Lowering {
   explicit CompressXla(OpKernelConstruction* ctx) : Lowering(ctx) {
     OP_REQUIRES_OK(ctx, rate_.Read(ctx));
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("group_statistics", &group_statistics_));
     OP_REQUIRES(ctx, !attrs_.rule.lossless,
                 absl::UnimplementedError(
                     "codec 'zvc' is lossless: its streams have no static size, "
@@ -112,43 +114,60 @@ class CompressXla : public Lowering {
       ctx->SetOutput(2, state);
       return;
     }
-    const SampleStatistics sample(on_cpu_, FiniteOrZero(F32(Sample(x))));
+    const XlaOp sampled = FiniteOrZero(F32(Sample(x)));
+    const SampleStatistics sample(on_cpu_, sampled);
     const XlaOp range = attrs_.rule.of_range ? Range(x) : Scalar(x, 0);
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
     const FixedRate::Encoded encoded = rate_.Encode(x, StepFor(bound));
-    // XLA's GPU compiler makes one kernel of packing and of reductions of what
-    // has one element a group.
-    const XlaOp of_bound = xla::FullLike(encoded.scales, kScaleOfBound);
-    const std::vector<XlaOp> whole =
-        Reduced(on_cpu_, Groups(Dims(encoded.scales), 1),
-                {{F32(xla::Gt(encoded.scales, of_bound)), kSum},
-                 {Squared(encoded.scales), kSum}});
-    const XlaOp count = Scalar(x, Size(encoded.scales));
+    // Readers of x wait for the stream: the forward pass does not run ahead.
+    // And for what the state alone has of x, which else might be made when the
+    // states are written, with x alive until then.
+    std::vector<XlaOp> fenced = encoded.parts;
+    fenced.insert(fenced.end(), {sample.nonzero, x});
+    fenced = Fence(on_cpu_, fenced);
+    ctx->SetOutput(0, fenced.back());
+    fenced.pop_back();
+    const XlaOp nonzero = fenced.back();
+    fenced.pop_back();
+    ctx->SetOutput(1, rate_.Joined(fenced));
+    const OfGroups of_groups =
+        group_statistics_
+            ? StatisticsOf(encoded.scales, bound)
+            : OfGroups{Field(state, kWidened), Field(state, kRmsBound)};
     const XlaOp fields[kStateFields] = {
         Field(state, kBoundSet),
         bound,
         Running(Field(state, kRunningSigma), sample.sigma),
-        sample.nonzero_ratio,
+        nonzero / Scalar(x, Size(sampled)),
         sample.sigma,
         Scalar(x, stream_bytes),
         range,
-        whole[0] / count,
-        bound * xla::Sqrt(whole[1] / count) / Scalar(x, kScaleOfBound)};
+        of_groups.widened,
+        of_groups.rms_bound};
     std::vector<XlaOp> new_state;
     for (const XlaOp& field : fields) {
       new_state.push_back(xla::Reshape(field, {1}));
     }
-    // Readers of x wait for the stream: the forward pass does not run ahead.
-    std::vector<XlaOp> fenced = encoded.parts;
-    fenced.push_back(x);
-    fenced = Fence(on_cpu_, fenced);
-    ctx->SetOutput(0, fenced.back());
-    fenced.pop_back();
-    ctx->SetOutput(1, rate_.Joined(fenced));
     ctx->SetOutput(2, xla::ConcatInDim(x.builder(), new_state, 0));
   }
 
  private:
+  struct OfGroups {
+    XlaOp widened, rms_bound;
+  };
+
+  // XLA's GPU compiler makes one kernel of packing and of reductions of what
+  // has one element a group.
+  OfGroups StatisticsOf(XlaOp scales, XlaOp bound) const {
+    const XlaOp of_bound = xla::FullLike(scales, kScaleOfBound);
+    const std::vector<XlaOp> whole = Reduced(
+        on_cpu_, Groups(Dims(scales), 1),
+        {{F32(xla::Gt(scales, of_bound)), kSum}, {Squared(scales), kSum}});
+    const XlaOp count = Scalar(scales, Size(scales));
+    return {whole[0] / count, bound * xla::Sqrt(whole[1] / count) /
+                                  Scalar(scales, kScaleOfBound)};
+  }
+
   // Of finite values: largest less smallest.
   XlaOp Range(XlaOp x) const {
     const XlaOp values = F32(x);
@@ -188,6 +207,7 @@ class CompressXla : public Lowering {
 
   FixedRate rate_;
   CompressAttrs attrs_;
+  bool group_statistics_ = true;
 };
 
 class DecompressXla : public Lowering {
