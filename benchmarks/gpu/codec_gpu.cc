@@ -2,8 +2,10 @@
 // Needs a GPU, nothing of TensorFlow; tools/build_native.py gpu builds and runs
 // it.
 //
-//   codec_gpu [random shapes, default 200] [MB of the speeds, default 16 64
-//   256; 0: none]
+//   codec_gpu [random shapes, default 200] [data of the speeds ...]
+//
+// Data are MB of made-up activations (default 16 64 256; 0: none), or
+// FILE:WIDTH:CHANNELS:BOUND for the float32 values in a file, channels last.
 //
 // Prints `N passed, N failed`, then a table of the codecs and one of their
 // kernels. Ends with a status other than 0 when a check failed, with 77 when
@@ -17,6 +19,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -554,18 +558,62 @@ class KernelTimes {
   static inline std::vector<std::pair<std::string, std::vector<double>>> times_;
 };
 
+// A float32 tensor to be compressed, and how.
+struct Data {
+  std::string name;
+  EncodeParams params;
+  Bytes x;
+
+  Data(bool relu, int mb) : name(relu ? "ReLU" : "normal") {
+    params.n = int64_t{mb} * (1 << 20) / 4;
+    params.channels = 64;
+    params.width = 56;
+    params.mid_rise = relu;
+    params.eb = relu ? 0.058f : 0.1f;  // a tenth of the standard deviation
+    x = ToTensor(Activations(params.n, relu, 1), params.dtype);
+  }
+
+  // FILE:WIDTH:CHANNELS:BOUND. The mask is kept of what has no negative value.
+  explicit Data(const std::string& file) {
+    const size_t end = file.find(':');
+    const std::string path = file.substr(0, end);
+    long long width = 0, channels = 0;
+    if (end == std::string::npos ||
+        std::sscanf(file.c_str() + end, ":%lld:%lld:%f", &width, &channels,
+                    &params.eb) != 3) {
+      Refuse(file, "data must be MB or FILE:WIDTH:CHANNELS:BOUND");
+    }
+    params.width = width;
+    params.channels = channels;
+    std::ifstream in(path, std::ios::binary);
+    if (!in) Refuse(path, "the file of the values must exist");
+    x.assign(std::istreambuf_iterator<char>(in), {});
+    params.n = x.size() / 4;
+    const auto* values = reinterpret_cast<const float*>(x.data());
+    params.mid_rise =
+        std::all_of(values, values + params.n, [](float v) { return v >= 0; });
+    name = path.substr(path.find_last_of('/') + 1);
+  }
+
+ private:
+  static void Refuse(const std::string& received, const char* rule) {
+    std::printf("%s. Received: %s\n", rule, received.c_str());
+    std::exit(2);
+  }
+};
+
 // One tensor, compressed and decompressed again and again.
 class Bench {
  public:
-  Bench(const Codec& codec, bool relu, int mb)
+  Bench(const Codec& codec, const Data& data)
       : id_(codec.id),
-        p_(ParamsOf(relu, mb)),
-        x_(ToTensor(Activations(p_.n, relu, 1), p_.dtype)),
+        p_(data.params),
+        x_(data.x),
         copy_(4 * p_.n),
         scratch_(GpuEncoderOf(id_).scratch_bytes(p_)),
         flag_(Bytes(4, 0)),
-        row_(std::string(codec.name) + " | " + (relu ? "ReLU" : "normal") +
-             " | " + std::to_string(mb)),
+        row_(std::string(codec.name) + " | " + data.name + " | " +
+             std::to_string(4 * p_.n >> 20)),
         gb_(4e-9 * p_.n) {
     Measure();
     CUDA(cudaDeviceSynchronize());
@@ -606,15 +654,6 @@ class Bench {
   }
 
  private:
-  static EncodeParams ParamsOf(bool relu, int mb) {
-    EncodeParams p;
-    p.n = int64_t{mb} * (1 << 20) / 4;
-    p.channels = 64;
-    p.width = 56;
-    p.mid_rise = relu;
-    p.eb = relu ? 0.058f : 0.1f;  // a tenth of the standard deviation
-    return p;
-  }
   void Measure() {
     Ok(GpuEncoderOf(id_).measure(p_, x_.data(), scratch_.data(), totals_.host,
                                  nullptr));
@@ -644,7 +683,7 @@ class Bench {
   std::unique_ptr<DeviceBytes> stream_;
 };
 
-void Speeds(const std::vector<int>& sizes) {
+void Speeds(const std::vector<Data>& all) {
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf(
@@ -660,14 +699,12 @@ void Speeds(const std::vector<int>& sizes) {
           "|---|---|---|---|---|---|\n");
     }
     for (const Codec& codec : kCodecs) {
-      for (int mb : sizes) {
-        for (const bool relu : {true, false}) {
-          Bench bench(codec, relu, mb);
-          if (kernels) {
-            bench.PrintKernels();
-          } else {
-            bench.PrintRates();
-          }
+      for (const Data& data : all) {
+        Bench bench(codec, data);
+        if (kernels) {
+          bench.PrintKernels();
+        } else {
+          bench.PrintRates();
         }
       }
     }
@@ -683,6 +720,19 @@ int main(int argc, char** argv) {
     std::printf("skipped: there is no GPU here\n");
     return 77;
   }
+  std::vector<std::string> asked(argv + std::min(argc, 2), argv + argc);
+  if (asked.empty()) asked = {"16", "64", "256"};
+  std::vector<comptrain::Data> all;
+  for (const std::string& one : asked) {
+    if (one == "0") continue;
+    if (one.find_first_not_of("0123456789") != std::string::npos) {
+      all.emplace_back(one);
+    } else {
+      for (const bool relu : {true, false}) {
+        all.emplace_back(relu, std::stoi(one));
+      }
+    }
+  }
   comptrain::TestPools();
   comptrain::TestBatchNorm(1, 32);
   comptrain::TestBatchNorm(129, 7);
@@ -694,10 +744,6 @@ int main(int argc, char** argv) {
   }
   comptrain::TestShapes(argc > 1 ? std::atoi(argv[1]) : 200);
   const int status = comptrain::FinishTests();
-  std::vector<int> sizes = {16, 64, 256};
-  if (argc > 2) sizes.clear();
-  for (int i = 2; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
-  if (sizes == std::vector<int>{0}) return status;
-  comptrain::Speeds(sizes);
+  if (!all.empty()) comptrain::Speeds(all);
   return status;
 }

@@ -6,10 +6,14 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from results import Result
@@ -68,11 +72,17 @@ class Machine:
     Args:
       device: "gpu", or "cpu" for a dry run.
       codec_binary: codec_gpu, built elsewhere; None builds it here, with nvcc.
-      cifar10: An .npz of CIFAR-10, for the training.
+      cifar10: An .npz of CIFAR-10, for the training and for activations.
+      weights: Of keras.applications.ResNet50, for activations; None: those it begins with.
+      cuszp: cuSZp's program.
     """
 
-    def __init__(self, device: str = "gpu", codec_binary: Path | None = None, cifar10: Path | None = None):
+    def __init__(
+        self, device: str = "gpu", codec_binary: Path | None = None, cifar10: Path | None = None,
+        weights: Path | None = None, cuszp: Path | None = None,
+    ):  # fmt: skip
         self.device, self.codec_binary, self.cifar10 = device, codec_binary, cifar10
+        self.weights, self.cuszp = weights, cuszp
         self._arch = f"sm_{nvidia_smi('compute_cap').replace('.', '')}" if device == "gpu" else ""
         memory = nvidia_smi("memory.total") if device == "gpu" else ""
         self.memory_bytes = int(memory) * MIB if memory.isdigit() else 0
@@ -89,6 +99,8 @@ class Machine:
             return f"there is no pytest, or no {TESTS[0]}"
         if need == "CIFAR-10" and self.cifar10 is None:
             return "there is no --cifar10 FILE.npz"
+        if need == "cuSZp" and self.cuszp is None:
+            return "not built here: there is no --cuszp FILE, its program"
         return ""
 
     def codec_program(self, arguments: list[str], limit_s: float) -> Result:
@@ -97,6 +109,36 @@ class Machine:
             return run([str(self.codec_binary), *arguments], limit_s)
         command = [sys.executable, str(TOOL), "gpu", *arguments]
         return run(command, limit_s, TF_COMPTRAIN_CUDA_ARCH=self._arch)
+
+    def on_activations(
+        self, program: Callable[[list[dict], float], Result], limit_s: float, batch: int, small: bool
+    ) -> Result:
+        """What a program (files of workers.activations, seconds) says of activations that are made for it."""
+        end = time.monotonic() + limit_s
+        with tempfile.TemporaryDirectory() as folder:
+            work = {"path": str(self.cifar10), "weights": str(self.weights or ""), "folder": folder}
+            made = self.worker("activations", limit_s, batch=batch, small=small, **work)
+            return made if "error" in made else program(made["files"], end - time.monotonic())
+
+    def codec_speed(self, files: list[dict], limit_s: float) -> Result:
+        data = [f"{file['path']}:{file['width']}:{file['channels']}:{file['bound']:g}" for file in files]
+        return self.codec_program(["0", *data], limit_s)
+
+    def cuszp_speed(self, files: list[dict], limit_s: float) -> Result:
+        """Rows of GB/s in cuSZp's two modes for values that are not smooth; it prints MiB a millisecond."""
+        end = time.monotonic() + limit_s
+        rows = []
+        for file in files:
+            for mode in ("fixed", "plain"):
+                command = [str(self.cuszp), "-i", file["path"], "-t", "f32", "-m", mode, "-d", "1"]
+                result = run([*command, "-eb", "abs", f"{file['bound']:g}"], end - time.monotonic())
+                found = re.findall(r"(?:speed|ratio): ([\d.]+)", result.get("text", ""))
+                if "error" in result or len(found) != 3:
+                    return {"error": "it printed no two speeds and a ratio", **result, "rows": rows}
+                compress, decompress, ratio = map(float, found)
+                rates = {"compress": compress * MIB / 1e6, "decompress": decompress * MIB / 1e6}
+                rows.append({"data": Path(file["path"]).name, "mode": mode, "ratio": ratio, **rates})
+        return {"rows": rows}
 
     def sanitizer(self, tool: str, shapes: str, limit_s: float) -> Result:
         """Runs it under compute-sanitizer, which ends with a status of its own where it finds something."""

@@ -35,6 +35,7 @@ class Sizes(NamedTuple):
       limit_bytes: Of device memory, for the searches and what is compared with them.
       epochs: Of the training.
       images: Of the training; the test set has a fifth of them.
+      activations: Images that the activations are made of on which codecs are timed.
     """
 
     small: bool = False
@@ -47,10 +48,11 @@ class Sizes(NamedTuple):
     limit_bytes: int = 40 * 10**9
     epochs: int = 10
     images: int = 50_000
+    activations: int = 128
 
 
-QUICK = Sizes(shapes=50, sanitized=5, megabytes=(16,), batches=(16, 32), steps=5, epochs=1)
-DRY = Sizes(True, 2, 1, (1,), (4, 8), 1, (8, 16), 12 * 10**6, 1, 100)
+QUICK = Sizes(shapes=50, sanitized=5, megabytes=(16,), batches=(16, 32), steps=5, epochs=1, activations=16)
+DRY = Sizes(True, 2, 1, (1,), (4, 8), 1, (8, 16), 12 * 10**6, 1, 100, 4)
 
 
 def parts(machine: Machine, sizes: Sizes, results: Results) -> dict[int, Iterator[Measurement]]:
@@ -71,6 +73,14 @@ def codecs(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
     yield program("codec-shapes", sizes.shapes, 0)
     for mb in sizes.megabytes:
         yield program(f"codec-speed-{mb}", 0, mb)
+    made: dict[str, Any] = {"batch": sizes.activations, "small": sizes.small}
+    for name, what, need in (
+        ("codec-activations", machine.codec_speed, "codec program"),
+        ("cuszp", machine.cuszp_speed, "cuSZp"),
+    ):
+        yield Measurement(
+            name, 400, lambda s, what=what: machine.on_activations(what, s, **made), (need, "CIFAR-10")
+        )
     if machine.device == "cpu":
         return  # compute-sanitizer watches GPUs only
     for tool in ("memcheck", "racecheck", "synccheck"):
@@ -83,6 +93,8 @@ def codecs(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
 
 
 def first_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
+    if machine.device == "gpu":
+        yield Measurement("gpu-check", 200, lambda s: machine.worker("check", s))
     yield Measurement("ops", 300, lambda s: machine.worker("ops", s, megabytes=sizes.megabytes))
     for variant in ("plain", "compressed"):
         for jit in (False, True):

@@ -1,13 +1,16 @@
 """Everything that a machine with a GPU should be asked, in parts of at most ten minutes; the tables come last.
 
-    python benchmarks/gpu/run.py [--library FILE] [--codec-binary FILE] [--cifar10 FILE] [--out results/gpu.jsonl]
-                                 [--part N] [--budget-s 540] [--only NAME ...] [--again NAME ...] [--quick]
+    python benchmarks/gpu/run.py [--library FILE] [--codec-binary FILE] [--cifar10 FILE] [--weights FILE]
+                                 [--cuszp FILE] [--out results/gpu.jsonl] [--part N] [--budget-s 540]
+                                 [--only NAME ...] [--again NAME ...] [--quick]
 
 | part | asks                                                                                                    |
 |------|---------------------------------------------------------------------------------------------------------|
 | 1    | every kernel against the CPU on 1,000 random shapes; GB/s of plane, rans and zvc and of their kernels    |
-|      | beside a device copy; compute-sanitizer memcheck, racecheck, synccheck                                   |
-| 2    | the ops beside a copy; ResNet-50, batch 64, float32: plain and compressed, XLA and not; the GPU's tests |
+|      | beside a device copy, on made-up tensors and on activations of ResNet-50, there beside cuSZp;            |
+|      | compute-sanitizer memcheck, racecheck, synccheck                                                         |
+| 2    | the ops' check; the ops beside a copy; ResNet-50, batch 64, float32: plain and compressed, XLA and not;  |
+|      | the GPU's tests                                                                                         |
 | 3    | ResNet-50 in mixed_bfloat16, batch 64 and 256; float32, batch 256                                       |
 | 4    | under 40 GB: the largest batches of ResNet-50 and -152; ResNet-152, VGG-16, decoder, ViT-B/16; plain,    |
 |      | compressed, ct.Recompute and keras.remat; a training on CIFAR-10                                         |
@@ -19,9 +22,10 @@ measured. What failed is not measured again before it is named after --again.
 
 The op library is brought along, built elsewhere with TF_COMPTRAIN_CUDA=1: --library copies it to tf_comptrain/,
 where it may lie already. benchmarks/gpu/codec_gpu.cc is compiled here where nvcc and g++ are, or brought along too
-(--codec-binary). The first line says `gpu_kernels true`; otherwise the second one says why nothing is measured.
---device cpu runs through all of it in a few minutes on the CPU, in small: a rehearsal, whose figures mean nothing
-(--codec-binary build/native/codec/emulated_gpu is the program for it).
+(--codec-binary). Activations are those of the images of --cifar10, in a network with --weights or as it begins;
+--cuszp is the program that cuSZp's build installs. The first line says `gpu_kernels true`; otherwise the second
+one says why nothing is measured. --device cpu runs through all of it in a few minutes on the CPU, in small: a
+rehearsal, whose figures mean nothing (--codec-binary build/native/codec/emulated_gpu is the program for it).
 """
 
 from __future__ import annotations
@@ -55,6 +59,12 @@ def main() -> int:
     parser.add_argument(
         "--cifar10", type=existing, help="an .npz of CIFAR-10, see benchmarks/accuracy/data.py"
     )
+    parser.add_argument(
+        "--weights",
+        type=existing,
+        help="of keras.applications.ResNet50, whose activations codecs are timed on",
+    )
+    parser.add_argument("--cuszp", type=existing, help="cuSZp's program, built elsewhere")
     parser.add_argument("--out", type=Path, help="(results/gpu.jsonl)")
     parser.add_argument("--part", type=int, choices=(1, 2, 3, 4))
     parser.add_argument(
@@ -77,7 +87,7 @@ def main() -> int:
         return NO_GPU
     if args.library:
         install(args.library)
-    machine = Machine(args.device, args.codec_binary, args.cifar10)
+    machine = Machine(args.device, args.codec_binary, args.cifar10, args.weights, args.cuszp)
     why_not = first_lines(machine)
     if why_not:
         print(why_not)

@@ -13,7 +13,13 @@ def tables(results: Results, rehearsal: bool = False) -> str:
         for name, result in results.named("").items()
         if "text" in result
     ]
-    parts += [ops_table(results), step_table(results), batch_table(results), training_table(results)]
+    parts += [
+        cuszp_table(results),
+        ops_table(results),
+        step_table(results),
+        batch_table(results),
+        training_table(results),
+    ]
     if not rehearsal:
         parts.append(goal_table(results))
     return "\n\n".join(filter(None, parts))
@@ -22,6 +28,19 @@ def tables(results: Results, rehearsal: bool = False) -> str:
 def table(head: str, rows: list[str]) -> str:
     columns = head.count("|") - 1
     return "\n".join([head, "|" + "---|" * columns, *rows]) if rows else ""
+
+
+def cuszp_table(results: Results) -> str:
+    """cuSZp's speeds on the activations of "codec-activations", at the same bound."""
+    rows = [
+        f"| {row['data']} | {row['mode']} | {row['ratio']:.2f} | {row['compress']:.0f} | {row['decompress']:.0f} |"
+        for row in results.get("cuszp").get("rows", [])
+    ]
+    why = results["cuszp"].get("error") if "cuszp" in results else "not built here"
+    return table(
+        "| cuSZp, GB/s | mode | ratio | compress | decompress |",
+        rows + ([f"| {why} | | | | |"] if why else []),
+    )
 
 
 def ops_table(results: Results) -> str:
@@ -81,10 +100,14 @@ def training_table(results: Results) -> str:
 
 def goal_table(results: Results) -> str:
     rows = [
-        f"| {goal.what} | {goal.least:g} | {'' if goal.found is None else f'{goal.found:.3f}'} | {goal.verdict} |"
+        f"| {goal.what} | {figure(goal.least, 'g')} | {figure(goal.found, '.3f')} | {goal.verdict} |"
         for goal in goals(results)
     ]
     return table("| held to | at least | measured | |", rows)
+
+
+def figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def compared(result: Result, plain: Result) -> list[str]:

@@ -15,6 +15,8 @@ from machine import ANSWER, MIB
 from results import Result
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
+# Of ResNet-50: the input of a normalization, the outputs of two ReLUs.
+HELD = ("conv2_block2_2_conv", "conv2_block2_2_relu", "conv3_block2_out")
 WARM_UP_STEPS = 3  # compile; rates may rise once
 STEPS_A_ROUND = 5  # between two waits for the device, as steps follow one another in a training
 # The share of a GPU that XLA plans with, unless told (xla_gpu_memory_limit_slop_factor is a percentage of it).
@@ -39,18 +41,68 @@ def about() -> Result:
 # --- Ops ----------------------------------------------------------------------
 
 
+def check() -> Result:
+    """Whether each op answers on the GPU as on the CPU: what training asks before it uses them."""
+    from tf_comptrain import native
+    from tf_comptrain.storage import gpu_check
+
+    let_memory_grow()
+    native.ops()
+    problem = gpu_check.problem()
+    return {"text": "every op answers as on the CPU"} if problem is None else {"error": problem}
+
+
+def activations(path: str, weights: str, folder: str, batch: int, small: bool) -> Result:
+    """What ResNet-50 holds of images in a training step, as files of float32 values, channels last.
+
+    Args:
+      path: An .npz of CIFAR-10, whose images are scaled up to the network's.
+      weights: A file for `keras.applications.ResNet50`; "": those that it begins with.
+      folder: For the files.
+      batch: Images.
+      small: A few narrow layers in the network's place.
+
+    Returns:
+      "files": the path of each, the tensor's width and channels, and a bound of 0.1 standard deviations.
+    """
+    import numpy as np
+    import tensorflow as tf
+    from tensorflow import keras
+
+    sys.path.insert(0, str(BENCHMARKS / "accuracy"))
+    import data
+
+    let_memory_grow()
+    keras.utils.set_random_seed(0)
+    images = tf.cast(data.load(path, batch, 1).x[:batch], tf.float32)
+    if small:
+        model = small_network(images.shape[1])
+        kinds = keras.layers.Conv2D, keras.layers.ReLU
+        read = [next(layer for layer in model.layers if isinstance(layer, kind)) for kind in kinds]
+    else:
+        images = keras.applications.resnet.preprocess_input(tf.image.resize(images, (224, 224)))
+        model = keras.applications.ResNet50(weights=weights or None)
+        read = [model.get_layer(name) for name in HELD]
+    made = keras.Model(model.input, [layer.output for layer in read])(images, training=True)
+    files = []
+    for layer, tensor in zip(read, made):
+        values, at = tensor.numpy(), Path(folder) / layer.name
+        values.tofile(at)
+        width, channels = values.shape[-2:]
+        files.append(
+            {"path": str(at), "width": width, "channels": channels, "bound": 0.1 * float(np.std(values))}
+        )
+    return {"files": files}
+
+
 def ops(megabytes: list[int]) -> Result:
     """GB/s of Compress and Decompress as TensorFlow runs them, beside a copy: medians of five rounds of 20."""
     import tensorflow as tf
 
     from tf_comptrain import codecs, native
-    from tf_comptrain.storage import gpu_check
 
     let_memory_grow()
     native.ops()
-    problem = gpu_check.problem() if gpu_check.on_gpu() else None
-    if problem is not None:
-        return {"error": f"the kernels failed their check: {problem}"}
     rows = []
     for mb in megabytes:
         n = mb * MIB // 4
@@ -337,7 +389,9 @@ def training(path: str, variant: str, epochs: int, images: int, small: bool, bat
     }  # fmt: skip
 
 
-WORKERS: dict[str, Callable[..., Result]] = {"about": about, "ops": ops, "train": train, "training": training}
+WORKERS: dict[str, Callable[..., Result]] = {
+    "about": about, "check": check, "activations": activations, "ops": ops, "train": train, "training": training,
+}  # fmt: skip
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
