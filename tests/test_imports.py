@@ -13,7 +13,7 @@ PACKAGE = ROOT / "tf_comptrain"
 # use what is on the left.
 ORDER = (
     "base", "native", "_keras", "codecs", "storage", "graph", "rules", "compression", "memory", "model_planning",
-    "theory", "callbacks", "training", "study", "cli",
+    "theory", "callbacks", "training", "distribute", "study", "cli",
 )  # fmt: skip
 # Uses nothing but BASE; whoever is in ORDER may use it.
 ALONE = ("planner",)

@@ -8,7 +8,7 @@
 docs/design.md says how it works, docs/limitations.md what it does not do.
 """
 
-from tf_comptrain import codecs, memory, rules
+from tf_comptrain import codecs, distribute, memory, rules
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
@@ -47,6 +47,7 @@ __all__ = [
     "check_error_law",
     "codecs",
     "compress_model",
+    "distribute",
     "elastic_batch",
     "find_max_batch_size",
     "fit",

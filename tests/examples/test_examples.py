@@ -40,6 +40,13 @@ def test_savedmodel_export(tmp_path):
     assert out.count("largest difference") == 3
 
 
+def test_distributed(tmp_path):
+    """By one process; tests/distribute has two."""
+    out = run("distributed.py", "--images", "200", "--epochs", "1", "--out", str(tmp_path))
+    assert "workers: 1" in out
+    assert (tmp_path / "model.keras").exists() and (tmp_path / "checkpoint" / "training.ckpt").exists()
+
+
 def test_demo(tmp_path):
     pytest.importorskip("matplotlib", reason="the demo draws: pip install tf_comptrain[plots]")
     fast = "--offline --blocks 2 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"

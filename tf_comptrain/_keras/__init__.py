@@ -83,11 +83,14 @@ from tf_comptrain._keras.train_step import (
     has_schedule,
     is_compiled,
     loss_scale,
+    mean_of_replicas,
+    moving_statistics,
     optimizers_of,
     override_train_step,
     pace_schedule,
     parts_of,
     replica_parts,
+    replica_values,
     reset_train_step,
     step_variables,
     steps_of,
@@ -98,3 +101,12 @@ from tf_comptrain._keras.train_step import (
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
+from tf_comptrain._keras.workers import (
+    are_workers,
+    average_steps,
+    connect_workers,
+    evaluate_batches,
+    from_first,
+    largest,
+    worker_number,
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -117,27 +118,36 @@ def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
 
 
 def distributed(batches: tf.data.Dataset, model: keras.Model) -> Any:
-    """Batches as the model's strategy takes them: each split evenly among the replicas.
+    """Batches as the model's strategy takes them: each split evenly among the replicas, those of all workers.
 
     tf.distribute's own split gives the last replicas nothing of a small batch, and the mean over
-    nothing is not a number.
+    nothing is not a number. A batch of fewer samples than there are replicas is left out.
     """
     strategy = model.distribute_strategy
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return batches
 
-    def split(*batch: Any) -> Any:
-        size = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+    def size_of(*batch: Any) -> Any:
+        return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+
+    def split(first: int, last: int, *batch: Any) -> Any:
+        size = size_of(*batch)
 
         def part(k: int) -> Any:
             rows = slice(size * k // replicas, size * (k + 1) // replicas)
             return tf.nest.map_structure(lambda t: t[rows], batch)
 
-        return tf.data.Dataset.range(replicas).map(part)
+        return tf.data.Dataset.range(first, last).map(part)
 
-    parts = batches.flat_map(split).prefetch(2 * replicas)
-    return strategy.distribute_datasets_from_function(lambda _: parts)
+    def parts(context: Any) -> tf.data.Dataset:
+        """What the replicas of one input pipeline, that of this process, take in turn."""
+        own = replicas // context.num_input_pipelines
+        first = own * context.input_pipeline_id
+        whole = batches.filter(lambda *batch: size_of(*batch) >= replicas)
+        return whole.flat_map(functools.partial(split, first, first + own)).prefetch(2 * own)
+
+    return strategy.distribute_datasets_from_function(parts)
 
 
 def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int, steps: int) -> Any:

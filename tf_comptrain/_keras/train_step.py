@@ -6,9 +6,10 @@ import contextlib
 import ctypes
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
@@ -16,6 +17,7 @@ from tensorflow.python.autograph.impl import api as autograph
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain._keras.workers import are_workers, of_all_workers, worker_number
 
 if KERAS_3:
     from keras.src.backend.common import global_state
@@ -241,10 +243,48 @@ def optimizers_of(model: keras.Model) -> list:
 
 
 def replica_parts(variable: Any) -> list:
-    """The variables of the replicas where each has a value of its own; else the variable itself."""
+    """The variables of the replicas where each has a value of its own; else the variable itself.
+
+    In the place of those that are in other processes, None.
+    """
     value = variable.value if isinstance(variable, keras.Variable) else variable
     own = getattr(value, "synchronization", None) == tf.VariableSynchronization.ON_READ
-    return list(value.values) if own and isinstance(value, tf.distribute.DistributedValues) else [variable]
+    if not own or not isinstance(value, tf.distribute.DistributedValues):
+        return [variable]
+    parts, strategy = list(value.values), value.distribute_strategy
+    if not are_workers(strategy):
+        return parts
+    before = worker_number(strategy) * len(parts)
+    after = strategy.num_replicas_in_sync - before - len(parts)
+    return [None] * before + parts + [None] * after
+
+
+def replica_values(variables: Sequence[Any]) -> list[np.ndarray]:
+    """Of the `replica_parts` of all. Those of other processes they send, and are sent: called together then."""
+    parts = [replica_parts(variable) for variable in variables]
+    values = [[np.array(part.numpy()) for part in some if part is not None] for some in parts]
+    shared = [k for k, some in enumerate(parts) if any(part is None for part in some)]
+    if shared:
+        own = [value for k in shared for value in values[k]]
+        everywhere = [iter(found) for found in of_all_workers(_strategy_of(variables[shared[0]]), own)]
+        for k in shared:
+            values[k] = [next(worker) for worker in everywhere for _ in values[k]]
+    return [value for some in values for value in some]
+
+
+def moving_statistics(model: keras.Model) -> list:
+    """What layers average from step to step (batch normalization's mean): Keras has each replica average its own."""
+    found = [v for layer in (model, *sublayers(model)) for v in layer._non_trainable_variables]
+    return [v for v in {id(v): v for v in found}.values() if tf.as_dtype(v.dtype).is_floating]
+
+
+def mean_of_replicas(variable: Any) -> np.ndarray:
+    """The value of a variable outside of a step; of workers, which have the same, this one's."""
+    return np.mean([part.numpy() for part in replica_parts(variable) if part is not None], axis=0)
+
+
+def _strategy_of(variable: Any) -> Any:
+    return (variable.value if isinstance(variable, keras.Variable) else variable).distribute_strategy
 
 
 def trainable_variables(model: keras.Model) -> list:

@@ -182,7 +182,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             self._measured = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        peak_bytes = self._peak.read()
+        peak_bytes = self._largest(self._peak.read())
         if peak_bytes > self.limit_bytes:
             after, action, reason = retreat(self._state, self._policy, peak_bytes, self._resting_bytes)
             if after.batch < self._state.batch:
@@ -195,7 +195,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = {} if logs is None else logs
-        peak_bytes = self._peak.stop()
+        peak_bytes = self._largest(self._peak.stop())
         self._outcome = (float(logs.get("loss", math.nan)), peak_bytes) if self._measured else None
         logs["batch_size"] = self._state.batch
 
@@ -243,6 +243,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         offset += (before - pace) * _keras.steps_of(self.model.optimizer)
         self._pace.assign((pace ** _LR_POWER[self.lr_scaling], pace, offset))
 
+    def _largest(self, found_bytes: int) -> int:
+        """Of all workers, which decide alike then."""
+        return _keras.largest(self.model.distribute_strategy, found_bytes)
+
     def _checked_dataset(self) -> ElasticBatch:
         elastic = getattr(_keras.fitted_dataset(), "elastic", None)
         if not isinstance(elastic, ElasticBatch):
@@ -266,7 +270,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
                 "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow build does not count "
                 "allocated bytes on the CPU (get_memory_info answers 0). Choose the batch size by hand."
             )
-        resting = bytes_in_use()
+        resting = self._largest(bytes_in_use())
         if self.limit_bytes <= resting:
             raise ValueError(
                 f"`limit_bytes` must be above the {resting} bytes that are in use before the first step "

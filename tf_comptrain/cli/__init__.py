@@ -7,6 +7,7 @@ tf-comptrain bench codec
 tf-comptrain plan --model ResNet50 --image 224 --batch 8 --memory 1GB
 tf-comptrain calibrate
 tf-comptrain study FILE.py
+tf-comptrain launch -n 4 train.py
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor, plan, study
+from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor, launch, plan, study
 
 
 def main() -> None:
@@ -68,6 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             "study", help="what compression does to a network of your own: table, report, policy"
         )
     )
+    launch.add_arguments(commands.add_parser("launch", help="train by several processes: ct.distribute.fit"))
     return parser.parse_args(argv[1:])
 
 

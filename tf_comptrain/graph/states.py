@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_comptrain import _keras
 from tf_comptrain.storage import variable
 
 CAPACITY = 2048  # rows of a table
@@ -71,11 +72,11 @@ class StateTable:
 
     def values(self) -> dict[str, list[float]]:
         """The rows that are taken, by name."""
-        return dict(zip(self.names, self.variable.numpy().tolist()))
+        return dict(zip(self.names, _keras.mean_of_replicas(self.variable).tolist()))
 
     def put(self, values: dict[str, list[float]]) -> None:
         """Writes rows, by name; those of places that are still to be made too."""
-        rows, table = self.adopt(list(values)), self.variable.numpy()
+        rows, table = self.adopt(list(values)), _keras.mean_of_replicas(self.variable)
         for row, numbers in zip(rows, values.values()):
             table[row] = numbers
         self.variable.assign(table)
@@ -89,10 +90,10 @@ class StateRow:
         self.index = index
 
     def numpy(self) -> np.ndarray:
-        return self.table.variable.numpy()[self.index].copy()
+        return _keras.mean_of_replicas(self.table.variable)[self.index].copy()
 
     def assign(self, values: Sequence[float]) -> None:
-        states = self.table.variable.numpy()
+        states = _keras.mean_of_replicas(self.table.variable)
         states[self.index] = values
         self.table.variable.assign(states)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain import _keras
 from tf_comptrain.codecs import (
     LARGEST_BOUND,
     RANGE,
@@ -72,7 +73,7 @@ class Site:
             state = variable(start, f"{name}/codec_state")
         elif start.bound_set:
             with tf.init_scope():
-                if not state.numpy().any():  # else a restored training's
+                if not _keras.mean_of_replicas(state).any():  # else a restored training's
                     state.assign(start)
         self.state = state
         self.bits: float | None = None
@@ -116,7 +117,7 @@ class Site:
 
     def read_state(self) -> State:
         """The state after the last step, as numbers."""
-        return State(*(float(v) for v in self.state.numpy()))
+        return State(*(float(v) for v in _keras.mean_of_replicas(self.state)))
 
     def set_bound(self, base: float) -> float:
         """Sets the base from the next step on; 0 returns to the site's own. No retracing.
@@ -158,7 +159,7 @@ class Site:
             bound = self.scale * (self.base or self.bound.value)
         if bound:
             bound = min(max(bound, SMALLEST_BOUND), LARGEST_BOUND)
-        values = self.state.numpy()
+        values = _keras.mean_of_replicas(self.state)
         values[State._fields.index("bound_set")] = bound
         self.state.assign(values)
         return bound

@@ -18,15 +18,19 @@ def check_model(model: Any) -> None:
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
 
 
-def replicas(model: keras.Model, batch_size: int) -> int:
-    """Of the model's strategy."""
+def check_strategy(model: keras.Model) -> None:
     strategy = model.distribute_strategy
-    count = strategy.num_replicas_in_sync
-    if count > 1 and not isinstance(strategy, tf.distribute.MirroredStrategy):
+    mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if strategy.num_replicas_in_sync > 1 and not mirrored:
         raise ValueError(
             "ct.fit trains in one process, on one device or under a tf.distribute.MirroredStrategy. Received a "
-            f"model made under {type(strategy).__name__}: use model.fit."
+            f"model made under {type(strategy).__name__}: for several workers use ct.distribute.fit."
         )
+
+
+def replicas(model: keras.Model, batch_size: int) -> int:
+    """Of the model's strategy."""
+    count = model.distribute_strategy.num_replicas_in_sync
     if batch_size < count:
         raise ValueError(
             f"`batch_size` must be at least the number of replicas, {count}. Received: {batch_size}."

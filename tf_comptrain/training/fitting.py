@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks import ElasticBatch
 from tf_comptrain.training import checks, folder_lock, snapshot
+from tf_comptrain.training.process import Process
 from tf_comptrain.training.samples import Samples
 from tf_comptrain.training.snapshot import Place, Snapshot
 
@@ -126,38 +128,84 @@ def fit(
     """
     _keras.require_keras_3("tf_comptrain.fit", "Use model.fit")
     checks.check_model(model)
-    batch_size = arguments.whole("batch_size", batch_size)
-    epochs = arguments.whole("epochs", epochs)
-    snapshot_every = arguments.whole("snapshot_every", snapshot_every)
-    min_batch = arguments.whole("min_batch", min_batch)
-    retries = arguments.whole("retries", retries, least=0)
-    if min_batch > batch_size:
-        raise ValueError(
-            f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
-        )
-    min_batch = max(min_batch, checks.replicas(model, batch_size))
-    verbose = checks.verbosity(verbose)
-    checks.check_callbacks(callbacks)
-    checks.check_validation(validation_data)
-    folder = None if checkpoint_dir is None else checks.folder(checkpoint_dir)
-    samples = Samples(x, y, sample_weight, shuffle, seed)
-    with folder_lock.held(folder):
-        kept = None if folder is None else snapshot.read(folder)
-        batch_size = _first_batch(batch_size, kept, callbacks)
+    checks.check_strategy(model)
+    settings = Settings(
+        batch_size,
+        epochs,
+        snapshot_every,
+        checkpoint_dir,
+        validation_data,
+        callbacks,
+        verbose,
+        min_batch,
+        retries,
+    )
+    return train(model, settings, lambda: Samples(x, y, sample_weight, shuffle, seed), Process())
+
+
+class Settings(NamedTuple):
+    """Arguments of `fit`."""
+
+    batch_size: int
+    epochs: int
+    snapshot_every: int
+    checkpoint_dir: str | Path | None
+    validation_data: Any
+    callbacks: Any
+    verbose: int
+    min_batch: int = 1
+    retries: int = 0
+
+    def checked(self, model: keras.Model) -> Settings:
+        """With numbers as such, and the folder as a path. Raises what `fit` does."""
+        batch_size = arguments.whole("batch_size", self.batch_size)
+        epochs = arguments.whole("epochs", self.epochs)
+        snapshot_every = arguments.whole("snapshot_every", self.snapshot_every)
+        min_batch = arguments.whole("min_batch", self.min_batch)
+        retries = arguments.whole("retries", self.retries, least=0)
+        if min_batch > batch_size:
+            raise ValueError(
+                f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
+            )
+        min_batch = max(min_batch, checks.replicas(model, batch_size))
+        verbose = checks.verbosity(self.verbose)
+        checks.check_callbacks(self.callbacks)
+        checks.check_validation(self.validation_data)
+        folder = None if self.checkpoint_dir is None else checks.folder(self.checkpoint_dir)
+        given = self.validation_data, self.callbacks, verbose, min_batch, retries
+        return Settings(batch_size, epochs, snapshot_every, folder, *given)
+
+
+def train(
+    model: keras.Model, settings: Settings, make_samples: Callable[[], Samples], process: Process
+) -> keras.callbacks.History:
+    """What `fit` does, in one process or in one of several.
+
+    Args:
+      model: Compiled.
+      settings: As they were given.
+      make_samples: Checks and makes the samples.
+      process: Where this runs.
+    """
+    settings = settings.checked(model)
+    samples = make_samples()
+    folder: Any = settings.checkpoint_dir
+    with folder_lock.held(folder if process.leads else None):
+        kept = None if folder is None else process.read(folder)
+        batch_size = _first_batch(settings.batch_size, kept, settings.callbacks)
         batches = samples.batches(0, 0, batch_size)
         _keras.build_for_fit(model, batches)
         elastic = ElasticBatch(batch_size, samples.count(0), drop_remainder=False)
-        calls = _keras.callback_list(model, callbacks, verbose, epochs, elastic.steps)
-        run = _Run(model, samples, elastic, calls, snapshot_every, folder, min_batch, retries, verbose)
-        run.validation_data = validation_data
+        calls = _keras.callback_list(
+            model, settings.callbacks, settings.verbose, settings.epochs, elastic.steps
+        )
+        run = _Run(model, samples, elastic, calls, settings, process)
         with _keras.fitting(SimpleNamespace(elastic=elastic)):
-            return run.train(epochs, kept)
+            return run.train(settings.epochs, kept)
 
 
 class _Run:
     """One call of `fit`. What happens in which order, and nothing of how state is kept."""
-
-    validation_data: Any = None
 
     def __init__(
         self,
@@ -165,24 +213,20 @@ class _Run:
         samples: Samples,
         elastic: ElasticBatch,
         callbacks: Any,
-        snapshot_every: int,
-        folder: Path | None,
-        min_batch: int,
-        retries: int,
-        verbose: int,
+        settings: Settings,
+        process: Process,
     ):
         self.model = model
         self.samples = samples
         self.elastic = elastic
         self.callbacks = callbacks
-        self.snapshot_every = snapshot_every
-        self.folder = folder
-        self.min_batch = min_batch
-        self.retries = retries
-        self.verbose = verbose
+        self.settings = settings
+        self.process = process
+        self.folder: Any = settings.checkpoint_dir
         self.replicas = model.distribute_strategy.num_replicas_in_sync
         self.events: list[Event] = []
         self.failures = 0  # at this batch size, since the snapshot
+        self.ended = False  # by a callback
         self.place = Place(0, 0, 0, elastic.size)
 
     def train(self, epochs: int, kept: tuple[Snapshot, dict] | None) -> keras.callbacks.History:
@@ -209,7 +253,7 @@ class _Run:
             for epoch in range(start.epoch, epochs):
                 resume = kept is not None and epoch == start.epoch
                 logs = self._epoch(epoch, resume)
-                if self.model.stop_training:
+                if self.ended:
                     break
         return self._finish(logs)
 
@@ -235,18 +279,21 @@ class _Run:
         else:
             self._keep(Place(epoch, 0, 0, self.elastic.size))
         logs: dict = {}
-        while self._left() and not self.model.stop_training:
+        while self._left() and not self.ended:
             reason = ""
             try:
                 logs = self._steps()
             except tf.errors.ResourceExhaustedError as error:
                 reason = _first_line(error)
+                if not self.process.goes_back:
+                    raise self._out_of_memory(reason) from None
             if reason:  # outside the handler: its traceback holds tensors of the failed step
                 self._recover(reason)
         epoch_logs = _keras.epoch_logs(self.model, logs)
-        if self.validation_data is not None:
+        if self.settings.validation_data is not None:
             epoch_logs.update(self._validate())
         self.callbacks.on_epoch_end(epoch, epoch_logs)
+        self.ended = self.process.ends(self.model)
         events = tuple(event for event in self.events if event.epoch == epoch)
         self.model.history.history.setdefault("events", []).append(events)
         return epoch_logs
@@ -260,7 +307,10 @@ class _Run:
         since = 0
         logs: dict = {}
         while left:
-            if since >= self.snapshot_every:
+            if since >= self.settings.snapshot_every:
+                self.ended = self.process.ends(self.model)
+                if self.ended:
+                    break
                 self._keep(self.place)
                 since = 0
             step, at_once = self.place.step, min(self.model.steps_per_execution, left)
@@ -274,7 +324,8 @@ class _Run:
             if self.elastic.size != self.place.batch:  # a callback changed it
                 self.place = self.place._replace(batch=self.elastic.size)
                 break
-            if self.model.stop_training:
+            if self.process.ends_now(self.model):
+                self.ended = True
                 break
         return logs
 
@@ -290,7 +341,7 @@ class _Run:
         self._write()
 
     def _write(self) -> None:
-        if self.folder is not None:
+        if self.folder is not None and self.process.leads:
             about = {**self._about(self.place), "events": self.events}
             snapshot.write(self.snapshot, self.folder, about)
 
@@ -311,15 +362,15 @@ class _Run:
         self._put_back(after_failure=True)
         self.failures += 1
         batch = failed.batch
-        if self.failures > self.retries:
-            if batch <= self.min_batch:
+        if self.failures > self.settings.retries:
+            if batch <= self.settings.min_batch:
                 raise tf.errors.ResourceExhaustedError(
                     None,
                     None,
-                    f"Out of memory at batch size {batch}, and `min_batch` is {self.min_batch}. The model is "
+                    f"Out of memory at batch size {batch}, and `min_batch` is {self.settings.min_batch}. The model is "
                     f"as it was at epoch {failed.epoch + 1}, step {self.place.step}. {reason}",
                 )
-            batch = max(batch // 2, self.min_batch)
+            batch = max(batch // 2, self.settings.min_batch)
             self.failures = 0
         self._happened("out of memory", failed, batch, reason)
         if batch != failed.batch:
@@ -333,16 +384,19 @@ class _Run:
         self._write()
 
     def _validate(self) -> dict:
-        data = self.validation_data
+        data = self.settings.validation_data
         sized = not isinstance(data, tf.data.Dataset)
-        before = snapshot.take(self.model, self.callbacks.callbacks, self.place)
+        if self.process.goes_back:
+            before = snapshot.take(self.model, self.callbacks.callbacks, self.place)
         batch = self.place.batch
         while True:
             reason = ""
             try:
-                logs = self._evaluate(data, batch if sized else None)
+                logs = self.process.evaluate(self.model, data, batch, self.callbacks)
             except tf.errors.ResourceExhaustedError as error:
                 reason = _first_line(error)
+                if not self.process.goes_back:
+                    raise self._out_of_memory(reason) from None
             if not reason:
                 return {f"val_{name}": value for name, value in logs.items()}
             gc.collect()
@@ -356,21 +410,19 @@ class _Run:
             self._happened("out of memory in validation", self.place, batch // 2, reason)
             batch //= 2
 
-    def _evaluate(self, data: Any, batch: int | None) -> dict:
-        x, y, weight = (data, None, None) if batch is None else keras.utils.unpack_x_y_sample_weight(data)
-        return self.model.evaluate(
-            x,
-            y,
-            batch_size=batch,
-            sample_weight=weight,
-            callbacks=self.callbacks,
-            return_dict=True,
-            verbose=0,
+    def _out_of_memory(self, reason: str) -> tf.errors.ResourceExhaustedError:
+        """Where the other workers are in the middle of the step: none can go back alone."""
+        return tf.errors.ResourceExhaustedError(
+            None,
+            None,
+            f"Out of memory at batch size {self.place.batch} over {self.replicas} replicas, in epoch "
+            f"{self.place.epoch + 1}, step {self.place.step}. Start again with a smaller `batch_size`: with "
+            f"`checkpoint_dir` training goes on from the last snapshot. {reason}",
         )
 
     def _finish(self, logs: dict | None) -> keras.callbacks.History:
         if logs is not None:
-            end = Place(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.model.stop_training)
+            end = Place(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.ended)
             self._keep(end)
         self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         self.callbacks.on_train_end(logs)
@@ -387,8 +439,8 @@ class _Run:
         self._say(line)
 
     def _say(self, line: str) -> None:
-        if self.verbose:
-            print(f"\n{line}" if self.verbose == 1 else line, flush=True)
+        if self.settings.verbose:
+            print(f"\n{line}" if self.settings.verbose == 1 else line, flush=True)
         else:
             logging.info("%s", line)
 

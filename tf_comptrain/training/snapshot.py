@@ -51,7 +51,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
       place: How far the training was.
-      variables: Values of `state_variables(model)`, in that order.
+      variables: Values of `state_variables(model)`, in that order, of the replicas of all processes.
       bound_scale: Factor on all error bounds; None for a plain model.
       bases: The bounds that callbacks have set, without the factor, by name of the site; None where that is not known.
       held: What the traced steps hold, by name: the rows of their codec states.
@@ -69,14 +69,23 @@ class Snapshot(NamedTuple):
 def state_variables(model: keras.Model) -> list:
     """Weights, optimizer slots, iterations, learning rate, seeds, metrics; bounds and their statistics.
 
-    Of a variable that the replicas of a strategy write each for itself, the replicas' own.
+    Of a variable that the replicas of a strategy write each for itself, those of this process.
     """
+    return [part for part in _parts(model) if part is not None]
+
+
+def _parts(model: keras.Model) -> list:
+    """The same of all processes; None in the place of those of others."""
+    return [part for variable in _variables(model) for part in _keras.replica_parts(variable)]
+
+
+def _variables(model: keras.Model) -> list:
     variables = _keras.all_variables(model)
     if is_compressed(model):
         handle = instrumentation(model)
         variables += [variable for variable in (handle.collecting, handle.pace) if variable is not None]
         variables += [*handle.codec_states(), *handle.statistics()]
-    return [part for variable in variables for part in _keras.replica_parts(variable)]
+    return variables
 
 
 def signature(model: keras.Model) -> dict[str, Any]:
@@ -88,7 +97,7 @@ def signature(model: keras.Model) -> dict[str, Any]:
         "compressed": handle is not None,
         "trained with AdaptiveErrorBound": handle is not None and handle.collecting is not None,
         "trained with AdaptiveBatchSize and a schedule": handle is not None and handle.pace is not None,
-        "variables": [_described(variable) for variable in state_variables(model)],
+        "variables": [text for variable in _variables(model) for text in _described_parts(variable)],
         # By which the steps of a compressed model find their states.
         "weights": [] if handle is None else sorted(map(unnumbered, _keras.weight_names(model))),
     }
@@ -99,7 +108,7 @@ def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], plac
     handle = instrumentation(model) if is_compressed(model) else None
     return Snapshot(
         place,
-        tuple(np.array(v.numpy()) for v in state_variables(model)),
+        tuple(_keras.replica_values(_variables(model))),
         None if handle is None else handle.bound_scale,
         {} if handle is None else handle.bases(),
         () if (table := _table(model)) is None else tuple(table.names),
@@ -170,18 +179,20 @@ def restore(
       callbacks: Matched by class and order.
       after_failure: Whether the last step failed.
     """
-    variables = state_variables(model)
+    variables = _parts(model)
     if len(variables) != len(snapshot.variables):
         raise RuntimeError(
             f"The model has {len(variables)} variables, and had {len(snapshot.variables)} at the snapshot: "
             "make all variables before training (build them in `build`, not in the first step)."
         )
     if after_failure and _keras.jit_compile(model):
-        _keras.abandon_buffers(variables)
+        _keras.abandon_buffers(state_variables(model))
     table = _table(model)
     rows = [] if table is None else table.adopt(snapshot.held)
     states = [] if table is None else _keras.replica_parts(table.variable)
     for variable, value in zip(variables, snapshot.variables):
+        if variable is None:  # another worker's
+            continue
         # A copy: TensorFlow may take an array's memory as it is, and update it in place.
         copy = value.copy()
         if any(variable is part for part in states):
@@ -233,6 +244,17 @@ def read(folder: Path) -> tuple[Snapshot, dict[str, Any]] | None:
         raise checkpoint_file.refusal(path, error) from None
 
 
+def content(folder: Path) -> bytes:
+    """The file that `read` reads, for other processes; empty if there is none."""
+    path = folder / _FILE
+    return path.read_bytes() if path.exists() else b""
+
+
+def put_content(folder: Path, found: bytes) -> None:
+    """Writes what `content` of another process gave."""
+    (folder / _FILE).write_bytes(found)
+
+
 def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     """Snapshot and what was said about it, of which every part is as `write` would have written it."""
     if isinstance(meta, dict):
@@ -249,6 +271,12 @@ def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     return Snapshot(
         place, tuple(meta["variables"]), scale, meta["bases"], tuple(meta["held"]), callbacks
     ), about
+
+
+def _described_parts(variable: Any) -> list[str]:
+    parts = _keras.replica_parts(variable)
+    own = next(part for part in parts if part is not None)
+    return [_described(own)] * len(parts)
 
 
 def _described(variable: Any) -> str:
