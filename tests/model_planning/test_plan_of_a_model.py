@@ -267,6 +267,26 @@ def test_models_that_cannot_be_planned(case):
         ct.compress_model(case.model, storage="keep", memory="1GB", batch_size=8)
 
 
+def test_plans_among_the_streams_of_a_policy(case, monkeypatch):
+    """What is measured, and what is applied, has the policy's codecs; that the plan keeps to them is prepare's part."""
+    policy = ct.Policy({"convolution": ct.Setting("rans", "sigma", 0.4)})
+    measured = []
+
+    def prepare(model, batch, hardware):
+        measured.append(instrumentation(model).held.policy)
+        return case.prepared
+
+    monkeypatch.setattr(trials, "prepare", prepare)
+    monkeypatch.setattr(trials, "RUNS", 0)
+    ct.compress_model(case.model, memory=int(1.2 * case.prepared.ends()[1]), batch_size=BATCH, policy=policy)
+    try:
+        assert measured == [policy] == [instrumentation(case.model).held.policy]
+    finally:
+        ct.restore_model(case.model)
+    with pytest.raises(ValueError, match="leave `codec` and `error_bound` out"):
+        ct.plan(case.model, BATCH, "1GB", codec="rans", policy=policy)
+
+
 def test_the_machine_is_measured_once(monkeypatch):
     first = calibrate()
     assert cache_path().exists() and hardware_from_json(cache_path()) == first

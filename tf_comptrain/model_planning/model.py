@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -36,6 +37,7 @@ def plan(
     *,
     codec: str | Codec = "plane",
     error_bound: float | ErrorBound | None = None,
+    policy: PolicyChoice = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> ModelPlan:
     """How a model's training step fits into a memory limit in the least time; the model is left as it was.
@@ -58,6 +60,7 @@ def plan(
       budget_s: Seconds for each search; measurements come on top.
       codec: See `compress_model`.
       error_bound: See `compress_model`.
+      policy: See `compress_model`.
       progress: Is told of each better plan and bound.
 
     Returns:
@@ -74,8 +77,21 @@ def plan(
       >>> print(plan)
       >>> plan.apply(model)
     """
-    found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, codec, error_bound, progress)
+    streams = _streams(codec, error_bound, policy)
+    found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, streams, progress)
     return found
+
+
+def _streams(
+    codec: str | Codec, error_bound: float | ErrorBound | None, policy: PolicyChoice
+) -> dict[str, Any]:
+    """How tensors are encoded, as arguments of `compress_model`."""
+    if policy is not None and (error_bound is not None or codec != "plane"):
+        raise ValueError(
+            "`policy` says codecs and bounds itself: leave `codec` and `error_bound` out. "
+            f"Received: codec={codec!r}, error_bound={error_bound!r}."
+        )
+    return {"codec": codec, "error_bound": error_bound, "policy": policy}
 
 
 def _planned(
@@ -85,8 +101,7 @@ def _planned(
     hardware: Hardware | str | Path | None,
     seed: int,
     budget_s: float,
-    codec: str | Codec,
-    error_bound: float | ErrorBound | None,
+    streams: dict[str, Any],
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[ModelPlan, trials.Prepared]:
     limit = arguments.size_in_bytes("memory", memory)
@@ -94,7 +109,7 @@ def _planned(
     arguments.real("budget_s", budget_s, above=0)
     machine = _machine(hardware)
     _check_model(model)
-    report = compression.compress_model(model, codec, error_bound)
+    report = compression.compress_model(model, **streams)
     try:
         if report.obstacle is not None:
             raise ValueError(f"`model` trains as plain Keras: {report.obstacle}. There is nothing to plan.")
@@ -173,8 +188,9 @@ def compress_model(
         held against the limit, and where it is over, the step is planned once more. None: no limit.
       batch_size: Samples a step, with `memory`.
       policy: Codec and error bound of each class of tensors, or of single ones, in place of `codec` and `error_bound`:
-        a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. Layers with a rule
-        of `register_rule` have their defaults.
+        a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. With `memory` the
+        plan chooses among its streams and what else there is. Layers with a rule of `register_rule` have their
+        defaults.
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -184,8 +200,8 @@ def compress_model(
       TypeError: An argument of the wrong type.
       ValueError: A bound that is not a positive normal number, an unknown codec, storage or layer
         name, a model that is compressed already, a limit that no plan keeps within (the message says the smallest),
-        `memory` with `storage` or without `batch_size`, `policy` with `codec`, `error_bound` or `memory`, a policy that
-        is not valid, or see `plan`. Nothing has been changed then.
+        `memory` with `storage` or without `batch_size`, `policy` with `codec` or `error_bound`, a policy that is
+        not valid, or see `plan`. Nothing has been changed then.
       LibraryError: The op library is missing or was built for another TensorFlow.
 
     Example:
@@ -197,25 +213,19 @@ def compress_model(
     Reference:
       COMET (Jin et al., VLDB 2022); Gist (Jain et al., ISCA 2018) for the bit masks.
     """
+    streams = _streams(codec, error_bound, policy)
     if memory is None:
         if batch_size is not None:
             raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
-        if policy is not None and (error_bound is not None or codec != "plane"):
-            raise ValueError(
-                "`policy` says codecs and bounds itself: leave `codec` and `error_bound` out. "
-                f"Received: codec={codec!r}, error_bound={error_bound!r}."
-            )
-        return compression.compress_model(model, codec, error_bound, storage, policy)
-    if policy is not None:
-        raise ValueError(f"`policy` and `memory` exclude each other. Received: {policy!r} and {memory!r}.")
+        return compression.compress_model(model, storage=storage, **streams)
     if storage is not None:
         raise ValueError(f"`storage` and `memory` exclude each other. Received: {storage!r} and {memory!r}.")
     if batch_size is None:
         raise ValueError("`batch_size` is missing: a plan for `memory` is for steps of so many samples.")
-    found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, codec, error_bound)
+    found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, streams)
     if not found.feasible:
         raise ValueError(too_small(found, prepared.parts(found.limit_bytes)))
-    report = found.apply(model, codec=codec, error_bound=error_bound)
+    report = found.apply(model, **streams)
     _Check(model, found, prepared, report).begin(model)
     return report
 

@@ -29,7 +29,7 @@ class ModelPlan(planner.Plan):
 
         Args:
           model: The model that the plan was made for, or one of the same layers.
-          **how: `codec` and `error_bound`, as the plan was made with.
+          **how: `codec`, `error_bound` and `policy`, as the plan was made with.
 
         Raises:
           ValueError: The plan is of another model, or fits into no limit; or see `compress_model`. Nothing has been
