@@ -239,3 +239,16 @@ def test_offload_includes_nothing_of_tensorflow(path):
 def test_ops_only_declare(path):
     for _, name in includes_of(path):
         assert not name.startswith("cc/kernels/"), f'{path.name} includes "{name}": kernels come after ops'
+
+
+# Each of these takes longer to import than this package.
+HEAVY = ("matplotlib", "pandas", "pyarrow", "scipy")
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("tf_comptrain.planner")])
+def test_heavy_libraries_wait_until_they_are_used(module):
+    tree = ast.parse(MODULES[module].read_text())
+    at_the_top = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = [alias.name for node in at_the_top if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in at_the_top if isinstance(node, ast.ImportFrom) and not node.level]
+    assert not [name for name in names if name.split(".")[0] in HEAVY]

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.fft
 
 _BLOCK = 8  # of the cosine transform, as in JPEG
 _HEADER = struct.Struct("<fB")  # step, bytes of a code
@@ -108,10 +107,14 @@ def cosine() -> Outside:
     """
 
     def encode(x: np.ndarray, bound: float, unused_threads: int) -> np.ndarray:
+        import scipy.fft
+
         made = scipy.fft.dctn(_blocks(x), axes=(2, 4), norm="ortho")
         return _packed(made, np.float32(2 * bound), lambda codes: zlib.compress(codes, 1))
 
     def decode(stream: np.ndarray, shape: tuple[int, ...], unused_threads: int) -> np.ndarray:
+        import scipy.fft
+
         padded = _blocks(np.empty(shape, np.float32))
         made = _unpacked(stream, zlib.decompress).reshape(padded.shape)
         rows = scipy.fft.idctn(made, axes=(2, 4), norm="ortho")

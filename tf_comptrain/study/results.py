@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scipy import stats
-
 from tf_comptrain.memory.max_batch import PeakLine
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, TENSORS, TRAINING, Candidate, Cell
@@ -274,7 +272,9 @@ def interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     if len(values) < 2:
         return None, None
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    half = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1)) * error
+    from scipy import special  # which takes a while to import
+
+    half = float(special.stdtrit(len(values) - 1, (1 + _CONFIDENCE) / 2)) * error
     return mean - half, mean + half
 
 
