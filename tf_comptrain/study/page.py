@@ -34,7 +34,7 @@ th { position: sticky; top: 0; background: var(--soft); z-index: 1 }
 th[aria-sort=descending]::after { content: " \\2193" }
 th.text, td.text { text-align: left } tbody tr:hover { background: var(--soft) }
 .heat td { padding: .2rem .4rem; text-align: center } .heat th { font-weight: 500 }
-.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)) }
+.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 430px), 1fr)) }
 svg.plot { width: 100%; height: auto } svg text { font-size: 12px; fill: var(--muted) }
 svg .axis { fill: var(--text); font-size: 13px } svg .grid { stroke: var(--line) }
 .legend span { margin-right: 1rem; white-space: nowrap } .legend i { display: inline-block; width: .7rem;
@@ -225,10 +225,9 @@ def _timelines(study: Study, network: str, rows: Sequence[Row], colour_of: dict[
         words = str(Candidate(row["codec"], row["mode"], row["bound"]))
         lines.append(plots.Line([level / 1e6 for level in row["timeline"]], colour_of[codec], words))
     picture = plots.lines(lines, "of the step, %", "memory over the resting level, MB")
-    words = ", ".join(line.words for line in lines)
     return [
         "<h3>Memory over a step</h3>",
-        f'<p class="muted">{escape(words)}: of each codec the setting with the smallest peak.</p>',
+        '<p class="muted">Of plain training, and of each codec with the setting that has the smallest peak.</p>',
         plots.legend({line.words: line.colour for line in lines}),
         f'<div class="pictures">{picture}</div>',
     ]
