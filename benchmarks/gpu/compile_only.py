@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import json
 import os
 import re
@@ -40,6 +41,11 @@ LIBRARY_CALLS = ("cudnn", "cublas")
 ITEM_BYTES = {
     "pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "f16": 2, "bf16": 2,
     "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8,
+}  # fmt: skip
+ELEMENTWISE = {
+    "abs", "add", "and", "bitcast", "clamp", "compare", "convert", "divide", "exponential", "floor", "is-finite",
+    "maximum", "minimum", "multiply", "negate", "not", "or", "reshape", "round-nearest-even", "rsqrt", "select",
+    "shift-left", "shift-right-logical", "sqrt", "subtract",
 }  # fmt: skip
 NOT_A_KERNEL = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant", "opt-barrier"}
 H200 = """
@@ -285,19 +291,22 @@ def parameter_bytes(body: list[Instruction]) -> dict[int, int]:
         for name in set(one.operands):
             users[name].append(one)
 
-    def read(name: str, whole: int) -> int:
-        total = 0
+    @functools.cache
+    def share(name: str) -> float:
+        """Of the elements: a fusion computes those that its slices take, and no others."""
+        taken = 0.0
         for user in users[name]:
-            if user.operation in ("bitcast", "reshape"):
-                total += read(user.name, whole)
-            elif user.operation in ("slice", "dynamic-slice"):
-                total += user.bytes
+            if user.operation in ("slice", "dynamic-slice"):
+                taken += user.bytes / sizes[name]
+            elif user.operation in ELEMENTWISE:
+                taken += share(user.name)
             else:
-                return whole
-        return min(total, whole)
+                return 1.0
+        return min(taken, 1.0) if users[name] else 1.0
 
+    sizes = {one.name: max(one.bytes, 1) for one in body}
     parameters = [one for one in body if one.operation == "parameter"]
-    return {int(one.rest.split(")")[0]): read(one.name, one.bytes) for one in parameters}
+    return {int(one.rest.split(")")[0]): round(share(one.name) * one.bytes) for one in parameters}
 
 
 if __name__ == "__main__":

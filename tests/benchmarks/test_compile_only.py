@@ -41,6 +41,16 @@ def test_kernels_that_pack_run_at_a_lower_rate():
     assert large == pytest.approx([10 / 4100, 10 / 2750])
 
 
+def test_what_a_slice_leaves_out_is_not_read():
+    last = "ROOT %last = f32[1,1024]{1,0} slice(%twice), slice={[7:8], [0:1024]}"
+    program = PROGRAM.replace("ROOT %twice = f32", "%twice = f32").replace("(%q, %q)", f"(%q, %q)\n  {last}")
+    program = program.replace("%scaled = f32[8,1024]", "%scaled = f32[1,1024]")
+    scaled, _ = compile_only.kernels_of(program)
+    assert scaled.bytes == 2 * 1024 * 4
+    whole, _ = compile_only.kernels_of(program.replace("multiply(%q, %q)", "reverse(%q)"))
+    assert whole.bytes == (8 + 1) * 1024 * 4  # of what is not elementwise nobody knows
+
+
 def test_the_largest_tensor_of_a_float32_convolution_is_counted_again():
     assert compile_only.workspace_of(PROGRAM) == 8 * 1024 * 4  # not the one in bfloat16
     assert compile_only.workspace_of(PROGRAM.replace("f32[4,1024]", "f32[99,1024]")) == 99 * 1024 * 4
