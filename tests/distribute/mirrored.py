@@ -1,0 +1,54 @@
+"""python mirrored.py DEVICES: losses and weights of one device and of several, by `model.fit` and `ct.fit`, as JSON."""
+
+import json
+import sys
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.keras import layers
+from training_worker import BATCH, EPOCHS, data
+
+import tf_comptrain as ct
+
+WAYS = ("keep", "stream", "recompute")
+
+
+def network(way):
+    keras.utils.set_random_seed(0)
+    block = [layers.Conv2D(8, 3, padding="same", activation="relu"), layers.Conv2D(8, 3, activation="relu")]
+    if way == "recompute":
+        block = [ct.Recompute(keras.Sequential([keras.Input((6, 6, 8)), *block]))]
+    first = layers.Conv2D(8, 3, activation="relu")
+    last = [layers.Flatten(), layers.Dense(4, activation="softmax")]
+    model = keras.Sequential([keras.Input((8, 8, 3)), first, *block, *last])
+    ct.compress_model(model, **({"storage": "keep"} if way == "keep" else {}))
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "sparse_categorical_crossentropy")
+    return model
+
+
+def trained(way, fit, strategy):
+    with strategy.scope():
+        model = network(way)
+    if fit == "fit":
+        batches = tf.data.Dataset.from_tensor_slices(data()).batch(BATCH)
+        history = model.fit(batches, epochs=EPOCHS, shuffle=False, verbose=0)
+    else:
+        history = ct.fit(model, *data(), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+    weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    return {"loss": history.history["loss"], "weights": weights.tolist()}
+
+
+def main():
+    devices = int(sys.argv[1])
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
+    one = tf.distribute.get_strategy()
+    several = tf.distribute.MirroredStrategy([f"CPU:{k}" for k in range(devices)])
+    runs = {way: {fit: trained(way, fit, several) for fit in ("fit", "ct.fit")} for way in WAYS}
+    runs["one"] = trained("keep", "ct.fit", one)
+    print(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main()
