@@ -12,7 +12,7 @@ _COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f", "#5e3c99", "#b2182b"
 )  # fmt: skip
 _WIDTH, _HEIGHT = 620, 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 52
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 26, 14, 52
 _RADIUS = 4.5
 _STEPS = (1, 2, 5)
 
