@@ -25,6 +25,7 @@ from tf_comptrain._keras.graphs import (
     kept_with,
     loop_body,
     run_again,
+    set_device,
     set_input,
     wait_for,
     wait_instead,

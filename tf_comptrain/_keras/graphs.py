@@ -8,6 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 
+def set_device(op: tf.Operation, device: str) -> None:
+    """Says where an operation of a graph that is being traced runs."""
+    op._set_device(device)
+
+
 def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     """Makes an operation read another tensor of the same type, which must not come from it."""
     op._update_input(index, tensor)

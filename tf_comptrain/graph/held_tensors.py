@@ -14,6 +14,7 @@ from absl import logging
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SIGMA, SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.crossings import Crossing, name_of
+from tf_comptrain.graph.devices import keep_on_stages
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law_error import LawError, law_error
 from tf_comptrain.graph.read_ahead import read_ahead
@@ -127,6 +128,7 @@ class HeldTensors:
         read_ahead(backward, step.spilled)
         step.collect(backward, result.uses)
         step.write()
+        keep_on_stages(backward, result.replaced)
         for crossing in result.crossings:  # of all gradients of a step
             step.crossings.setdefault(crossing.name, crossing)
         self.crossings = tuple(step.crossings.values())

@@ -1,0 +1,96 @@
+"""Stages: what the backward pass makes stays on the devices on which the forward pass ran.
+
+TensorFlow leaves the operations of a gradient unplaced, so that all of them run on the first device, and what they read
+is moved there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+
+_RESTORED = "Comptrain>Decompress"
+
+
+def keep_on_stages(backward: _keras.BackwardPass, replaced: Mapping[str, tf.Tensor]) -> None:
+    """Places what is not placed of a backward pass, where the forward pass is on several devices.
+
+    - What makes the gradient of a weight goes where the weight is.
+    - Else an operation goes where the forward pass made what it reads; where it reads gradients alone, to those.
+    - A stream is decoded where it is read: it, and not the tensor, goes over a border between stages.
+
+    Args:
+      backward: The pass, after it was rewired.
+      replaced: By name of a gradient that is no longer made: what stands in for it.
+    """
+    operations = backward.graph.get_operations()
+    stages = _stages(operations[: backward.start])
+    if len(stages) < 2:
+        return
+    forward = {
+        op.name: op.device for op in operations if op.device in stages
+    }  # and the streams that are made of it
+    placed = dict(forward)
+    free = [op for op in operations[backward.start :] if not op.device and _is_movable(op)]
+    restored = [op for op in free if op.type == _RESTORED]
+    others = [op for op in free if op.type != _RESTORED]
+    names = {op.name for op in others}
+    for op, device in _gradients_of_weights(backward, replaced):
+        if op.name in names:
+            placed.setdefault(op.name, device)
+    _follow_inputs(others, forward, placed)
+    for op in restored:
+        readers = (placed.get(reader.name, "") for reader in op.outputs[0].consumers())
+        placed[op.name] = next(filter(None, readers), "") or _device_of_inputs(op, forward, placed)
+    _follow_inputs(others, forward, placed)
+    for op in free:
+        if placed.get(op.name):
+            _keras.set_device(op, placed[op.name])
+
+
+def _stages(operations: Iterable[tf.Operation]) -> set[str]:
+    """Devices that operations were put on; beside accelerators the host's is none, which only serves them."""
+    devices = {op.device for op in operations if op.device}
+    hosts = {device for device in devices if tf.DeviceSpec.from_string(device).device_type == "CPU"}
+    return devices - hosts or hosts
+
+
+def _gradients_of_weights(
+    backward: _keras.BackwardPass, replaced: Mapping[str, tf.Tensor]
+) -> list[tuple[tf.Operation, str]]:
+    """What makes each, and the device of the weight."""
+    found = []
+    for source, gradient in zip(backward.sources, backward.gradients):
+        weight, *others = _keras.parts_of(source)  # replicas are placed by their strategy
+        gradient = getattr(gradient, "values", gradient)
+        if gradient is not None and isinstance(weight, tf.Variable) and not others:
+            found.append((replaced.get(gradient.name, gradient).op, weight.device))
+    return found
+
+
+def _follow_inputs(
+    operations: Iterable[tf.Operation], forward: Mapping[str, str], placed: dict[str, str]
+) -> None:
+    """Places operations by what they read, until nothing more follows."""
+    left = [op for op in operations if op.name not in placed]
+    while left:
+        found = {op.name: device for op in left if (device := _device_of_inputs(op, forward, placed))}
+        if not found:
+            return
+        placed.update(found)
+        left = [op for op in left if op.name not in found]
+
+
+def _device_of_inputs(op: tf.Operation, forward: Mapping[str, str], placed: Mapping[str, str]) -> str:
+    """Where the forward pass made an input, else where the backward pass did; nowhere: where neither says."""
+    made = [tensor.op.name for tensor in op.inputs]
+    devices = [forward.get(name, "") for name in made] + [placed.get(name, "") for name in made]
+    return next(filter(None, devices), "")
+
+
+def _is_movable(op: tf.Operation) -> bool:
+    """Whether TensorFlow does not say itself where an operation runs, which goes with a variable."""
+    return not any(tensor.dtype == tf.resource for tensor in (*op.inputs, *op.outputs))
