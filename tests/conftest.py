@@ -22,6 +22,7 @@ def no_tensor_float_32():
 LONG = (
     "contracts/test_modes.py",
     "training/test_fit.py",
+    "distribute/test_workers.py",
     "compression/test_leaks.py",
     "kinds/test_kinds.py",
     "compression/test_xla.py",
