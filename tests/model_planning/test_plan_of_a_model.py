@@ -162,6 +162,38 @@ def test_a_plan_that_was_tried_keeps_within_its_limit(case):
         ct.restore_model(case.model)
 
 
+@pytest.mark.parametrize("share", [0.8, 1.25])
+def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, monkeypatch, share):
+    """Steps that take another share of memory than is known: the planner is asked for as much less or more."""
+    taken = []
+
+    def run(model, prepared, plan):
+        live = sum(row.held_bytes for row in plan.rows)
+        taken.append(int(share * live + prepared.held_bytes / 2))
+        return trials.Measured(plan.step_s, taken[-1], None, None)
+
+    monkeypatch.setattr(trials, "_run", run)
+    kept = run(None, case.prepared, case.plan(10 * case.prepared.ends()[1])).peak_bytes
+    least = run(None, case.prepared, case.plan(case.prepared.ends()[0])).peak_bytes
+    limit = case.prepared.graph.resting_bytes + (kept + least) // 2
+    plan = case.plan(limit, runs=trials.RUNS)
+    assert plan.feasible and plan.peak_bytes <= limit
+    room = limit - case.prepared.graph.resting_bytes
+    assert max(size for size in taken if size <= room) >= 0.8 * room  # the largest tensor is a tenth of all
+
+
+def test_what_the_planner_is_asked_for(case):
+    asked = trials._Asked(1000, resting=200)  # noqa: SLF001
+    assert not asked.is_used(1001) and not asked.is_used(900) and asked.is_used(1000)
+    asked.learn(1400)  # 1200 of 800: ask for two thirds, a little less
+    assert 650 < asked.bytes < 740
+    over = asked.bytes
+    asked.learn(800)
+    assert over < asked.bytes < 1000
+    asked.learn(1100)
+    assert over < asked.bytes < 1000
+
+
 def test_json_and_another_model(case):
     plan = case.plan(middle(case))
     again = ModelPlan.from_json(plan.to_json())

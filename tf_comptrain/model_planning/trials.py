@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,10 +20,11 @@ from tf_comptrain.planner.effects import compile_graph
 
 # Steps of more samples are not run: one of so many is, and scaled.
 LARGEST_PROBE = 32
-RUNS = 4
+RUNS = 5
 # The peak of a step scatters from run to run, with the order in which its operations run.
-_MARGIN = 0.03
-_USED = 0.95  # of the limit; where less is used, the plan is made again
+_MARGIN = 0.02
+_USED = 0.96  # of the limit; where less is used, the plan is made again
+_REPLANS = 4  # until the planner, asked for more or less, answers with another plan
 
 
 class Prepared(NamedTuple):
@@ -52,6 +54,15 @@ class Prepared(NamedTuple):
         (low, first), (high, last) = smaller[-1], larger[0]
         share = min(max((room - low * first) / max(high * last - low * first, 1.0), 0.0), 1.0)
         return Waste(max(first + share * (last - first), 1.0))
+
+    def expected_waste(self, limit: int) -> Waste:
+        """`waste`, and by how much steps scatter."""
+        waste = self.waste(limit)
+        return waste._replace(factor=waste.factor * (1 + _MARGIN))
+
+    def peak(self, measured: Measured) -> int:
+        """What a plan whose steps were measured is expected to reach at most; resting bytes included."""
+        return self.graph.resting_bytes + int(measured.peak_bytes * (1 + _MARGIN))
 
     def ends(self) -> tuple[int, int]:
         """Measured peaks: everything held as streams and bits, everything kept; resting bytes included."""
@@ -208,34 +219,32 @@ def search(
       (The plan, what was prepared with the measurements that were made.)
     """
     fitting: list[Plan] = []
-    tighter = 1.0
-    plan, waste = _planned(prepared, limit, seed, budget_s, progress)
+    asked = _Asked(limit, prepared.graph.resting_bytes)
+    waste = prepared.expected_waste(limit)
+    plan = _planned(prepared, limit, limit, waste, seed, budget_s, progress)
     try:
         for _ in range(runs):
-            x, y = batch_of(model, prepared.probe, None)
-            measured = measure(model, x, y, prepared.storage(plan), profile=False)
+            measured = _run(model, prepared, plan)
+            if asked.is_used(prepared.peak(measured)):
+                again = _run(model, prepared, plan)
+                measured = max(measured, again, key=lambda run: run.peak_bytes)
             prepared = prepared.with_run(plan, waste, measured)
-            peak = prepared.graph.resting_bytes + int(measured.peak_bytes * (1 + _MARGIN))
-            faster = min(measured.step_s / plan.step_s, 1.0)
-            found = plan._replace(
-                peak_bytes=peak,
-                feasible=peak <= limit,
-                step_s=plan.step_s * faster,
-                bound_s=None if plan.bound_s is None else plan.bound_s * faster,
-            )
+            found = _as_measured(plan, prepared.peak(measured), measured.step_s, limit)
             if found.feasible:
                 fitting.append(found)
             elif not plan.feasible:  # the smallest by the model; that of the first step may be as small
-                plan = found._replace(smallest_bytes=peak)
+                plan = found._replace(smallest_bytes=found.peak_bytes)
                 break
-            if found.feasible and (peak >= _USED * limit or all(r.choice == "keep" for r in plan.rows)):
+            everything = all(row.choice == "keep" for row in plan.rows)
+            if found.feasible and (everything or asked.is_used(found.peak_bytes)):
                 break
             before = plan.choices
-            plan, waste = _planned(prepared, limit, seed, budget_s, progress, tighter)
-            while not found.feasible and plan.feasible and plan.choices == before:
-                tighter *= 1 + _MARGIN
-                plan, waste = _planned(prepared, limit, seed, budget_s, progress, tighter)
-            if plan.choices == before:
+            for _ in range(_REPLANS):
+                asked.learn(found.peak_bytes)
+                plan = _planned(prepared, limit, asked.bytes, waste, seed, budget_s, progress)
+                if plan.choices != before:
+                    break
+            else:
                 break
         else:
             if runs and not fitting:
@@ -251,6 +260,55 @@ def search(
             held if held.feasible else plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
         )
     return as_model_plan(plan, prepared), prepared
+
+
+class _Asked:
+    """What the planner is asked for so that the steps come out within a limit: its memory is a model's.
+
+    Args:
+      limit: That the steps have to keep, bytes.
+      resting: What is there between steps.
+    """
+
+    def __init__(self, limit: int, resting: int):
+        self.bytes = limit
+        self._limit, self._resting = limit, resting
+        self._fits, self._over = 0.0, math.inf  # above the resting level
+
+    def is_used(self, peak: int) -> bool:
+        """Whether a peak is within the limit, and near it."""
+        return _USED * self._limit <= peak <= self._limit
+
+    def learn(self, peak: int) -> None:
+        """Asks for more or less after a peak of what was asked for last."""
+        room = float(self.bytes - self._resting)
+        if peak <= self._limit:
+            self._fits = max(self._fits, room)
+        else:
+            self._over = min(self._over, room)
+        goal = (1 + _USED) / 2 * self._limit - self._resting
+        room = room * max(goal, 1.0) / max(peak - self._resting, 1.0)
+        if not self._fits < room < self._over:
+            room = (self._fits + self._over) / 2 if self._over < math.inf else self._fits * (1 + _MARGIN)
+        self.bytes = self._resting + int(room)
+
+
+def _run(model: keras.Model, prepared: Prepared, plan: Plan) -> Measured:
+    """Steps of a plan, traced anew."""
+    x, y = batch_of(model, prepared.probe, None)
+    return measure(model, x, y, prepared.storage(plan), profile=False)
+
+
+def _as_measured(plan: Plan, peak: int, step_s: float, limit: int) -> Plan:
+    """The plan with what its steps took; other work only ever makes a step slower."""
+    faster = min(step_s / plan.step_s, 1.0)
+    return plan._replace(
+        limit_bytes=limit,
+        peak_bytes=peak,
+        feasible=peak <= limit,
+        step_s=plan.step_s * faster,
+        bound_s=None if plan.bound_s is None else plan.bound_s * faster,
+    )
 
 
 def _held_plan(prepared: Prepared, like: Plan) -> Plan:
@@ -280,22 +338,21 @@ def _held_plan(prepared: Prepared, like: Plan) -> Plan:
 def _planned(
     prepared: Prepared,
     limit: int,
+    asked: int,
+    waste: Waste,
     seed: int,
     budget_s: float,
     progress: Callable[[Progress], None] | None,
-    tighter: float = 1.0,
-) -> tuple[Plan, Waste]:
-    waste = prepared.waste(limit)
-    waste = waste._replace(factor=waste.factor * (1 + _MARGIN) * tighter)
-    plan = plan_graph(prepared.graph, limit, waste=waste, seed=seed, budget_s=budget_s, progress=progress)
-    return plan, waste
+) -> Plan:
+    plan = plan_graph(prepared.graph, asked, waste=waste, seed=seed, budget_s=budget_s, progress=progress)
+    return plan._replace(limit_bytes=limit)
 
 
 def neighbours(prepared: Prepared, plan: Plan, seed: int, share: float = 0.1) -> Sequence[Plan]:
     """The plans for a tenth less and a tenth more memory above the resting level; no steps are run."""
     room = plan.limit_bytes - prepared.graph.resting_bytes
     limits = [prepared.graph.resting_bytes + max(int(room * factor), 1) for factor in (1 - share, 1 + share)]
-    return [_planned(prepared, limit, seed, 2.0, None)[0] for limit in limits]
+    return [_planned(prepared, one, one, prepared.expected_waste(one), seed, 2.0, None) for one in limits]
 
 
 def obstacle(model: keras.Model) -> str | None:
