@@ -98,8 +98,11 @@ def test_products_of_a_reshaped_gradient_are_in_order():
     of_weights = {source(node.input[1]): node.name for node in products if node.attr["transpose_a"].b}
     shared = set(of_inputs) & set(of_weights)
     assert len(shared) == 2 and all(graph[name].op == "Reshape" for name in shared)
+    biases = {source(node.input[0]): node.name for node in of_type(graph, "BiasAddGrad")}
     for dy in shared:
-        assert of_weights[dy] in ancestors(graph, of_inputs[dy])
+        before = ancestors(graph, of_inputs[dy])
+        assert of_weights[dy] in before
+        assert biases[source(graph[dy].input[0])] in before
 
 
 def test_tensorflows_optimizer_takes_what_is_rebuilt():

@@ -125,7 +125,7 @@ class GradientOperations:
     def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> Read:
         gate = self._gate(op)
         group, waits = gate, False
-        if op.type in PRODUCTS and self._ends(op):
+        if op.type in PRODUCTS and self.ends(op):
             group, waits = self._groups.get(gate.ref(), (gate, False))
         return Read(
             op,
@@ -153,7 +153,7 @@ class GradientOperations:
         """
         readers: dict = {}
         for op, _, tensor in inputs:
-            if op.type in PRODUCTS and self._ends(op):
+            if op.type in PRODUCTS and self.ends(op):
                 readers.setdefault(_behind_views(tensor).ref(), []).append(op)
         groups: dict = {}
         for reference, found in readers.items():
@@ -166,7 +166,7 @@ class GradientOperations:
                     groups[gate.ref()] = last, waits
         return groups
 
-    def _ends(self, op: tf.Operation) -> bool:
+    def ends(self, op: tf.Operation) -> bool:
         """Whether no product is made of what an operation makes, so that nothing waits for it."""
         waiting, seen = [op], {op.name}
         while waiting:

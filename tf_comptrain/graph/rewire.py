@@ -432,8 +432,9 @@ class _Rewiring:
     def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
 
-        The products with restored tensors run first, those with the largest before the others; then the
-        gradient's other readers.
+        The products with restored tensors run first, those with the largest before the others; then those of the
+        gradient's other readers that end in the gradient of a weight; what leads on comes last, since a chain that
+        runs ahead of them leaves a gradient behind in each layer.
         """
         products: dict[str, tuple[int, tf.Operation]] = {}
         for read in reads:
@@ -449,10 +450,13 @@ class _Rewiring:
         if self.backward.xla:
             self._fence(gate, in_turn, others)
             return
-        for op in others:
-            # Beside the gradient of a kernel TensorFlow makes one operation of both, where neither waits for the other.
-            if op.type != "BiasAddGrad" and all(self.order.put(reader, op) for reader in first.values()):
-                _keras.wait_for(op, list(first.values()))
+        # Beside the gradient of a convolution's kernel TensorFlow makes one operation of both, where neither waits.
+        free = [op for op in others if not (op.type == "BiasAddGrad" and _is_of_convolution(op))]
+        ending = [op for op in free if self.gradients.ends(op)]
+        for op in free:
+            before = list(first.values()) + ([] if op in ending else ending)
+            if all(self.order.put(reader, op) for reader in before):
+                _keras.wait_for(op, before)
 
     def _fence(self, gate: tf.Tensor, first: Sequence[tf.Operation], second: Sequence[tf.Operation]) -> None:
         """Lets operations wait for others under XLA, which knows no control dependencies.
@@ -492,3 +496,8 @@ class _Rewiring:
             return late
         source, *shape = view.op.inputs
         return _keras.run_again(view.op, [self._same_view(source, gate, late), *shape], "late")[0]
+
+
+def _is_of_convolution(op: tf.Operation) -> bool:
+    """Whether a convolution's gradients read what the gradient of a bias reads."""
+    return any(reader.type.startswith("Conv") for reader in op.inputs[0].consumers())
