@@ -151,8 +151,8 @@ def test_the_report_of_memory_names_it(tmp_path):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"tier": "host"}, "tier='file' works on CPUs"),
-        ({"tier": "cloud"}, "`tier` must be 'file'"),
+        ({"tier": "host", "folder": "."}, "`folder` goes with tier 'file'"),
+        ({"tier": "cloud"}, "`tier` must be None, 'file' or 'host'"),
         ({"codec": "deflate"}, "`codec` must be None, a Codec or one of 'plane'"),
         ({"inflight": "much"}, "`inflight` must be bytes"),
         ({"folder": "/nowhere"}, "`folder` must be a folder that can be written to"),

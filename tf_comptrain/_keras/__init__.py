@@ -28,6 +28,7 @@ from tf_comptrain._keras.graphs import (
     set_device,
     set_input,
     wait_for,
+    wait_for_nothing,
     wait_instead,
 )
 from tf_comptrain._keras.layers import (

@@ -23,6 +23,11 @@ def wait_for(op: tf.Operation, others: Sequence[tf.Operation]) -> None:
     op._add_control_inputs(list(others))
 
 
+def wait_for_nothing(op: tf.Operation) -> None:
+    """Makes the executor run an operation as soon as its inputs are there."""
+    op._remove_all_control_inputs()
+
+
 def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
     """Makes what waits for one operation wait for another."""
     for op in list(old._control_outputs):

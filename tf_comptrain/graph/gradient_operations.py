@@ -178,6 +178,12 @@ class GradientOperations:
                     waiting.append(later)
         return True
 
+    @staticmethod
+    def is_joined(op: tf.Operation) -> bool:
+        """Whether TensorFlow makes one operation of it and the gradient of a convolution's kernel, if neither waits."""
+        beside = (reader.type for tensor in op.inputs for reader in tensor.consumers())
+        return op.type == "BiasAddGrad" and any(kind.startswith("Conv") for kind in beside)
+
     def _source(self, gate: tf.Tensor) -> tf.Tensor:
         """The group of the products that make an incoming gradient; the gradient itself where there is more to it.
 

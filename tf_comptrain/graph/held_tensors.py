@@ -17,7 +17,7 @@ from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.devices import keep_on_stages
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law_error import LawError, law_error
-from tf_comptrain.graph.read_ahead import read_ahead
+from tf_comptrain.graph.offloading import order_copies
 from tf_comptrain.graph.rewire import Use, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
@@ -32,10 +32,10 @@ from tf_comptrain.storage import (
     Held,
     LawSite,
     Offload,
+    Offloaded,
     Policy,
     Raw,
     Site,
-    Spilled,
     engine_of_step,
     keep_layouts,
     obstacle,
@@ -122,10 +122,10 @@ class HeldTensors:
         engine = engine_of_step(backward)
         keep_layouts(engine)
         step = _keras.kept_with(backward.graph, self, lambda: _Step(self, engine))
-        step.obstacle = obstacle(engine)
+        step.engine = engine
         step.recorded = backward.recorded
         result = rewire(backward, step)
-        read_ahead(backward, step.spilled)
+        order_copies(backward, step.offloaded)
         step.collect(backward, result.uses)
         step.write()
         keep_on_stages(backward, result.replaced)
@@ -257,19 +257,19 @@ class _Step:
     """The held tensors of one traced graph: `rewire.Streams`.
 
     Attributes:
-      obstacle: Why nothing can be offloaded in the pass that is rewired; None where it can.
+      engine: Of the pass that is rewired.
       recorded: A gradient is taken of its gradients.
       crossings: By name.
-      spilled: What was offloaded so far.
+      offloaded: What was offloaded so far.
     """
 
     def __init__(self, held: HeldTensors, engine: Engine):
         self._held = held
         self._xla = engine.xla
-        self.obstacle: str | None = None
+        self.engine = engine
         self.recorded = False
         self.crossings: dict[str, Crossing] = {}
-        self.spilled: list[Spilled] = []
+        self.offloaded: list[Offloaded] = []
         self._streams: dict = {}
         self._plain: set = set()
         # The kernels of a GPU know bounds before they are launched.
@@ -308,10 +308,16 @@ class _Step:
         if tensor.ref() in self._plain:
             return "an earlier gradient of the step keeps it"
         offload = self._offload(tensor)
-        if offload is not None and self.obstacle is not None:
-            self._held.say(self.obstacle)
-        if offload is not None and offload.is_lossless and tensor.dtype != tf.bool and self._stays(tensor):
-            return f"not offloaded: {self.obstacle or self._why_it_stays(tensor)}"
+        why = None if offload is None else obstacle(offload, self.engine)
+        if why is not None:
+            self._held.say(why)
+        if (
+            offload is not None
+            and offload.is_lossless
+            and tensor.dtype != tf.bool
+            and self._stays(offload, tensor)
+        ):
+            return f"not offloaded: {why or self._why_it_stays(tensor)}"
         if tensor.dtype != tf.bool and self._held.table.is_full_for(name_of(tensor)):
             return FULL
         return "storage='keep'" if self._is_kept(tensor) else ""
@@ -340,31 +346,33 @@ class _Step:
         stream: Held | _Bits | Raw
         if tensor.dtype == tf.bool:
             through, stream = tensor, _Bits(tensor)
-        elif offload is not None and not self._stays(tensor):
-            through, stream = self._spill(offload, tensor, kind, mask)
+        elif offload is not None and not self._stays(offload, tensor):
+            through, stream = self._move(offload, tensor, kind, mask)
         else:
             through, stream = self._compress(tensor, kind, mask)
         self._streams[tensor.ref()] = stream
         return through, stream
 
-    def _stays(self, tensor: tf.Tensor) -> bool:
+    def _stays(self, offload: Offload, tensor: tf.Tensor) -> bool:
         """Whether a tensor stays in memory that is to be offloaded."""
-        return self.obstacle is not None or self.recorded or plain_bytes(tensor) < LEAST_PLAIN_BYTES
+        small = plain_bytes(tensor) < LEAST_PLAIN_BYTES
+        return small or self.recorded or obstacle(offload, self.engine) is not None
 
     @staticmethod
     def _why_it_stays(tensor: tf.Tensor) -> str:
         return "small" if plain_bytes(tensor) < LEAST_PLAIN_BYTES else "a gradient of the gradient is taken"
 
-    def _spill(
+    def _move(
         self, offload: Offload, tensor: tf.Tensor, kind: str, mask: bool
     ) -> tuple[tf.Tensor, Held | Raw]:
+        on_host = self.engine.device == "GPU"
         if offload.codec is None:
-            raw = Raw(offload, name_of(tensor), tensor)
-            self.spilled.append(raw.spilled)
-            return raw.spilled.after(tensor), raw
+            raw = Raw(Offloaded(offload, on_host, name_of(tensor), tensor, tensor))
+            self.offloaded.append(raw.offloaded)
+            return raw.offloaded.after(tensor), raw
         through, held = self._compress(tensor, kind, mask)
-        held.stream = Spilled(offload, held.site.name, held.stream, tensor)
-        self.spilled.append(held.stream)
+        held.stream = Offloaded(offload, on_host, held.site.name, held.stream, tensor)
+        self.offloaded.append(held.stream)
         return held.stream.after(through), held
 
     def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:

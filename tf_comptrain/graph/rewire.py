@@ -450,8 +450,7 @@ class _Rewiring:
         if self.backward.xla:
             self._fence(gate, in_turn, others)
             return
-        # Beside the gradient of a convolution's kernel TensorFlow makes one operation of both, where neither waits.
-        free = [op for op in others if not (op.type == "BiasAddGrad" and _is_of_convolution(op))]
+        free = [op for op in others if not self.gradients.is_joined(op)]
         ending = [op for op in free if self.gradients.ends(op)]
         for op in free:
             before = list(first.values()) + ([] if op in ending else ending)
@@ -496,8 +495,3 @@ class _Rewiring:
             return late
         source, *shape = view.op.inputs
         return _keras.run_again(view.op, [self._same_view(source, gate, late), *shape], "late")[0]
-
-
-def _is_of_convolution(op: tf.Operation) -> bool:
-    """Whether a convolution's gradients read what the gradient of a bias reads."""
-    return any(reader.type.startswith("Conv") for reader in op.inputs[0].consumers())

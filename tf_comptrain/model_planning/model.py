@@ -180,7 +180,8 @@ def compress_model(
         operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
         "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
         input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
-        (as plain Keras has it, bit-equal); "offload" (waits in a file between the passes; an `Offload` says how);
+        (as plain Keras has it, bit-equal); "offload" (waits in a file or in the host's memory between the passes, as an
+        `Offload` says);
         "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
         normalization).
       memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,

@@ -20,7 +20,15 @@ from tf_comptrain.storage.held import (
     hold,
     worth_holding,
 )
-from tf_comptrain.storage.offload import LEAST_PLAIN_BYTES, OFFLOAD, Offload, Raw, Spilled, Traffic, obstacle
+from tf_comptrain.storage.offload import (
+    LEAST_PLAIN_BYTES,
+    OFFLOAD,
+    Offload,
+    Offloaded,
+    Raw,
+    Traffic,
+    obstacle,
+)
 from tf_comptrain.storage.policy import MODES, Policy, PolicyChoice, Setting, policy_of
 from tf_comptrain.storage.site import (
     DEFAULT_BOUNDS,
@@ -46,12 +54,12 @@ __all__ = [
     "Held",
     "LawSite",
     "Offload",
+    "Offloaded",
     "Policy",
     "PolicyChoice",
     "Raw",
     "Setting",
     "Site",
-    "Spilled",
     "Traffic",
     "after",
     "after_weights",

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec
-from tf_comptrain.storage.offload import OFFLOAD, Spilled
+from tf_comptrain.storage.offload import OFFLOAD, Offloaded
 from tf_comptrain.storage.site import Site
 
 # The ways to hold a tensor.
@@ -47,7 +47,7 @@ class Held:
     @property
     def storage(self) -> str:
         """ "compress" or "offload"."""
-        return OFFLOAD if isinstance(self.stream, Spilled) else COMPRESS
+        return OFFLOAD if isinstance(self.stream, Offloaded) else COMPRESS
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
@@ -72,7 +72,7 @@ class Held:
         return self.codec.batch_norm_gradient(self._stream_at(dy), dy, gamma, mean, inv_std)
 
     def _stream_at(self, gate: tf.Tensor) -> Any:
-        return self.stream.fetch(gate) if isinstance(self.stream, Spilled) else self.stream
+        return self.stream.fetch(gate) if isinstance(self.stream, Offloaded) else self.stream
 
 
 def _graph() -> tf.Graph | None:

@@ -1,7 +1,8 @@
-"""Tensors that wait in a file between the forward and the backward pass.
+"""Tensors that wait outside of the device's memory between the forward and the backward pass.
 
-The forward pass hands a stream over and goes on; threads of the op library write it, and its memory is free. In the
-backward pass it comes back before its reader. docs/offload.md has the whole way.
+On a CPU in a file: the forward pass hands a stream over and goes on, and threads of the op library write it. Beside a
+GPU in the host's memory: TensorFlow's copies between devices carry it. In the backward pass it comes back before its
+reader. docs/offload.md has the whole way.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ OFFLOAD = "offload"
 LEAST_PLAIN_BYTES = 1 << 20
 # A smaller stream stays in memory, where its handle has it.
 _LEAST_BYTES = 1 << 16
-_TIER = "file"
-_TIERS = ("host", _TIER)
-_NOT_HERE = "tier='host', streams in pinned host memory beside a GPU, is not in this version: tier='file' works on CPUs"
+_FILE, _HOST = _TIERS = ("file", "host")
+_NO_FILE = 1 << 62  # bytes; no smaller stream goes to a file
 
 
 class Traffic(NamedTuple):
@@ -54,25 +54,27 @@ class Traffic(NamedTuple):
 class Offload:
     """Saved activations wait outside of the device's memory between the forward and the backward pass.
 
-    Each tensor is encoded, written by threads of the op library while the forward pass goes on, and read back ahead of
-    its reader in the backward pass. Tensors of less than 1 MiB stay in memory as streams, and so does what is asked
-    back before its turn to be written, as of the last layers. On the executor of a CPU; elsewhere tensors stay
-    streams, or as they are where the codec is lossless, and one warning says so.
+    Each tensor is encoded, moved while the forward pass goes on, and brought back ahead of its reader in the backward
+    pass. Tensors of less than 1 MiB stay in memory as streams, and so does what is asked back from a file before its
+    turn to be written, as of the last layers. On TensorFlow's executor; under XLA, and where a tier does not fit the
+    device, tensors stay streams, or as they are where the codec is lossless, and one warning says so.
 
     With a lossless codec every bit comes back, and layers run by their own code, as with "keep"; docs/offload.md says
     when training is bit-equal.
 
     Args:
-      tier: Where they wait: "file", in a file of this process, removed when that exits; what a killed process has left
-        is removed by the next one that offloads to the same folder.
+      tier: Where they wait. "host": in the host's memory, beside a GPU. "file": on a CPU, in a file of this process,
+        removed when that exits; what a killed process has left is removed by the next one that offloads to the same
+        folder. None: the one that fits the device.
       codec: "zvc" (lossless, for what has zeros), None (as it is), or one with a bound: "plane", "rans", "auto" or
         any other of `tf_comptrain.codecs`.
       folder: Of the file, on a local disk; has to be there. None: one of this user's below the temporary folder.
-      inflight: Bytes that may wait to be written, as a number or text ("256MB"); the forward pass waits beyond it.
+      inflight: Bytes that may be on their way, as a number or text ("256MB"); the forward pass waits beyond it. For a
+        file bytes of streams, for the host's memory those of plain values.
 
     Raises:
-      ValueError: An unknown tier or codec, a tier that is not in this version, `inflight` that is not a size, a folder
-        that is not there or cannot be written to.
+      ValueError: An unknown tier or codec, `inflight` that is not a size, a folder that is not there or cannot be
+        written to, or one for tier "host".
 
     Example:
       >>> ct.compress_model(model, storage=ct.Offload(codec="plane", folder="scratch"))
@@ -82,16 +84,16 @@ class Offload:
       cDMA (Rhu et al., HPCA 2018).
     """
 
-    tier: str = _TIER
+    tier: str | None = None
     codec: str | Codec | None = "zvc"
     folder: str | os.PathLike | None = None
     inflight: int | str = "256MB"
 
     def __post_init__(self) -> None:
-        if self.tier not in _TIERS:
-            raise ValueError(f"`tier` must be {_TIER!r}. Received: {self.tier!r}.")
-        if self.tier != _TIER:
-            raise ValueError(f"`tier` must be {_TIER!r}. Received: {self.tier!r}. {_NOT_HERE}.")
+        if self.tier not in (None, *_TIERS):
+            raise ValueError(f"`tier` must be None, {_FILE!r} or {_HOST!r}. Received: {self.tier!r}.")
+        if self.tier == _HOST and self.folder is not None:
+            raise ValueError(f"`folder` goes with tier {_FILE!r}. Received: {self.folder!r} with {_HOST!r}.")
         arguments.size_in_bytes("inflight", self.inflight)
         if isinstance(self.codec, str) and self.codec not in codecs.CODECS:
             known = ", ".join(map(repr, codecs.CODECS))
@@ -116,7 +118,8 @@ class Offload:
         """What this process has moved to the folder and back, by name of the site, since it began.
 
         Returns:
-          By site, in the order of their names; empty before the first step.
+          By site, in the order of their names; empty before the first step, and with the host's memory, where
+          TensorFlow's profiler shows the copies.
         """
         folders, sites, moved, seconds = (t.numpy() for t in native.ops().comptrain_offload_traffic())
         ours = self.path().encode()
@@ -138,68 +141,92 @@ class Offload:
         return path
 
 
-def obstacle(engine: Engine) -> str | None:
-    """Why an engine cannot offload; None where it can."""
+def obstacle(offload: Offload, engine: Engine) -> str | None:
+    """Why an engine cannot offload so; None where it can."""
     if engine.xla:
-        return "compiled with XLA (jit_compile=True), which has no files"
-    return None if engine.is_cpu_executor else f"on a GPU: {_NOT_HERE}"
+        return "compiled with XLA (jit_compile=True), which has no tensors outside of the device"
+    on_gpu = engine.device == "GPU"
+    if offload.tier not in (None, _HOST if on_gpu else _FILE):
+        return (
+            f"on a GPU, beside which tier={_HOST!r} works"
+            if on_gpu
+            else f"on a CPU, whose memory is the host's: tier={_FILE!r} works there"
+        )
+    return None
 
 
-class Spilled:
-    """What waits in a file.
+class Offloaded:
+    """What waits outside of the device's memory.
 
     Args:
       offload: How.
+      on_host: In the host's memory, beside a GPU; else in a file.
       site: Whom its traffic counts for.
       value: A stream, or a tensor as it is.
       x: The tensor that it stands for.
 
     Attributes:
+      on_host: As above.
+      x: As above.
       handle: Stands for it.
+      passed: Tensors that the forward pass reads behind it; in the host's memory they wait for nothing yet.
       fetches: Its fetch operations; the one control input of each is what makes its reader's incoming gradient.
     """
 
-    def __init__(self, offload: Offload, site: str, value: tf.Tensor, x: tf.Tensor):
-        self._dtype = value.dtype
+    def __init__(self, offload: Offload, on_host: bool, site: str, value: tf.Tensor, x: tf.Tensor):
+        self.on_host, self.x = on_host, x
+        self.inflight = arguments.size_in_bytes("inflight", offload.inflight)
+        self.passed: list[tf.Operation] = []
         self.fetches: list[tf.Operation] = []
-        self.handle = native.ops().comptrain_spill(
-            value,
-            tf.size(x, out_type=tf.int64) * x.dtype.size,
-            folder=offload.path(),
-            inflight_bytes=arguments.size_in_bytes("inflight", offload.inflight),
-            least_bytes=_LEAST_BYTES,
-            site=site,
-        )
+        self._dtype = value.dtype
+        self._device = _host_of(x.op.device) if on_host else None
+        with tf.device(self._device):
+            # An operation of the host reads it there: TensorFlow's copy to it runs beside the computation, and the
+            # device's memory is free when that is done.
+            self.handle = native.ops().comptrain_spill(
+                value,
+                tf.size(x, out_type=tf.int64) * x.dtype.size,
+                folder="" if on_host else offload.path(),
+                inflight_bytes=self.inflight,
+                least_bytes=_NO_FILE if on_host else _LEAST_BYTES,
+                site=site,
+            )
 
     def after(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor for the forward pass, once there is room in flight: it would run ahead of the disk."""
-        with tf.control_dependencies([self.handle.op]):
-            return tf.identity(tensor)
+        with tf.control_dependencies([] if self.on_host else [self.handle.op]):
+            through = tf.identity(tensor)
+        self.passed.append(through.op)
+        return through
 
     def fetch(self, gate: tf.Tensor) -> tf.Tensor:
         """It, once the gate is there."""
-        with tf.control_dependencies([gate.op]):
+        with tf.device(self._device), tf.control_dependencies([gate.op]):
             value = native.ops().comptrain_fetch(self.handle, T=self._dtype)
         self.fetches.append(value.op)
         return value
 
 
+def _host_of(device: str) -> str:
+    """The processor beside a device."""
+    return tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0).to_string()
+
+
 class Raw:
-    """A tensor that waits in a file as it is.
+    """A tensor that waits outside of the device's memory as it is.
 
     Attributes:
       storage: "offload".
-      spilled: Its bytes.
+      offloaded: Its bytes.
     """
 
     storage = OFFLOAD
 
-    def __init__(self, offload: Offload, site: str, x: tf.Tensor):
-        self.spilled = Spilled(offload, site, x, x)
-        self._shape = x.shape
+    def __init__(self, offloaded: Offloaded):
+        self.offloaded = offloaded
 
     def restore(self, gate: tf.Tensor) -> Any:
         """The tensor, once `gate` (the incoming gradient) is there."""
-        x = self.spilled.fetch(gate)
-        x.set_shape(self._shape)
+        x = self.offloaded.fetch(gate)
+        x.set_shape(self.offloaded.x.shape)
         return x

@@ -1,0 +1,86 @@
+"""Tier "host": where there is no GPU, a second virtual device stands for it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tf_comptrain as ct
+from tf_comptrain import storage
+
+HERE = Path(__file__).resolve().parent
+WAYS = {
+    "zvc": {"codec": "zvc"},
+    "as it is": {"codec": None, "tier": "host"},
+    "one at a time": {"codec": "zvc", "inflight": "1MB"},
+    "plane": {"codec": "plane"},
+}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    environment = dict(os.environ, PYTHONPATH=str(HERE.parent.parent), TF_CPP_MIN_LOG_LEVEL="2")
+    command = [sys.executable, str(HERE / "offload_to_host.py"), json.dumps(WAYS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def of_type(operations, kind):
+    return {name: op for name, op in operations.items() if op["type"] == kind}
+
+
+@pytest.mark.parametrize("way", ["zvc", "as it is", "one at a time"])
+def test_lossless_training_is_bit_equal(runs, way):
+    assert runs[way][:2] == runs["keep"][:2]
+
+
+def test_with_a_bound_it_trains(runs):
+    assert runs["plane"][0] != runs["keep"][0]
+    assert runs["plane"][0] == pytest.approx(runs["keep"][0], rel=0.05)
+
+
+@pytest.mark.parametrize("way", ["zvc", "as it is"])
+def test_what_waits_is_with_the_host_and_the_rest_is_not(runs, way):
+    operations = runs[way][2]
+    for kind in ("Spill", "ReadAhead", "Fetch"):
+        assert of_type(operations, kind) and all(
+            op["device"] == "0" for op in of_type(operations, kind).values()
+        )
+    for kind in ("Conv2D", "Conv2DBackpropFilter", "Compress", "Decompress"):
+        assert all(op["device"] == "1" for op in of_type(operations, kind).values())
+    assert len(of_type(operations, "Spill")) >= 4
+
+
+def test_a_copy_begins_with_the_reader_of_an_earlier_tensor(runs):
+    operations = runs["as it is"][2]
+    ahead = of_type(operations, "ReadAhead")
+    fetches = of_type(operations, "Fetch").values()
+    early = [op for op in fetches if op["reads"][0] in ahead]
+    own_gates = [op["waits"] for op in fetches if op["reads"][0] not in ahead]
+    assert len(early) == len(fetches) - 2 and all(own_gates)
+    assert not any(op["waits"] for op in early)
+    gates = [op["waits"] for op in ahead.values()]
+    assert all(gates) and len({name for names in gates for name in names}) == len(gates)
+
+
+def test_the_forward_pass_waits_for_room_in_flight(runs):
+    def waiting(way):
+        operations = runs[way][2]
+        spills = of_type(operations, "Spill")
+        return [
+            name for name, op in of_type(operations, "Identity").items() if set(op["waits"]) & set(spills)
+        ]
+
+    assert len(waiting("one at a time")) >= 3 and not waiting("zvc")
+
+
+def test_tiers_that_do_not_fit_the_device_say_so():
+    cpu, gpu = (storage.Engine(False, False, device) for device in ("CPU", "GPU"))
+    assert storage.obstacle(ct.Offload(), cpu) is storage.obstacle(ct.Offload(), gpu) is None
+    assert "tier='file' works there" in storage.obstacle(ct.Offload(tier="host"), cpu)
+    assert "tier='host' works" in storage.obstacle(ct.Offload(tier="file"), gpu)
+    assert storage.obstacle(ct.Offload(tier="host"), gpu) is None
