@@ -12,6 +12,7 @@ MARGIN = 0.08  # a batch that fits is the largest when one this much larger does
 MOST_TRIALS = 6
 INDEXABLE = 2**31 - 1  # elements of a tensor that a library of 32-bit indices takes
 VARIANTS = ("compressed", "plain", "recompute", "remat")
+OFFLOADS = ("offload", "offload_zvc", "offload_plane")  # on the executor
 
 
 class Measurement(NamedTuple):
@@ -109,6 +110,8 @@ def other_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
             for jit in (True, False):
                 for variant in ("plain", "compressed"):
                     yield step(machine, sizes, "ResNet50", batch, variant, dtype, jit)
+    for variant in OFFLOADS:
+        yield step(machine, sizes, "ResNet50", sizes.batches[0], variant, jit=False)
 
 
 def larger_things(machine: Machine, sizes: Sizes, results: Results) -> Iterator[Measurement]:

@@ -150,7 +150,8 @@ def train(
 
     Args:
       net: "ResNet50", "ResNet152", "VGG16", "decoder" or "ViT-B/16".
-      variant: "plain", "compressed", or "recompute" and "remat": blocks in ct.Recompute and keras.remat.
+      variant: "plain", "compressed"; "recompute" and "remat": blocks in ct.Recompute and keras.remat; "offload",
+        "offload_zvc", "offload_plane": as it is, and with a codec, in the host's memory (on a CPU in a file).
       batch: Samples a step.
       dtype: Keras' policy.
       jit: XLA.
@@ -234,7 +235,13 @@ def compiled(net: str, variant: str, jit: bool, small: bool):
     softmax = getattr(model.layers[-1], "activation", None) is keras.activations.softmax
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not softmax)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, jit_compile=jit)
-    obstacle = ct.compress_model(model).obstacle if variant == "compressed" else None
+    storage = {
+        "offload": ct.Offload(codec=None),
+        "offload_zvc": ct.Offload(),
+        "offload_plane": ct.Offload(codec="plane"),
+    }
+    compresses = variant == "compressed" or variant in storage
+    obstacle = ct.compress_model(model, storage=storage.get(variant)).obstacle if compresses else None
     return model, obstacle, largest
 
 

@@ -247,7 +247,7 @@ def test_a_worker_tells_lack_of_memory_from_failure(kind, monkeypatch):
             workers.train(**work, small=True)
 
 
-@pytest.mark.parametrize("variant", ["plain", "compressed", "recompute", "remat"])
+@pytest.mark.parametrize("variant", ["plain", "compressed", "recompute", "remat", "offload_zvc"])
 def test_every_variant_trains(variant):
     work = {"net": "ResNet50", "variant": variant, "batch": 4, "dtype": "float32", "jit": False, "steps": 1}
     result = workers.train(**work, small=True, limit_bytes=10**9)
