@@ -22,6 +22,7 @@ from tf_comptrain._keras.fit_loop import (
 from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.graphs import (
     captured_from_outside,
+    captured_variables,
     kept_with,
     loop_body,
     run_again,
@@ -40,6 +41,7 @@ from tf_comptrain._keras.layers import (
     direct_sublayers,
     forget_traces,
     functional_of,
+    graph_calls,
     graph_operations,
     has_own_call,
     input_specs,
@@ -71,6 +73,21 @@ from tf_comptrain._keras.scopes import (
     training_scope,
     undense,
     watched,
+)
+from tf_comptrain._keras.stages import (
+    batch_of,
+    mask_of,
+    move_slots,
+    move_weight,
+    reductions_of,
+    reset_step,
+    run_graph,
+    runs_its_graph,
+    set_mask,
+    set_masks,
+    set_step,
+    train_in_microbatches,
+    weights_and_slots,
 )
 from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
 from tf_comptrain._keras.train_step import (

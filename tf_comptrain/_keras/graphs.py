@@ -60,6 +60,14 @@ def captured_from_outside(graph: Any) -> set[int]:
     return found
 
 
+def captured_variables(graph: Any, variables: Sequence[tf.Variable]) -> dict[str, str]:
+    """Devices of variables by the name of the operation that stands for them in a function's graph."""
+    devices = {id(variable.handle): variable.device for variable in variables}
+    return {
+        inside.op.name: devices[id(outside)] for outside, inside in graph.captures if id(outside) in devices
+    }
+
+
 def kept_with(graph: Any, owner: Any, make: Callable[[], Any]) -> Any:
     """What was made for a graph, the replica that is traced now, and an owner, at the first call.
 

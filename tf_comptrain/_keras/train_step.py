@@ -107,7 +107,8 @@ def override_train_step(model: keras.Model) -> None:
     def train_step(*args: Any, **kwargs: Any) -> Any:
         model: Any = reference()
         with _step_scope(model):
-            return type(model).train_step(model, *args, **kwargs)
+            step = model.__dict__.get("_comptrain_step", type(model).train_step)
+            return step(model, *args, **kwargs)
 
     model.__dict__["train_step"] = train_step
 
@@ -126,7 +127,8 @@ def _step_scope(model: Any) -> Iterator[None]:
 
 
 def reset_train_step(model: keras.Model) -> None:
-    model.__dict__.pop("train_step", None)
+    if "_comptrain_step" not in model.__dict__:  # of a model that is placed on stages
+        model.__dict__.pop("train_step", None)
 
 
 def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any) -> Any:

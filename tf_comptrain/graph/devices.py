@@ -6,7 +6,7 @@ is moved there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -48,6 +48,24 @@ def keep_on_stages(backward: _keras.BackwardPass, replaced: Mapping[str, tf.Tens
     _follow_inputs(others, forward, placed)
     for op in free:
         if placed.get(op.name):
+            _keras.set_device(op, placed[op.name])
+
+
+def follow_variables(graph: tf.Graph, start: int, variables: Sequence[tf.Variable]) -> None:
+    """Places what is not placed of an update where the variables are that it reads.
+
+    Args:
+      graph: Of the step.
+      start: Number of the first operation of the update.
+      variables: Those whose place counts.
+    """
+    operations = graph.get_operations()
+    placed = _keras.captured_variables(graph, variables)
+    placed.update((op.name, op.device) for op in operations[:start] if op.device)
+    free = [op for op in operations[start:] if not op.device and op.name not in placed]
+    _follow_inputs(free, placed, placed)
+    for op in free:
+        if placed.get(op.name) and _is_movable(op):
             _keras.set_device(op, placed[op.name])
 
 

@@ -1,0 +1,65 @@
+"""python staged.py DEVICES: losses and weights of one device and of a model placed on several, as JSON."""
+
+import json
+import sys
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.keras import layers
+from training_worker import BATCH, EPOCHS, data
+
+import tf_comptrain as ct
+from tf_comptrain.planner.stages import Stage
+
+WAYS = ("keep", "stream", "recompute")
+FRONT, BACK = ("first", "block"), ("join", "flat", "out")
+
+
+def network(way):
+    keras.utils.set_random_seed(0)
+    image = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, activation="relu", name="first")(image)
+    convolutions = [layers.Conv2D(8, 3, padding="same", activation="relu") for _ in range(2)]
+    block = keras.Sequential([keras.Input((6, 6, 8)), *convolutions], name="block")
+    y = ct.Recompute(block, name="block")(x) if way == "recompute" else block(x)
+    x = layers.Add(name="join")([x, y]) * 0.5
+    x = layers.Flatten(name="flat")(x)
+    model = keras.Model(image, layers.Dense(4, activation="softmax", name="out")(x))
+    ct.compress_model(model, **({"storage": "keep"} if way == "keep" else {}))
+    return model
+
+
+def trained(way, fit="fit", stages=(), microbatches=1):
+    model = network(way)
+    if stages:
+        ct.distribute.place(model, stages, microbatches)
+    model.compile(keras.optimizers.Adam(0.005), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    train = {"fit": model.fit, "ct.fit": lambda *given, **named: ct.fit(model, *given, **named)}[fit]
+    history = train(*data(), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0).history
+    weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    return {"loss": history["loss"], "accuracy": history["accuracy"], "weights": weights.tolist()}
+
+
+def main():
+    count = int(sys.argv[1])
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    half = tuple(range(count // 2)), tuple(range(count // 2, count))
+    stages = [Stage(FRONT, half[0][:1]), Stage(BACK, half[1][:1])]
+    places = {
+        "stages": (stages, 1),
+        "microbatches": (stages, 4),
+        "data": ([Stage(FRONT + BACK, tuple(range(count)))], 1),
+    }
+    if count == 4:
+        places["hybrid"] = [Stage(FRONT, half[0]), Stage(BACK, half[1])], 2
+    runs = {
+        name: {way: trained(way, "ct.fit" if name == "hybrid" else "fit", *place) for way in WAYS}
+        for name, place in places.items()
+    }
+    print(json.dumps({"one": trained("keep"), **runs}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A model on two and four devices of one process: what one device makes of the same batches."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PLACES = {2: ("stages", "microbatches", "data"), 4: ("stages", "data", "hybrid")}
+SPREAD = 0.05  # bounds are relative to sigma, and each part of a batch has its own
+
+
+@pytest.fixture(scope="module")
+def runs():
+    found = {}
+
+    def of(count):
+        if count not in found:
+            environment = dict(os.environ, PYTHONPATH=str(HERE.parent.parent), TF_CPP_MIN_LOG_LEVEL="2")
+            command = [sys.executable, str(HERE / "staged.py"), str(count)]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr[-3000:]
+            found[count] = json.loads(done.stdout.splitlines()[-1])
+        return found[count]
+
+    return of
+
+
+@pytest.mark.parametrize(("count", "place"), [(n, place) for n, places in PLACES.items() for place in places])
+def test_kept_tensors_give_the_same_training(runs, count, place):
+    one, found = runs(count)["one"], runs(count)[place]["keep"]
+    np.testing.assert_allclose(found["loss"], one["loss"], rtol=1e-6)
+    np.testing.assert_allclose(found["accuracy"], one["accuracy"], rtol=1e-6)
+    np.testing.assert_allclose(found["weights"], one["weights"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["stream", "recompute"])
+@pytest.mark.parametrize(("count", "place"), [(n, place) for n, places in PLACES.items() for place in places])
+def test_losses_follow_one_device(runs, count, place, way):
+    one, found = runs(count)["one"], runs(count)[place][way]
+    np.testing.assert_allclose(found["loss"], one["loss"], rtol=SPREAD)
+    assert found["weights"] != one["weights"]

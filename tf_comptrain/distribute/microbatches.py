@@ -1,0 +1,110 @@
+"""The train step of a placed model: microbatches in the order 1F1B, and each part of it on its stage's device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.distribute.placed import Microbatch, PlacedCall
+from tf_comptrain.distribute.values import check_samples
+from tf_comptrain.graph.devices import follow_variables, keep_on_stages
+
+_MEANS = ("sum_over_batch_size", "mean", None)
+
+
+def train_step(model: keras.Model, data: Any, *, call: PlacedCall, count: int) -> Any:
+    """As `keras.Model.train_step`, of a model whose call is `call`, in that many microbatches."""
+    _check(model, count)
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    check_samples(_keras.batch_of(x), count, "microbatches")
+    if model.optimizer is not None:
+        _keras.move_slots(model)
+    order = _Order(model, call)
+    try:
+        return _keras.train_in_microbatches(model, data, count, order)
+    finally:
+        call.microbatch = None
+
+
+class _Order:
+    """1F1B: a stage waits for its backward pass of an earlier microbatch, which frees what that holds.
+
+    Args:
+      model: The model.
+      call: Its call.
+
+    Attributes:
+      last: The device of the losses.
+    """
+
+    def __init__(self, model: keras.Model, call: PlacedCall):
+        self.last = call.stages[-1].devices[0]
+        self._model = model
+        self._call = call
+        self._done: list[dict[int, tf.Operation]] = []  # by microbatch, of each stage
+
+    def begin(self, number: int) -> None:
+        count = len(self._call.stages)
+        waits = {}
+        for stage in range(count):
+            before = number - (count - stage)
+            waits[stage] = [self._done[before][stage]] if before >= 0 else []
+        self._call.microbatch = Microbatch(waits)
+
+    def stage_inputs(self) -> list[tf.Tensor]:
+        assert self._call.microbatch is not None
+        return [tensor for inputs in self._call.microbatch.inputs.values() for tensor in inputs]
+
+    def end(self, weights: Sequence[Any], sums: Sequence[Any], gradients: Sequence[Any]) -> None:
+        assert self._call.microbatch is not None
+        found: dict[int, list[Any]] = {number: [] for number in range(len(self._call.stages))}
+        own = iter(gradients)
+        for number, inputs in self._call.microbatch.inputs.items():
+            found[number] += [next(own) for _ in inputs]
+        for weight, gradient in zip(weights, sums):
+            found[self._call.stage_of_weight[id(weight)]].append(gradient)
+        done = {}
+        for number, made in found.items():
+            tensors = [getattr(one, "values", one) for one in made if one is not None]
+            with tf.device(self._call.stages[number].devices[0]), tf.control_dependencies(tensors):
+                done[number] = tf.no_op()
+        self._done.append(done)
+
+    @contextlib.contextmanager
+    def gradients(self) -> Iterator[None]:
+        """Around a backward pass, which goes where the forward pass was."""
+
+        def place(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
+            keep_on_stages(backward, {})
+            return {}
+
+        with _keras.on_gradients(place):  # the last of the hooks: compression has rewired the pass by then
+            yield
+
+    @contextlib.contextmanager
+    def updates(self) -> Iterator[None]:
+        """Around the optimizer's work, which goes where the weights are."""
+        graph = tf.compat.v1.get_default_graph()
+        start = len(graph.get_operations())
+        yield
+        variables = [part for v in _keras.weights_and_slots(self._model) for part in _keras.parts_of(v)]
+        follow_variables(graph, start, variables)
+
+
+def _check(model: keras.Model, count: int) -> None:
+    if _keras.under_xla():
+        raise ValueError(
+            f"Model {model.name!r} is placed on stages and must be compiled with jit_compile=False: XLA runs on one "
+            "device. Received: jit_compile=True."
+        )
+    others = _keras.reductions_of(model) - set(_MEANS)
+    if count > 1 and others:
+        raise ValueError(
+            "The losses of a model in microbatches must be means over samples (reduction='sum_over_batch_size'). "
+            f"Received: {', '.join(sorted(map(str, others)))}."
+        )

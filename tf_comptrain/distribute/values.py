@@ -1,0 +1,147 @@
+"""A tensor of a model as several devices have it, and how it comes to others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+
+BATCH_AXIS, ROW_AXIS, CHANNEL_AXIS = 0, 1, -1
+
+
+@dataclasses.dataclass(eq=False, frozen=True)
+class Value:
+    """A tensor, whole or in parts.
+
+    Attributes:
+      parts: In order.
+      devices: Of each part.
+      axis: Along which it is divided; None: it is whole, and in one part.
+      bounds: Where each part begins, and where the last one ends.
+    """
+
+    parts: tuple[tf.Tensor, ...]
+    devices: tuple[str, ...]
+    axis: int | None = None
+    bounds: tuple[Any, ...] = ()
+
+    @property
+    def dtype(self) -> Any:
+        return self.parts[0].dtype
+
+    def whole(self, device: str) -> tf.Tensor:
+        """All of it on a device."""
+        if self.axis is None:
+            return _moved(self.parts[0], device)
+        with tf.device(device):
+            return _with_mask(lambda *parts: tf.concat(parts, self.axis), self.parts, self.axis)
+
+    def between(self, start: int, stop: int, axis: int, device: str) -> tf.Tensor:
+        """What is between two places of an axis, on a device. Only what is asked for goes there."""
+        if self.axis != axis:
+            source = self.devices[0] if self.axis is None else device
+            with tf.device(source):
+                return _moved(_slice(self.whole(source), start, stop, axis), device)
+        found = []
+        for part, source, lo, hi in zip(self.parts, self.devices, self.bounds, self.bounds[1:]):
+            first, last = max(start, lo), min(stop, hi)
+            if first < last:
+                with tf.device(source):
+                    found.append(
+                        part if (first, last) == (lo, hi) else _slice(part, first - lo, last - lo, axis)
+                    )
+        if len(found) == 1:
+            return _moved(found[0], device)
+        with tf.device(device):
+            return tf.concat(found, axis)
+
+    def divided(self, axis: int, devices: Sequence[str], bounds: Sequence[Any] = ()) -> Value:
+        """The same in parts on devices.
+
+        Args:
+          axis: Along which.
+          devices: Of the parts.
+          bounds: Of the parts; empty: about equal ones.
+        """
+        if (
+            self.axis == axis
+            and len(self.parts) == len(devices)
+            and (not bounds or self.bounds == tuple(bounds))
+        ):
+            return Value(tuple(map(_moved, self.parts, devices)), tuple(devices), axis, self.bounds)
+        if axis == BATCH_AXIS:
+            check_samples(self.size(axis), len(devices), "devices of a stage")
+        bounds = tuple(bounds) or shares(self.size(axis), len(devices))
+        if axis == BATCH_AXIS and self.axis not in (None, axis) or self.axis == axis == BATCH_AXIS:
+            return Value((self.whole(self.devices[0]),), self.devices[:1]).divided(axis, devices, bounds)
+        places = zip(bounds, bounds[1:], devices)
+        parts = tuple(self.between(start, stop, axis, device) for start, stop, device in places)
+        return Value(parts, tuple(devices), axis, bounds)
+
+    def size(self, axis: int) -> Any:
+        """Along an axis."""
+        if self.axis == axis:
+            return self.bounds[-1]
+        first = self.parts[0]
+        return tf.shape(first)[axis] if first.shape[axis] is None else first.shape[axis]
+
+    def mapped(self, change: Callable[[tf.Tensor], tf.Tensor]) -> Value:
+        """Each part changed on its device, and the masks alike."""
+        parts = []
+        for part, device in zip(self.parts, self.devices):
+            with tf.device(device):
+                parts.append(_with_mask(change, [part], 0))
+        return dataclasses.replace(self, parts=tuple(parts))
+
+
+def shares(size: Any, count: int) -> tuple[Any, ...]:
+    """Bounds of about equal parts."""
+    return tuple(size * k // count for k in range(count + 1))
+
+
+def check_samples(size: Any, count: int, of: str) -> None:
+    """Every part must have one: kernels fail on tensors without any.
+
+    Raises:
+      ValueError: There are too few; tf.errors.InvalidArgumentError where that is known only when the step runs.
+    """
+    rule = (
+        f"A batch must have a sample for each of {count} {of}: take a larger batch, and leave out a smaller last one "
+        "(`dataset.batch(size, drop_remainder=True)`)."
+    )
+    if not tf.is_tensor(size) and size < count:
+        raise ValueError(f"{rule} Received a batch of {size}.")
+    if tf.is_tensor(size):
+        tf.debugging.assert_greater_equal(size, count, rule)
+
+
+def _moved(tensor: tf.Tensor, device: str) -> tf.Tensor:
+    """TensorFlow moves a tensor to where it is read; to say so keeps what is made of it there, gradients too."""
+    if tensor.device == device:
+        return tensor
+    with tf.device(device):
+        return _with_mask(tf.identity, [tensor], 0)
+
+
+def _slice(tensor: tf.Tensor, start: Any, stop: Any, axis: int) -> tf.Tensor:
+    index: list[Any] = [slice(None)] * tensor.shape.rank
+    index[axis] = slice(start, stop)
+    return _with_mask(lambda one: one[tuple(index[: one.shape.rank])], [tensor], axis)
+
+
+def _with_mask(change: Callable[..., tf.Tensor], tensors: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    """What is made of tensors; of Keras' masks the same, which have the first axes."""
+    made = change(*tensors)
+    masks = [_keras.mask_of(tensor) for tensor in tensors]
+    if all(mask is not None for mask in masks):
+        if axis != BATCH_AXIS:
+            raise ValueError(
+                "Keras' masks cannot be divided by rows or channels: give the stage split='batch'. "
+                f"Received a mask of shape {masks[0].shape}."
+            )
+        _keras.set_mask(made, change(*masks))
+    return made
