@@ -13,13 +13,14 @@ import tf_comptrain as ct
 from tf_comptrain.planner.stages import Stage
 
 WAYS = ("keep", "stream", "recompute")
-FRONT, BACK = ("first", "block"), ("join", "flat", "out")
+FRONT, BACK = ("first", "second"), ("block", "join", "flat", "out")
 
 
 def network(way):
     keras.utils.set_random_seed(0)
     image = keras.Input((8, 8, 3))
     x = layers.Conv2D(8, 3, activation="relu", name="first")(image)
+    x = layers.Conv2D(8, 3, padding="same", activation="relu", name="second")(x)
     convolutions = [layers.Conv2D(8, 3, padding="same", activation="relu") for _ in range(2)]
     block = keras.Sequential([keras.Input((6, 6, 8)), *convolutions], name="block")
     y = ct.Recompute(block, name="block")(x) if way == "recompute" else block(x)
@@ -46,14 +47,19 @@ def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     half = tuple(range(count // 2)), tuple(range(count // 2, count))
-    stages = [Stage(FRONT, half[0][:1]), Stage(BACK, half[1][:1])]
-    places = {
-        "stages": (stages, 1),
-        "microbatches": (stages, 4),
-        "data": ([Stage(FRONT + BACK, tuple(range(count)))], 1),
-    }
-    if count == 4:
-        places["hybrid"] = [Stage(FRONT, half[0]), Stage(BACK, half[1])], 2
+    if count == 2:
+        stages = [Stage(FRONT, (0,)), Stage(BACK, (1,))]
+        places = {
+            "stages": (stages, 1),
+            "microbatches": (stages, 4),
+            "data": ([Stage(FRONT + BACK, (0, 1))], 1),
+        }
+    else:
+        places = {
+            "hybrid": ([Stage(FRONT, half[0]), Stage(BACK, half[1])], 2),
+            "rows": ([Stage(FRONT, (0, 1, 2), "rows"), Stage(BACK, (3,))], 1),
+            "channels": ([Stage(FRONT, half[0], "channels"), Stage(BACK, half[1])], 1),
+        }
     runs = {
         name: {way: trained(way, "ct.fit" if name == "hybrid" else "fit", *place) for way in WAYS}
         for name, place in places.items()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
-PLACES = {2: ("stages", "microbatches", "data"), 4: ("stages", "data", "hybrid")}
+PLACES = [(2, place) for place in ("stages", "microbatches", "data")]
+PLACES += [(4, place) for place in ("hybrid", "rows", "channels")]
 SPREAD = 0.05  # bounds are relative to sigma, and each part of a batch has its own
 
 
@@ -30,7 +31,7 @@ def runs():
     return of
 
 
-@pytest.mark.parametrize(("count", "place"), [(n, place) for n, places in PLACES.items() for place in places])
+@pytest.mark.parametrize(("count", "place"), PLACES)
 def test_kept_tensors_give_the_same_training(runs, count, place):
     one, found = runs(count)["one"], runs(count)[place]["keep"]
     np.testing.assert_allclose(found["loss"], one["loss"], rtol=1e-6)
@@ -39,7 +40,7 @@ def test_kept_tensors_give_the_same_training(runs, count, place):
 
 
 @pytest.mark.parametrize("way", ["stream", "recompute"])
-@pytest.mark.parametrize(("count", "place"), [(n, place) for n, places in PLACES.items() for place in places])
+@pytest.mark.parametrize(("count", "place"), PLACES)
 def test_losses_follow_one_device(runs, count, place, way):
     one, found = runs(count)["one"], runs(count)[place][way]
     np.testing.assert_allclose(found["loss"], one["loss"], rtol=SPREAD)

@@ -32,11 +32,12 @@ def place(
 
     Each layer runs on the devices of its stage, forward and backward, and its weights and the optimizer's slots of
     them lie on the first of these. A stage of several devices divides its work: by samples ("batch"), by output
-    channels of convolutions and dense layers ("channels"), or by rows of images ("rows"). With microbatches a step takes
-    its batch in that many parts, in the order 1F1B: stage s of S begins with a microbatch when it has gone backward
-    through the one S - s before, so that it holds the activations of S - s at most. The gradients are added up, and the
-    weights updated once: losses, metrics and weights are, to rounding, those of the whole batch on one device. Not so
-    batch normalizations: their statistics are those of a microbatch, with split "batch" of a device's part of it.
+    channels of convolutions and dense layers ("channels"), or by rows of images ("rows"). With microbatches a step
+    takes its batch in that many parts, in the order 1F1B: stage s of S begins with a microbatch when it has gone
+    backward through the one S - s before, so that it holds the activations of S - s at most. The gradients are added
+    up, and the weights updated once. Losses, metrics and weights are, to rounding, those of the whole batch on one
+    device. Not so batch normalizations: their statistics are those of a microbatch, and with split "batch" of a device's
+    part of it.
 
     Before or after `compress_model`: what is held crosses into the backward pass as a stream, on the device that made
     it; a stage that reads a tensor of the one before is sent the tensor forward. Gradients are sent as they are.

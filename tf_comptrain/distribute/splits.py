@@ -244,25 +244,23 @@ def _normalization_by(axis: int) -> Callable[[_Call], Value]:
     def way(call: _Call) -> Value:
         layer, home = call.operation, call.devices[0]
         value = call.value.divided(axis, call.devices, call.value.bounds if call.value.axis == axis else ())
-        bounds = shares(call.value.size(CHANNEL_AXIS), 1) * 2 if axis == ROW_AXIS else value.bounds
-        training = call.training and layer.trainable
         with tf.device(home):
-            weights = [None if w is None else tf.convert_to_tensor(w.value) for w in
-                       (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)]  # fmt: skip
-        if training:
-            weights[:2] = _moments(value, axis, home)
+            weights = (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
+            vectors = [None if weight is None else tf.convert_to_tensor(weight.value) for weight in weights]
+        if call.training and layer.trainable:
+            vectors[:2] = _moments(value, axis, home)
             with tf.device(home):
-                for statistic, now in zip((layer.moving_mean, layer.moving_variance), weights):
-                    old = tf.convert_to_tensor(statistic.value)
-                    statistic.assign(old * layer.momentum + now * (1.0 - layer.momentum))
+                for weight, now in zip(weights[:2], vectors):
+                    old = tf.convert_to_tensor(weight.value)
+                    weight.assign(old * layer.momentum + now * (1.0 - layer.momentum))
         parts = []
-        for number, (part, device) in enumerate(zip(value.parts, call.devices)):
-            own = slice(*bounds[number : number + 2]) if axis == CHANNEL_AXIS else slice(None)
+        for part, device, start, stop in zip(value.parts, call.devices, value.bounds, value.bounds[1:]):
             with tf.device(device):
-                mean, variance, gamma, beta = (None if one is None else one[own] for one in weights)
-                y = tf.nn.batch_normalization(
-                    tf.cast(part, mean.dtype), mean, variance, beta, gamma, layer.epsilon
-                )
+                own: list[Any] = vectors
+                if axis == CHANNEL_AXIS:
+                    own = [None if vector is None else vector[start:stop] for vector in vectors]
+                x = tf.cast(part, own[0].dtype)
+                y = tf.nn.batch_normalization(x, own[0], own[1], own[3], own[2], layer.epsilon)
                 parts.append(tf.cast(y, layer.compute_dtype))
         return Value(tuple(parts), call.devices, axis, value.bounds)
 

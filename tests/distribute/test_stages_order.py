@@ -1,0 +1,99 @@
+"""The order of microbatches, as control dependencies say it: stage s of S holds those of S - s at most."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow import keras
+from tensorflow.keras import layers
+
+import tf_comptrain as ct
+from tf_comptrain.planner.stages import Stage
+
+STAGES, MICROBATCHES = 3, 5
+
+
+def chain():
+    keras.utils.set_random_seed(0)
+    parts = [layers.Conv2D(8, 3, padding="same", activation="relu", name=f"conv{k}") for k in range(STAGES)]
+    last = [layers.Flatten(name="flat"), layers.Dense(4, name="out")]
+    return keras.Sequential([keras.Input((16, 16, 8)), *parts, *last], name="chain")
+
+
+def stages():
+    last = ("flat", "out")
+    return [Stage((f"conv{k}", *(last if k == STAGES - 1 else ())), (k,)) for k in range(STAGES)]
+
+
+def compiled(model, **settings):
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), **settings)
+    return model
+
+
+def traced(model):
+    graphs = []
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        graphs.append(tf.compat.v1.get_default_graph())
+        return model.train_step((x, y))
+
+    step.get_concrete_function(tf.zeros((10, 16, 16, 8)), tf.zeros((10,), tf.int32))
+    return graphs[-1].get_operations()
+
+
+def before(op):
+    """Names of all that an operation waits for."""
+    found, waiting = set(), [op]
+    while waiting:
+        op = waiting.pop()
+        for other in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+            if other.name not in found:
+                found.add(other.name)
+                waiting.append(other)
+    return found
+
+
+def in_order(operations, kind, layer):
+    """Of each microbatch, in the order in which they were traced."""
+    return [op for op in operations if op.type == kind and re.search(rf"\b{layer}(_\d+)?/", op.name)]
+
+
+@pytest.mark.parametrize("storage", ["keep", "stream"])
+def test_a_stage_waits_for_the_microbatch_that_frees_its_memory(storage):
+    model = chain()
+    ct.compress_model(model, **({"storage": "keep"} if storage == "keep" else {}))
+    ct.distribute.place(model, stages(), MICROBATCHES, devices=["CPU:0"] * STAGES)
+    operations = traced(compiled(model))
+    for stage in range(STAGES):
+        forward = in_order(operations, "Conv2D", f"conv{stage}")
+        backward = in_order(operations, "Conv2DBackpropFilter", f"conv{stage}")
+        assert len(forward) == len(backward) == MICROBATCHES
+        for number, op in enumerate(forward):
+            waits = before(op)
+            ended = [k for k, other in enumerate(backward) if other.name in waits]
+            assert ended == list(range(number - (STAGES - stage) + 1))
+
+
+def test_without_microbatches_nothing_waits():
+    model = chain()
+    ct.distribute.place(model, stages(), devices=["CPU:0"] * STAGES)
+    operations = traced(compiled(model))
+    assert len(in_order(operations, "Conv2D", "conv0")) == 1
+    assert not any("BackpropFilter" in name for name in before(in_order(operations, "Conv2D", "conv2")[0]))
+
+
+def test_batches_that_microbatches_do_not_divide_count_by_their_samples():
+    random = np.random.default_rng(0)
+    x, y = random.random((10, 16, 16, 8), np.float32), random.integers(0, 4, 10)
+    weight = random.random(10).astype(np.float32)
+    losses = []
+    for placed in (False, True):
+        model = compiled(chain())
+        if placed:
+            ct.distribute.place(model, stages(), 3, devices=["CPU:0"] * STAGES)
+        losses.append(
+            model.fit(x, y, sample_weight=weight, batch_size=10, epochs=3, verbose=0).history["loss"]
+        )
+    np.testing.assert_allclose(*losses, rtol=1e-5)
