@@ -10,7 +10,7 @@ from tensorflow.keras import layers
 from training_worker import BATCH, EPOCHS, data
 
 import tf_comptrain as ct
-from tf_comptrain.planner.stages import Stage
+from tf_comptrain.distribute import Stage
 
 WAYS = ("keep", "stream", "recompute")
 FRONT, BACK = ("first", "second"), ("block", "join", "flat", "out")
@@ -42,6 +42,29 @@ def trained(way, fit="fit", stages=(), microbatches=1):
     return {"loss": history["loss"], "accuracy": history["accuracy"], "weights": weights.tolist()}
 
 
+def border_bytes(way):
+    """What the backward pass of the second stage reads of the forward pass on the first device."""
+    model = network(way)
+    ct.distribute.place(model, [Stage(FRONT, (0,)), Stage(BACK, (1,))])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        graph = tf.compat.v1.get_default_graph()
+        model.train_step((x, y))
+        operations = graph.get_operations()
+        start = next(k for k, op in enumerate(operations) if op.name.startswith("gradient_tape"))
+        forward = {op.name for op in operations[:start] if op.device.endswith("CPU:0")}
+        readers = [op for op in operations[start:] if op.device.endswith("CPU:1")]
+        read = {t.ref(): t for op in readers for t in op.inputs if t.op.name in forward}
+        streams = [t for op in operations if op.type == "Comptrain>Compress" for t in op.outputs[1:2]]
+        streams = [t for t in streams if any(reader in readers for reader in t.consumers())]
+        sent = {t.ref(): t for t in (*read.values(), *streams) if t.op.device.endswith("CPU:0")}
+        return [tf.size(t) * t.dtype.size for t in sent.values()]
+
+    return [int(size) for size in step(*map(tf.constant, data(16)))]
+
+
 def main():
     count = int(sys.argv[1])
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -64,7 +87,8 @@ def main():
         name: {way: trained(way, "ct.fit" if name == "hybrid" else "fit", *place) for way in WAYS}
         for name, place in places.items()
     }
-    print(json.dumps({"one": trained("keep"), **runs}))
+    sent = {way: border_bytes(way) for way in ("keep", "stream")} if count == 2 else {}
+    print(json.dumps({"one": trained("keep"), "border_bytes": sent, **runs}))
 
 
 if __name__ == "__main__":

@@ -45,3 +45,10 @@ def test_losses_follow_one_device(runs, count, place, way):
     one, found = runs(count)["one"], runs(count)[place][way]
     np.testing.assert_allclose(found["loss"], one["loss"], rtol=SPREAD)
     assert found["weights"] != one["weights"]
+
+
+def test_a_stage_that_reads_a_tensor_of_another_is_sent_its_stream(runs):
+    """16 x 6 x 6 x 8 values of float32, for the gradient of the next stage's weights; kept, it has them already."""
+    sent = runs(2)["border_bytes"]
+    assert sent["keep"] == []
+    assert len(sent["stream"]) == 1 and 0 < sent["stream"][0] < 16 * 6 * 6 * 8 * 4 / 4

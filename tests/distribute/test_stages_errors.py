@@ -7,7 +7,7 @@ from tensorflow import keras
 from tensorflow.keras import layers
 
 import tf_comptrain as ct
-from tf_comptrain.planner.stages import Stage
+from tf_comptrain.distribute import Stage
 
 HERE = ["CPU:0"] * 2
 

@@ -9,7 +9,7 @@ from tensorflow import keras
 from tensorflow.keras import layers
 
 import tf_comptrain as ct
-from tf_comptrain.planner.stages import Stage
+from tf_comptrain.distribute import Stage
 
 STAGES, MICROBATCHES = 3, 5
 

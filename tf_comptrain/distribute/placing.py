@@ -36,15 +36,15 @@ def place(
     takes its batch in that many parts, in the order 1F1B: stage s of S begins with a microbatch when it has gone
     backward through the one S - s before, so that it holds the activations of S - s at most. The gradients are added
     up, and the weights updated once. Losses, metrics and weights are, to rounding, those of the whole batch on one
-    device. Not so batch normalizations: their statistics are those of a microbatch, and with split "batch" of a device's
-    part of it.
+    device. Not so batch normalizations: their statistics are those of a microbatch, with split "batch" of the part of
+    it that a device has.
 
     Before or after `compress_model`: what is held crosses into the backward pass as a stream, on the device that made
     it; a stage that reads a tensor of the one before is sent the tensor forward. Gradients are sent as they are.
 
     Args:
       model: Functional or Sequential, built, on TensorFlow's executor (`jit_compile=False`).
-      stages: `planner.Stage`s in the order of the model, whose layers are those of `model.layers`; inputs
+      stages: In the order of the model, whose layers are those of `model.layers`; inputs
         may be left out, and operations that are no layers, which then go with what they read.
       microbatches: Parts of every batch.
       devices: Names that the numbers of the stages stand for. Default: all logical GPUs, or without any all
@@ -57,7 +57,8 @@ def place(
         is placed already, or was made under a strategy, or is compiled by XLA.
 
     Example:
-      >>> stages = [planner.Stage(("conv1", "relu1"), (0,)), planner.Stage(("flatten", "dense"), (1,))]
+      >>> Stage = ct.distribute.Stage
+      >>> stages = [Stage(("conv1", "relu1"), (0,)), Stage(("flatten", "dense"), (1,))]
       >>> ct.distribute.place(model, stages, microbatches=4)
       >>> model.fit(images, labels, batch_size=64)
 
@@ -130,11 +131,11 @@ def _functional_of(model: Any) -> Any:
 
 def _stages(stages: Any) -> list[Stage]:
     if isinstance(stages, Stage) or not isinstance(stages, Sequence) or not stages:
-        raise TypeError(f"`stages` must be a list of planner.Stage. Received: {stages!r}.")
+        raise TypeError(f"`stages` must be a list of ct.distribute.Stage. Received: {stages!r}.")
     found = []
     for stage in stages:
         if not isinstance(stage, tuple) or len(stage) != len(Stage._fields):
-            raise TypeError(f"`stages` must be a list of planner.Stage. Received in it: {stage!r}.")
+            raise TypeError(f"`stages` must be a list of ct.distribute.Stage. Received in it: {stage!r}.")
         stage = Stage(*stage)
         if isinstance(stage.layers, str) or not stage.layers or not stage.devices:
             raise ValueError(
