@@ -45,7 +45,7 @@ def build() -> keras.Model:
 
 
 def train_in_stages(images: Any, args: argparse.Namespace) -> None:
-    """The first two blocks of layers on one device, the others on another: GPUs, or without two of them virtual CPUs."""
+    """The first two blocks of layers on one device, the others on another: GPUs, or virtual CPUs."""
     if len(tf.config.list_physical_devices("GPU")) < 2:
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

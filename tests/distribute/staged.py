@@ -31,10 +31,10 @@ def network(way):
     return model
 
 
-def trained(way, fit="fit", stages=(), microbatches=1):
+def trained(way, fit="fit", stages=(), microbatches=1, codec=None):
     model = network(way)
     if stages:
-        ct.distribute.place(model, stages, microbatches)
+        ct.distribute.place(model, stages, microbatches, codec=codec)
     model.compile(keras.optimizers.Adam(0.005), "sparse_categorical_crossentropy", metrics=["accuracy"])
     train = {"fit": model.fit, "ct.fit": lambda *given, **named: ct.fit(model, *given, **named)}[fit]
     history = train(*data(), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0).history
@@ -73,7 +73,7 @@ def main():
     if count == 2:
         stages = [Stage(FRONT, (0,)), Stage(BACK, (1,))]
         places = {
-            "stages": (stages, 1),
+            "stages": (stages, 1, "zvc"),
             "microbatches": (stages, 4),
             "data": ([Stage(FRONT + BACK, (0, 1))], 1),
         }

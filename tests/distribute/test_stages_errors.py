@@ -74,6 +74,20 @@ def test_microbatches_are_a_whole_number():
         ct.distribute.place(network(), GOOD, 0, devices=HERE)
 
 
+def test_codecs_of_borders():
+    with pytest.raises(ValueError, match="`codec` must be one of"):
+        ct.distribute.place(network(), GOOD, devices=HERE, codec="zip")
+    with pytest.raises(ValueError, match="`error_bound` must have a `codec`"):
+        ct.distribute.place(network(), GOOD, devices=HERE, error_bound=0.1)
+
+
+def test_regularized_activations_are_on_one_device():
+    model = network()
+    model.get_layer("conv").activity_regularizer = keras.regularizers.L2(0.1)
+    with pytest.raises(ValueError, match="activity regularizer on one device.*'conv'"):
+        ct.distribute.place(model, [Stage(("conv", "flat", "out"), (0, 1))], devices=HERE)
+
+
 def test_shared_weights_are_in_one_stage():
     image = keras.Input((4,))
     first, second = layers.Dense(4, name="one"), layers.Dense(4, name="two")

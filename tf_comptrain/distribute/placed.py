@@ -11,7 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.distribute import splits
-from tf_comptrain.distribute.values import BATCH_AXIS, Value
+from tf_comptrain.distribute.values import BATCH_AXIS, Send, Value
 from tf_comptrain.planner.stages import BATCH
 
 
@@ -43,6 +43,7 @@ class PlacedCall:
       stages: In order.
       stage_of: Of each operation, by its id.
       stage_of_weight: Of each weight, by its id.
+      send: How tensors go from stage to stage; None: as they are.
 
     Attributes:
       stages: As given.
@@ -56,11 +57,13 @@ class PlacedCall:
         stages: Sequence[Place],
         stage_of: Mapping[int, int],
         stage_of_weight: Mapping[int, int],
+        send: Send | None = None,
     ):
         self.stages = tuple(stages)
         self.microbatch: Microbatch | None = None
         self._model = model
         self._stage_of = dict(stage_of)
+        self._send = send
         self.stage_of_weight = dict(stage_of_weight)
 
     def __call__(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
@@ -93,12 +96,17 @@ class PlacedCall:
     def _arrive(self, value: Value, number: int) -> Value:
         """What another stage has made, once the stage may begin with the microbatch."""
         stage = self.stages[number]
-        if len(stage.devices) > 1 and stage.split == BATCH:
-            value = value.divided(BATCH_AXIS, stage.devices)
-        elif value.axis in (None, BATCH_AXIS) or len(value.parts) != len(stage.devices):
-            value = Value((value.whole(stage.devices[0]),), stage.devices[:1])
+        home, count = stage.devices[0], len(stage.devices)
+        if count > 1 and stage.split == BATCH:
+            if value.axis != BATCH_AXIS or len(value.parts) != count:
+                source = value.devices[0]
+                value = Value((value.whole(source),), (source,)).divided(BATCH_AXIS, (source,) * count)
+            value = value.moved(stage.devices, self._send)
+        elif value.axis in (None, BATCH_AXIS) or len(value.parts) != count:
+            value = value.moved((home,) * len(value.parts), self._send)
+            value = Value((value.whole(home),), (home,))
         else:
-            value = value.divided(value.axis, stage.devices, value.bounds)
+            value = value.moved(stage.devices, self._send)
         microbatch = self.microbatch
         if microbatch is None:
             return value

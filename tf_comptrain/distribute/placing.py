@@ -10,12 +10,15 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, arguments
+from tf_comptrain import _keras, arguments, codecs, native
+from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.distribute import splits
 from tf_comptrain.distribute.microbatches import train_step
 from tf_comptrain.distribute.placed import Place, PlacedCall
+from tf_comptrain.distribute.values import Send
 from tf_comptrain.planner.stages import SPLITS, Stage
+from tf_comptrain.storage import DEFAULT_BOUNDS
 
 _placed: weakref.WeakKeyDictionary[Any, list[tuple[Any, str]]] = (
     weakref.WeakKeyDictionary()
@@ -27,6 +30,8 @@ def place(
     stages: Sequence[Stage],
     microbatches: int = 1,
     devices: Sequence[str] | None = None,
+    codec: str | Codec | None = None,
+    error_bound: float | ErrorBound | None = None,
 ) -> None:
     """Puts a model's layers on several devices of this program, in place; `model.fit` and `ct.fit` train it there.
 
@@ -40,7 +45,8 @@ def place(
     it that a device has.
 
     Before or after `compress_model`: what is held crosses into the backward pass as a stream, on the device that made
-    it; a stage that reads a tensor of the one before is sent the tensor forward. Gradients are sent as they are.
+    it. A tensor that another stage reads is sent forward as it is, or as a stream of `codec`, with what is restored of
+    which that stage computes. Gradients are sent as they are.
 
     Args:
       model: Functional or Sequential, built, on TensorFlow's executor (`jit_compile=False`).
@@ -49,6 +55,8 @@ def place(
       microbatches: Parts of every batch.
       devices: Names that the numbers of the stages stand for. Default: all logical GPUs, or without any all
         logical CPUs, in TensorFlow's order.
+      codec: What encodes tensors that go from stage to stage, such as "zvc" (lossless) or "plane"; None: nothing does.
+      error_bound: Of that codec, as in `compress_model`; None: 0.02 sigma, since the error travels on.
 
     Raises:
       TypeError: `model` or `stages` are of another kind.
@@ -68,6 +76,7 @@ def place(
     _keras.require_keras_3("tf_comptrain.distribute.place", "Use tf.device in the layers")
     count = arguments.whole("microbatches", microbatches, least=1)
     functional = _functional_of(model)
+    send = _send(codec, error_bound)
     stages = _stages(stages)
     places = _places(stages, _names_of(devices))
     stage_of = _stage_of(functional, stages)
@@ -81,7 +90,7 @@ def place(
         for weight in _weights(layer):
             before.append((weakref.ref(weight), weight.value.device))
             _keras.move_weight(weight, device, getattr(model, "optimizer", None))
-    call = PlacedCall(functional, places, stage_of, stage_of_weight)
+    call = PlacedCall(functional, places, stage_of, stage_of_weight, send)
     _keras.set_call(functional, call)
     _keras.set_step(model, functools.partial(train_step, call=call, count=count))
     _placed[model] = before
@@ -127,6 +136,19 @@ def _functional_of(model: Any) -> Any:
             f"{problem}."
         )
     return functional
+
+
+def _send(codec: str | Codec | None, error_bound: float | ErrorBound | None) -> Send | None:
+    if codec is None:
+        if error_bound is not None:
+            raise ValueError(
+                f"`error_bound` must have a `codec` to be one of. Received: {error_bound!r} alone."
+            )
+        return None
+    bound = DEFAULT_BOUNDS["nonlinear"] if error_bound is None else ErrorBound.parse(error_bound)
+    found = codecs.get(codec)
+    native.ops()
+    return Send(found, bound)
 
 
 def _stages(stages: Any) -> list[Stage]:

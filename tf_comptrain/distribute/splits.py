@@ -108,9 +108,16 @@ def check(calls: Iterable[tuple[Any, Sequence[Any], Sequence[Any]]], places: Map
     """
     for operation, inputs, outputs in calls:
         devices, split = places[id(operation)]
-        if split == BATCH or len(devices) == 1 or not inputs:
+        if len(devices) == 1 or not inputs:
             continue
         kind = f"{operation.name!r} ({type(operation).__name__})"
+        if split == BATCH:
+            if _has_losses(operation):
+                raise ValueError(
+                    "`stages` must have layers with an activity regularizer on one device: each part would add its "
+                    f"own. Received {kind} in a stage of {len(devices)}."
+                )
+            continue
         if _way(split, operation) is None:
             raise ValueError(
                 f"`stages` must have split={split!r} for layers that can be divided so: convolutions, pooling, batch "
@@ -131,7 +138,7 @@ _MORE = {CHANNELS: ", dense layers, and pooling of all positions", ROWS: ", and 
 
 def _way(split: str, operation: Any) -> Callable[[_Call], Value] | None:
     """How an operation is divided; None where it cannot be."""
-    if getattr(operation, "activity_regularizer", None) is not None:
+    if _has_losses(operation):
         return None
     if getattr(operation, "data_format", "channels_last") not in ("channels_last", None):
         return None
@@ -140,6 +147,12 @@ def _way(split: str, operation: Any) -> Callable[[_Call], Value] | None:
         if type(operation) in kinds and suits(operation):
             return way
     return None
+
+
+def _has_losses(operation: Any) -> bool:
+    """Whether its calls add to the loss."""
+    inside = _keras.sublayers(operation) if isinstance(operation, layers.Layer) else []
+    return any(getattr(one, "activity_regularizer", None) is not None for one in (operation, *inside))
 
 
 def _always(layer: Any) -> bool:

@@ -9,8 +9,47 @@ from typing import Any
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
 
 BATCH_AXIS, ROW_AXIS, CHANNEL_AXIS = 0, 1, -1
+
+
+class Send:
+    """Tensors go to other devices as streams, and their gradients come back as they are.
+
+    Args:
+      codec: How they are encoded.
+      bound: Error bound, which lossless codecs do not use.
+    """
+
+    def __init__(self, codec: Codec, bound: ErrorBound):
+        self._codec = codec
+        self._bound = bound
+
+    def takes(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor has a codec, and is of a traced function."""
+        return tensor.dtype in SUPPORTED_DTYPES and not tf.executing_eagerly()
+
+    def __call__(self, tensor: tf.Tensor, source: str, device: str) -> tf.Tensor:
+        """The tensor on a device, by way of a stream from another."""
+
+        @_keras.custom_gradient
+        def sent(x: tf.Tensor) -> Any:
+            bound = self._bound
+            state = State(bound_set=0.0 if bound.relative else bound.value)
+            relative = bound.value if bound.relative else 1.0
+            with tf.device(source):
+                shape = tf.shape(x)
+                _, stream, _ = self._codec.compress(x, tf.constant(state), relative, False, bound.relative_to)
+            with tf.device(device):
+                restored = self._codec.decompress(stream, shape, x.dtype, tf.zeros((), x.dtype))
+            restored.set_shape(x.shape)
+            return restored, lambda dy: dy
+
+        made = sent(tensor)
+        mask = _keras.mask_of(tensor)
+        _keras.set_mask(made, None if mask is None else _moved(mask, device))
+        return made
 
 
 @dataclasses.dataclass(eq=False, frozen=True)
@@ -81,6 +120,16 @@ class Value:
         places = zip(bounds, bounds[1:], devices)
         parts = tuple(self.between(start, stop, axis, device) for start, stop, device in places)
         return Value(parts, tuple(devices), axis, bounds)
+
+    def moved(self, devices: Sequence[str], send: Send | None = None) -> Value:
+        """The same parts on others; those that change their device by `send`."""
+        parts = []
+        for part, source, device in zip(self.parts, self.devices, devices):
+            if send is None or source == device or not send.takes(part):
+                parts.append(_moved(part, device))
+            else:
+                parts.append(send(part, source, device))
+        return dataclasses.replace(self, parts=tuple(parts), devices=tuple(devices))
 
     def size(self, axis: int) -> Any:
         """Along an axis."""
