@@ -1,4 +1,4 @@
-"""Peak memory of each device of a model on several, with a process for each, so that an allocator is a device's alone.
+"""Peak memory of each device of a model on several; each is a process, whose allocator is the device's alone.
 
 python benchmarks/stages.py --out FOLDER --network chain --devices 4
 python benchmarks/stages.py --out FOLDER --network resnet20 --limit 100MB      # which ways train within it
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -146,31 +147,25 @@ def devices(count: int) -> Iterator[tuple[Devices, list[str]]]:
         found.end()
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """One way, in this process and those of its devices."""
-    split, microbatches, storage = WAYS[args.way]
-    with devices(args.devices) as (processes, names):
-        keras.utils.set_random_seed(0)
-        model = NETWORKS[args.network]()
-        ct.compress_model(model, **({"storage": "keep"} if storage == "keep" else {}))
-        ct.distribute.place(model, stages_of(model, args.devices, split), microbatches, names)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
-        data = tf.data.Dataset.from_tensors(batch_for(model, args.batch)).repeat(STEPS)
-        limit = ct.memory.limit(args.limit) if args.limit else contextlib.nullcontext()
-        try:
-            with limit:
-                history = [model.fit(data, verbose=0).history["loss"][0]]
-                rest = processes.ask("reset")
-                history += [model.fit(data, verbose=0).history["loss"][0]]
-        except tf.errors.ResourceExhaustedError as error:
-            return {"failed": error.message.splitlines()[0][:200]}
-        peaks = processes.ask("peak")
-    return {
-        "loss": history,
-        "rest_mb": [one["current"] / MB for one in rest],
-        "peak_mb": [one["peak"] / MB for one in peaks],
-    }
+def measure(args: argparse.Namespace, way: str, processes: Devices, names: Sequence[str]) -> dict[str, Any]:
+    """One way."""
+    split, microbatches, storage = WAYS[way]
+    keras.utils.set_random_seed(0)
+    model = NETWORKS[args.network]()
+    ct.compress_model(model, **({"storage": "keep"} if storage == "keep" else {}))
+    ct.distribute.place(model, stages_of(model, args.devices, split), microbatches, names)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
+    data = tf.data.Dataset.from_tensors(batch_for(model, args.batch)).repeat(STEPS)
+    limit = ct.memory.limit(args.limit) if args.limit else contextlib.nullcontext()
+    try:
+        with limit:
+            history = [model.fit(data, verbose=0).history["loss"][0]]
+            processes.ask("reset")
+            history += [model.fit(data, verbose=0).history["loss"][0]]
+    except tf.errors.ResourceExhaustedError as error:
+        return {"failed": error.message.splitlines()[0][:200]}
+    return {"loss": history, "peak_mb": [one["peak"] / MB for one in processes.ask("peak")]}
 
 
 def table(lines: Sequence[dict]) -> str:
@@ -191,39 +186,26 @@ def main() -> None:
     parser.add_argument("--limit", default="", help='of each device, such as "100MB"; default: none')
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: all")
     parser.add_argument("--out", type=Path, default=Path("stages_bench"), help="folder (%(default)s)")
-    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)  # a process for each
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # a device
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         serve(args.serve.split(","), args.number)
         return
-    if args.way:
-        print(json.dumps(measure(args)))
-        return
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "ways.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    for way in args.ways:
-        case = {
-            "network": args.network,
-            "devices": args.devices,
-            "batch": args.batch,
-            "limit": args.limit,
-            "way": way,
-        }
-        if any(case.items() <= line.items() for line in lines) or (
-            args.network == "decoder" and WAYS[way][0] == "rows"
-        ):
-            continue
-        command = [sys.executable, __file__, "--way", way, "--network", args.network]
-        command += ["--devices", str(args.devices), "--batch", str(args.batch), "--limit", args.limit]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{way} failed:\n{done.stderr[-2000:]}")
-        lines.append({**case, **json.loads(done.stdout.splitlines()[-1])})
-        with path.open("a") as file:
-            file.write(json.dumps(lines[-1]) + "\n")
+    case = {"network": args.network, "devices": args.devices, "batch": args.batch, "limit": args.limit}
+    done = [line["way"] for line in lines if case.items() <= line.items()]
+    with devices(args.devices) as (processes, names), path.open("a") as file:
+        for way in args.ways:
+            has_rows = args.network != "decoder"
+            if way in done or (WAYS[way][0] == "rows" and not has_rows):
+                continue
+            lines.append({**case, "way": way, **measure(args, way, processes, names)})
+            print(json.dumps(lines[-1]), file=file, flush=True)
+            keras.backend.clear_session()
+            gc.collect()
     print(table(lines))
 
 
