@@ -164,7 +164,8 @@ def measure(args: argparse.Namespace, way: str, processes: Devices, names: Seque
             processes.ask("reset")
             history += [model.fit(data, verbose=0).history["loss"][0]]
     except tf.errors.ResourceExhaustedError as error:
-        return {"failed": error.message.splitlines()[0][:200]}
+        found = [line for line in error.message.splitlines() if "limit" in line]
+        return {"failed": (found or [error.message])[0][:200]}
     return {"loss": history, "peak_mb": [one["peak"] / MB for one in processes.ask("peak")]}
 
 

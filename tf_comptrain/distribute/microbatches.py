@@ -67,7 +67,7 @@ class _Order:
         for number, inputs in self._call.microbatch.inputs.items():
             found[number] += [next(own) for _ in inputs]
         for weight, gradient in zip(weights, sums):
-            found[self._call.stage_of_weight[id(weight)]].append(gradient)
+            found[self._call.stage_of_weight.get(id(weight), 0)].append(gradient)
         done = {}
         for number, made in found.items():
             tensors = [getattr(one, "values", one) for one in made if one is not None]

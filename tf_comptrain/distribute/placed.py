@@ -90,10 +90,11 @@ class PlacedCall:
         if not isinstance(sent, _Sent) or sent.number == number:
             return sent.value if isinstance(sent, _Sent) else sent
         if number not in sent.arrived:
-            sent.arrived[number] = self._arrive(sent.value, number)
+            send = self._send if sent.number >= 0 else None  # the model's inputs go as they are
+            sent.arrived[number] = self._arrive(sent.value, number, send)
         return sent.arrived[number]
 
-    def _arrive(self, value: Value, number: int) -> Value:
+    def _arrive(self, value: Value, number: int, send: Send | None) -> Value:
         """What another stage has made, once the stage may begin with the microbatch."""
         stage = self.stages[number]
         home, count = stage.devices[0], len(stage.devices)
@@ -101,12 +102,12 @@ class PlacedCall:
             if value.axis != BATCH_AXIS or len(value.parts) != count:
                 source = value.devices[0]
                 value = Value((value.whole(source),), (source,)).divided(BATCH_AXIS, (source,) * count)
-            value = value.moved(stage.devices, self._send)
+            value = value.moved(stage.devices, send)
         elif value.axis in (None, BATCH_AXIS) or len(value.parts) != count:
-            value = value.moved((home,) * len(value.parts), self._send)
+            value = value.moved((home,) * len(value.parts), send)
             value = Value((value.whole(home),), (home,))
         else:
-            value = value.moved(stage.devices, self._send)
+            value = value.moved(stage.devices, send)
         microbatch = self.microbatch
         if microbatch is None:
             return value

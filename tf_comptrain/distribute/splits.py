@@ -25,6 +25,10 @@ _ELEMENTWISE = (
     layers.Add, layers.Average, layers.Dropout, layers.ELU, layers.LeakyReLU, layers.Maximum, layers.Minimum,
     layers.Multiply, layers.ReLU, layers.Rescaling, layers.Subtract,
 )  # fmt: skip
+_POINTWISE = frozenset(
+    ("celu", "elu", "exponential", "gelu", "hard_sigmoid", "hard_silu", "hard_swish", "hard_tanh", "leaky_relu",
+     "linear", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softplus", "softsign", "swish", "tanh")
+)  # fmt: skip
 _POOLINGS = (layers.MaxPooling1D, layers.MaxPooling2D, layers.AveragePooling1D, layers.AveragePooling2D)
 _GLOBAL = (
     layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalMaxPooling1D, layers.GlobalMaxPooling2D,
@@ -160,8 +164,8 @@ def _always(layer: Any) -> bool:
 
 
 def _is_pointwise(layer: Any) -> bool:
-    """Whether an activation layer's function treats each element by itself."""
-    return layer.activation is not keras.activations.softmax
+    """Whether the activation function treats each element by itself."""
+    return layer.activation is None or getattr(layer.activation, "__name__", "") in _POINTWISE
 
 
 def _is_plain_convolution(layer: Any) -> bool:
@@ -169,9 +173,12 @@ def _is_plain_convolution(layer: Any) -> bool:
     return plain and set(getattr(layer, "dilation_rate", (1,))) == {1} and layer.padding in ("same", "valid")
 
 
-def _is_plain_dense(layer: Any) -> bool:
-    softmax = layer.activation is keras.activations.softmax
-    return not softmax and not getattr(layer, "lora_enabled", False) and layer.quantization_mode is None
+def _has_plain_weights(layer: Any) -> bool:
+    if isinstance(layer, layers.Dense):
+        plain = not getattr(layer, "lora_enabled", False) and layer.quantization_mode is None
+    else:
+        plain = _is_plain_convolution(layer)
+    return plain and _is_pointwise(layer)
 
 
 def _is_plain_normalization(layer: Any) -> bool:
@@ -310,8 +317,7 @@ _BY_CHANNELS: tuple = (
     ((*_POOLINGS, *_GLOBAL), _always, _elementwise_by(CHANNEL_AXIS)),
     ((layers.ZeroPadding1D, layers.ZeroPadding2D), _always, _elementwise_by(CHANNEL_AXIS)),
     ((layers.BatchNormalization,), _is_plain_normalization, _normalization_by(CHANNEL_AXIS)),
-    ((*_CONVOLUTIONS, layers.Conv3D), _is_plain_convolution, _with_weights_by_channels),
-    ((layers.Dense,), _is_plain_dense, _with_weights_by_channels),
+    ((*_CONVOLUTIONS, layers.Conv3D, layers.Dense), _has_plain_weights, _with_weights_by_channels),
 )
 _BY_ROWS: tuple = (
     (_ELEMENTWISE, _always, _elementwise_by(ROW_AXIS)),
