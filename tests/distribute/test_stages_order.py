@@ -97,3 +97,25 @@ def test_batches_that_microbatches_do_not_divide_count_by_their_samples():
             model.fit(x, y, sample_weight=weight, batch_size=10, epochs=3, verbose=0).history["loss"]
         )
     np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_tensors_are_rebuilt_in_microbatches():
+    random = np.random.default_rng(0)
+    x, y = random.random((16, 16, 16, 8), np.float32), random.integers(0, 4, 16)
+    losses = []
+    for storage in ("keep", "rebuild"):
+        keras.utils.set_random_seed(0)
+        parts = [
+            layers.Conv2D(8, 3, name="conv0"),
+            layers.BatchNormalization(name="norm"),
+            layers.ReLU(name="relu"),
+        ]
+        parts += [layers.Conv2D(8, 3, name="conv1"), layers.Flatten(name="flat"), layers.Dense(4, name="out")]
+        model = compiled(keras.Sequential([keras.Input((16, 16, 8)), *parts]))
+        ct.compress_model(model, storage=storage)
+        halves = [Stage(("conv0", "norm", "relu"), (0,)), Stage(("conv1", "flat", "out"), (1,))]
+        ct.distribute.place(model, halves, 2, devices=["CPU:0"] * 2)
+        losses.append(model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0).history["loss"])
+        rebuilt = [op.name for op in traced(model) if op.name.startswith("rebuilt")]
+        assert bool(rebuilt) == (storage == "rebuild")
+    np.testing.assert_allclose(*losses, rtol=0.05)
