@@ -13,13 +13,14 @@ import tf_comptrain as ct
 from tf_comptrain.distribute import Stage
 from tf_comptrain.distribute.values import Send
 
-DIVIDED = ("conv", "strided", "norm", "relu", "point", "sum", "pool")
+DIVIDED = ("pad", "conv", "strided", "norm", "relu", "point", "sum", "pool")
 
 
 def network(rows):
     keras.utils.set_random_seed(0)
     image = keras.Input((11, 9, 3))
-    x = layers.Conv2D(8, 3, padding="same", activation="relu", name="conv")(image)
+    x = layers.ZeroPadding2D(((2, 1), (0, 1)), name="pad")(image)
+    x = layers.Conv2D(8, 3, padding="same", activation="relu", name="conv")(x)
     x = layers.Conv2D(9, 3, strides=2, padding="same", name="strided")(x)
     x = layers.ReLU(name="relu")(layers.BatchNormalization(name="norm", momentum=0.9)(x))
     y = layers.DepthwiseConv2D(2, padding="same", name="point") if rows else layers.Conv2D(9, 1, name="point")
@@ -59,8 +60,8 @@ def test_divided_layers_train_as_one_device_does(split, count):
 def test_rows_and_channels_follow_each_other():
     model = network(rows=False)
     stages = [
-        Stage(DIVIDED[:3], (0, 1), "rows"),
-        Stage(DIVIDED[3:6], (1, 2), "channels"),
+        Stage(DIVIDED[:4], (0, 1), "rows"),
+        Stage(DIVIDED[4:7], (1, 2), "channels"),
         Stage(("pool",), (0, 1, 2), "rows"),
         Stage(("mean", "out"), (1, 2)),
     ]

@@ -227,6 +227,21 @@ def _window_by_rows(call: _Call) -> Value:
     return Value(tuple(parts), call.devices, ROW_AXIS, bounds)
 
 
+def _padding_by_rows(call: _Call) -> Value:
+    """Rows before the first part and behind the last, and columns beside each."""
+    value = call.value.divided(
+        ROW_AXIS, call.devices, call.value.bounds if call.value.axis == ROW_AXIS else ()
+    )
+    (top, bottom), columns = call.operation.padding
+    parts = []
+    for number, (part, device) in enumerate(zip(value.parts, call.devices)):
+        rows = (top if number == 0 else 0, bottom if number == len(call.devices) - 1 else 0)
+        with tf.device(device):
+            parts.append(tf.pad(part, [(0, 0), rows, columns, (0, 0)]))
+    bounds = (0, *(bound + top for bound in value.bounds[1:-1]), value.bounds[-1] + top + bottom)
+    return Value(tuple(parts), call.devices, ROW_AXIS, bounds)
+
+
 @contextlib.contextmanager
 def _attribute(layer: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, an attribute of a layer is another."""
@@ -326,4 +341,5 @@ _BY_ROWS: tuple = (
     ((layers.BatchNormalization,), _is_plain_normalization, _normalization_by(ROW_AXIS)),
     ((*_CONVOLUTIONS, layers.DepthwiseConv2D), _is_plain_convolution, _window_by_rows),
     (_POOLINGS, _pooling_has_rows, _window_by_rows),
+    ((layers.ZeroPadding2D,), _always, _padding_by_rows),
 )
