@@ -176,6 +176,25 @@ def test_sums_over_samples_are_no_means():
         model.fit(*data(), batch_size=4, verbose=0)
 
 
+def test_masks_go_along_but_not_with_microbatches():
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 3, (8, 5)), random.integers(0, 4, (8, 5))
+    stages = [Stage(("words",), (0, 1)), Stage(("out",), (1,))]
+    losses = []
+    for microbatches in (0, 1, 2):
+        keras.utils.set_random_seed(0)
+        parts = [layers.Embedding(3, 8, mask_zero=True, name="words"), layers.Dense(4, name="out")]
+        model = compiled(keras.Sequential([keras.Input((5,), dtype="int32"), *parts]))
+        if microbatches:
+            ct.distribute.place(model, stages, microbatches, devices=HERE)
+        if microbatches < 2:
+            losses.append(model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"])
+            continue
+        with pytest.raises(ValueError, match="must have no mask"):
+            model.fit(x, y, batch_size=8, verbose=0)
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_weights_are_saved_and_the_optimizer_goes_on(tmp_path):
     one, other = compiled(network()), compiled(network())
     for model in (one, other):

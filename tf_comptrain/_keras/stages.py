@@ -114,6 +114,9 @@ class Schedule(Protocol):
     def begin(self, number: int) -> None:
         """Called before the forward pass of each part."""
 
+    def check(self, outputs: Any) -> None:
+        """Called with the model's outputs for each part."""
+
     def stage_inputs(self) -> Sequence[tf.Tensor]:
         """What tensors of that forward pass gradients are wanted of, beside the weights."""
 
@@ -151,6 +154,7 @@ def train_in_microbatches(model: keras.Model, data: Any, count: int, schedule: S
         schedule.begin(number)
         with tf.GradientTape() as tape:
             found = model(own_x, training=True) if model._call_has_training_arg else model(own_x)
+            schedule.check(found)
             with tf.device(schedule.last):
                 loss = model._compute_loss(
                     x=own_x, y=own_y, y_pred=found, sample_weight=own_weight, training=True

@@ -24,7 +24,7 @@ def train_step(model: keras.Model, data: Any, *, call: PlacedCall, count: int) -
     check_samples(_keras.batch_of(x), count, "microbatches")
     if model.optimizer is not None:
         _keras.move_slots(model)
-    order = _Order(model, call)
+    order = _Order(model, call, count)
     try:
         return _keras.train_in_microbatches(model, data, count, order)
     finally:
@@ -37,15 +37,17 @@ class _Order:
     Args:
       model: The model.
       call: Its call.
+      count: How many microbatches a step has.
 
     Attributes:
       last: The device of the losses.
     """
 
-    def __init__(self, model: keras.Model, call: PlacedCall):
+    def __init__(self, model: keras.Model, call: PlacedCall, count: int):
         self.last = call.stages[-1].devices[0]
         self._model = model
         self._call = call
+        self._count = count
         self._done: list[dict[int, tf.Operation]] = []  # by microbatch, of each stage
 
     def begin(self, number: int) -> None:
@@ -55,6 +57,15 @@ class _Order:
             before = number - (count - stage)
             waits[stage] = [self._done[before][stage]] if before >= 0 else []
         self._call.microbatch = Microbatch(waits)
+
+    def check(self, outputs: Any) -> None:
+        """That the loss is a mean over samples."""
+        if self._count > 1 and any(_keras.mask_of(tensor) is not None for tensor in tf.nest.flatten(outputs)):
+            raise ValueError(
+                f"The outputs of a model in microbatches must have no mask of Keras': the loss of {self._model.name!r} "
+                "is a mean over those of its values that are not masked, and microbatches have different numbers of "
+                "them. Use sample_weight, or microbatches=1."
+            )
 
     def stage_inputs(self) -> list[tf.Tensor]:
         assert self._call.microbatch is not None
