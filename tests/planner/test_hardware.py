@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tf_comptrain.planner import hardware_from_json
+from tf_comptrain.planner import Link, hardware_from_json
 from tf_comptrain.planner.synthetic import DEVICE
 
 
@@ -23,6 +23,9 @@ MISTAKES = {
     ("device_link",): (3, "`device_link` must be an object"),
     ("codecs", "plane", "ratio"): (0, "`codecs.plane.ratio` must be a number above 0"),
     ("codecs",): ([], "`codecs` must be an object"),
+    ("node_devices",): (8, "`node_devices` and `node_link` go together"),
+    ("node_link",): ({"latency_s": 1e-5}, "`node_link` must have bytes_per_s"),
+    ("nodes",): (2, "may have only the fields"),
 }
 
 
@@ -38,6 +41,21 @@ def test_mistakes(path):
         del part[path[-1]]
     with pytest.raises(ValueError, match=message):
         hardware_from_json(description)
+
+
+def test_description_from_before_there_were_nodes():
+    old = {k: v for k, v in json.loads(DEVICE.to_json()).items() if not k.startswith("node_")}
+    assert hardware_from_json(old) == DEVICE
+
+
+def test_nodes():
+    nodes = DEVICE._replace(devices=16, node_devices=8, node_link=Link(1e-5, 50e9))
+    assert hardware_from_json(nodes.to_json()) == nodes
+    assert nodes.link(0, 7) == nodes.device_link
+    assert nodes.link(7, 8) == nodes.node_link
+    assert nodes.all_reduce_s(1e9, 8) == DEVICE.all_reduce_s(1e9, 8)
+    between = 2 * (1e-5 + 1e9 / 8 / 2 / 50e9)
+    assert nodes.all_reduce_s(1e9, 16) == pytest.approx(DEVICE.all_reduce_s(1e9, 8) + between)
 
 
 def test_times():
