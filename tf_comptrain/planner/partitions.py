@@ -1,0 +1,224 @@
+"""The best division of a chain of layers into stages, by dynamic programming from the last stage on.
+
+A label of a state (layers from i on, k stages, so many devices) is a pair: seconds from the first stage's first pass to its
+last, and seconds of one microbatch there and back. Both are lower bounds, and more of either is never better, so that of
+each state only the labels that no other beats in both are kept. The best label of all layers is a lower bound for every
+division, and the division that it came from a good one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tf_comptrain.planner.pipeline import least_step_s
+from tf_comptrain.planner.stage_costs import Part, Place, StageCosts
+from tf_comptrain.planner.stages import SPLITS
+from tf_comptrain.planner.strategies import keeps_to_nodes
+
+Floats = NDArray[np.float64]
+Exact = dict[tuple[int, int, str, int, int], dict[int, float]]
+_MOST_LABELS, _MOST_MERGED = 48, 256
+_ALIKE = 1e-4  # labels that differ less, relative to the limit, are merged where there are too many
+
+
+class Division(NamedTuple):
+    """Stages, and the seconds below which no step of theirs is."""
+
+    bound_s: float
+    places: tuple[Place, ...]
+
+
+class _Labels(NamedTuple):
+    """Labels of a number of stages on a number of devices, those of a first layer in a row.
+
+    Attributes:
+      offsets: Where those of each layer begin.
+      step_s, round_s: The pairs.
+      end: First layer of the next stage.
+      way: Number of (devices, split).
+      label: Number of the next stage's label in its own `_Labels`.
+    """
+
+    offsets: NDArray[np.int64]
+    step_s: Floats
+    round_s: Floats
+    end: NDArray[np.int64]
+    way: NDArray[np.int64]
+    label: NDArray[np.int64]
+
+
+class Partitions:
+    """Divisions of a chain into stages for one number of microbatches.
+
+    Args:
+      costs: Of stages.
+      microbatches: Of a step.
+      used: Devices that the stages have together.
+      counts: Numbers of devices that a stage may have.
+      exact: Seconds of stages that are known better than by the relaxation: by (microbatches, devices, split,
+        microbatches ahead, first layer), by end.
+    """
+
+    def __init__(
+        self, costs: StageCosts, microbatches: int, used: int, counts: Sequence[int], exact: Exact
+    ):
+        self._costs, self._microbatches, self._used, self._exact = costs, microbatches, used, exact
+        self._ways = [
+            (devices, split, costs.part(microbatches, devices, split))
+            for devices in counts
+            if devices <= used
+            for split in SPLITS
+            if costs.is_possible(microbatches, devices, split)
+        ]
+        of = costs.of
+        self._launch = _sums(of["forward_launch_s"] + of["backward_launch_s"])
+        self._work = _sums(of["forward_s"] + of["backward_s"])
+
+    def best(self, limit_s: float, most_stages: int, most: int = 4) -> list[Division]:
+        """The best divisions with steps below a limit, the first with the bound of all; none: there are none."""
+        if not self._ways:
+            return []
+        tables: dict[tuple[int, int], _Labels] = {}
+        whole: list[tuple[float, int, int]] = []
+        sizes = sorted({devices for devices, _, _ in self._ways})
+        totals = {0}
+        for stages in range(1, min(most_stages, self._costs.count) + 1):
+            totals = {total + size for total in totals for size in sizes if total + size <= self._used}
+            for total in totals:
+                labels = self._table(stages, total, tables, limit_s)
+                if labels is not None:
+                    tables[stages, total] = labels
+                    if total == self._used:
+                        whole += [(seconds, stages, k) for k, seconds in enumerate(labels.step_s.tolist())]
+        return [
+            Division(seconds, self._places(stages, label, tables))
+            for seconds, stages, label in sorted(whole)[:most]
+        ]
+
+    def _table(
+        self, stages: int, total: int, tables: dict[tuple[int, int], _Labels], limit_s: float
+    ) -> _Labels | None:
+        count, left = self._costs.count, self._used - total
+        front_s, starts = np.zeros(count), [0]
+        if left:
+            largest = min(left, max(devices for devices, _, _ in self._ways))
+            front_s = self._launch + self._work / (self._microbatches * largest)
+            share_s = (self._microbatches * self._launch + self._work) / left
+            starts = [i for i in range(1, count) if share_s[i] < limit_s]
+        found: dict[int, tuple[Floats, ...]] = {}
+        for start in starts:
+            columns = [
+                column
+                for number, (devices, split, part) in enumerate(self._ways)
+                if devices <= total
+                and keeps_to_nodes(left, devices, self._costs.hardware.node_devices)
+                and (stages == 1) == (devices == total)
+                for column in self._stage(
+                    number, devices, split, part, stages, start, tables.get((stages - 1, total - devices)), limit_s
+                )
+            ]
+            if columns:
+                joined = tuple(np.concatenate(column) for column in zip(*columns))
+                keep = joined[0] + front_s[start] < limit_s
+                if keep.any():
+                    found[start] = _best_labels(tuple(column[keep] for column in joined), limit_s)
+        if not found:
+            return None
+        lengths = [len(found[i][0]) if i in found else 0 for i in range(count)]
+        columns_all = [np.concatenate([found[i][c] for i in sorted(found)]) for c in range(5)]
+        step, back, end, way, label = columns_all
+        return _Labels(
+            np.concatenate(([0], np.cumsum(lengths))).astype(int),
+            step,
+            back,
+            end.astype(int),
+            way.astype(int),
+            label.astype(int),
+        )
+
+    def _stage(
+        self,
+        way: int,
+        devices: int,
+        split: str,
+        part: Part,
+        stages: int,
+        start: int,
+        behind: _Labels | None,
+        limit_s: float,
+    ) -> list[tuple[Floats, ...]]:
+        """Labels of a stage from `start` in front of those behind it."""
+        costs, count, microbatches = self._costs, self._costs.count, self._microbatches
+        within = np.searchsorted(part.base_s[start + 1 :] - part.base_s[start], limit_s / microbatches)
+        last = min(start + int(within), int(part.reach[start]))
+        ends = np.arange(start + 1, min(last, count - 1) + 1)
+        if behind is None:
+            ends = np.array([count] if stages == 1 and last >= count else [], int)
+        if not len(ends):
+            return []
+        ahead = min(microbatches, stages)
+        seconds = costs.bound_s(part, split, ahead, start, ends)
+        for end, better in self._exact.get((microbatches, devices, split, ahead, start), {}).items():
+            if ends[0] <= end <= ends[-1]:
+                seconds[end - ends[0]] = max(seconds[end - ends[0]], better)
+        fits = np.isfinite(seconds)
+        if behind is None:
+            step = microbatches * seconds
+            if start == 0 and fits[0]:
+                step = costs.finished_s(part, step, seconds, start, ends)
+            return [(step, seconds, ends, np.full(1, way), np.zeros(1))] if fits[0] else []
+        many = np.where(fits, behind.offsets[ends + 1] - behind.offsets[ends], 0)
+        which = np.repeat(np.arange(len(ends)), many)
+        if not len(which):
+            return []
+        first = behind.offsets[ends]
+        label = np.arange(len(which)) - np.repeat(np.cumsum(many) - many, many) + first[which]
+        border = costs.border_bound_s(microbatches, devices, ends)[which]
+        step, back = least_step_s(
+            seconds[which],
+            behind.round_s[label] + border,
+            ahead,
+            microbatches,
+            behind.step_s[label] + border,
+        )
+        if start == 0:
+            step = costs.finished_s(part, step, seconds[which], start, ends[which])
+        return [(step, back, ends[which], np.full(len(which), way), label)]
+
+    def _places(
+        self, stages: int, label: int, tables: dict[tuple[int, int], _Labels]
+    ) -> tuple[Place, ...]:
+        places, start, total = [], 0, self._used
+        while stages:
+            table = tables[stages, total]
+            devices, split, _ = self._ways[int(table.way[label])]
+            end = int(table.end[label])
+            places.append(Place(start, end, devices, split))
+            start, total, stages, label = end, total - devices, stages - 1, int(table.label[label])
+        return tuple(places)
+
+
+def _best_labels(columns: tuple[Floats, ...], limit_s: float) -> tuple[Floats, ...]:
+    """Those that no other beats in both seconds; where there are many, alike ones become one that is as good as any."""
+    order = np.lexsort((columns[1], columns[0]))
+    columns = tuple(column[order] for column in columns)
+    lowest = np.minimum.accumulate(columns[1])
+    better = np.concatenate(([True], columns[1][1:] < lowest[:-1]))
+    columns = tuple(column[better] for column in columns)
+    if len(columns[0]) <= _MOST_LABELS:
+        return columns
+    first_s, last_s = float(columns[0][0]), float(columns[0][-1])
+    width = max(_ALIKE * (limit_s if math.isfinite(limit_s) else first_s), (last_s - first_s) / _MOST_MERGED)
+    bucket = np.floor((columns[0] - first_s) / width)
+    first = np.concatenate(([True], bucket[1:] != bucket[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return (columns[0][first], columns[1][last], *(column[first] for column in columns[2:]))
+
+
+def _sums(values: Floats) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(values)))
