@@ -18,8 +18,11 @@ from tf_comptrain.planner.strategies import Strategy, keeps_to_nodes, work_out
 
 UNEVEN = 8  # up to so many devices a stage may have more of them than another
 _CLOSE = 1e-3  # a gap at which the search ends
+_ROUGH = 1e-2
+_FOR_START = 0.3  # of the time
 _MOST_PATHS = 64  # stages, for the program that balances paths
 _HALVINGS = 24
+_FEW_LAYERS, _MOST_LISTED = 80, 3000  # up to where divisions are looked at one by one
 
 
 class Found(NamedTuple):
@@ -68,6 +71,7 @@ class DeviceSearch:
         told: Callable[[float | None, float], None] | None = None,
     ):
         self._costs, self._devices, self._told = costs, devices, told
+        self._budget_s = budget_s
         self._until = time.monotonic() + budget_s
         self._exact: Exact = {}
         self._best: Strategy | None = None
@@ -123,12 +127,14 @@ class DeviceSearch:
 
     def _start(self, shapes: list[_Shape]) -> None:
         """Divisions as even as they can be, for a first limit."""
+        until = self._until - (1 - _FOR_START) * self._budget_s
         for shape in shapes:
-            if shape.bound_s >= self._limit_s() or (self._is_over() and self._best is not None):
+            if shape.bound_s >= self._limit_s() or (self._best is not None and time.monotonic() > until):
                 return
             for devices in shape.counts:
                 if shape.used % devices == 0 and shape.used // devices <= self._costs.count:
-                    self._try(shape.microbatches, self._even(shape.microbatches, shape.used, devices))
+                    places = self._even(shape.microbatches, shape.used, devices)
+                    self._try(shape.microbatches, places, _ROUGH)
 
     def _even(self, microbatches: int, used: int, devices: int) -> tuple[Place, ...] | None:
         """Stages of like numbers of devices whose longest is as short as can be, by halving."""
@@ -178,22 +184,35 @@ class DeviceSearch:
     def _search(self, shape: _Shape) -> float:
         """Divisions of a shape, with the stages that turn out longer than was thought known better each time."""
         bound = shape.bound_s
+        most = shape.used // min(shape.counts)
+        partitions = Partitions(self._costs, shape.microbatches, shape.used, shape.counts, self._exact)
         while not self._is_over():
-            limit = self._limit_s()
-            single = shape.used // shape.counts[0] if len(shape.counts) == 1 else shape.used
-            partitions = Partitions(
-                self._costs, shape.microbatches, shape.used, shape.counts, self._exact
-            )
-            found = partitions.best(limit, single)
-            bound = max(bound, found[0].bound_s if found else limit)
-            tried = [self._try(shape.microbatches, division.places) for division in found]
+            found = partitions.best(self._limit_s(), most)
+            bound = max(bound, found[0].bound_s if found else self._limit_s())
+            for division in found:
+                self._try(shape.microbatches, division.places)
             if not found or bound >= self._limit_s():
+                return bound
+            if not self._sharpen(shape.microbatches, found[0]):
                 break
-            if not self._sharpen(shape.microbatches, found[0], tried[0]):
-                break
-        return bound
+        return max(bound, self._one_by_one(shape, partitions, most))
 
-    def _sharpen(self, microbatches: int, division: Division, strategy: Strategy | None) -> bool:
+    def _one_by_one(self, shape: _Shape, partitions: Partitions, most_stages: int) -> float:
+        """All divisions that may be better than the best so far, where they can be listed; and the bound after that."""
+        if self._costs.count > _FEW_LAYERS or not math.isfinite(self._limit_s()):
+            return 0.0
+        bound = math.inf
+        for division in partitions.best(self._limit_s(), most_stages, _MOST_LISTED, every=True):
+            if self._is_over() or division.bound_s >= self._limit_s():
+                return min(bound, max(division.bound_s, 0.0))
+            self._sharpen(shape.microbatches, division)
+            known = partitions.bound_s(division.places)
+            if known < self._limit_s():
+                self._try(shape.microbatches, division.places)
+                bound = min(bound, known)
+        return min(bound, self._limit_s())
+
+    def _sharpen(self, microbatches: int, division: Division) -> bool:
         """Learns what the stages of a division take without the relaxation; whether that is more for any."""
         learned = False
         for number, place in enumerate(division.places):
@@ -212,13 +231,14 @@ class DeviceSearch:
             learned = learned or exact > relaxed * (1 + 1e-9)
         return learned
 
-    def _try(self, microbatches: int, places: tuple[Place, ...] | None) -> Strategy | None:
+    def _try(
+        self, microbatches: int, places: tuple[Place, ...] | None, worth: float = _CLOSE
+    ) -> None:
         if places is None or not self._keeps_to_nodes(places):
-            return None
-        strategy = work_out(self._costs, microbatches, places)
+            return
+        strategy = work_out(self._costs, microbatches, places, worth)
         if strategy is not None and (self._best is None or strategy.step_s < self._best.step_s):
             self._best = strategy
-        return strategy
 
     def _keeps_to_nodes(self, places: tuple[Place, ...]) -> bool:
         start, nodes = 0, self._costs.hardware.node_devices
@@ -284,9 +304,10 @@ def balanced_paths(microbatches: int, stages: int) -> float:
 def _paths(microbatches: int, stages: int, stage: int) -> list[list[float]]:
     """Coefficients of the paths that `pipeline.least_step_s` knows of."""
     ahead = min(microbatches, stages - stage)
+    trips = (microbatches - 1) // ahead + 1
     ways = [(microbatches, 0.0), (microbatches - (ahead - 1) / 2, 1.0)]
-    if microbatches > ahead:
-        ways.append((microbatches - ahead + 1, 2.0))
+    for count in {2, trips} if trips > 1 else ():
+        ways.append((microbatches - (count - 1) * (ahead - 1), float(count)))
     return [[1.0] * stage + [own] + [behind] * (stages - stage - 1) for own, behind in ways]
 
 

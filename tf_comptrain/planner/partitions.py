@@ -23,6 +23,7 @@ from tf_comptrain.planner.strategies import keeps_to_nodes
 Floats = NDArray[np.float64]
 Exact = dict[tuple[int, int, str, int, int], dict[int, float]]
 _MOST_LABELS, _MOST_MERGED = 48, 256
+_MOST_LISTED = 20000
 _ALIKE = 1e-4  # labels that differ less, relative to the limit, are merged where there are too many
 
 
@@ -79,8 +80,18 @@ class Partitions:
         self._launch = _sums(of["forward_launch_s"] + of["backward_launch_s"])
         self._work = _sums(of["forward_s"] + of["backward_s"])
 
-    def best(self, limit_s: float, most_stages: int, most: int = 4) -> list[Division]:
-        """The best divisions with steps below a limit, the first with the bound of all; none: there are none."""
+    def best(
+        self, limit_s: float, most_stages: int, most: int = 4, every: bool = False
+    ) -> list[Division]:
+        """The best divisions with steps below a limit, the first with the bound of all; none: there are none.
+
+        Args:
+          limit_s: Divisions whose bound is not below it are left out.
+          most_stages: Of a division.
+          most: Divisions that are returned.
+          every: Leave none out, whatever beats it. Where there are too many, the last one returned stands for the
+            others: it has their bound.
+        """
         if not self._ways:
             return []
         tables: dict[tuple[int, int], _Labels] = {}
@@ -90,7 +101,7 @@ class Partitions:
         for stages in range(1, min(most_stages, self._costs.count) + 1):
             totals = {total + size for total in totals for size in sizes if total + size <= self._used}
             for total in totals:
-                labels = self._table(stages, total, tables, limit_s)
+                labels = self._table(stages, total, tables, limit_s, every)
                 if labels is not None:
                     tables[stages, total] = labels
                     if total == self._used:
@@ -101,7 +112,7 @@ class Partitions:
         ]
 
     def _table(
-        self, stages: int, total: int, tables: dict[tuple[int, int], _Labels], limit_s: float
+        self, stages: int, total: int, tables: dict[tuple[int, int], _Labels], limit_s: float, every: bool
     ) -> _Labels | None:
         count, left = self._costs.count, self._used - total
         front_s, starts = np.zeros(count), [0]
@@ -119,14 +130,24 @@ class Partitions:
                 and keeps_to_nodes(left, devices, self._costs.hardware.node_devices)
                 and (stages == 1) == (devices == total)
                 for column in self._stage(
-                    number, devices, split, part, stages, start, tables.get((stages - 1, total - devices)), limit_s
+                    number,
+                    devices,
+                    split,
+                    part,
+                    stages,
+                    left + devices - 1,
+                    start,
+                    tables.get((stages - 1, total - devices)),
+                    limit_s,
                 )
             ]
             if columns:
                 joined = tuple(np.concatenate(column) for column in zip(*columns))
                 keep = joined[0] + front_s[start] < limit_s
                 if keep.any():
-                    found[start] = _best_labels(tuple(column[keep] for column in joined), limit_s)
+                    joined = tuple(column[keep] for column in joined)
+                    few = every and len(joined[0]) <= _MOST_LISTED
+                    found[start] = joined if few else _best_labels(joined, limit_s)
         if not found:
             return None
         lengths = [len(found[i][0]) if i in found else 0 for i in range(count)]
@@ -148,6 +169,7 @@ class Partitions:
         split: str,
         part: Part,
         stages: int,
+        last_device: int,
         start: int,
         behind: _Labels | None,
         limit_s: float,
@@ -162,10 +184,7 @@ class Partitions:
         if not len(ends):
             return []
         ahead = min(microbatches, stages)
-        seconds = costs.bound_s(part, split, ahead, start, ends)
-        for end, better in self._exact.get((microbatches, devices, split, ahead, start), {}).items():
-            if ends[0] <= end <= ends[-1]:
-                seconds[end - ends[0]] = max(seconds[end - ends[0]], better)
+        seconds = self._seconds(part, devices, split, stages, start, ends)
         fits = np.isfinite(seconds)
         if behind is None:
             step = microbatches * seconds
@@ -178,7 +197,7 @@ class Partitions:
             return []
         first = behind.offsets[ends]
         label = np.arange(len(which)) - np.repeat(np.cumsum(many) - many, many) + first[which]
-        border = costs.border_bound_s(microbatches, devices, ends)[which]
+        border = costs.border_bound_s(microbatches, devices, last_device, ends)[which]
         step, back = least_step_s(
             seconds[which],
             behind.round_s[label] + border,
@@ -189,6 +208,39 @@ class Partitions:
         if start == 0:
             step = costs.finished_s(part, step, seconds[which], start, ends[which])
         return [(step, back, ends[which], np.full(len(which), way), label)]
+
+    def bound_s(self, places: tuple[Place, ...]) -> float:
+        """No step of a division takes less."""
+        step = back = np.zeros(1)
+        total = 0
+        for number in range(len(places) - 1, -1, -1):
+            start, end, devices, split = places[number]
+            total += devices
+            ends, stages = np.array([end]), len(places) - number
+            part = self._costs.part(self._microbatches, devices, split)
+            seconds = self._seconds(part, devices, split, stages, start, ends)
+            if stages == 1:
+                step, back = self._microbatches * seconds, seconds
+            else:
+                last = self._used - total + devices - 1
+                border = self._costs.border_bound_s(self._microbatches, devices, last, ends)
+                ahead = min(self._microbatches, stages)
+                step, back = least_step_s(seconds, back + border, ahead, self._microbatches, step + border)
+            if start == 0 and np.isfinite(seconds[0]):
+                step = self._costs.finished_s(part, step, seconds, start, ends)
+        return float(step[0])
+
+    def _seconds(
+        self, part: Part, devices: int, split: str, stages: int, start: int, ends: NDArray[np.int64]
+    ) -> Floats:
+        """Of a microbatch in the first of so many stages, at least."""
+        ahead = min(self._microbatches, stages)
+        seconds = self._costs.bound_s(part, split, ahead, start, ends)
+        key = (self._microbatches, devices, split, ahead, start)
+        for end, better in self._exact.get(key, {}).items():
+            if ends[0] <= end <= ends[-1]:
+                seconds[end - ends[0]] = max(seconds[end - ends[0]], better)
+        return seconds
 
     def _places(
         self, stages: int, label: int, tables: dict[tuple[int, int], _Labels]

@@ -263,9 +263,11 @@ def least_step_s(
 ) -> tuple[Floats, Floats]:
     """A step takes no less, as seen from one stage: lengths of paths through its passes.
 
-    With t its seconds for a microbatch, R those from its forward pass of one through all stages behind it and back, m
-    microbatches and n ahead, it has m t of work, and waits for R less what it can do in the meantime: once, (n - 1) t / 2
-    on average of the waits at its beginning and its end; twice, (n - 1) t, where m > n.
+    With t its seconds for a microbatch, R those from a forward pass of one through all stages behind it and back, m
+    microbatches and n ahead, it has m t of work. A path may follow a microbatch to the stages behind and back; it then
+    has R in place of the stage's own passes meanwhile: n - 1 of them forward for the first microbatch, n - 1 backward for
+    the last one, n - 1 of both for one between. So m t + z R - (z - 1) (n - 1) t for z of them that lie n apart,
+    and for a single one, the better of the first and the last, m t + R - (n - 1) t / 2.
 
     Args:
       seconds: t.
@@ -277,9 +279,9 @@ def least_step_s(
     Returns:
       (from its first pass to its last, R as the stage in front of it sees it, its border apart).
     """
-    own = microbatches * seconds
     meanwhile = (ahead - 1) * seconds
-    own = own + np.maximum(0.0, behind_s - meanwhile / 2)
-    if microbatches > ahead:
-        own = np.maximum(own, microbatches * seconds + 2 * behind_s - meanwhile)
-    return np.maximum(own, seconds + rest_s), seconds + behind_s
+    trips = (microbatches - 1) // ahead + 1
+    waits = np.maximum(0.0, behind_s - meanwhile / 2)
+    for count in {2, trips} if trips > 1 else ():
+        waits = np.maximum(waits, count * behind_s - (count - 1) * meanwhile)
+    return np.maximum(microbatches * seconds + waits, seconds + rest_s), seconds + behind_s

@@ -201,20 +201,25 @@ class StageCosts:
         added = seconds - (part.base_s[ends] - part.base_s[start])
         return step_s + finish + np.maximum(part.sync_s[start], lead - added)
 
-    def border_bound_s(self, microbatches: int, devices: int, starts: NDArray[np.int64]) -> Floats:
+    def border_bound_s(
+        self, microbatches: int, devices: int, last: int, starts: NDArray[np.int64]
+    ) -> Floats:
         """No less is needed to send a microbatch over the border in front of a layer, and its gradient back.
 
         Args:
           microbatches: Of a step.
           devices: Of the stage in front of the border.
+          last: Number of the last of them.
           starts: Numbers of the layers behind it.
         """
-        links = [link for link in (self.hardware.device_link, self.hardware.node_link) if link is not None]
-        latency = min(link.latency_s for link in links)
-        speed = max(link.bytes_per_s for link in links)
-        ratio = max((codec.ratio for codec in self.codecs().values()), default=1.0)
+        link = self.hardware.link(last, last + 1)
         sizes = (self.of["output_bytes"] + self.of["skip_bytes"])[starts - 1] / microbatches / devices
-        return 2 * latency + sizes / speed * (1 + 1 / max(ratio, 1.0))
+        coded = [
+            1 / c.encode_bytes_per_s + 1 / c.decode_bytes_per_s + 1 / c.ratio / link.bytes_per_s
+            for c in self.codecs().values()
+        ]
+        a_byte = min([1 / link.bytes_per_s, *coded])
+        return 2 * link.latency_s + sizes * (a_byte + 1 / link.bytes_per_s)
 
     def crossing_bytes(self, microbatches: int, start: int) -> float:
         """Of one microbatch, over the border in front of a layer."""
