@@ -4,10 +4,14 @@ Pure Python, NumPy and SciPy: nothing here imports TensorFlow. The step and its 
 """
 
 from tf_comptrain.planner.batches import at_batch, largest_batch, plan_batch
+from tf_comptrain.planner.device_plan import DevicePlan, StageRow, device_plan_from_json
 from tf_comptrain.planner.hardware import Codec, Hardware, Link, hardware_from_json
+from tf_comptrain.planner.layers import Layer, LayerChain, Saved
 from tf_comptrain.planner.plan import Plan, Row, plan_from_json
 from tf_comptrain.planner.simulator import Event, Simulation, State, Waste
 from tf_comptrain.planner.solve import Progress, plan_graph
+from tf_comptrain.planner.solve_devices import plan_devices
+from tf_comptrain.planner.stages import Stage
 from tf_comptrain.planner.task_graph import (
     Offload,
     Rebuild,
@@ -21,16 +25,22 @@ from tf_comptrain.planner.task_graph import (
 
 __all__ = [
     "Codec",
+    "DevicePlan",
     "Event",
     "Hardware",
+    "Layer",
+    "LayerChain",
     "Link",
     "Offload",
     "Plan",
     "Progress",
     "Rebuild",
     "Row",
+    "Saved",
     "Segment",
     "Simulation",
+    "Stage",
+    "StageRow",
     "State",
     "Stream",
     "Task",
@@ -38,10 +48,12 @@ __all__ = [
     "Tensor",
     "Waste",
     "at_batch",
+    "device_plan_from_json",
     "graph_from_json",
     "hardware_from_json",
     "largest_batch",
     "plan_batch",
+    "plan_devices",
     "plan_from_json",
     "plan_graph",
 ]

@@ -54,6 +54,19 @@ def record(kind: type[Record], value: Any, where: str) -> Record:
     return kind(**value)
 
 
+def row(kind: type[Record], value: Any, where: str) -> Record:
+    """A NamedTuple of a JSON array that has all of its fields in their order.
+
+    Raises:
+      ValueError: It is no array, or one of another length.
+    """
+    values = items(value, where)
+    fields = cast(Any, kind)._fields
+    if len(values) != len(fields):
+        raise ValueError(f"`{where}` must be [{_listed(fields)}]. Received: {values!r}.")
+    return kind(*values)
+
+
 def items(value: Any, where: str) -> list:
     """A JSON array.
 

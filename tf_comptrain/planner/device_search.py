@@ -154,9 +154,7 @@ class DeviceSearch:
                 break
         return best
 
-    def _filled(
-        self, microbatches: int, used: int, devices: int, most_s: float
-    ) -> tuple[Place, ...] | None:
+    def _filled(self, microbatches: int, used: int, devices: int, most_s: float) -> tuple[Place, ...] | None:
         """Stages, each with as many layers as it can have in so many seconds; None where layers are left over."""
         costs, count, start, stages = self._costs, self._costs.count, 0, used // devices
         places = []
@@ -231,9 +229,7 @@ class DeviceSearch:
             learned = learned or exact > relaxed * (1 + 1e-9)
         return learned
 
-    def _try(
-        self, microbatches: int, places: tuple[Place, ...] | None, worth: float = _CLOSE
-    ) -> None:
+    def _try(self, microbatches: int, places: tuple[Place, ...] | None, worth: float = _CLOSE) -> None:
         if places is None or not self._keeps_to_nodes(places):
             return
         strategy = work_out(self._costs, microbatches, places, worth)

@@ -1,7 +1,7 @@
 """How the tensors of a stretch of layers are held in so many bytes, in the least seconds: a knapsack for each stage.
 
-Tensors that rebuild each other form an item; of each item one combination of choices is taken. The relaxation that may mix
-two combinations is solved for all stretches at once, by a table over the price of a byte.
+Tensors that rebuild each other form an item; of each item one combination of choices is taken. The relaxation that may
+mix two combinations is solved for all stretches at once, by a table over the price of a byte.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ class Holdings:
         """The fewest bytes that the layers from `start` up to each of `ends` can be held in."""
         return self._bytes[-1, ends] - self._bytes[-1, start]
 
-    def bound_s(
-        self, start: int, ends: NDArray[np.int64], room: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def bound_s(self, start: int, ends: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.float64]:
         """No choice for the layers from `start` up to each of `ends` within `room` bytes adds fewer seconds.
 
         Infinite where none fits.

@@ -1,9 +1,9 @@
 """The best division of a chain of layers into stages, by dynamic programming from the last stage on.
 
-A label of a state (layers from i on, k stages, so many devices) is a pair: seconds from the first stage's first pass to its
-last, and seconds of one microbatch there and back. Both are lower bounds, and more of either is never better, so that of
-each state only the labels that no other beats in both are kept. The best label of all layers is a lower bound for every
-division, and the division that it came from a good one.
+A label of a state (layers from i on, k stages, so many devices) is a pair: seconds from the first stage's first pass to
+its last, and seconds of one microbatch there and back. Both are lower bounds, and more of either is never better, so
+that of each state only the labels that no other beats in both are kept. The best label of all layers is a lower bound
+for every division, and the division that it came from a good one.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ class Partitions:
         microbatches ahead, first layer), by end.
     """
 
-    def __init__(
-        self, costs: StageCosts, microbatches: int, used: int, counts: Sequence[int], exact: Exact
-    ):
+    def __init__(self, costs: StageCosts, microbatches: int, used: int, counts: Sequence[int], exact: Exact):
         self._costs, self._microbatches, self._used, self._exact = costs, microbatches, used, exact
         self._ways = [
             (devices, split, costs.part(microbatches, devices, split))
@@ -80,9 +78,7 @@ class Partitions:
         self._launch = _sums(of["forward_launch_s"] + of["backward_launch_s"])
         self._work = _sums(of["forward_s"] + of["backward_s"])
 
-    def best(
-        self, limit_s: float, most_stages: int, most: int = 4, every: bool = False
-    ) -> list[Division]:
+    def best(self, limit_s: float, most_stages: int, most: int = 4, every: bool = False) -> list[Division]:
         """The best divisions with steps below a limit, the first with the bound of all; none: there are none.
 
         Args:
@@ -242,9 +238,7 @@ class Partitions:
                 seconds[end - ends[0]] = max(seconds[end - ends[0]], better)
         return seconds
 
-    def _places(
-        self, stages: int, label: int, tables: dict[tuple[int, int], _Labels]
-    ) -> tuple[Place, ...]:
+    def _places(self, stages: int, label: int, tables: dict[tuple[int, int], _Labels]) -> tuple[Place, ...]:
         places, start, total = [], 0, self._used
         while stages:
             table = tables[stages, total]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tf_comptrain.planner.device_plan import DevicePlan
 from tf_comptrain.planner.plan import Plan, size_text, time_text
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ _COLOURS = {
     "copy": "#4a9a5b",
 }
 _NAMES = {"task": "layers", "segment": "block run again", "copy": "copy to or from the host"}
+_DEVICE_COLOURS = {"forward": "#2a6fbb", "backward": "#d98324", "copy": "#4a9a5b", "sync": "#7a4fa3"}
+_DEVICE_NAMES = {"copy": "between stages", "sync": "sums of gradients"}
 _QUEUES = ("compute", "link", "copy out", "copy in")
 _LIMIT, _MEMORY = "#b3261e", "#2a6fbb"
 
@@ -50,6 +53,59 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
     )
     below.set(xlabel=f"time since the step began, {unit}", xlim=(0, plan.step_s / divisor))
     figure.savefig(path, dpi=150)
+
+
+def draw_device_plan(plan: DevicePlan, path: str | Path) -> None:
+    """Draws what each stage and link of a plan over devices does into an image file.
+
+    Args:
+      plan: With its events.
+      path: Its suffix says which kind of image.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    queues = sorted({event.queue for event in plan.events}, key=_queue_order)
+    figure = Figure(figsize=(10, 1.4 + 0.34 * len(queues)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    unit, divisor = ("s", 1.0) if plan.step_s >= 1 else ("ms", 1e-3)
+    for row, queue in enumerate(queues):
+        for kind, colour in _DEVICE_COLOURS.items():
+            bars = [
+                (event.start_s / divisor, (event.end_s - event.start_s) / divisor)
+                for event in plan.events
+                if event.queue == queue and event.kind == kind
+            ]
+            edge = "white" if len(bars) <= 80 else "none"
+            axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=colour, edgecolor=edge, linewidth=0.4)
+    axes.set_yticks(range(len(queues)), queues, fontsize="small")
+    axes.set(ylim=(len(queues) - 0.5, -0.5), xlim=(0, plan.step_s / divisor), xlabel=f"time, {unit}")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_title(
+        f"{plan.model}, batch {plan.batch} in {plan.microbatches} microbatches: {time_text(plan.step_s)} a step, "
+        f"peak {size_text(plan.peak_bytes)}",
+        loc="left",
+        fontweight="bold",
+        fontsize="medium",
+    )
+    kinds = [kind for kind in _DEVICE_COLOURS if any(event.kind == kind for event in plan.events)]
+    axes.legend(
+        handles=[Patch(color=_DEVICE_COLOURS[kind], label=_DEVICE_NAMES.get(kind, kind)) for kind in kinds],
+        loc="upper left",
+        bbox_to_anchor=(1.005, 1.0),
+        frameon=False,
+        fontsize="small",
+    )
+    figure.savefig(path, dpi=150)
+
+
+def _queue_order(queue: str) -> tuple[int, int]:
+    """Stages with their sums and the link behind them, from the first on."""
+    kind, _, number = queue.partition(" ")
+    return int(number.partition("-")[0]), ("stage", "sync", "link").index(kind)
 
 
 def _draw_queues(axes: Axes, plan: Plan, queues: list[str], divisor: float) -> None:

@@ -265,8 +265,8 @@ def least_step_s(
 
     With t its seconds for a microbatch, R those from a forward pass of one through all stages behind it and back, m
     microbatches and n ahead, it has m t of work. A path may follow a microbatch to the stages behind and back; it then
-    has R in place of the stage's own passes meanwhile: n - 1 of them forward for the first microbatch, n - 1 backward for
-    the last one, n - 1 of both for one between. So m t + z R - (z - 1) (n - 1) t for z of them that lie n apart,
+    has R in place of the stage's own passes meanwhile: n - 1 of them forward for the first microbatch, n - 1 backward
+    for the last one, n - 1 of both for one between. So m t + z R - (z - 1) (n - 1) t for z of them that lie n apart,
     and for a single one, the better of the first and the last, m t + R - (n - 1) t / 2.
 
     Args:

@@ -7,7 +7,7 @@ import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
@@ -165,8 +165,8 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     plan = _fields.record(Plan, _fields.load(source, "a plan"), "plan")
     lists = {name: _fields.items(getattr(plan, name), name) for name in _LISTS}
     plan = plan._replace(
-        rows=tuple(_tuple(Row, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
-        events=tuple(_tuple(Event, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
+        rows=tuple(_fields.row(Row, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
+        events=tuple(_fields.row(Event, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
         curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
     )
     for name in ("batch", "microbatches"):
@@ -176,13 +176,6 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     for name in ("step_s", "plain_s"):
         arguments.real(name, getattr(plan, name), least=0)
     return plan
-
-
-def _tuple(kind: Any, value: Any, where: str) -> Any:
-    values = _fields.items(value, where)
-    if len(values) != len(kind._fields):
-        raise ValueError(f"`{where}` must be [{', '.join(kind._fields)}]. Received: {values!r}.")
-    return kind(*values)
 
 
 def size_text(size: float) -> str:

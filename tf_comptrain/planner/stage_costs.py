@@ -111,7 +111,9 @@ class StageCosts:
         weights = of["weight_bytes"] / (devices if split == CHANNELS else 1)
         synced = devices > 1 and split != CHANNELS and bool(weights.any())
         latency = self.hardware.all_reduce_s(0, devices) if synced else 0.0
-        sync = np.array([self.hardware.all_reduce_s(w, devices) - latency if synced else 0.0 for w in weights])
+        sync = np.array(
+            [self.hardware.all_reduce_s(w, devices) - latency if synced else 0.0 for w in weights]
+        )
         update = of["update_s"] / (devices if split == CHANNELS else 1)
         return Part(
             forward,
@@ -172,6 +174,14 @@ class StageCosts:
         behind = np.where(ends < self.count, part.cross_bytes[ends - 1], 0.0)
         return state + working + behind + (part.cross_bytes[start - 1] if start else 0.0)
 
+    def least_peak_bytes(
+        self, part: Part, split: str, ahead: int, start: int, ends: NDArray[np.int64]
+    ) -> Floats:
+        """The smallest peak of a stage from `start` up to each of `ends`; see `room`."""
+        skips = part.skip_bytes[start - 1] if start else 0.0
+        held = part.held_part * self.holdings(split).least_bytes(start, ends) + skips
+        return self.fixed_bytes(part, start, ends) + ahead * held
+
     def bound_s(self, part: Part, split: str, ahead: int, start: int, ends: NDArray[np.int64]) -> Floats:
         """No stage from `start` up to each of `ends` takes fewer seconds for a microbatch; infinite: none fits."""
         room = self.room(part, ahead, start, ends)
@@ -201,9 +211,7 @@ class StageCosts:
         added = seconds - (part.base_s[ends] - part.base_s[start])
         return step_s + finish + np.maximum(part.sync_s[start], lead - added)
 
-    def border_bound_s(
-        self, microbatches: int, devices: int, last: int, starts: NDArray[np.int64]
-    ) -> Floats:
+    def border_bound_s(self, microbatches: int, devices: int, last: int, starts: NDArray[np.int64]) -> Floats:
         """No less is needed to send a microbatch over the border in front of a layer, and its gradient back.
 
         Args:

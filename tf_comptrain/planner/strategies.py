@@ -1,4 +1,4 @@
-"""A strategy for a step on several devices, worked out: stages, what they hold, what crosses their borders, its seconds."""
+"""A strategy for a step on several devices, worked out: what its stages hold, what crosses borders, its seconds."""
 
 from __future__ import annotations
 
@@ -85,7 +85,14 @@ def work_out(
         seconds = step_s(forward, backward, [run.after_s() for run in crossed], borders, microbatches)
         if best is None or seconds < best.step_s:
             best = Strategy(
-                microbatches, places, tuple(choices), some, tuple(crossed), tuple(borders), tuple(peaks), seconds
+                microbatches,
+                places,
+                tuple(choices),
+                some,
+                tuple(crossed),
+                tuple(borders),
+                tuple(peaks),
+                seconds,
             )
     return best
 
@@ -117,9 +124,7 @@ def _stage(
     return run, choice, fixed + ahead * float(held.sum())
 
 
-def _ways_across(
-    costs: StageCosts, microbatches: int, places: tuple[Place, ...]
-) -> list[tuple[str, ...]]:
+def _ways_across(costs: StageCosts, microbatches: int, places: tuple[Place, ...]) -> list[tuple[str, ...]]:
     """All borders as they are; those where a stream arrives earlier as streams; and each of these alone."""
     plain = (KEEP,) * (len(places) - 1)
     fastest = tuple(_fastest(costs, microbatches, places, k) for k in range(len(places) - 1))
@@ -174,4 +179,3 @@ def _crossed(
         forward[number + 1][0] += decode_s
         borders.append(border)
     return [run._replace(forward_s=seconds) for run, seconds in zip(runs, forward)], borders
-

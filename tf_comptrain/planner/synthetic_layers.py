@@ -38,7 +38,9 @@ def chain_of_graph(graph: TaskGraph, splits: tuple[str, ...] = (BATCH, CHANNELS)
     place = {task.name: k for tasks in (forward, backward) for k, task in enumerate(tasks)}
     ahead = {task.name for task in forward}
     reads = {
-        t.name: sorted(place[r] for r in t.readers if r in ahead) for t in graph.tensors if t.producer in ahead
+        t.name: sorted(place[r] for r in t.readers if r in ahead)
+        for t in graph.tensors
+        if t.producer in ahead
     }
     tensors = {t.name: t for t in graph.tensors if reads.get(t.name)}
     home = {name: reads[name][0] for name in tensors}
@@ -119,7 +121,9 @@ def decoder(blocks: int, width: int, batch: int, tokens: int = 2048) -> LayerCha
 
 def _plain_saved(name: str, size: float) -> Saved:
     streams = [
-        Stream(codec, int(size / speed.ratio), size / speed.encode_bytes_per_s, size / speed.decode_bytes_per_s)
+        Stream(
+            codec, int(size / speed.ratio), size / speed.encode_bytes_per_s, size / speed.decode_bytes_per_s
+        )
         for codec, speed in DEVICE.codecs.items()
         if codec != "bits"
     ]

@@ -1,0 +1,232 @@
+"""A plan over devices: stages, their splits, what is held how, and how far from optimal that may be."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tf_comptrain import arguments
+from tf_comptrain.planner import _fields
+from tf_comptrain.planner.plan import size_text, time_text
+from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.stages import SPLITS, Stage
+
+_LISTS = ("stages", "rows", "events")
+_PARTS = {"memory": "memory_s", "exchange": "exchange_s", "gradient sync": "sync_s", "bubbles": "waiting_s"}
+_LOSS = 0.1  # of the step, from which on something else than computing is said to limit a stage
+
+
+class StageRow(NamedTuple):
+    """What a device of a stage does in a step.
+
+    Attributes:
+      ahead: Microbatches whose activations it holds at most.
+      peak_bytes: Predicted.
+      compute_s: Seconds of its layers.
+      memory_s: Of encoding, decoding, rebuilding and waiting for copies, so that it fits.
+      exchange_s: Of what the devices of the stage send each other within the passes, and of streams at its borders.
+      sync_s: Of summing gradients and updating weights, behind the last backward pass.
+      waiting_s: The rest of the step: for other stages.
+    """
+
+    ahead: int
+    peak_bytes: int
+    compute_s: float
+    memory_s: float
+    exchange_s: float
+    sync_s: float
+    waiting_s: float
+
+    @property
+    def limit(self) -> str:
+        """What limits the stage: "compute", or what most of its other seconds go into, where that is a tenth."""
+        name, seconds = max(((n, getattr(self, f)) for n, f in _PARTS.items()), key=lambda item: item[1])
+        whole = self.compute_s + sum(getattr(self, field) for field in _PARTS.values())
+        return name if seconds > _LOSS * whole else "compute"
+
+
+class DevicePlan(NamedTuple):
+    """How a model's step is run on several devices.
+
+    Attributes:
+      model, hardware: Names.
+      devices: How many there are.
+      memory_bytes: The peak that each was allowed.
+      batch: Samples of a step, over all devices.
+      microbatches: Parts in which the batch is run, in 1F1B order.
+      stages: Layers, devices and split of each.
+      rows: What a device of each stage does.
+      crossings: For each border between stages how activations cross it: "keep" or "stream:CODEC".
+      storage: By name of a saved tensor how it is held; those that are kept are left out.
+      step_s: Predicted seconds.
+      bound_s: No strategy takes less; None where it is proved that none fits.
+      gap: (step_s - bound_s) / step_s; None where `bound_s` is.
+      feasible: Whether every peak is within `memory_bytes`. A plan that is not has the smallest peak that was found.
+      events: What stages and links do, in the order of time; empty where there would be more than 20,000.
+    """
+
+    model: str
+    hardware: str
+    devices: int
+    memory_bytes: int
+    batch: int
+    microbatches: int
+    stages: tuple[Stage, ...]
+    rows: tuple[StageRow, ...]
+    crossings: tuple[str, ...]
+    storage: Mapping[str, str]
+    step_s: float
+    bound_s: float | None
+    gap: float | None
+    feasible: bool
+    events: tuple[Event, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest of all devices."""
+        return max(row.peak_bytes for row in self.rows)
+
+    @property
+    def limit(self) -> str:
+        """What limits the stage that computes most, and so the step."""
+        return max(self.rows, key=lambda row: row.compute_s + row.memory_s + row.exchange_s).limit
+
+    def to_json(self) -> str:
+        """The plan as JSON text, a line for each stage and event, so that plans can be compared by line."""
+        fields = {name: value for name, value in self._asdict().items() if name not in _LISTS}
+        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
+        for name in _LISTS:
+            items = ",\n  ".join(json.dumps(list(item)) for item in getattr(self, name))
+            lines.append(f" {json.dumps(name)}: [\n  {items}\n ]" if items else f" {json.dumps(name)}: []")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    def difference(self, other: DevicePlan) -> str:
+        """What another plan does otherwise, as a unified diff of the two tables; "" where they are equal."""
+        before, after = str(self).splitlines(), str(other).splitlines()
+        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm="", n=0))
+
+    def plot(self, path: str | Path) -> None:
+        """Draws what each stage and link does into an image file; needs matplotlib.
+
+        Raises:
+          ValueError: The plan is too large to have events.
+        """
+        from tf_comptrain.planner.picture import draw_device_plan
+
+        if not self.events:
+            raise ValueError(
+                f"`plot` needs a plan of fewer stages or microbatches. Received: {self.microbatches}."
+            )
+        draw_device_plan(self, path)
+
+    def __str__(self) -> str:
+        return "\n".join((*self._summary(), "", *self._table(), *self._held()))
+
+    def _summary(self) -> list[str]:
+        used = sum(len(stage.devices) for stage in self.stages)
+        lines = [
+            f"{self.model}, batch {self.batch} in {self.microbatches} microbatches, {used} of {self.devices} devices "
+            f"of {self.hardware}",
+            f"peak   {size_text(self.peak_bytes)} of {size_text(self.memory_bytes)} allowed",
+            f"step   {time_text(self.step_s)}, limited by {self.limit}",
+        ]
+        if self.bound_s is not None:
+            lines.append(f"bound  {time_text(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain")
+        if self.feasible:
+            return lines
+        if self.bound_s is None:
+            return [*lines, "bound  no strategy fits into the memory: proved; this is the smallest one found"]
+        return [
+            *lines,
+            "No strategy that fits was found, and none is ruled out; this is the smallest one found.",
+        ]
+
+    def _table(self) -> list[str]:
+        heads = (
+            "stage",
+            "layers",
+            "devices",
+            "split",
+            "ahead",
+            "peak",
+            "computes",
+            "waits",
+            "limit",
+            "sends",
+        )
+        cells = [heads]
+        for number, (stage, row) in enumerate(zip(self.stages, self.rows)):
+            busy = row.compute_s + row.memory_s + row.exchange_s
+            cells.append(
+                (
+                    str(number),
+                    f"{len(stage.layers)}: {stage.layers[0]} .. {stage.layers[-1]}"
+                    if len(stage.layers) > 1
+                    else stage.layers[0],
+                    _range(stage.devices),
+                    stage.split if len(stage.devices) > 1 else "",
+                    str(row.ahead),
+                    size_text(row.peak_bytes),
+                    time_text(busy),
+                    time_text(row.waiting_s + row.sync_s),
+                    row.limit,
+                    self.crossings[number] if number < len(self.crossings) else "",
+                )
+            )
+        widths = [max(len(line[k]) for line in cells) for k in range(len(heads))]
+        return ["  ".join(t.ljust(w) for t, w in zip(line, widths)).rstrip() for line in cells]
+
+    def _held(self) -> list[str]:
+        kinds: dict[str, int] = {}
+        for choice in self.storage.values():
+            kind = choice if choice.startswith("stream") else choice.partition(":")[0]
+            kinds[kind] = kinds.get(kind, 0) + 1
+        listed = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+        return ["", f"saved tensors that are not kept: {listed or 'none'}"]
+
+
+def device_plan_from_json(source: str | Path | dict) -> DevicePlan:
+    """The plan over devices in JSON text, a file, or what `json.loads` made of one.
+
+    Raises:
+      ValueError: A field is missing, unknown or out of range.
+    """
+    plan = _fields.record(DevicePlan, _fields.load(source, "a plan over devices"), "plan")
+    kinds: dict[str, Any] = {"stages": Stage, "rows": StageRow, "events": Event}
+    lists = {
+        name: tuple(
+            _fields.row(kinds[name], item, f"{name}[{k}]")
+            for k, item in enumerate(_fields.items(getattr(plan, name), name))
+        )
+        for name in _LISTS
+    }
+    plan = plan._replace(**lists, crossings=tuple(_fields.items(plan.crossings, "crossings")))
+    stages = []
+    for number, stage in enumerate(plan.stages):
+        where = f"stages[{number}]"
+        if stage.split not in SPLITS:
+            raise ValueError(
+                f"`{where}.split` must be one of {', '.join(SPLITS)}. Received: {stage.split!r}."
+            )
+        names = tuple(_fields.text(n, f"{where}.layers") for n in _fields.items(stage.layers, where))
+        numbers = tuple(
+            arguments.whole(f"{where}.devices", d, least=0) for d in _fields.items(stage.devices, where)
+        )
+        stages.append(stage._replace(layers=names, devices=numbers))
+    if not stages or len(plan.rows) != len(stages):
+        raise ValueError(
+            f"`rows` must have one for each of `stages`, of which there must be one. Received: {len(plan.rows)} and "
+            f"{len(stages)}."
+        )
+    for name in ("batch", "microbatches", "devices"):
+        arguments.whole(name, getattr(plan, name))
+    arguments.whole("memory_bytes", plan.memory_bytes, least=0)
+    arguments.real("step_s", plan.step_s, least=0)
+    return plan._replace(stages=tuple(stages))
+
+
+def _range(numbers: tuple[int, ...]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
