@@ -1,4 +1,4 @@
-"""Every strategy over devices of a tiny case, worked out from the definitions: slow, and apart from the planner's own code."""
+"""Every strategy over devices of a tiny case, from the definitions: slow, and apart from the planner's own code."""
 
 import itertools
 

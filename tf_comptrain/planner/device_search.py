@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -85,7 +86,8 @@ class DeviceSearch:
             for shape in shapes:
                 if self._is_over() or shape.bound_s >= self._limit_s():
                     break
-                proved[shape] = self._search(shape)
+                with contextlib.suppress(TimeoutError):
+                    proved[shape] = self._search(shape)
                 self._tell(min(proved.values()))
             if self._best is not None:
                 self._move_borders(min(proved.values(), default=math.inf))
@@ -133,10 +135,11 @@ class DeviceSearch:
                 return
             for devices in shape.counts:
                 if shape.used % devices == 0 and shape.used // devices <= self._costs.count:
-                    places = self._even(shape.microbatches, shape.used, devices)
-                    self._try(shape.microbatches, places, _ROUGH)
+                    places = self._even(shape.microbatches, shape.used, devices, until)
+                    if places and self._partitions(shape).bound_s(places) < self._limit_s():
+                        self._try(shape.microbatches, places, _ROUGH)
 
-    def _even(self, microbatches: int, used: int, devices: int) -> tuple[Place, ...] | None:
+    def _even(self, microbatches: int, used: int, devices: int, until: float) -> tuple[Place, ...] | None:
         """Stages of like numbers of devices whose longest is as short as can be, by halving."""
         costs = self._costs
         high = 2 * float((costs.of["forward_s"] + costs.of["backward_s"]).sum()) / microbatches + 1.0
@@ -150,7 +153,7 @@ class DeviceSearch:
                 low = middle
             else:
                 best, high = places, middle
-            if high - low < _CLOSE / 10 * high:
+            if high - low < _CLOSE * high or time.monotonic() > until:
                 break
         return best
 
@@ -183,7 +186,7 @@ class DeviceSearch:
         """Divisions of a shape, with the stages that turn out longer than was thought known better each time."""
         bound = shape.bound_s
         most = shape.used // min(shape.counts)
-        partitions = Partitions(self._costs, shape.microbatches, shape.used, shape.counts, self._exact)
+        partitions = self._partitions(shape)
         while not self._is_over():
             found = partitions.best(self._limit_s(), most)
             bound = max(bound, found[0].bound_s if found else self._limit_s())
@@ -194,6 +197,9 @@ class DeviceSearch:
             if not self._sharpen(shape.microbatches, found[0]):
                 break
         return max(bound, self._one_by_one(shape, partitions, most))
+
+    def _partitions(self, shape: _Shape) -> Partitions:
+        return Partitions(self._costs, shape.microbatches, shape.used, shape.counts, self._until, self._exact)
 
     def _one_by_one(self, shape: _Shape, partitions: Partitions, most_stages: int) -> float:
         """All divisions that may be better than the best so far, where they can be listed; and the bound after that."""

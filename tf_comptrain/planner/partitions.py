@@ -9,6 +9,7 @@ for every division, and the division that it came from a good one.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,12 +62,22 @@ class Partitions:
       microbatches: Of a step.
       used: Devices that the stages have together.
       counts: Numbers of devices that a stage may have.
+      until: When `best` gives up, by `time.monotonic`.
       exact: Seconds of stages that are known better than by the relaxation: by (microbatches, devices, split,
         microbatches ahead, first layer), by end.
     """
 
-    def __init__(self, costs: StageCosts, microbatches: int, used: int, counts: Sequence[int], exact: Exact):
-        self._costs, self._microbatches, self._used, self._exact = costs, microbatches, used, exact
+    def __init__(
+        self,
+        costs: StageCosts,
+        microbatches: int,
+        used: int,
+        counts: Sequence[int],
+        until: float,
+        exact: Exact,
+    ):
+        self._costs, self._microbatches, self._used = costs, microbatches, used
+        self._until, self._exact = until, exact
         self._ways = [
             (devices, split, costs.part(microbatches, devices, split))
             for devices in counts
@@ -87,6 +98,9 @@ class Partitions:
           most: Divisions that are returned.
           every: Leave none out, whatever beats it. Where there are too many, the last one returned stands for the
             others: it has their bound.
+
+        Raises:
+          TimeoutError: It took too long.
         """
         if not self._ways:
             return []
@@ -97,6 +111,8 @@ class Partitions:
         for stages in range(1, min(most_stages, self._costs.count) + 1):
             totals = {total + size for total in totals for size in sizes if total + size <= self._used}
             for total in totals:
+                if time.monotonic() > self._until:
+                    raise TimeoutError("No time is left to divide the layers.")
                 labels = self._table(stages, total, tables, limit_s, every)
                 if labels is not None:
                     tables[stages, total] = labels
