@@ -36,8 +36,8 @@ def plan_devices(
     A strategy has consecutive stages of layers in a pipeline, each with a number of devices that divide its work by
     batch, channels or rows; a number of microbatches that divides the batch, in 1F1B order; for each saved tensor of
     each stage a way to hold it; and for each border a way for activations to cross it. Gradients are never lossy.
-    Stages together have all devices, or a half, a quarter, ... of them; a stage lies in one node, or has whole nodes. Up
-    to eight devices a stage may have 1, 2, 4 or all of them; of more, all stages have equally many, a power of two.
+    Stages together have all devices, or a half, a quarter, ... of them; a stage lies in one node, or has whole nodes.
+    Up to eight devices a stage may have 1, 2, 4 or all of them; of more, all stages have equally many, a power of two.
 
     Args:
       chain: The model.
