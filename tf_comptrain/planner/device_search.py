@@ -76,6 +76,7 @@ class DeviceSearch:
         self._until = time.monotonic() + budget_s
         self._exact: Exact = {}
         self._best: Strategy | None = None
+        self._last: Division | None = None
 
     def run(self) -> Found:
         """Searches until the gap is 0.1%, the time is over, or it is interrupted."""
@@ -83,12 +84,13 @@ class DeviceSearch:
         proved = {shape: shape.bound_s for shape in shapes}
         try:
             self._start(shapes)
-            for shape in shapes:
-                if self._is_over() or shape.bound_s >= self._limit_s():
-                    break
-                with contextlib.suppress(TimeoutError):
-                    proved[shape] = self._search(shape)
-                self._tell(min(proved.values()))
+            with contextlib.suppress(TimeoutError):
+                for shape in shapes:
+                    if shape.bound_s >= self._limit_s():
+                        break
+                    proved[shape] = self._divide(shape, proved[shape])
+                    self._tell(min(proved.values()))
+                self._refine(proved)
             if self._best is not None:
                 self._move_borders(min(proved.values(), default=math.inf))
         except KeyboardInterrupt:
@@ -182,30 +184,50 @@ class DeviceSearch:
             start = reached
         return tuple(places) if start == count else None
 
-    def _search(self, shape: _Shape) -> float:
-        """Divisions of a shape, with the stages that turn out longer than was thought known better each time."""
-        bound = shape.bound_s
-        most = shape.used // min(shape.counts)
+    def _divide(self, shape: _Shape, bound: float) -> float:
+        """Tries the best divisions of a shape; returns the bound that is then known, at least `bound`.
+
+        Raises:
+          TimeoutError: It took too long.
+        """
         partitions = self._partitions(shape)
+        limit = self._limit_s()
+        found = partitions.best(limit, shape.used // min(shape.counts))
+        for division in found:
+            self._try(shape.microbatches, division.places)
+        self._last = found[0] if found else None
+        return max(bound, found[0].bound_s if found else limit)
+
+    def _refine(self, proved: dict[_Shape, float]) -> None:
+        """Takes the shape with the lowest bound each time, and gets to know its best division's stages better.
+
+        Raises:
+          TimeoutError: It took too long.
+        """
+        settled: set[_Shape] = set()
         while not self._is_over():
-            found = partitions.best(self._limit_s(), most)
-            bound = max(bound, found[0].bound_s if found else self._limit_s())
-            for division in found:
-                self._try(shape.microbatches, division.places)
-            if not found or bound >= self._limit_s():
-                return bound
-            if not self._sharpen(shape.microbatches, found[0]):
-                break
-        return max(bound, self._one_by_one(shape, partitions, most))
+            open_ = [shape for shape in proved if proved[shape] < self._limit_s() and shape not in settled]
+            if not open_:
+                return
+            shape = min(open_, key=proved.__getitem__)
+            proved[shape] = self._divide(shape, proved[shape])
+            if proved[shape] < self._limit_s() and not (
+                self._last is not None and self._sharpen(shape.microbatches, self._last)
+            ):
+                settled.add(shape)
+                proved[shape] = max(proved[shape], self._one_by_one(shape))
+            self._tell(min(proved.values()))
 
     def _partitions(self, shape: _Shape) -> Partitions:
         return Partitions(self._costs, shape.microbatches, shape.used, shape.counts, self._until, self._exact)
 
-    def _one_by_one(self, shape: _Shape, partitions: Partitions, most_stages: int) -> float:
+    def _one_by_one(self, shape: _Shape) -> float:
         """All divisions that may be better than the best so far, where they can be listed; and the bound after that."""
         if self._costs.count > _FEW_LAYERS or not math.isfinite(self._limit_s()):
             return 0.0
         bound = math.inf
+        partitions = self._partitions(shape)
+        most_stages = shape.used // min(shape.counts)
         for division in partitions.best(self._limit_s(), most_stages, _MOST_LISTED, every=True):
             if self._is_over() or division.bound_s >= self._limit_s():
                 return min(bound, max(division.bound_s, 0.0))
