@@ -12,7 +12,7 @@ from rich.console import Console
 from tf_comptrain import model_planning
 from tf_comptrain.cli import bench, bench_batch, bench_worker
 from tf_comptrain.model_planning import ModelPlan, costs
-from tf_comptrain.planner import Progress
+from tf_comptrain.planner import DevicePlan, Progress
 from tf_comptrain.planner.plan import time_text
 
 
@@ -23,7 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=bench.positive, default=8, help="images a step (%(default)s)")
     parser.add_argument(
-        "--memory", type=bench_batch.parse_bytes, required=True, help="bytes, such as 2GB or 500MB"
+        "--memory",
+        type=bench_batch.parse_bytes,
+        help="bytes of a device, such as 2GB or 500MB; with --devices what the machine has where it is left out",
+    )
+    parser.add_argument(
+        "--devices", type=bench.positive, default=1, help="plan stages and splits over so many (%(default)s)"
     )
     parser.add_argument("--hardware", type=Path, help="JSON of a machine that is not here")
     parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
@@ -60,7 +65,14 @@ def main(args: argparse.Namespace) -> int:
 
         try:
             plan = model_planning.plan(
-                model, args.batch, args.memory, args.hardware, args.seed, args.budget, progress=show
+                model,
+                args.batch,
+                args.memory,
+                args.hardware,
+                args.seed,
+                args.budget,
+                devices=args.devices,
+                progress=show,
             )
         except (OSError, ValueError) as error:
             print(error, file=sys.stderr)
@@ -77,8 +89,10 @@ def main(args: argparse.Namespace) -> int:
     return 0 if plan.feasible else 1
 
 
-def summary(plan: ModelPlan) -> dict:
+def summary(plan: ModelPlan | DevicePlan) -> dict:
     """What --json prints."""
+    if isinstance(plan, DevicePlan):
+        return {"peak_bytes": plan.peak_bytes, **json.loads(plan._replace(events=()).to_json())}
     fields = ("peak_bytes", "step_s", "bound_s", "gap", "feasible", "smallest_bytes")
     layers = {row.tensor: row._asdict() for row in plan.rows}
     for row in layers.values():

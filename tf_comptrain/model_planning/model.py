@@ -19,8 +19,9 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report, format_bytes
 from tf_comptrain.memory import device
 from tf_comptrain.model_planning import reasons, trials
+from tf_comptrain.model_planning.devices import plan_over_devices
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
-from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
+from tf_comptrain.planner import DevicePlan, Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
 from tf_comptrain.storage import PolicyChoice
 
@@ -30,16 +31,17 @@ _CHECKED_STEPS = 2
 def plan(
     model: keras.Model,
     batch_size: int,
-    memory: int | str,
+    memory: int | str | None = None,
     hardware: Hardware | str | Path | None = None,
     seed: int = 0,
     budget_s: float = 10.0,
     *,
+    devices: int = 1,
     codec: str | Codec = "plane",
     error_bound: float | ErrorBound | None = None,
     policy: PolicyChoice = None,
     progress: Callable[[Progress], None] | None = None,
-) -> ModelPlan:
+) -> ModelPlan | DevicePlan:
     """How a model's training step fits into a memory limit in the least time; the model is left as it was.
 
     Steps on random data are measured: one with everything held as a stream or bits, under the profiler, and one with
@@ -53,11 +55,15 @@ def plan(
         its own.
       batch_size: Samples a step.
       memory: The most that the device's allocator may give out during a step, weights and batch included: bytes, or
-        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB.
+        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB. With `devices`,
+        of each of them; None: what the machine has.
       hardware: A machine that is not here, as a `planner.Hardware` or the path of its JSON: for times. Its plan is not
         tried.
       seed: Of the search.
       budget_s: Seconds for each search; measurements come on top.
+      devices: Of more than one the plan says in which stages, splits and microbatches they run the model: a
+        `planner.DevicePlan`, whose `stages` and `microbatches` are for `tf_comptrain.distribute`. It is made of the
+        model's graph and the machine's figures, and no step is run.
       codec: See `compress_model`.
       error_bound: See `compress_model`.
       policy: See `compress_model`.
@@ -78,6 +84,12 @@ def plan(
       >>> plan.apply(model)
     """
     streams = _streams(codec, error_bound, policy)
+    count = arguments.whole("devices", devices)
+    if count > 1:
+        arguments.whole("batch_size", batch_size)
+        return plan_over_devices(model, batch_size, memory, count, _machine(hardware), budget_s, progress)
+    if memory is None:
+        raise ValueError('`memory` is missing: a plan for one device is for a limit, such as "8GiB".')
     found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, streams, progress)
     return found
 
