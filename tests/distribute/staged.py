@@ -65,6 +65,26 @@ def border_bytes(way):
     return [int(size) for size in step(*map(tf.constant, data(16)))]
 
 
+def updates():
+    """How many of Adam's squares are on each device, one for a weight, and who reads all gradients on one device."""
+    model = network("keep")
+    ct.distribute.place(model, [Stage(FRONT, (0,)), Stage(BACK, (1,))], 2)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    graphs = []
+
+    @tf.function(autograph=False)
+    def step(x, y):
+        graphs.append(tf.compat.v1.get_default_graph())
+        return model.train_step((x, y))
+
+    step.get_concrete_function(*map(tf.constant, data(16)))
+    operations = graphs[-1].get_operations()
+    squares = [op.device[-5:] for op in operations if op.type == "Square" and op.name.startswith("adam")]
+    joined = [tensor for op in operations if op.type == "IdentityN" for tensor in op.outputs]
+    readers = [reader.name for tensor in joined for reader in tensor.consumers()]
+    return {"CPU:0": squares.count("CPU:0"), "CPU:1": squares.count("CPU:1"), "readers": readers}
+
+
 def main():
     count = int(sys.argv[1])
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -88,7 +108,7 @@ def main():
         for name, place in places.items()
     }
     sent = {way: border_bytes(way) for way in ("keep", "stream")} if count == 2 else {}
-    print(json.dumps({"one": trained("keep"), "border_bytes": sent, **runs}))
+    print(json.dumps({"one": trained("keep"), "border_bytes": sent, "updates": updates(), **runs}))
 
 
 if __name__ == "__main__":

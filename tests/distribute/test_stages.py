@@ -52,3 +52,8 @@ def test_a_stage_that_reads_a_tensor_of_another_is_sent_its_stream(runs):
     sent = runs(2)["border_bytes"]
     assert sent["keep"] == []
     assert len(sent["stream"]) == 1 and 0 < sent["stream"][0] < 16 * 6 * 6 * 8 * 4 / 4
+
+
+def test_weights_are_updated_where_they_are(runs):
+    """Of two convolutions, and of two and a dense layer: a kernel and a bias each."""
+    assert runs(2)["updates"] == {"CPU:0": 4, "CPU:1": 6, "readers": []}

@@ -54,12 +54,18 @@ def keep_on_stages(backward: _keras.BackwardPass, replaced: Mapping[str, tf.Tens
 def follow_variables(graph: tf.Graph, start: int, variables: Sequence[tf.Variable]) -> None:
     """Places what is not placed of an update where the variables are that it reads.
 
+    Keras joins all gradients in one operation, which is on one device; each is read from before that.
+
     Args:
       graph: Of the step.
       start: Number of the first operation of the update.
       variables: Those whose place counts.
     """
     operations = graph.get_operations()
+    for op in operations[start:]:
+        for number, tensor in enumerate(op.inputs):
+            if tensor.op.type == "IdentityN":
+                _keras.set_input(op, number, tensor.op.inputs[tensor.value_index])
     placed = _keras.captured_variables(graph, variables)
     placed.update((op.name, op.device) for op in operations[:start] if op.device)
     free = [op for op in operations[start:] if not op.device and op.name not in placed]
