@@ -196,7 +196,7 @@ def device_plan_from_json(source: str | Path | dict) -> DevicePlan:
     """
     plan = _fields.record(DevicePlan, _fields.load(source, "a plan over devices"), "plan")
     kinds: dict[str, Any] = {"stages": Stage, "rows": StageRow, "events": Event}
-    lists = {
+    lists: dict[str, Any] = {
         name: tuple(
             _fields.row(kinds[name], item, f"{name}[{k}]")
             for k, item in enumerate(_fields.items(getattr(plan, name), name))

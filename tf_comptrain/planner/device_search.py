@@ -61,7 +61,7 @@ class DeviceSearch:
       costs: Of the stages of a model on a machine.
       devices: How many there are.
       budget_s: Seconds that it may take.
-      told: Is told of each better (seconds, bound).
+      told: Is told of the best strategy so far, and the bound.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DeviceSearch:
         costs: StageCosts,
         devices: int,
         budget_s: float,
-        told: Callable[[float | None, float], None] | None = None,
+        told: Callable[[Strategy | None, float], None] | None = None,
     ):
         self._costs, self._devices, self._told = costs, devices, told
         self._budget_s = budget_s
@@ -295,7 +295,7 @@ class DeviceSearch:
 
     def _tell(self, bound_s: float) -> None:
         if self._told is not None:
-            self._told(None if self._best is None else self._best.step_s, bound_s)
+            self._told(self._best, bound_s)
 
 
 def divisors(number: int) -> list[int]:

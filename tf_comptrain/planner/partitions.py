@@ -202,7 +202,9 @@ class Partitions:
             step = microbatches * seconds
             if start == 0 and fits[0]:
                 step = costs.finished_s(part, step, seconds, start, ends)
-            return [(step, seconds, ends, np.full(1, way), np.zeros(1))] if fits[0] else []
+            return (
+                [(step, seconds, ends.astype(float), np.full(1, float(way)), np.zeros(1))] if fits[0] else []
+            )
         many = np.where(fits, behind.offsets[ends + 1] - behind.offsets[ends], 0)
         which = np.repeat(np.arange(len(ends)), many)
         if not len(which):
@@ -219,7 +221,7 @@ class Partitions:
         )
         if start == 0:
             step = costs.finished_s(part, step, seconds[which], start, ends[which])
-        return [(step, back, ends[which], np.full(len(which), way), label)]
+        return [(step, back, ends[which].astype(float), np.full(len(which), float(way)), label.astype(float))]
 
     def bound_s(self, places: tuple[Place, ...]) -> float:
         """No step of a division takes less."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -69,9 +70,12 @@ def plan_devices(
             f"Received: {count}."
         )
 
-    def told(seconds: float | None, bound_s: float) -> None:
+    began = time.perf_counter()
+
+    def told(best: Strategy | None, bound_s: float) -> None:
         if progress is not None:
-            progress(Progress(seconds, bound_s))
+            seconds, peak = (None, None) if best is None else (best.step_s, max(best.peaks))
+            progress(Progress(time.perf_counter() - began, seconds, peak, bound_s))
 
     costs = StageCosts(chain, hardware, limit)
     found = DeviceSearch(costs, count, budget_s, told).run()

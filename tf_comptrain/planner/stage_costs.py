@@ -15,6 +15,10 @@ from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
 from tf_comptrain.planner.task_graph import Offload, Rebuild
 
 Floats = NDArray[np.float64]
+_COLUMNS = (
+    "forward_s", "backward_s", "forward_launch_s", "backward_launch_s", "weight_bytes", "output_bytes", "skip_bytes",
+    "workspace_bytes", "halo_bytes", "update_s",
+)  # fmt: skip
 _NO_VALUES = "bits"  # a codec that does not hold values, which another stage needs
 
 
@@ -77,9 +81,7 @@ class StageCosts:
         self.chain, self.hardware, self.memory_bytes = chain, hardware, memory_bytes
         self.count = len(chain.layers)
         self.with_offload, self.without_offload = Holdings(chain), Holdings(chain, offload=False)
-        columns = ("forward_s", "backward_s", "forward_launch_s", "backward_launch_s", "weight_bytes")
-        columns += ("output_bytes", "skip_bytes", "workspace_bytes", "halo_bytes", "update_s")
-        self.of = {c: np.array([getattr(layer, c) for layer in chain.layers], float) for c in columns}
+        self.of = {c: np.array([getattr(layer, c) for layer in chain.layers], float) for c in _COLUMNS}
         restored = np.array([_restored_bytes(layer) for layer in chain.layers])
         moving = np.array([_moving_bytes(layer) for layer in chain.layers])
         self._working = self.of["workspace_bytes"] + restored + np.concatenate(([0.0], moving[:-1]))
