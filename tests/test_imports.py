@@ -12,8 +12,8 @@ PACKAGE = ROOT / "tf_comptrain"
 # Every folder of the package, and the modules beside them, of which BASE need no other. What is on the right may
 # use what is on the left.
 ORDER = (
-    "base", "native", "_keras", "codecs", "storage", "graph", "rules", "compression", "memory", "model_planning",
-    "theory", "callbacks", "training", "distribute", "study", "cli",
+    "base", "native", "_keras", "codecs", "storage", "graph", "rules", "compression", "memory", "placement",
+    "model_planning", "theory", "callbacks", "training", "distribute", "study", "cli",
 )  # fmt: skip
 # Uses nothing but BASE; whoever is in ORDER may use it.
 ALONE = ("planner",)

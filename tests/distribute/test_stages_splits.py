@@ -11,7 +11,7 @@ from tensorflow.keras import layers
 
 import tf_comptrain as ct
 from tf_comptrain.distribute import Stage
-from tf_comptrain.distribute.values import Send
+from tf_comptrain.placement.values import Send
 
 DIVIDED = ("pad", "conv", "strided", "norm", "relu", "point", "sum", "pool")
 

@@ -11,8 +11,8 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.model_planning.costs import calibrate
+from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.planner import (
-    DevicePlan,
     Hardware,
     Layer,
     LayerChain,
@@ -51,7 +51,7 @@ def plan_over_devices(
     hardware: Hardware | None,
     budget_s: float,
     progress: Callable[[Progress], None] | None,
-) -> DevicePlan:
+) -> ModelDevicePlan:
     """A plan for a model on so many devices of a described machine, or on several like this one's.
 
     Raises:
@@ -59,7 +59,7 @@ def plan_over_devices(
     """
     machine = calibrate()._replace(devices=devices) if hardware is None else hardware
     chain = chain_of_model(model, batch_size, machine, offload=hardware is not None)
-    return plan_devices(chain, machine, memory, devices, budget_s, progress)
+    return ModelDevicePlan(*plan_devices(chain, machine, memory, devices, budget_s, progress))
 
 
 def chain_of_model(model: keras.Model, batch_size: int, hardware: Hardware, offload: bool) -> LayerChain:

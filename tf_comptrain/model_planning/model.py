@@ -20,8 +20,9 @@ from tf_comptrain.compression.report import Report, format_bytes
 from tf_comptrain.memory import device
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.devices import plan_over_devices
+from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
-from tf_comptrain.planner import DevicePlan, Hardware, Progress, Waste, hardware_from_json, plan_graph
+from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
 from tf_comptrain.storage import PolicyChoice
 
@@ -41,7 +42,7 @@ def plan(
     error_bound: float | ErrorBound | None = None,
     policy: PolicyChoice = None,
     progress: Callable[[Progress], None] | None = None,
-) -> ModelPlan | DevicePlan:
+) -> ModelPlan | ModelDevicePlan:
     """How a model's training step fits into a memory limit in the least time; the model is left as it was.
 
     Steps on random data are measured: one with everything held as a stream or bits, under the profiler, and one with
@@ -62,7 +63,7 @@ def plan(
       seed: Of the search.
       budget_s: Seconds for each search; measurements come on top.
       devices: Of more than one the plan says in which stages, splits and microbatches they run the model: a
-        `planner.DevicePlan`, whose `stages` and `microbatches` are for `tf_comptrain.distribute`. It is made of the
+        `planner.DevicePlan`, which `apply` carries out by `tf_comptrain.distribute.place`. It is made of the
         model's graph and the machine's figures, and no step is run.
       codec: See `compress_model`.
       error_bound: See `compress_model`.

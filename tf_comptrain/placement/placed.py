@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.distribute import splits
-from tf_comptrain.distribute.values import BATCH_AXIS, Send, Value
+from tf_comptrain.placement import splits
+from tf_comptrain.placement.values import BATCH_AXIS, Send, Value
 from tf_comptrain.planner.stages import BATCH
 
 

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.distribute.placed import Microbatch, PlacedCall
-from tf_comptrain.distribute.values import check_samples
 from tf_comptrain.graph.devices import follow_variables, keep_on_stages
+from tf_comptrain.placement.placed import Microbatch, PlacedCall
+from tf_comptrain.placement.values import check_samples
 
 _MEANS = ("sum_over_batch_size", "mean", None)
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.distribute.values import CHANNEL_AXIS, ROW_AXIS, Value, shares
+from tf_comptrain.placement.values import CHANNEL_AXIS, ROW_AXIS, Value, shares
 from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
 
 layers = keras.layers

@@ -13,10 +13,10 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.instrumentation import is_compressed
-from tf_comptrain.distribute import splits
-from tf_comptrain.distribute.microbatches import train_step
-from tf_comptrain.distribute.placed import Place, PlacedCall
-from tf_comptrain.distribute.values import Send
+from tf_comptrain.placement import splits
+from tf_comptrain.placement.microbatches import train_step
+from tf_comptrain.placement.placed import Place, PlacedCall
+from tf_comptrain.placement.values import Send
 from tf_comptrain.planner.stages import SPLITS, Stage
 from tf_comptrain.storage import DEFAULT_BOUNDS
 
