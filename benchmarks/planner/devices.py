@@ -93,10 +93,10 @@ def own(case: dict) -> planner.DevicePlan:
 
 
 def scaling(case: dict) -> planner.DevicePlan:
-    """A decoder of 32 blocks and 6.4 billion weights; weak: 16 sequences a device, strong: 1,024 in all."""
+    """A decoder of 8.2 billion weights, 8,192 tokens a sequence; weak: 16 sequences a device, strong: 1,024 in all."""
     machine = planner.hardware_from_json(HARDWARE / "h200x1024.json")
     batch = 16 * case["devices"] if case["mode"] == "weak" else 1024
-    chain = decoder(32, 4096, batch)
+    chain = decoder(32, 4608, batch, tokens=8192)
     if not case["streams"]:
         machine = machine._replace(codecs={})
         chain = chain._replace(layers=tuple(map(_without_streams, chain.layers)))

@@ -130,11 +130,13 @@ class DeviceSearch:
         return max(shared, balanced_paths(microbatches, stages) * each)
 
     def _start(self, shapes: list[_Shape]) -> None:
-        """Divisions as even as they can be, for a first limit."""
+        """Divisions as even as they can be, for a first limit; few stages first, which are soon tried."""
         until = self._until - (1 - _FOR_START) * self._budget_s
-        for shape in shapes:
-            if shape.bound_s >= self._limit_s() or (self._best is not None and time.monotonic() > until):
+        for shape in sorted(shapes, key=lambda s: (-s.used, s.used // max(s.counts), s.bound_s)):
+            if self._best is not None and time.monotonic() > until:
                 return
+            if shape.bound_s >= self._limit_s():
+                continue
             for devices in shape.counts:
                 if shape.used % devices == 0 and shape.used // devices <= self._costs.count:
                     places = self._even(shape.microbatches, shape.used, devices, until)
