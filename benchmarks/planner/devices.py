@@ -189,14 +189,17 @@ def draw(rows: list[dict], path: Path) -> None:
             )
             label = "with streams" if streams else "without"
             style = {"marker": "o", "markersize": 6 if streams else 3, "label": label}
-            axes.plot(*zip(*points), color=colour, **style) if points else None
+            if points:
+                axes.plot(*map(list, zip(*points)), color=colour, **style)
         what = "16 sequences a device" if mode == "weak" else "1,024 sequences in all"
         axes.set_title(f"{mode}: {what}", loc="left", fontsize="medium")
         axes.set_xscale("log", base=2)
         axes.set_xticks(SCALING_DEVICES, [str(n) for n in SCALING_DEVICES], fontsize="small")
-        axes.set(xlabel="devices", ylim=(0, None))
+        axes.set(xlabel="devices")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e0e0e0", linewidth=0.6)
+    highest = max(max(line.get_ydata()) for axes in figure.axes for line in axes.lines)
+    figure.axes[0].set_ylim(0, 1.1 * highest)
     figure.axes[0].set_ylabel("sequences a second, each device")
     figure.axes[0].legend(frameon=False, loc="lower left")
     figure.savefig(path, dpi=150)
