@@ -12,6 +12,7 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.model_planning.costs import calibrate
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
+from tf_comptrain.placement import splits
 from tf_comptrain.planner import (
     Hardware,
     Layer,
@@ -22,7 +23,7 @@ from tf_comptrain.planner import (
     Stream,
     plan_devices,
 )
-from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
+from tf_comptrain.planner.stages import ROWS
 
 _L = keras.layers
 # Gradients of these need neither input nor output; those of `_OF_OUTPUT` only the output.
@@ -31,9 +32,6 @@ _OF_NEITHER = (
     _L.Permute, _L.Rescaling, _L.Reshape, _L.Subtract, _L.UpSampling2D, _L.ZeroPadding2D,
 )  # fmt: skip
 _OF_OUTPUT = (_L.ReLU, _L.Softmax)
-_BY_CHANNELS = (_L.Conv1D, _L.Conv2D, _L.Dense)
-_BY_ROWS = (_L.Conv2D, _L.MaxPooling2D, _L.AveragePooling2D)
-_ELEMENTWISE = (_L.Add, _L.Average, _L.Dropout, _L.LeakyReLU, _L.Multiply, _L.ReLU, _L.Subtract)
 _NO_VALUES = "bits"
 
 
@@ -139,7 +137,7 @@ def _layer(
         workspace_bytes=moved,
         halo_bytes=_halo_bytes(operation, call.inputs, batch),
         update_s=7 * weight_bytes / hardware.bytes_per_s,
-        splits=_splits(operation, call.inputs),
+        splits=_splits(operation, call.outputs),
         saved=held,
     )
 
@@ -187,13 +185,9 @@ def _halo_bytes(operation: Any, inputs: list, batch: int) -> int:
     return math.ceil(rows * _bytes(inputs[0], batch) / inputs[0].shape[1])
 
 
-def _splits(operation: Any, inputs: list) -> tuple[str, ...]:
-    splits = [BATCH]
-    if isinstance(operation, (*_BY_CHANNELS, *_ELEMENTWISE)):
-        splits.append(CHANNELS)
-    if isinstance(operation, (*_BY_ROWS, *_ELEMENTWISE)) and len(inputs[0].shape) == 4:
-        splits.append(ROWS)
-    return tuple(splits)
+def _splits(operation: Any, outputs: list) -> tuple[str, ...]:
+    is_image = len(outputs[0].shape) == 4
+    return tuple(split for split in splits.ways_of(operation) if is_image or split != ROWS)
 
 
 def _slots(model: keras.Model) -> float:

@@ -100,6 +100,11 @@ def run(place: Any, training: bool | None, operation: Any, call: Callable, args:
     return way(_Call(operation, call, args, kwargs, place.devices, training))
 
 
+def ways_of(operation: Any) -> tuple[str, ...]:
+    """The splits for which `check` finds a way, where every device gets a part."""
+    return BATCH, *(split for split in (CHANNELS, ROWS) if _way(split, operation) is not None)
+
+
 def check(calls: Iterable[tuple[Any, Sequence[Any], Sequence[Any]]], places: Mapping[int, Any]) -> None:
     """That each operation can be divided as its stage is.
 
