@@ -5,7 +5,10 @@
 Each network is measured and planned in a process of its own. Limits are evenly spaced between the peak with everything
 kept and the one with everything held as streams and bits, 3% above the latter at the least. A plan is then trained by
 `fit`: the peak is the highest of 12 steps, the first included, the statistics reset at each; the time is that of the
-fastest of steps 3 to 12. Every limit adds a line to the file; those that are there already are not measured again.
+fastest of steps 3 to 12. Beside the plans, each in a process of its own: everything compressed, and blocks of about the
+square root of the number of layers computed again by ct.Recompute and by keras.remat; a plan's images/s are set beside
+those of the fastest of them that keeps within its limit. Every measurement adds a line to the file; those that are
+there already are not made again.
 """
 
 from __future__ import annotations
@@ -27,9 +30,13 @@ import tf_comptrain as ct
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import trials
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
+from workers import in_blocks
+
 layers = keras.layers
 _STEPS = 12
 _WARM_UP = 2
+WAYS = ("compressed", "recompute", "remat")
 
 
 def main() -> None:
@@ -40,22 +47,52 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="pixels of an image")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--budget", type=float, default=5.0, help="seconds of each search")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
+    if options.worker == "plans":
         measure(options.nets[0], options)
         return
+    if options.worker:
+        measure_way(options.worker, options.nets[0], options)
+        return
     for net in options.nets:
+        missing = [way for way in WAYS if way not in of_ways(net, options)]
         if len(of_net(net, options)) < options.limits:
-            subprocess.run([sys.executable, __file__, "--worker", *sys.argv[1:], "--nets", net], check=False)
+            missing.append("plans")
+        for worker in missing:
+            arguments = ["--worker", worker, "--nets", net]
+            subprocess.run([sys.executable, __file__, *sys.argv[1:], *arguments], check=False)
     print(table(options))
 
 
-def of_net(net: str, options: argparse.Namespace) -> list[dict]:
-    """The file's lines of a network at these sizes, by falling limit."""
+def entries(key: list, options: argparse.Namespace) -> list[dict]:
     lines = options.out.read_text().splitlines() if options.out.exists() else []
-    key = [net, options.size, options.batch, options.limits]
-    return sorted((e for e in map(json.loads, lines) if e["key"] == key), key=lambda entry: entry["number"])
+    return [entry for entry in map(json.loads, lines) if entry["key"] == key]
+
+
+def of_net(net: str, options: argparse.Namespace) -> list[dict]:
+    """The file's lines of a network's plans at these sizes, by falling limit."""
+    found = entries([net, options.size, options.batch, options.limits], options)
+    return sorted(found, key=lambda entry: entry["number"])
+
+
+def of_ways(net: str, options: argparse.Namespace) -> dict[str, dict]:
+    """By way: the file's line of a network at these sizes."""
+    return {entry["way"]: entry for entry in entries([net, options.size, options.batch], options)}
+
+
+def measure_way(way: str, net: str, options: argparse.Namespace) -> None:
+    """A network trained in a way that no plan is made for."""
+    keras.utils.set_random_seed(0)
+    model = NETS[net](options.size)
+    if way == "compressed":
+        ct.compress_model(model)
+    else:
+        model = _compiled(model.input, in_blocks(model, way).output, f"{net}_{way}")
+    peak, seconds = fitted(model, options.batch)
+    entry = {"key": [net, options.size, options.batch], "way": way, "peak": peak, "step_s": seconds}
+    with options.out.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
 
 
 def measure(net: str, options: argparse.Namespace) -> None:
@@ -131,8 +168,8 @@ def table(options: argparse.Namespace) -> str:
     """Markdown."""
     lines = [
         "| network | limit | peak of 12 steps | of the limit | step, predicted | measured | "
-        "kept / streams / rebuilt | planning |",
-        "|---|---|---|---|---|---|---|---|",
+        "kept / streams / rebuilt | images/s of the best other way | planning |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for net in options.nets:
         for entry in of_net(net, options):
@@ -140,14 +177,27 @@ def table(options: argparse.Namespace) -> str:
             counts = " / ".join(str(choices.get(kind, 0)) for kind in ("keep", "stream", "rebuild"))
             head = f"| {net} | {entry['limit'] / 1e6:.1f} MB "
             if not entry["feasible"]:
-                lines.append(f"{head}| none found | | | | | {entry['planning_s']:.0f} s |")
+                lines.append(f"{head}| none found | | | | | | {entry['planning_s']:.0f} s |")
                 continue
             lines.append(
                 f"{head}| {entry['peak'] / 1e6:.1f} MB | {100 * entry['peak'] / entry['limit']:.1f}% "
                 f"| {1e3 * entry['predicted_s']:.0f} ms | {1e3 * entry['step_s']:.0f} ms | {counts} "
-                f"| {entry['planning_s']:.0f} s |"
+                f"| {beside(entry, of_ways(net, options))} | {entry['planning_s']:.0f} s |"
+            )
+        for way, entry in of_ways(net, options).items():
+            lines.append(
+                f"| {net} | {way} | {entry['peak'] / 1e6:.1f} MB | | | {1e3 * entry['step_s']:.0f} ms | | | |"
             )
     return "\n".join(lines)
+
+
+def beside(entry: dict, ways: dict[str, dict]) -> str:
+    """A plan's images/s over those of the fastest other way within its limit, and which that is."""
+    fitting = [(other["step_s"], way) for way, other in ways.items() if other["peak"] <= entry["limit"]]
+    if not fitting:
+        return "none fits"
+    seconds, way = min(fitting)
+    return f"{seconds / entry['step_s']:.2f} ({way})"
 
 
 def _compiled(inputs: keras.KerasTensor, outputs: keras.KerasTensor, name: str) -> keras.Model:
