@@ -71,6 +71,7 @@ Store::Store(std::unique_ptr<SpillFile> file) : file_(std::move(file)) {
 }
 
 Parcel::~Parcel() {
+  buffer_ = {};  // before its bytes count as landed
   std::vector<Store::Waiter> accepted;
   {
     std::lock_guard<std::mutex> lock(store_->mutex_);
@@ -143,7 +144,7 @@ void Store::Write(const std::shared_ptr<Parcel>& parcel) {
   const Slot slot = file_->Take(buffer.bytes);
   const uint64_t checksum = Checksum(buffer.data, buffer.bytes);
   const Status status = file_->Write(slot, buffer.data, buffer.bytes);
-  std::vector<Store::Waiter> accepted;
+  const size_t bytes = buffer.bytes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     parcel->slot_ = slot;
@@ -157,11 +158,15 @@ void Store::Write(const std::shared_ptr<Parcel>& parcel) {
       parcel->buffer_ = {};  // `buffer` is what lets go of it
     }
     if (status.ok()) {
-      parcel->traffic_->written_bytes += static_cast<int64_t>(buffer.bytes);
+      parcel->traffic_->written_bytes += static_cast<int64_t>(bytes);
     }
-    accepted = Land(buffer.bytes);
   }
-  buffer = {};
+  buffer = {};  // before its bytes count as landed
+  std::vector<Store::Waiter> accepted;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    accepted = Land(bytes);
+  }
   for (Store::Waiter& each : accepted) each.Go();
 }
 
