@@ -42,6 +42,7 @@ WAYS = {
     "stages, whole batch": ("stages", 1, "keep"),
     "stages, microbatches": ("stages", 8, "keep"),
     "stages, microbatches, stream": ("stages", 8, "stream"),
+    "plan": ("", 0, ""),  # for the limit, by ct.plan
 }
 
 
@@ -155,10 +156,21 @@ def measure(args: argparse.Namespace, way: str, processes: Devices, names: Seque
     split, microbatches, storage = WAYS[way]
     keras.utils.set_random_seed(0)
     model = NETWORKS[args.network]()
-    ct.compress_model(model, **({"storage": "keep"} if storage == "keep" else {}))
-    ct.distribute.place(model, stages_of(model, args.devices, split), microbatches, names)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
+    planned: dict[str, Any] = {}
+    if way == "plan":
+        plan = ct.plan(model, args.batch, args.limit or None, devices=args.devices)
+        plan.apply(model, names)
+        (args.out / f"{args.network}-{args.batch}-{args.limit}.json").write_text(plan.to_json())
+        peaks = [0.0] * args.devices
+        for stage, row in zip(plan.stages, plan.rows):
+            for device in stage.devices:
+                peaks[device] = row.peak_bytes / MB
+        planned = {"microbatches": plan.microbatches, "planned_mb": peaks}
+    else:
+        ct.compress_model(model, **({"storage": "keep"} if storage == "keep" else {}))
+        ct.distribute.place(model, stages_of(model, args.devices, split), microbatches, names)
     data = tf.data.Dataset.from_tensors(batch_for(model, args.batch)).repeat(STEPS)
     limit = ct.memory.limit(args.limit) if args.limit else contextlib.nullcontext()
     try:
@@ -168,8 +180,8 @@ def measure(args: argparse.Namespace, way: str, processes: Devices, names: Seque
             history += [model.fit(data, verbose=0).history["loss"][0]]
     except tf.errors.ResourceExhaustedError as error:
         found = [line for line in error.message.splitlines() if "limit" in line]
-        return {"failed": (found or [error.message])[0][:200]}
-    return {"loss": history, "peak_mb": [one["peak"] / MB for one in processes.ask("peak")]}
+        return {**planned, "failed": (found or [error.message])[0][:200]}
+    return {**planned, "loss": history, "peak_mb": [one["peak"] / MB for one in processes.ask("peak")]}
 
 
 def table(lines: Sequence[dict]) -> str:

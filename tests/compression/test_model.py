@@ -149,6 +149,12 @@ def test_choosing_storage_by_name_class_and_function():
     assert {row.storage for row in by_function.rows} == {"keep"}
 
 
+def test_the_layer_that_makes_a_tensor_says_how_it_is_held():
+    (alone,) = rows_of(ct.compress_model(small_cnn(), storage={"conv2": "keep"}), "relu1")
+    (said,) = rows_of(ct.compress_model(small_cnn(), storage={"conv2": "keep", "relu1": "compress"}), "relu1")
+    assert (alone.storage, said.storage) == ("keep", "compress")
+
+
 def test_storage_of_an_operation_that_reads_a_constant():
     inputs = keras.Input((16, 128))
     scaled = layers.Dense(64, activation="tanh")(inputs) * tf.constant(2.0)

@@ -65,10 +65,10 @@ def border_bytes(way):
     return [int(size) for size in step(*map(tf.constant, data(16)))]
 
 
-def updates():
+def updates(*stages):
     """How many of Adam's squares are on each device, one for a weight, and who reads all gradients on one device."""
     model = network("keep")
-    ct.distribute.place(model, [Stage(FRONT, (0,)), Stage(BACK, (1,))], 2)
+    ct.distribute.place(model, stages, 2)
     model.compile("adam", "sparse_categorical_crossentropy")
     graphs = []
 
@@ -82,7 +82,10 @@ def updates():
     squares = [op.device[-5:] for op in operations if op.type == "Square" and op.name.startswith("adam")]
     joined = [tensor for op in operations if op.type == "IdentityN" for tensor in op.outputs]
     readers = [reader.name for tensor in joined for reader in tensor.consumers()]
-    return {"CPU:0": squares.count("CPU:0"), "CPU:1": squares.count("CPU:1"), "readers": readers}
+    held = {"CPU:0": 0, "CPU:1": 0}
+    for weight in model.weights:
+        held[weight.value.device[-5:]] += weight.value.shape.num_elements()
+    return {**{device: squares.count(device) for device in held}, "readers": readers, "held": held}
 
 
 def main():
@@ -108,7 +111,10 @@ def main():
         for name, place in places.items()
     }
     sent = {way: border_bytes(way) for way in ("keep", "stream")} if count == 2 else {}
-    print(json.dumps({"one": trained("keep"), "border_bytes": sent, "updates": updates(), **runs}))
+    updated = {
+        "stages": updates(Stage(FRONT, (0,)), Stage(BACK, (1,))), "data": updates(Stage((*FRONT, *BACK), (0, 1)))
+    }  # fmt: skip
+    print(json.dumps({"one": trained("keep"), "border_bytes": sent, "updates": updated, **runs}))
 
 
 if __name__ == "__main__":

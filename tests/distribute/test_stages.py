@@ -56,4 +56,13 @@ def test_a_stage_that_reads_a_tensor_of_another_is_sent_its_stream(runs):
 
 def test_weights_are_updated_where_they_are(runs):
     """Of two convolutions, and of two and a dense layer: a kernel and a bias each."""
-    assert runs(2)["updates"] == {"CPU:0": 4, "CPU:1": 6, "readers": []}
+    updates = runs(2)["updates"]["stages"]
+    assert (updates["CPU:0"], updates["CPU:1"], updates["readers"]) == (4, 6, [])
+
+
+def test_devices_of_a_stage_share_its_weights(runs):
+    """About as many bytes on each as one weight allows, updated there."""
+    updates = runs(2)["updates"]["data"]
+    held = updates["held"].values()
+    assert min(updates["CPU:0"], updates["CPU:1"]) > 0 and updates["CPU:0"] + updates["CPU:1"] == 10
+    assert updates["readers"] == [] and max(held) < 0.7 * sum(held)

@@ -43,7 +43,7 @@ def planned(memory):
     found = {
         "stages": [stage.layers for stage in plan.stages], "devices": [stage.devices for stage in plan.stages],
         "storage": dict(plan.storage), "microbatches": plan.microbatches, "peak": plan.peak_bytes,
-        "compressed": report is not None, **trained(model),
+        **trained(model), "held": sorted({row.storage for row in report.rows}),
     }  # fmt: skip
     ct.distribute.unplace(model)
     return found

@@ -7,7 +7,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.model_planning.devices import chain_of_model
-from tf_comptrain.planner import DevicePlan
+from tf_comptrain.planner import DevicePlan, Stream
 from tf_comptrain.planner.layers import check_chain
 from tf_comptrain.planner.synthetic import DEVICE
 
@@ -26,8 +26,13 @@ def network():
     return model
 
 
+STREAMS = {"codec": "plane", "error_bound": None, "policy": None}
+
+
 def test_chain():
-    chain = chain_of_model(network(), 4, DEVICE, offload=True)
+    model = network()
+    chain = chain_of_model(model, 4, DEVICE, STREAMS, offload=True)
+    ct.compress_model(model)  # which it was not
     check_chain(chain)
     layers = {layer.name: layer for layer in chain.layers}
     plane = 4 * 16 * 16 * 8 * 4
@@ -37,8 +42,15 @@ def test_chain():
     assert layers["one"].weight_bytes == 4 * (3 * 3 * 3 * 8 + 8)
     assert layers["two"].halo_bytes == plane // 16
     assert "rows" in layers["two"].splits and "rows" not in layers["dense"].splits
-    assert [saved.bytes for saved in layers["two"].saved] == [plane]
-    assert not layers["relu"].saved and not layers["add"].saved
+    # What gradients read: each convolution's and dense layer's input, the ReLU's output, what the loss reads.
+    saved = {name: saved.bytes for name, layer in layers.items() for saved in layer.saved}
+    assert set(saved) == {"relu", "mean", "dense"}
+    assert saved["relu"] == plane and saved["mean"] == 4 * 8 * 4
+    (stream,) = (option for option in layers["relu"].saved[0].options if isinstance(option, Stream))
+    assert stream.codec == "plane" and 0 < stream.bytes < plane / 4
+    assert [layer.entry_bytes for layer in chain.layers] == [chain.input_bytes, 0, plane, 0, 0, 4 * 8 * 4]
+    assert chain.input_bytes == 4 * 16 * 16 * 3 * 4
+    assert all(plane <= layers[name].workspace_bytes < 4 * plane for name in ("one", "relu", "two", "add"))
     assert 2 <= chain.slots < 2.1
 
 
@@ -60,5 +72,9 @@ def test_mistakes():
         ct.plan(network(), 64)
     shared = keras.layers.Dense(4, name="shared")
     first = keras.Input((4,))
+    model = keras.Model(first, shared(shared(first)))
+    with pytest.raises(ValueError, match="is not compiled"):
+        ct.plan(model, 64, devices=2)
+    model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="calls 'shared' more than once"):
-        ct.plan(keras.Model(first, shared(shared(first))), 64, devices=2)
+        ct.plan(model, 64, devices=2)

@@ -48,6 +48,7 @@ def tiny(layers, seed, batch=4):
                 weight_bytes=int(random.integers(1, 30)),
                 output_bytes=int(random.integers(5, 40)),
                 skip_bytes=int(random.integers(0, 10)),
+                entry_bytes=int(random.integers(0, 10)),
                 workspace_bytes=int(random.integers(0, 10)),
                 halo_bytes=int(random.integers(1, 4)),
                 update_s=float(random.uniform(0, 0.05)),
@@ -135,14 +136,18 @@ def stage_runs(chain, machine, memory, microbatches, ahead, size, split, start, 
     moving = [
         sum(s.bytes for s in y.saved if any(isinstance(o, Offload) for o in s.options)) for y in chain.layers
     ]
+    passing = 2 / size if split == "channels" else size + (size > 1)
     working = max(
-        chain.layers[k].workspace_bytes + plain[k] + (moving[k - 1] if k else 0) for k in range(start, end)
+        held_part * (chain.layers[k].workspace_bytes + plain[k] + (moving[k - 1] if k else 0))
+        + passing * chain.layers[k].weight_bytes
+        for k in range(start, end)
     )
-    fixed = sum(layer.weight_bytes for layer in layers) * (2 + chain.slots) * weights_part
-    fixed += held_part * (
-        working + (whole[start - 1] if start else 0) + (whole[end - 1] if end < len(whole) else 0)
-    )
-    skips = held_part * chain.layers[start - 1].skip_bytes if start else 0.0
+    copies = 0 if size == 1 else 1 / size if split == "channels" else 1 - 1 / size
+    waits = microbatches > 1 or size > 1
+    fixed = sum(layer.weight_bytes for layer in layers) * ((1 + chain.slots + waits) / size + copies)
+    fixed += held_part * ((whole[start - 1] if start else 0) + (whole[end - 1] if end < len(whole) else 0))
+    fixed += working + (0 if start else chain.input_bytes)
+    entering = held_part * chain.layers[start].entry_bytes
     saved = [(place, one) for place, layer in enumerate(layers) for one in layer.saved]
     offers = [
         [None, *(o for o in one.options if split != "channels" or not isinstance(o, Offload))]
@@ -159,7 +164,7 @@ def stage_runs(chain, machine, memory, microbatches, ahead, size, split, start, 
             held[place] += held_part * size_held
             ahead_s[place] += held_part * more_ahead
             back_s[place] += held_part * more_back
-        held[0] += skips
+        held[0] += entering
         if fixed + ahead * held.sum() <= memory:
             yield StageRun(ahead_s, back_s, np.array(sync), held, fixed, finish)
 

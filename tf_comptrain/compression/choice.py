@@ -50,7 +50,7 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
         choice, rule = choose(path, layer), find_rule(layer)
         if _is_exact(choice) or rule is not None and rule.obstacle(layer) is not None:
             rule = None
-        if (rule is None and choice in (None, COMPRESS)) or _is_shared(path, layer):
+        if (rule is None and choice is None) or _is_shared(path, layer):
             continue
         plans.append(Plan(layer, path, choice, rule))
     return plans
@@ -106,7 +106,7 @@ def _names(parts: list[tuple[str, Any]]) -> set:
 
 def _chooser(storage: StorageChoice, parts: list[tuple[str, Any]]) -> Callable[[str, Any], Storage | None]:
     """(path, layer) -> the user's storage for it, or None."""
-    if storage is None:
+    if storage is None or storage == COMPRESS:
         return lambda path, layer: None
     if isinstance(storage, (str, Offload)):
         named = _named(storage)

@@ -33,7 +33,6 @@ from tf_comptrain.compression.report import Report, Row
 from tf_comptrain.compression.rows import rows_of
 from tf_comptrain.graph import HeldTensors
 from tf_comptrain.storage import (
-    COMPRESS,
     FUSED,
     KEEP,
     Offload,
@@ -115,7 +114,7 @@ def _override(
             call = Instrument(plan.layer, plan.path, plan.rule, held.codec, bound)
         if call.sites:
             handle.wrapped[plan.layer] = call
-    if plan.storage not in (None, COMPRESS):
+    if plan.storage is not None:
         call = Chosen(plan.layer, KEEP if plan.storage == FUSED else plan.storage, held, call)
     _keras.set_call(plan.layer, call)
     handle.overridden.append(plan.layer)

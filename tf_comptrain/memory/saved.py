@@ -70,26 +70,26 @@ def saved_tensors(model: keras.Model, x: tf.Tensor, y: Any = None) -> list[Saved
     owners: dict[str, str] = {}
 
     def sizes() -> Any:
-        crossing[:] = _crossing(passes)  # where the step makes variables, it is traced twice
-        return [_elements(t) for t in crossing], [_elements(_stands_for(t)) for t in crossing]
+        crossing[:] = crossing_of(passes)  # where the step makes variables, it is traced twice
+        return [_elements(t) for t in crossing], [_elements(stands_for(t)) for t in crossing]
 
     with _owners_noted(owners), _keras.on_gradients(passes.append):
         step = _keras.trace_train_step(model, x, y, sizes)
     held: list[Any]
     plain: list[Any]
-    held, plain = [[_static_elements(t) for t in ts] for ts in (crossing, map(_stands_for, crossing))]
+    held, plain = [[_static_elements(t) for t in ts] for ts in (crossing, map(stands_for, crossing))]
     if None in held + plain:
         with state_restored(model):
             held, plain = step()
     return [
         SavedTensor(
-            owners.get(tensor.op.name) or owners.get(_base(_stands_for(tensor)).op.name, ""),
+            owners.get(tensor.op.name) or owners.get(base_of(stands_for(tensor)).op.name, ""),
             tensor.op.name,
             _storage(tensor),
-            _static_shape(_stands_for(tensor)),
-            _stands_for(tensor).dtype.name,
+            _static_shape(stands_for(tensor)),
+            stands_for(tensor).dtype.name,
             0 if _is_spilled(tensor) else int(held_elements) * tensor.dtype.size,
-            int(plain_elements) * _stands_for(tensor).dtype.size,
+            int(plain_elements) * stands_for(tensor).dtype.size,
         )
         for tensor, held_elements, plain_elements in zip(crossing, held, plain)
     ]
@@ -138,7 +138,7 @@ def _static_shape(tensor: tf.Tensor) -> tuple[int | None, ...]:
     return () if tensor.shape.rank is None else tuple(tensor.shape)
 
 
-def _stands_for(tensor: tf.Tensor) -> tf.Tensor:
+def stands_for(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that a stream or mask was made of; any other tensor itself."""
     if _is_spilled(tensor):
         tensor = tensor.op.inputs[0]
@@ -153,7 +153,7 @@ def _storage(tensor: tf.Tensor) -> str:
     return COMPRESS if tensor.op.type == _STREAM_OP else BITMASK
 
 
-def _crossing(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
+def crossing_of(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
     """What the backward passes in the graph being traced read of what was made before them, in its order."""
     numbers = {op.name: number for number, op in enumerate(_operations())}
     found: dict = {}
@@ -184,7 +184,7 @@ def _read_before(backward: _keras.BackwardPass) -> dict:
             continue
         for tensor in op.inputs:
             if tensor.op.name in forward:
-                base = _base(tensor)
+                base = base_of(tensor)
                 is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
                 if base.op.type not in _NOT_SAVED and not is_handle:
                     found[base.ref()] = base
@@ -207,7 +207,7 @@ def _forward(backward: _keras.BackwardPass) -> set[str]:
     return forward
 
 
-def _base(tensor: tf.Tensor) -> tf.Tensor:
+def base_of(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type in _ALIASES and not (tensor.op.type != "IdentityN" and tensor.value_index > 0):
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, arguments
+from tf_comptrain.compression.model import compress_model, restore_model
 from tf_comptrain.model_planning.costs import calibrate
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
+from tf_comptrain.model_planning.traced_layers import LayerBytes, traced_layers
 from tf_comptrain.placement import splits
 from tf_comptrain.planner import (
     Hardware,
@@ -24,15 +26,12 @@ from tf_comptrain.planner import (
     plan_devices,
 )
 from tf_comptrain.planner.stages import ROWS
+from tf_comptrain.storage import KEEP
 
 _L = keras.layers
-# Gradients of these need neither input nor output; those of `_OF_OUTPUT` only the output.
-_OF_NEITHER = (
-    _L.Add, _L.Average, _L.AveragePooling2D, _L.Concatenate, _L.Cropping2D, _L.Flatten, _L.GlobalAveragePooling2D,
-    _L.Permute, _L.Rescaling, _L.Reshape, _L.Subtract, _L.UpSampling2D, _L.ZeroPadding2D,
-)  # fmt: skip
-_OF_OUTPUT = (_L.ReLU, _L.Softmax)
-_NO_VALUES = "bits"
+_PROBE = 32  # samples at most that are traced
+# Of the memory, for gradients that wait for slower devices, and for what is on its way.
+_SPARE = 0.1
 
 
 class _Call(NamedTuple):
@@ -48,6 +47,7 @@ def plan_over_devices(
     devices: int,
     hardware: Hardware | None,
     budget_s: float,
+    streams: Mapping[str, Any],
     progress: Callable[[Progress], None] | None,
 ) -> ModelDevicePlan:
     """A plan for a model on so many devices of a described machine, or on several like this one's.
@@ -56,21 +56,26 @@ def plan_over_devices(
       ValueError: See `chain_of_model` and `planner.plan_devices`.
     """
     machine = calibrate()._replace(devices=devices) if hardware is None else hardware
-    chain = chain_of_model(model, batch_size, machine, offload=hardware is not None)
-    return ModelDevicePlan(*plan_devices(chain, machine, memory, devices, budget_s, progress))
+    chain = chain_of_model(model, batch_size, machine, streams, offload=hardware is not None)
+    limit = machine.memory_bytes if memory is None else arguments.size_in_bytes("memory", memory)
+    found = plan_devices(chain, machine, int(limit * (1 - _SPARE)), devices, budget_s, progress)
+    return ModelDevicePlan(*found._replace(memory_bytes=limit))
 
 
-def chain_of_model(model: keras.Model, batch_size: int, hardware: Hardware, offload: bool) -> LayerChain:
-    """A functional or Sequential model as the planner takes it, from its graph: no step is run.
+def chain_of_model(
+    model: keras.Model, batch_size: int, hardware: Hardware, streams: Mapping[str, Any], offload: bool
+) -> LayerChain:
+    """A functional or Sequential model as the planner takes it, from its graph and its traced step: none is run.
 
     Seconds are those of the machine's roofline: operations of weights (two for each weight and position of the output),
-    or bytes of inputs and outputs, whichever takes longer; twice as long for the backward pass. A tensor is saved where
-    the gradient of a layer needs it.
+    or bytes of inputs and outputs, whichever takes longer; twice as long for the backward pass. What a layer saves is
+    kept, or held as `compress_model` holds it.
 
     Args:
-      model: Built.
+      model: Compiled; neither compressed nor placed.
       batch_size: Samples of a step, over all devices.
       hardware: The machine.
+      streams: How tensors are encoded, as arguments of `compress_model`.
       offload: Whether tensors may go to the host.
 
     Raises:
@@ -98,27 +103,53 @@ def chain_of_model(model: keras.Model, batch_size: int, hardware: Hardware, offl
         for tensor in call.inputs:
             reads.setdefault(id(tensor), []).append(place)
             tensors[id(tensor)] = tensor
+    kept, held = _traced(model, [call.operation for call in calls], batch_size, streams)
     layers = []
     for place, call in enumerate(calls):
-        held = [
-            _saved(tensors[key], batch_size, hardware, offload, f"{call.operation.name}/input{number}")
-            for number, key in enumerate(dict.fromkeys(map(id, call.inputs)))
-            if reads[key][0] == place and _is_saved(key, reads, made, calls)
-        ]
         crossing = [
             (made[key], _bytes(tensors[key], batch_size))
             for key, places in reads.items()
             if key in made and made[key] <= place < places[-1]
         ]
+        name = call.operation.name
         own = sum(size for maker, size in crossing if maker == place)
         skip = sum(size for maker, size in crossing if maker < place)
-        layers.append(_layer(call, batch_size, hardware, own, skip, tuple(held)))
-    slots = _slots(model)
-    return LayerChain(model.name, tuple(layers), batch_size, slots)
+        saved = _saved(name, kept[name].saved, held[name].saved, hardware, streams["codec"], offload)
+        layers.append(_layer(call, batch_size, hardware, own, skip, kept[name], saved))
+    inputs = sum(_bytes(tensor, batch_size) for tensor in _keras.functional_of(model).inputs)
+    layers[0] = layers[0]._replace(entry_bytes=inputs)
+    return LayerChain(model.name, tuple(layers), batch_size, _slots(model), inputs)
+
+
+def _traced(
+    model: keras.Model, operations: Sequence[Any], batch_size: int, streams: Mapping[str, Any]
+) -> tuple[dict[str, LayerBytes], dict[str, LayerBytes]]:
+    """Bytes of each layer for the whole batch: kept, and held as `compress_model` does by itself."""
+    samples = min(batch_size, _PROBE)
+
+    def traced(storage: Any) -> dict[str, LayerBytes]:
+        report = compress_model(model, storage=storage, **streams)
+        try:
+            found = traced_layers(model, operations, samples, report)
+        finally:
+            restore_model(model)
+        factor = batch_size / samples
+        sizes = ((operation.name, found.get(operation.name, LayerBytes())) for operation in operations)
+        return {
+            name: LayerBytes(*(math.ceil(size * factor) for size in of_layer)) for name, of_layer in sizes
+        }
+
+    return traced({operation.name: KEEP for operation in operations}), traced(None)
 
 
 def _layer(
-    call: _Call, batch: int, hardware: Hardware, output: int, skip: int, held: tuple[Saved, ...]
+    call: _Call,
+    batch: int,
+    hardware: Hardware,
+    output: int,
+    skip: int,
+    traced: LayerBytes,
+    saved: tuple[Saved, ...],
 ) -> Layer:
     operation = call.operation
     weights = getattr(operation, "trainable_weights", [])
@@ -134,11 +165,12 @@ def _layer(
         weight_bytes=weight_bytes,
         output_bytes=output,
         skip_bytes=skip,
-        workspace_bytes=moved,
+        workspace_bytes=traced.workspace,
+        entry_bytes=traced.entering,
         halo_bytes=_halo_bytes(operation, call.inputs, batch),
         update_s=7 * weight_bytes / hardware.bytes_per_s,
         splits=_splits(operation, call.outputs),
-        saved=held,
+        saved=saved,
     )
 
 
@@ -154,26 +186,23 @@ def _bytes(tensor: Any, batch: int) -> int:
     return math.prod(size or 1 for size in tensor.shape[1:]) * batch * tf.as_dtype(tensor.dtype).size
 
 
-def _is_saved(key: int, reads: dict[int, list[int]], made: dict[int, int], calls: list[_Call]) -> bool:
-    """Whether the gradient of a layer that reads the tensor, or of the one that makes it, needs it."""
-    if key in made and isinstance(calls[made[key]].operation, _OF_OUTPUT):
-        return True
-    return any(not isinstance(calls[k].operation, (*_OF_NEITHER, *_OF_OUTPUT)) for k in reads[key])
-
-
-def _saved(tensor: Any, batch: int, hardware: Hardware, offload: bool, name: str) -> Saved:
-    size = _bytes(tensor, batch)
-    if not tf.as_dtype(tensor.dtype).is_floating:
-        return Saved(name, size)
-    options: list[Stream | Offload] = [
-        Stream(codec, int(size / c.ratio), size / c.encode_bytes_per_s, size / c.decode_bytes_per_s)
-        for codec, c in hardware.codecs.items()
-        if codec != _NO_VALUES
-    ]
+def _saved(
+    name: str, plain: int, held: int, hardware: Hardware, codec: Any, offload: bool
+) -> tuple[Saved, ...]:
+    """What a layer saves as one tensor, since it is held in one way."""
+    if not plain:
+        return ()
+    options: list[Stream | Offload] = []
+    name_of_codec = getattr(codec, "name", codec)
+    speed = hardware.codecs.get(name_of_codec) or next(iter(hardware.codecs.values()), None)
+    if speed is not None and held < plain:
+        options.append(
+            Stream(name_of_codec, held, plain / speed.encode_bytes_per_s, plain / speed.decode_bytes_per_s)
+        )
     if offload:
-        seconds = hardware.host_link.seconds(size)
+        seconds = hardware.host_link.seconds(plain)
         options.append(Offload(seconds, seconds))
-    return Saved(name, size, tuple(options))
+    return (Saved(name, plain, tuple(options)),)
 
 
 def _halo_bytes(operation: Any, inputs: list, batch: int) -> int:

@@ -88,7 +88,9 @@ def plan(
     count = arguments.whole("devices", devices)
     if count > 1:
         arguments.whole("batch_size", batch_size)
-        return plan_over_devices(model, batch_size, memory, count, _machine(hardware), budget_s, progress)
+        _check_model(model)
+        machine = _machine(hardware)
+        return plan_over_devices(model, batch_size, memory, count, machine, budget_s, streams, progress)
     if memory is None:
         raise ValueError('`memory` is missing: a plan for one device is for a limit, such as "8GiB".')
     found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, streams, progress)
@@ -190,7 +192,8 @@ def compress_model(
       storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string:
         for all layers. A mapping from layer name, path or class to a string, or a function from layer (or operation
         of a functional graph) to string or None: for those, and for what is inside them; a mapping may also name
-        operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. Strings:
+        operations of the traced step, or scopes of them ("decoder/block_1"), as the report does. What is said of the
+        layer that makes a tensor comes before what is said of those that read it. Strings:
         "compress" (the default); "rebuild" (what a batch normalization makes may be rebuilt from the stream of its
         input, about a third less to hold; its error is then that stream's times gamma / sigma of the channel); "keep"
         (as plain Keras has it, bit-equal); "offload" (waits in a file or in the host's memory between the passes, as an

@@ -11,7 +11,7 @@ from tensorflow import keras
 from tf_comptrain import placement, planner
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.compression.report import Report, format_bytes
-from tf_comptrain.storage import KEEP, OFFLOAD
+from tf_comptrain.storage import COMPRESS, KEEP, OFFLOAD
 
 _STREAM = "stream:"
 
@@ -27,12 +27,11 @@ class ModelDevicePlan(planner.DevicePlan):
 
     __slots__ = ()
 
-    def apply(self, model: keras.Model, devices: Sequence[str] | None = None, **how: Any) -> Report | None:
+    def apply(self, model: keras.Model, devices: Sequence[str] | None = None, **how: Any) -> Report:
         """Puts a model's layers on the plan's devices, and holds what they save as it says.
 
         It is `ct.distribute.place` with the plan's stages, microbatches and streams at borders, and `compress_model`.
-        The layers of a stage that keeps all its tensors train as they are; what other stages save is compressed, or
-        offloaded where the plan offloads tensors of a layer.
+        What a layer saves is kept, compressed or offloaded.
 
         Args:
           model: The one that the plan was made for, or one with the same names of layers; built.
@@ -40,7 +39,7 @@ class ModelDevicePlan(planner.DevicePlan):
           **how: `codec`, `error_bound` and `policy` of `compress_model`.
 
         Returns:
-          The report of `compress_model`; None where the plan keeps every tensor.
+          The report of `compress_model`.
 
         Raises:
           ValueError: The plan does not fit into its memory, or names other layers; or see `ct.distribute.place` and
@@ -57,8 +56,6 @@ class ModelDevicePlan(planner.DevicePlan):
         ]
         codec = next((way.removeprefix(_STREAM) for way in self.crossings if way.startswith(_STREAM)), None)
         placement.place(model, stages, self.microbatches, devices, codec)
-        if not self.storage:
-            return None
         try:
             return compress_model(model, storage=self._storage_of_layers(), **how)
         except Exception:
@@ -66,14 +63,10 @@ class ModelDevicePlan(planner.DevicePlan):
             raise
 
     def _storage_of_layers(self) -> dict[str, str]:
-        """By name of a layer, where it is not "compress"."""
-        ways: dict[str, set[str]] = {}
-        for name, way in self.storage.items():
-            ways.setdefault(name.rpartition("/")[0], set()).add(way.partition(":")[0])
-        found = {name: OFFLOAD for name, of_layer in ways.items() if OFFLOAD in of_layer}
-        for stage in self.stages:
-            if not any(name in ways for name in stage.layers):
-                found.update((name, KEEP) for name in stage.layers)
+        found = {}
+        for layer in (layer for stage in self.stages for layer in stage.layers):
+            way = self.storage.get(layer, KEEP).partition(":")[0]
+            found[layer] = way if way in (KEEP, OFFLOAD) else COMPRESS
         return found
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -35,8 +36,9 @@ def place(
 ) -> None:
     """Puts a model's layers on several devices of this program, in place; `model.fit` and `ct.fit` train it there.
 
-    Each layer runs on the devices of its stage, forward and backward, and its weights and the optimizer's slots of
-    them lie on the first of these. A stage of several devices divides its work: by samples ("batch"), by output
+    Each layer runs on the devices of its stage, forward and backward. Its weights lie there too, with their gradients'
+    sums and the optimizer's slots: of a stage of several devices each has about as many bytes of them, and a copy of
+    the others while they are read. A stage of several devices divides its work: by samples ("batch"), by output
     channels of convolutions and dense layers ("channels"), or by rows of images ("rows"). With microbatches a step
     takes its batch in that many parts, in the order 1F1B: stage s of S begins with a microbatch when it has gone
     backward through the one S - s before, so that it holds the activations of S - s at most. The gradients are added
@@ -84,10 +86,12 @@ def place(
     splits.check(_keras.graph_calls(functional), {key: places[number] for key, number in stage_of.items()})
     before: list[tuple[Any, str]] = []
     stage_of_weight: dict[int, int] = {}
+    weights_of: list[list[Any]] = [[] for _ in places]
     for layer in _layers(functional):
-        device = places[stage_of[id(layer)]].devices[0]
         stage_of_weight.update((id(weight), stage_of[id(layer)]) for weight in layer.weights)
-        for weight in _weights(layer):
+        weights_of[stage_of[id(layer)]] += _weights(layer)
+    for weights, stage in zip(weights_of, places):
+        for weight, device in _spread(weights, stage.devices):
             before.append((weakref.ref(weight), weight.value.device))
             _keras.move_weight(weight, device, getattr(model, "optimizer", None))
     call = PlacedCall(functional, places, stage_of, stage_of_weight, send)
@@ -254,6 +258,20 @@ def _layers(functional: Any) -> Iterator[Any]:
 def _weights(layer: Any) -> list[Any]:
     """What is worth moving: numbers that are trained or averaged, not seeds."""
     return [weight for weight in layer.weights if tf.as_dtype(weight.dtype).is_floating]
+
+
+def _spread(weights: Sequence[Any], devices: Sequence[str]) -> Iterator[tuple[Any, str]]:
+    """A device for each weight, so that every device has about as many bytes of them."""
+    taken = dict.fromkeys(devices, 0)
+    unique = {id(weight): weight for weight in weights}.values()
+    for weight in sorted(unique, key=_size, reverse=True):
+        device = min(taken, key=taken.__getitem__)
+        taken[device] += _size(weight)
+        yield weight, device
+
+
+def _size(weight: Any) -> int:
+    return math.prod(weight.shape) * tf.as_dtype(weight.dtype).size
 
 
 def _check_weights(functional: Any, stage_of: dict[int, int]) -> None:

@@ -39,6 +39,8 @@ class Layer(NamedTuple):
       weight_bytes: Weights, of which gradients take as much again.
       output_bytes: Of what it makes for the layers behind it.
       skip_bytes: Of what earlier layers made and layers behind this one read, first or again.
+      entry_bytes: Of what earlier layers made and the backward pass of this or a later one reads: what a stage that
+        begins here holds of each microbatch beside what its own layers save.
       workspace_bytes: Scratch memory while it runs, gradients of activations included.
       halo_bytes: Border rows that a neighbour needs where rows are split; for each pass.
       update_s: Seconds of the optimizer.
@@ -54,6 +56,7 @@ class Layer(NamedTuple):
     weight_bytes: int = 0
     output_bytes: int = 0
     skip_bytes: int = 0
+    entry_bytes: int = 0
     workspace_bytes: int = 0
     halo_bytes: int = 0
     update_s: float = 0.0
@@ -69,12 +72,14 @@ class LayerChain(NamedTuple):
       layers: In the order in which they run; stages are consecutive ones.
       batch: Samples of a step, over all devices.
       slots: Bytes of the optimizer's state for each byte of weights: 2 for Adam, 1 for momentum, 0 for plain SGD.
+      input_bytes: Of the batch, which is on the first device of the first stage.
     """
 
     name: str
     layers: tuple[Layer, ...]
     batch: int
     slots: float = 0.0
+    input_bytes: int = 0
 
 
 def check_chain(chain: LayerChain) -> None:
@@ -86,6 +91,7 @@ def check_chain(chain: LayerChain) -> None:
     _fields.text(chain.name, "name")
     arguments.whole("batch", chain.batch)
     arguments.real("slots", chain.slots, least=0)
+    arguments.whole("input_bytes", chain.input_bytes, least=0)
     if not chain.layers:
         raise ValueError("`layers` must have at least one layer. Received: none.")
     _check_unique([layer.name for layer in chain.layers], "layers")
@@ -98,7 +104,14 @@ def _check_layer(layer: Layer) -> None:
     where = f"layer {layer.name!r}"
     for field in ("forward_s", "backward_s", "forward_launch_s", "backward_launch_s", "update_s"):
         arguments.real(f"{field} of {where}", getattr(layer, field), least=0)
-    for field in ("weight_bytes", "output_bytes", "skip_bytes", "workspace_bytes", "halo_bytes"):
+    for field in (
+        "weight_bytes",
+        "output_bytes",
+        "skip_bytes",
+        "entry_bytes",
+        "workspace_bytes",
+        "halo_bytes",
+    ):
         arguments.whole(f"{field} of {where}", getattr(layer, field), least=0)
     unknown = [split for split in layer.splits if split not in SPLITS]
     if unknown:

@@ -156,7 +156,7 @@ def _plan(costs: StageCosts, found: Found, limit: int, devices: int) -> DevicePl
     events = 4 * strategy.microbatches * len(stages) + costs.count
     small = events <= _MOST_EVENTS
     bound = found.bound_s if math.isfinite(found.bound_s) else None
-    feasible = max(strategy.peaks) <= limit
+    feasible = round(max(strategy.peaks)) <= limit
     return DevicePlan(
         chain.name,
         costs.hardware.name,

@@ -17,8 +17,9 @@ from tf_comptrain.planner.task_graph import Offload, Rebuild
 Floats = NDArray[np.float64]
 _COLUMNS = (
     "forward_s", "backward_s", "forward_launch_s", "backward_launch_s", "weight_bytes", "output_bytes", "skip_bytes",
-    "workspace_bytes", "halo_bytes", "update_s",
+    "entry_bytes", "workspace_bytes", "halo_bytes", "update_s",
 )  # fmt: skip
+_ROUNDING = 1e-6  # bytes, so that what just fits does
 _NO_VALUES = "bits"  # a codec that does not hold values, which another stage needs
 
 
@@ -46,10 +47,10 @@ class Part(NamedTuple):
       sync_s: Of summing gradients, latency apart.
       latency_s: Of summing gradients, once.
       update_s: Of the optimizer, up to each layer.
-      state_bytes: Weights, gradients and slots, up to each layer.
+      state_bytes: Weights, sums of gradients and slots, up to each layer; see `_state`.
       working_bytes: What has to be free while a layer runs: workspace, its tensors restored, and those on their way.
       cross_bytes: Of what crosses a border behind each layer.
-      skip_bytes: Of that, what the next layer only lets pass.
+      entry_bytes: What a stage that begins with a layer holds beside what its layers save.
       held_part: A device's part of what the whole batch holds, and of the seconds that holding it takes.
       reach: For each layer, the first behind it that cannot be split so.
     """
@@ -63,7 +64,7 @@ class Part(NamedTuple):
     state_bytes: Floats
     working_bytes: Floats
     cross_bytes: Floats
-    skip_bytes: Floats
+    entry_bytes: Floats
     held_part: float
     reach: NDArray[np.int64]
 
@@ -124,13 +125,23 @@ class StageCosts:
             sync,
             latency,
             _sums(update),
-            _sums(weights * (2 + self.chain.slots)),
-            held * self._working,
+            _sums(of["weight_bytes"] * self._state(microbatches, devices, split)),
+            held * self._working + of["weight_bytes"] * _passing(devices, split),
             (of["output_bytes"] + of["skip_bytes"]) * held,
-            of["skip_bytes"] * held,
+            of["entry_bytes"] * held,
             held,
             self._reach(devices, split),
         )
+
+    def _state(self, microbatches: int, devices: int, split: str) -> float:
+        """Bytes of weights, slots, sums of gradients, and copies of other devices' weights, for each byte of weights.
+
+        Each weight is on one device of the stage, with what is kept for it. The gradients of one device and a single
+        microbatch are used up as they are made; others wait there to be summed up.
+        """
+        sums = 1 if microbatches > 1 or devices > 1 else 0
+        copies = 0.0 if devices == 1 else 1 / devices if split == CHANNELS else 1 - 1 / devices
+        return (1 + self.chain.slots + sums) / devices + copies
 
     def _inside_s(self, microbatches: int, devices: int, split: str) -> tuple[Floats, Floats]:
         """Seconds of what the devices of a stage send each other in each layer's forward and backward pass."""
@@ -165,8 +176,7 @@ class StageCosts:
           start, ends: Numbers of layers; `ends` rise by one.
         """
         fixed = self.fixed_bytes(part, start, ends)
-        skips = part.skip_bytes[start - 1] if start else 0.0
-        return ((self.memory_bytes - fixed) / ahead - skips) / part.held_part
+        return ((self.memory_bytes + _ROUNDING - fixed) / ahead - part.entry_bytes[start]) / part.held_part
 
     def fixed_bytes(self, part: Part, start: int, ends: NDArray[np.int64]) -> Floats:
         """What a device of the stage has beside what it holds of each microbatch."""
@@ -174,14 +184,13 @@ class StageCosts:
         first = int(ends[0])
         working = np.maximum.accumulate(part.working_bytes[start : int(ends[-1])])[first - start - 1 :]
         behind = np.where(ends < self.count, part.cross_bytes[ends - 1], 0.0)
-        return state + working + behind + (part.cross_bytes[start - 1] if start else 0.0)
+        return state + working + behind + (part.cross_bytes[start - 1] if start else self.chain.input_bytes)
 
     def least_peak_bytes(
         self, part: Part, split: str, ahead: int, start: int, ends: NDArray[np.int64]
     ) -> Floats:
         """The smallest peak of a stage from `start` up to each of `ends`; see `room`."""
-        skips = part.skip_bytes[start - 1] if start else 0.0
-        held = part.held_part * self.holdings(split).least_bytes(start, ends) + skips
+        held = part.held_part * self.holdings(split).least_bytes(start, ends) + part.entry_bytes[start]
         return self.fixed_bytes(part, start, ends) + ahead * held
 
     def bound_s(self, part: Part, split: str, ahead: int, start: int, ends: NDArray[np.int64]) -> Floats:
@@ -248,6 +257,11 @@ def _restored_bytes(layer: Layer) -> float:
     """What is there twice while a layer runs, since it is held in another way."""
     working = [o.working_bytes for s in layer.saved for o in s.options if isinstance(o, Rebuild)]
     return float(sum(s.bytes for s in layer.saved if s.options) + max(working, default=0))
+
+
+def _passing(devices: int, split: str) -> float:
+    """Bytes of a layer's gradient, and of other devices' parts of it until they are summed up, for each of weights."""
+    return 2 / devices if split == CHANNELS else float(devices if devices == 1 else devices + 1)
 
 
 def _moving_bytes(layer: Layer) -> float:

@@ -116,8 +116,7 @@ def _stage(
         forward[layer - start] += part.held_part * holding.forward_s
         backward[layer - start] += part.held_part * holding.backward_s
         held[layer - start] += part.held_part * holding.bytes
-    if start:
-        held[0] += part.skip_bytes[start - 1]
+    held[0] += part.entry_bytes[start]
     fixed = float(costs.fixed_bytes(part, start, ends)[0])
     finish = part.latency_s + float(part.update_s[end] - part.update_s[start])
     run = StageRun(forward, backward, part.sync_s[start:end], held, fixed, finish)

@@ -69,7 +69,7 @@ def chain_of_graph(graph: TaskGraph, splits: tuple[str, ...] = (BATCH, CHANNELS)
                 saved=tuple(_saved(t, tensors, home, start, end, ahead) for t in inside),
             )
         )
-    return LayerChain(graph.name, tuple(layers), graph.batch, _SLOTS)
+    return LayerChain(graph.name, _with_entries(layers), graph.batch, _SLOTS)
 
 
 def decoder(blocks: int, width: int, batch: int, tokens: int = 2048) -> LayerChain:
@@ -116,7 +116,13 @@ def decoder(blocks: int, width: int, batch: int, tokens: int = 2048) -> LayerCha
                     saved=tuple(saved),
                 )
             )
-    return LayerChain(f"decoder of {blocks} blocks", tuple(layers), batch, _SLOTS)
+    return LayerChain(f"decoder of {blocks} blocks", _with_entries(layers), batch, _SLOTS)
+
+
+def _with_entries(layers: list[Layer]) -> tuple[Layer, ...]:
+    """Layers of which a stage holds what it lets pass."""
+    passed = (0, *(layer.skip_bytes for layer in layers[:-1]))
+    return tuple(layer._replace(entry_bytes=size) for layer, size in zip(layers, passed))
 
 
 def _plain_saved(name: str, size: float) -> Saved:
