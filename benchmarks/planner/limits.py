@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import tensorflow as tf
 from tensorflow import keras
@@ -62,7 +63,7 @@ def main() -> None:
         for worker in missing:
             arguments = ["--worker", worker, "--nets", net]
             subprocess.run([sys.executable, __file__, *sys.argv[1:], *arguments], check=False)
-    print(table(options))
+    print(table(options), summary(options), sep="\n\n")
 
 
 def entries(key: list, options: argparse.Namespace) -> list[dict]:
@@ -191,13 +192,41 @@ def table(options: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def beside(entry: dict, ways: dict[str, dict]) -> str:
+def summary(options: argparse.Namespace) -> str:
+    """Markdown: a line for each network."""
+    lines = [
+        "| network | limits | within | highest | within, and at most 5% under | steps within 10% of predicted "
+        "| predicted / measured | images/s over the best other way |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for net in options.nets:
+        found = [entry for entry in of_net(net, options) if entry["feasible"]]
+        if not found:
+            continue
+        used = [entry["peak"] / entry["limit"] for entry in found]
+        times = [entry["predicted_s"] / entry["step_s"] for entry in found]
+        rates = [rate for entry in found if (rate := best_other(entry, of_ways(net, options))[0])]
+        limits = f"{found[0]['limit'] / 1e6:.1f} to {found[-1]['limit'] / 1e6:.1f} MB"
+        lines.append(
+            f"| {net} | {limits} | {sum(use <= 1 for use in used)} of {len(used)} | {100 * max(used):.1f}% "
+            f"| {sum(0.95 <= use <= 1 for use in used)} | {sum(abs(time - 1) <= 0.1 for time in times)} "
+            f"| {median(times):.2f} | {median(rates):.2f} ({min(rates):.2f} to {max(rates):.2f}) |"
+        )
+    return "\n".join(lines)
+
+
+def best_other(entry: dict, ways: dict[str, dict]) -> tuple[float | None, str]:
     """A plan's images/s over those of the fastest other way within its limit, and which that is."""
     fitting = [(other["step_s"], way) for way, other in ways.items() if other["peak"] <= entry["limit"]]
     if not fitting:
-        return "none fits"
+        return None, "none fits"
     seconds, way = min(fitting)
-    return f"{seconds / entry['step_s']:.2f} ({way})"
+    return seconds / entry["step_s"], way
+
+
+def beside(entry: dict, ways: dict[str, dict]) -> str:
+    rate, way = best_other(entry, ways)
+    return way if rate is None else f"{rate:.2f} ({way})"
 
 
 def _compiled(inputs: keras.KerasTensor, outputs: keras.KerasTensor, name: str) -> keras.Model:

@@ -136,7 +136,8 @@ def stage_runs(chain, machine, memory, microbatches, ahead, size, split, start, 
     moving = [
         sum(s.bytes for s in y.saved if any(isinstance(o, Offload) for o in s.options)) for y in chain.layers
     ]
-    passing = 2 / size if split == "channels" else size + (size > 1)
+    nodes = machine.node_devices or size
+    passing = 2 / size if split == "channels" else min(size, nodes) + (size > 1)
     working = max(
         held_part * (chain.layers[k].workspace_bytes + plain[k] + (moving[k - 1] if k else 0))
         + passing * chain.layers[k].weight_bytes

@@ -126,7 +126,7 @@ class StageCosts:
             latency,
             _sums(update),
             _sums(of["weight_bytes"] * self._state(microbatches, devices, split)),
-            held * self._working + of["weight_bytes"] * _passing(devices, split),
+            held * self._working + of["weight_bytes"] * self._passing(devices, split),
             (of["output_bytes"] + of["skip_bytes"]) * held,
             of["entry_bytes"] * held,
             held,
@@ -142,6 +142,12 @@ class StageCosts:
         sums = 1 if microbatches > 1 or devices > 1 else 0
         copies = 0.0 if devices == 1 else 1 / devices if split == CHANNELS else 1 - 1 / devices
         return (1 + self.chain.slots + sums) / devices + copies
+
+    def _passing(self, devices: int, split: str) -> float:
+        """Bytes of a layer's gradient, and of what waits to be added to it, for each byte of its weights."""
+        if devices == 1:
+            return 1.0
+        return 2 / devices if split == CHANNELS else 1.0 + min(devices, self.hardware.node_devices or devices)
 
     def _inside_s(self, microbatches: int, devices: int, split: str) -> tuple[Floats, Floats]:
         """Seconds of what the devices of a stage send each other in each layer's forward and backward pass."""
@@ -257,11 +263,6 @@ def _restored_bytes(layer: Layer) -> float:
     """What is there twice while a layer runs, since it is held in another way."""
     working = [o.working_bytes for s in layer.saved for o in s.options if isinstance(o, Rebuild)]
     return float(sum(s.bytes for s in layer.saved if s.options) + max(working, default=0))
-
-
-def _passing(devices: int, split: str) -> float:
-    """Bytes of a layer's gradient, and of other devices' parts of it until they are summed up, for each of weights."""
-    return 2 / devices if split == CHANNELS else float(devices if devices == 1 else devices + 1)
 
 
 def _moving_bytes(layer: Layer) -> float:
