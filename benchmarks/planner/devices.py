@@ -74,15 +74,17 @@ def run(case: dict) -> dict:
 
 
 def gap(case: dict) -> planner.DevicePlan:
-    """On four devices, with a tenth of what all tensors take when they are kept, beside the weights and their state."""
-    machine = DEVICE._replace(devices=4)
+    """On four devices, with a tenth of what all tensors take when they are kept, beside the weights' state."""
+    count = 4
+    machine = DEVICE._replace(devices=count)
     if case["kind"] == "decoder":
         chain = decoder(max(case["tensors"] // 6, 1), 4096, 32)
     else:
         chain = layered(case["kind"], case["tensors"], case["seed"])
     saved = sum(tensor.bytes for layer in chain.layers for tensor in layer.saved)
     weights = sum(layer.weight_bytes for layer in chain.layers)
-    memory = int(saved / 4 * 0.1 + weights * (2 + chain.slots))
+    state = weights * ((2 + chain.slots) / count + 1 - 1 / count)
+    memory = int(saved / count * 0.1 + state)
     return planner.plan_devices(chain, machine, memory, budget_s=BUDGET_S)
 
 
@@ -238,7 +240,7 @@ def main() -> None:
             file.write(json.dumps(result) + "\n")
         print(case, f"{result['step_s']:.4g} s", result["gap"], file=sys.stderr)
     print(tables(rows))
-    if args.plot:
+    if args.plot and "scaling" in args.parts:
         draw(rows, args.plot)
 
 
