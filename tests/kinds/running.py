@@ -48,7 +48,7 @@ def run(make: Callable[[], Kind], steps: int = STEPS, **compress) -> Run:
         with _keras.on_gradients(passes.append):
             loss, gradients = kind.step(*batch)
         gradients = [tf.convert_to_tensor(g) for g in gradients if g is not None]
-        bytes_ = [tf.size(t, tf.int64) * t.dtype.size for t in saved._crossing(passes)]
+        bytes_ = [tf.size(t, tf.int64) * t.dtype.size for t in saved.crossing_of(passes)]
         return loss, gradients, tf.add_n(bytes_ or [tf.constant(0, tf.int64)])
 
     step = tf.function(traced, autograph=False)
