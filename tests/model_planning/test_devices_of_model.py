@@ -32,6 +32,7 @@ STREAMS = {"codec": "plane", "error_bound": None, "policy": None}
 def test_chain():
     model = network()
     chain = chain_of_model(model, 4, DEVICE, STREAMS, offload=True)
+    many = chain_of_model(model, 4, DEVICE._replace(devices=10), STREAMS, offload=True)
     ct.compress_model(model)  # which it was not
     check_chain(chain)
     layers = {layer.name: layer for layer in chain.layers}
@@ -41,7 +42,8 @@ def test_chain():
     assert [layers[name].skip_bytes for name in layers] == [0, plane, plane, 0, 0, 0]
     assert layers["one"].weight_bytes == 4 * (3 * 3 * 3 * 8 + 8)
     assert layers["two"].halo_bytes == plane // 16
-    assert "rows" in layers["two"].splits and "rows" not in layers["dense"].splits
+    assert layers["two"].splits == ("batch", "channels", "rows") and "rows" not in layers["dense"].splits
+    assert many.layers[2].splits == ("batch", "rows")  # of 8 channels each of 10 devices would not have one
     # What gradients read: each convolution's and dense layer's input, the ReLU's output, what the loss reads.
     saved = {name: saved.bytes for name, layer in layers.items() for saved in layer.saved}
     assert set(saved) == {"relu", "mean", "dense"}

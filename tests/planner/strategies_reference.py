@@ -136,16 +136,15 @@ def stage_runs(chain, machine, memory, microbatches, ahead, size, split, start, 
     moving = [
         sum(s.bytes for s in y.saved if any(isinstance(o, Offload) for o in s.options)) for y in chain.layers
     ]
-    nodes = machine.node_devices or size
-    passing = 2 / size if split == "channels" else min(size, nodes) + (size > 1)
     working = max(
         held_part * (chain.layers[k].workspace_bytes + plain[k] + (moving[k - 1] if k else 0))
-        + passing * chain.layers[k].weight_bytes
+        + weights_part * chain.layers[k].weight_bytes
         for k in range(start, end)
     )
     copies = 0 if size == 1 else 1 / size if split == "channels" else 1 - 1 / size
-    waits = microbatches > 1 or size > 1
-    fixed = sum(layer.weight_bytes for layer in layers) * ((1 + chain.slots + waits) / size + copies)
+    waiting = 0 if size == 1 else weights_part
+    state = (1 + chain.slots + (microbatches > 1)) / size + copies + waiting
+    fixed = sum(layer.weight_bytes for layer in layers) * state
     fixed += held_part * ((whole[start - 1] if start else 0) + (whole[end - 1] if end < len(whole) else 0))
     fixed += working + (0 if start else chain.input_bytes)
     entering = held_part * chain.layers[start].entry_bytes

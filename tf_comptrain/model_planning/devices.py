@@ -15,6 +15,7 @@ from tf_comptrain.model_planning.costs import calibrate
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.traced_layers import LayerBytes, traced_layers
 from tf_comptrain.placement import splits
+from tf_comptrain.placement.values import CHANNEL_AXIS, ROW_AXIS
 from tf_comptrain.planner import (
     Hardware,
     Layer,
@@ -25,12 +26,12 @@ from tf_comptrain.planner import (
     Stream,
     plan_devices,
 )
-from tf_comptrain.planner.stages import ROWS
+from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
 from tf_comptrain.storage import KEEP
 
 _L = keras.layers
 _PROBE = 32  # samples at most that are traced
-# Of the memory, for gradients that wait for slower devices, and for what is on its way.
+# Of the memory, for what is on its way.
 _SPARE = 0.1
 
 
@@ -55,7 +56,9 @@ def plan_over_devices(
     Raises:
       ValueError: See `chain_of_model` and `planner.plan_devices`.
     """
-    machine = calibrate()._replace(devices=devices) if hardware is None else hardware
+    machine = calibrate() if hardware is None else hardware
+    if hardware is None or hardware.devices >= devices:
+        machine = machine._replace(devices=devices)
     chain = chain_of_model(model, batch_size, machine, streams, offload=hardware is not None)
     limit = machine.memory_bytes if memory is None else arguments.size_in_bytes("memory", memory)
     found = plan_devices(chain, machine, int(limit * (1 - _SPARE)), devices, budget_s, progress)
@@ -169,7 +172,7 @@ def _layer(
         entry_bytes=traced.entering,
         halo_bytes=_halo_bytes(operation, call.inputs, batch),
         update_s=7 * weight_bytes / hardware.bytes_per_s,
-        splits=_splits(operation, call.outputs),
+        splits=_splits(operation, call.outputs, hardware.devices),
         saved=saved,
     )
 
@@ -214,9 +217,16 @@ def _halo_bytes(operation: Any, inputs: list, batch: int) -> int:
     return math.ceil(rows * _bytes(inputs[0], batch) / inputs[0].shape[1])
 
 
-def _splits(operation: Any, outputs: list) -> tuple[str, ...]:
-    is_image = len(outputs[0].shape) == 4
-    return tuple(split for split in splits.ways_of(operation) if is_image or split != ROWS)
+def _splits(operation: Any, outputs: list, devices: int) -> tuple[str, ...]:
+    """Those in which every device gets a part, however many of them a stage has."""
+    sizes = {CHANNELS: [output.shape[CHANNEL_AXIS] for output in outputs]}
+    if all(len(output.shape) == 4 for output in outputs):
+        sizes[ROWS] = [output.shape[ROW_AXIS] for output in outputs]
+    return tuple(
+        split
+        for split in splits.ways_of(operation)
+        if split == BATCH or split in sizes and all((size or 0) >= devices for size in sizes[split])
+    )
 
 
 def _slots(model: keras.Model) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -80,10 +81,16 @@ class PlacedCall:
             number = self._stage_of[id(operation)]
             values = (self._at(value, number) for value in tf.nest.flatten((args, kwargs)))
             args, kwargs = tf.nest.pack_sequence_as((args, kwargs), list(values))
-            made = _run(self.stages[number], training, operation, call, args, kwargs)
+            with self._once_begun(number):  # also what is read of weights on other devices
+                made = _run(self.stages[number], training, operation, call, args, kwargs)
             return tf.nest.map_structure(lambda value: _Sent(value, number), made)
 
         return _keras.run_graph(self._model, inputs, enter, run, leave, training=training)
+
+    def _once_begun(self, number: int) -> Any:
+        """Inside, operations wait until the stage may begin with the microbatch."""
+        waits = () if self.microbatch is None else self.microbatch.waits.get(number, ())
+        return tf.control_dependencies(list(waits)) if waits else contextlib.nullcontext()
 
     def _at(self, sent: Any, number: int) -> Any:
         """What an operation of a stage is given for an argument: as it is where that is not of the graph."""
@@ -111,7 +118,7 @@ class PlacedCall:
         microbatch = self.microbatch
         if microbatch is None:
             return value
-        with tf.control_dependencies(list(microbatch.waits.get(number, ()))):
+        with self._once_begun(number):
             value = value.mapped(tf.identity)
         floating = [part for part in value.parts if part.dtype.is_floating]
         microbatch.inputs.setdefault(number, []).extend(floating)

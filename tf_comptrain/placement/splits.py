@@ -197,19 +197,27 @@ def _elementwise_by(axis: int) -> Callable[[_Call], Value]:
 def _with_weights_by_channels(call: _Call) -> Value:
     """A convolution or dense layer: all of the input and a part of the weights on each device."""
     layer, value = call.operation, call.value
-    home = call.devices[0]
     bounds = shares(layer.kernel.shape[-1], len(call.devices))
+    sizes = [stop - start for start, stop in zip(bounds, bounds[1:])]
+    with _keras.layer_scope(layer):
+        kernels = _divided(layer.kernel, sizes)
+        biases = _divided(layer.bias, sizes)
     parts = []
-    for start, stop, device in zip(bounds, bounds[1:], call.devices):
-        with tf.device(home), _keras.layer_scope(layer):
-            kernel = tf.convert_to_tensor(layer.kernel.value)[..., start:stop]
-            bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias.value)[start:stop]
+    for kernel, bias, device in zip(kernels, biases, call.devices):
         x = value.whole(device)
         with tf.device(device):
             y = getattr(layer, "convolution_op", keras.ops.matmul)(tf.cast(x, layer.compute_dtype), kernel)
             y = y if bias is None else y + bias
             parts.append(y if layer.activation is None else layer.activation(y))
     return Value(tuple(parts), call.devices, CHANNEL_AXIS, bounds)
+
+
+def _divided(weight: Any, sizes: Sequence[int]) -> Sequence[Any]:
+    """A weight by output channels, divided where it is; the gradients of a split are joined, and not padded."""
+    if weight is None:
+        return [None] * len(sizes)
+    with tf.device(weight.value.device):
+        return tf.split(tf.convert_to_tensor(weight.value), sizes, CHANNEL_AXIS)
 
 
 def _window_by_rows(call: _Call) -> Value:

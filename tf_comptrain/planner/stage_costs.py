@@ -126,7 +126,7 @@ class StageCosts:
             latency,
             _sums(update),
             _sums(of["weight_bytes"] * self._state(microbatches, devices, split)),
-            held * self._working + of["weight_bytes"] * self._passing(devices, split),
+            held * self._working + weights,
             (of["output_bytes"] + of["skip_bytes"]) * held,
             of["entry_bytes"] * held,
             held,
@@ -134,20 +134,17 @@ class StageCosts:
         )
 
     def _state(self, microbatches: int, devices: int, split: str) -> float:
-        """Bytes of weights, slots, sums of gradients, and copies of other devices' weights, for each byte of weights.
+        """Bytes of weights, slots, gradients, and copies of other devices' weights, for each byte of weights.
 
         Each weight is on one device of the stage, with what is kept for it. The gradients of one device and a single
-        microbatch are used up as they are made; others wait there to be summed up.
+        microbatch are used up as they are made; sums of several microbatches stay, and parts of several devices may all
+        wait for the slowest one's.
         """
-        sums = 1 if microbatches > 1 or devices > 1 else 0
-        copies = 0.0 if devices == 1 else 1 / devices if split == CHANNELS else 1 - 1 / devices
-        return (1 + self.chain.slots + sums) / devices + copies
-
-    def _passing(self, devices: int, split: str) -> float:
-        """Bytes of a layer's gradient, and of what waits to be added to it, for each byte of its weights."""
-        if devices == 1:
-            return 1.0
-        return 2 / devices if split == CHANNELS else 1.0 + min(devices, self.hardware.node_devices or devices)
+        part = 1 / devices if split == CHANNELS else 1.0
+        others = 1 / devices if split == CHANNELS else 1 - 1 / devices
+        copies_and_gradients = others + part if devices > 1 else 0.0
+        sums = 1 if microbatches > 1 else 0
+        return (1 + self.chain.slots + sums) / devices + copies_and_gradients
 
     def _inside_s(self, microbatches: int, devices: int, split: str) -> tuple[Floats, Floats]:
         """Seconds of what the devices of a stage send each other in each layer's forward and backward pass."""
