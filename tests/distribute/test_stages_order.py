@@ -74,6 +74,12 @@ def test_a_stage_waits_for_the_microbatch_that_frees_its_memory(storage):
             waits = before(op)
             ended = [k for k, other in enumerate(backward) if other.name in waits]
             assert ended == list(range(number - (STAGES - stage) + 1))
+        reads = in_order(operations, "ReadVariableOp", f"conv{stage}")
+        each = len(reads) // MICROBATCHES
+        assert each == 2  # kernel and bias, which devices that do not have them are sent
+        for number in range(STAGES - stage, MICROBATCHES):
+            for op in reads[each * number : each * (number + 1)]:
+                assert backward[number - (STAGES - stage)].name in before(op)
 
 
 def test_without_microbatches_nothing_waits():
