@@ -125,8 +125,7 @@ class _Step:
         return {name: LayerBytes(saved[name], workspace[name], entering[name]) for name in self._names}
 
     def _maker(self, tensor: tf.Tensor) -> str:
-        made = base_of(stands_for(tensor)).op
-        return self._owner(made)
+        return self._owner(base_of(stands_for(tensor)).op)
 
     def _owner(self, op: tf.Operation) -> str:
         if op.name not in self._owners:

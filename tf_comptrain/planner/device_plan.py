@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
-from tf_comptrain.planner.plan import size_text, time_text
+from tf_comptrain.planner.plan import json_text, size_text, text_difference, time_text
 from tf_comptrain.planner.simulator import Event
 from tf_comptrain.planner.stages import SPLITS, Stage
 
@@ -96,17 +94,11 @@ class DevicePlan(NamedTuple):
 
     def to_json(self) -> str:
         """The plan as JSON text, a line for each stage and event, so that plans can be compared by line."""
-        fields = {name: value for name, value in self._asdict().items() if name not in _LISTS}
-        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
-        for name in _LISTS:
-            items = ",\n  ".join(json.dumps(list(item)) for item in getattr(self, name))
-            lines.append(f" {json.dumps(name)}: [\n  {items}\n ]" if items else f" {json.dumps(name)}: []")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        return json_text(self._asdict(), _LISTS)
 
     def difference(self, other: DevicePlan) -> str:
         """What another plan does otherwise, as a unified diff of the two tables; "" where they are equal."""
-        before, after = str(self).splitlines(), str(other).splitlines()
-        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm="", n=0))
+        return text_difference(self, other)
 
     def plot(self, path: str | Path) -> None:
         """Draws what each stage and link does into an image file; needs matplotlib.

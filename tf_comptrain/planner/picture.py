@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tf_comptrain.planner.device_plan import DevicePlan
 from tf_comptrain.planner.plan import Plan, size_text, time_text
+from tf_comptrain.planner.simulator import Event
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +66,6 @@ def draw_device_plan(plan: DevicePlan, path: str | Path) -> None:
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
     queues = sorted({event.queue for event in plan.events}, key=_queue_order)
     figure = Figure(figsize=(10, 1.4 + 0.34 * len(queues)), layout="constrained")
@@ -91,14 +92,7 @@ def draw_device_plan(plan: DevicePlan, path: str | Path) -> None:
         fontweight="bold",
         fontsize="medium",
     )
-    kinds = [kind for kind in _DEVICE_COLOURS if any(event.kind == kind for event in plan.events)]
-    axes.legend(
-        handles=[Patch(color=_DEVICE_COLOURS[kind], label=_DEVICE_NAMES.get(kind, kind)) for kind in kinds],
-        loc="upper left",
-        bbox_to_anchor=(1.005, 1.0),
-        frameon=False,
-        fontsize="small",
-    )
+    _add_legend(axes, plan.events, _DEVICE_COLOURS, _DEVICE_NAMES, 1.0)
     figure.savefig(path, dpi=150)
 
 
@@ -109,8 +103,6 @@ def _queue_order(queue: str) -> tuple[int, int]:
 
 
 def _draw_queues(axes: Axes, plan: Plan, queues: list[str], divisor: float) -> None:
-    from matplotlib.patches import Patch
-
     for row, queue in enumerate(queues):
         for kind, colour in _COLOURS.items():
             bars = [
@@ -125,11 +117,20 @@ def _draw_queues(axes: Axes, plan: Plan, queues: list[str], divisor: float) -> N
     axes.set_ylim(len(queues) - 0.5, -0.5)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    kinds = [kind for kind in _COLOURS if any(event.kind == kind for event in plan.events)]
+    _add_legend(axes, plan.events, _COLOURS, _NAMES, 1.05)
+
+
+def _add_legend(
+    axes: Axes, events: Sequence[Event], colours: Mapping[str, str], names: Mapping[str, str], top: float
+) -> None:
+    """Of the kinds of events that there are, right of the axes."""
+    from matplotlib.patches import Patch
+
+    kinds = [kind for kind in colours if any(event.kind == kind for event in events)]
     axes.legend(
-        handles=[Patch(color=_COLOURS[kind], label=_NAMES.get(kind, kind)) for kind in kinds],
+        handles=[Patch(color=colours[kind], label=names.get(kind, kind)) for kind in kinds],
         loc="upper left",
-        bbox_to_anchor=(1.005, 1.05),
+        bbox_to_anchor=(1.005, top),
         frameon=False,
         fontsize="small",
     )

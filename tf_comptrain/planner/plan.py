@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
@@ -83,17 +83,11 @@ class Plan(NamedTuple):
 
     def to_json(self) -> str:
         """The plan as JSON text, a line for each tensor and event, so that plans can be compared by line."""
-        fields = {name: value for name, value in self._asdict().items() if name not in _LISTS}
-        lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
-        for name in _LISTS:
-            items = ",\n  ".join(json.dumps(list(item)) for item in getattr(self, name))
-            lines.append(f" {json.dumps(name)}: [\n  {items}\n ]" if items else f" {json.dumps(name)}: []")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        return json_text(self._asdict(), _LISTS)
 
     def difference(self, other: Plan) -> str:
         """What another plan does otherwise, as a unified diff of the two tables; "" where they are equal."""
-        before, after = str(self).splitlines(), str(other).splitlines()
-        return "\n".join(difflib.unified_diff(before, after, "before", "after", lineterm="", n=0))
+        return text_difference(self, other)
 
     def plot(self, path: str | Path) -> None:
         """Draws what each queue does, and the memory below it, into an image file; needs matplotlib."""
@@ -176,6 +170,23 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     for name in ("step_s", "plain_s"):
         arguments.real(name, getattr(plan, name), least=0)
     return plan
+
+
+def json_text(fields: Mapping[str, Any], lists: Sequence[str]) -> str:
+    """JSON text of a plan's fields, with a line for each item of those that are lists."""
+    lines = [
+        f" {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items() if name not in lists
+    ]
+    for name in lists:
+        items = ",\n  ".join(json.dumps(list(item)) for item in fields[name])
+        lines.append(f" {json.dumps(name)}: [\n  {items}\n ]" if items else f" {json.dumps(name)}: []")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def text_difference(before: object, after: object) -> str:
+    """A unified diff of what two plans print, without context; "" where they are equal."""
+    lines = str(before).splitlines(), str(after).splitlines()
+    return "\n".join(difflib.unified_diff(*lines, "before", "after", lineterm="", n=0))
 
 
 def size_text(size: float) -> str:
