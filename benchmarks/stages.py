@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -151,8 +151,14 @@ def devices(count: int) -> Iterator[tuple[Devices, list[str]]]:
         found.end()
 
 
-def measure(args: argparse.Namespace, way: str, processes: Devices, names: Sequence[str]) -> dict[str, Any]:
-    """One way."""
+def measure(args: argparse.Namespace, way: str) -> dict[str, Any]:
+    """One way, in a process of its own."""
+    with devices(args.devices) as (processes, names):
+        return train(args, way, processes, names)
+
+
+def train(args: argparse.Namespace, way: str, processes: Devices, names: Sequence[str]) -> dict[str, Any]:
+    """A few steps of a way, and the peaks of its devices."""
     split, microbatches, storage = WAYS[way]
     keras.utils.set_random_seed(0)
     model = NETWORKS[args.network]()
@@ -213,15 +219,15 @@ def main() -> None:
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     case = {"network": args.network, "devices": args.devices, "batch": args.batch, "limit": args.limit}
     done = [line["way"] for line in lines if case.items() <= line.items()]
-    with devices(args.devices) as (processes, names), path.open("a") as file:
+    # Each way begins with empty devices: what a model has on those of another process outlives it.
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1, maxtasksperchild=1) as pool, path.open("a") as file:
         for way in args.ways:
             has_rows = args.network != "decoder"
             if way in done or (WAYS[way][0] == "rows" and not has_rows):
                 continue
-            lines.append({**case, "way": way, **measure(args, way, processes, names)})
+            lines.append({**case, "way": way, **pool.apply(measure, (args, way))})
             print(json.dumps(lines[-1]), file=file, flush=True)
-            keras.backend.clear_session()
-            gc.collect()
     print(table(lines))
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
+from tensorflow.python.eager import context
 
 layers = keras.layers
 
@@ -75,3 +76,16 @@ def rows_of(report, fragment):
 def by_layer(found):
     """Updates of bounds, or checks of the law, by the layer whose weight they are of; the last of each."""
     return {one.layer.rpartition(" -> ")[2].split("/")[-2]: one for one in found}
+
+
+def optimized_graph(model, x, y):
+    """name -> node of the train step as executed, after TensorFlow's graph optimization."""
+    context.enable_run_metadata()
+    context.export_run_metadata()  # what ran since another test asked: TensorFlow goes on noting it down
+    try:
+        model.train_on_batch(x, y)
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    graphs = [g.post_optimization_graph for g in metadata.function_graphs]
+    return {node.name: node for node in max(graphs, key=lambda graph: len(graph.node)).node}

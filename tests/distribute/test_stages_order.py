@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from models import optimized_graph
 from tensorflow import keras
 from tensorflow.keras import layers
 
@@ -80,6 +81,15 @@ def test_a_stage_waits_for_the_microbatch_that_frees_its_memory(storage):
         for number in range(STAGES - stage, MICROBATCHES):
             for op in reads[each * number : each * (number + 1)]:
                 assert backward[number - (STAGES - stage)].name in before(op)
+
+
+def test_each_gradient_is_added_to_the_sum_as_it_comes():
+    model = chain()
+    ct.distribute.place(model, stages(), MICROBATCHES, devices=["CPU:0"] * STAGES)
+    graph = optimized_graph(compiled(model), np.zeros((10, 16, 16, 8), np.float32), np.zeros(10))
+    filters = [node for node in graph.values() if node.op == "Conv2DBackpropFilter"]
+    assert len(filters) == STAGES * MICROBATCHES
+    assert max((len(node.input) for node in graph.values() if node.op == "AddN"), default=0) <= 2
 
 
 def test_without_microbatches_nothing_waits():

@@ -2,25 +2,12 @@
 
 import numpy as np
 import pytest
-from models import chain, gradients
+from models import chain, gradients, optimized_graph
 from tensorflow import keras
-from tensorflow.python.eager import context
 
 import tf_comptrain as ct
 from tf_comptrain import codecs, storage
 from tf_comptrain.graph import held_tensors, rewire
-
-
-def optimized_graph(model, x, y):
-    """name -> node of the train step as executed."""
-    context.enable_run_metadata()
-    try:
-        model.train_on_batch(x, y)
-        metadata = context.export_run_metadata()
-    finally:
-        context.disable_run_metadata()
-    graphs = [g.post_optimization_graph for g in metadata.function_graphs]
-    return {node.name: node for node in max(graphs, key=lambda graph: len(graph.node)).node}
 
 
 def source(name):

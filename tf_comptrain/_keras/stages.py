@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import native
 from tf_comptrain._keras.train_step import build_optimizer, override_train_step, reset_train_step
 from tf_comptrain._keras.version import KERAS_3
 
@@ -207,7 +208,8 @@ def _sum(total: Any, gradient: Any) -> Any:
         return tf.IndexedSlices(values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape)
     total, gradient = tf.convert_to_tensor(total), tf.convert_to_tensor(gradient)
     with tf.device(total.device):
-        return total + gradient
+        # TensorFlow's optimizer makes one addition of a chain of them, for which all gradients would wait.
+        return native.ops().comptrain_fence([total + gradient])[0]
 
 
 def set_step(model: keras.Model, step: Callable[[Any, Any], Any]) -> None:
