@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import json
 import math
 import statistics
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +21,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 
-PLAIN = "plain"
+PLAIN, POLICY = "plain", "policy"
 ARMS: dict[str, dict[str, Any] | None] = {  # arguments of compress_model; None: not called
     PLAIN: None,
     "compressed": {},
@@ -53,22 +56,37 @@ class Run(NamedTuple):
     scores: list[dict[str, float]]
     epoch_s: list[float]
     memory: ct.memory.StepMemory | None
-    model: keras.Model
 
 
-def train(app: Application, arm: str, seed: int, measured: bool, policy: str | Path | None = None) -> Run:
+def arguments(parser: argparse.ArgumentParser, out: str) -> argparse.Namespace:
+    """Of the command line, with what all applications are asked."""
+    parser.add_argument("--seeds", type=int, default=5, help="pairs (%(default)s)")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="(all)")
+    parser.add_argument("--policy", type=Path, help="policy.json of a study: one more arm")
+    parser.add_argument("--out", type=Path, default=Path(out), help="folder; what is in it is not run again")
+    args = parser.parse_args()
+    if PLAIN not in args.arms:
+        parser.error(f"--arms must have {PLAIN}, which the others are compared with. Received: {args.arms}.")
+    if args.policy:
+        args.arms.append(POLICY)
+    return args
+
+
+def train(
+    app: Application, arm: str, seed: int, measured: bool, policy: Path | None
+) -> tuple[Run, keras.Model]:
     """Trains once: seeds say weights and the order of the data, whatever the arm.
 
     Args:
       app: What.
-      arm: A key of `ARMS`.
+      arm: A key of `ARMS`, or POLICY.
       seed: Of the training.
       measured: Also measure a step.
-      policy: Of `compress_model`, in place of the arm's arguments.
+      policy: Of the arm POLICY.
     """
     keras.utils.set_random_seed(seed)
     model = app.build(arm == "recompute")
-    how = {"policy": policy} if policy is not None else ARMS[arm]
+    how = {"policy": policy} if arm == POLICY else ARMS[arm]
     if how is not None:
         ct.compress_model(model, **how)
     (x, y), (x_test, y_test) = app.data
@@ -81,19 +99,62 @@ def train(app: Application, arm: str, seed: int, measured: bool, policy: str | P
         seconds.append(time.perf_counter() - began)
         scores.append(app.scores(model.predict(x_test, batch_size=app.batch, verbose=0), y_test))
     memory = ct.memory.measure_step(model, x[: app.batch], y[: app.batch]) if measured else None
-    return Run(scores, seconds, memory, model)
+    return Run(scores, seconds, memory), model
 
 
-def compare(app: Application, seeds: Sequence[int], console: Console) -> dict[str, list[Run]]:
-    """All arms with all seeds; a step is measured with the first."""
-    runs: dict[str, list[Run]] = {arm: [] for arm in ARMS}
-    with console.status("") as status:
-        for number, seed in enumerate(seeds):
-            for arm in ARMS:
-                status.update(f"{arm}, seed {seed}")
-                run = train(app, arm, seed, measured=number == 0)
-                runs[arm].append(run if number == 0 else run._replace(model=None))
-    return runs
+def compare(app: Application, args: argparse.Namespace, console: Console) -> dict[str, list[Run]]:
+    """The arms with all seeds; a step is measured, and the weights kept, with the first.
+
+    Each run is a line of args.out/runs.jsonl, with the arguments it had: a killed comparison goes on where it was.
+
+    Args:
+      app: What is trained.
+      args: Of the application's command line, with those of `arguments`.
+      console: Shows what is running.
+    """
+    file = args.out / "runs.jsonl"
+    args.out.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    done = [line for line in lines if line["setting"] == _setting(args, line["arm"])]
+    runs = {(line["arm"], line["seed"]): _read(line) for line in done}
+    seeds = range(1, args.seeds + 1)
+    with console.status("") as status, file.open("a") as log:
+        for number, (seed, arm) in enumerate(itertools.product(seeds, args.arms)):
+            if (arm, seed) in runs:
+                continue
+            status.update(f"{arm}, seed {seed}: {number} of {len(seeds) * len(args.arms)} runs are done")
+            run, model = train(app, arm, seed, seed == seeds[0], args.policy)
+            if seed == seeds[0]:
+                model.save_weights(_weights(args, arm))
+            runs[arm, seed] = run
+            memory = run.memory and run.memory._asdict()
+            line = {"arm": arm, "seed": seed, "setting": _setting(args, arm), **run._asdict()}
+            print(json.dumps({**line, "memory": memory}), file=log, flush=True)
+    return {arm: [runs[arm, seed] for seed in seeds] for arm in args.arms}
+
+
+def model_of(app: Application, arm: str, args: argparse.Namespace) -> keras.Model:
+    """What `compare` has trained with the first seed."""
+    model = app.build(arm == "recompute")
+    model.load_weights(_weights(args, arm))
+    return model
+
+
+def _setting(args: argparse.Namespace, arm: str) -> dict[str, Any]:
+    """What tells runs apart that are in one folder, beside arm and seed."""
+    others = ("seeds", "arms", "out") if arm == POLICY else ("seeds", "arms", "out", "policy")
+    given = {name: value for name, value in vars(args).items() if name not in others}
+    return json.loads(json.dumps(given, default=str))
+
+
+def _weights(args: argparse.Namespace, arm: str) -> Path:
+    setting = zlib.crc32(json.dumps(_setting(args, arm)).encode())
+    return args.out / f"{arm}-{setting:08x}.weights.h5"
+
+
+def _read(line: Mapping[str, Any]) -> Run:
+    memory = line["memory"] and ct.memory.StepMemory(**line["memory"])
+    return Run(line["scores"], line["epoch_s"], memory)
 
 
 def table(app: Application, runs: Mapping[str, list[Run]], title: str) -> Table:
@@ -128,19 +189,6 @@ def changes(name: str, ours: Sequence[Run], plain: Sequence[Run]) -> tuple[float
         return mean, math.nan, math.nan
     half = stats.t.ppf(0.975, len(found) - 1) * statistics.stdev(found) / math.sqrt(len(found))
     return mean, mean - half, mean + half
-
-
-def write(file: Path, runs: Mapping[str, list[Run]]) -> None:
-    """The numbers of all runs as JSON."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    found = {
-        arm: [
-            {"scores": run.scores, "epoch_s": run.epoch_s, "memory": run.memory and run.memory._asdict()}
-            for run in of_arm
-        ]
-        for arm, of_arm in runs.items()
-    }
-    file.write_text(json.dumps(found, indent=1))
 
 
 def _score(name: str, ours: Sequence[Run], plain: Sequence[Run], is_plain: bool) -> str:

@@ -31,7 +31,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=8, help="channels at full resolution (%(default)s)")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--seeds", type=int, default=5, help="pairs (%(default)s)")
     parser.add_argument(
         "--count", type=int, help="tiles to train with, and to test with at most; all of them"
     )
@@ -39,19 +38,17 @@ def main() -> None:
         "--data", type=Path, default=unet.SHIPPED, help="npz with train and test (the shipped part)"
     )
     parser.add_argument("--limit-tile", type=int, help="do not train: see above")
-    parser.add_argument("--out", type=Path, default=Path("climate_out"))
-    args = parser.parse_args()
+    args = comparison.arguments(parser, "climate_out")
     console = Console(width=None if sys.stdout.isatty() else 180)
     if args.limit_tile:
         console.print(tiles(args.limit_tile, args.width, console))
         return
     app = application(args)
     persistence = unet.scores(app.data[1][0][..., -1:], app.data[1][1])
-    runs = comparison.compare(app, range(1, args.seeds + 1), console)
-    comparison.write(args.out / "runs.json", runs)
+    runs = comparison.compare(app, args, console)
     words = ", ".join(f"{name} {value:.3f}" for name, value in persistence.items())
     console.print(comparison.table(app, runs, f"rain in ten minutes; persistence: {words}"))
-    console.print(str(pictures(args.out / "forecasts.png", runs, app.data[1])))
+    console.print(str(pictures(app, args)))
 
 
 def application(args: argparse.Namespace) -> comparison.Application:
@@ -98,24 +95,25 @@ def peak(arm: str, tile: int, width: int) -> int:
     return ct.memory.measure_step(model, x, y, steps=1).peak_bytes
 
 
-def pictures(file: Path, runs: dict, test: tuple[np.ndarray, np.ndarray]) -> Path | str:
+def pictures(app: comparison.Application, args: argparse.Namespace) -> Path | str:
     """Writes what is forecast of the wettest tile by each arm beside the last image and the truth."""
     try:
         from matplotlib import pyplot
     except ImportError:
         return "No pictures: pip install tf_comptrain[plots]."
-    x, y = test
+    x, y = app.data[1]
     wettest = int(y.mean((1, 2, 3)).argmax())
     shown = {"last image": x[wettest, ..., -1], "ten minutes later": y[wettest, ..., 0]}
-    for arm, of_arm in runs.items():
-        shown[arm] = of_arm[0].model.predict(x[wettest : wettest + 1], verbose=0)[0, ..., 0]
+    for arm in args.arms:
+        model = comparison.model_of(app, arm, args)
+        shown[arm] = model.predict(x[wettest : wettest + 1], verbose=0)[0, ..., 0]
     figure, axes = pyplot.subplots(1, len(shown), figsize=(2.3 * len(shown), 2.7), layout="constrained")
     for axis, (name, logs) in zip(axes, shown.items()):
         image = axis.imshow(np.expm1(np.maximum(logs, 0)), cmap="turbo", vmin=0, vmax=12)
         axis.set_title(name, fontsize=9)
         axis.set_axis_off()
     figure.colorbar(image, ax=axes, label="mm/h", shrink=0.8)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = args.out / "forecasts.png"
     figure.savefig(file, dpi=130)
     return file
 

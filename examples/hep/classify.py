@@ -41,15 +41,12 @@ def main() -> None:
     )
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--seeds", type=int, default=5, help="pairs (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("hep_out"))
-    args = parser.parse_args()
+    args = comparison.arguments(parser, "hep_out")
     console = Console(width=None if sys.stdout.isatty() else 160)
     app = application(args)
-    runs = comparison.compare(app, range(1, args.seeds + 1), console)
-    comparison.write(args.out / f"runs-{args.kind}.json", runs)
+    runs = comparison.compare(app, args, console)
     console.print(comparison.table(app, runs, args.kind))
-    console.print(str(pictures(args.out / f"{args.kind}.png", runs, app.data[1])))
+    console.print(str(pictures(app, args)))
 
 
 def application(args: argparse.Namespace) -> comparison.Application:
@@ -116,15 +113,17 @@ def scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     }
 
 
-def pictures(file: Path, runs: dict, test: tuple[np.ndarray, np.ndarray]) -> Path | str:
-    """Writes events of both kinds, with the probability that plain and compressed training give them to be signal."""
+def pictures(app: comparison.Application, args: argparse.Namespace) -> Path | str:
+    """Writes events of both kinds, with the probability that two ways of training give them to be signal."""
     try:
         from matplotlib import pyplot
     except ImportError:
         return "No pictures: pip install tf_comptrain[plots]."
-    x, y = test
+    x, y = app.data[1]
+    arms = args.arms[:2]
     chosen = [*np.flatnonzero(y == 1)[:3], *np.flatnonzero(y == 0)[:3]]
-    logits = {arm: runs[arm][0].model.predict(x[chosen], verbose=0)[:, 0] for arm in ("plain", "compressed")}
+    models = {arm: comparison.model_of(app, arm, args) for arm in arms}
+    logits = {arm: model.predict(x[chosen], verbose=0)[:, 0] for arm, model in models.items()}
     figure, axes = pyplot.subplots(1, len(chosen), figsize=(2.1 * len(chosen), 2.7), layout="constrained")
     for number, (axis, event) in enumerate(zip(axes, chosen)):
         image = x[event, ..., 0]
@@ -132,8 +131,8 @@ def pictures(file: Path, runs: dict, test: tuple[np.ndarray, np.ndarray]) -> Pat
         of_arms = ", ".join(f"{1 / (1 + np.exp(-values[number])):.2f}" for values in logits.values())
         axis.set_title(f"{'signal' if y[event] else 'background'}\n{of_arms}", fontsize=9)
         axis.set_axis_off()
-    figure.suptitle("probability of signal: plain, compressed", fontsize=9)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.suptitle(f"probability of signal: {', '.join(arms)}", fontsize=9)
+    file = args.out / f"{args.kind}.png"
     figure.savefig(file, dpi=130)
     return file
 

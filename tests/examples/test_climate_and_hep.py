@@ -26,7 +26,10 @@ def test_an_application_compares_four_ways_of_training(script, fast, tmp_path):
     out = run(script, *fast.split(), "--out", str(tmp_path))
     for arm in ("plain", "compressed", "recompute", "offload"):
         assert arm in out
-    assert "MB" in out and list(tmp_path.glob("*.json"))
+    runs = (tmp_path / "runs.jsonl").read_text()
+    assert "MB" in out and list(tmp_path.glob("*.png"))
+    assert run(script, *fast.split(), "--out", str(tmp_path)) == out  # nothing is trained again
+    assert (tmp_path / "runs.jsonl").read_text() == runs
 
 
 def test_what_is_forecast_is_ten_minutes_after_what_is_seen():
