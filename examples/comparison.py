@@ -125,7 +125,7 @@ def compare(app: Application, args: argparse.Namespace, console: Console) -> dic
             status.update(f"{arm}, seed {seed}: {number} of {len(seeds) * len(args.arms)} runs are done")
             run, model = train(app, arm, seed, seed == seeds[0], args.policy)
             if seed == seeds[0]:
-                model.save_weights(_weights(args, arm))
+                np.savez(_weights(args, arm), *model.get_weights())
             runs[arm, seed] = run
             memory = run.memory and run.memory._asdict()
             line = {"arm": arm, "seed": seed, "setting": _setting(args, arm), **run._asdict()}
@@ -136,7 +136,8 @@ def compare(app: Application, args: argparse.Namespace, console: Console) -> dic
 def model_of(app: Application, arm: str, args: argparse.Namespace) -> keras.Model:
     """What `compare` has trained with the first seed."""
     model = app.build(arm == "recompute")
-    model.load_weights(_weights(args, arm))
+    with np.load(_weights(args, arm)) as weights:
+        model.set_weights(list(weights.values()))
     return model
 
 
@@ -149,7 +150,7 @@ def _setting(args: argparse.Namespace, arm: str) -> dict[str, Any]:
 
 def _weights(args: argparse.Namespace, arm: str) -> Path:
     setting = zlib.crc32(json.dumps(_setting(args, arm)).encode())
-    return args.out / f"{arm}-{setting:08x}.weights.h5"
+    return args.out / f"{arm}-{setting:08x}.npz"
 
 
 def _read(line: Mapping[str, Any]) -> Run:

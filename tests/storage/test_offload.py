@@ -64,9 +64,10 @@ def test_lossless_training_is_bit_equal(codec, kept, tmp_path):
     assert {row.storage for row in ct.report(model).rows} >= {"offload"}
 
 
-def test_normalization_is_bit_equal_without_rewritten_formulas(tmp_path):
-    """TensorFlow's optimizer rewrites a formula by what stands around it, and it may be rounded otherwise then."""
-    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
+@pytest.mark.parametrize("optimized", [True, False])
+def test_normalization_is_bit_equal(optimized, tmp_path):
+    """TensorFlow's optimizer rewrites formulas by what stands around them; sums are in the order that it gives them."""
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": optimized})
     try:
         kept, losses = trained("keep", 5, normalize=True)
         model, found = trained(ct.Offload(folder=tmp_path), 5, normalize=True)

@@ -36,8 +36,10 @@ def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
         op._add_control_inputs(waits)
 
 
-def run_again(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str) -> list[tf.Tensor]:
-    """The outputs of a copy of an operation, with other inputs."""
+def run_again(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str, shaped: bool = True
+) -> list[tf.Tensor]:
+    """The outputs of a copy of an operation, with other inputs; `shaped`: which make outputs of the same shapes."""
     attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
     copy = op.graph._create_op_internal(
         op.type,
@@ -46,7 +48,7 @@ def run_again(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str) -> list
         attrs=attributes,
         name=f"{scope}/{op.name.rpartition('/')[2]}",
     )
-    for made, output in zip(copy.outputs, op.outputs):
+    for made, output in zip(copy.outputs, op.outputs if shaped else ()):
         made.set_shape(output.shape)
     return list(copy.outputs)
 

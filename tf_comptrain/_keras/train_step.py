@@ -139,7 +139,9 @@ def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any
         # waits for it; what must be waited for is its input.
         while wait.op.type in ("Identity", "IdentityN"):
             wait = wait.op.inputs[wait.value_index]
-    with tf.control_dependencies([wait]):
+    # TensorFlow's optimizer does not rewrite what others wait for: small vectors are left to it, as in plain Keras.
+    waits = [] if wait.shape.rank == 1 else [wait]
+    with tf.control_dependencies(waits):
         return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
 
 

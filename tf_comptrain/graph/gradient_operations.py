@@ -23,6 +23,14 @@ PRODUCTS = frozenset(
 )  # fmt: skip
 
 
+def is_product(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is that of a product, and maybe of a bias."""
+    op = base_of(tensor).op
+    if op.type == "BiasAdd" or op.type == "AddV2" and op.inputs[1].shape.rank == 1:
+        op = base_of(op.inputs[0]).op
+    return op.type in PRODUCTS
+
+
 class Read(NamedTuple):
     """One input of a gradient operation that is no gradient.
 

@@ -13,8 +13,10 @@ from absl import logging
 
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SIGMA, SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.graph.broadcasts import narrow_broadcasts
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.devices import keep_on_stages
+from tf_comptrain.graph.gradient_operations import is_product
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law_error import LawError, law_error
 from tf_comptrain.graph.offloading import order_copies
@@ -125,6 +127,8 @@ class HeldTensors:
         step.engine = engine
         step.recorded = backward.recorded
         result = rewire(backward, step)
+        if not (backward.xla or backward.recorded):
+            narrow_broadcasts(backward)
         order_copies(backward, step.offloaded)
         step.collect(backward, result.uses)
         step.write()
@@ -339,7 +343,10 @@ class _Step:
 
     def _codec(self, tensor: tf.Tensor) -> Codec | None:
         offload = self._offload(tensor)
-        return self._held.codec if offload is None else offload.codec  # type: ignore[return-value]
+        if offload is None:
+            return self._held.codec
+        # Hardly anything that a product makes is zero: its stream would be another copy, in both directions.
+        return None if offload.is_lossless and is_product(tensor) else offload.codec  # type: ignore[return-value]
 
     def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits | Raw]:
         offload = self._offload(tensor)
@@ -366,7 +373,7 @@ class _Step:
         self, offload: Offload, tensor: tf.Tensor, kind: str, mask: bool
     ) -> tuple[tf.Tensor, Held | Raw]:
         on_host = self.engine.device == "GPU"
-        if offload.codec is None:
+        if self._codec(tensor) is None:
             raw = Raw(Offloaded(offload, on_host, name_of(tensor), tensor, tensor))
             self.offloaded.append(raw.offloaded)
             return raw.offloaded.after(tensor), raw

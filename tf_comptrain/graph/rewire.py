@@ -445,6 +445,8 @@ class _Rewiring:
         for before, after in zip(in_turn, in_turn[1:]):
             if not self.backward.xla and self.order.put(before, after):
                 _keras.wait_for(after, [before])
+        if not self.backward.xla and gate.shape.rank == 1:
+            return  # a vector: nothing large is left behind
         first = {read.op.name: read.op for read in reads}
         others = [op for op in self.gradients.readers_of_views(gate) if op.name not in first]
         if self.backward.xla:
