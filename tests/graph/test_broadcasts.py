@@ -148,6 +148,19 @@ def test_waits_go_over_to_what_stands_in():
     assert seen["before"] in sources_of(seen["instead"])
 
 
+def test_what_waited_for_before_repeating_is_waited_for():
+    with tf.Graph().as_default() as graph:
+        first = tf.no_op("first")
+        with tf.control_dependencies([first]):
+            repeated = tf.tile(tf.random.normal((1, 32, 32, 1)), (4, 1, 1, 16))
+        total = tf.identity(tf.raw_ops.AddN(inputs=[tf.random.normal(SHAPE), repeated, repeated * 2.0]))
+        narrow_broadcasts(
+            _keras.BackwardPass(graph, 0, len(graph.get_operations()), (), (), (), False, False)
+        )
+    before = sources_of(total.op)
+    assert first in before and repeated.op not in before
+
+
 def test_a_train_step_of_batch_normalizations_repeats_nothing():
     keras.utils.set_random_seed(0)
     parts = [

@@ -169,5 +169,7 @@ def test_each_weight_is_updated_after_its_own_gradient_only():
     ]
     waits = [len(ancestors(graph, node.name) & gradients) for node in products]
     assert len(gradients) == 8 and len(waits) == 16
-    assert waits.count(0) == 4  # at the start of the step: momentum of the biases, which are vectors, and no other
+    assert (
+        waits.count(0) == 4
+    )  # at the start of the step: momentum of the biases, which are vectors, and no other
     assert len(set(waits)) >= 4  # nor all at its end

@@ -18,11 +18,13 @@ _MOST_ADDED = 8  # up to which AddN adds its inputs in turn
 
 
 def narrow_broadcasts(backward: _keras.BackwardPass) -> None:
-    """Puts additions that broadcast in the place of sums that read repeated values, bit for bit the same.
+    """Puts additions that broadcast in the place of sums that read repeated values, in the same order.
 
     TensorFlow makes the gradient of a mean by repeating the small tensor to the size of what was averaged, and scales
     and adds up that: a batch normalization's gradient has four such tensors at once. Only what ends in a sum with a
-    tensor of the full size is changed, so that shapes cannot differ whatever the sizes are.
+    tensor of the full size is changed, so that shapes cannot differ whatever the sizes are. The bits are the same but
+    where TensorFlow's optimizer gives an operand another name or form before it sorts a sum, and where oneDNN adds up
+    four tensors or more.
 
     Args:
       backward: The pass, rewired, on TensorFlow's executor.
@@ -103,7 +105,7 @@ def _replace(operations: Iterable[tf.Operation], reached: Mapping[str, tf.Operat
             continue
         with tf.device(op.device), tf.control_dependencies(op.control_inputs):
             if _repeats(op):
-                tensor = inputs[0]
+                tensor = tf.identity(inputs[0]) if op.control_inputs else inputs[0]
             elif _adds(op):
                 tensor = _sum(inputs, [tensor.name for tensor in op.inputs])
             else:

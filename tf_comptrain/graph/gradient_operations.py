@@ -24,11 +24,16 @@ PRODUCTS = frozenset(
 
 
 def is_product(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is that of a product, and maybe of a bias."""
-    op = base_of(tensor).op
-    if op.type == "BiasAdd" or op.type == "AddV2" and op.inputs[1].shape.rank == 1:
-        op = base_of(op.inputs[0]).op
+    """Whether a tensor is that of a product, and maybe of a bias, in whatever shape."""
+    op = _behind_views(tensor).op
+    if op.type in ("AddV2", "BiasAdd") and _is_bias(op.inputs[1], op.inputs[0]):
+        op = _behind_views(op.inputs[0]).op
     return op.type in PRODUCTS
+
+
+def _is_bias(bias: tf.Tensor, tensor: tf.Tensor) -> bool:
+    ranks = bias.shape.rank, tensor.shape.rank
+    return None not in ranks and ranks[0] < ranks[1]  # type: ignore[operator]
 
 
 class Read(NamedTuple):

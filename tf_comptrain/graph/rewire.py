@@ -49,6 +49,7 @@ _LINEAR = frozenset(
 # A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 _AGAIN = "again"
+_LEAST_BYTES = 1 << 16  # of a vector that has to wait for others
 _AS_IT_IS = "the backward pass runs %s on it as it is"
 
 
@@ -445,8 +446,6 @@ class _Rewiring:
         for before, after in zip(in_turn, in_turn[1:]):
             if not self.backward.xla and self.order.put(before, after):
                 _keras.wait_for(after, [before])
-        if not self.backward.xla and gate.shape.rank == 1:
-            return  # a vector: nothing large is left behind
         first = {read.op.name: read.op for read in reads}
         others = [op for op in self.gradients.readers_of_views(gate) if op.name not in first]
         if self.backward.xla:
@@ -455,6 +454,8 @@ class _Rewiring:
         free = [op for op in others if not self.gradients.is_joined(op)]
         ending = [op for op in free if self.gradients.ends(op)]
         for op in free:
+            if all(t.shape.rank == 1 and plain_bytes(t) < _LEAST_BYTES for t in op.outputs):
+                continue  # short vectors; and TensorFlow's optimizer leaves alone what waits
             before = list(first.values()) + ([] if op in ending else ending)
             if all(self.order.put(reader, op) for reader in before):
                 _keras.wait_for(op, before)
