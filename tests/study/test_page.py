@@ -58,6 +58,14 @@ def test_zeros_have_a_place_on_a_logarithmic_axis():
     assert places == sorted(places) and len(set(places)) == 3
 
 
+def test_labels_do_not_cover_that_of_zero():
+    points = [plots.Point(x, 1, "a", "") for x in (0.0, 0.297, 4.93)]
+    picture = plots.scatter(points, "x", "y", {"a": "red"})
+    labels = re.findall(r'<text x="([.\d]+)" y="[.\d]+" text-anchor="middle">([.\d]+)<', picture)
+    (_, zero), (place, second) = labels[0], labels[1]
+    assert zero == "0" and second == "0.2" and float(place) - float(labels[0][0]) > 30
+
+
 @pytest.mark.parametrize("high", [0.07, 1, 9.9, 300])
 def test_a_linear_axis_has_five_to_twelve_round_ticks(high):
     picture = plots.lines([plots.Line([0, high], "red", ODD)], "x", "y")

@@ -15,6 +15,7 @@ _WIDTH, _HEIGHT = 620, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 26, 14, 52
 _RADIUS = 4.5
 _STEPS = (1, 2, 5)
+_BESIDE_ZERO = 0.06  # of an axis: the label of zero has no room for another there
 
 
 class Point(NamedTuple):
@@ -149,7 +150,9 @@ class _Logarithmic:
         decades = range(math.floor(self.low), math.ceil(self.high) + 1)
         values = [step * 10.0**decade for decade in decades for step in steps]
         within = [value for value in values if self.low <= math.log10(value) <= self.high]
-        return [0.0, *within] if self.has_zero else within
+        if not self.has_zero:
+            return within
+        return [0.0, *(value for value in within if self.place(value) >= _BESIDE_ZERO)]
 
 
 class _Linear:
