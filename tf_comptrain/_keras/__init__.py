@@ -23,6 +23,7 @@ from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.graphs import (
     captured_from_outside,
     captured_variables,
+    is_short_vector,
     kept_with,
     loop_body,
     run_again,

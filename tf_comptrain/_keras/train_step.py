@@ -14,12 +14,11 @@ import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
 
+from tf_comptrain._keras.graphs import is_short_vector
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
 from tf_comptrain._keras.workers import are_workers, of_all_workers, worker_number
-
-_LONG = 1 << 14  # values of a vector whose update waits for its gradient
 
 if KERAS_3:
     from keras.src.backend.common import global_state
@@ -141,9 +140,7 @@ def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any
         # waits for it; what must be waited for is its input.
         while wait.op.type in ("Identity", "IdentityN"):
             wait = wait.op.inputs[wait.value_index]
-    # TensorFlow's optimizer does not rewrite what others wait for: short vectors are left to it, as in plain Keras.
-    is_short = wait.shape.rank == 1 and (wait.shape[0] or _LONG) < _LONG
-    with tf.control_dependencies([] if is_short else [wait]):
+    with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
         return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
 
 

@@ -49,7 +49,6 @@ _LINEAR = frozenset(
 # A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 _AGAIN = "again"
-_LEAST_BYTES = 1 << 16  # of a vector that has to wait for others
 _AS_IT_IS = "the backward pass runs %s on it as it is"
 
 
@@ -454,8 +453,8 @@ class _Rewiring:
         free = [op for op in others if not self.gradients.is_joined(op)]
         ending = [op for op in free if self.gradients.ends(op)]
         for op in free:
-            if all(t.shape.rank == 1 and plain_bytes(t) < _LEAST_BYTES for t in op.outputs):
-                continue  # short vectors; and TensorFlow's optimizer leaves alone what waits
+            if all(map(_keras.is_short_vector, op.outputs)):
+                continue
             before = list(first.values()) + ([] if op in ending else ending)
             if all(self.order.put(reader, op) for reader in before):
                 _keras.wait_for(op, before)
