@@ -126,5 +126,8 @@ def remarks(result: Result) -> str:
         result.get("error"),
         f"does not fit: {result['does_not_fit']}" if "does_not_fit" in result else None,
         f"not compressed: {result['obstacle']}" if result.get("obstacle") else None,
+        f"{result['hidden_s']:.3f} of {result['moving_s']:.3f} s of copies hidden"
+        if "moving_s" in result
+        else None,
     ]
     return "; ".join(filter(None, notes)).replace("|", "/")

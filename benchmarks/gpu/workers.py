@@ -161,8 +161,8 @@ def train(
       memory_bytes: Of the device; 0: unknown.
 
     Returns:
-      "images_s", "peak_bytes", "used_bytes" (with what rests), "largest_tensor" (elements); or
-      "does_not_fit", why, where the device had no memory for it.
+      "images_s", "peak_bytes", "used_bytes" (with what rests), "largest_tensor" (elements), with offload "moving_s"
+      and "hidden_s" (of one step); or "does_not_fit", why, where the device had no memory for it.
     """
     if limit_bytes and memory_bytes:
         percent = round(100 * limit_bytes / (XLA_SHARE * memory_bytes))
@@ -180,6 +180,8 @@ def train(
         for _ in range(WARM_UP_STEPS):
             model.train_on_batch(x, y)
         result = timed(model, x, y, steps)
+        if variant.startswith("offload"):
+            result.update(moved(model, x, y))
     except tf.errors.ResourceExhaustedError as error:
         return {"batch": batch, "does_not_fit": str(error).strip().splitlines()[-1][:300]}
     if limit_bytes and result["used_bytes"] > limit_bytes:
@@ -205,6 +207,14 @@ def timed(model, x, y, steps: int) -> Result:
         "peak_bytes": max(peaks),
         "used_bytes": max(peaks) + max(resting),
     }
+
+
+def moved(model, x, y) -> Result:
+    """Seconds of one step in which something moved, and of them those in which something was computed."""
+    from tf_comptrain import memory
+
+    found = memory.transfers(model, x, y)
+    return {"moving_s": found.moving_s, "hidden_s": found.hidden_s}
 
 
 def let_memory_grow(limit_bytes: int = 0) -> None:

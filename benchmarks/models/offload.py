@@ -2,6 +2,7 @@
 
     python benchmarks/models/offload.py peaks --image 128 --out peaks.jsonl     # ResNet-50, batch 8
     python benchmarks/models/offload.py steps --count 2000                      # growth
+    python benchmarks/models/offload.py transfers --picture transfers.png       # what moved when, in one step
 
 Each variant lives in a process of its own, and they take turns step by step; every network adds a line to the file,
 and is not measured again where it has one. `cdma.py` has the ratios of the networks that cDMA measured.
@@ -32,7 +33,7 @@ CLASSES = 10
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("peaks", "steps", "serve"))
+    parser.add_argument("what", choices=("peaks", "steps", "transfers", "serve"))
     parser.add_argument("--image", type=int, default=128, help="pixels")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--count", type=int, default=5, help="measured steps")
@@ -40,9 +41,10 @@ def main() -> int:
     parser.add_argument("--folder", help="of the file")
     parser.add_argument("--inflight", default="256MB")
     parser.add_argument("--variant", choices=VARIANTS, default="zvc")
+    parser.add_argument("--picture", type=Path, default=Path("transfers.png"))
     parser.add_argument("--out", type=Path, default=Path("offload.jsonl"))
     options = parser.parse_args()
-    {"peaks": peaks, "steps": steps, "serve": serve}[options.what](options)
+    {"peaks": peaks, "steps": steps, "transfers": transfers, "serve": serve}[options.what](options)
     return 0
 
 
@@ -78,7 +80,7 @@ def serve(options: argparse.Namespace) -> None:
     for _ in range(2):
         model.train_on_batch(x, y)
     before = total(storage)
-    print("ready", flush=True)
+    print(json.dumps({"theoretical_bytes": theoretical_saving(model, x, y)}), flush=True)
     for _ in sys.stdin:
         peak, resting, seconds = ct.memory.measure_call(lambda: model.train_on_batch(x, y))
         after = total(storage)
@@ -86,6 +88,13 @@ def serve(options: argparse.Namespace) -> None:
         before = after
         found = {"peak_bytes": peak, "resting_bytes": resting, "step_s": seconds, **moved}
         print(json.dumps(found), flush=True)
+
+
+def theoretical_saving(model: keras.Model, x: np.ndarray, y: np.ndarray) -> int:
+    """Bytes: what plain Keras holds, less what is not moved and two buffers for what comes back."""
+    found = ct.memory.report(model, x, y, timeline=False)
+    moved = [row.plain_bytes for row in found.rows if row.storage == "offload"]
+    return found.saved_plain_bytes - found.saved_bytes - 2 * max(moved, default=0)
 
 
 def total(storage: ct.Offload | None) -> dict[str, float]:
@@ -106,15 +115,15 @@ def peaks(options: argparse.Namespace) -> None:
             options.inflight,
         ]
         command += ["--folder", options.folder] if options.folder else []
-        workers = {}
+        workers, ready = {}, {}
         for variant in VARIANTS:
             worker = subprocess.Popen(
                 [*command, "--variant", variant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-            while worker.stdout.readline().strip() != "ready":
-                if worker.poll() is not None:
-                    raise SystemExit(f"{variant} failed")
-            workers[variant] = worker
+            line = worker.stdout.readline()
+            if not line:
+                raise SystemExit(f"{variant} failed")
+            workers[variant], ready[variant] = worker, json.loads(line)
         found: dict[str, list] = {variant: [] for variant in VARIANTS}
         for _ in range(options.count):
             for variant, worker in workers.items():
@@ -124,24 +133,29 @@ def peaks(options: argparse.Namespace) -> None:
         for worker in workers.values():
             worker.stdin.close()
             worker.wait()
-        write(options.out, {"name": name, "steps": found})
+        write(options.out, {"name": name, "ready": ready, "steps": found})
     for name, entry in written(options.out).items():
         print(
-            f"\n{name}\n\n| variant | peak | plain / peak | step | step / plain | handed over | written | waited |"
+            f"\n{name}\n\n| variant | peak | plain / peak | of medians | saved / theory | step | step / plain "
+            "| handed over | written | waited |"
         )
-        print("|---" * 8 + "|")
+        print("|---" * 10 + "|")
         plain = entry["steps"]["plain"]
         for variant, measured in entry["steps"].items():
-            peak = max(each["peak_bytes"] for each in measured)
+            peaks_bytes, of_plain = ([each["peak_bytes"] for each in of] for of in (measured, plain))
+            peak, highest = max(peaks_bytes), max(of_plain)
+            of_medians = statistics.median(of_plain) / statistics.median(peaks_bytes)
+            theory = entry["ready"][variant]["theoretical_bytes"]
+            saved = "" if variant == "plain" else f"{(highest - peak) / theory:.0%}"
             seconds = statistics.median(each["step_s"] for each in measured)
             slower = statistics.median(a["step_s"] / b["step_s"] for a, b in zip(measured, plain))
-            ratio = max(each["peak_bytes"] for each in plain) / peak
             moved = [
                 f"{statistics.median(each.get(key, 0) for each in measured) / 1e6:,.0f} MB"
                 for key in ("stream_bytes", "written_bytes")
             ]
             waited = statistics.median(each.get("room_s", 0) + each.get("fetch_s", 0) for each in measured)
-            cells = (variant, f"{peak / 1e6:,.0f} MB", f"{ratio:.1f}", f"{seconds:.2f} s", f"{slower:.2f}")
+            cells = (variant, f"{peak / 1e6:,.0f} MB", f"{highest / peak:.1f}", f"{of_medians:.1f}", saved)
+            cells += (f"{seconds:.2f} s", f"{slower:.2f}")
             print(f"| {' | '.join((*cells, *moved, f'{waited:.2f} s'))} |")
 
 
@@ -171,6 +185,16 @@ def steps(options: argparse.Namespace) -> None:
                     f"{count} steps: file {file.stat().st_size / 1e6:.1f} MB, resident {resident:.0f} MB",
                     flush=True,
                 )
+
+
+# --- One step ---------------------------------------------------------------
+
+
+def transfers(options: argparse.Namespace) -> None:
+    model, _ = model_of(options)
+    found = ct.memory.transfers(model, *bench_worker.images(options.image, options.batch))
+    print(found)
+    found.plot(options.picture)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <mutex>
 #include <thread>
 
 #include "cc/codec/testing/harness.h"
@@ -292,6 +293,38 @@ void TestFullDisk(const std::string& folder) {
   CHECK(Fetch(store, parcel, &got).ok() && Same(got, bytes));
 }
 
+// What was begun, and how many of them have ended.
+struct Seen {
+  std::mutex mutex;
+  std::vector<std::string> begun;
+  size_t ended = 0;
+};
+
+void TestObserver(const std::string& folder) {
+  static Seen seen;
+  ObserveTransfers([](const Transfer& transfer) {
+    std::lock_guard<std::mutex> lock(seen.mutex);
+    seen.begun.push_back((transfer.out ? "out " : "in ") + transfer.site + " " +
+                         std::to_string(transfer.plain_bytes) + " " +
+                         std::to_string(transfer.bytes));
+    return std::shared_ptr<void>(&seen, [](void*) {
+      std::lock_guard<std::mutex> held(seen.mutex);
+      ++seen.ended;
+    });
+  });
+  Store* store = nullptr;
+  CHECK(Store::Get(folder, &store).ok());
+  std::shared_ptr<Parcel> parcel = Put(store, Bytes(100000, 1));
+  Settle(*store);
+  CHECK_EQ(seen.ended, size_t{1});
+  Buffer got;
+  CHECK(Fetch(store, parcel, &got).ok());
+  CHECK_EQ(seen.ended, size_t{2});
+  CHECK(Fetch(store, parcel, &got).ok());  // from memory: nothing moves
+  CHECK((seen.begun == std::vector<std::string>{"out site 400000 100000",
+                                                "in site 400000 100000"}));
+}
+
 }  // namespace
 }  // namespace comptrain
 
@@ -303,8 +336,8 @@ int main() {
   TestLife(folder);
   TestFolders(folder);
   std::vector<std::string> folders;
-  for (auto* test :
-       {TestRoundTrips, TestFlight, TestGivenUp, TestDamage, TestFullDisk}) {
+  for (auto* test : {TestRoundTrips, TestFlight, TestGivenUp, TestDamage,
+                     TestFullDisk, TestObserver}) {
     folders.push_back(NewFolder());
     test(folders.back());
   }

@@ -34,7 +34,16 @@ void RemoveFiles() {
   }
 }
 
+Observer& TheObserver() {
+  static Observer* observer = new Observer;
+  return *observer;
+}
+
 }  // namespace
+
+void ObserveTransfers(Observer observer) {
+  TheObserver() = std::move(observer);
+}
 
 std::map<std::string, std::map<std::string, Traffic>> AllTraffic() {
   Stores& all = AllStores();
@@ -87,7 +96,7 @@ std::vector<Store::Waiter> Store::Land(size_t bytes) {
   while (!waiters_.empty() &&
          in_flight_bytes_ <= waiters_.front().inflight_bytes) {
     Waiter& first = waiters_.front();
-    first.parcel->traffic_->room_s += SecondsSince(first.since);
+    first.parcel->site_->second.room_s += SecondsSince(first.since);
     accepted.push_back(std::move(first));
     waiters_.pop_front();
   }
@@ -99,11 +108,12 @@ void Store::Put(const Buffer& bytes, const std::string& site,
   std::shared_ptr<Parcel> parcel(new Parcel(this));
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    Traffic* traffic = &traffic_[site];
-    ++traffic->tensors;
-    traffic->plain_bytes += plain_bytes;
-    traffic->put_bytes += static_cast<int64_t>(bytes.bytes);
-    parcel->traffic_ = traffic;
+    parcel->site_ = &*traffic_.try_emplace(site).first;
+    Traffic& traffic = parcel->site_->second;
+    ++traffic.tensors;
+    traffic.plain_bytes += plain_bytes;
+    traffic.put_bytes += static_cast<int64_t>(bytes.bytes);
+    parcel->plain_bytes_ = plain_bytes;
     parcel->buffer_ = bytes;
     parcel->bytes_ = bytes.bytes;
     writes_.push_back(parcel);
@@ -141,9 +151,11 @@ void Store::Write(const std::shared_ptr<Parcel>& parcel) {
     parcel->state_ = Parcel::State::kWriting;
     buffer = parcel->buffer_;
   }
+  std::shared_ptr<void> observed = Observed(*parcel, /*out=*/true);
   const Slot slot = file_->Take(buffer.bytes);
   const uint64_t checksum = Checksum(buffer.data, buffer.bytes);
   const Status status = file_->Write(slot, buffer.data, buffer.bytes);
+  observed.reset();
   const size_t bytes = buffer.bytes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -158,7 +170,7 @@ void Store::Write(const std::shared_ptr<Parcel>& parcel) {
       parcel->buffer_ = {};  // `buffer` is what lets go of it
     }
     if (status.ok()) {
-      parcel->traffic_->written_bytes += static_cast<int64_t>(bytes);
+      parcel->site_->second.written_bytes += static_cast<int64_t>(bytes);
     }
   }
   buffer = {};  // before its bytes count as landed
@@ -230,6 +242,7 @@ void Store::ReadAll() {
 }
 
 void Store::Read(const std::shared_ptr<Parcel>& parcel) {
+  std::shared_ptr<void> observed = Observed(*parcel, /*out=*/false);
   // Nobody else touches these while it is read.
   Status status =
       file_->Read(parcel->slot_, parcel->buffer_.data, parcel->bytes_);
@@ -241,6 +254,7 @@ void Store::Read(const std::shared_ptr<Parcel>& parcel) {
         "differs); keep other programs from changing it, or give Offload a "
         "`folder` on another disk");
   }
+  observed.reset();
   Finish(parcel, status);
 }
 
@@ -254,17 +268,24 @@ void Store::Finish(const std::shared_ptr<Parcel>& parcel,
     parcel->state_ =
         status.ok() ? Parcel::State::kInMemory : Parcel::State::kFailed;
     if (status.ok()) {
-      parcel->traffic_->read_bytes += static_cast<int64_t>(parcel->bytes_);
+      parcel->site_->second.read_bytes += static_cast<int64_t>(parcel->bytes_);
     } else {
       std::swap(dropped, parcel->buffer_);
     }
     buffer = parcel->buffer_;
     std::swap(waiting, parcel->waiting_);
     for (const auto& each : waiting) {
-      parcel->traffic_->fetch_s += SecondsSince(each.second);
+      parcel->site_->second.fetch_s += SecondsSince(each.second);
     }
   }
   for (const auto& each : waiting) each.first(status, buffer);
+}
+
+std::shared_ptr<void> Store::Observed(const Parcel& parcel, bool out) {
+  const Observer& observer = TheObserver();
+  if (!observer) return nullptr;
+  return observer(
+      {out, parcel.site_->first, parcel.plain_bytes_, parcel.bytes_});
 }
 
 std::map<std::string, Traffic> Store::traffic() const {

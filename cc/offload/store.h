@@ -39,6 +39,21 @@ struct Traffic {
   double fetch_s = 0;  // waited for bytes that were asked back
 };
 
+// Bytes on their way, for those who observe it.
+struct Transfer {
+  bool out = false;  // into the file; else back
+  const std::string& site;
+  int64_t plain_bytes = 0;
+  size_t bytes = 0;
+};
+
+// Called when a transfer of any store begins, on the thread that carries it;
+// what it returns is dropped there when the transfer ends.
+using Observer = std::function<std::shared_ptr<void>(const Transfer&)>;
+
+// For all stores; has to be called while nothing is on its way.
+void ObserveTransfers(Observer observer);
+
 class Store;
 
 // Bytes that were handed to a store. When the last pointer to it is gone its
@@ -62,10 +77,11 @@ class Parcel {
   bool wanted_ = false;  // asked back while it was being written
   Buffer buffer_;        // empty in the file, and until it is read
   size_t bytes_ = 0;
+  int64_t plain_bytes_ = 0;
   uint64_t checksum_ = 0;
   Slot slot_;
   Status status_;
-  Traffic* traffic_ = nullptr;
+  std::pair<const std::string, Traffic>* site_ = nullptr;
   std::vector<std::pair<Fetched, std::chrono::steady_clock::time_point>>
       waiting_;
 };
@@ -121,6 +137,7 @@ class Store {
   // called without the mutex.
   std::vector<Waiter> Land(size_t bytes);
   void Finish(const std::shared_ptr<Parcel>& parcel, const Status& status);
+  static std::shared_ptr<void> Observed(const Parcel& parcel, bool out);
 
   const std::unique_ptr<SpillFile> file_;
   mutable std::mutex mutex_;

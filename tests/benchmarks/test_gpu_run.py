@@ -18,7 +18,7 @@ import parts  # noqa: E402
 import run as gpu_run  # noqa: E402
 import workers  # noqa: E402
 from results import Results  # noqa: E402
-from tables import tables  # noqa: E402
+from tables import remarks, tables  # noqa: E402
 
 FAR = float("inf")
 
@@ -252,6 +252,7 @@ def test_every_variant_trains(variant):
     work = {"net": "ResNet50", "variant": variant, "batch": 4, "dtype": "float32", "jit": False, "steps": 1}
     result = workers.train(**work, small=True, limit_bytes=10**9)
     assert result["images_s"] > 0 and result["largest_tensor"] == 32 * 32 * 16 and not result["obstacle"]
+    assert ("hidden" in remarks(result)) == variant.startswith("offload")
 
 
 def test_a_peak_over_the_limit_does_not_fit(monkeypatch):

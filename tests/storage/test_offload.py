@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import chain, compiled, images
+from models import chain, compiled, images, optimized_graph
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -135,6 +135,59 @@ def test_memory_falls(tmp_path):
     assert kept.peak_bytes > 16 * tensor
     assert held.peak_bytes < kept.peak_bytes - 7 * tensor
     assert held.saved_bytes < kept.saved_bytes / 16
+
+
+def test_what_gradients_make_of_a_tensor_is_not_moved(tmp_path):
+    """The gradient of a variance subtracts the mean: of its input, which comes back, once."""
+    storage = ct.Offload(codec=None, folder=tmp_path)
+    trained(storage, 1, normalize=True)
+    assert sorted(site.split("/")[1] for site in storage.traffic()) == [
+        "conv1_1",
+        "conv2_1",
+        "conv3_1",
+        "relu1_1",
+    ]
+
+
+def test_of_two_branches_one_ends_before_the_other_begins(tmp_path):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((SIZE, SIZE, 16))
+    branches = []
+    for side in ("left", "right"):
+        x = inputs
+        for place in ("first", "last"):
+            x = layers.Conv2D(32, 1, activation="tanh", name=f"{side}_{place}")(x)
+        branches.append(x)
+    x = layers.GlobalAveragePooling2D()(layers.Add()(branches) ** 2)
+    model = compiled(keras.Model(inputs, layers.Dense(10)(x)))
+    ct.compress_model(model, storage=ct.Offload(codec=None, folder=tmp_path))
+    nodes = optimized_graph(model, *images(BATCH, SIZE, 16))
+
+    def layer_of(node):
+        while node.op != "Comptrain>Spill":
+            node = nodes[node.input[0].split(":")[0]]
+        return node.attr["site"].s.decode()
+
+    def read(node):
+        return [each.strip("^").split(":")[0] for each in node.input]
+
+    def made_before(node):
+        found, waiting = set(), [node]
+        while waiting:
+            new = [name for name in read(waiting.pop()) if name not in found]
+            found.update(new)
+            waiting += [nodes[name] for name in new if name in nodes]
+        return found
+
+    fetches = {layer_of(node): node for node in nodes.values() if node.op == "Comptrain>Fetch"}
+
+    def comes_after_readers(later, earlier):
+        """Whether what is held of one layer comes back after what reads that of another."""
+        (fetch,) = (node for layer, node in fetches.items() if later in layer)
+        (other,) = (node.name for layer, node in fetches.items() if earlier in layer)
+        return {name for name, node in nodes.items() if other in read(node)} <= made_before(fetch)
+
+    assert comes_after_readers("right_last", "left_first") or comes_after_readers("left_last", "right_first")
 
 
 def test_the_report_of_memory_names_it(tmp_path):

@@ -129,7 +129,7 @@ class HeldTensors:
         result = rewire(backward, step)
         if not (backward.xla or backward.recorded):
             narrow_broadcasts(backward)
-        order_copies(backward, step.offloaded)
+        order_copies(backward, step.offloaded, result.replaced)
         step.collect(backward, result.uses)
         step.write()
         keep_on_stages(backward, result.replaced)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.tensors import plain_bytes
+from tf_comptrain.graph.tensors import VIEWS, plain_bytes
 from tf_comptrain.storage import Offloaded
 
+_ON_THE_WAY = VIEWS | {"Comptrain>Decompress"}
 _AHEAD = 2  # buffers that are filled while a reader runs
 
 
-def order_copies(backward: _keras.BackwardPass, offloaded: Sequence[Offloaded]) -> None:
+def order_copies(
+    backward: _keras.BackwardPass, offloaded: Sequence[Offloaded], replaced: Mapping[str, tf.Tensor]
+) -> None:
     """Lets the forward pass wait for room in flight, and what comes back begin with an earlier reader.
 
     Args:
       backward: The pass, rewired; its fetches wait for their readers' incoming gradients.
       offloaded: What waits, fetched or not.
+      replaced: By name of a gradient that is no longer made: what stands in for it.
     """
     if any(each.fetches for each in offloaded):
         _limit_in_flight(backward, [each for each in offloaded if each.on_host])
-        _read_ahead(backward, offloaded)
+        gradients = (t for t in tf.nest.flatten(backward.gradients, True) if t is not None)
+        _read_ahead(offloaded, _places(backward, [replaced.get(t.name, t) for t in gradients]))
 
 
 def _limit_in_flight(backward: _keras.BackwardPass, on_host: Sequence[Offloaded]) -> None:
@@ -47,52 +52,102 @@ def _limit_in_flight(backward: _keras.BackwardPass, on_host: Sequence[Offloaded]
             _keras.wait_for(op, done)
 
 
-def _read_ahead(backward: _keras.BackwardPass, offloaded: Sequence[Offloaded]) -> None:
-    """Lets the reading of each tensor begin with the reader of the tensor two before it."""
-    places = _places(backward)
-    fetches = []
+def _read_ahead(offloaded: Sequence[Offloaded], places: Mapping[str, int]) -> None:
+    """Brings what waits back in one order of all operations, each beginning with the reader of the tensor two before.
+
+    In that order every operation that is made to wait comes after what it waits for: no circle closes.
+    """
+    coming: list[_Coming] = []
     for each in offloaded:
         in_order = sorted((places[op.name], op) for op in each.fetches if op.name in places)
         if in_order:
-            # What the first reader waits for, as it is now: another operation may stand in for that of the tape.
-            fetches.append((in_order[0][0], in_order[0][1].control_inputs, in_order, each))
-    fetches.sort(key=lambda item: item[0])
-    for (_, gates, _, _), (_, _, in_order, each) in zip(fetches, fetches[_AHEAD:]):
-        # In one order of all operations the gate comes before its fetch, and that before those of the later tensor:
-        # no circle closes.
-        with tf.device(each.handle.op.device), tf.control_dependencies(gates):
-            coming = native.ops().comptrain_read_ahead(each.handle)
-        for _, fetch in in_order:
-            _keras.set_input(fetch, 0, coming)
-        if each.on_host:
+            coming.append(_Coming(*in_order[0], [op for _, op in in_order], each))
+    coming.sort(key=lambda item: item.place)
+    for before, item in zip(coming, coming[1:]):
+        # Of two branches one ends before the tensors of the other are there. A GPU has its own order.
+        readers = [op for fetch in before.fetches for op in _readers(fetch)]
+        readers = [op for op in readers if places.get(op.name, item.place) < item.place]
+        if readers and not item.offloaded.on_host:
+            _keras.wait_for(item.first, readers)
+    # What the first readers wait for, as it is now: another operation may stand in for that of the tape.
+    gates = [item.first.control_inputs for item in coming]
+    for its_gates, item in zip(gates, coming[_AHEAD:]):
+        with tf.device(item.offloaded.handle.op.device), tf.control_dependencies(its_gates):
+            handle = native.ops().comptrain_read_ahead(item.offloaded.handle)
+        for fetch in item.fetches:
+            _keras.set_input(fetch, 0, handle)
+        if item.offloaded.on_host:
             # The copy to the device begins as soon as there is something to copy.
-            _keras.wait_for_nothing(in_order[0][1])
+            _keras.wait_for_nothing(item.first)
 
 
-def _places(backward: _keras.BackwardPass) -> dict[str, int]:
-    """An order that the backward pass could run in, near that in which it was made: by name the place."""
-    operations = backward.graph.get_operations()
-    numbers = {op.name: number for number, op in enumerate(operations[backward.start :], backward.start)}
-    later: dict[str, list[str]] = {name: [] for name in numbers}
-    missing: dict[str, int] = {}
-    for op in operations[backward.start :]:
-        before = {
-            other.name for other in (*(t.op for t in op.inputs), *op.control_inputs) if other.name in numbers
-        }
-        missing[op.name] = len(before)
-        for name in before:
-            later[name].append(op.name)
-    # What the rewiring has made comes right after what it waits for.
-    rank = {name: (number if number < backward.stop else backward.start) for name, number in numbers.items()}
-    ready = [(rank[name], numbers[name], name) for name, count in missing.items() if not count]
-    heapq.heapify(ready)
+class _Coming(NamedTuple):
+    """What comes back.
+
+    Attributes:
+      place: Of the first fetch.
+      first: That fetch.
+      fetches: All, in order.
+      offloaded: What they fetch.
+    """
+
+    place: int
+    first: tf.Operation
+    fetches: list[tf.Operation]
+    offloaded: Offloaded
+
+
+def _readers(fetch: tf.Operation) -> list[tf.Operation]:
+    """The operations that compute with what a fetch brings, decompressed or not."""
+    found, waiting = [], [fetch.outputs[0]]
+    while waiting:
+        for reader in waiting.pop().consumers():
+            if reader.type in _ON_THE_WAY:
+                waiting.append(reader.outputs[0])
+            else:
+                found.append(reader)
+    return found
+
+
+def _places(backward: _keras.BackwardPass, gradients: Iterable[tf.Tensor]) -> dict[str, int]:
+    """An order that the backward pass could run in, one branch after the other: by name the place.
+
+    Of what can run what was made possible last comes first. What no gradient is made of has no place.
+    """
+    made = {op.name: op for op in backward.graph.get_operations()[backward.start :]}
+    numbers = {name: number for number, name in enumerate(made)}
+    before = {
+        name: {other.name for other in (*(t.op for t in op.inputs), *op.control_inputs) if other.name in made}
+        for name, op in made.items()
+    }
+    needed = _reached((gradient.op.name for gradient in gradients), before)
+    later: dict[str, list[str]] = {name: [] for name in made}
+    for name in filter(needed.__contains__, made):
+        for other in before[name]:
+            later[other].append(name)
+    of_seeds = _reached((seed.op.name for seed in backward.seeds), later)
+    missing = {name: len(before[name]) for name in needed}
+    ready = [name for name, count in missing.items() if not count]
     places: dict[str, int] = {}
-    while ready:
-        current, _, name = heapq.heappop(ready)
-        places[name] = len(places)
-        for after in later[name]:
-            rank[after] = max(rank[after], current)
-            missing[after] -= 1
-            if not missing[after]:
-                heapq.heappush(ready, (rank[after], numbers[after], after))
+    for in_turn in (False, True):  # what waits for no gradient is there from the beginning
+        stack = [name for name in ready if (name in of_seeds) == in_turn]
+        stack.sort(key=numbers.__getitem__, reverse=True)
+        while stack:
+            name = stack.pop()
+            places[name] = len(places)
+            for after in sorted(later[name], key=numbers.__getitem__, reverse=True):
+                missing[after] -= 1
+                if not missing[after]:
+                    (stack if (after in of_seeds) == in_turn else ready).append(after)
     return places
+
+
+def _reached(names: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
+    reached: set[str] = set()
+    waiting = [name for name in names if name in edges]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += edges[name]
+    return reached

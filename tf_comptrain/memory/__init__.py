@@ -8,6 +8,7 @@ from tf_comptrain.memory.predict import predict_peak
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes
 from tf_comptrain.memory.saved_report import MemoryReport, report
 from tf_comptrain.memory.timeline import Timeline
+from tf_comptrain.memory.movement import Transfer, Transfers, transfers
 from tf_comptrain.memory.trial import Trial, TrialError
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "SavedTensor",
     "StepMemory",
     "Timeline",
+    "Transfer",
+    "Transfers",
     "Trial",
     "TrialError",
     "device",
@@ -31,4 +34,5 @@ __all__ = [
     "report",
     "saved_bytes",
     "synchronize",
+    "transfers",
 ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-import glob
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from tf_comptrain.memory.profile import Recorded, profile_step
 
 _ALLOCATED, _FREED = "MemoryAllocation", "MemoryDeallocation"
 
@@ -116,75 +116,48 @@ def trace_step(step: Callable[[], Any]) -> Trace:
       NothingRecordedError: All buffers are too small, or this TensorFlow build records none.
       RuntimeError: The profiler runs already.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
-        try:
-            tf.profiler.experimental.start(folder, options)
-        except tf.errors.AlreadyExistsError as error:
-            raise RuntimeError("TensorFlow's profiler runs already: stop it (TensorBoard?) first.") from error
-        try:
-            step()
-        finally:
-            tf.profiler.experimental.stop()
-        files = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-        recorded = [event for path in files for event in _recorded_events(path)]
-    found = [(start, name, values) for start, _, name, values in recorded if name in (_ALLOCATED, _FREED)]
+    return trace_of(profile_step(step))
+
+
+def trace_of(recorded: Sequence[Recorded]) -> Trace:
+    """The trace of what the profiler recorded.
+
+    Raises:
+      NothingRecordedError: As `trace_step`.
+    """
+    found = [event for event in recorded if event.name in (_ALLOCATED, _FREED)]
     if not found:
         raise NothingRecordedError(
             "The step's profile has no allocations. TensorFlow records no buffers under 256 kB: pass a larger "
             "batch. If that does not help, this build records none."
         )
-    found.sort(key=lambda item: item[0])
-    return _trace_of_device(found)._replace(operations=_operations(recorded, found[0][0]))
+    found.sort(key=lambda event: event.start_ps)
+    return _trace_of_device(found)._replace(operations=_operations(recorded, found[0].start_ps))
 
 
-def _operations(recorded: list, start: int) -> tuple[Operation, ...]:
-    """Of the profile's events those that are an operation's run: "name:type"."""
-    parted = [
-        (begin, duration, *name.rpartition(":"))
-        for begin, duration, name, _ in recorded
-        if name not in (_ALLOCATED, _FREED) and ":" in name
-    ]
-    found = [
-        Operation(name, op_type, (begin - start) / 1e12, (begin + duration - start) / 1e12)
-        for begin, duration, name, _, op_type in parted
-    ]
+def _operations(recorded: Sequence[Recorded], origin_ps: int) -> tuple[Operation, ...]:
+    """Of the profile's events those that are an operation's run."""
+    runs = ((event, event.operation()) for event in recorded)
+    found = (
+        Operation(*run, (event.start_ps - origin_ps) / 1e12, (event.end_ps - origin_ps) / 1e12)
+        for event, run in runs
+        if run is not None
+    )
     return tuple(sorted(found, key=lambda operation: operation.start_s))
 
 
-def _recorded_events(path: str) -> Any:
-    """(picoseconds, duration of as many, name, fields) of each memory event and each operation in a profile."""
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # not every build has it
-
-    space = xplane_pb2.XSpace()
-    with open(path, "rb") as file:
-        space.ParseFromString(file.read())
-    for plane in space.planes:
-        names = {key: value.name for key, value in plane.event_metadata.items()}
-        fields = {key: value.name for key, value in plane.stat_metadata.items()}
-        for line in plane.lines:
-            for event in line.events:
-                name = names[event.metadata_id]
-                if name in (_ALLOCATED, _FREED) or ":" in name:
-                    values = {}
-                    for stat in event.stats if ":" not in name else ():
-                        kind = stat.WhichOneof("value")
-                        value = getattr(stat, kind)
-                        values[fields[stat.metadata_id]] = fields[value] if kind == "ref_value" else value
-                    yield line.timestamp_ns * 1000 + event.offset_ps, event.duration_ps, name, values
-
-
-def _trace_of_device(found: list) -> Trace:
+def _trace_of_device(found: Sequence[Recorded]) -> Trace:
     """The events of the allocator that gave out most: the device's own."""
     given: collections.Counter = collections.Counter()
-    for _, name, values in found:
-        if name == _ALLOCATED:
+    parted = [(event, event.values()) for event in found]
+    for event, values in parted:
+        if event.name == _ALLOCATED:
             given[values["allocator_name"]] += int(values["allocation_bytes"])
     allocator = given.most_common(1)[0][0]
-    start = found[0][0]
+    origin_ps = found[0].start_ps
     events = tuple(
-        _event((time - start) / 1e12, name, values)
-        for time, name, values in found
+        _event((event.start_ps - origin_ps) / 1e12, event.name, values)
+        for event, values in parted
         if values["allocator_name"] == allocator
     )
     return Trace(events[0].level_bytes - events[0].bytes, events)

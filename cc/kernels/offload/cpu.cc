@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
+#include "tensorflow/core/profiler/lib/traceme.h"
 
 namespace comptrain {
 namespace {
@@ -80,6 +81,23 @@ Store::Allocate Allocator(OpKernelContext* ctx, const Spilled& spilled) {
     return {};
   };
 }
+
+// Transfers are events of TensorFlow's profiler, on the threads that carry
+// them.
+const bool observed = [] {
+  ObserveTransfers([](const Transfer& transfer) -> std::shared_ptr<void> {
+    using tsl::profiler::TraceMe;
+    if (!TraceMe::Active()) return nullptr;
+    return std::make_shared<TraceMe>([&transfer] {
+      return tsl::profiler::TraceMeEncode(
+          transfer.out ? "comptrain_offload_out" : "comptrain_offload_in",
+          {{"site", transfer.site},
+           {"plain_bytes", transfer.plain_bytes},
+           {"bytes", transfer.bytes}});
+    });
+  });
+  return true;
+}();
 
 class SpillOp : public AsyncOpKernel {
  public:

@@ -1,0 +1,264 @@
+"""When a training step computes, and what leaves the device's memory and comes back meanwhile."""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.compression.text import as_text, table_of
+from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.memory.profile import Recorded, profile_step
+from tf_comptrain.memory.state import state_restored
+
+OUT, BACK = "out", "back"
+# Events of cc/kernels/offload, and of CUDA's copies.
+_DIRECTIONS = {
+    "comptrain_offload_out": OUT,
+    "comptrain_offload_in": BACK,
+    "MemcpyD2H": OUT,
+    "MemcpyH2D": BACK,
+}
+# They hand over and take; threads of the op library carry the bytes.
+_WAITING = frozenset(("Comptrain>Spill", "Comptrain>ReadAhead", "Comptrain>Fetch"))
+_GPU = "/device:GPU:"
+_STREAM = "Stream"
+_COPIED_BYTES = re.compile(r"size:(\d+)")
+
+Span = tuple[float, float]
+
+
+class Transfer(NamedTuple):
+    """Bytes that moved at once.
+
+    Attributes:
+      direction: "out" of the device's memory, or "back".
+      site: Whose tensor; "" on a GPU, whose copies bear no name.
+      plain_bytes: Of the tensor as plain values; 0 on a GPU.
+      bytes: Moved.
+      start_s, end_s: Since the first operation of the step; negative before it.
+    """
+
+    direction: str
+    site: str
+    plain_bytes: int
+    bytes: int
+    start_s: float
+    end_s: float
+
+
+class Transfers(NamedTuple):
+    """Result of `transfers`; `print` shows it as a table.
+
+    Attributes:
+      model: Name of the model.
+      batch_size: Samples in the step.
+      computing: Spans of time, (start, end) in seconds, in which operations ran; none touches another.
+      moved: What moved, by the time at which it began. Beside a GPU all copies of 64 KiB and more from and to the
+        host's memory, the batch's too.
+    """
+
+    model: str
+    batch_size: int
+    computing: tuple[Span, ...]
+    moved: tuple[Transfer, ...]
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds in which something moved."""
+        return _length(_merged((t.start_s, t.end_s) for t in self.moved))
+
+    @property
+    def exposed_s(self) -> float:
+        """Of them those in which nothing was computed."""
+        return self.moving_s - self.hidden_s
+
+    @property
+    def hidden_s(self) -> float:
+        """Of them those in which something was computed."""
+        return _overlap(_merged((t.start_s, t.end_s) for t in self.moved), self.computing)
+
+    def to_json(self) -> str:
+        """The result as a JSON object."""
+        fields = self._asdict()
+        fields["moved"] = [transfer._asdict() for transfer in self.moved]
+        return json.dumps({**fields, "hidden_s": self.hidden_s, "exposed_s": self.exposed_s}, indent=1)
+
+    def __str__(self) -> str:
+        numbers = ("tensors", "plain", "out", "back", "out, ms", "back, ms", "hidden")
+        table = table_of(
+            f"{self.model}, batch {self.batch_size}: moved in one step", ("site", *numbers), numbers
+        )
+        by_site: dict[str, list[Transfer]] = collections.defaultdict(list)
+        for transfer in self.moved:
+            by_site[transfer.site].append(transfer)
+        for site, found in by_site.items():
+            table.add_row(site or "all copies", *self._cells(found))
+        if len(by_site) > 1:
+            table.add_section()
+            table.add_row("all", *self._cells(self.moved))
+        step_s = self.computing[-1][1] - self.computing[0][0]
+        return as_text(
+            [table],
+            [
+                f"Of {1000 * step_s:.1f} ms something moved in {1000 * self.moving_s:.1f}: "
+                f"{1000 * self.hidden_s:.1f} hidden behind computation, {1000 * self.exposed_s:.1f} exposed."
+            ],
+        )
+
+    def _cells(self, moved: Sequence[Transfer]) -> tuple[str, ...]:
+        of = {direction: [t for t in moved if t.direction == direction] for direction in (OUT, BACK)}
+        plain_bytes = sum(t.plain_bytes for t in of[OUT])
+        spans = _merged((t.start_s, t.end_s) for t in moved)
+        return (
+            str(len(of[OUT])),
+            format_bytes(plain_bytes) if plain_bytes else "",
+            *(format_bytes(sum(t.bytes for t in of[direction])) for direction in (OUT, BACK)),
+            *(f"{1000 * sum(t.end_s - t.start_s for t in of[direction]):.1f}" for direction in (OUT, BACK)),
+            f"{_overlap(spans, self.computing) / max(_length(spans), 1e-12):.0%}",
+        )
+
+    def plot(self, path: str | Path) -> None:
+        """Draws the step, computation above what moves out and back, into an image file. Needs Matplotlib (the extra
+        "plots").
+
+        Args:
+          path: Of the image; its ending says the format.
+        """
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9, 3), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        lanes = (
+            ("compute", self.computing, "#8a8a8a"),
+            ("out", _merged(_spans(self.moved, OUT)), "#2a6fbb"),
+            ("back", _merged(_spans(self.moved, BACK)), "#c8641e"),
+        )
+        for row, (name, spans, colour) in enumerate(lanes):
+            bars = [(1000 * start, 1000 * (end - start)) for start, end in spans]
+            # The edge keeps what is shorter than a pixel visible.
+            axes.broken_barh(bars, (row - 0.36, 0.72), facecolors=colour, edgecolors=colour, linewidth=0.3)
+            moved_bytes = sum(t.bytes for t in self.moved if t.direction == name)
+            if moved_bytes:
+                axes.text(
+                    1.01, row, format_bytes(moved_bytes), transform=axes.get_yaxis_transform(), va="center"
+                )
+        axes.set(
+            yticks=range(len(lanes)),
+            yticklabels=[name for name, _, _ in lanes],
+            ylim=(len(lanes) - 0.5, -0.5),
+            xlabel="ms",
+            title=f"{self.model}, batch {self.batch_size}: {1000 * self.hidden_s:.0f} of {1000 * self.moving_s:.0f} "
+            "ms of moving hidden behind computation",
+        )
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, dpi=150)
+
+
+def transfers(model: keras.Model, batch_size: Any, y: Any = None) -> Transfers:
+    """Runs one real training step under the profiler and says what moved out of the device's memory and back, and when.
+
+    The step is the model's own compiled one, after two of warm-up; weights are put back. The profiler slows a step of
+    many small operations down.
+
+    Args:
+      model: A compiled Keras model with `storage="offload"` for some of its tensors.
+      batch_size: Samples, for random inputs of the model's input shapes; or one batch of inputs. Streams of random
+        inputs are smaller or larger than those of real ones.
+      y: The batch's targets; None with a batch size, and for a model with a `train_step` of its own that takes none.
+
+    Returns:
+      A `Transfers`; nothing moved where no tensor is offloaded.
+
+    Raises:
+      ValueError: The model is not compiled, or has no input shapes to make a random batch from.
+      RuntimeError: The profiler runs already.
+
+    Example:
+      >>> ct.compress_model(model, storage="offload")
+      >>> found = ct.memory.transfers(model, 32)
+      >>> print(found)
+      >>> found.plot("transfers.png")
+    """
+    x, y = batch_of(model, batch_size, y)
+    step = _keras.train_step_runner(model, x, y)
+    with state_restored(model):
+        step()
+        step()
+        recorded = profile_step(step)
+    return transfers_of(recorded, model.name, int(tf.nest.flatten(x)[0].shape[0]))
+
+
+def transfers_of(recorded: Sequence[Recorded], model: str, batch_size: int) -> Transfers:
+    """Those of a profile, of the busiest GPU where there are any."""
+    planes = collections.Counter(event.plane for event in recorded if event.plane.startswith(_GPU))
+    if planes:
+        (gpu, _), *_ = planes.most_common(1)
+        recorded = [event for event in recorded if event.plane == gpu and event.line.startswith(_STREAM)]
+        ran = [event for event in recorded if not event.name.startswith("Memcpy")]
+    else:
+        ran = [event for event in recorded if _computes(event)]
+    origin_ps = min((event.start_ps for event in ran), default=0)
+
+    def span(event: Recorded) -> Span:
+        return (event.start_ps - origin_ps) / 1e12, (event.end_ps - origin_ps) / 1e12
+
+    moved = []
+    for event in recorded:
+        if event.name in _DIRECTIONS:
+            values = event.values()
+            copied = _COPIED_BYTES.search(str(values.get("memcpy_details", "")))
+            size = int(copied[1]) if copied else int(values.get("bytes", 0))
+            if size >= 1 << 16:
+                site, plain_bytes = str(values.get("site", "")), int(values.get("plain_bytes", 0))
+                moved.append(Transfer(_DIRECTIONS[event.name], site, plain_bytes, size, *span(event)))
+    moved.sort(key=lambda transfer: transfer.start_s)
+    return Transfers(model, batch_size, tuple(_merged(map(span, ran))), tuple(moved))
+
+
+def _computes(event: Recorded) -> bool:
+    operation = event.operation()
+    return operation is not None and operation[1] not in _WAITING
+
+
+def _spans(moved: Iterable[Transfer], direction: str) -> Iterable[Span]:
+    return ((t.start_s, t.end_s) for t in moved if t.direction == direction)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Their union, in order."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def _length(spans: Iterable[Span]) -> float:
+    return sum(end - start for start, end in spans)
+
+
+def _overlap(some: Sequence[Span], others: Sequence[Span]) -> float:
+    """Seconds that lie in both; each in order, and no span of either touches another."""
+    seconds, k = 0.0, 0
+    for start, end in some:
+        while k < len(others) and others[k][1] <= start:
+            k += 1
+        j = k
+        while j < len(others) and others[j][0] < end:
+            seconds += min(end, others[j][1]) - max(start, others[j][0])
+            j += 1
+    return seconds
