@@ -9,8 +9,8 @@ from models import chain
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.memory.profile import Recorded
 from tf_comptrain.memory.movement import BACK, OUT, transfers_of
+from tf_comptrain.memory.profile import Recorded
 
 BATCH, SIZE, FILTERS = 16, 64, 16
 TENSOR = BATCH * SIZE * SIZE * FILTERS * 4
