@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.tensors import VIEWS, plain_bytes
+from tf_comptrain.graph.tensors import VIEWS, plain_bytes, readers_of
 from tf_comptrain.storage import Offloaded
 
 _ON_THE_WAY = VIEWS | {"Comptrain>Decompress"}
@@ -20,15 +20,22 @@ def order_copies(
 ) -> None:
     """Lets the forward pass wait for room in flight, and what comes back begin with an earlier reader.
 
+    In the host's memory the last tensors, which are read before anything comes back, stay with the device.
+
     Args:
       backward: The pass, rewired; its fetches wait for their readers' incoming gradients.
       offloaded: What waits, fetched or not.
       replaced: By name of a gradient that is no longer made: what stands in for it.
     """
     if any(each.fetches for each in offloaded):
-        _limit_in_flight(backward, [each for each in offloaded if each.on_host])
         gradients = (t for t in tf.nest.flatten(backward.gradients, True) if t is not None)
-        _read_ahead(offloaded, _places(backward, [replaced.get(t.name, t) for t in gradients]))
+        places = _places(backward, [replaced.get(t.name, t) for t in gradients])
+        coming = _in_order(offloaded, places)
+        _read_ahead(coming, places)
+        # Of a file's tensors those that are asked back before their turn stay by themselves.
+        on_host = [item for item in coming if item.offloaded.on_host]
+        _stay(on_host[:_AHEAD])
+        _limit_in_flight(backward, [item.offloaded for item in on_host[_AHEAD:]])
 
 
 def _limit_in_flight(backward: _keras.BackwardPass, on_host: Sequence[Offloaded]) -> None:
@@ -52,17 +59,21 @@ def _limit_in_flight(backward: _keras.BackwardPass, on_host: Sequence[Offloaded]
             _keras.wait_for(op, done)
 
 
-def _read_ahead(offloaded: Sequence[Offloaded], places: Mapping[str, int]) -> None:
-    """Brings what waits back in one order of all operations, each beginning with the reader of the tensor two before.
-
-    In that order every operation that is made to wait comes after what it waits for: no circle closes.
-    """
+def _in_order(offloaded: Sequence[Offloaded], places: Mapping[str, int]) -> list[_Coming]:
+    """What comes back, by its first reader."""
     coming: list[_Coming] = []
     for each in offloaded:
         in_order = sorted((places[op.name], op) for op in each.fetches if op.name in places)
         if in_order:
             coming.append(_Coming(*in_order[0], [op for _, op in in_order], each))
-    coming.sort(key=lambda item: item.place)
+    return sorted(coming, key=lambda item: item.place)
+
+
+def _read_ahead(coming: Sequence[_Coming], places: Mapping[str, int]) -> None:
+    """Brings what waits back in one order of all operations, each beginning with the reader of the tensor two before.
+
+    In that order every operation that is made to wait comes after what it waits for: no circle closes.
+    """
     for before, item in zip(coming, coming[1:]):
         # Of two branches one ends before the tensors of the other are there. A GPU has its own order.
         readers = [op for fetch in before.fetches for op in _readers(fetch)]
@@ -79,6 +90,16 @@ def _read_ahead(offloaded: Sequence[Offloaded], places: Mapping[str, int]) -> No
         if item.offloaded.on_host:
             # The copy to the device begins as soon as there is something to copy.
             _keras.wait_for_nothing(item.first)
+
+
+def _stay(coming: Iterable[_Coming]) -> None:
+    """Has the readers of what comes back read it where it is."""
+    for item in coming:
+        for fetch in item.fetches:
+            with tf.device(item.offloaded.x.device), tf.control_dependencies(fetch.control_inputs):
+                value = tf.identity(item.offloaded.value)
+            for reader, index in readers_of(fetch.outputs[0]):
+                _keras.set_input(reader, index, value)
 
 
 class _Coming(NamedTuple):

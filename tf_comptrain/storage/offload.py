@@ -167,6 +167,7 @@ class Offloaded:
 
     Attributes:
       on_host: As above.
+      value: As above.
       x: As above.
       handle: Stands for it.
       passed: Tensors that the forward pass reads behind it; in the host's memory they wait for nothing yet.
@@ -174,7 +175,7 @@ class Offloaded:
     """
 
     def __init__(self, offload: Offload, on_host: bool, site: str, value: tf.Tensor, x: tf.Tensor):
-        self.on_host, self.x = on_host, x
+        self.on_host, self.value, self.x = on_host, value, x
         self.inflight = arguments.size_in_bytes("inflight", offload.inflight)
         self.passed: list[tf.Operation] = []
         self.fetches: list[tf.Operation] = []
