@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
-import tempfile
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -18,6 +16,7 @@ import tensorflow as tf
 from tf_comptrain import arguments, codecs, native
 from tf_comptrain.codecs import Codec
 from tf_comptrain.storage.engine import Engine
+from tf_comptrain.storage.spill_folder import default_folder, warn_of_memory
 
 OFFLOAD = "offload"
 # What a smaller tensor would free is not worth its way.
@@ -68,7 +67,8 @@ class Offload:
         folder. None: the one that fits the device.
       codec: "zvc" (lossless, for what has zeros), None (as it is), or one with a bound: "plane", "rans", "auto" or
         any other of `tf_comptrain.codecs`.
-      folder: Of the file, on a local disk; has to be there. None: one of this user's below the temporary folder.
+      folder: Of the file, on a local disk; has to be there. None: one of this user's below the temporary folder,
+        or below /var/tmp where that is in memory (tmpfs).
       inflight: Bytes that may be on their way, as a number or text ("256MB"); the forward pass waits beyond it. For a
         file bytes of streams, for the host's memory those of plain values.
 
@@ -131,13 +131,8 @@ class Offload:
 
     def path(self) -> str:
         """The folder of the file; the default one is made where it is not there."""
-        if self.folder is not None:
-            return str(self.folder)
-        path = os.path.join(tempfile.gettempdir(), f"tf_comptrain-{os.getuid()}")
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise ValueError(f"{path!r} is not a folder of this user's own: give Offload a `folder`.")
+        path = default_folder() if self.folder is None else str(self.folder)
+        warn_of_memory(path)
         return path
 
 
