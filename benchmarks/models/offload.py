@@ -146,7 +146,7 @@ def peaks(options: argparse.Namespace) -> None:
             peak, highest = max(peaks_bytes), max(of_plain)
             of_medians = statistics.median(of_plain) / statistics.median(peaks_bytes)
             theory = entry["ready"][variant]["theoretical_bytes"]
-            saved = "" if variant == "plain" else f"{(highest - peak) / theory:.0%}"
+            saved = f"{(highest - peak) / theory:.0%}" if theory > 0 else ""
             seconds = statistics.median(each["step_s"] for each in measured)
             slower = statistics.median(a["step_s"] / b["step_s"] for a, b in zip(measured, plain))
             moved = [

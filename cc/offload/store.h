@@ -71,7 +71,8 @@ class Parcel {
 
   explicit Parcel(Store* store) : store_(store) {}
 
-  // All under the store's mutex.
+  // All under the store's mutex, but for what does not change after Put: the
+  // store, the site and the numbers of bytes.
   Store* const store_;
   State state_ = State::kQueued;
   bool wanted_ = false;  // asked back while it was being written

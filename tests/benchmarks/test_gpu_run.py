@@ -255,6 +255,15 @@ def test_every_variant_trains(variant):
     assert ("hidden" in remarks(result)) == variant.startswith("offload")
 
 
+def test_copies_and_how_much_of_them_is_hidden(tmp_path):
+    import tf_comptrain as ct
+
+    model, _, _ = workers.compiled("ResNet50", "plain", False, True)
+    ct.compress_model(model, storage=ct.Offload(codec=None, folder=tmp_path, inflight=1))
+    found = workers.moved(model, *workers.batch_of("ResNet50", 32, True))
+    assert 0 <= found["hidden_s"] <= found["moving_s"] and found["moving_s"] > 0
+
+
 def test_a_peak_over_the_limit_does_not_fit(monkeypatch):
     monkeypatch.setattr(workers, "timed", lambda *_: {"used_bytes": 1001, "images_s": 1.0})
     work = {"net": "ResNet50", "variant": "plain", "batch": 2, "dtype": "float32", "jit": False, "steps": 1}

@@ -14,21 +14,39 @@ from tf_comptrain.graph import held_tensors
 layers = keras.layers
 
 
-def network():
+class Stem(layers.Layer):
+    """A convolution, and a head of its own that is made before the network goes on."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = layers.Conv2D(32, 3, padding="same", activation="relu", name="conv0")
+        self.head = layers.Conv2D(32, 3, padding="same", activation="tanh", name="head")
+
+    def call(self, x):
+        x = self.convolution(x)
+        return x, tf.reduce_mean(self.head(x), (1, 2))
+
+
+def network(head):
     keras.utils.set_random_seed(0)
-    inputs = keras.Input((32, 32, 3))
-    x = inputs
+    x = inputs = keras.Input((32, 32, 3))
+    beside = None
     for number in range(5):
-        x = layers.Conv2D(32, 3, padding="same", activation="relu", name=f"conv{number}")(x)
-    return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x)))
+        if head and not number:
+            x, beside = Stem()(x)
+        else:
+            x = layers.Conv2D(32, 3, padding="same", activation="relu", name=f"conv{number}")(x)
+    x = layers.Dense(10)(layers.Flatten()(x))
+    return keras.Model(inputs, layers.Add()([layers.Dense(10)(beside), x]) if head else x)
 
 
-def trained(storage, steps):
-    """(losses, sum of the magnitudes of the weights, what the traced step has of each operation of the offload)."""
+def trained(storage, steps, head=False):
+    """(losses, sum of the magnitudes of the weights, what the traced step has of each operation of the offload, how the
+    report says that tensors are held)."""
     random = np.random.default_rng(0)
     x, y = random.normal(size=(16, 32, 32, 3)).astype("float32"), random.integers(0, 10, 16)
     graphs = []
-    model, optimizer = network(), keras.optimizers.SGD(0.01)
+    model, optimizer = network(head), keras.optimizers.SGD(0.01)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     ct.compress_model(model, storage=storage)
 
@@ -51,7 +69,8 @@ def trained(storage, steps):
         }
         for op in graphs[-1].get_operations()
     }
-    return losses, float(sum(abs(w).sum() for w in model.get_weights())), operations
+    storages = {row.layer.split("/")[-2].removesuffix("_1"): row.storage for row in ct.report(model).rows}
+    return losses, float(sum(abs(w).sum() for w in model.get_weights())), operations, storages
 
 
 def main():
@@ -62,7 +81,8 @@ def main():
     held_tensors.engine_of_step = lambda backward: engine_of_step(backward)._replace(device="GPU")
     held_tensors.keep_layouts = lambda engine: None
     for name, how in json.loads(sys.argv[1]).items():
-        runs[name] = trained(ct.Offload(**how), 5)
+        head = how.pop("head", False)
+        runs[name] = trained(ct.Offload(**how), 5, head)
     print(json.dumps(runs))
 
 

@@ -113,6 +113,7 @@ from tf_comptrain._keras.train_step import (
     replica_values,
     reset_train_step,
     step_variables,
+    steps_at_once,
     steps_of,
     trace_train_step,
     train_step_runner,

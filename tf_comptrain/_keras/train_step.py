@@ -39,9 +39,14 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
     model.make_train_function()
     data = keras.utils.pack_x_y_sample_weight(x, y)
     if KERAS_3:
-        return lambda: model.train_function(iter([data] * model.steps_per_execution))
+        return lambda: model.train_function(iter([data] * steps_at_once(model)))
     batches = iter(tf.data.Dataset.from_tensors(data).repeat())
     return lambda: model.train_function(batches)
+
+
+def steps_at_once(model: keras.Model) -> int:
+    """Training steps in one call of the model's train function."""
+    return model.steps_per_execution if KERAS_3 else int(model._steps_per_execution)
 
 
 def build_for_step(model: keras.Model, x: Any, y: Any) -> None:

@@ -176,7 +176,7 @@ class _Cut:
             return False
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
-        # What a gradient makes of it runs once in any case.
+        # What a gradient makes of it runs in the backward pass in any case.
         is_again = tensor.op.type not in _VERBATIM and not self._made_late(tensor.op)
         if is_again and tensor.dtype.is_floating and self._verbatim(tensor):
             return False

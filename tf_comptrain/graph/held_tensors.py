@@ -14,7 +14,7 @@ from absl import logging
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import SIGMA, SUPPORTED_DTYPES, Codec, ErrorBound, State
 from tf_comptrain.graph.broadcasts import narrow_broadcasts
-from tf_comptrain.graph.crossings import Crossing, name_of
+from tf_comptrain.graph.crossings import NEEDED_AT_ONCE, Crossing, name_of
 from tf_comptrain.graph.devices import keep_on_stages
 from tf_comptrain.graph.gradient_operations import is_product
 from tf_comptrain.graph.kernels import KernelGradient
@@ -25,6 +25,7 @@ from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import (
     BITMASK,
+    COMPRESS,
     DEFAULT_BOUNDS,
     KEEP,
     LEAST_PLAIN_BYTES,
@@ -129,11 +130,14 @@ class HeldTensors:
         result = rewire(backward, step)
         if not (backward.xla or backward.recorded):
             narrow_broadcasts(backward)
-        order_copies(backward, step.offloaded, result.replaced)
+        staying = {name_of(each.x): each for each in order_copies(backward, step.offloaded)}
         step.collect(backward, result.uses)
         step.write()
         keep_on_stages(backward, result.replaced)
         for crossing in result.crossings:  # of all gradients of a step
+            if (stays := staying.get(crossing.name)) is not None:
+                storage = KEEP if stays.value is stays.x else COMPRESS
+                crossing = crossing._replace(storage=storage, note=NEEDED_AT_ONCE)
             step.crossings.setdefault(crossing.name, crossing)
         self.crossings = tuple(step.crossings.values())
         return result.replaced

@@ -1,4 +1,4 @@
-"""When what waits outside of the device's memory is on its way: how much at once, and two tensors before its reader."""
+"""When what waits outside of the device's memory is on its way: how much at once, in which order, two tensors ahead."""
 
 from __future__ import annotations
 
@@ -15,39 +15,43 @@ _ON_THE_WAY = VIEWS | {"Comptrain>Decompress"}
 _AHEAD = 2  # buffers that are filled while a reader runs
 
 
-def order_copies(
-    backward: _keras.BackwardPass, offloaded: Sequence[Offloaded], replaced: Mapping[str, tf.Tensor]
-) -> None:
+def order_copies(backward: _keras.BackwardPass, offloaded: Sequence[Offloaded]) -> list[Offloaded]:
     """Lets the forward pass wait for room in flight, and what comes back begin with an earlier reader.
-
-    In the host's memory the last tensors, which are read before anything comes back, stay with the device.
 
     Args:
       backward: The pass, rewired; its fetches wait for their readers' incoming gradients.
       offloaded: What waits, fetched or not.
-      replaced: By name of a gradient that is no longer made: what stands in for it.
+
+    Returns:
+      What stays on the device after all: beside a GPU what is made last and read first would still be on its way out
+      when it is asked back. Of a file's tensors such stay by themselves.
     """
-    if any(each.fetches for each in offloaded):
-        gradients = (t for t in tf.nest.flatten(backward.gradients, True) if t is not None)
-        places = _places(backward, [replaced.get(t.name, t) for t in gradients])
-        coming = _in_order(offloaded, places)
-        _read_ahead(coming, places)
-        # Of a file's tensors those that are asked back before their turn stay by themselves.
-        on_host = [item for item in coming if item.offloaded.on_host]
-        _stay(on_host[:_AHEAD])
-        _limit_in_flight(backward, [item.offloaded for item in on_host[_AHEAD:]])
+    if not any(each.fetches for each in offloaded):
+        return []
+    places = _places(backward)
+    coming = _in_order(offloaded, places)
+    _read_ahead(coming, places)
+    numbers = {op.name: number for number, op in enumerate(backward.graph.get_operations())}
+    on_host = [item for item in coming if item.offloaded.on_host]
+    as_made = sorted(on_host, key=lambda item: numbers[item.offloaded.x.op.name])
+    staying = [item for item in on_host[:_AHEAD] if item in as_made[-_AHEAD:]]
+    _read_in_place(staying)
+    _limit_in_flight([item.offloaded for item in as_made if item not in staying])
+    return [item.offloaded for item in staying]
 
 
-def _limit_in_flight(backward: _keras.BackwardPass, on_host: Sequence[Offloaded]) -> None:
+def _limit_in_flight(on_host: Sequence[Offloaded]) -> None:
     """Has what reads a tensor wait for the copies to the host of those before it, but for the last few.
 
     The host enqueues operations faster than a GPU runs them, and their outputs with them: without a limit it would set
     aside memory for the whole forward pass. A file's own threads count what is in flight.
+
+    Args:
+      on_host: What moves there, in the order of the forward pass.
     """
-    places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
     waiting: list[Offloaded] = []
     in_flight = 0
-    for each in sorted(on_host, key=lambda one: places[one.x.op.name]):
+    for each in on_host:
         waiting.append(each)
         in_flight += plain_bytes(each.x)
         done = []
@@ -75,7 +79,8 @@ def _read_ahead(coming: Sequence[_Coming], places: Mapping[str, int]) -> None:
     In that order every operation that is made to wait comes after what it waits for: no circle closes.
     """
     for before, item in zip(coming, coming[1:]):
-        # Of two branches one ends before the tensors of the other are there. A GPU has its own order.
+        # Of two branches one ends before the tensors of the other are there. Beside a GPU the copy back would wait
+        # with them, which is to begin early.
         readers = [op for fetch in before.fetches for op in _readers(fetch)]
         readers = [op for op in readers if places.get(op.name, item.place) < item.place]
         if readers and not item.offloaded.on_host:
@@ -92,9 +97,9 @@ def _read_ahead(coming: Sequence[_Coming], places: Mapping[str, int]) -> None:
             _keras.wait_for_nothing(item.first)
 
 
-def _stay(coming: Iterable[_Coming]) -> None:
-    """Has the readers of what comes back read it where it is."""
-    for item in coming:
+def _read_in_place(staying: Iterable[_Coming]) -> None:
+    """Has the readers of what would come back read it where it is."""
+    for item in staying:
         for fetch in item.fetches:
             with tf.device(item.offloaded.x.device), tf.control_dependencies(fetch.control_inputs):
                 value = tf.identity(item.offloaded.value)
@@ -130,10 +135,10 @@ def _readers(fetch: tf.Operation) -> list[tf.Operation]:
     return found
 
 
-def _places(backward: _keras.BackwardPass, gradients: Iterable[tf.Tensor]) -> dict[str, int]:
+def _places(backward: _keras.BackwardPass) -> dict[str, int]:
     """An order that the backward pass could run in, one branch after the other: by name the place.
 
-    Of what can run what was made possible last comes first. What no gradient is made of has no place.
+    Of what can run what was made possible last comes first.
     """
     made = {op.name: op for op in backward.graph.get_operations()[backward.start :]}
     numbers = {name: number for number, name in enumerate(made)}
@@ -141,13 +146,12 @@ def _places(backward: _keras.BackwardPass, gradients: Iterable[tf.Tensor]) -> di
         name: {other.name for other in (*(t.op for t in op.inputs), *op.control_inputs) if other.name in made}
         for name, op in made.items()
     }
-    needed = _reached((gradient.op.name for gradient in gradients), before)
     later: dict[str, list[str]] = {name: [] for name in made}
-    for name in filter(needed.__contains__, made):
-        for other in before[name]:
+    for name, others in before.items():
+        for other in others:
             later[other].append(name)
     of_seeds = _reached((seed.op.name for seed in backward.seeds), later)
-    missing = {name: len(before[name]) for name in needed}
+    missing = {name: len(others) for name, others in before.items()}
     ready = [name for name, count in missing.items() if not count]
     places: dict[str, int] = {}
     for in_turn in (False, True):  # what waits for no gradient is there from the beginning

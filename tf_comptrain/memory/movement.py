@@ -16,6 +16,7 @@ from tf_comptrain import _keras
 from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.compression.text import as_text, table_of
 from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.memory.measure import device
 from tf_comptrain.memory.profile import Recorded, profile_step
 from tf_comptrain.memory.state import state_restored
 
@@ -44,7 +45,7 @@ class Transfer(NamedTuple):
       site: Whose tensor; "" on a GPU, whose copies bear no name.
       plain_bytes: Of the tensor as plain values; 0 on a GPU.
       bytes: Moved.
-      start_s, end_s: Since the first operation of the step; negative before it.
+      start_s, end_s: Since the first operation; negative before it. In and out of a file with the checksum.
     """
 
     direction: str
@@ -60,7 +61,8 @@ class Transfers(NamedTuple):
 
     Attributes:
       model: Name of the model.
-      batch_size: Samples in the step.
+      batch_size: Samples in a step.
+      steps: That ran: the model's `steps_per_execution`.
       computing: Spans of time, (start, end) in seconds, in which operations ran; none touches another.
       moved: What moved, by the time at which it began. Beside a GPU all copies of 64 KiB and more from and to the
         host's memory, the batch's too.
@@ -68,6 +70,7 @@ class Transfers(NamedTuple):
 
     model: str
     batch_size: int
+    steps: int
     computing: tuple[Span, ...]
     moved: tuple[Transfer, ...]
 
@@ -90,13 +93,14 @@ class Transfers(NamedTuple):
         """The result as a JSON object."""
         fields = self._asdict()
         fields["moved"] = [transfer._asdict() for transfer in self.moved]
-        return json.dumps({**fields, "hidden_s": self.hidden_s, "exposed_s": self.exposed_s}, indent=1)
+        fields |= {name: getattr(self, name) for name in ("moving_s", "hidden_s", "exposed_s")}
+        return json.dumps(fields, indent=1)
 
     def __str__(self) -> str:
-        numbers = ("tensors", "plain", "out", "back", "out, ms", "back, ms", "hidden")
-        table = table_of(
-            f"{self.model}, batch {self.batch_size}: moved in one step", ("site", *numbers), numbers
-        )
+        numbers = ("copies", "plain", "out", "back", "out, ms", "back, ms", "hidden")
+        steps = "one step" if self.steps == 1 else f"{self.steps} steps"
+        title = f"{self.model}, batch {self.batch_size}: moved in {steps}"
+        table = table_of(title, ("site", *numbers), numbers)
         by_site: dict[str, list[Transfer]] = collections.defaultdict(list)
         for transfer in self.moved:
             by_site[transfer.site].append(transfer)
@@ -167,7 +171,7 @@ class Transfers(NamedTuple):
 
 
 def transfers(model: keras.Model, batch_size: Any, y: Any = None) -> Transfers:
-    """Runs one real training step under the profiler and says what moved out of the device's memory and back, and when.
+    """Runs a real training step under the profiler and says what moved out of the device's memory and back, and when.
 
     The step is the model's own compiled one, after two of warm-up; weights are put back. The profiler slows a step of
     many small operations down.
@@ -183,7 +187,7 @@ def transfers(model: keras.Model, batch_size: Any, y: Any = None) -> Transfers:
 
     Raises:
       ValueError: The model is not compiled, or has no input shapes to make a random batch from.
-      RuntimeError: The profiler runs already.
+      RuntimeError: The profiler runs already, or records no operation: of a GPU it needs the right to.
 
     Example:
       >>> ct.compress_model(model, storage="offload")
@@ -197,19 +201,30 @@ def transfers(model: keras.Model, batch_size: Any, y: Any = None) -> Transfers:
         step()
         step()
         recorded = profile_step(step)
-    return transfers_of(recorded, model.name, int(tf.nest.flatten(x)[0].shape[0]))
+    samples = int(tf.nest.flatten(x)[0].shape[0])
+    on_gpu = device().startswith("GPU")
+    return transfers_of(recorded, on_gpu, model.name, samples, _keras.steps_at_once(model))
 
 
-def transfers_of(recorded: Sequence[Recorded], model: str, batch_size: int) -> Transfers:
-    """Those of a profile, of the busiest GPU where there are any."""
-    planes = collections.Counter(event.plane for event in recorded if event.plane.startswith(_GPU))
-    if planes:
-        (gpu, _), *_ = planes.most_common(1)
-        recorded = [event for event in recorded if event.plane == gpu and event.line.startswith(_STREAM)]
-        ran = [event for event in recorded if not event.name.startswith("Memcpy")]
+def transfers_of(
+    recorded: Sequence[Recorded], on_gpu: bool, model: str, batch_size: int, steps: int
+) -> Transfers:
+    """Those of a profile; of several GPUs those of the busiest.
+
+    Raises:
+      RuntimeError: It has no operation of the device.
+    """
+    if on_gpu:
+        recorded = _of_busiest_gpu(recorded)
+        ran = [event for event in recorded if _is_kernel(event)]
     else:
         ran = [event for event in recorded if _computes(event)]
-    origin_ps = min((event.start_ps for event in ran), default=0)
+    if not ran:
+        why = ", as without the right to its counters (ERR_NVGPUCTRPERM) or without the CUPTI library"
+        raise RuntimeError(
+            f"TensorFlow's profiler recorded no operation of the {'GPU' + why if on_gpu else 'step'}."
+        )
+    origin_ps = min(event.start_ps for event in ran)
 
     def span(event: Recorded) -> Span:
         return (event.start_ps - origin_ps) / 1e12, (event.end_ps - origin_ps) / 1e12
@@ -224,7 +239,21 @@ def transfers_of(recorded: Sequence[Recorded], model: str, batch_size: int) -> T
                 site, plain_bytes = str(values.get("site", "")), int(values.get("plain_bytes", 0))
                 moved.append(Transfer(_DIRECTIONS[event.name], site, plain_bytes, size, *span(event)))
     moved.sort(key=lambda transfer: transfer.start_s)
-    return Transfers(model, batch_size, tuple(_merged(map(span, ran))), tuple(moved))
+    return Transfers(model, batch_size, steps, tuple(_merged(map(span, ran))), tuple(moved))
+
+
+def _of_busiest_gpu(recorded: Sequence[Recorded]) -> list[Recorded]:
+    """What one GPU's streams ran; the profile has lines beside them that are derived from it."""
+    streams = [e for e in recorded if e.plane.startswith(_GPU) and e.line.startswith(_STREAM)]
+    busy_ps: collections.Counter[str] = collections.Counter()
+    for event in filter(_is_kernel, streams):
+        busy_ps[event.plane] += event.duration_ps
+    busiest = max(busy_ps, key=busy_ps.__getitem__, default="")
+    return [event for event in streams if event.plane == busiest]
+
+
+def _is_kernel(event: Recorded) -> bool:
+    return not event.name.startswith(("Memcpy", "Memset"))
 
 
 def _computes(event: Recorded) -> bool:

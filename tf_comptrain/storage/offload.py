@@ -54,8 +54,8 @@ class Offload:
     """Saved activations wait outside of the device's memory between the forward and the backward pass.
 
     Each tensor is encoded, moved while the forward pass goes on, and brought back ahead of its reader in the backward
-    pass. Tensors of less than 1 MiB stay in memory as streams, and so does what is asked back from a file before its
-    turn to be written, as of the last layers. On TensorFlow's executor; under XLA, and where a tier does not fit the
+    pass. Tensors of less than 1 MiB stay in memory as streams, and so do those of the last layers, which would be asked
+    back before they are out. On TensorFlow's executor; under XLA, and where a tier does not fit the
     device, tensors stay streams, or as they are where the codec is lossless, and one warning says so.
 
     With a lossless codec every bit comes back, and layers run by their own code, as with "keep"; docs/offload.md says
@@ -166,7 +166,8 @@ class Offloaded:
       x: As above.
       handle: Stands for it.
       passed: Tensors that the forward pass reads behind it; in the host's memory they wait for nothing yet.
-      fetches: Its fetch operations; the one control input of each is what makes its reader's incoming gradient.
+      fetches: Its fetch operations; when made, the one control input of each is what makes its reader's incoming
+        gradient.
     """
 
     def __init__(self, offload: Offload, on_host: bool, site: str, value: tf.Tensor, x: tf.Tensor):
