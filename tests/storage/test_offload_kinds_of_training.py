@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import optimized_graph
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -170,13 +169,3 @@ def test_the_profile_tells_of_several_steps(tmp_path):
     ct.compress_model(model, storage=ct.Offload(codec=None, folder=tmp_path, inflight=1))
     found = ct.memory.transfers(model, *batch())
     assert found.steps == 2 and "moved in 2 steps" in str(found)
-
-
-def test_nothing_unused_is_computed(tmp_path):
-    """What comes back waits for readers, but never for one that no gradient is made of."""
-    model = frozen()
-    plain_nodes = optimized_graph(model, *batch())
-    ct.compress_model(model, storage=ct.Offload(codec=None, folder=tmp_path))
-    kind = "Conv2DBackpropFilter"
-    nodes = optimized_graph(model, *batch())
-    assert [n.op for n in nodes.values()].count(kind) == [n.op for n in plain_nodes.values()].count(kind) == 2

@@ -141,38 +141,25 @@ def _places(backward: _keras.BackwardPass) -> dict[str, int]:
     Of what can run what was made possible last comes first.
     """
     made = {op.name: op for op in backward.graph.get_operations()[backward.start :]}
-    numbers = {name: number for number, name in enumerate(made)}
-    before = {
-        name: {other.name for other in (*(t.op for t in op.inputs), *op.control_inputs) if other.name in made}
-        for name, op in made.items()
-    }
+    seeds = {seed.op.name for seed in backward.seeds}
     later: dict[str, list[str]] = {name: [] for name in made}
-    for name, others in before.items():
-        for other in others:
+    missing: dict[str, int] = {}
+    for name, op in made.items():
+        before = {other.name for other in (*(t.op for t in op.inputs), *op.control_inputs)} & made.keys()
+        missing[name] = len(before)
+        for other in before:
             later[other].append(name)
-    of_seeds = _reached((seed.op.name for seed in backward.seeds), later)
-    missing = {name: len(others) for name, others in before.items()}
-    ready = [name for name, count in missing.items() if not count]
+    ready = [name for name, count in reversed(missing.items()) if not count]
+    stack = [name for name in ready if name not in seeds]
+    held = [name for name in ready if name in seeds]  # what waits for no gradient is there from the beginning
     places: dict[str, int] = {}
-    for in_turn in (False, True):  # what waits for no gradient is there from the beginning
-        stack = [name for name in ready if (name in of_seeds) == in_turn]
-        stack.sort(key=numbers.__getitem__, reverse=True)
-        while stack:
-            name = stack.pop()
-            places[name] = len(places)
-            for after in sorted(later[name], key=numbers.__getitem__, reverse=True):
-                missing[after] -= 1
-                if not missing[after]:
-                    (stack if (after in of_seeds) == in_turn else ready).append(after)
+    while stack or held:
+        if not stack:
+            stack, held = held, []
+        name = stack.pop()
+        places[name] = len(places)
+        for after in reversed(later[name]):
+            missing[after] -= 1
+            if not missing[after]:
+                (held if after in seeds else stack).append(after)
     return places
-
-
-def _reached(names: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
-    reached: set[str] = set()
-    waiting = [name for name in names if name in edges]
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting += edges[name]
-    return reached

@@ -116,15 +116,7 @@ def trace_step(step: Callable[[], Any]) -> Trace:
       NothingRecordedError: All buffers are too small, or this TensorFlow build records none.
       RuntimeError: The profiler runs already.
     """
-    return trace_of(profile_step(step))
-
-
-def trace_of(recorded: Sequence[Recorded]) -> Trace:
-    """The trace of what the profiler recorded.
-
-    Raises:
-      NothingRecordedError: As `trace_step`.
-    """
+    recorded = profile_step(step)
     found = [event for event in recorded if event.name in (_ALLOCATED, _FREED)]
     if not found:
         raise NothingRecordedError(

@@ -55,8 +55,8 @@ class Offload:
 
     Each tensor is encoded, moved while the forward pass goes on, and brought back ahead of its reader in the backward
     pass. Tensors of less than 1 MiB stay in memory as streams, and so do those of the last layers, which would be asked
-    back before they are out. On TensorFlow's executor; under XLA, and where a tier does not fit the
-    device, tensors stay streams, or as they are where the codec is lossless, and one warning says so.
+    back before they are out. On TensorFlow's executor; under XLA, and where a tier does not fit the device, tensors
+    stay streams, or as they are where the codec is lossless, and one warning says so.
 
     With a lossless codec every bit comes back, and layers run by their own code, as with "keep"; docs/offload.md says
     when training is bit-equal.
