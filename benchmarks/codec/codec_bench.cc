@@ -25,7 +25,7 @@
 #include "cc/codec/plane/plane.h"
 #include "cc/codec/rans/rans.h"
 #include "cc/codec/registry/codec.h"
-#include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/stream/scales.h"
 #include "cc/codec/zvc/zvc.h"
 
 namespace {
@@ -157,8 +157,11 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
   params.dtype = o.dtype;
   params.n = n;
   params.channels = t.channels;
-  params.eb = static_cast<float>(o.eb_sigma *
-                                 comptrain::SampleSigma(x.data(), o.dtype, n));
+  const auto sample = [&] {
+    return comptrain::SampleChannels(x.data(), o.dtype, n, t.channels,
+                                     SerialFor);
+  };
+  params.eb = static_cast<float>(o.eb_sigma * sample().sigma);
   params.mid_rise = o.mid_rise;
   params.dither = o.dither;
   const bool mask_kept = o.mid_rise || o.dither || comptrain::IsLossless(codec);
@@ -178,8 +181,12 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
   for (const auto& set : sets) {
     if (!comptrain::IsaAvailable(set.isa)) continue;
     size_t total = 0;
+    // With what an op does before it: channels get their scales.
     const double compress = MedianSeconds(o, [&] {
-      const auto encoder = comptrain::MakeEncoder(codec, params, set.isa);
+      const comptrain::OwnScales own(sample(), params);
+      comptrain::EncodeParams scaled = params;
+      scaled.scales = own.scales();
+      const auto encoder = comptrain::MakeEncoder(codec, scaled, set.isa);
       Require(
           encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
       total = encoder->total_bytes();

@@ -38,6 +38,8 @@
 #include "cc/codec/statistics/tensor_stats.h"
 #include "cc/codec/statistics/gradient_stats.h"
 #include "cc/codec/masks/gpu.h"
+#include "cc/codec/stream/gpu_scales.h"
+#include "cc/codec/stream/scales.h"
 #include "cc/codec/testing/codecs.h"
 #include "cc/codec/masks/pool.h"
 #include "cc/codec/testing/data.h"
@@ -109,21 +111,73 @@ std::string Text(const Codec& codec, const EncodeParams& p) {
 }
 
 Bytes EncodeOnCpu(const Codec& codec, const EncodeParams& p, const Bytes& x,
-                  EncodeStats* stats) {
+                  int64_t* nonzero) {
   const auto encoder = MakeEncoder(codec.id, p);
   Bytes scratch(encoder->scratch_bytes());
   Ok(encoder->Encode(x.data(), scratch.data(), scratch.size(), SerialFor));
   Bytes stream(encoder->total_bytes());
   Ok(encoder->Write(stream.data(), SerialFor));
-  *stats = encoder->stats();
+  *nonzero = encoder->nonzero();
   return stream;
 }
 
-void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
-             std::mt19937* random) {
+// The scales of a tensor's channels, found by the GPU, which finds the CPU's.
+struct Scales {
+  explicit Scales(const Bytes& x, const EncodeParams& p)
+      : sample(SampleChannels(x.data(), p.dtype, p.n, p.channels, SerialFor)),
+        own(sample, p),
+        scratch(GpuScalesScratchBytes(p.channels)) {
+    const DeviceBytes x_dev(x);
+    GpuScaleTotals* totals = nullptr;
+    CUDA(cudaHostAlloc(&totals, sizeof *totals, cudaHostAllocMapped));
+    Ok(GpuSampleChannels(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
+                         totals, nullptr));
+    Ok(GpuOwnScales(p, scratch.data(), totals, nullptr));
+    CUDA(cudaDeviceSynchronize());
+    const std::string what = Text({CodecId::kPlane, "scales"}, p);
+    CHECK_MSG(totals->sigma == sample.sigma &&
+                  totals->mean_square == sample.mean_square,
+              what);
+    const ChannelScales host = own.scales();
+    dev = GpuScalesIn(p, scratch.data());
+    const Bytes found = scratch.Read();
+    const auto* const base = static_cast<const uint8_t*>(scratch.data());
+    if (host.exponents != nullptr) {
+      const auto* at =
+          reinterpret_cast<const uint8_t*>(dev.exponents) - base + found.data();
+      CHECK_MSG(std::memcmp(at, host.exponents, p.channels) == 0, what);
+    }
+    if (host.centres != nullptr) {
+      const auto* at =
+          reinterpret_cast<const uint8_t*>(dev.centres) - base + found.data();
+      CHECK_MSG(std::memcmp(at, host.centres, 2 * p.channels) == 0, what);
+    }
+    CHECK_MSG((totals->has_exponents != 0) == (host.exponents != nullptr) &&
+                  (totals->has_centres != 0) == (host.centres != nullptr),
+              what);
+    CHECK_MSG(std::fabs(totals->rms_bound_over_eb - own.rms_bound_over_eb()) <=
+                  1e-9 * own.rms_bound_over_eb(),
+              what);
+    if (!totals->has_exponents) dev.exponents = nullptr;
+    if (!totals->has_centres) dev.centres = nullptr;
+    cudaFreeHost(totals);
+  }
+
+  const ChannelSample sample;
+  const OwnScales own;
+  const DeviceBytes scratch;
+  ChannelScales dev;
+};
+
+// scales: null for none.
+void TestOne(const Codec& codec, const Bytes& x, EncodeParams p,
+             const Scales* scales, std::mt19937* random) {
   const std::string what = Text(codec, p);
-  EncodeStats stats;
-  const Bytes cpu = EncodeOnCpu(codec, p, x, &stats);
+  if (scales != nullptr && !IsLossless(codec.id))
+    p.scales = scales->own.scales();
+  int64_t nonzero = 0;
+  const Bytes cpu = EncodeOnCpu(codec, p, x, &nonzero);
+  if (scales != nullptr && !IsLossless(codec.id)) p.scales = scales->dev;
   const DeviceBytes x_dev(x), scratch(GpuEncoderOf(codec.id).scratch_bytes(p));
   Totals totals;
   if (!Ok(GpuEncoderOf(codec.id).measure(p, x_dev.data(), scratch.data(),
@@ -133,12 +187,7 @@ void TestOne(const Codec& codec, const Bytes& x, const EncodeParams& p,
   CUDA(cudaDeviceSynchronize());
   const size_t bytes = GpuEncoderOf(codec.id).stream_bytes(p, *totals.host);
   if (!CHECK_MSG(bytes == cpu.size(), what)) return;
-  CHECK_MSG(static_cast<int64_t>(totals.host->nonzero) == stats.nonzero, what);
-  if (!IsLossless(codec.id)) {  // whose CPU statistics are those of a sample
-    CHECK_MSG(std::fabs(totals.host->sum_sq - stats.sum_sq) <=
-                  1e-5 * std::fabs(stats.sum_sq),
-              what);
-  }
+  CHECK_MSG(static_cast<int64_t>(totals.host->nonzero) == nonzero, what);
   const DeviceBytes stream(bytes);
   if (!Ok(GpuEncoderOf(codec.id).write(p, x_dev.data(), scratch.data(),
                                        *totals.host, stream.data(), nullptr))) {
@@ -460,9 +509,20 @@ void TestShapes(int count) {
       x.resize(p.n * ItemBytes(p.dtype));
       FillRandom(random(), p.dtype, p.n, random() % 2 ? 50 : 0, x.data());
     } else {
-      x = ToTensor(Activations(p.n, random() % 2, random()), p.dtype);
+      std::vector<float> v = Activations(p.n, random() % 2, random());
+      const bool far = random() % 2;  // channels of other scales, off zero
+      for (int64_t j = 0; far && j < p.n; ++j) {
+        const auto c = static_cast<int>(j % p.channels);
+        if (v[j] != 0) v[j] = std::ldexp(v[j], c % 9 - 4) + 3.0f * (c % 5);
+      }
+      x = ToTensor(v, p.dtype);
     }
-    for (const Codec& codec : kCodecs) TestOne(codec, x, p, &random);
+    p.seed = p.dither ? static_cast<uint32_t>(random()) : 0;
+    std::unique_ptr<Scales> scales;
+    if (p.n > 0 && random() % 2) scales = std::make_unique<Scales>(x, p);
+    for (const Codec& codec : kCodecs) {
+      TestOne(codec, x, p, scales.get(), &random);
+    }
     if (p.n > 0 && i % 8 == 0) TestItems(x, p);
   }
 }

@@ -18,7 +18,7 @@ REGISTER_OP("Comptrain>Compress")
     .Attr("T: {float, bfloat16, half}")
     .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("relative_bound: float = 0.1")
-    .Attr("relative_to: {'sigma', 'range'} = 'sigma'")
+    .Attr("relative_to: {'sigma', 'range', 'nothing'} = 'sigma'")
     .Attr("decay: float = 0.9")
     .Attr("mid_rise: bool = false")
     .Attr("dither: bool = false")
@@ -45,11 +45,12 @@ group whose values are too large for their codes is larger. A stream is read by
 ops compiled as its writer was.
 
 x: activation, channels last.
-state: [9]: bound set by the user (absolute; 0: relative), bound used,
-  running sigma (0: none yet), non-zero ratio, sigma of this tensor, stream
-  bytes, range of this tensor (0 unless relative_to is 'range'); under XLA also
-  the share of groups with a larger bound, and the root of the mean square of
-  all groups' bounds, of the last tensor with group_statistics.
+state: [10]: bound set by the user (absolute; 0: relative), bound used, running
+  sigma (0: none yet), non-zero ratio, sigma of this tensor (root of the mean
+  variance of its channels), stream bytes, range of this tensor (0 unless
+  relative_to is 'range'); under XLA the share of groups with a larger bound;
+  the root of the mean square of the bounds of all channels, under XLA of all
+  groups of the last tensor with group_statistics; tensors so far.
 output: x.
 stream: encoded bytes: a vector whose length is known only after encoding, or,
   under XLA, of static shape.
@@ -57,7 +58,9 @@ new_state: state after this tensor.
 codec: name of the stream format; 'zvc' is lossless, its bound is 0; 'auto':
   chosen for this tensor from a sample of it.
 relative_bound: bound = relative_bound * running sigma where none is set.
-relative_to: 'range': bound = relative_bound * (max - min) of this tensor.
+relative_to: 'sigma': each channel's bound, a set one too, is that times a power
+  of two: the ratio of its scale to that of all channels. 'range': bound =
+  relative_bound * (max - min) of this tensor. 'nothing': absolute.
 decay: of the running sigma, per step. Of one tensor no more than ten times the
   running value counts.
 mid_rise: keep the zero mask of x exactly, so that the stream also serves the

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_comptrain import native
 
-STATE = np.zeros(9, np.float32)
+STATE = np.zeros(10, np.float32)
 POOL = {"ksize": [2, 2], "strides": [2, 2]}
 SEED = {"key": np.zeros(1, np.uint64), "counter": np.zeros(2, np.uint64)}
 
@@ -25,8 +25,8 @@ def batch_norm(dy, vector, codes=stream(2, 4), state=STATE):  # noqa: B008
 
 # op, inputs, attributes, message
 ON_BOTH = [
-    ("compress", {"x": ones(4), "state": ones(8)}, {}, r"state must have shape \[9\]"),
-    ("compress", {"x": ones(4), "state": ones(3, 3)}, {}, r"state must have shape \[9\].*got \[3,3\]"),
+    ("compress", {"x": ones(4), "state": ones(8)}, {}, r"state must have shape \[10\]"),
+    ("compress", {"x": ones(4), "state": ones(3, 3)}, {}, r"state must have shape \[10\].*got \[3,3\]"),
     (
         "compress",
         {"x": ones(4), "state": STATE},
@@ -178,7 +178,7 @@ def test_pooling_to_nothing(shape, padding, jit_compile):
 
 def test_many_dimensions_under_xla():
     x = np.random.default_rng(0).normal(size=(2, 1, 3, 1, 2, 1, 2, 5)).astype(np.float32)
-    state = np.eye(9, dtype=np.float32)[0] * 0.1
+    state = np.eye(10, dtype=np.float32)[0] * 0.1
     _, codes, state = call("compress", {"x": x, "state": state}, {}, jit_compile=True)
     inputs = {"stream": codes, "shape": x.shape, "gate": ones(), "state": state}
     x_hat = call("decompress", inputs, {"T": tf.float32}, jit_compile=True)

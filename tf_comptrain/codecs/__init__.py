@@ -2,7 +2,16 @@
 """Codecs: how a tensor becomes a stream of bytes and comes back. They know nothing of layers or gradients."""
 
 from tf_comptrain.codecs import gradients
-from tf_comptrain.codecs.bound import LARGEST_BOUND, RANGE, SIGMA, SMALLEST_BOUND, ErrorBound, State
+from tf_comptrain.codecs.bound import (
+    LARGEST_BOUND,
+    NOTHING,
+    RANGE,
+    SIGMA,
+    SMALLEST_BOUND,
+    ErrorBound,
+    State,
+    channel_bounds,
+)
 from tf_comptrain.codecs.codec import (
     CODECS,
     DEFAULT_DECAY,

@@ -11,10 +11,14 @@ from tf_comptrain import arguments
 
 SIGMA = "sigma"  # what a relative bound is relative to
 RANGE = "range"
+NOTHING = "nothing"  # of an absolute bound, for the ops
 
 # Of a bound: what is restored must be a normal float32 number, for TensorFlow flushes others to zero, and
 # finite. cc/codec/stream/bound.h has the same.
 SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 2.0**120
+
+
+_EXPONENTS, _CENTRES = 8, 16  # flags of a stream's header
 
 
 class State(NamedTuple):
@@ -22,16 +26,19 @@ class State(NamedTuple):
 
     Attributes:
       bound_set: Absolute error bound chosen by the user or a callback; 0: relative to sigma.
-      bound_used: Absolute bound of the last stream.
+      bound_used: Absolute bound of the last stream: of a channel whose scale is that of the tensor.
       running_sigma: Exponential average of `sigma` over steps, each of which counts as ten times the average
         at most; 0 before the first.
       nonzero_ratio: Non-zero elements / elements of the last tensor.
-      sigma: Standard deviation of the last tensor, zeros included.
+      sigma: Root of the mean variance of the channels of the last tensor, each about its own mean, zeros included.
+        From a sample of at least 4,096 values.
       stream_bytes: Size of the last stream.
       range: Largest less smallest finite value of the last tensor, where bounds are relative to it.
       widened: Under XLA: share of the groups of values of the last tensor whose bound had to be above `bound_used`.
         Like `rms_bound` only of steps that collect or check what the error-bound law reads; others leave it as it was.
-      rms_bound: Root of the mean square of the bounds of all groups; `bound_used` where none is widened.
+      rms_bound: Root of the mean square of the bounds of all channels, by their values that are not zero; under XLA
+        of all groups of values.
+      steps: Tensors that were encoded, modulo 2^24: with each the dither begins elsewhere.
     """
 
     bound_set: float = 0.0
@@ -43,6 +50,27 @@ class State(NamedTuple):
     range: float = 0.0
     widened: float = 0.0
     rms_bound: float = 0.0
+    steps: float = 0.0
+
+
+def channel_bounds(stream: np.ndarray, bound: float) -> np.ndarray:
+    """The bound that each channel of a stream of plane or rans holds, as docs/codec-format.md has it.
+
+    Args:
+      stream: uint8, the stream.
+      bound: `State.bound_used` of it.
+
+    Returns:
+      float64 [channels].
+    """
+    header = np.asarray(stream[:64], np.uint8).tobytes()
+    flags, channels = header[7], int.from_bytes(header[16:20], "little")
+    if not flags & _EXPONENTS:
+        return np.full(channels, float(bound))
+    words = -(-channels // 4), -(-channels // 2) if flags & _CENTRES else 0
+    start = len(stream) - 4 * sum(words)
+    exponents = np.asarray(stream[start : start + channels], np.uint8).view(np.int8)
+    return float(bound) * np.exp2(exponents.astype(np.float64))
 
 
 class _ErrorBound(NamedTuple):
@@ -59,10 +87,19 @@ class ErrorBound(_ErrorBound):
         From 1e-30 to 1.3e36: beyond, restored values would not be normal float32 numbers. A relative bound
         that comes out smaller or larger, of a constant tensor or a diverging one, is that limit.
       relative: See `value`.
-      relative_to: "sigma": the running standard deviation of the tensor: bound_t = value * sigma_t with
-        sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
-        tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
-        finite value of this very tensor, at the price of reading it once more.
+      relative_to: "sigma" or "range".
+
+        "sigma": the standard deviation of each channel (last axis) about its own mean. With sigma(x) the root of the
+        mean variance of all channels, the bound of the tensor is value * sigma_t:
+
+            sigma_t = 0.9 sigma_(t-1) + 0.1 min(sigma(x_(t-1)), 10 sigma_(t-1)),    sigma_0 = sigma(x_0)
+
+        A channel's bound is that times the power of two next to s_c / s: s_c^2 is its variance over its share of values
+        that are not zero, s^2 the mean of these. All are those of a sample of the tensor. A tensor of fewer than eight
+        rows has one bound.
+
+        "range": the largest less the smallest finite value of this very tensor, for all channels alike. It takes one
+        more pass over the tensor.
     """
 
     __slots__ = ()
@@ -80,6 +117,11 @@ class ErrorBound(_ErrorBound):
         message = "`ErrorBound.scale` is now `relative_to`; the old name goes with the next release."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.relative_to
+
+    @property
+    def reference(self) -> str:
+        """What the ops are to take it relative to: "sigma", "range" or "nothing"."""
+        return self.relative_to if self.relative else NOTHING
 
     @staticmethod
     def parse(bound: float | ErrorBound, argument: str = "error_bound") -> ErrorBound:

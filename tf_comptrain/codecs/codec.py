@@ -53,7 +53,7 @@ class Codec:
           state: float32 [len(State)], in the order of `State`.
           relative_bound: Bound / running sigma or range, where the state sets no absolute bound.
           mid_rise: Keep the mask x != 0 exactly, for `mask_gradient`.
-          relative_to: "sigma" or "range", as in `ErrorBound`.
+          relative_to: "sigma", "range" or "nothing": `ErrorBound.reference`.
 
         Returns:
           x (to be read by its consumers), the stream (uint8 [bytes]) and the new state.

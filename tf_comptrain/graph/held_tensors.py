@@ -394,7 +394,7 @@ class _Step:
         coder = site.coder(mask, self._xla, self._asks_the_law)
         row = site.state.index
         through, stream, state = coder.compress(
-            tensor, self._states.read(row), site.relative_bound, mask, site.bound.relative_to
+            tensor, self._states.read(row), site.relative_bound, mask, site.bound.reference
         )
         self._states.set(row, state)
         return through, Held(site, coder, stream, tensor, mask)
@@ -430,7 +430,7 @@ class _Step:
     def _check(self, name: str, site: Site, kernel: KernelGradient) -> None:
         """Adds what the law is held against, where that is asked for."""
         if self._held.errors is not None:
-            error = law_error(name, kernel, self._states.now(site.state.index))
+            error = law_error(name, kernel, self._states.now(site.state.index), site.is_by_channel)
             self._held.errors += [] if error is None else [error]
 
     def _law(self, name: str, stream: Held, weight: Any, kernel: KernelGradient) -> list[LawSite]:
@@ -444,6 +444,10 @@ class _Step:
         with tf.device(kernel.op.device):
             before = statistics.read(row.index)
             if scale is not None:
+                if (
+                    stream.site.is_by_channel
+                ):  # the bound grows with the deviation that a channel is divided by
+                    scale = tf.math.rsqrt(tf.reduce_mean(tf.square(1 / scale)))
                 whole, factor = dy, tf.cast(scale, dy.dtype)
                 dy = tf.cond(self._held.collecting, lambda: whole * factor, lambda: whole[:0])
             # As one channel, for `share` says how much of the sum over all an element of dw meets.

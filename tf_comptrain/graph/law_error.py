@@ -56,16 +56,18 @@ class LawError(NamedTuple):
       name: As `LawSite.name`.
       share: As `KernelGradient.share`.
       is_normalization: Whether the gradient is that of a batch normalization's scale.
+      by_channel: Whether the bound of each channel is in proportion to its own scale.
       numbers: Tensors of the step.
     """
 
     name: str
     share: float
     is_normalization: bool
+    by_channel: bool
     numbers: LawNumbers
 
 
-def law_error(name: str, kernel: KernelGradient, state: tf.Tensor) -> LawError | None:
+def law_error(name: str, kernel: KernelGradient, state: tf.Tensor, by_channel: bool) -> LawError | None:
     """Adds to the step what the law is held against; None where others add to the gradient."""
     if kernel.path is None:
         return None
@@ -83,7 +85,7 @@ def law_error(name: str, kernel: KernelGradient, state: tf.Tensor) -> LawError |
         else:
             of_gradient = _of_product(kernel.path, dy, found[0], exact[0])
         numbers = LawNumbers(tf.cast(state, tf.float32), plain_bytes, *of_gradient)
-    return LawError(name, kernel.share, is_normalization, numbers)
+    return LawError(name, kernel.share, is_normalization, by_channel, numbers)
 
 
 def _of_product(

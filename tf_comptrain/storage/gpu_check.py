@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tf_comptrain import native
 
-_STATE = (0.1,) + (0.0,) * 8  # an absolute bound
+_STATE = (0.1,) + (0.0,) * 9  # an absolute bound
 _CODECS = ("plane", "rans", "zvc", "auto")
 
 
@@ -80,7 +80,7 @@ def _checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
     ops = native.ops()
 
     def codec(name: str, relative_to: str, x: tf.Tensor) -> list:
-        state = tf.constant(_STATE if relative_to == "sigma" else (0.0,) * 9)
+        state = tf.constant(_STATE if relative_to == "sigma" else (0.0,) * 10)
         _, stream, new_state = ops.comptrain_compress(
             x, state, codec=name, mid_rise=True, relative_to=relative_to
         )

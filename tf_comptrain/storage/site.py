@@ -11,6 +11,7 @@ from tf_comptrain import _keras
 from tf_comptrain.codecs import (
     LARGEST_BOUND,
     RANGE,
+    SIGMA,
     SMALLEST_BOUND,
     Codec,
     ErrorBound,
@@ -81,6 +82,11 @@ class Site:
     @property
     def relative_bound(self) -> float:
         return self.bound.value if self.bound.relative else DEFAULT_BOUNDS[self.kind].value
+
+    @property
+    def is_by_channel(self) -> bool:
+        """Whether each channel's bound is in proportion to its own scale."""
+        return self.bound.reference == SIGMA and not self.codec.is_lossless
 
     def own_bound(self) -> float:
         """The absolute bound that the site was made with, at the scale of the last tensors."""

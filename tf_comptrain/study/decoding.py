@@ -12,6 +12,7 @@ from tf_comptrain.codecs import DEFAULT_DECAY, LARGEST_BOUND, RANGE, SIGMA, SMAL
 from tf_comptrain.study.outside import Outside
 
 _LARGEST_STEP = 10.0  # of the running sigma, see `ErrorBound`
+_LEAST_ROWS = 8  # of which channels have scales of their own
 
 
 class DecodingCodec(Codec):
@@ -90,7 +91,13 @@ def next_state(x: np.ndarray, state: State, relative_bound: float, relative_to: 
       relative_bound: Bound / running sigma or range, where the state sets no absolute bound.
       relative_to: "sigma" or "range".
     """
-    sigma, span = float(np.std(x, dtype=np.float64)), float(np.ptp(x)) if x.size else 0.0
+    rows = (
+        x.reshape(-1, x.shape[-1]) if x.ndim > 1 and x.size >= _LEAST_ROWS * x.shape[-1] else x.reshape(-1, 1)
+    )
+    sigma, span = (
+        float(np.sqrt(np.var(rows, axis=0, dtype=np.float64).mean())),
+        float(np.ptp(x)) if x.size else 0.0,
+    )
     running = state.running_sigma or sigma
     bound = state.bound_set or relative_bound * (span if relative_to == RANGE else running)
     bound = min(max(bound, SMALLEST_BOUND), LARGEST_BOUND)

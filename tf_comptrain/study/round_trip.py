@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.codecs import Codec, State
+from tf_comptrain import codecs
+from tf_comptrain.codecs import SIGMA, Codec, State
 from tf_comptrain.memory.measure import timed_call
 from tf_comptrain.study.decoding import next_state
 from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, Candidate
@@ -44,7 +45,11 @@ def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plai
     state = _state(setting, x)
     tensor, start = tf.constant(x), tf.constant(state, tf.float32)
     shape, gate, carried = tf.shape(tensor), tf.constant(0.0), mask and codec.carries_mask
-    stream, encode_s = timed_call(lambda: codec.compress(tensor, start, 1e-6, carried)[1:], _REPEATS)
+    by_channel = setting.mode == SIGMA and setting.codec in codecs.CODECS
+    relative_to = SIGMA if by_channel else codecs.NOTHING
+    stream, encode_s = timed_call(
+        lambda: codec.compress(tensor, start, 1e-6, carried, relative_to)[1:], _REPEATS
+    )
     restored, decode_s = timed_call(
         lambda: codec.decompress(stream[0], shape, tf.float32, gate).numpy(), _REPEATS
     )
@@ -62,7 +67,7 @@ def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plai
         "ratio": plain_bytes / max(held, 1),
         "max_error": float(np.abs(error).max(initial=0)),
         "rms_error": rms,
-        "violations": None if bound is None else int(np.count_nonzero(np.abs(error) > bound)),
+        "violations": None if bound is None else _violations(error, stream[0], bound, by_channel),
         "bias": float(error.mean()) / rms if rms else 0.0,
         "autocorrelation": _autocorrelation(error),
         "zeros_kept": _zeros_kept(x, restored),
@@ -70,10 +75,15 @@ def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plai
         "decode_gb_s": x.nbytes / 1e9 / decode_s,
     }
     # The law takes errors to be uniform within the bound of the non-zero elements; others have one of that size.
-    effective = (
-        bound if is_bounded and bound is not None else rms * math.sqrt(3 / max(state.nonzero_ratio, 1e-9))
-    )
+    effective = rms * math.sqrt(3 / max(state.nonzero_ratio, 1e-9))
+    if is_bounded and bound is not None:
+        effective = float(stream[1][State._fields.index("rms_bound")]) if by_channel else bound
     return RoundTrip(restored, state._replace(rms_bound=effective, stream_bytes=held), row)
+
+
+def _violations(error: np.ndarray, stream: tf.Tensor, bound: float, by_channel: bool) -> int:
+    bounds = codecs.channel_bounds(stream.numpy(), bound) if by_channel else bound
+    return int(np.count_nonzero(np.abs(error) > bounds))
 
 
 def _state(setting: Candidate, x: np.ndarray) -> State:

@@ -148,8 +148,10 @@ def _checks_of(error: LawError, numbers: LawNumbers) -> list[LawCheck]:
                 **common,
             )
         ]
+    scales = np.asarray(numbers.sigma)
+    bounds = bound * scales / _rms(scales) if error.by_channel else bound
     law = theory.batch_norm_sigma(
-        bound, sum_sq, numbers.mean_dy_norm, numbers.sigma, numbers.gamma, int(numbers.count), ratio
+        bounds, sum_sq, numbers.mean_dy_norm, numbers.sigma, numbers.gamma, int(numbers.count), ratio
     )
     pairs = {
         "gamma": (law.gamma, numbers.error, numbers.size, numbers.cosine),

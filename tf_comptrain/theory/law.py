@@ -93,7 +93,7 @@ class BatchNormError(NamedTuple):
 
 
 def batch_norm_sigma(
-    bound: float,
+    bound: ArrayLike,
     sum_sq: ArrayLike,
     mean_dy_norm: ArrayLike,
     sigma: ArrayLike,
@@ -117,7 +117,7 @@ def batch_norm_sigma(
     Unlike a convolution's, this dx error travels on to the layers below.
 
     Args:
-      bound: eb, in units of x.
+      bound: eb, in units of x: one, or [channels].
       sum_sq: [channels] sum dy^2 over batch and positions.
       mean_dy_norm: [channels] mean(dy x_norm).
       sigma: [channels] standard deviation of x in the batch, epsilon included.
@@ -130,7 +130,7 @@ def batch_norm_sigma(
     """
     sigma = np.asarray(sigma, np.float64)
     slope = np.abs(np.asarray(gamma)) / sigma
-    error = bound * np.sqrt(nonzero_ratio / 3.0) / sigma
+    error = np.asarray(bound, np.float64) * np.sqrt(nonzero_ratio / 3.0) / sigma
     d_gamma = error * np.sqrt(np.asarray(sum_sq, np.float64))
     return BatchNormError(d_gamma, slope * np.abs(mean_dy_norm) * error, slope * d_gamma / count)
 

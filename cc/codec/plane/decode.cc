@@ -61,8 +61,7 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                    row_bytes, valid_bytes, tile_row);
           return true;
         }
-        const Quantizer quantizer =
-            CountedFrom(v.quantizer, place.tile * kTileValues);
+        const Quantizer quantizer = v.QuantizerAt(place);
         if (place.valid == kTileValues) {
           if (row_bytes > tile_row) FetchRows(to, row_bytes, tile_row);
           return kernels.decode(quantizer, entry, words, to, row_bytes);

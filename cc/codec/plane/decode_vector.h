@@ -102,23 +102,24 @@ inline void SplitZigzag(Ints u, Ints rows[4]) {
   rows[3] = V(srai_epi32)(v, 24);
 }
 
-// Calls value(codes, part, numbers) for the parts of each row, in order, with
-// what split makes of the codes, and stores the results: whole rows at a time,
-// which memory likes best.
+// Calls value(codes, part, scales, numbers) for the parts of each row, in
+// order, with what split makes of the codes, and stores the results: whole rows
+// at a time, which memory likes best.
 template <class T, class Split, class Value>
-inline void EmitRows(const Ints blocks[kParts][8], uint32_t counter,
+inline void EmitRows(const Ints blocks[kParts][8], const Quantizer& quant,
                      uint8_t* to, int64_t row_bytes, const Split& split,
                      const Value& value) {
-  Ints numbers = Numbers(counter);
+  RowScales scales(quant);
+  Ints numbers = Numbers(quant.counter);
   for (int k = 0; k < 8; ++k) {
     Ints rows[kParts][4];
     for (int part = 0; part < kParts; ++part) {
       split(blocks[part][k], rows[part]);
     }
-    for (int i = 0; i < 4; ++i, to += row_bytes) {
+    for (int i = 0; i < 4; ++i, to += row_bytes, scales.NextRow()) {
       T* row = reinterpret_cast<T*>(to);
       for (int part = 0; part < kParts; ++part) {
-        Store(value(rows[part][i], part, numbers), row + kWidth * part);
+        Store(value(rows[part][i], part, scales, numbers), row + kWidth * part);
         numbers = NumbersAfter(numbers, kWidth);
       }
     }
@@ -126,8 +127,8 @@ inline void EmitRows(const Ints blocks[kParts][8], uint32_t counter,
 }
 
 #if COMPTRAIN_IS_AVX512
-// Where all codes are below 32, values, or with dither their levels, come from
-// a table of two vectors.
+// Where all codes are below 32, values in steps, or with dither their levels,
+// come from a table of two vectors.
 template <class T, Coding kCoding>
 inline bool EmitSmall(const Quantizer& quant, uint16_t entry,
                       const LaneFormats& f, const Ints blocks[kParts][8],
@@ -137,15 +138,15 @@ inline bool EmitSmall(const Quantizer& quant, uint16_t entry,
       _mm256_movemask_epi8(_mm256_cmpgt_epi8(f.width, most)) != 0) {
     return false;
   }
-  const Floats step = AllFloats(quant.step);
   Floats table[2];
   for (uint32_t i = 0; i < 2; ++i) {
     const Ints u = V(add_epi32)(Iota(), AllInts(16 * i));
     Ints q[4] = {u};
     if (entry & kZigzag) SplitZigzag(u, q);
-    table[i] = kCoding == Coding::kDither
-                   ? LevelOf(q[0])
-                   : DequantizeVector<kCoding>(q[0], step, Ints{});
+    table[i] =
+        kCoding == Coding::kDither
+            ? V(cvtepi32_ps)(LevelOf(q[0]))
+            : DequantizeVector<kCoding>(q[0], AllFloats(1), Ints{}, Ints{});
   }
   const auto split = [](Ints v, Ints rows[4]) {
     rows[0] = v;
@@ -153,14 +154,16 @@ inline bool EmitSmall(const Quantizer& quant, uint16_t entry,
     rows[2] = V(srli_epi32)(v, 16);
     rows[3] = V(srli_epi32)(v, 24);
   };
-  EmitRows<T>(blocks, quant.counter, out, row_bytes, split,
-              [&](Ints v, int, Ints numbers) {
-                const Floats found =
-                    _mm512_permutex2var_ps(table[0], v, table[1]);
-                if (kCoding != Coding::kDither) return found;
-                return Undithered(found, step, numbers,
-                                  _mm512_test_epi32_mask(v, AllInts(31)));
-              });
+  EmitRows<T>(
+      blocks, quant, out, row_bytes, split,
+      [&](Ints v, int part, const RowScales& scales, Ints numbers) {
+        const int lane = kWidth * part;
+        const Floats found = _mm512_permutex2var_ps(table[0], v, table[1]);
+        const Floats step = scales.Step(lane);
+        if (kCoding != Coding::kDither) return found * step;
+        return Undithered(found + V(cvtepi32_ps)(scales.Centre(lane)), step,
+                          numbers, _mm512_test_epi32_mask(v, AllInts(31)));
+      });
   return true;
 }
 #else
@@ -175,23 +178,28 @@ template <class T, Coding kCoding>
 inline void EmitTile(const Quantizer& quant, uint16_t entry,
                      const Ints blocks[kParts][8], uint8_t* out,
                      int64_t row_bytes) {
-  const Floats step = AllFloats(quant.step);
   if (entry & kDelta) {
     Ints q[kParts] = {};
-    EmitRows<T>(blocks, quant.counter, out, row_bytes, SplitZigzag,
-                [&](Ints d, int part, Ints numbers) {
+    EmitRows<T>(blocks, quant, out, row_bytes, SplitZigzag,
+                [&](Ints d, int part, const RowScales& of, Ints numbers) {
                   q[part] = V(add_epi32)(q[part], d);
-                  return DequantizeVector<kCoding>(q[part], step, numbers);
+                  return DequantizeVector<kCoding>(
+                      q[part], of.Step(kWidth * part), of.Centre(kWidth * part),
+                      numbers);
                 });
   } else if (entry & kZigzag) {
-    EmitRows<T>(blocks, quant.counter, out, row_bytes, SplitZigzag,
-                [&](Ints q, int, Ints numbers) {
-                  return DequantizeVector<kCoding>(q, step, numbers);
+    EmitRows<T>(blocks, quant, out, row_bytes, SplitZigzag,
+                [&](Ints q, int part, const RowScales& of, Ints numbers) {
+                  return DequantizeVector<kCoding>(q, of.Step(kWidth * part),
+                                                   of.Centre(kWidth * part),
+                                                   numbers);
                 });
   } else {
-    EmitRows<T>(blocks, quant.counter, out, row_bytes, SplitUnsigned,
-                [&](Ints q, int, Ints numbers) {
-                  return DequantizeVector<kCoding, false>(q, step, numbers);
+    EmitRows<T>(blocks, quant, out, row_bytes, SplitUnsigned,
+                [&](Ints q, int part, const RowScales& of, Ints numbers) {
+                  return DequantizeVector<kCoding, false>(
+                      q, of.Step(kWidth * part), of.Centre(kWidth * part),
+                      numbers);
                 });
   }
 }
@@ -201,12 +209,13 @@ bool DecodeWide(const Quantizer& quant, uint16_t entry, const uint32_t* words,
                 uint8_t* out, int64_t row_bytes) {
   int16_t q[kTileValues];
   if (!DecodeCodes(entry, words, q)) return false;
+  RowScales scales(quant);
   Ints numbers = Numbers(quant.counter);
-  for (int t = 0; t < kPixels; ++t, out += row_bytes) {
+  for (int t = 0; t < kPixels; ++t, out += row_bytes, scales.NextRow()) {
     for (int l = 0; l < kLanes; l += kWidth) {
       Store(DequantizeVector<kCoding>(
-                V(cvtepi16_epi32)(LoadHalf(q + t * kLanes + l)),
-                AllFloats(quant.step), numbers),
+                V(cvtepi16_epi32)(LoadHalf(q + t * kLanes + l)), scales.Step(l),
+                scales.Centre(l), numbers),
             reinterpret_cast<T*>(out) + l);
       numbers = NumbersAfter(numbers, kWidth);
     }

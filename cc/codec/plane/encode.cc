@@ -30,7 +30,7 @@ constexpr int kScratchBits = 6;
 struct Range {
   uint64_t words = 0;
   bool in_scratch = true;
-  EncodeStats stats;
+  int64_t nonzero = 0;
 };
 
 class PlaneEncoder : public StreamEncoder {
@@ -48,10 +48,12 @@ class PlaneEncoder : public StreamEncoder {
   void WriteAll(uint8_t* stream, const ParallelFor& parallel) override;
 
   void EncodeRange(int64_t range, uint32_t* out, uint64_t room, Range* result);
-  uint16_t EncodeOne(int64_t tile, uint32_t* out, plane::TileSums* sums) const;
+  uint16_t EncodeOne(int64_t tile, uint32_t* out, int32_t* nonzero) const;
   void FillHeader(uint8_t* stream) const;
 
   Geometry geometry_;
+  ScaleTable scales_;
+  plane::LanePlaces lanes_;
   Quantizer quantizer_;
   plane::TileKernels kernels_;
   uint32_t* scratch_ = nullptr;
@@ -67,14 +69,17 @@ PlaneEncoder::PlaneEncoder(const EncodeParams& params, Isa isa)
   geometry_ = Geometry(params.n, params.channels);
   checked_ =
       CheckSize(CodecId::kPlane, params.n, geometry_.tiles, payload_offset());
-  quantizer_ = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
+  const Quantizer stream = QuantizerOf(params);
+  scales_ = plane::ScalesOf(geometry_, stream, params.scales, params.channels);
+  lanes_ = plane::LanePlaces(geometry_, params.scales, params.channels);
+  quantizer_ = scales_.Of(stream, lanes_.advance(), lanes_.period);
   kernels_ = plane::SelectKernels(isa, params.dtype, quantizer_.coding);
 }
 
 // A tile that reaches over the tensor's end is encoded from a copy padded with
 // zeros; a raw one holds the valid values only.
 uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
-                                 plane::TileSums* sums) const {
+                                 int32_t* nonzero) const {
   const plane::TilePlace place = geometry_.Place(tile);
   const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
   const uint8_t* from = x_ + place.offset * item;
@@ -93,8 +98,9 @@ uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
     if (after.valid == kTileValues) next = x_ + after.offset * item;
   }
   const uint16_t entry =
-      kernels_.encode(CountedFrom(quantizer_, tile * kTileValues), from, next,
-                      row_bytes, out, sums);
+      kernels_.encode(CountedFrom(quantizer_, tile * kTileValues,
+                                  lanes_.First(place)),
+                      from, next, row_bytes, out, nonzero);
   const uint32_t raw_words = RawWords(place.valid, params_.dtype);
   if (!(entry & plane::kRaw) && plane::EntryWords(entry) < raw_words) {
     return entry;
@@ -114,10 +120,10 @@ void PlaneEncoder::EncodeRange(int64_t range, uint32_t* out, uint64_t room,
   Range r;
   uint64_t at = 0;
   for (int64_t tile = first; tile < last; ++tile) {
-    plane::TileSums sums;
+    int32_t nonzero;
     const bool direct = r.in_scratch && room - at >= kTileRoom;
     uint32_t* to = direct ? out + at : spare;
-    const uint16_t entry = EncodeOne(tile, to, &sums);
+    const uint16_t entry = EncodeOne(tile, to, &nonzero);
     const uint32_t words = plane::EntryWords(entry);
     entries_[tile] = entry;
     r.in_scratch = r.in_scratch && words <= room - at;
@@ -125,7 +131,7 @@ void PlaneEncoder::EncodeRange(int64_t range, uint32_t* out, uint64_t room,
       std::memcpy(out + at, spare, 4 * words);
     }
     at += words;
-    r.stats.Add(sums);
+    r.nonzero += nonzero;
   }
   r.words = at;
   *result = r;
@@ -152,7 +158,7 @@ uint64_t PlaneEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
   uint64_t words = 0;
   for (const Range& r : ranges_) {
     words += r.words;
-    stats_.Add(r.stats);
+    nonzero_ += r.nonzero;
   }
   return words;
 }
@@ -164,9 +170,7 @@ void PlaneEncoder::FillHeader(uint8_t* stream) const {
   StreamHeader h =
       MakeHeader(CodecId::kPlane, params_.dtype, params_.n, params_.channels,
                  plane::kLog2Pixels, geometry_.tiles, at, total_bytes());
-  h.flags = FlagsOf(quantizer_.coding, geometry_.flat);
-  h.step = quantizer_.step;
-  h.inv = quantizer_.inv;
+  SetQuantizer(quantizer_, geometry_.flat, params_.scales, &h);
   std::memcpy(stream, &h, sizeof h);
   if (geometry_.tiles == 0) return;
   std::memcpy(stream + at.directory, entries_.data(), 2 * entries_.size());
@@ -218,7 +222,8 @@ size_t PlaneMaxBytes(int64_t n, int64_t channels, DType dtype) {
   const Geometry g(n, channels);
   // Every tile raw; only the flat view's last tile can end inside a word.
   return plane::Sections(g).payload +
-         4 * static_cast<size_t>(CeilDiv(n * ItemBytes(dtype), 4));
+         4 * static_cast<size_t>(CeilDiv(n * ItemBytes(dtype), 4)) +
+         ScaleBytes(kExponents | kCentres, static_cast<uint64_t>(channels));
 }
 
 }  // namespace comptrain

@@ -133,9 +133,8 @@ struct Tile {
 template <class T, Coding kCoding>
 inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
                          const uint8_t* next, int64_t row_bytes, Rows* rows,
-                         Tile* tile, TileSums* sums) {
-  const Floats inv = AllFloats(quant.inv);
-  Floats sum[2 * kHalves] = {}, sum_sq[2 * kHalves] = {};
+                         Tile* tile, int32_t* nonzero) {
+  RowScales scales(quant);
   Ints smallest = {};
   Extent e = {};
   int32_t zeros = 0;
@@ -144,49 +143,53 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
     const T* row = reinterpret_cast<const T*>(x);
     PrefetchRow<T>(next);
     for (int h = 0; h < kHalves; ++h) {
-      const Floats a = Load(row + kPerVector * h);
-      const Floats b = Load(row + kPerVector * h + kWidth);
+      const int at = kPerVector * h;
+      const Floats a = Load(row + at);
+      const Floats b = Load(row + at + kWidth);
       const Ints q = V(packs_epi32)(
-          QuantizeVector<kCoding>(a, inv, numbers),
-          QuantizeVector<kCoding>(b, inv, NumbersAfter(numbers, kWidth)));
+          QuantizeVector<kCoding>(a, scales.Inv(at), scales.Centre(at),
+                                  numbers),
+          QuantizeVector<kCoding>(b, scales.Inv(at + kWidth),
+                                  scales.Centre(at + kWidth),
+                                  NumbersAfter(numbers, kWidth)));
       numbers = NumbersAfter(numbers, kPerVector);
       rows->q[h][t] = q;
       smallest = V(min_epi16)(smallest, q);
       e.largest[h] = V(max_epi16)(e.largest[h], q);
       e.nonzero[h] = IncrementNotZero16(e.nonzero[h], q);
-      sum[2 * h] += a;
-      sum[2 * h + 1] += b;
-      sum_sq[2 * h] += a * a;
-      sum_sq[2 * h + 1] += b * b;
       if (kCoding == Coding::kPlain) zeros += CountZeros(a, b);
     }
+    scales.NextRow();
   }
   tile->extent = e;
   tile->negative = AnyGreater16(Ints{}, smallest);
   Ints most = e.largest[0];
   for (int h = 1; h < kHalves; ++h) most = V(max_epi16)(most, e.largest[h]);
-  tile->large = AnyGreater16(most, All16(kLargestSafe)) ||
-                AnyGreater16(All16(SmallestSafe(kCoding)), smallest);
-  const int32_t nonzero =
+  tile->large =
+      AnyGreater16(most, All16(kLargestSafe - quant.centre)) ||
+      AnyGreater16(All16(SmallestSafe(kCoding) + quant.centre), smallest);
+  *nonzero =
       kCoding != Coding::kPlain ? SumCounts(e.nonzero) : kTileValues - zeros;
-  *sums = {nonzero, FoldLanes(sum), FoldLanes(sum_sq)};
 }
 
 template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, int64_t row_bytes,
                  const Rows& rows) {
   Mask outside = {};
+  RowScales scales(quant);
   Ints numbers = Numbers(quant.counter);
-  for (int t = 0; t < kPixels; ++t, x += row_bytes) {
+  for (int t = 0; t < kPixels; ++t, x += row_bytes, scales.NextRow()) {
     const T* row = reinterpret_cast<const T*>(x);
     for (int h = 0; h < kHalves; ++h) {
       const Ints q = Natural(rows.q[h][t]);
       const int at = kPerVector * h;
-      outside |= OutsideBound<kCoding>(
-          Load(row + at), V(cvtepi16_epi32)(Low(q)), quant, numbers);
+      outside |=
+          OutsideBound<kCoding>(Load(row + at), V(cvtepi16_epi32)(Low(q)),
+                                quant, scales, at, numbers);
       numbers = NumbersAfter(numbers, kWidth);
-      outside |= OutsideBound<kCoding>(
-          Load(row + at + kWidth), V(cvtepi16_epi32)(High(q)), quant, numbers);
+      outside |= OutsideBound<kCoding>(Load(row + at + kWidth),
+                                       V(cvtepi16_epi32)(High(q)), quant,
+                                       scales, at + kWidth, numbers);
       numbers = NumbersAfter(numbers, kWidth);
     }
   }
@@ -318,16 +321,12 @@ inline Candidate Measure(const Extent& e) {
 
 template <class T, Coding kCoding>
 uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
-                    int64_t row_bytes, uint32_t* out, TileSums* sums) {
+                    int64_t row_bytes, uint32_t* out, int32_t* nonzero) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
   Rows rows, delta;
   Tile tile;
   QuantizeTile<T, kCoding>(quant, from, static_cast<const uint8_t*>(next),
-                           row_bytes, &rows, &tile, sums);
-  if (!(sums->sum_sq <= __FLT_MAX__) ||
-      !(__builtin_fabs(sums->sum) <= __FLT_MAX__)) {
-    *sums = PlainSums(quant.dtype, x, row_bytes);
-  }
+                           row_bytes, &rows, &tile, nonzero);
   if ((tile.large || quant.verify_all) &&
       !WithinBound<T, kCoding>(quant, from, row_bytes, rows)) {
     return kRaw;

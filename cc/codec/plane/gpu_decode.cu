@@ -10,6 +10,7 @@ namespace {
 using gpu::kThreads;
 using gpu::kWarps;
 using gpu::Stream;
+using gpu::ThreadQuantizer;
 
 // The codes of a tile that is neither zero nor raw; false when its words do not
 // add up. words: in shared memory, with two words of slack behind them.
@@ -40,20 +41,21 @@ __device__ bool Unpack(int n_words, const uint32_t* words, int lane,
 
 // valid: of the tile, all of it where kFull.
 template <Coding kCoding, bool kFull, class Sink>
-__device__ void Emit(const Quantizer& q, const LaneCodes& codes, uint32_t first,
+__device__ void Emit(ThreadQuantizer q, const LaneCodes& codes, uint32_t first,
                      int valid, int64_t row, int lane, Sink sink) {
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t, sink = sink.At(row)) {
+  for (int t = 0; t < kPixels; ++t, sink = sink.At(row), q.Next()) {
     if (!kFull && t * kLanes + lane >= valid) continue;
-    sink.template PutCode<kCoding>(q, static_cast<int>(codes.u[t]),
+    sink.template PutCode<kCoding>(*q, static_cast<int>(codes.u[t]),
                                    first + t * kLanes);
   }
 }
 
 template <bool kFull, class Sink>
-__device__ void Emit(const Quantizer& q, const LaneCodes& codes, uint32_t first,
-                     int valid, int64_t row, int lane, const Sink& sink) {
-  switch (q.coding) {
+__device__ void Emit(const ThreadQuantizer& q, const LaneCodes& codes,
+                     uint32_t first, int valid, int64_t row, int lane,
+                     const Sink& sink) {
+  switch ((*q).coding) {
     case Coding::kMidRise:
       return Emit<Coding::kMidRise, kFull>(q, codes, first, valid, row, lane,
                                            sink);
@@ -96,13 +98,15 @@ __global__ void __launch_bounds__(kThreads)
   const auto* entries = s.At<uint16_t>(s.expected.directory_offset);
   const auto* starts = s.At<uint32_t>(s.expected.table_offset);
   const auto* payload = s.At<uint32_t>(s.expected.payload_offset);
-  const uint64_t payload_words = s.payload_words();
 
   Quantizer q;
   uint32_t payload_offset;
-  bool good = gpu::OpenHeader(s.bytes, s.expected, lane, &q, &payload_offset) &&
+  gpu::StoredScales stored;
+  bool good = gpu::OpenHeader(s.bytes, s.n_bytes, s.expected, lane, &q,
+                              &payload_offset, &stored) &&
               payload_offset == s.expected.payload_offset &&
-              s.expected.total_bytes >= payload_offset;
+              s.expected.total_bytes >= payload_offset + stored.bytes;
+  const uint64_t payload_words = good ? s.payload_words(stored) : 0;
   uint16_t entry = good ? entries[tile] : 0;
   const int count = entry & kWordsMask;
   const TilePosition place = tensor.Place(tile);
@@ -145,13 +149,17 @@ __global__ void __launch_bounds__(kThreads)
     codes = LaneCodes();
     q.coding = Coding::kPlain;
     q.step = 0;
+    stored = gpu::StoredScales();
     if (lane == 0) *damaged = 1;
   }
-  const uint32_t first = static_cast<uint32_t>(tile) * kTileValues + lane;
+  const uint32_t first =
+      q.seed + static_cast<uint32_t>(tile) * kTileValues + lane;
+  const ThreadQuantizer of_lane(q, stored.scales, tensor.channels,
+                                place.offset + lane, tensor.flat);
   if (place.valid == kTileValues) {
-    Emit<true>(q, codes, first, kTileValues, tensor.row, lane, to);
+    Emit<true>(of_lane, codes, first, kTileValues, tensor.row, lane, to);
   } else {
-    Emit<false>(q, codes, first, place.valid, tensor.row, lane, to);
+    Emit<false>(of_lane, codes, first, place.valid, tensor.row, lane, to);
   }
 }
 
@@ -173,7 +181,7 @@ struct Reader {
                 CUstream_st* cuda_stream) const {
     return gpu::Launch(kOnGpu, "decoding", DecodeTiles<T, Sink>,
                        Blocks(geometry), kThreads, 0, cuda_stream, stream,
-                       TensorOf(geometry), sink, damaged_dev);
+                       TensorOf(geometry, from.channels), sink, damaged_dev);
   }
 };
 

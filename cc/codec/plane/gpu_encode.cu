@@ -14,6 +14,7 @@ namespace {
 using gpu::BlockSums;
 using gpu::kThreads;
 using gpu::kWarps;
+using gpu::ThreadQuantizer;
 using gpu::WarpSum;
 
 static_assert(kRangeTiles % kWarps == 0, "a block's tiles are of one range");
@@ -87,52 +88,27 @@ __device__ void Pack(const LaneCodes& codes, const Candidate& c, int lane,
 // The codes of a lane, the smallest and the largest of which become low and
 // high, or 0. False when the tile has to be stored raw.
 template <Coding kCoding>
-__device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
-                         int* code, int* low, int* high) {
+__device__ bool Quantize(const ThreadQuantizer& lane, const float* v,
+                         uint32_t first, int* code, int* low, int* high) {
   *low = *high = 0;
+  ThreadQuantizer q = lane;
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t) {
-    code[t] = CodeOf<kCoding>(q, v[t], first + t * kLanes);
+  for (int t = 0; t < kPixels; ++t, q.Next()) {
+    code[t] = CodeOf<kCoding>(*q, v[t], first + t * kLanes);
     *low = min(*low, code[t]);
     *high = max(*high, code[t]);
   }
-  const bool check =
-      q.verify_all || NeedsCheck<kCoding>(*low) || NeedsCheck<kCoding>(*high);
-  if (!__any_sync(kAllLanes, check)) return true;
+  if (!__any_sync(kAllLanes, q.Checks<kCoding>(*low, *high))) return true;
   bool within = IsCode(*low) && IsCode(*high);
+  q = lane;
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t) {
+  for (int t = 0; t < kPixels; ++t, q.Next()) {
     code[t] = CutOff(code[t]);
-    within &= CodeWithinBound<kCoding>(q, v[t], code[t], first + t * kLanes);
+    within &= CodeWithinBound<kCoding>(*q, v[t], code[t], first + t * kLanes);
   }
   *low = CutOff(*low);
   *high = CutOff(*high);
   return __all_sync(kAllLanes, within);
-}
-
-// nonzero: of this lane. The result is lane 0's.
-__device__ BlockSums SumsOf(const float* v, int nonzero) {
-  float sum = 0, sum_sq = 0;
-#pragma unroll
-  for (int t = 0; t < kPixels; ++t) {
-    sum += v[t];
-    sum_sq = __fmaf_rn(v[t], v[t], sum_sq);
-  }
-  double s = sum, sq = sum_sq;
-  if (!__all_sync(kAllLanes, isfinite(sum) && isfinite(sum_sq))) {
-    s = sq = 0;
-#pragma unroll
-    for (int t = 0; t < kPixels; ++t) {
-      if (!isfinite(v[t])) continue;
-      s += v[t];
-      sq += static_cast<double>(v[t]) * v[t];
-    }
-  }
-  for (int d = kLanes / 2; d > 0; d /= 2) {
-    s += __shfl_down_sync(kAllLanes, s, d);
-    sq += __shfl_down_sync(kAllLanes, sq, d);
-  }
-  return {static_cast<uint64_t>(WarpSum(nonzero)), s, sq, 0};
 }
 
 // Of a code of 16 bits.
@@ -191,35 +167,33 @@ __device__ uint16_t PackCodes(const int* code, int low, int high, int raw_words,
   return static_cast<uint16_t>(best.at.words | flags | (best.wide ? kWide : 0));
 }
 
-__device__ bool Quantize(const Quantizer& q, const float* v, uint32_t first,
-                         int* code, int* low, int* high) {
-  switch (q.coding) {
+__device__ bool Quantize(const ThreadQuantizer& lane, const float* v,
+                         uint32_t first, int* code, int* low, int* high) {
+  switch ((*lane).coding) {
     case Coding::kMidRise:
-      return Quantize<Coding::kMidRise>(q, v, first, code, low, high);
+      return Quantize<Coding::kMidRise>(lane, v, first, code, low, high);
     case Coding::kDither:
-      return Quantize<Coding::kDither>(q, v, first, code, low, high);
+      return Quantize<Coding::kDither>(lane, v, first, code, low, high);
     default:
-      return Quantize<Coding::kPlain>(q, v, first, code, low, high);
+      return Quantize<Coding::kPlain>(lane, v, first, code, low, high);
   }
 }
 
-// Of a lane, as TileSums has it.
+// Of a lane.
 __device__ int CountNonzero(const float* v) {
   int nonzero = 0;
 #pragma unroll
-  for (int t = 0; t < kPixels; ++t) {
-    nonzero += isfinite(v[t]) && !CountsAsZero(v[t]);
-  }
+  for (int t = 0; t < kPixels; ++t) nonzero += !CountsAsZero(v[t]);
   return nonzero;
 }
 
 // Encodes a tile. Its words go to `words`, in shared memory, where there are no
 // more than most_words.
 template <class T>
-__device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
-                               int64_t tile, const T* x, int lane,
-                               BlockSums* sums, uint32_t* words,
-                               int most_words) {
+__device__ uint16_t EncodeTile(const Quantizer& q, const ChannelScales& scales,
+                               const TensorView& tensor, int64_t tile,
+                               const T* x, int lane, BlockSums* sums,
+                               uint32_t* words, int most_words) {
   const TilePosition place = tensor.Place(tile);
   const int valid = place.valid;
   const T* from = x + place.offset + lane;
@@ -243,8 +217,10 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
   uint32_t map = 0;
   int code[kPixels], low, high;
   const bool coded =
-      Quantize(q, v, static_cast<uint32_t>(tile) * kTileValues + lane, code,
-               &low, &high);
+      Quantize(ThreadQuantizer(q, scales, tensor.channels, place.offset + lane,
+                               tensor.flat),
+               v, q.seed + static_cast<uint32_t>(tile) * kTileValues + lane,
+               code, &low, &high);
   if (coded) {
     entry =
         PackCodes(code, low, high, raw_words, lane, words, most_words, &map);
@@ -252,7 +228,9 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
   if (sums != nullptr) {
     // But for plain codes none is 0 where the value counts.
     const bool all_in_map = coded && q.coding != Coding::kPlain;
-    *sums = SumsOf(v, all_in_map ? __popc(map) : CountNonzero(v));
+    *sums = {static_cast<uint64_t>(
+                 WarpSum(all_in_map ? __popc(map) : CountNonzero(v))),
+             0};
   }
   if (entry != kRaw) return entry;
   if (raw_words <= most_words) {
@@ -270,16 +248,16 @@ __device__ uint16_t EncodeTile(const Quantizer& q, const TensorView& tensor,
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
-    EncodeTiles(Quantizer q, TensorView tensor, const T* x, uint16_t* entries,
-                uint32_t* range_words, BlockSums* block_sums,
-                uint32_t* slices) {
+    EncodeTiles(Quantizer q, ChannelScales scales, TensorView tensor,
+                const T* x, uint16_t* entries, uint32_t* range_words,
+                BlockSums* block_sums, uint32_t* slices) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   __shared__ uint32_t of_warp[kWarps][kSliceWords];
   const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
   BlockSums sums = {};
   if (tile < tensor.tiles) {
-    const uint16_t entry =
-        EncodeTile(q, tensor, tile, x, lane, &sums, of_warp[warp], kSliceWords);
+    const uint16_t entry = EncodeTile(q, scales, tensor, tile, x, lane, &sums,
+                                      of_warp[warp], kSliceWords);
     const int count = entry & kWordsMask;
     if (count <= kSliceWords) {
       CopyWords(of_warp[warp], count, lane, slices + tile * kSliceWords);
@@ -310,8 +288,8 @@ __global__ void __launch_bounds__(kThreads)
 // The tiles that did not fit their slices.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    EncodeAgain(Quantizer q, TensorView tensor, const T* x,
-                const uint16_t* entries, const uint32_t* starts,
+    EncodeAgain(Quantizer q, ChannelScales scales, TensorView tensor,
+                const T* x, const uint16_t* entries, const uint32_t* starts,
                 uint32_t* payload) {
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   __shared__ uint32_t of_warp[kWarps][kMaxTileWords];
@@ -320,7 +298,8 @@ __global__ void __launch_bounds__(kThreads)
        tile < tensor.tiles; tile += static_cast<int64_t>(gridDim.x) * kWarps) {
     const int count = entries[tile] & kWordsMask;
     if (count <= kSliceWords) continue;
-    EncodeTile<T>(q, tensor, tile, x, lane, nullptr, words, kMaxTileWords);
+    EncodeTile<T>(q, scales, tensor, tile, x, lane, nullptr, words,
+                  kMaxTileWords);
     CopyWords(words, count, lane,
               payload + starts[tile / kRangeTiles] +
                   WordsBefore(entries, tile, lane));
@@ -335,10 +314,6 @@ Status CheckEncode(const EncodeParams& p) {
   return s.ok() ? CheckGeometry(p.n, Geometry(p.n, p.channels)) : s;
 }
 
-Quantizer QuantizerOf(const EncodeParams& p) {
-  return MakeQuantizer(p.dtype, CodingOf(p), p.eb);
-}
-
 size_t ScratchBytes(const EncodeParams& params) {
   if (!CheckEncode(params).ok()) return 0;
   return Scratch(Geometry(params.n, params.channels)).bytes;
@@ -346,7 +321,7 @@ size_t ScratchBytes(const EncodeParams& params) {
 
 size_t StreamBytes(const EncodeParams& params, const GpuTotals& totals) {
   return Sections(Geometry(params.n, params.channels)).payload +
-         4 * totals.words;
+         4 * totals.words + gpu::ScaleBytesOf(params);
 }
 
 Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
@@ -366,7 +341,8 @@ Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
     WithStorageType(params.dtype, [&](auto type) {
       using T = decltype(type);
       s = gpu::Launch(kOnGpu, "encoding", EncodeTiles<T>, Blocks(g), kThreads,
-                      0, cuda_stream, QuantizerOf(params), TensorOf(g),
+                      0, cuda_stream, QuantizerOf(params), params.scales,
+                      TensorOf(g, params.channels),
                       static_cast<const T*>(x_dev),
                       reinterpret_cast<uint16_t*>(scratch + at.entries), words,
                       sums, reinterpret_cast<uint32_t*>(scratch + at.slices));
@@ -392,11 +368,12 @@ Status Write(const EncodeParams& params, const void* x_dev,
   const Quantizer q = QuantizerOf(params);
   StreamHeader h =
       HeaderOf(params.dtype, g, params.channels, StreamBytes(params, totals));
-  h.flags = FlagsOf(q.coding, g.flat);
-  h.step = q.step;
-  h.inv = q.inv;
+  SetQuantizer(q, g.flat, params.scales, &h);
   s = gpu::LaunchWriteHead(kOnGpu, h, g.tiles, g.ranges(), entries, starts,
                            out_dev, cuda_stream);
+  if (s.ok()) {
+    s = gpu::LaunchWriteScales(kOnGpu, params, h, out_dev, cuda_stream);
+  }
   if (!s.ok() || g.tiles == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               h.payload_offset);
@@ -409,8 +386,8 @@ Status Write(const EncodeParams& params, const void* x_dev,
     using T = decltype(type);
     s = gpu::Launch(kOnGpu, "encoding again", EncodeAgain<T>,
                     std::min(Blocks(g), kAgainBlocks), kThreads, 0, cuda_stream,
-                    q, TensorOf(g), static_cast<const T*>(x_dev), entries,
-                    starts, payload);
+                    q, params.scales, TensorOf(g, params.channels),
+                    static_cast<const T*>(x_dev), entries, starts, payload);
   });
   return s;
 }

@@ -31,6 +31,7 @@ struct TensorView {
   uint32_t n_groups;
   Divisor groups;
   bool flat;
+  int64_t channels;
 
   __device__ TilePosition Place(int64_t tile) const {
     const auto number = static_cast<uint32_t>(tile);
@@ -173,14 +174,15 @@ static inline Status CheckGeometry(int64_t n, const Geometry& g) {
   return CheckSize(CodecId::kPlane, n, g.tiles, Sections(g).payload);
 }
 
-static inline TensorView TensorOf(const Geometry& g) {
+static inline TensorView TensorOf(const Geometry& g, int64_t channels) {
   return {g.n,
           g.row,
           g.n / g.row,
           g.tiles,
           static_cast<uint32_t>(g.groups),
           Divisor(g.groups),
-          g.flat};
+          g.flat,
+          channels};
 }
 
 static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,

@@ -37,9 +37,17 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
     return BadField(kId, "padding between sections", "zero", "other bytes");
   }
   view->stream = stream;
-  view->payload_words = (stream_bytes - at.payload) / 4;
-  view->quantizer =
-      QuantizerOfStep(static_cast<DType>(h.dtype), CodingOf(h), h.step);
+  view->payload_words =
+      (stream_bytes - ScaleBytes(h.flags, h.channels) - at.payload) / 4;
+  StoredScales stored;
+  s = stored.Open(kId, h, stream);
+  if (!s.ok()) return s;
+  const ChannelScales scales = stored.scales();
+  const Quantizer quantizer = QuantizerOf(h);
+  view->scales = ScalesOf(g, quantizer, scales, h.channels);
+  view->lanes = LanePlaces(g, scales, h.channels);
+  view->quantizer = view->scales.Of(quantizer, view->lanes.advance(),
+                                    view->lanes.period);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "cc/codec/plane/plane.h"
 #include "cc/codec/plane/tile.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/stream/scales.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain::plane {
@@ -59,6 +60,31 @@ struct Geometry {
   }
 };
 
+// The scales of a tensor's lanes, and the number of a tile's first one.
+inline ScaleTable ScalesOf(const Geometry& g, const Quantizer& stream,
+                           const ChannelScales& scales, int64_t channels) {
+  if (g.flat || FlatPeriod(scales, channels) == 1) {
+    return FlatScales(stream, scales, channels);
+  }
+  return ScaleTable(stream, scales, g.row, [](int64_t i) { return i; });
+}
+struct LanePlaces {
+  bool flat = true;
+  int64_t period = 1;
+  int64_t groups = 1;
+
+  LanePlaces() = default;
+  LanePlaces(const Geometry& g, const ChannelScales& scales, int64_t channels)
+      : flat(g.flat || FlatPeriod(scales, channels) == 1),
+        period(flat ? FlatPeriod(scales, channels) : g.row),
+        groups(g.groups) {}
+
+  int64_t advance() const { return flat ? FlatAdvance(period) : 0; }
+  int64_t First(const TilePlace& place) const {
+    return flat ? place.offset % period : place.tile % groups * kLanes;
+  }
+};
+
 // Byte offsets of the sections, each a multiple of 16.
 struct Sections {
   uint64_t directory, table, payload;
@@ -73,13 +99,18 @@ struct Sections {
 // A checked stream.
 struct StreamView {
   Geometry geometry;
-  Quantizer quantizer;
+  Quantizer quantizer;  // with the scales of all lanes
+  ScaleTable scales;
+  LanePlaces lanes;
   const uint8_t* stream = nullptr;
   Sections sections{Geometry()};
   uint64_t payload_words = 0;
 
   uint16_t Entry(int64_t tile) const {
     return ElementOf<uint16_t>(stream + sections.directory, tile);
+  }
+  Quantizer QuantizerAt(const TilePlace& place) const {
+    return CountedFrom(quantizer, place.tile * kTileValues, lanes.First(place));
   }
   uint32_t RangeStart(int64_t range) const {
     return ElementOf<uint32_t>(stream + sections.table, range);

@@ -11,16 +11,6 @@
 namespace comptrain::plane {
 namespace {
 
-TileSums FoldSums(int32_t nonzero, float* sum, float* sum_sq) {
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) {
-      sum[l] += sum[l + half];
-      sum_sq[l] += sum_sq[l + half];
-    }
-  }
-  return {nonzero, sum[0], sum_sq[0]};
-}
-
 uint32_t WordsOf(const uint16_t* codes, bool* wide) {
   uint16_t any = 0;
   for (int i = 0; i < kTileValues; ++i) any |= codes[i];
@@ -71,7 +61,8 @@ bool WithinBound(const Quantizer& quant, const void* x, int64_t row_bytes,
     const uint8_t* row = static_cast<const uint8_t*>(x) + t * row_bytes;
     for (int l = 0; l < kLanes; ++l) {
       const int i = t * kLanes + l;
-      if (!CodeWithinBound<kCoding>(quant, LoadFloat(row, quant.dtype, l), q[i],
+      if (!CodeWithinBound<kCoding>(OfLane(quant, t, l),
+                                    LoadFloat(row, quant.dtype, l), q[i],
                                     quant.counter + i)) {
         return false;
       }
@@ -82,10 +73,9 @@ bool WithinBound(const Quantizer& quant, const void* x, int64_t row_bytes,
 
 template <Coding kCoding>
 uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* /*next*/,
-                    int64_t row_bytes, uint32_t* out, TileSums* sums) {
+                    int64_t row_bytes, uint32_t* out, int32_t* nonzero) {
   int16_t q[kTileValues];
-  float sum[kLanes] = {}, sum_sq[kLanes] = {};
-  int32_t nonzero = 0;
+  *nonzero = 0;
   bool coded = true, verify = quant.verify_all;
   for (int t = 0; t < kPixels; ++t) {
     const uint8_t* row = static_cast<const uint8_t*>(x) + t * row_bytes;
@@ -93,17 +83,12 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* /*next*/,
       const float v = LoadFloat(row, quant.dtype, l);
       const int i = t * kLanes + l;
       int code = 0;
-      coded &= QuantizeValue<kCoding>(quant, v, quant.counter + i, &code);
-      verify |= NeedsCheck<kCoding>(code);
+      const Quantizer lane = OfLane(quant, t, l);
+      coded &= QuantizeValue<kCoding>(lane, v, quant.counter + i, &code);
+      verify |= NeedsCheck<kCoding>(lane, code);
       q[i] = static_cast<int16_t>(code);
-      nonzero += !CountsAsZero(v);
-      sum[l] += v;
-      sum_sq[l] += v * v;
+      *nonzero += !CountsAsZero(v);
     }
-  }
-  *sums = FoldSums(nonzero, sum, sum_sq);
-  if (!std::isfinite(sums->sum) || !std::isfinite(sums->sum_sq)) {
-    *sums = PlainSums(quant.dtype, x, row_bytes);
   }
   if (!coded) return kRaw;
   if (verify && !WithinBound<kCoding>(quant, x, row_bytes, q)) {
@@ -121,7 +106,8 @@ bool DecodeTile(const Quantizer& quant, uint16_t entry, const uint32_t* words,
     uint8_t* row = static_cast<uint8_t*>(out) + t * row_bytes;
     for (int l = 0; l < kLanes; ++l) {
       const int i = t * kLanes + l;
-      StoreFloat(DequantizeValue<kCoding>(quant, q[i], quant.counter + i),
+      StoreFloat(DequantizeValue<kCoding>(OfLane(quant, t, l), q[i],
+                                          quant.counter + i),
                  quant.dtype, row, l);
     }
   }
@@ -171,21 +157,6 @@ bool DecodeCodes(uint16_t entry, const uint32_t* words,
     }
   }
   return true;
-}
-
-TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes) {
-  TileSums sums = {0, 0, 0};
-  for (int t = 0; t < kPixels; ++t) {
-    const uint8_t* row = static_cast<const uint8_t*>(x) + t * row_bytes;
-    for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadFloat(row, dtype, l);
-      if (!std::isfinite(v)) continue;
-      sums.nonzero += !CountsAsZero(v);
-      sums.sum += v;
-      sums.sum_sq += static_cast<double>(v) * v;
-    }
-  }
-  return sums;
 }
 
 TileKernels KernelsScalar(DType /*dtype*/, Coding coding) {

@@ -30,10 +30,8 @@ template <typename Body>
 void ForDecodedStrips(const StreamView& v, Isa isa, int64_t begin, int64_t end,
                       FirstFailure* failure, const Body& body) {
   const Geometry& g = v.geometry;
-  Quantizer quantizer = v.quantizer;
-  quantizer.dtype = DType::kF32;
   const DecodeTileFn decode =
-      SelectKernels(isa, DType::kF32, quantizer.coding).decode;
+      SelectKernels(isa, DType::kF32, v.quantizer.coding).decode;
   const int64_t most = g.flat ? kFlatStripTiles : 1;
   alignas(64) float buffer[kFlatStripTiles * kTileValues];
   for (int64_t range = begin; range < end; ++range) {
@@ -46,9 +44,12 @@ void ForDecodedStrips(const StreamView& v, Isa isa, int64_t begin, int64_t end,
         for (int i = 0; i < place.valid; ++i) {
           to[i] = LoadFloat(words, v.quantizer.dtype, i);
         }
-      } else if (!decode(CountedFrom(quantizer, place.tile * kTileValues),
-                         entry, words, to, kLanes * sizeof *to)) {
-        return false;
+      } else {
+        Quantizer quantizer = v.QuantizerAt(place);
+        quantizer.dtype = DType::kF32;
+        if (!decode(quantizer, entry, words, to, kLanes * sizeof *to)) {
+          return false;
+        }
       }
       ++tile;
       if (tile - first < most && tile < last) return true;

@@ -28,22 +28,14 @@ constexpr uint16_t kZigzag = 1 << 12;
 constexpr uint16_t kWide = 1 << 13;
 constexpr uint16_t kRaw = 1 << 14;
 
-// Sums over the finite values of one tile: f32 per lane, folded by halves; in
-// double, value by value, where f32 overflows or a value is not finite.
-struct TileSums {
-  int32_t nonzero;
-  double sum;
-  double sum_sq;
-};
-
 // Encodes a whole tile; x: its first value, rows row_bytes apart; next: the
 // same of the tile to come, fetched ahead, or x. Returns the directory entry,
 // and writes its words to out, which has room for kMaxTileWords + kSlackWords.
 // Returns kRaw alone, out unspecified, when a value cannot be represented
-// within the bound.
+// within the bound. *nonzero: how many values are not zero.
 using EncodeTileFn = uint16_t (*)(const Quantizer& q, const void* x,
                                   const void* next, int64_t row_bytes,
-                                  uint32_t* out, TileSums* sums);
+                                  uint32_t* out, int32_t* nonzero);
 
 // Decodes a whole tile that is not raw; words may be read up to kSlackWords
 // past EntryWords(entry). False if the words do not add up: out unspecified.
@@ -78,9 +70,8 @@ static inline TileKernels SelectKernels(Isa isa, DType dtype, Coding coding) {
 EncodeTileFn EncoderAvx2(DType dtype, Coding coding);
 EncodeTileFn EncoderAvx512(DType dtype, Coding coding);
 
-// What the vector kernels leave to plain code: sums that are not finite in
-// f32, and the packing of wide codes. codes: [pixel][lane].
-TileSums PlainSums(DType dtype, const void* x, int64_t row_bytes);
+// What the vector kernels leave to plain code: the packing of wide codes.
+// codes: [pixel][lane].
 uint32_t PackedWords(const uint16_t codes[kTileValues], bool wide);
 void PackCodes(const uint16_t codes[kTileValues], bool wide, uint32_t* out);
 bool UnpackCodes(const uint32_t* words, uint32_t n_words, bool wide,

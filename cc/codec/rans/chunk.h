@@ -52,15 +52,6 @@ struct ChunkWork {
   alignas(64) uint16_t words[kMaxChunkWords];
 };
 
-// Sums over the finite values: f32 per lane over blocks of kSumRows rows,
-// folded by halves; in double, value by value, where that is not finite.
-constexpr int kSumRows = 32;
-struct ChunkSums {
-  int64_t nonzero = 0;
-  double sum = 0;
-  double sum_sq = 0;
-};
-
 enum class ChunkKind { kZero, kCoded, kRaw };
 
 // Where the rows of a chunk are, in bytes from its first value: from a row to
@@ -73,11 +64,12 @@ struct Pitch {
 };
 
 // x: the first value of a chunk of `rows` rows. Fills work but for words, and
-// the head but for its states; unspecified unless kCoded.
+// the head but for its states; unspecified unless kCoded. *nonzero: how many
+// values are not zero.
 using PrepareFn = ChunkKind (*)(const Quantizer& quant, const Model& model,
                                 const void* x, const Pitch& pitch, int rows,
                                 ChunkWork* work, ChunkHead* head,
-                                ChunkSums* sums);
+                                int64_t* nonzero);
 
 // A prepared chunk to encode.
 struct EncodeJob {
@@ -96,7 +88,8 @@ struct DecodeJob {
   const ChunkHead* head;
   const uint16_t* words;  // kSlackWords more are readable
   int n_words;
-  uint32_t counter;  // of the first value, for dither
+  uint32_t counter;    // of the first value, for dither
+  int32_t first_lane;  // of its first row, as Quantizer has it
   ChunkWork* work;
   void* out;
   Pitch pitch;  // of out
@@ -134,9 +127,5 @@ void EncodeChunksAvx2(const Model&, int rows, EncodeJob* jobs, int n_jobs);
 void EncodeChunksAvx512(const Model&, int rows, EncodeJob* jobs, int n_jobs);
 void MaskRowsAvx2(const ChunkWork&, int first, int last, uint32_t* mask);
 void MaskRowsAvx512(const ChunkWork&, int first, int last, uint32_t* mask);
-
-// Adds the sums of a block of `rows` rows from x on.
-void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
-              const Pitch& pitch, int rows, ChunkSums* total);
 
 }  // namespace comptrain::rans

@@ -121,7 +121,10 @@ class Worker {
     job.head = &slot.head;
     job.words = reinterpret_cast<const uint16_t*>(from);
     job.n_words = static_cast<int>(bytes / 2);
-    job.counter = static_cast<uint32_t>(place.first);
+    const Quantizer quantizer =
+        CountedFrom(v_.quantizer, place.first, v_.lanes.First(chunk, place));
+    job.counter = quantizer.counter;
+    job.first_lane = quantizer.first_lane;
     job.work = slot.work.get();
     reader_.Target(place, &slot, &job);
   }

@@ -64,13 +64,14 @@ inline Row PopRaw(Ints bits, States* s) {
 }
 
 template <class T, Coding kCoding>
-inline void StoreValues(const Row& biased, Floats step, uint32_t first,
-                        uint8_t* to, const Pitch& pitch) {
+inline void StoreValues(const Row& biased, const RowScales& scales,
+                        uint32_t first, uint8_t* to, const Pitch& pitch) {
   for (int i = 0; i < kPieces; ++i) {
     const Ints q = _mm256_xor_si256(biased.v[i / 2], Bias());
     const __m128i eight = i % 2 != 0 ? High(q) : Low(q);
     Store(DequantizeVector<kCoding>(
-              _mm256_cvtepi16_epi32(eight), step,
+              _mm256_cvtepi16_epi32(eight), scales.Step(8 * i),
+              scales.Centre(8 * i),
               Numbers(first + static_cast<uint32_t>(8 * i))),
           reinterpret_cast<T*>(to + pitch.piece[i]));
   }
@@ -96,7 +97,7 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
   const Contexts contexts(model.shift);
   const TokenTables tables(model.shift);
   const Ints one = All16(1), zero = Ints{};
-  const Floats step = AllFloats(quant.step);
+  RowScales scales(quant, job.first_lane);
   const uint16_t* end = words + job.n_words;
   uint8_t* to = static_cast<uint8_t*>(job.out);
   Row left = LoadRow(work->q), left_c = {{zero, zero}};
@@ -135,10 +136,11 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
     StoreRow(left_c, work->c + at.here);
     StoreRow(left, work->q + at.here);
     if (to != nullptr) {
-      StoreValues<T, kCoding>(left, step,
+      StoreValues<T, kCoding>(left, scales,
                               job.counter + static_cast<uint32_t>(t * kLanes),
                               to, job.pitch);
       to += job.pitch.row;
+      scales.NextRow();
     }
   }
   bool even = end == words || (end == words + 1 && *words == 0);

@@ -105,13 +105,15 @@ inline Ints Unfold(Ints u, Ints p, __mmask32 negative) {
 }
 
 template <class T, Coding kCoding>
-inline void StoreValues(Ints biased, Floats step, uint32_t first, uint8_t* to,
-                        const Pitch& pitch) {
+inline void StoreValues(Ints biased, const RowScales& scales, uint32_t first,
+                        uint8_t* to, const Pitch& pitch) {
   const Ints q = biased ^ Bias();
-  const Floats a = DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(Low(q)),
-                                             step, Numbers(first));
-  const Floats b = DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(High(q)),
-                                             step, Numbers(first + 16));
+  const Floats a =
+      DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(Low(q)), scales.Step(0),
+                                scales.Centre(0), Numbers(first));
+  const Floats b =
+      DequantizeVector<kCoding>(_mm512_cvtepi16_epi32(High(q)), scales.Step(16),
+                                scales.Centre(16), Numbers(first + 16));
   const auto piece = [&](int i) {
     return reinterpret_cast<T*>(to + pitch.piece[i]);
   };
@@ -133,11 +135,9 @@ inline bool AllInRange(const States& s) {
 
 // What is the same for all rows and chunks.
 struct Constants {
-  const Quantizer& quant;
   const Model& model;
   const Ints bases = TokenBases(model.shift);
   const Ints raw_bits = TokenRawBits(model.shift);
-  const Floats step = AllFloats(quant.step);
   const Contexts contexts{model.shift};
 };
 
@@ -154,9 +154,10 @@ struct Chunk {
   uint8_t* to;
   const Pitch pitch;
   const uint32_t counter;
+  RowScales scales;
   bool ok;
 
-  explicit Chunk(const DecodeJob& job)
+  Chunk(const DecodeJob& job, const Quantizer& quant)
       : s{LoadInts(job.head->state), LoadInts(job.head->state + 16)},
         lanes(*job.head),
         words(job.words),
@@ -165,6 +166,7 @@ struct Chunk {
         to(static_cast<uint8_t*>(job.out)),
         pitch(job.pitch),
         counter(job.counter),
+        scales(quant, job.first_lane),
         ok(AllInRange(s)) {
     ClearPadding(work);
     left = LoadInts(work->q);
@@ -211,8 +213,9 @@ struct Chunk {
                                 lanes.negative);
     StoreInts(left, work->q + at.here);
     if (to == nullptr) return;
-    StoreValues<T, kCoding>(left, k.step, counter + first, to, pitch);
+    StoreValues<T, kCoding>(left, scales, counter + first, to, pitch);
     to += pitch.row;
+    scales.NextRow();
   }
 
   bool CameOutEven() const {
@@ -227,8 +230,8 @@ struct Chunk {
 template <class T, Coding kCoding>
 void DecodeTwo(const Quantizer& quant, const Model& model, int rows,
                DecodeJob* jobs) {
-  const Constants k{quant, model};
-  Chunk a(jobs[0]), b(jobs[1]);
+  const Constants k{model};
+  Chunk a(jobs[0], quant), b(jobs[1], quant);
   for (int t = 0; t < rows && (a.ok || b.ok); ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
     a.PopTokens(k, at);
@@ -258,8 +261,8 @@ void DecodeChunks(const Quantizer& quant, const Model& model, int rows,
     DecodeTwo<T, kCoding>(quant, model, rows, jobs);
     return;
   }
-  const Constants k{quant, model};
-  Chunk a(jobs[0]);
+  const Constants k{model};
+  Chunk a(jobs[0], quant);
   for (int t = 0; t < rows && a.ok; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
     a.PopTokens(k, at);

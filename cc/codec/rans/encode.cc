@@ -35,7 +35,7 @@ constexpr uint64_t kNotInScratch = UINT64_MAX;
 struct ChunkSize {
   uint32_t words = 0;           // of 32 bits
   uint64_t at = kNotInScratch;  // the word of scratch it begins at
-  rans::ChunkSums sums;
+  int64_t nonzero = 0;
 };
 
 // The values of a chunk: in the tensor or, where it ends inside the chunk, a
@@ -51,7 +51,7 @@ struct Slot {
   int64_t chunk = 0;
   ChunkPlace place;
   ChunkHead head;
-  rans::ChunkSums sums;
+  int64_t nonzero = 0;
   Source source;
   std::unique_ptr<ChunkWork> work{new ChunkWork};
 };
@@ -71,9 +71,9 @@ class RansEncoder : public StreamEncoder {
   void WriteAll(uint8_t* stream, const ParallelFor& parallel) override;
 
   // Of its first `rows` rows.
-  ChunkKind Prepare(const ChunkPlace& place, int rows, Source* source,
-                    ChunkWork* work, ChunkHead* head,
-                    rans::ChunkSums* sums) const;
+  ChunkKind Prepare(int64_t chunk, const ChunkPlace& place, int rows,
+                    Source* source, ChunkWork* work, ChunkHead* head,
+                    int64_t* nonzero) const;
   void ChooseShiftAndPrior();
   void ChooseFrequencies(const ParallelFor& parallel);
   template <class Wanted, class Put>
@@ -84,6 +84,8 @@ class RansEncoder : public StreamEncoder {
   void FillHeader(uint8_t* stream) const;
 
   Geometry geometry_;
+  ScaleTable scales_;
+  rans::LanePlaces lanes_;
   Quantizer quantizer_;
   rans::ChunkKernels kernels_;
   rans::Model model_;
@@ -102,14 +104,17 @@ RansEncoder::RansEncoder(const EncodeParams& params, Isa isa)
   geometry_ = Geometry(params.n, params.channels);
   checked_ = CheckSize(CodecId::kRans, params.n, geometry_.chunks,
                        rans::Sections(geometry_, true).payload);
-  quantizer_ = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
+  const Quantizer stream = QuantizerOf(params);
+  scales_ = rans::ScalesOf(geometry_, stream, params.scales, params.channels);
+  lanes_ = rans::LanePlaces(geometry_, params.scales, params.channels);
+  quantizer_ = scales_.Of(stream, lanes_.advance(), lanes_.period);
   kernels_ = rans::SelectKernels(isa, params.dtype, quantizer_.coding);
   model_.stride = geometry_.Stride(params.width, params.channels);
 }
 
-ChunkKind RansEncoder::Prepare(const ChunkPlace& place, int rows,
+ChunkKind RansEncoder::Prepare(int64_t chunk, const ChunkPlace& place, int rows,
                                Source* source, ChunkWork* work, ChunkHead* head,
-                               rans::ChunkSums* sums) const {
+                               int64_t* nonzero) const {
   const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
   source->x = x_ + place.offset * item;
   source->pixel_bytes = geometry_.row * item;
@@ -122,9 +127,10 @@ ChunkKind RansEncoder::Prepare(const ChunkPlace& place, int rows,
     source->pixel_bytes = compact;
   }
   return kernels_.prepare(
-      CountedFrom(quantizer_, place.first), model_, source->x,
+      CountedFrom(quantizer_, place.first, lanes_.First(chunk, place)), model_,
+      source->x,
       geometry_.PitchOf(place.rows, source->pixel_bytes, item), rows, work,
-      head, sums);
+      head, nonzero);
 }
 
 // From the first rows of a few chunks: tokens are fine for means below 16.
@@ -138,9 +144,9 @@ void RansEncoder::ChooseShiftAndPrior() {
   for (int64_t chunk = step / 2; chunk < geometry_.chunks; chunk += step) {
     const ChunkPlace place = geometry_.Place(chunk);
     ChunkHead head;
-    rans::ChunkSums sums;
+    int64_t nonzero = 0;
     const int rows = std::min(place.rows, rans::kShiftRows);
-    if (Prepare(place, rows, &source, work.get(), &head, &sums) !=
+    if (Prepare(chunk, place, rows, &source, work.get(), &head, &nonzero) !=
         ChunkKind::kCoded) {
       continue;
     }
@@ -174,9 +180,9 @@ void RansEncoder::ChooseFrequencies(const ParallelFor& parallel) {
              for (int64_t i = begin; i < end; ++i) {
                const ChunkPlace place = geometry_.Place(i * step);
                ChunkHead head;
-               rans::ChunkSums sums;
-               if (Prepare(place, place.rows, &source, work.get(), &head,
-                           &sums) != ChunkKind::kCoded) {
+               int64_t nonzero = 0;
+               if (Prepare(i * step, place, place.rows, &source, work.get(),
+                           &head, &nonzero) != ChunkKind::kCoded) {
                  continue;
                }
                const uint16_t* index = work->index + rans::kPadRows * kLanes;
@@ -196,7 +202,7 @@ void RansEncoder::ChooseFrequencies(const ParallelFor& parallel) {
 }
 
 // Encodes the chunks of [begin, end) that wanted(chunk) is true of.
-// put(chunk, words, sums): where its words go, or null.
+// put(chunk, words, nonzero): where its words go, or null.
 template <class Wanted, class Put>
 void RansEncoder::EncodeChunks(int64_t begin, int64_t end, const Wanted& wanted,
                                const Put& put) const {
@@ -218,10 +224,10 @@ void RansEncoder::EncodeChunks(int64_t begin, int64_t end, const Wanted& wanted,
     Slot& slot = slots[waiting];
     slot.chunk = chunk;
     slot.place = place;
-    switch (Prepare(place, place.rows, &slot.source, slot.work.get(),
-                    &slot.head, &slot.sums)) {
+    switch (Prepare(chunk, place, place.rows, &slot.source, slot.work.get(),
+                    &slot.head, &slot.nonzero)) {
       case ChunkKind::kZero:
-        put(chunk, 0, slot.sums);
+        put(chunk, 0, slot.nonzero);
         break;
       case ChunkKind::kRaw:
         Store(slot, false, 0, put);
@@ -242,7 +248,7 @@ void RansEncoder::Store(const Slot& slot, bool coded, int n_words,
   const uint32_t words =
       static_cast<uint32_t>(sizeof slot.head / 4 + (n_words + 1) / 2);
   if (coded && words < raw_words) {
-    uint8_t* to = put(slot.chunk, words, slot.sums);
+    uint8_t* to = put(slot.chunk, words, slot.nonzero);
     if (to == nullptr) return;
     std::memcpy(to, &slot.head, sizeof slot.head);
     to += sizeof slot.head;
@@ -253,7 +259,7 @@ void RansEncoder::Store(const Slot& slot, bool coded, int n_words,
     std::memcpy(to, slot.work->words, 2 * static_cast<size_t>(n_words));
     return;
   }
-  uint8_t* const to = put(slot.chunk, raw_words, slot.sums);
+  uint8_t* const to = put(slot.chunk, raw_words, slot.nonzero);
   if (to == nullptr) return;
   const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
   const int64_t compact = geometry_.unit * item;
@@ -278,10 +284,10 @@ uint64_t RansEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
         const uint64_t limit = scratch_words_ / chunks * end;
         EncodeChunks(
             begin, end, [](int64_t) { return true; },
-            [&](int64_t chunk, uint32_t words, const rans::ChunkSums& sums) {
+            [&](int64_t chunk, uint32_t words, int64_t nonzero) {
               ChunkSize& size = sizes_[chunk];
               size.words = words;
-              size.sums = sums;
+              size.nonzero = nonzero;
               if (words > limit - at) return static_cast<uint8_t*>(nullptr);
               size.at = at;
               at += words;
@@ -291,7 +297,7 @@ uint64_t RansEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
   uint64_t words = 0;
   for (const ChunkSize& s : sizes_) {
     words += s.words;
-    stats_.Add(s.sums);
+    nonzero_ += s.nonzero;
   }
   return words;
 }
@@ -303,9 +309,7 @@ void RansEncoder::FillHeader(uint8_t* stream) const {
   StreamHeader h =
       MakeHeader(CodecId::kRans, params_.dtype, params_.n, params_.channels,
                  geometry_.log2_pixels, geometry_.chunks, at, total_bytes());
-  h.flags = FlagsOf(quantizer_.coding, geometry_.flat);
-  h.step = quantizer_.step;
-  h.inv = quantizer_.inv;
+  SetQuantizer(quantizer_, geometry_.flat, params_.scales, &h);
   std::memcpy(stream, &h, sizeof h);
   rans::TableHead table = {};
   table.stride = static_cast<uint32_t>(model_.stride);
@@ -342,7 +346,7 @@ void RansEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
              EncodeChunks(
                  begin, end,
                  [&](int64_t c) { return sizes_[c].at == kNotInScratch; },
-                 [&](int64_t c, uint32_t, const rans::ChunkSums&) {
+                 [&](int64_t c, uint32_t, int64_t) {
                    return place(c);
                  });
            });
@@ -371,7 +375,8 @@ size_t RansMaxBytes(int64_t n, int64_t channels, DType dtype) {
   const Geometry g(n, channels);
   // Every chunk raw; only the flat view's last one can end inside a word.
   return rans::Sections(g, true).payload +
-         4 * static_cast<size_t>(CeilDiv(n * ItemBytes(dtype), 4));
+         4 * static_cast<size_t>(CeilDiv(n * ItemBytes(dtype), 4)) +
+         ScaleBytes(kExponents | kCentres, static_cast<uint64_t>(channels));
 }
 
 }  // namespace comptrain

@@ -33,6 +33,7 @@ struct OpenedStream {
   int stride, shift;
   int table;
   uint64_t payload, payload_words;
+  gpu::StoredScales stored;
 };
 
 // Whether header and table are as the host expects them, which knows the offset
@@ -40,8 +41,9 @@ struct OpenedStream {
 __device__ bool OpenRans(const Stream& s, OpenedStream* o) {
   const StreamHeader& e = s.expected;
   uint32_t payload_offset;
-  const bool header_is_right = gpu::OpenHeader(
-      s.bytes, e, threadIdx.x % kWarpLanes, &o->quantizer, &payload_offset);
+  const bool header_is_right =
+      gpu::OpenHeader(s.bytes, s.n_bytes, e, threadIdx.x % kWarpLanes,
+                      &o->quantizer, &payload_offset, &o->stored);
   if (s.n_bytes < e.payload_offset) return false;
   TableHead table;
   memcpy(&table, s.bytes + e.table_offset, sizeof table);
@@ -53,26 +55,31 @@ __device__ bool OpenRans(const Stream& s, OpenedStream* o) {
   const bool right = header_is_right && payload_offset == o->payload &&
                      table.table <= kCountedTable && table.shift <= kMaxShift &&
                      table.stride >> e.log2_pixels == 0 &&
-                     o->payload <= s.n_bytes &&
+                     o->payload + o->stored.bytes <= s.n_bytes &&
                      (s.n_bytes - o->payload) % 4 == 0;
-  if (right) o->payload_words = (s.n_bytes - o->payload) / 4;
+  if (right) {
+    o->payload_words = (s.n_bytes - o->stored.bytes - o->payload) / 4;
+  }
   return right;
 }
 
 template <Coding kCoding, class Sink>
-__device__ bool ReadCoded(const Quantizer& q, const Geometry& geometry,
-                          const ChunkPlace& place, const OpenedStream& o,
-                          const ReaderTables& tables, const uint32_t* words,
-                          int n_words, const History& history,
-                          const Sink& sink) {
+__device__ bool ReadCoded(const Quantizer& stream, uint32_t channels,
+                          const Geometry& geometry, const ChunkPlace& place,
+                          const OpenedStream& o, const ReaderTables& tables,
+                          const uint32_t* words, int n_words,
+                          const History& history, const Sink& sink) {
   const auto* head = reinterpret_cast<const ChunkHead*>(words);
   // Of the lane whose state this thread has.
   const int lane = LaneOfState(threadIdx.x % kWarpLanes);
   const Column column = geometry.ColumnOf(place, lane);
   Sink to = sink.At(column.first);
-  uint32_t number = q.counter + lane;
+  uint32_t number = stream.counter + lane;
+  gpu::ThreadQuantizer q(stream, o.stored.scales, channels, column.first,
+                         geometry.flat);
   const auto put = [&](int t, int code) {
-    if (t < column.rows) to.template PutCode<kCoding>(q, code, number);
+    if (t < column.rows) to.template PutCode<kCoding>(*q, code, number);
+    q.Next();
     to = to.At(geometry.row);
     number += kLanes;
   };
@@ -155,18 +162,22 @@ __global__ void DecodeChunks(const __grid_constant__ Stream s,
           codes, reinterpret_cast<uint8_t*>(codes + shape_rows * kLanes),
           shape_rows, SizeRows(shape_rows)};
       Quantizer q = o.quantizer;
-      q.counter = static_cast<uint32_t>(place.first);
+      q.counter = q.seed + static_cast<uint32_t>(place.first);
+      const uint32_t channels = s.expected.channels;
       const uint32_t* words = payload + start;
       good = n_words >= kHeadWords;
       if (good && q.coding == Coding::kMidRise) {
-        good = ReadCoded<Coding::kMidRise>(q, geometry, place, o, *tables,
-                                           words, n_words, history, sink);
+        good =
+            ReadCoded<Coding::kMidRise>(q, channels, geometry, place, o,
+                                        *tables, words, n_words, history, sink);
       } else if (good && q.coding == Coding::kDither) {
-        good = ReadCoded<Coding::kDither>(q, geometry, place, o, *tables, words,
-                                          n_words, history, sink);
+        good =
+            ReadCoded<Coding::kDither>(q, channels, geometry, place, o, *tables,
+                                       words, n_words, history, sink);
       } else if (good) {
-        good = ReadCoded<Coding::kPlain>(q, geometry, place, o, *tables, words,
-                                         n_words, history, sink);
+        good =
+            ReadCoded<Coding::kPlain>(q, channels, geometry, place, o, *tables,
+                                      words, n_words, history, sink);
       }
       if (good) return;
     }

@@ -58,6 +58,7 @@ struct Source {
   Geometry geometry;
   int stride;
   const T* x;
+  ChunkScales scales;
 };
 
 // The shared memory of a team.
@@ -88,13 +89,14 @@ struct TeamMemory {
 
 template <class T>
 __device__ ChunkKind Prepare(const Source<T>& source, Writer* writer,
-                             int64_t chunk, int most_rows, LaneSums* sums,
+                             int64_t chunk, int most_rows, int* nonzero,
                              int* rows) {
   const ChunkPlace place = source.geometry.Place(chunk);
   Quantizer q = source.quantizer;
-  q.counter = static_cast<uint32_t>(place.first);
+  q.counter = q.seed + static_cast<uint32_t>(place.first);
   *rows = Smaller(place.rows, most_rows);
-  return writer->Prepare(q, source.geometry, place, *rows, source.x, sums);
+  return writer->Prepare(q, source.scales, source.geometry, place, *rows,
+                         source.x, nonzero);
 }
 
 __device__ void AddTo(uint64_t* total, uint64_t value) {
@@ -110,10 +112,10 @@ __global__ void __launch_bounds__(kTeamThreads)
   __syncthreads();
   Writer writer(*memory.tables, source.stride, 0, memory.writer, memory.q,
                 memory.c);
-  LaneSums sums;
+  int nonzero;
   int rows;
-  if (Prepare(source, &writer, step / 2 + blockIdx.x * step, kShiftRows, &sums,
-              &rows) != ChunkKind::kCoded) {
+  if (Prepare(source, &writer, step / 2 + blockIdx.x * step, kShiftRows,
+              &nonzero, &rows) != ChunkKind::kCoded) {
     return;
   }
   const int lane = threadIdx.x % kLanes;
@@ -140,10 +142,10 @@ __global__ void __launch_bounds__(kTeamThreads)
   __syncthreads();
   Writer writer(*memory.tables, source.stride, shift, memory.writer, memory.q,
                 memory.c);
-  LaneSums sums;
+  int nonzero;
   int rows;
-  if (Prepare(source, &writer, blockIdx.x * step, kMaxPixels, &sums, &rows) !=
-      ChunkKind::kCoded) {
+  if (Prepare(source, &writer, blockIdx.x * step, kMaxPixels, &nonzero,
+              &rows) != ChunkKind::kCoded) {
     return;
   }
   writer.Rows(rows, [&](int t) { atomicAdd(counts + writer.IndexAt(t), 1); });
@@ -201,10 +203,10 @@ __global__ void __launch_bounds__(kTeamThreads)
     const uint32_t raw_words = RawWords<T>(source.geometry.Place(chunk));
     const uint32_t words_before = kAgain ? target.words[chunk] : 0;
     if (kAgain && !FitsNoSlice(target, words_before, raw_words)) continue;
-    LaneSums sums;
+    int nonzero;
     int rows;
     const ChunkKind kind =
-        Prepare(source, &writer, chunk, kMaxPixels, &sums, &rows);
+        Prepare(source, &writer, chunk, kMaxPixels, &nonzero, &rows);
     if (kAgain) {
       const int n_words = static_cast<int>(slice[0]);
       uint32_t* to = target.payload + target.starts[chunk];
@@ -224,14 +226,8 @@ __global__ void __launch_bounds__(kTeamThreads)
       if (threadIdx.x == 0) slice[0] = static_cast<uint32_t>(n_words);
     }
     if (threadIdx.x == 0) target.words[chunk] = words;
-    double sum = sums.sum + sums.large_sum;
-    double sum_sq = sums.sum_sq + sums.large_sum_sq;
-    for (int d = kWarpLanes / 2; d > 0; d /= 2) {
-      sum += __shfl_down_sync(kAllLanes, sum, d);
-      sum_sq += __shfl_down_sync(kAllLanes, sum_sq, d);
-    }
     const BlockSums of_warp = {
-        static_cast<uint64_t>(gpu::WarpSum(sums.nonzero)), sum, sum_sq,
+        static_cast<uint64_t>(gpu::WarpSum(nonzero)),
         uint64_t{threadIdx.x == 0 && FitsNoSlice(target, words, raw_words)}};
     gpu::PutBlockSums<Writer::kWarps>(of_warp, target.sums);
   }
@@ -317,8 +313,11 @@ bool Counted(const EncodeParams& p) { return p.n >= p.counted_from; }
 template <class T>
 Source<T> SourceOf(const EncodeParams& p, const Geometry& g,
                    const void* x_dev) {
-  return {MakeQuantizer(p.dtype, CodingOf(p), p.eb), g,
-          g.Stride(p.width, p.channels), static_cast<const T*>(x_dev)};
+  return {QuantizerOf(p),
+          g,
+          g.Stride(p.width, p.channels),
+          static_cast<const T*>(x_dev),
+          {p.scales, p.channels}};
 }
 
 Target TargetOf(const Scratch& at, uint8_t* scratch) {
@@ -392,7 +391,8 @@ size_t ScratchBytes(const EncodeParams& params) {
 
 size_t StreamBytes(const EncodeParams& params, const GpuTotals& totals) {
   const Geometry g(params.n, params.channels);
-  return Sections(g, Counted(params)).payload + 4 * totals.words;
+  return Sections(g, Counted(params)).payload + 4 * totals.words +
+         gpu::ScaleBytesOf(params);
 }
 
 Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
@@ -424,12 +424,10 @@ Status Write(const EncodeParams& params, const void* x_dev,
   const Geometry g(params.n, params.channels);
   const Scratch at(g, params.dtype);
   auto* scratch = static_cast<uint8_t*>(const_cast<void*>(scratch_dev));
-  const Quantizer q = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
+  const Quantizer q = QuantizerOf(params);
   StreamHeader h = HeaderOf(params.dtype, g, params.channels, Counted(params),
                             StreamBytes(params, totals));
-  h.flags = FlagsOf(q.coding, g.flat);
-  h.step = q.step;
-  h.inv = q.inv;
+  SetQuantizer(q, g.flat, params.scales, &h);
   auto* out = static_cast<uint32_t*>(out_dev);
   s = gpu::Launch(kOnGpu, "writing the header", WriteRansHead,
                   CeilDiv(h.payload_offset / 4, gpu::kHeadThreads),
@@ -437,6 +435,9 @@ Status Write(const EncodeParams& params, const void* x_dev,
                   g.Stride(params.width, params.channels), Counted(params),
                   reinterpret_cast<const WriterModel*>(scratch + at.model),
                   reinterpret_cast<const uint32_t*>(scratch + at.starts), out);
+  if (s.ok()) {
+    s = gpu::LaunchWriteScales(kOnGpu, params, h, out_dev, cuda_stream);
+  }
   if (!s.ok() || g.chunks == 0) return s;
   WithStorageType(params.dtype, [&](auto type) {
     s = CopyFromScratch<decltype(type)>(

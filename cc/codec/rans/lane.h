@@ -30,24 +30,24 @@ struct WriterMemory {
   uint32_t flags, negative, n_words;
 };
 
-// Of the values that a thread saw.
-struct LaneSums {
-  int nonzero = 0;
-  float sum = 0, sum_sq = 0;
-  double large_sum = 0,
-         large_sum_sq = 0;  // of those whose squares add up badly
+// The scales of a chunk's values, of a tensor of so many channels.
+struct ChunkScales {
+  ChannelScales scales;
+  int64_t channels;
 
-  __device__ void Add(float v) {
-    const float magnitude = std::fabs(v);
-    if (magnitude < 1e15f) {
-      nonzero += !CountsAsZero(v);
-      sum += v;
-      sum_sq += v * v;
-    } else if (magnitude <= 3.402823466e38f) {
-      ++nonzero;
-      large_sum += v;
-      large_sum_sq += static_cast<double>(v) * v;
-    }
+  // Whether they vary from row to row of a lane.
+  __device__ bool vary(const Geometry& geometry) const {
+    return geometry.flat && (scales.exponents || scales.centres) &&
+           FlatAdvance(channels) != 0;
+  }
+  // first: number of the lane's first value in the tensor.
+  __device__ Quantizer At(const Quantizer& stream, const Geometry& geometry,
+                          int64_t first, int row) const {
+    if (!scales.exponents && !scales.centres) return stream;
+    const int64_t c =
+        (first + (geometry.flat ? int64_t{row} * kLanes : 0)) % channels;
+    return OfChannel(stream, scales.exponents ? scales.exponents[c] : 0,
+                     scales.centres ? scales.centres[c] : 0);
   }
 };
 
@@ -79,20 +79,23 @@ class ChunkWriter {
   }
 
   // Reads the first `rows` rows of a chunk of the tensor x, counted by
-  // quant.counter. sums: of what this thread read.
+  // quant.counter. nonzero: of what this thread read.
   template <class T>
-  __device__ ChunkKind Prepare(const Quantizer& quant, const Geometry& geometry,
+  __device__ ChunkKind Prepare(const Quantizer& quant,
+                               const ChunkScales& scales,
+                               const Geometry& geometry,
                                const ChunkPlace& place, int rows, const T* x,
-                               LaneSums* sums) {
+                               int* nonzero) {
     switch (quant.coding) {
       case Coding::kMidRise:
-        return PrepareAs<Coding::kMidRise>(quant, geometry, place, rows, x,
-                                           sums);
+        return PrepareAs<Coding::kMidRise>(quant, scales, geometry, place, rows,
+                                           x, nonzero);
       case Coding::kDither:
-        return PrepareAs<Coding::kDither>(quant, geometry, place, rows, x,
-                                          sums);
+        return PrepareAs<Coding::kDither>(quant, scales, geometry, place, rows,
+                                          x, nonzero);
       default:
-        return PrepareAs<Coding::kPlain>(quant, geometry, place, rows, x, sums);
+        return PrepareAs<Coding::kPlain>(quant, scales, geometry, place, rows,
+                                         x, nonzero);
     }
   }
 
@@ -163,13 +166,14 @@ class ChunkWriter {
 
   template <Coding kCoding, class T>
   __device__ ChunkKind PrepareAs(const Quantizer& quant,
+                                 const ChunkScales& scales,
                                  const Geometry& geometry,
                                  const ChunkPlace& place, int rows, const T* x,
-                                 LaneSums* sums) {
+                                 int* nonzero) {
     rows_ = rows;
     const Column column = geometry.ColumnOf(place, lane_);
     seen_ = Seen();
-    *sums = LaneSums();
+    *nonzero = 0;
     __syncthreads();  // with the chunk before
     Rows(3, [&](int t) {
       memory_->sizes[t * kLanes + lane_] = 0;
@@ -187,14 +191,20 @@ class ChunkWriter {
     const auto number = [&](int t) {
       return quant.counter + static_cast<uint32_t>(t * kLanes + lane_);
     };
+    const Quantizer lane = scales.At(quant, geometry, column.first, 0);
+    const auto quantizer = [&](int t) {
+      return scales.vary(geometry) ? scales.At(quant, geometry, column.first, t)
+                                   : lane;
+    };
     Rows(rows, [&](int t) {
       const float v = load(t);
-      sums->Add(v);
+      *nonzero += !CountsAsZero(v);
       int code = 0;
-      if (!QuantizeValue<kCoding>(quant, v, number(t), &code)) {
+      const Quantizer q = quantizer(t);
+      if (!QuantizeValue<kCoding>(q, v, number(t), &code)) {
         seen_.flags |= kUncodable;
       }
-      if (NeedsCheck<kCoding>(code)) seen_.flags |= kCheck;
+      if (q.verify_all || NeedsCheck<kCoding>(q, code)) seen_.flags |= kCheck;
       if (code != 0) seen_.flags |= kAny;
       if (code < 0) seen_.negative = 1;
       q_[(t + kPadRows) * kLanes + lane_] =
@@ -204,10 +214,10 @@ class ChunkWriter {
     ShareFlags();
     const uint32_t flags = memory_->flags;
     if (flags & kUncodable) return ChunkKind::kRaw;
-    if (quant.verify_all || (flags & kCheck)) {
+    if (flags & kCheck) {
       Rows(rows, [&](int t) {
         const int code = q_[(t + kPadRows) * kLanes + lane_] - kCodeBias;
-        if (!CodeWithinBound<kCoding>(quant, load(t), code, number(t))) {
+        if (!CodeWithinBound<kCoding>(quantizer(t), load(t), code, number(t))) {
           seen_.flags |= kUncodable;
         }
       });

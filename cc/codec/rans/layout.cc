@@ -86,9 +86,18 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   if (s.ok()) s = ReadTable(stream, stream_bytes, h, view);
   if (!s.ok()) return s;
   view->stream = stream;
-  view->payload_words = (stream_bytes - view->sections.payload) / 4;
-  view->quantizer =
-      QuantizerOfStep(static_cast<DType>(h.dtype), CodingOf(h), h.step);
+  view->payload_words = (stream_bytes - ScaleBytes(h.flags, h.channels) -
+                         view->sections.payload) /
+                        4;
+  StoredScales stored;
+  s = stored.Open(kId, h, stream);
+  if (!s.ok()) return s;
+  const ChannelScales scales = stored.scales();
+  const Quantizer quantizer = QuantizerOf(h);
+  view->scales = ScalesOf(view->geometry, quantizer, scales, h.channels);
+  view->lanes = LanePlaces(view->geometry, scales, h.channels);
+  view->quantizer = view->scales.Of(quantizer, view->lanes.advance(),
+                                    view->lanes.period);
   return {};
 }
 

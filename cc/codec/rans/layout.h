@@ -13,6 +13,7 @@
 #include "cc/codec/rans/model.h"
 #include "cc/codec/common/status.h"
 #include "cc/codec/stream/quantizer.h"
+#include "cc/codec/stream/scales.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain::rans {
@@ -120,6 +121,34 @@ struct Geometry {
   }
 };
 
+// The scales of a tensor's lanes: of each group of channels those of a chunk's
+// 32 lanes; or of rows of 32 values that follow each other.
+struct LanePlaces {
+  bool flat = true;
+  int64_t period = 1;
+  int64_t groups = 1;
+
+  LanePlaces() = default;
+  LanePlaces(const Geometry& g, const ChannelScales& scales, int64_t channels)
+      : flat(g.flat || FlatPeriod(scales, channels) == 1),
+        period(flat ? FlatPeriod(scales, channels) : g.groups * kLanes),
+        groups(g.groups) {}
+
+  int64_t advance() const { return flat ? FlatAdvance(period) : 0; }
+  // place: of chunk number `chunk`.
+  int64_t First(int64_t chunk, const ChunkPlace& place) const {
+    return flat ? place.offset % period : chunk % groups * kLanes;
+  }
+};
+inline ScaleTable ScalesOf(const Geometry& g, const Quantizer& stream,
+                           const ChannelScales& scales, int64_t channels) {
+  const LanePlaces lanes(g, scales, channels);
+  if (lanes.flat) return FlatScales(stream, scales, channels);
+  return ScaleTable(stream, scales, lanes.period, [&g](int64_t i) {
+    return i / kLanes * g.unit + i % kLanes % g.unit;
+  });
+}
+
 // The table section: this, then the frequencies where they were counted.
 struct TableHead {
   uint32_t stride;
@@ -145,7 +174,9 @@ struct Sections {
 // A checked stream.
 struct StreamView {
   Geometry geometry;
-  Quantizer quantizer;
+  Quantizer quantizer;  // with the scales of all lanes
+  ScaleTable scales;
+  LanePlaces lanes;
   Model model;
   const uint8_t* stream = nullptr;
   Sections sections{Geometry(), false};

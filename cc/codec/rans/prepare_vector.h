@@ -129,62 +129,61 @@ inline uint32_t NormalBits(const Floats v[2 * kHalves]) {
   return bits;
 }
 
-// Rows [first, last), at most kSumRows.
 template <class T, Coding kCoding>
-inline void QuantizeBlock(const Quantizer& quant, const uint8_t* x,
-                          const Pitch& pitch, int first, int last,
-                          ChunkWork* work, Extent* extent, ChunkSums* total) {
-  const Floats inv = AllFloats(quant.inv);
-  Floats sum[2 * kHalves] = {}, sum_sq[2 * kHalves] = {};
-  Extent e = *extent;
-  int64_t nonzero = 0;
-  for (int t = first; t < last; ++t) {
+inline void QuantizeRows(const Quantizer& quant, const uint8_t* x,
+                         const Pitch& pitch, int rows, ChunkWork* work,
+                         Extent* extent, int64_t* nonzero) {
+  RowScales scales(quant);
+  Extent e;
+  *nonzero = 0;
+  for (int t = 0; t < rows; ++t, scales.NextRow()) {
     const uint8_t* const row = x + t * pitch.row;
     Floats v[2 * kHalves];
     Row q, biased;
     for (int h = 0; h < kHalves; ++h) {
+      const int lane = 2 * kWidth * h;
       const uint32_t at =
-          quant.counter + static_cast<uint32_t>(t * kLanes + 2 * kWidth * h);
+          quant.counter + static_cast<uint32_t>(t * kLanes + lane);
       const Floats a = LoadPart<T>(row, pitch, 2 * h);
       const Floats b = LoadPart<T>(row, pitch, 2 * h + 1);
       v[2 * h] = a;
       v[2 * h + 1] = b;
-      q.v[h] = PackCodes(QuantizeVector<kCoding>(a, inv, Numbers(at)),
-                         QuantizeVector<kCoding>(b, inv, Numbers(at + kWidth)));
+      q.v[h] =
+          PackCodes(QuantizeVector<kCoding>(a, scales.Inv(lane),
+                                            scales.Centre(lane), Numbers(at)),
+                    QuantizeVector<kCoding>(b, scales.Inv(lane + kWidth),
+                                            scales.Centre(lane + kWidth),
+                                            Numbers(at + kWidth)));
       biased.v[h] = q.v[h] ^ Bias();
       e.smallest.v[h] = V(min_epi16)(e.smallest.v[h], q.v[h]);
       e.largest.v[h] = V(max_epi16)(e.largest.v[h], q.v[h]);
-      sum[2 * h] += a;
-      sum[2 * h + 1] += b;
-      sum_sq[2 * h] += a * a;
-      sum_sq[2 * h + 1] += b * b;
     }
     StoreRow(biased, work->q + (t + kPadRows) * kLanes);
-    nonzero += __builtin_popcount(kCoding != Coding::kPlain ? NonzeroBits(q)
-                                                            : NormalBits(v));
+    *nonzero += __builtin_popcount(kCoding != Coding::kPlain ? NonzeroBits(q)
+                                                             : NormalBits(v));
   }
   *extent = e;
-  AddBlock({nonzero, FoldLanes(sum), FoldLanes(sum_sq)}, quant.dtype,
-           x + first * pitch.row, pitch, last - first, total);
 }
 
 template <class T, Coding kCoding>
 bool WithinBound(const Quantizer& quant, const uint8_t* x, const Pitch& pitch,
                  int rows, const ChunkWork& work) {
   Mask outside = {};
-  for (int t = 0; t < rows; ++t) {
+  RowScales scales(quant);
+  for (int t = 0; t < rows; ++t, scales.NextRow()) {
     const uint8_t* const row = x + t * pitch.row;
     const Row biased = LoadRow(work.q + (t + kPadRows) * kLanes);
     for (int h = 0; h < kHalves; ++h) {
       const Ints q = biased.v[h] ^ Bias();
       const uint32_t at =
           quant.counter + static_cast<uint32_t>(t * kLanes + 2 * kWidth * h);
-      outside |=
-          OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h),
-                                V(cvtepi16_epi32)(Low(q)), quant, Numbers(at));
-      outside |= OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h + 1),
-                                       V(cvtepi16_epi32)(High(q)), quant,
-                                       Numbers(at + kWidth));
+      const int lane = 2 * kWidth * h;
+      outside |= OutsideBound<kCoding>(LoadPart<T>(row, pitch, 2 * h),
+                                       V(cvtepi16_epi32)(Low(q)), quant, scales,
+                                       lane, Numbers(at));
+      outside |= OutsideBound<kCoding>(
+          LoadPart<T>(row, pitch, 2 * h + 1), V(cvtepi16_epi32)(High(q)), quant,
+          scales, lane + kWidth, Numbers(at + kWidth));
     }
   }
   return !Any(outside);
@@ -287,21 +286,17 @@ ChunkKind FromCodes(const Model& model, int rows, ChunkWork* work,
 template <class T, Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                   const Pitch& pitch, int rows, ChunkWork* work,
-                  ChunkHead* head, ChunkSums* sums) {
+                  ChunkHead* head, int64_t* nonzero) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
-  *sums = ChunkSums();
   ClearPadding(work);
   Extent e;
-  for (int t = 0; t < rows; t += kSumRows) {
-    QuantizeBlock<T, kCoding>(quant, from, pitch, t,
-                              rows - t < kSumRows ? rows : t + kSumRows, work,
-                              &e, sums);
-  }
+  QuantizeRows<T, kCoding>(quant, from, pitch, rows, work, &e, nonzero);
   bool large = false;
   Row any;
   for (int h = 0; h < kHalves; ++h) {
-    large |= AnyGreater16(e.largest.v[h], All16(kLargestSafe)) ||
-             AnyGreater16(All16(SmallestSafe(kCoding)), e.smallest.v[h]);
+    large |= AnyGreater16(e.largest.v[h], All16(kLargestSafe - quant.centre)) ||
+             AnyGreater16(All16(SmallestSafe(kCoding) + quant.centre),
+                          e.smallest.v[h]);
     any.v[h] = e.smallest.v[h] | e.largest.v[h];
   }
   if ((large || quant.verify_all) &&

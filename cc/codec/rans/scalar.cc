@@ -73,44 +73,6 @@ float LoadLane(const uint8_t* row, const Pitch& pitch, DType dtype, int l) {
   return LoadFloat(row + pitch.piece[l / 8], dtype, l % 8);
 }
 
-// For blocks whose sums are not finite in f32.
-ChunkSums PlainSums(DType dtype, const uint8_t* x, const Pitch& pitch,
-                    int rows) {
-  ChunkSums sums;
-  for (int t = 0; t < rows; ++t) {
-    const uint8_t* row = x + t * pitch.row;
-    for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadLane(row, pitch, dtype, l);
-      if (!std::isfinite(v)) continue;
-      sums.nonzero += !CountsAsZero(v);
-      sums.sum += v;
-      sums.sum_sq += static_cast<double>(v) * v;
-    }
-  }
-  return sums;
-}
-
-void SumBlock(DType dtype, const uint8_t* x, const Pitch& pitch, int rows,
-              ChunkSums* total) {
-  float sum[kLanes] = {}, sum_sq[kLanes] = {};
-  int64_t nonzero = 0;
-  for (int t = 0; t < rows; ++t) {
-    for (int l = 0; l < kLanes; ++l) {
-      const float v = LoadLane(x + t * pitch.row, pitch, dtype, l);
-      nonzero += !CountsAsZero(v);
-      sum[l] += v;
-      sum_sq[l] += v * v;
-    }
-  }
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) {
-      sum[l] += sum[l + half];
-      sum_sq[l] += sum_sq[l + half];
-    }
-  }
-  AddBlock({nonzero, sum[0], sum_sq[0]}, dtype, x, pitch, rows, total);
-}
-
 void ClearPadding(ChunkWork* work) {
   for (int i = 0; i < kPadRows * kLanes; ++i) {
     work->q[i] = kCodeBias;
@@ -142,26 +104,29 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
 template <Coding kCoding>
 ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
                   const Pitch& pitch, int rows, ChunkWork* work,
-                  ChunkHead* head, ChunkSums* sums) {
+                  ChunkHead* head, int64_t* nonzero) {
   const uint8_t* from = static_cast<const uint8_t*>(x);
-  *sums = ChunkSums();
-  for (int t = 0; t < rows; t += kSumRows) {
-    SumBlock(quant.dtype, from + t * pitch.row, pitch,
-             std::min(kSumRows, rows - t), sums);
+  *nonzero = 0;
+  for (int t = 0; t < rows; ++t) {
+    for (int l = 0; l < kLanes; ++l) {
+      *nonzero +=
+          !CountsAsZero(LoadLane(from + t * pitch.row, pitch, quant.dtype, l));
+    }
   }
   ClearPadding(work);
   head->negative = 0;
   bool any = false, check = quant.verify_all, within = true;
   for (int t = 0; t < rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
+      const Quantizer lane = OfLane(quant, t, l);
       const float v = LoadLane(from + t * pitch.row, pitch, quant.dtype, l);
       const uint32_t i = quant.counter + static_cast<uint32_t>(t * kLanes + l);
       int code = 0;
-      if (!QuantizeValue<kCoding>(quant, v, i, &code)) {
+      if (!QuantizeValue<kCoding>(lane, v, i, &code)) {
         return ChunkKind::kRaw;
       }
-      check |= NeedsCheck<kCoding>(code);
-      within &= CodeWithinBound<kCoding>(quant, v, code, i);
+      check |= NeedsCheck<kCoding>(lane, code);
+      within &= CodeWithinBound<kCoding>(lane, v, code, i);
       head->negative |= static_cast<uint32_t>(code < 0) << l;
       any |= code != 0;
       work->q[(t + kPadRows) * kLanes + l] =
@@ -255,6 +220,8 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
   const ChunkHead& head = *job.head;
   const uint16_t* const words = job.words;
   ChunkWork* const work = job.work;
+  Quantizer lanes = quant;
+  lanes.first_lane = job.first_lane;
   uint32_t state[kLanes];
   for (int i = 0; i < kLanes; ++i) {
     state[i] = head.state[i];
@@ -274,8 +241,8 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
       if (job.out == nullptr) continue;
       const int code = static_cast<int>(q) - kCodeBias;
       const uint32_t i = job.counter + static_cast<uint32_t>(t * kLanes + l);
-      StoreFloat(DequantizeValue<kCoding>(quant, code, i), quant.dtype,
-                 row + job.pitch.piece[l / 8], l % 8);
+      StoreFloat(DequantizeValue<kCoding>(OfLane(lanes, t, l), code, i),
+                 quant.dtype, row + job.pitch.piece[l / 8], l % 8);
     }
   }
   bool even = end == words || (end == words + 1 && *words == 0);
@@ -303,15 +270,6 @@ void MaskRows(const ChunkWork& work, int first, int last, uint32_t* mask) {
 }
 
 }  // namespace
-
-void AddBlock(const ChunkSums& block, DType dtype, const uint8_t* x,
-              const Pitch& pitch, int rows, ChunkSums* total) {
-  const bool finite = std::isfinite(block.sum) && std::isfinite(block.sum_sq);
-  const ChunkSums sums = finite ? block : PlainSums(dtype, x, pitch, rows);
-  total->nonzero += sums.nonzero;
-  total->sum += sums.sum;
-  total->sum_sq += sums.sum_sq;
-}
 
 ChunkKernels ChunkKernelsScalar(DType /*dtype*/, Coding coding) {
   return SelectCoding(coding, [](auto c) -> ChunkKernels {

@@ -1,9 +1,11 @@
 #include "cc/codec/registry/choose.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "cc/codec/rans/layout.h"
+#include "cc/codec/stream/quantizer.h"
 
 namespace comptrain {
 namespace {
@@ -25,6 +27,28 @@ size_t PayloadBytes(CodecId id, const void* x, const EncodeParams& params) {
     fixed += sizeof(rans::TableHead) + rans::kFrequencyBytes;
   }
   return encoder->total_bytes() - fixed;
+}
+
+// The sample as if all channels had the scale of the stream: what its codes
+// would be is what they are.
+std::vector<uint8_t> WithoutScales(const void* sample, const SamplePlan& plan,
+                                   const EncodeParams& params) {
+  const Quantizer stream = QuantizerOf(params);
+  std::vector<uint8_t> out(plan.n * sizeof(float));
+  for (int64_t i = 0; i < plan.n; ++i) {
+    const int64_t block = i / SamplePlan::kBlockValues;
+    const int64_t c = (plan.First(block) % plan.row +
+                       i % SamplePlan::kBlockValues % plan.unit) %
+                      params.channels;
+    const ChannelScales& scales = params.scales;
+    const Quantizer q =
+        OfChannel(stream, scales.exponents ? scales.exponents[c] : 0,
+                  scales.centres ? scales.centres[c] : 0);
+    const float x = LoadFloat(sample, params.dtype, i);
+    const float v = (x * q.inv - static_cast<float>(q.centre)) * stream.step;
+    std::memcpy(out.data() + i * sizeof v, &v, sizeof v);
+  }
+  return out;
 }
 
 }  // namespace
@@ -62,10 +86,19 @@ CodecId ChooseBySample(const void* sample, const SamplePlan& plan,
   p.width = g.Stride(params.width, params.channels);
   p.channels = g.unit;
   p.counted_from = 0;  // as in the whole tensor
-  const size_t plane = PayloadBytes(CodecId::kPlane, sample, p);
-  if (PayloadBytes(CodecId::kZvc, sample, p) <= plane) return CodecId::kZvc;
+  p.scales = {};
+  std::vector<uint8_t> alike;
+  const void* coded_sample = sample;
+  const size_t lossless = PayloadBytes(CodecId::kZvc, sample, p);
+  if (params.scales.exponents || params.scales.centres) {
+    alike = WithoutScales(sample, plan, params);
+    coded_sample = alike.data();
+    p.dtype = DType::kF32;
+  }
+  const size_t plane = PayloadBytes(CodecId::kPlane, coded_sample, p);
+  if (lossless <= plane) return CodecId::kZvc;
   const double coded =
-      static_cast<double>(PayloadBytes(CodecId::kRans, sample, p));
+      static_cast<double>(PayloadBytes(CodecId::kRans, coded_sample, p));
   return coded < (1 - kWorthCoding) * static_cast<double>(plane)
              ? CodecId::kRans
              : CodecId::kPlane;

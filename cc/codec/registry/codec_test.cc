@@ -21,7 +21,7 @@ void TestRoundTrip() {
     Bytes stream(encoder->total_bytes());
     CHECK(encoder->Write(stream.data(), SerialFor).ok());
     CHECK_EQ(static_cast<int>(stream[5]), static_cast<int>(id));
-    CHECK(encoder->stats().nonzero > 0);
+    CHECK(encoder->nonzero() > 0);
     Bytes y(x.size(), 0xcd), dx(x.size(), 0xcd);
     CHECK(DecodeStream(stream.data(), stream.size(), p.dtype, p.n, y.data(),
                        SerialFor)

@@ -1,4 +1,4 @@
-// The scale of a tensor, which error bounds are relative to.
+// The range of a tensor, which error bounds may be relative to.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,6 @@
 #include "cc/codec/common/parallel.h"
 
 namespace comptrain {
-
-// Estimates the standard deviation (zeros included) of x from a fixed,
-// data-independent sample of whole cache lines (every element when n is
-// small). Non-finite elements are left out. Deterministic.
-double SampleSigma(const void* x, DType dtype, int64_t n);
 
 // Largest less smallest finite value of x; 0 when there is none.
 double ValueRange(const void* x, DType dtype, int64_t n,

@@ -21,7 +21,8 @@ enum StateField {
   kStreamBytes,
   kRange,
   kWidened,   // share of groups of values with a bound above kBoundUsed
-  kRmsBound,  // root of the mean square of the bounds of all groups
+  kRmsBound,  // root of the mean square of the bounds of all channels or groups
+  kSteps,     // tensors so far, modulo kStepsCycle
   kStateFields
 };
 
@@ -29,6 +30,14 @@ enum StateField {
 // outlier of 1e30 would widen a bound for hundreds of steps. A scale that did
 // grow is followed at 1.9 times a step, at a decay of 0.9.
 constexpr float kLargestJump = 10;
+
+// Steps count in a float: exact below this.
+constexpr float kStepsCycle = 0x1p24f;
+
+// Where the numbers of dither begin in a step: far from those of other steps.
+inline uint32_t SeedOf(const float* state) {
+  return static_cast<uint32_t>(state[kSteps]) * 0x9e3779b9u;
+}
 
 // What a bound that is relative is limited to. A constant tensor has no scale
 // to be relative to, and a diverging one may have any: beyond these the
@@ -65,10 +74,21 @@ V RelativeBound(const V& scale, float relative) {
   return AtMost(AtLeast(scale * relative, kSmallestBound), kLargestBound);
 }
 
+// What an op has found of a tensor that it has encoded.
+struct EncodedTensor {
+  float eb = 0;
+  double sigma = 0;  // see ChannelSample
+  double range = 0;
+  double nonzero_ratio = 0;
+  double rms_bound_over_eb = 1;
+  int64_t stream_bytes = 0;
+};
+
 // How a bound is found on the executor.
 struct BoundRule {
   float relative_bound = 0, decay = 0;
-  bool of_range = false;  // relative to the range of the tensor, not to sigma
+  bool of_range = false;    // relative to the range of the tensor, not to sigma
+  bool by_channel = false;  // each channel has the bound at its own scale
   bool lossless = false;
 
   // Whether the bound is relative to the sigma of the tensor itself: at the
@@ -78,21 +98,19 @@ struct BoundRule {
            !(state[kRunningSigma] > 0);
   }
 
-  // The bound, or 0 without loss. range: of the tensor, read where of_range.
-  // sigma(): of the tensor, where NeedsSigma.
-  template <class Sigma>
-  float Bound(const float* state, double range, const Sigma& sigma) const {
+  // The bound, or 0 without loss. range, sigma: of the tensor, read where
+  // of_range, and where NeedsSigma.
+  float Bound(const float* state, double range, double sigma) const {
     if (lossless) return 0;
     if (state[kBoundSet] != 0) return state[kBoundSet];
     const double scale = of_range            ? range
-                         : NeedsSigma(state) ? sigma()
+                         : NeedsSigma(state) ? sigma
                                              : state[kRunningSigma];
     return static_cast<float>(RelativeBound(scale, relative_bound));
   }
 
-  // next: the state after a tensor that was encoded with params.eb.
-  void NextState(const float* state, const EncodeParams& params,
-                 const EncodeStats& stats, double range, int64_t stream_bytes,
+  // next: the state after a tensor that was encoded.
+  void NextState(const float* state, const EncodedTensor& tensor,
                  float* next) const;
 };
 

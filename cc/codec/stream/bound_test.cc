@@ -8,31 +8,26 @@
 namespace comptrain {
 namespace {
 
-// Of a tensor of values +sigma and -sigma.
-EncodeStats StatsOf(int64_t n, double sigma) {
-  EncodeStats stats;
-  stats.nonzero = n / 2;
-  stats.sum_sq = sigma * sigma * static_cast<double>(n);
-  return stats;
-}
-
 struct State {
   float fields[kStateFields] = {};
 
   float& operator[](StateField f) { return fields[f]; }
   State After(const BoundRule& rule, float eb, double sigma,
               double range = 0) const {
-    EncodeParams params;
-    params.n = 1000;
-    params.eb = eb;
+    EncodedTensor tensor;
+    tensor.eb = eb;
+    tensor.sigma = sigma;
+    tensor.range = range;
+    tensor.nonzero_ratio = 0.5;
+    tensor.rms_bound_over_eb = 1.5;
+    tensor.stream_bytes = 77;
     State next;
-    rule.NextState(fields, params, StatsOf(params.n, sigma), range, 77,
-                   next.fields);
+    rule.NextState(fields, tensor, next.fields);
     return next;
   }
   // of_tensor: the sigma of the tensor itself.
   float Bound(const BoundRule& rule, double of_tensor, double range = 0) const {
-    return rule.Bound(fields, range, [&] { return of_tensor; });
+    return rule.Bound(fields, range, of_tensor);
   }
 };
 
@@ -77,7 +72,10 @@ void TestNextState() {
   CHECK_EQ(next[kStreamBytes], 77.0f);
   CHECK_EQ(next[kRange], 9.0f);
   CHECK_EQ(next[kWidened], 0.0f);
-  CHECK_EQ(next[kRmsBound], 0.5f);
+  CHECK_EQ(next[kRmsBound], 0.75f);
+  CHECK_EQ(next[kSteps], 1.0f);
+  next[kSteps] = kStepsCycle - 1;
+  CHECK_EQ(next.After(rule, 0.5f, 2)[kSteps], 0.0f);
 
   CHECK_EQ(next.After(rule, 0.5f, 4)[kRunningSigma], 0.75f * 2 + 0.25f * 4);
   // An outlier counts as kLargestJump times the running value.

@@ -98,10 +98,16 @@ Status ReadHeader(CodecId codec, const uint8_t* stream, size_t stream_bytes,
 }
 
 Status CheckQuantizer(CodecId codec, const StreamHeader& h) {
-  if ((h.flags & ~(kMidRise | kDither | kFlat)) != 0 ||
-      (h.flags & (kMidRise | kDither)) == (kMidRise | kDither)) {
+  const bool dither = (h.flags & kDither) != 0;
+  if ((h.flags & ~(kMidRise | kDither | kFlat | kExponents | kCentres)) != 0 ||
+      (dither && (h.flags & kMidRise)) || (!dither && (h.flags & kCentres))) {
     return BadHeader(codec, "flags",
-                     "1 (mid-rise), 2 (dither) or 0, plus 4 (flat)", h.flags);
+                     "1 (mid-rise), 2 (dither) or 0, plus 4 (flat), 8 "
+                     "(exponents) and, with dither, 16 (centres)",
+                     h.flags);
+  }
+  if (!dither && h.seed != 0) {
+    return BadHeader(codec, "seed", "0 without dither", h.seed);
   }
   if (!(std::isnormal(h.step) && h.step > 0 && 0.5f * h.step >= FLT_MIN)) {
     return BadField(codec, InHeader("step"),
@@ -125,7 +131,8 @@ Status CheckSections(CodecId codec, const StreamHeader& h, uint64_t directory,
     return BadHeader(codec, "table_offset", std::to_string(table),
                      h.table_offset);
   }
-  if (h.payload_offset != payload || payload > h.total_bytes ||
+  if (h.payload_offset != payload ||
+      payload + ScaleBytes(h.flags, h.channels) > h.total_bytes ||
       (h.total_bytes - payload) % 4 != 0) {
     return BadHeader(
         codec, "payload_offset",

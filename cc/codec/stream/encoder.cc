@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cc/codec/stream/check_params.h"
+#include "cc/codec/stream/scales.h"
 
 namespace comptrain {
 
@@ -17,7 +18,7 @@ Status StreamEncoder::Encode(const void* x, uint8_t* scratch,
                            ": x must not be null when n > 0");
   }
   x_ = static_cast<const uint8_t*>(x);
-  stats_ = EncodeStats();
+  nonzero_ = 0;
   uint64_t words;
   try {
     words = EncodeAll(scratch, scratch_bytes, parallel);
@@ -26,9 +27,14 @@ Status StreamEncoder::Encode(const void* x, uint8_t* scratch,
   }
   const Status s = CheckWords(codec_, words);
   if (!s.ok()) return s;
-  total_bytes_ = payload_offset() + 4 * words;
+  total_bytes_ = payload_offset() + 4 * words + scale_bytes();
   encoded_ = true;
   return {};
+}
+
+size_t StreamEncoder::scale_bytes() const {
+  return ScaleBytes(FlagsOf(Coding::kPlain, false, params_.scales),
+                    static_cast<uint64_t>(params_.channels));
 }
 
 Status StreamEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
@@ -41,6 +47,8 @@ Status StreamEncoder::Write(uint8_t* stream, const ParallelFor& parallel) {
                            ": stream must not be null");
   }
   try {
+    PutScales(params_.scales, params_.channels,
+              stream + total_bytes_ - scale_bytes());
     WriteAll(stream, parallel);
   } catch (const std::exception& e) {
     return OutOfMemory(codec_, "encoding", e);

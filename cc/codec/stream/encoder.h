@@ -32,7 +32,8 @@ class StreamEncoder {
   Status Encode(const void* x, uint8_t* scratch, size_t scratch_bytes,
                 const ParallelFor& parallel);
   size_t total_bytes() const { return total_bytes_; }  // valid after Encode
-  const EncodeStats& stats() const { return stats_; }
+  // Elements that are not zero; valid after Encode.
+  int64_t nonzero() const { return nonzero_; }
   // stream: total_bytes() bytes; every byte of it is written.
   Status Write(uint8_t* stream, const ParallelFor& parallel);
 
@@ -40,17 +41,20 @@ class StreamEncoder {
   StreamEncoder(CodecId codec, const EncodeParams& params)
       : params_(params), codec_(codec) {}
 
-  // Returns the words of the payload, and adds to stats_.
+  // Returns the words of the payload, and adds to nonzero_.
   virtual uint64_t EncodeAll(uint8_t* scratch, size_t scratch_bytes,
                              const ParallelFor& parallel) = 0;
   virtual size_t payload_offset() const = 0;
   virtual void WriteAll(uint8_t* stream, const ParallelFor& parallel) = 0;
 
+  // What the stream ends in.
+  size_t scale_bytes() const;
+
   // What keeps the tensor from being encoded.
   Status checked_;
   const EncodeParams params_;
   const uint8_t* x_ = nullptr;
-  EncodeStats stats_;
+  int64_t nonzero_ = 0;
 
  private:
   const CodecId codec_;

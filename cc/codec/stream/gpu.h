@@ -15,8 +15,7 @@ namespace comptrain {
 struct GpuTotals {
   uint64_t words;  // of the payload
   uint64_t nonzero;
-  uint64_t again;      // tiles or chunks that the second pass encodes again
-  double sum, sum_sq;  // of the finite values
+  uint64_t again;  // tiles or chunks that the second pass encodes again
 };
 
 // A stream in device memory, and what the host knows of it.

@@ -30,7 +30,6 @@ constexpr int kHeadThreads = 256;
 
 struct BlockSums {
   uint64_t nonzero;
-  double sum, sum_sq;
   uint64_t again;  // items to be encoded again
 };
 
@@ -90,35 +89,128 @@ static __device__ inline uint32_t HeaderWord(const void* header, int lane) {
   return static_cast<const uint32_t*>(header)[lane % kHeaderWords];
 }
 
+// The arithmetic of a thread's values, one after the other: of one channel or,
+// in the flat view, 32 values apart.
+class ThreadQuantizer {
+ public:
+  // first: number of the first value in the tensor.
+  __device__ ThreadQuantizer(const Quantizer& stream,
+                             const ChannelScales& scales, int64_t channels,
+                             int64_t first, bool flat)
+      : stream_(stream), scales_(scales), of_(stream) {
+    if (scales.exponents == nullptr && scales.centres == nullptr) return;
+    channels_ = static_cast<int32_t>(channels);
+    channel_ = static_cast<int32_t>(first % channels);
+    advance_ = flat ? static_cast<int32_t>(FlatAdvance(channels)) : 0;
+    Load();
+  }
+
+  __device__ const Quantizer& operator*() const { return of_; }
+  __device__ void Next() {
+    if (advance_ == 0) return;
+    channel_ += advance_;
+    if (channel_ >= channels_) channel_ -= channels_;
+    Load();
+  }
+  // Whether a code between two, of the channels so far, has to be compared with
+  // its value.
+  template <Coding kCoding>
+  __device__ bool Checks(int low, int high) const {
+    Quantizer all = of_;
+    all.centre = largest_centre_;
+    return verify_all_ || NeedsCheck<kCoding>(all, low) ||
+           NeedsCheck<kCoding>(all, high);
+  }
+
+ private:
+  __device__ void Load() {
+    of_ =
+        OfChannel(stream_, scales_.exponents ? scales_.exponents[channel_] : 0,
+                  scales_.centres ? scales_.centres[channel_] : 0);
+    const int32_t centre = of_.centre < 0 ? -of_.centre : of_.centre;
+    if (centre > largest_centre_) largest_centre_ = centre;
+    verify_all_ |= of_.verify_all;
+  }
+
+  Quantizer stream_;
+  ChannelScales scales_;
+  Quantizer of_;
+  int32_t channels_ = 1, channel_ = 0, advance_ = 0, largest_centre_ = 0;
+  bool verify_all_ = of_.verify_all;
+};
+
+// The scales that a stream ends in.
+struct StoredScales {
+  ChannelScales scales;
+  uint64_t bytes = 0;
+};
+
+// By a warp: whether the flags say that there are scales, and they are whole.
+static __device__ inline bool OpenScales(const uint8_t* stream,
+                                         uint64_t n_bytes, uint32_t channels,
+                                         int flags, float step, int lane,
+                                         StoredScales* stored) {
+  stored->bytes = ScaleBytes(flags, channels);
+  if (stored->bytes == 0) return true;
+  if (((flags & kCentres) && !(flags & kDither)) ||
+      stored->bytes > n_bytes - sizeof(StreamHeader)) {
+    stored->bytes = 0;
+    return false;
+  }
+  const uint8_t* const from = stream + n_bytes - stored->bytes;
+  const uint8_t* const centres = from + ExponentBytes(flags, channels);
+  bool right = true;
+  if (flags & kExponents) {
+    stored->scales.exponents = reinterpret_cast<const int8_t*>(from);
+    for (int64_t i = lane; from + i < centres; i += kWarpLanes) {
+      const int exponent = static_cast<int8_t>(from[i]);
+      right &= i < channels ? ExponentIsRight(step, exponent) : exponent == 0;
+    }
+  }
+  if (flags & kCentres) {
+    stored->scales.centres = reinterpret_cast<const int16_t*>(centres);
+    if (channels % 2 != 0) right &= stored->scales.centres[channels] == 0;
+  }
+  return __all_sync(kAllLanes, right);
+}
+
 // By a warp: whether a header, of a codec with an error bound, is the one that
-// the host expects, which knows all but coding, step and, of some codecs,
-// payload_offset; fills in these.
+// the host expects, which knows all but coding, scales, step, seed and, of some
+// codecs, payload_offset; fills in these.
 static __device__ inline bool OpenHeader(const uint8_t* stream,
+                                         uint64_t n_bytes,
                                          const StreamHeader& expected, int lane,
-                                         Quantizer* q,
-                                         uint32_t* payload_offset) {
+                                         Quantizer* q, uint32_t* payload_offset,
+                                         StoredScales* stored) {
   constexpr int kFlags = offsetof(StreamHeader, flags) / 4;
   constexpr int kFlagsShift = 8 * (offsetof(StreamHeader, flags) % 4);
   constexpr uint32_t kFree = BitOfWord(offsetof(StreamHeader, step)) |
                              BitOfWord(offsetof(StreamHeader, inv)) |
+                             BitOfWord(offsetof(StreamHeader, seed)) |
                              BitOfWord(offsetof(StreamHeader, payload_offset));
   const uint32_t word = HeaderWord(stream, lane);
   const auto word_at = [&](size_t offset) {
     return __shfl_sync(kAllLanes, word, static_cast<int>(offset / 4));
   };
-  const uint32_t coding =
-      word_at(4 * kFlags) >> kFlagsShift & (kMidRise | kDither);
+  const uint32_t flags = word_at(4 * kFlags) >> kFlagsShift &
+                         (kMidRise | kDither | kExponents | kCentres);
+  const uint32_t coding = flags & (kMidRise | kDither);
   uint32_t wanted = HeaderWord(&expected, lane);
-  if (lane == kFlags) wanted |= coding << kFlagsShift;
+  if (lane == kFlags) wanted |= flags << kFlagsShift;
   q->coding = coding & kDither    ? Coding::kDither
               : coding & kMidRise ? Coding::kMidRise
                                   : Coding::kPlain;
   q->dtype = static_cast<DType>(expected.dtype);
   q->step = BitsFloat(word_at(offsetof(StreamHeader, step)));
+  q->inv = BitsFloat(word_at(offsetof(StreamHeader, inv)));
+  q->seed = word_at(offsetof(StreamHeader, seed));
   *payload_offset = word_at(offsetof(StreamHeader, payload_offset));
-  return HeaderIs(word, wanted, kFree, lane) &&
-         coding != (kMidRise | kDither) && 0.5f * q->step >= FLT_MIN &&
-         q->step <= FLT_MAX;
+  const bool right = HeaderIs(word, wanted, kFree, lane) &&
+                     coding != (kMidRise | kDither) &&
+                     (coding == kDither || q->seed == 0) &&
+                     0.5f * q->step >= FLT_MIN && q->step <= FLT_MAX;
+  return right && OpenScales(stream, n_bytes, expected.channels, flags, q->step,
+                             lane, stored);
 }
 
 // A stream as a decoder's kernel is given it.
@@ -132,8 +224,8 @@ struct Stream {
   __device__ const T* At(uint64_t offset) const {
     return reinterpret_cast<const T*>(bytes + offset);
   }
-  __device__ uint64_t payload_words() const {
-    return (n_bytes - expected.payload_offset) / 4;
+  __device__ uint64_t payload_words(const StoredScales& stored) const {
+    return (n_bytes - stored.bytes - expected.payload_offset) / 4;
   }
 };
 
@@ -222,8 +314,6 @@ static __device__ inline void PutBlockSums(const BlockSums& of_this_warp,
   for (int w = 1; w < kBlockWarps; ++w) {
     all.nonzero += of_warp[w].nonzero;
     all.again += of_warp[w].again;
-    all.sum += of_warp[w].sum;
-    all.sum_sq += of_warp[w].sum_sq;
   }
   block_sums[blockIdx.x] = all;
 }
@@ -245,8 +335,6 @@ static __global__ void __launch_bounds__(kScanThreads)
   for (int64_t b = me; b < blocks; b += kScanThreads) {
     s.nonzero += block_sums[b].nonzero;
     s.again += block_sums[b].again;
-    s.sum += block_sums[b].sum;
-    s.sum_sq += block_sums[b].sum_sq;
   }
   sums[me] = s;
   __syncthreads();
@@ -260,8 +348,6 @@ static __global__ void __launch_bounds__(kScanThreads)
     if (me < d) {
       sums[me].nonzero += sums[me + d].nonzero;
       sums[me].again += sums[me + d].again;
-      sums[me].sum += sums[me + d].sum;
-      sums[me].sum_sq += sums[me + d].sum_sq;
     }
     __syncthreads();
   }
@@ -274,8 +360,6 @@ static __global__ void __launch_bounds__(kScanThreads)
   if (me == 0) {
     totals->nonzero = sums[0].nonzero;
     totals->again = sums[0].again;
-    totals->sum = sums[0].sum;
-    totals->sum_sq = sums[0].sum_sq;
   }
 }
 
@@ -319,6 +403,49 @@ static __global__ void WriteHead(StreamHeader header, int64_t items,
     if (range < ranges) word = starts[range];
   }
   out[i] = word;
+}
+
+// What a stream ends in: words of 4 bytes.
+static __global__ void WriteScales(ChannelScales scales, int flags,
+                                   uint32_t channels, uint32_t* out) {
+  const uint64_t i =
+      static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const uint64_t exponents = ExponentBytes(flags, channels) / 4;
+  if (4 * i >= ScaleBytes(flags, channels)) return;
+  uint32_t word = 0;
+  if (i < exponents) {
+    for (uint64_t j = 0; j < 4 && 4 * i + j < channels; ++j) {
+      word |= static_cast<uint32_t>(
+                  static_cast<uint8_t>(scales.exponents[4 * i + j]))
+              << (8 * j);
+    }
+  } else {
+    const uint64_t first = 2 * (i - exponents);
+    for (uint64_t j = 0; j < 2 && first + j < channels; ++j) {
+      word |= static_cast<uint32_t>(
+                  static_cast<uint16_t>(scales.centres[first + j]))
+              << (16 * j);
+    }
+  }
+  out[i] = word;
+}
+
+inline uint64_t ScaleBytesOf(const EncodeParams& p) {
+  return ScaleBytes(FlagsOf(Coding::kPlain, false, p.scales),
+                    static_cast<uint64_t>(p.channels));
+}
+
+inline Status LaunchWriteScales(const char* codec, const EncodeParams& p,
+                                const StreamHeader& header, void* out_dev,
+                                CUstream_st* cuda_stream) {
+  const uint64_t bytes = ScaleBytesOf(p);
+  if (bytes == 0) return {};
+  return Launch(codec, "writing scales", WriteScales,
+                CeilDiv(static_cast<int64_t>(bytes / 4), kHeadThreads),
+                kHeadThreads, 0, cuda_stream, p.scales, int{header.flags},
+                header.channels,
+                reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
+                                            header.total_bytes - bytes));
 }
 
 // The end of the first pass: the scan of what was measured to scratch.

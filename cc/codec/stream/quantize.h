@@ -63,7 +63,7 @@ COMPTRAIN_HD static inline int CodeOf(const Quantizer& q, float x, uint32_t i) {
         1;
     if (x < 0) c = -c;
   } else if (kCoding == Coding::kDither) {
-    c = RoundToEven(AddExactProduct(DitherOf(i), kDitherUnit, t));
+    c = RoundToEven(AddExactProduct(DitherOf(i), kDitherUnit, t)) - q.centre;
     if (c >= 0) c = static_cast<int>(static_cast<uint32_t>(c) + 1);
   } else {
     return RoundToEven(t);
@@ -91,7 +91,7 @@ template <Coding kCoding>
 COMPTRAIN_HD static inline float DequantizeValue(const Quantizer& q, int code,
                                                  uint32_t i) {
   if (kCoding == Coding::kDither) {
-    const float level = static_cast<float>(code - (code > 0));
+    const float level = static_cast<float>(code - (code > 0) + q.centre);
     const float x = AddExactProduct(DitherOf(i), -kDitherUnit, level) * q.step;
     return code == 0 ? 0.0f : x;
   }
@@ -103,15 +103,17 @@ COMPTRAIN_HD static inline float DequantizeValue(const Quantizer& q, int code,
 }
 
 // Larger codes, and those below SmallestSafe, have to be compared with their
-// values.
+// values; both less the magnitude of the centre.
 constexpr int kLargestSafe = 255;
 COMPTRAIN_HD static constexpr int SmallestSafe(Coding coding) {
   return coding == Coding::kDither ? -255 : -256;
 }
 
+// q: of the code's channel, or of all where codes are below kLargestSafe.
 template <Coding kCoding>
-COMPTRAIN_HD static inline bool NeedsCheck(int code) {
-  return code > kLargestSafe || code < SmallestSafe(kCoding);
+COMPTRAIN_HD static inline bool NeedsCheck(const Quantizer& q, int code) {
+  const int centre = q.centre < 0 ? -q.centre : q.centre;
+  return code > kLargestSafe - centre || code < SmallestSafe(kCoding) + centre;
 }
 
 template <Coding kCoding>

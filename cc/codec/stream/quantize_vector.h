@@ -28,16 +28,42 @@ static inline Floats Dithers(Ints numbers) {
 // Multiplying by it is exact: so is a multiplication inside of an addition.
 static inline Floats DitherUnit() { return AllFloats(0x1p-32f); }
 
-// INT32_MIN, or next to it, where there is no code. numbers: for dither.
+// The scales of the lanes of one row of values after the other.
+class RowScales {
+ public:
+  explicit RowScales(const Quantizer& q) : RowScales(q, q.first_lane) {}
+  RowScales(const Quantizer& q, int32_t first_lane)
+      : of_(q.lanes), at_(first_lane) {}
+
+  Floats Step(int lane) const { return Load(of_.step + at_ + lane); }
+  Floats Inv(int lane) const { return Load(of_.inv + at_ + lane); }
+  Floats Bound(int lane) const { return Load(of_.eb + at_ + lane); }
+  Ints Centre(int lane) const { return LoadInts(of_.centre + at_ + lane); }
+  void NextRow() {
+    at_ += of_.advance;
+    if (at_ >= of_.period) at_ -= of_.period;
+  }
+
+ private:
+  const LaneScales of_;
+  int32_t at_;
+};
+
+// INT32_MIN, or next to it, where there is no code; with dither next to
+// INT32_MAX, too. numbers, centre: for dither.
 template <Coding kCoding>
-static inline Ints QuantizeVector(Floats x, Floats inv, Ints numbers) {
+static inline Ints QuantizeVector(Floats x, Floats inv, Ints centre,
+                                  Ints numbers) {
   const Floats t = x * inv;
   if (kCoding == Coding::kPlain) return V(cvtps_epi32)(t);
   if (kCoding == Coding::kDither) {
-    // 0 where x counts as zero: |t| is at most 2^-17 there, by BoundSupported.
+    const Mask counts = IsNormal(x);
     const Ints level =
-        V(cvtps_epi32)(V(fmadd_ps)(Dithers(numbers), DitherUnit(), t));
-    return Increment(level, Greater(level, AllInts(~0u)) & IsNormal(x));
+        Keep(V(sub_epi32)(
+                 V(cvtps_epi32)(V(fmadd_ps)(Dithers(numbers), DitherUnit(), t)),
+                 centre),
+             counts);
+    return Increment(level, Greater(level, AllInts(~0u)) & counts);
   }
   const Ints q = Increment(V(cvttps_epi32)(t),
                            Compare<_CMP_GE_OQ>(x, AllFloats(0x1p-126f)));
@@ -46,9 +72,9 @@ static inline Ints QuantizeVector(Floats x, Floats inv, Ints numbers) {
 
 // With dither: of codes that are not 0.
 template <bool kSigned = true>
-static inline Floats LevelOf(Ints q) {
-  return V(cvtepi32_ps)(kSigned ? Decrement(q, Greater(q, Ints{}))
-                                : V(sub_epi32)(q, AllInts(1)));
+static inline Ints LevelOf(Ints q) {
+  return kSigned ? Decrement(q, Greater(q, Ints{}))
+                 : V(sub_epi32)(q, AllInts(1));
 }
 static inline Floats Undithered(Floats level, Floats step, Ints numbers,
                                 Mask nonzero) {
@@ -58,9 +84,11 @@ static inline Floats Undithered(Floats level, Floats step, Ints numbers,
 
 // q >= 0 where kSigned is false.
 template <Coding kCoding, bool kSigned = true>
-static inline Floats DequantizeVector(Ints q, Floats step, Ints numbers) {
+static inline Floats DequantizeVector(Ints q, Floats step, Ints centre,
+                                      Ints numbers) {
   if (kCoding == Coding::kDither) {
-    return Undithered(LevelOf<kSigned>(q), step, numbers, NotZero(q));
+    const Ints level = V(add_epi32)(LevelOf<kSigned>(q), centre);
+    return Undithered(V(cvtepi32_ps)(level), step, numbers, NotZero(q));
   }
   Floats level = V(cvtepi32_ps)(q);
   if (kCoding == Coding::kMidRise && kSigned) {
@@ -74,10 +102,11 @@ static inline Floats DequantizeVector(Ints q, Floats step, Ints numbers) {
 // Where a code does not represent its value within the bound.
 template <Coding kCoding>
 static inline Mask OutsideBound(Floats x, Ints q, const Quantizer& quant,
+                                const RowScales& scales, int lane,
                                 Ints numbers) {
-  const Floats x_hat =
-      DequantizeVector<kCoding>(q, AllFloats(quant.step), numbers);
-  return Compare<_CMP_NLE_UQ>(Abs(x - x_hat), AllFloats(quant.eb)) |
+  const Floats x_hat = DequantizeVector<kCoding>(q, scales.Step(lane),
+                                                 scales.Centre(lane), numbers);
+  return Compare<_CMP_NLE_UQ>(Abs(x - x_hat), scales.Bound(lane)) |
          Compare<_CMP_NLT_UQ>(Abs(x_hat), AllFloats(quant.limit));
 }
 

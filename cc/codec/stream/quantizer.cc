@@ -19,11 +19,21 @@ Coding CodingOf(const StreamHeader& h) {
                                 : Coding::kPlain;
 }
 
-uint8_t FlagsOf(Coding coding, bool flat) {
+uint8_t FlagsOf(Coding coding, bool flat, const ChannelScales& scales) {
   const int flag = coding == Coding::kDither    ? kDither
                    : coding == Coding::kMidRise ? kMidRise
                                                 : 0;
-  return static_cast<uint8_t>(flag | (flat ? kFlat : 0));
+  return static_cast<uint8_t>(flag | (flat ? kFlat : 0) |
+                              (scales.exponents ? kExponents : 0) |
+                              (scales.centres ? kCentres : 0));
+}
+
+void SetQuantizer(const Quantizer& q, bool flat, const ChannelScales& scales,
+                  StreamHeader* h) {
+  h->flags = FlagsOf(q.coding, flat, scales);
+  h->step = q.step;
+  h->inv = q.inv;
+  h->seed = q.seed;
 }
 
 Quantizer QuantizerOfStep(DType dtype, Coding coding, float step) {
@@ -42,6 +52,19 @@ Quantizer QuantizerOfStep(DType dtype, Coding coding, float step) {
 Quantizer MakeQuantizer(DType dtype, Coding coding, float eb) {
   Quantizer q = QuantizerOfStep(dtype, coding, eb * kStepOverBound);
   q.eb = eb;
+  return q;
+}
+
+Quantizer QuantizerOf(const EncodeParams& params) {
+  Quantizer q = MakeQuantizer(params.dtype, CodingOf(params), params.eb);
+  q.seed = q.coding == Coding::kDither ? params.seed : 0;
+  return q;
+}
+
+Quantizer QuantizerOf(const StreamHeader& h) {
+  Quantizer q =
+      QuantizerOfStep(static_cast<DType>(h.dtype), CodingOf(h), h.step);
+  q.seed = h.seed;
   return q;
 }
 

@@ -19,6 +19,8 @@ enum StreamFlags : uint8_t {
                  // stream carries the mask as well; not with kMidRise
   kFlat = 4,     // viewed as [., 32]: plane where channels % 32 != 0, rans
                  // where channels % 8 != 0
+  kExponents = 8,  // the stream ends in an exponent for each channel
+  kCentres = 16,   // and in a centre for each channel; with kDither
 };
 
 // How values become codes.
@@ -29,7 +31,7 @@ enum class Coding : uint8_t {
 };
 
 constexpr uint32_t kStreamMagic = 0x31525443;  // "CTR1", little-endian
-constexpr uint8_t kStreamVersion = 3;
+constexpr uint8_t kStreamVersion = 4;
 
 struct StreamHeader {
   uint32_t magic;
@@ -47,13 +49,15 @@ struct StreamHeader {
   uint32_t directory_offset;  // bytes from the start of the stream
   uint32_t table_offset;
   uint32_t payload_offset;
-  uint8_t padding[8];  // zero
+  uint32_t seed;       // where the numbers of dither begin; else 0
+  uint8_t padding[4];  // zero
 };
 static_assert(sizeof(StreamHeader) == 64, "the stream header is 64 bytes");
 static_assert(offsetof(StreamHeader, n) == 8, "packed layout");
 static_assert(offsetof(StreamHeader, step) == 24, "packed layout");
 static_assert(offsetof(StreamHeader, total_bytes) == 32, "packed layout");
 static_assert(offsetof(StreamHeader, payload_offset) == 52, "packed layout");
+static_assert(offsetof(StreamHeader, seed) == 56, "packed layout");
 
 // Sections begin at multiples of 16 bytes.
 static inline uint64_t AlignSection(uint64_t bytes) {
@@ -82,6 +86,19 @@ void PutStarts(const Items& items, const Words& words, uint8_t* section) {
 // Words that so many values take as they are.
 static inline uint32_t RawWords(int values, DType dtype) {
   return static_cast<uint32_t>((values * ItemBytes(dtype) + 3) / 4);
+}
+
+// What a stream ends in, by its flags: exponents, an i8 a channel, then
+// centres, an i16 a channel, each padded with zeros to words of 4 bytes.
+constexpr uint64_t AlignWord(uint64_t bytes) { return (bytes + 3) / 4 * 4; }
+constexpr uint64_t ExponentBytes(int flags, uint64_t channels) {
+  return (flags & kExponents) ? AlignWord(channels) : 0;
+}
+constexpr uint64_t CentreBytes(int flags, uint64_t channels) {
+  return (flags & kCentres) ? AlignWord(2 * channels) : 0;
+}
+constexpr uint64_t ScaleBytes(int flags, uint64_t channels) {
+  return ExponentBytes(flags, channels) + CentreBytes(flags, channels);
 }
 
 // Rows of row_bytes from one place to another, up to `bytes` in all.

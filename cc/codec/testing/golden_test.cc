@@ -26,34 +26,41 @@ Bytes Values(DType dtype, int64_t n) {
   return ToTensor(v, dtype);
 }
 
-// By type, by coding, then of 64 channels, of 20 and, where rans has runs of
-// 16, of 48.
-constexpr uint64_t kPlane[3][3][2] = {
-    {{0x9abc075309636294, 0xc856f5d81f7ac5b9},
-     {0x5c0c3dd302b8122a, 0x6a1017e4659332bd},
-     {0xe85637e25492ca4a, 0xd492628f323ab877}},
-    {{0xc3e5f6576de2660d, 0x5ee00c40fca17890},
-     {0x9801875a90240c53, 0x76a45d567070b5b4},
-     {0x59809a6e65154ce3, 0xc30d252f9ef41482}},
-    {{0x706a8c5e2e2df34e, 0xe5d8ba87690c7556},
-     {0x110fd35bf94def34, 0xe3b759283fe5119e},
-     {0x171d62e27d04d688, 0x9d40c369653ba7e0}},
+// By type, by coding (the last: dither with scales of channels, from another
+// seed), then of 64 channels, of 20 and, where rans has runs of 16, of 48.
+constexpr int kScaled = 3;
+constexpr uint64_t kPlane[3][4][2] = {
+    {{0xd3053173b0b49d0b, 0x15fe3cf43b54cc9e},
+     {0xaef1b141dd921221, 0xeeb69b9743e0d642},
+     {0x86594e831c3d0365, 0x28de4924e24c6770},
+     {0x560150027f0168b9, 0x359b0b5c1c166b13}},
+    {{0x519d454c640f6b1a, 0x02a1698415559947},
+     {0x6648e3320e7e0368, 0x545635bf33f2bb73},
+     {0x20fc94864f3eebf4, 0xf7a4ef51dbc6efad},
+     {0xaf49cfa8a034cf04, 0x16e82533a0d94467}},
+    {{0xf14a23de43cb1249, 0xe1837ae7d3ae7ae1},
+     {0x8197985d6591935f, 0x5ca0da7e41e660f1},
+     {0xba73b65339191947, 0x00f9b1b12819b347},
+     {0x150b520e0d7ef07f, 0x79ab7f46b5ec7229}},
 };
-constexpr uint64_t kRans[3][3][3] = {
-    {{0xdb7a34a185605ee3, 0x8b54b701a97ea998, 0xcd183f6a95096b8f},
-     {0xd31dd60f5bc74022, 0x438b67c2b81f081a, 0x1687c87ce256cd31},
-     {0x06afc97d2b0d6fe5, 0x09ae6a1effe84b27, 0xc27e27310c4f0706}},
-    {{0x27004cc2b72cab57, 0x5f35cfe417943608, 0x09c8cd25141c49b7},
-     {0x9f13aa0144672a32, 0xd4dc07fec0cc5256, 0xd8752e36030d1ec1},
-     {0x71652fe6e4567651, 0x1cec79f5a2153013, 0xb0c5c899c7e21f9e}},
-    {{0x018946f1ad9d6944, 0x7faed132bef853a7, 0x89597c4982afa11a},
-     {0xa3f45e790dda7f3d, 0x7655564de4022509, 0x948d4bd313457784},
-     {0x7f59ba4c987fa53a, 0x0b9bdef9b4fac920, 0x6cc3c69da235c9eb}},
+constexpr uint64_t kRans[3][4][3] = {
+    {{0x97323a68e2648dbc, 0x4ab90b7e675e884b, 0xa76eaee8274e5160},
+     {0x7ba2913938bd0a59, 0xb249013116f64231, 0x9ddd563722cd5b7e},
+     {0xe3c5f4390c13857e, 0xcd91f8c5b4819dc0, 0x8588278ce93a9e4d},
+     {0x9f7635de3ac11c96, 0xd35ad86325e9e964, 0x1d7d1dead55548e2}},
+    {{0x0bf2afbfb56f49b0, 0x49af702318aeea8b, 0x4adfc0f1f1d3f210},
+     {0x67844913a324bc61, 0x99591e043cadb03d, 0x2d62ff27c9ae1b16},
+     {0x9e9d84d940db9c1a, 0xed6bc71a58820c6c, 0xaed7a974241a21e5},
+     {0x7e1d7c454d07cbe3, 0x0aa838e22ac821bd, 0x766ff51a3267f79b}},
+    {{0x13944c1f6e95dddf, 0x414d26c7c506eb4c, 0x5b179824415c065d},
+     {0xb4b24e0954094552, 0xfc4082a4ad3f9212, 0x3f2b856b0e454903},
+     {0x102e5179a42696a5, 0x29460ced501423df, 0x0911ba7a9d8b9de8},
+     {0xb1e0cd1b7d0cdf0c, 0x4dc290b84e5974a2, 0xa948146b0b169c5c}},
 };
 constexpr uint64_t kZvc[3][1][2] = {
-    {{0x4f350ade4bbe9b8d, 0x4a43d22b1fe42ff0}},
-    {{0x7d4fa3392b3a6314, 0x7b1983bc5e49f15d}},
-    {{0xf2cb9ecf9fa33385, 0x7b37c1518cfb2c7e}},
+    {{0x4d0865aef02d480a, 0x453bc4f991495a5b}},
+    {{0x982217994d0aef6b, 0xcd5f1cecc195eafe}},
+    {{0x3e91d465cbc6b462, 0xce75fd092742e9e9}},
 };
 
 constexpr struct {
@@ -67,8 +74,13 @@ void Check(CodecId codec,
     const auto [n, channels] = kShapes[i % kShapeCount];
     const int coding = i / kShapeCount % kCodingCount;
     const DType dtype = kAllDTypes[i / kShapeCount / kCodingCount];
-    const EncodeParams p =
-        ParamsOf(dtype, n, channels, 0.11f, kCodings[coding]);
+    const bool scaled = coding == kScaled;
+    EncodeParams p = ParamsOf(dtype, n, channels, 0.11f,
+                              scaled ? Coding::kDither : kCodings[coding]);
+    if (scaled) {
+      p.scales = SomeScales();
+      p.seed = 0x12345678;
+    }
     const uint64_t found = Fnv(EncodeWith(codec, Values(dtype, n), p));
     char text[120];
     std::snprintf(text, sizeof text,

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <vector>
 
-#include "cc/codec/statistics/tensor_stats.h"
 #include "cc/codec/stream/check_params.h"
 #include "cc/codec/zvc/zvc.h"
 #include "cc/codec/zvc/layout.h"
@@ -99,10 +98,8 @@ uint64_t ZvcEncoder::EncodeAll(uint8_t* /*scratch*/, size_t /*scratch_bytes*/,
   uint64_t words = 0;
   for (const Range& r : ranges_) {
     words += r.words;
-    stats_.nonzero += r.nonzero;
+    nonzero_ += r.nonzero;
   }
-  const double sigma = SampleSigma(x_, params_.dtype, params_.n);
-  stats_.sum_sq = sigma * sigma * static_cast<double>(params_.n);
   return words;
 }
 
@@ -161,7 +158,9 @@ void ZvcEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
 
 std::unique_ptr<StreamEncoder> MakeZvcEncoder(const EncodeParams& params,
                                               Isa isa) {
-  return std::make_unique<ZvcEncoder>(params, isa);
+  EncodeParams p = params;
+  p.scales = {};  // without loss no bound is anything's
+  return std::make_unique<ZvcEncoder>(p, isa);
 }
 
 size_t ZvcMaxBytes(int64_t n, DType dtype) {

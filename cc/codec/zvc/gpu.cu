@@ -154,22 +154,11 @@ __global__ void __launch_bounds__(kThreads)
   BlockSums sums = {};
   if (chunk < layout.chunks) {
     const int valid = layout.Valid(chunk);
-    float sum = 0, sum_sq = 0;
     int count = 0;
     ForWords<T>(lane, x + chunk * kChunkValues, valid, [&](int, T bits) {
       count += PopCount(__ballot_sync(kAllLanes, bits != 0));
-      const float v = ToFloat(Value<S>(bits));
-      // Values whose squares are no floats say nothing about the others.
-      if (!isfinite(v * v)) return;
-      sum += v;
-      sum_sq += v * v;
     });
-    double s = sum, sq = sum_sq;
-    for (int d = kWarpLanes / 2; d > 0; d /= 2) {
-      s += __shfl_down_sync(kAllLanes, s, d);
-      sq += __shfl_down_sync(kAllLanes, sq, d);
-    }
-    sums = {static_cast<uint64_t>(count), s, sq, 0};
+    sums = {static_cast<uint64_t>(count), 0};
     if (lane == 0) {
       const uint32_t words = layout.Words(valid, count);
       entries[chunk] = static_cast<uint16_t>(words);
@@ -213,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto* entries = s.At<uint16_t>(layout.directory);
   const auto* starts = s.At<uint32_t>(layout.table);
   const auto* payload = s.At<uint32_t>(layout.payload);
-  const uint64_t payload_words = s.payload_words();
+  const uint64_t payload_words = s.payload_words(gpu::StoredScales());
   const int64_t first = chunk * kChunkValues;
   const int valid = layout.Valid(chunk);
   const auto put = [&](int i, T bits) {

@@ -25,6 +25,7 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
       {"log2_pixels", kLog2ChunkValues, h.log2_pixels},
       {"step", 0, step},
       {"inv", 0, inv},
+      {"seed", 0, h.seed},
       {"n_chunks", static_cast<uint64_t>(layout.chunks), h.n_chunks},
   };
   for (const auto& f : fields) {

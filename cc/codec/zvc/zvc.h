@@ -19,8 +19,7 @@
 namespace comptrain {
 
 // Encode only counts, and needs no scratch memory: reading x a second time is
-// faster than writing the values and copying them. The sums of stats() are what
-// a sample says.
+// faster than writing the values and copying them.
 std::unique_ptr<StreamEncoder> MakeZvcEncoder(const EncodeParams& params,
                                               Isa isa = Isa::kBest);
 

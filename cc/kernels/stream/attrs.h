@@ -48,6 +48,7 @@ struct CompressAttrs {
     if (s.ok()) s = ctx->GetAttr("dither", &dither);
     if (!s.ok()) return s;
     rule.of_range = relative_to == "range";
+    rule.by_channel = relative_to == "sigma";
     rule.lossless = !is_auto && IsLossless(codec);
     if (!(std::isnormal(rule.relative_bound) && rule.relative_bound > 0)) {
       return absl::InvalidArgumentError(
@@ -61,8 +62,8 @@ struct CompressAttrs {
     return absl::OkStatus();
   }
 
-  // All but the bound.
-  EncodeParams Params(const Tensor& x) const {
+  // All but the bound and the scales.
+  EncodeParams Params(const Tensor& x, const float* state) const {
     EncodeParams params;
     params.dtype = ToDType(x.dtype());
     params.n = x.NumElements();
@@ -70,9 +71,15 @@ struct CompressAttrs {
     params.width = Width(x.shape());
     params.mid_rise = mid_rise;
     params.dither = dither;
+    params.seed = SeedOf(state);
     return params;
   }
 };
+
+// Of a tensor of n values.
+inline double NonzeroRatio(int64_t nonzero, int64_t n) {
+  return n == 0 ? 0 : static_cast<double>(nonzero) / static_cast<double>(n);
+}
 
 // Compress on any device.
 class CompressOpBase : public OpWithAttrs<CompressAttrs> {
@@ -81,8 +88,9 @@ class CompressOpBase : public OpWithAttrs<CompressAttrs> {
   void Compute(OpKernelContext* ctx) final {
     const Tensor& state = ctx->input(1);
     OP_REQUIRES_OK(ctx, CheckState(state.shape()));
-    Compress(ctx, ctx->input(0), state.flat<float>().data(),
-             attrs_.Params(ctx->input(0)));
+    const float* const of_state = state.flat<float>().data();
+    Compress(ctx, ctx->input(0), of_state,
+             attrs_.Params(ctx->input(0), of_state));
   }
 
  protected:

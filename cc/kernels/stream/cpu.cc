@@ -5,6 +5,7 @@
 #include "cc/codec/registry/choose.h"
 #include "cc/codec/registry/codec.h"
 #include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/stream/scales.h"
 #include "cc/kernels/stream/attrs.h"
 #include "cc/kernels/common/register.h"
 #include "cc/kernels/common/util.h"
@@ -25,9 +26,13 @@ class CompressOp : public CompressOpBase {
         attrs_.rule.of_range
             ? ValueRange(Data(x), params.dtype, params.n, threads)
             : 0;
-    params.eb = attrs_.rule.Bound(state, range, [&] {
-      return SampleSigma(Data(x), params.dtype, params.n);
-    });
+    const ChannelSample sample = SampleChannels(Data(x), params.dtype, params.n,
+                                                params.channels, threads);
+    params.eb = attrs_.rule.Bound(state, range, sample.sigma);
+    const OwnScales own = attrs_.rule.by_channel && !attrs_.rule.lossless
+                              ? OwnScales(sample, params)
+                              : OwnScales();
+    params.scales = own.scales();
 
     Tensor scratch;
     const std::unique_ptr<StreamEncoder> encoder = MakeEncoder(
@@ -52,8 +57,14 @@ class CompressOp : public CompressOpBase {
     Tensor* new_state = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(2, TensorShape({kStateFields}), &new_state));
-    attrs_.rule.NextState(state, params, encoder->stats(), range, stream_bytes,
-                          new_state->flat<float>().data());
+    EncodedTensor encoded;
+    encoded.eb = params.eb;
+    encoded.sigma = sample.sigma;
+    encoded.range = range;
+    encoded.nonzero_ratio = NonzeroRatio(encoder->nonzero(), params.n);
+    encoded.rms_bound_over_eb = own.rms_bound_over_eb();
+    encoded.stream_bytes = stream_bytes;
+    attrs_.rule.NextState(state, encoded, new_state->flat<float>().data());
     ctx->set_output(0, x);
   }
 };

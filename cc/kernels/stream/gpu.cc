@@ -2,11 +2,11 @@
 // call cc/codec.
 #include <cstring>
 
-#include "cc/codec/common/sigma.h"
 #include "cc/codec/registry/choose.h"
 #include "cc/codec/registry/gpu.h"
 #include "cc/codec/statistics/gpu.h"
 #include "cc/codec/statistics/items.h"
+#include "cc/codec/stream/gpu_scales.h"
 #include "cc/kernels/common/gpu.h"
 #include "cc/kernels/common/register.h"
 #include "cc/kernels/stream/attrs.h"
@@ -27,24 +27,46 @@ class GpuCompressOp : public CompressOpBase {
     uint32_t* unused_word = nullptr;
     OP_REQUIRES_OK(ctx, DamageFlag::Get(&unused_word));
 
-    // The scale of the tensor itself: where bounds are relative to its range,
-    // and at the first step. What a codec is chosen by.
-    const bool needs_summary =
-        attrs_.rule.of_range || attrs_.rule.NeedsSigma(state);
+    // What a sample says of the channels; of the whole tensor, its range where
+    // bounds are relative to that; what a codec is chosen by.
+    Tensor scales_scratch, scale_totals_host;
+    OP_REQUIRES_OK(ctx,
+                   AllocateScratch(ctx, GpuScalesScratchBytes(params.channels),
+                                   &scales_scratch));
+    void* const scales_dev = MutableData(&scales_scratch);
+    OP_REQUIRES_OK(
+        ctx, AllocatePinned(ctx, sizeof(GpuScaleTotals), &scale_totals_host));
+    auto* const scale_totals =
+        static_cast<GpuScaleTotals*>(MutableData(&scale_totals_host));
+    *scale_totals = GpuScaleTotals{0, 0, 1, 0, 0};
+    if (params.n > 0) {
+      OP_REQUIRES_OK(ctx, ToAbsl(GpuSampleChannels(
+                              Data(x), params.dtype, params.n, params.channels,
+                              scales_dev, scale_totals, cuda_stream)));
+    }
     const SamplePlan plan = attrs_.is_auto ? SamplePlan(params) : SamplePlan();
     Summary summary;
     Tensor sample;
-    OP_REQUIRES_OK(
-        ctx, Look(ctx, x, plan, &sample, needs_summary ? &summary : nullptr));
+    OP_REQUIRES_OK(ctx, Look(ctx, x, plan, &sample,
+                             attrs_.rule.of_range ? &summary : nullptr));
+    if (attrs_.rule.NeedsSigma(state)) OP_REQUIRES_OK(ctx, Wait(ctx));
     const double range = attrs_.rule.of_range && summary.finite > 0
                              ? static_cast<double>(summary.high) - summary.low
                              : 0;
-    params.eb = attrs_.rule.Bound(state, range, [&] {
-      return SigmaOf(summary.finite, summary.sum, summary.sum_sq);
-    });
-    const CodecId codec = attrs_.is_auto
-                              ? ChooseBySample(Data(sample), plan, params)
-                              : attrs_.codec;
+    params.eb = attrs_.rule.Bound(state, range, scale_totals->sigma);
+    const bool by_channel = attrs_.rule.by_channel && !attrs_.rule.lossless;
+    if (by_channel) {
+      OP_REQUIRES_OK(ctx, ToAbsl(GpuOwnScales(params, scales_dev, scale_totals,
+                                              cuda_stream)));
+    }
+    CodecId codec = attrs_.codec;
+    if (attrs_.is_auto) {
+      OP_REQUIRES_OK(ctx, Choose(ctx, plan, sample, params,
+                                 by_channel ? scales_dev : nullptr, &codec));
+    }
+    if (by_channel && !IsLossless(codec)) {
+      params.scales = GpuScalesIn(params, scales_dev);
+    }
 
     Tensor scratch, totals_host;
     const GpuEncoder& encoder = GpuEncoderOf(codec);
@@ -60,6 +82,8 @@ class GpuCompressOp : public CompressOpBase {
     OP_REQUIRES_OK(ctx, Wait(ctx));
     GpuTotals totals;
     std::memcpy(&totals, Data(totals_host), sizeof totals);
+    if (!scale_totals->has_exponents) params.scales.exponents = nullptr;
+    if (!scale_totals->has_centres) params.scales.centres = nullptr;
 
     Tensor* out = nullptr;
     const int64_t stream_bytes = encoder.stream_bytes(params, totals);
@@ -71,16 +95,34 @@ class GpuCompressOp : public CompressOpBase {
     Tensor* new_state = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(2, TensorShape({kStateFields}), &new_state));
-    EncodeStats stats;
-    stats.nonzero = static_cast<int64_t>(totals.nonzero);
-    stats.sum = totals.sum;
-    stats.sum_sq = totals.sum_sq;
-    attrs_.rule.NextState(state, params, stats, range, stream_bytes,
-                          new_state->flat<float>().data());
+    EncodedTensor encoded;
+    encoded.eb = params.eb;
+    encoded.sigma = scale_totals->sigma;
+    encoded.range = range;
+    encoded.nonzero_ratio =
+        NonzeroRatio(static_cast<int64_t>(totals.nonzero), params.n);
+    encoded.rms_bound_over_eb = scale_totals->rms_bound_over_eb;
+    encoded.stream_bytes = stream_bytes;
+    attrs_.rule.NextState(state, encoded, new_state->flat<float>().data());
     ctx->set_output(0, x);
   }
 
  private:
+  // The codec that a sample leads to, by the scales of its channels.
+  static absl::Status Choose(OpKernelContext* ctx, const SamplePlan& plan,
+                             const Tensor& sample, EncodeParams params,
+                             const void* scales_dev, CodecId* codec) {
+    Tensor host;
+    if (plan.n > 0 && scales_dev != nullptr) {
+      const absl::Status s = ReadBack(
+          ctx, scales_dev, GpuScalesScratchBytes(params.channels), &host);
+      if (!s.ok()) return s;
+      params.scales = GpuScalesIn(params, Data(host));
+    }
+    *codec = ChooseBySample(Data(sample), plan, params);
+    return absl::OkStatus();
+  }
+
   // Brings to the host, in one copy, a sample where there is to be one, and a
   // summary where there is room for it.
   static absl::Status Look(OpKernelContext* ctx, const Tensor& x,

@@ -143,7 +143,8 @@ class CompressXla : public Lowering {
         Scalar(x, stream_bytes),
         range,
         of_groups.widened,
-        of_groups.rms_bound};
+        of_groups.rms_bound,
+        NextStep(state)};
     std::vector<XlaOp> new_state;
     for (const XlaOp& field : fields) {
       new_state.push_back(xla::Reshape(field, {1}));
@@ -199,6 +200,12 @@ class CompressXla : public Lowering {
               Value(sample_largest));
     return AtMost(AtLeast(bound, largest * kLeastOverLargest), kLargestBound)
         .op;
+  }
+
+  static XlaOp NextStep(XlaOp state) {
+    const XlaOp next = Field(state, kSteps) + Scalar(state, 1);
+    return xla::Select(xla::Lt(next, Scalar(state, kStepsCycle)), next,
+                       xla::ZerosLike(next));
   }
 
   XlaOp Running(XlaOp running, XlaOp now) const {

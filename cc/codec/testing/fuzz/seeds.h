@@ -38,6 +38,13 @@ inline Bytes SeedTensor(DType dtype, int64_t n, uint32_t seed) {
 inline std::vector<Bytes> Seeds(CodecId codec) {
   std::vector<Bytes> seeds;
   uint32_t seed = 0;
+  std::vector<int8_t> exponents(64);
+  std::vector<int16_t> centres(64);
+  for (int c = 0; c < 64; ++c) {
+    exponents[c] = static_cast<int8_t>(c % 7 - 3);
+    centres[c] = static_cast<int16_t>(c % 5 == 0 ? 20 * c : 0);
+  }
+  const ChannelScales scales = {exponents.data(), centres.data()};
   EncodeParams p;
   p.eb = 0.1f;
   p.width = 10;
@@ -51,6 +58,9 @@ inline std::vector<Bytes> Seeds(CodecId codec) {
           p.channels = channels;
           p.mid_rise = coding == Coding::kMidRise;
           p.dither = coding == Coding::kDither;
+          p.seed = p.dither ? seed : 0;
+          p.scales = seed % 2 ? ChannelScales{} : scales;
+          if (!p.dither) p.scales.centres = nullptr;
           const Bytes x = SeedTensor(dtype, p.n, seed++);
           const auto encoder = MakeEncoder(codec, p);
           Bytes stream;
