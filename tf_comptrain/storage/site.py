@@ -25,7 +25,7 @@ from tf_comptrain.codecs import (
 DEFAULT_BOUNDS = {
     "linear": ErrorBound(0.1),
     "convolution": ErrorBound(0.2),
-    "norm": ErrorBound(0.2),
+    "norm": ErrorBound(0.25),
     "nonlinear": ErrorBound(0.02),
 }
 

@@ -96,8 +96,9 @@ COMPTRAIN_HD static inline int HalfLog2(double ratio) {
 // How far below the others' a channel's scale may be, as a power of two; and
 // below its own mean, which a number of 24 bits resolves.
 constexpr int kLeastOfOthers = -20, kLeastOfMean = -12;
-// Means this many sigma away from zero are taken off: nearer ones cost no bit.
-constexpr double kFarMean = 2;
+// Means this many sigma away from zero are taken off: nearer ones hardly cost a
+// bit.
+constexpr double kFarMean = 0.5;
 
 // A channel's exponent. mean_square: ChannelSample's. stream: its quantizer.
 COMPTRAIN_HD static inline int ExponentOf(const ChannelMoments& m,
