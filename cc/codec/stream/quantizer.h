@@ -64,8 +64,9 @@ Quantizer QuantizerOf(const EncodeParams& params);
 Quantizer QuantizerOfStep(DType dtype, Coding coding, float step);
 Quantizer QuantizerOf(const StreamHeader& h);
 
-// Steps beyond these have no exact code, or leave the normal numbers.
-constexpr int kLeastExponent = -100, kLargestExponent = 100;
+// A channel's bound is at most the stream's. What a large channel could gain is
+// a few bits of its own; its error would be most of that of all.
+constexpr int kLeastExponent = -100, kLargestExponent = 0;
 
 // In the flat view: lanes from a row of 32 values to the next, of those that
 // repeat after `period`.

@@ -113,9 +113,7 @@ COMPTRAIN_HD static inline int ExponentOf(const ChannelMoments& m,
   int exponent = HalfLog2(own / mean_square);
   // Where steps and their inverses stay normal numbers.
   const int of_step = static_cast<int>(FloatBits(stream.step) >> 23) - 127;
-  const int low = -100 - of_step, high = 100 - of_step;
-  if (exponent < low) exponent = low < 0 ? low : 0;
-  if (exponent > high) exponent = high > 0 ? high : 0;
+  if (exponent < -100 - of_step) exponent = -100 - of_step;
   return exponent < kLeastExponent     ? kLeastExponent
          : exponent > kLargestExponent ? kLargestExponent
                                        : exponent;

@@ -3,7 +3,7 @@
 //
 // A channel's step is the stream's times a power of two, so that its bound is
 // that of the stream times the same: |x - x_hat| <= eb 2^exponent, in every
-// channel strictly.
+// channel strictly. No exponent is above 0.
 #pragma once
 
 #include <cstdint>

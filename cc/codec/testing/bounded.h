@@ -277,7 +277,7 @@ inline void TestScales(const BoundedCodec& codec) {
         std::vector<int8_t> exponents(channels);
         std::vector<int16_t> centres(channels);
         for (int64_t c = 0; c < channels; ++c) {
-          exponents[c] = static_cast<int8_t>(random() % 15) - 7;
+          exponents[c] = -static_cast<int8_t>(random() % 15);
           centres[c] = static_cast<int16_t>(random() % 3 == 0   ? 0
                                             : random() % 4 == 0 ? random()
                                                                 : random() % 9);

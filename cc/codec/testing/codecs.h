@@ -140,7 +140,7 @@ inline ChannelScales SomeScales() {
 
     Scales() {
       for (int c = 0; c < kScaledChannels; ++c) {
-        exponents[c] = static_cast<int8_t>(c % 7 - 3);
+        exponents[c] = static_cast<int8_t>(c % 7 - 6);
         centres[c] = static_cast<int16_t>(c % 5 == 0 ? 20 * c : 0);
       }
     }

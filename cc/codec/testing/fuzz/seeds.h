@@ -41,7 +41,7 @@ inline std::vector<Bytes> Seeds(CodecId codec) {
   std::vector<int8_t> exponents(64);
   std::vector<int16_t> centres(64);
   for (int c = 0; c < 64; ++c) {
-    exponents[c] = static_cast<int8_t>(c % 7 - 3);
+    exponents[c] = static_cast<int8_t>(c % 7 - 6);
     centres[c] = static_cast<int16_t>(c % 5 == 0 ? 20 * c : 0);
   }
   const ChannelScales scales = {exponents.data(), centres.data()};
