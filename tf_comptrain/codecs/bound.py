@@ -32,6 +32,7 @@ class State(NamedTuple):
       widened: Under XLA: share of the groups of values of the last tensor whose bound had to be above `bound_used`.
         Like `rms_bound` only of steps that collect or check what the error-bound law reads; others leave it as it was.
       rms_bound: Root of the mean square of the bounds of all groups; `bound_used` where none is widened.
+      steps: Tensors encoded, from 0 again at 2^24: what dither counts from.
     """
 
     bound_set: float = 0.0
@@ -43,6 +44,7 @@ class State(NamedTuple):
     range: float = 0.0
     widened: float = 0.0
     rms_bound: float = 0.0
+    steps: float = 0.0
 
 
 class _ErrorBound(NamedTuple):

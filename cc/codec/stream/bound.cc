@@ -21,6 +21,8 @@ void BoundRule::NextState(const float* state, const EncodeParams& params,
   next[kRange] = static_cast<float>(range);
   next[kWidened] = 0;
   next[kRmsBound] = params.eb;
+  const float steps = state[kSteps] + 1;
+  next[kSteps] = steps < kStepsWrap ? steps : 0;
 }
 
 }  // namespace comptrain

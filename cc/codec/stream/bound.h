@@ -22,8 +22,12 @@ enum StateField {
   kRange,
   kWidened,   // share of groups of values with a bound above kBoundUsed
   kRmsBound,  // root of the mean square of the bounds of all groups
+  kSteps,     // tensors encoded, from 0 again at kStepsWrap
   kStateFields
 };
+
+// Whole numbers below it are floats.
+constexpr float kStepsWrap = 0x1p24f;
 
 // Of a tensor no more goes into a running value than this times that value: one
 // outlier of 1e30 would widen a bound for hundreds of steps. A scale that did
