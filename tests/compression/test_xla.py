@@ -38,7 +38,7 @@ def round_trip(x, bits, bound, mid_rise, state=None):
         through, stream, new_state = codec.compress(x, state, 0.1, mid_rise)
         dy = tf.ones_like(x)
         x_hat = codec.decompress(stream, tf.shape(x), x.dtype, gate=dy)
-        mask = codec.mask_gradient(stream, dy)
+        mask = codec.mask_gradient(stream, dy) if mid_rise else dy
         return through, x_hat, mask, new_state, stream.codes
 
     through, x_hat, mask, new_state, codes = run(x, tf.constant(state or State(bound_set=bound)))

@@ -25,7 +25,7 @@ class State(NamedTuple):
       bound_used: Absolute bound of the last stream.
       running_sigma: Exponential average of `sigma` over steps, each of which counts as ten times the average
         at most; 0 before the first.
-      nonzero_ratio: Non-zero elements / elements of the last tensor.
+      nonzero_ratio: Non-zero elements / elements of the last tensor. Under XLA 1 where zeros do not come back exactly.
       sigma: Standard deviation of the last tensor, zeros included.
       stream_bytes: Size of the last stream.
       range: Largest less smallest finite value of the last tensor, where bounds are relative to it.

@@ -70,7 +70,7 @@ XlaOp Sample(XlaOp x, int64_t most) {
 
 // Of finite values.
 struct SampleStatistics {
-  XlaOp sigma, nonzero, largest;  // nonzero: a number of values
+  XlaOp sigma, nonzero_ratio, largest;
 
   SampleStatistics(bool on_cpu, XlaOp x) {
     // Of differences from one value, since squares of large ones would cancel.
@@ -87,7 +87,7 @@ struct SampleStatistics {
     // Squares of differences above 2^64 are infinite.
     sigma = xla::Select(xla::IsFinite(variance),
                         xla::Sqrt(xla::Max(variance, Scalar(x, 0))), largest);
-    nonzero = reduced[2];
+    nonzero_ratio = reduced[2] / count;
   }
 };
 
@@ -127,11 +127,12 @@ class CompressXla : public Lowering {
     // And for what the state alone has of x, which else might be made when the
     // states are written, with x alive until then.
     std::vector<XlaOp> fenced = encoded.parts;
-    fenced.insert(fenced.end(), {sample.nonzero, x});
+    fenced.insert(fenced.end(), {sample.nonzero_ratio, x});
     fenced = Fence(on_cpu_, fenced);
     ctx->SetOutput(0, fenced.back());
     fenced.pop_back();
-    const XlaOp nonzero = fenced.back();
+    // What the law knows as zero has no error: here only what a mask keeps.
+    const XlaOp nonzero_ratio = rate_.mid_rise ? fenced.back() : Scalar(x, 1);
     fenced.pop_back();
     ctx->SetOutput(1, rate_.Joined(fenced));
     const OfGroups of_groups =
@@ -142,7 +143,7 @@ class CompressXla : public Lowering {
         Field(state, kBoundSet),
         bound,
         Running(Field(state, kRunningSigma), sample.sigma),
-        nonzero / Scalar(x, Size(sampled)),
+        nonzero_ratio,
         sample.sigma,
         Scalar(x, stream_bytes),
         range,
