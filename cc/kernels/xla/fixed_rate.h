@@ -84,14 +84,16 @@ class FixedRate {
     const XlaOp scale_codes =
         GroupScale::CodeFor(largest / (step * Scalar(x, reach())));
     const XlaOp scales = GroupScale::Of(scale_codes);
-    const XlaOp inverse = groups.Spread(Scalar(x, 1) / (step * scales));
+    const Groups packed(dims, kPacked);
+    const XlaOp inverse =
+        Split(packed, groups.Spread(Scalar(x, 1) / (step * scales)));
+    values = Split(packed, values);
     std::vector<XlaOp> parts = {{}, scale_codes};
     if (centres != nullptr) {
-      values = values - ScaleGroups::OfChannels(*centres, dims);
+      values = values - Split(packed, ScaleGroups::OfChannels(*centres, dims));
       parts.push_back(CentreCode(*centres));
     }
-    parts[0] =
-        Words(Code(values, inverse, Dither(seed, dims)), Groups(dims, kPacked));
+    parts[0] = Words(Code(values, inverse, Dither(seed, Dims(values))), packed);
     return {parts, scales};
   }
 
@@ -99,26 +101,30 @@ class FixedRate {
   XlaOp Decode(const std::vector<XlaOp>& parts, absl::Span<const int64_t> shape,
                XlaOp step) const {
     const std::vector<int64_t> dims = Ranked(shape);
-    const XlaOp codes = Codes(parts[0], Groups(dims, kPacked));
-    const XlaOp steps =
-        ScaleGroups(dims).Spread(GroupScale::Of(parts[1]) * step);
-    const XlaOp offset = Dither(parts.back(), dims);
+    const Groups packed(dims, kPacked);
+    const XlaOp codes = Codes(parts[0], packed);
+    const XlaOp steps = Split(
+        packed, ScaleGroups(dims).Spread(GroupScale::Of(parts[1]) * step));
+    const XlaOp offset = Dither(parts.back(), Dims(codes));
     const XlaOp level = F32(codes) - (offset + Scalar(step, zero_level()));
     XlaOp x_hat = level * steps;
     if (mid_rise) {
       x_hat = xla::Select(xla::Eq(codes, xla::ZerosLike(codes)),
                           xla::ZerosLike(x_hat), x_hat);
     } else if (HasCentres(dims)) {
-      x_hat = x_hat + ScaleGroups::OfChannels(CentreOf(parts[2]), dims);
+      x_hat = x_hat +
+              Split(packed, ScaleGroups::OfChannels(CentreOf(parts[2]), dims));
     }
-    return xla::Reshape(x_hat, shape);
+    return xla::Reshape(packed.Values(x_hat), shape);
   }
 
   // Where values are not zero, of a stream that keeps the mask.
   XlaOp Mask(const std::vector<XlaOp>& parts,
              absl::Span<const int64_t> shape) const {
-    const XlaOp codes = Codes(parts[0], Groups(Ranked(shape), kPacked));
-    return xla::Reshape(xla::Ne(codes, xla::ZerosLike(codes)), shape);
+    const Groups packed(Ranked(shape), kPacked);
+    const XlaOp codes = Codes(parts[0], packed);
+    return xla::Reshape(packed.Values(xla::Ne(codes, xla::ZerosLike(codes))),
+                        shape);
   }
 
   // The parts as the one array of bytes that ops exchange, and again. XLA drops
@@ -152,6 +158,8 @@ class FixedRate {
   }
 
  private:
+  static constexpr float kNoFraction = 0x1p23f;
+
   // Where the mask is kept, code 0 is zero, and the others are 0, 1, ... steps.
   // Else they are the middles between whole steps, as many below the centre as
   // above: no code is for the centre.
@@ -162,18 +170,27 @@ class FixedRate {
   int codes_a_word() const { return 32 / bits; }
   int spare_bits() const { return 32 % bits; }
 
+  // u32. Rounded by an addition that leaves no bits below the point: XLA's CPU
+  // compiler makes slow loops of conversions.
   XlaOp Code(XlaOp x, XlaOp inverse_step, XlaOp offset) const {
-    const XlaOp nearest =
-        xla::Floor(x * inverse_step + offset + Scalar(x, zero_level() + 0.5f));
-    const XlaOp code =
-        xla::Clamp(Scalar(x, mid_rise), nearest, Scalar(x, last_code()));
+    const XlaOp level = x * inverse_step + (offset + Scalar(x, zero_level()));
     // Of NaN: the least that is not zero, or a middle one.
-    const XlaOp coded =
-        xla::Select(xla::Eq(code, code), code,
-                    xla::FullLike(code, mid_rise ? 1 : 1 << (bits - 1)));
-    return xla::ConvertElementType(
-        mid_rise ? xla::Select(IsZero(x), xla::ZerosLike(x), coded) : coded,
+    const XlaOp known =
+        xla::Select(xla::Eq(level, level), level,
+                    xla::FullLike(level, mid_rise ? 1 : 1 << (bits - 1)));
+    const XlaOp code = xla::BitcastConvertType(
+        xla::Clamp(Scalar(x, mid_rise), known, Scalar(x, last_code())) +
+            Scalar(x, kNoFraction),
         xla::U32);
+    const XlaOp whole = xla::And(code, xla::FullLike(code, last_code()));
+    return mid_rise ? xla::Select(IsZero(x), xla::ZerosLike(whole), whole)
+                    : whole;
+  }
+
+  // What all values have, by members, where packing is elementwise: reshaped
+  // behind the arithmetic XLA's CPU compiler makes slow loops of it.
+  static XlaOp Split(const Groups& packed, XlaOp x) {
+    return packed.Split(x, ZeroOf(x));
   }
 
   // Of scalars, vectors of one.
@@ -195,9 +212,8 @@ class FixedRate {
                        {groups.axis + place});
   }
 
-  // Of the codes of all values, u32.
+  // Of the codes of all members, u32.
   XlaOp Words(XlaOp codes, const Groups& groups) const {
-    codes = groups.Split(codes, ZeroOf(codes));
     const int n = codes_a_word(), spare = spare_bits();
     XlaOp whole =
         xla::Reshape(xla::SliceInDim(codes, 0, bits * n, 1, groups.axis),
@@ -212,19 +228,19 @@ class FixedRate {
     return xla::Or(words, AllBits(groups, 1, left));
   }
 
-  // The codes of all values, u32.
+  // The codes of all members, u32.
   XlaOp Codes(XlaOp words, const Groups& groups) const {
     const int n = codes_a_word(), spare = spare_bits();
     XlaOp whole = groups.WithDimension(words, 1, n);
     whole = xla::ShiftRightLogical(whole, Times(groups.Number(whole, 1), bits));
     whole = xla::Reshape(xla::And(whole, xla::FullLike(whole, (1 << bits) - 1)),
                          groups.SpreadDims({bits * n}));
-    if (spare == 0) return groups.Values(whole);
+    if (spare == 0) return whole;
     XlaOp left = groups.WithDimension(words, 1, spare);
     left = OneBit(xla::ShiftRightLogical(left, SpareBit(left, groups)));
     left = xla::ShiftLeft(left, groups.Number(left, 0));
-    return groups.Values(xla::ConcatInDim(
-        words.builder(), {whole, AllBits(groups, 0, left)}, groups.axis));
+    return xla::ConcatInDim(words.builder(), {whole, AllBits(groups, 0, left)},
+                            groups.axis);
   }
 
   static XlaOp OneBit(XlaOp x) { return xla::And(x, xla::FullLike(x, 1)); }

@@ -78,13 +78,18 @@ class ScaleGroups {
     return tensorflow::TensorShape(dims()).num_elements();
   }
 
-  // The largest magnitude of each group's finite values less their centre, or
-  // less than 0 where there is none. Taken of the ends, which XLA's GPU
-  // compiler finds in the pass that makes x: the centre comes later.
-  XlaOp Reach(XlaOp x) const { return Largest(x, xla::Abs(x)); }
+  // The largest magnitude of each group's finite values less their centre.
+  // Taken of the ends of the group: XLA's GPU compiler finds these in the pass
+  // that makes x, and its CPU compiler has vector code for them.
+  XlaOp Reach(XlaOp x) const {
+    return End(x, xla::Abs(x), 0, xla::CreateScalarMaxComputation);
+  }
   XlaOp Reach(XlaOp x, XlaOp centres) const {
+    const float none = std::numeric_limits<float>::max();
     const XlaOp centre = OfChannels(centres, dims());
-    return xla::Max(Largest(x, x) - centre, Largest(x, xla::Neg(x)) + centre);
+    const XlaOp largest = End(x, x, -none, xla::CreateScalarMaxComputation);
+    const XlaOp smallest = End(x, x, none, xla::CreateScalarMinComputation);
+    return xla::Max(largest - centre, centre - smallest);
   }
 
   // What has one element a group, for all values.
@@ -136,13 +141,15 @@ class ScaleGroups {
     return Groups(dims, axis, std::max<int64_t>(1, Members(dims[axis])));
   }
 
-  XlaOp Largest(XlaOp x, XlaOp values) const {
-    const XlaOp none = Scalar(x, std::numeric_limits<float>::lowest());
+  // none: in the place of values that are missing or not finite.
+  template <class Computation>
+  XlaOp End(XlaOp x, XlaOp values, float none,
+            const Computation& computation) const {
+    const XlaOp otherwise = Scalar(x, none);
     values = xla::Select(xla::IsFinite(x), values,
-                         xla::Broadcast(none, Dims(values)));
-    return xla::Reduce(groups_.Split(values, none), none,
-                       xla::CreateScalarMaxComputation(xla::F32, x.builder()),
-                       {groups_.axis});
+                         xla::Broadcast(otherwise, Dims(values)));
+    return xla::Reduce(groups_.Split(values, otherwise), otherwise,
+                       computation(xla::F32, x.builder()), {groups_.axis});
   }
 
   std::vector<int64_t> dims_;

@@ -213,10 +213,11 @@ class CompressXla : public Lowering {
                        xla::ZerosLike(next));
   }
 
-  static XlaOp CentresOf(XlaOp x) {
+  // Fenced: XLA would find them anew for each value that they are taken from.
+  XlaOp CentresOf(XlaOp x) const {
     const int64_t of_channels = kSampleOfChannel * Dims(x).back();
-    return Centres(
-        FiniteOrZero(F32(Sample(x, std::max(kSample, of_channels)))));
+    const XlaOp sampled = Sample(x, std::max(kSample, of_channels));
+    return Fence(on_cpu_, {Centres(FiniteOrZero(F32(sampled)))})[0];
   }
 
   XlaOp Running(XlaOp running, XlaOp now) const {
