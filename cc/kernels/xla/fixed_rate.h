@@ -17,7 +17,7 @@ inline XlaOp Field(XlaOp state, StateField field) {
 
 // The scale of a group with the tensor's bound. Groups of small values have
 // smaller ones: at a fixed rate a finer step takes no more bits.
-constexpr float kScaleOfBound = 0x1p20f;
+constexpr float kScaleOfBound = 0x1p25f;
 
 // What a group's scale is multiplied by, in a stream with this bound.
 inline XlaOp StepFor(XlaOp bound) {

@@ -39,10 +39,10 @@ Value AtLeast(Value v, float least) {
 // compiler reduces in one kernel.
 constexpr int64_t kSample = 1 << 14;
 
-// Least bound over the largest value of the sample: scales reach 2^43 times
+// Least bound over the largest value of the sample: scales reach 2^38 times
 // that of the bound. Of the sample no more counts than this times the running
 // sigma: an outlier would widen the bounds of all groups.
-constexpr float kLeastOverLargest = 0x1p-38f, kLargestOverSigma = 0x1p20f;
+constexpr float kLeastOverLargest = 0x1p-33f, kLargestOverSigma = 0x1p20f;
 
 // Values of a channel that its centre is the mean of, at least, where it has so
 // many.
