@@ -1,11 +1,11 @@
-"""What dither would do at the fixed rate of XLA's streams, which have none: errors of weight gradients by bits.
+"""What dither does at the fixed rate of XLA's streams: errors of weight gradients by bits.
 
     python benchmarks/accuracy/fixed_rate.py --cifar CIFAR10.npz
 
 A ResNet-20 trains for some epochs. Then the input of each of its convolutions is quantized with a scale for every 32
-values, as `cc/kernels/xla/fixed_rate.h` does, to the nearest and with subtractive dither, and the kernel's gradient of
-one batch is computed from both. With dither a value needs half a step at either end of the codes for itself, and zero
-a code of its own, so that the same bits have a larger step. Medians over the convolutions.
+values, as `cc/kernels/xla/fixed_rate.h` does with dither, and to the nearest, and the kernel's gradient of one batch is
+computed from both. With dither a value needs half a step at either end of the codes for itself; without, zero needs a
+code where values have signs. Medians over the convolutions.
 """
 
 from __future__ import annotations
@@ -93,18 +93,22 @@ def quantized(x: np.ndarray, bits: int, dither: bool) -> np.ndarray:
     is_relu = (
         values.min() >= 0
     )  # such streams keep the mask: code 0 is zero, the others are middles of intervals
-    levels = 2**bits - 1 if is_relu else 2 ** (bits - 1) - 1
-    reach = levels - dither if is_relu else levels + 0.5 * (not dither)
+    reach = 2**bits - 1 - dither if is_relu else 2 ** (bits - 1) - 0.5
     smallest = _SMALLEST_STEP * x.std()
     largest = np.abs(values).max(axis=1, keepdims=True)
     scale = 2.0 ** (np.ceil(4 * np.log2(np.maximum(largest / (smallest * reach), 1))) / 4)
     t = values / (scale * smallest)
-    shift = np.random.default_rng(bits).random(t.shape, np.float32) - 0.5 * (not is_relu) if dither else 0.0
-    if is_relu:
-        codes = np.clip(np.floor(t + shift) + 1, 1, levels) - 0.5
+    shift = np.random.default_rng(bits).random(t.shape, np.float32) - 0.5 if dither else 0.0
+    if is_relu and dither:
+        codes = np.clip(np.rint(t + shift), 0, 2**bits - 2)
+    elif is_relu:
+        codes = np.clip(np.floor(t), 0, 2**bits - 2) + 0.5
+    elif dither:
+        codes = np.clip(np.floor(t + shift), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1) + 0.5
     else:
-        codes = np.clip(np.rint(t + shift), -levels, levels)
-    restored = np.where(values == 0, 0, (codes - shift) * scale * smallest)
+        codes = np.clip(np.rint(t), 1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
+    zeros_stay = (values == 0) & (is_relu or not dither)
+    restored = np.where(zeros_stay, 0, (codes - shift) * scale * smallest)
     return restored.reshape(x.shape).astype(x.dtype)
 
 

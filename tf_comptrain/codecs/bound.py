@@ -29,7 +29,7 @@ class State(NamedTuple):
       bound_used: Absolute bound of the last stream: of a channel whose scale is that of the tensor.
       running_sigma: Exponential average of `sigma` over steps, each of which counts as ten times the average
         at most; 0 before the first.
-      nonzero_ratio: Non-zero elements / elements of the last tensor.
+      nonzero_ratio: Non-zero elements / elements of the last tensor. Under XLA 1 where zeros do not come back exactly.
       sigma: Root of the mean variance of the channels of the last tensor, each about its own mean, zeros included.
         From a sample of at least 4,096 values.
       stream_bytes: Size of the last stream.

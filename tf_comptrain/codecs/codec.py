@@ -116,7 +116,6 @@ class PlaneCodec(Codec):
 
     def __init__(self, dither: bool = False):
         self.dither = dither
-        self.under_xla = not dither
 
 
 class RansCodec(Codec):
@@ -133,7 +132,6 @@ class RansCodec(Codec):
 
     def __init__(self, dither: bool = False):
         self.dither = dither
-        self.under_xla = not dither
         self.mask_of_restored = not dither
 
 

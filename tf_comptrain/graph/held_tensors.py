@@ -45,6 +45,7 @@ from tf_comptrain.storage import (
 )
 
 _ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
+_NEVER_NEGATIVE = frozenset(("Exp", "Relu", "Relu6", "Sigmoid", "Softmax", "Softplus"))
 _TRUTH = tf.float16  # the smallest type that the mask operations take
 _PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
@@ -393,8 +394,10 @@ class _Step:
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask, self._xla, self._asks_the_law)
         row = site.state.index
+        # Without negative values a fixed rate has finer steps, and zeros come back as they were.
+        mid_rise = mask or (self._xla and base_of(tensor).op.type in _NEVER_NEGATIVE)
         through, stream, state = coder.compress(
-            tensor, self._states.read(row), site.relative_bound, mask, site.bound.reference
+            tensor, self._states.read(row), site.relative_bound, mid_rise, site.bound.reference
         )
         self._states.set(row, state)
         return through, Held(site, coder, stream, tensor, mask)

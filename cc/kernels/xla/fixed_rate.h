@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "cc/codec/stream/bound.h"
+#include "cc/kernels/xla/dither.h"
+#include "cc/kernels/xla/group_scale.h"
 #include "cc/kernels/xla/lowering.h"
 
 namespace comptrain::hlo {
@@ -15,89 +17,53 @@ inline XlaOp Field(XlaOp state, StateField field) {
 
 // The scale of a group with the tensor's bound. Groups of small values have
 // smaller ones: at a fixed rate a finer step takes no more bits.
-constexpr float kScaleOfBound = 0x1p8f;
+constexpr float kScaleOfBound = 0x1p25f;
 
 // What a group's scale is multiplied by, in a stream with this bound.
 inline XlaOp StepFor(XlaOp bound) {
   return bound * Scalar(bound, kStepOverBound / kScaleOfBound);
 }
+// Of a stream, by the state after it. Decoders gate it with the stream: else
+// XLA might make the dither of a tensor once, and keep it.
+inline XlaOp SeedOf(XlaOp state) { return DitherSeed(Field(state, kSteps)); }
 inline XlaOp StepOf(XlaOp state) { return StepFor(Field(state, kBoundUsed)); }
 
-// A scale in a byte: quarters of an octave, from 1 to 2^63.75.
-class GroupScale {
- public:
-  // The smallest scale that is no smaller than x, f32; the largest where none
-  // is.
-  static XlaOp CodeFor(XlaOp x) {
-    const XlaOp bits =
-        xla::BitcastConvertType(xla::Max(x, xla::FullLike(x, 1)), xla::U32);
-    const XlaOp mantissa = xla::And(bits, U32(bits, kMantissa));
-    XlaOp code = LeftShifted(
-        RightShifted(bits, kMantissaBits) - xla::FullLike(bits, kExponentOf1),
-        2);
-    for (uint32_t least : kQuarters) {
-      code = code + xla::ConvertElementType(xla::Gt(mantissa, U32(bits, least)),
-                                            xla::U32);
-    }
-    return xla::ConvertElementType(xla::Min(code, xla::FullLike(code, 255)),
-                                   xla::U8);
-  }
-
-  static XlaOp Of(XlaOp code) {
-    const XlaOp wide = xla::ConvertElementType(code, xla::U32);
-    const XlaOp quarter = xla::And(wide, xla::FullLike(wide, 3));
-    XlaOp mantissa = xla::ZerosLike(wide);
-    for (int i = 1; i < 4; ++i) {
-      mantissa = xla::Select(xla::Eq(quarter, xla::FullLike(wide, i)),
-                             U32(wide, kQuarters[i]), mantissa);
-    }
-    const XlaOp exponent =
-        RightShifted(wide, 2) + xla::FullLike(wide, kExponentOf1);
-    return xla::BitcastConvertType(
-        xla::Or(LeftShifted(exponent, kMantissaBits), mantissa), xla::F32);
-  }
-
- private:
-  static constexpr int kMantissaBits = 23, kExponentOf1 = 127;
-  static constexpr uint32_t kMantissa = (1u << kMantissaBits) - 1;
-  // Mantissas of 2^(i / 4).
-  static constexpr uint32_t kQuarters[4] = {0, 0x1837f0, 0x3504f3, 0x5744fd};
-
-  static XlaOp U32(XlaOp like, uint32_t value) {
-    return xla::Broadcast(xla::ConstantR0<uint32_t>(like.builder(), value),
-                          Dims(like));
-  }
-};
-
-// A stream: for each group as many 32-bit words as a value has bits, and the
-// byte of its scale. A word has as many whole codes as it holds; its spare bits
-// have one bit each of the codes that are left.
+// A stream: for each 32 values as many 32-bit words as a value has bits; the
+// byte of the scale of each group of values; the centre of each channel. A word
+// has as many whole codes as it holds; its spare bits have one bit each of the
+// codes that are left.
 //
 // Members of a group lie in a dimension of their own and are combined by
 // reductions along it: XLA makes a step's program from few operations, and its
 // GPU compiler fuses them into a pass for the scales and one for the words.
 class FixedRate {
  public:
-  static constexpr int kGroup = 32;
+  static constexpr int kPacked = 32;
 
   int bits = 8;
   bool mid_rise = false;
 
-  absl::Status Read(OpKernelConstruction* ctx, bool with_mid_rise = true) {
+  // with_mask: of an op that reads no other streams.
+  absl::Status Read(OpKernelConstruction* ctx, bool with_mask = false) {
     absl::Status s = ctx->GetAttr("bits", &bits);
     if (s.ok() && (bits < 2 || bits > 8)) {
       s = absl::InvalidArgumentError(
           absl::StrCat("bits must be from 2 to 8, got ", bits));
     }
-    if (s.ok() && with_mid_rise) s = ctx->GetAttr("mid_rise", &mid_rise);
+    mid_rise = with_mask;
+    if (s.ok() && !with_mask) s = ctx->GetAttr("mid_rise", &mid_rise);
     return s;
   }
 
-  // Words, then scales.
-  int64_t GroupBytes() const { return 4 * bits + 1; }
   int64_t StreamBytes(absl::Span<const int64_t> dims) const {
-    return TensorShape(Groups(dims, kGroup).group_dims()).num_elements() *
-           GroupBytes();
+    const std::vector<int64_t> of = Ranked(dims);
+    return WordBytes(Groups(of, kPacked)) + ScaleGroups(of).count() +
+           CentreBytes(of);
+  }
+
+  // The mask is kept, or there is a centre for each channel.
+  bool HasCentres(absl::Span<const int64_t> dims) const {
+    return !mid_rise && ScaleGroups::HaveCentres(Ranked(dims));
   }
 
   struct Encoded {
@@ -105,43 +71,60 @@ class FixedRate {
     XlaOp scales;  // f32, one a group
   };
 
-  // step: the smallest; that of a group is the smallest multiple, by a scale,
-  // that its values fit in. The error is at most half of it. NaN is coded as
-  // zero, as the smallest value where a mask is kept; so are negative values
-  // there.
-  Encoded Encode(XlaOp x, XlaOp step) const {
-    const Groups groups(Dims(x), kGroup);
-    const XlaOp values = F32(groups.Split(x));
-    const XlaOp largest = Combined(groups, 0, Magnitude(values), xla::F32,
-                                   xla::CreateScalarMaxComputation);
+  // step: of a scale of 1; that of a group is a multiple of it, by the smallest
+  // scale that its values fit in. The error is at most half of it. NaN is coded
+  // as the centre, as the smallest value where a mask is kept; so are negative
+  // values there. centres: f32, where HasCentres.
+  Encoded Encode(XlaOp x, XlaOp step, XlaOp seed, const XlaOp* centres) const {
+    const std::vector<int64_t> dims = Ranked(Dims(x));
+    const ScaleGroups groups(dims);
+    XlaOp values = xla::Reshape(F32(x), dims);
+    const XlaOp largest = centres == nullptr ? groups.Reach(values)
+                                             : groups.Reach(values, *centres);
     const XlaOp scale_codes =
         GroupScale::CodeFor(largest / (step * Scalar(x, reach())));
     const XlaOp scales = GroupScale::Of(scale_codes);
-    const XlaOp inverse = groups.Spread(Scalar(x, 1) / (step * scales), kGroup);
-    return {{Words(Code(values, inverse), groups), scale_codes}, scales};
+    const Groups packed(dims, kPacked);
+    const XlaOp inverse =
+        Split(packed, groups.Spread(Scalar(x, 1) / (step * scales)));
+    values = Split(packed, values);
+    std::vector<XlaOp> parts = {{}, scale_codes};
+    if (centres != nullptr) {
+      values = values - Split(packed, ScaleGroups::OfChannels(*centres, dims));
+      parts.push_back(CentreCode(*centres));
+    }
+    parts[0] = Words(Code(values, inverse, Dither(seed, Dims(values))), packed);
+    return {parts, scales};
   }
 
-  XlaOp Decode(const std::vector<XlaOp>& parts, absl::Span<const int64_t> dims,
+  // parts: those of the stream, and the seed.
+  XlaOp Decode(const std::vector<XlaOp>& parts, absl::Span<const int64_t> shape,
                XlaOp step) const {
-    const Groups groups(dims, kGroup);
-    const XlaOp codes = Codes(parts[0], groups);
-    const XlaOp code = F32(codes);
-    const XlaOp steps =
-        groups.Spread(GroupScale::Of(parts.back()) * step, kGroup);
-    if (!mid_rise) {
-      return groups.Values((code - Scalar(code, zero_code())) * steps);
+    const std::vector<int64_t> dims = Ranked(shape);
+    const Groups packed(dims, kPacked);
+    const XlaOp codes = Codes(parts[0], packed);
+    const XlaOp steps = Split(
+        packed, ScaleGroups(dims).Spread(GroupScale::Of(parts[1]) * step));
+    const XlaOp offset = Dither(parts.back(), Dims(codes));
+    const XlaOp level = F32(codes) - (offset + Scalar(step, zero_level()));
+    XlaOp x_hat = level * steps;
+    if (mid_rise) {
+      x_hat = xla::Select(xla::Eq(codes, xla::ZerosLike(codes)),
+                          xla::ZerosLike(x_hat), x_hat);
+    } else if (HasCentres(dims)) {
+      x_hat = x_hat +
+              Split(packed, ScaleGroups::OfChannels(CentreOf(parts[2]), dims));
     }
-    return groups.Values(xla::Select(xla::Eq(codes, xla::ZerosLike(codes)),
-                                     xla::ZerosLike(code),
-                                     (code - Scalar(code, 0.5f)) * steps));
+    return xla::Reshape(packed.Values(x_hat), shape);
   }
 
   // Where values are not zero, of a stream that keeps the mask.
   XlaOp Mask(const std::vector<XlaOp>& parts,
-             absl::Span<const int64_t> dims) const {
-    const Groups groups(dims, kGroup);
-    const XlaOp codes = Codes(parts[0], groups);
-    return groups.Values(xla::Ne(codes, xla::ZerosLike(codes)));
+             absl::Span<const int64_t> shape) const {
+    const Groups packed(Ranked(shape), kPacked);
+    const XlaOp codes = Codes(parts[0], packed);
+    return xla::Reshape(packed.Values(xla::Ne(codes, xla::ZerosLike(codes))),
+                        shape);
   }
 
   // The parts as the one array of bytes that ops exchange, and again. XLA drops
@@ -154,53 +137,79 @@ class FixedRate {
     }
     return xla::ConcatInDim(parts[0].builder(), bytes, 0);
   }
-  std::vector<XlaOp> Parts(XlaOp stream, absl::Span<const int64_t> dims) const {
-    const Groups groups(dims, kGroup);
-    const int64_t n = TensorShape(groups.group_dims()).num_elements();
-    std::vector<int64_t> of_words = groups.SpreadDims({bits});
-    of_words.push_back(4);
-    const XlaOp words = xla::BitcastConvertType(
-        xla::Reshape(xla::SliceInDim(stream, 0, 4 * bits * n, 1, 0), of_words),
-        xla::U32);
-    return {words, xla::Reshape(xla::SliceInDim(stream, 4 * bits * n,
-                                                GroupBytes() * n, 1, 0),
-                                groups.group_dims())};
+  std::vector<XlaOp> Parts(XlaOp stream,
+                           absl::Span<const int64_t> shape) const {
+    const std::vector<int64_t> dims = Ranked(shape);
+    const Groups packed(dims, kPacked);
+    const ScaleGroups groups(dims);
+    int64_t at = 0;
+    auto next = [&](std::vector<int64_t> of, int bytes,
+                    xla::PrimitiveType type) {
+      if (bytes > 1) of.push_back(bytes);
+      const int64_t from = at;
+      at += TensorShape(of).num_elements();
+      return xla::BitcastConvertType(
+          xla::Reshape(xla::SliceInDim(stream, from, at, 1, 0), of), type);
+    };
+    std::vector<XlaOp> parts = {next(packed.SpreadDims({bits}), 4, xla::U32),
+                                next(groups.dims(), 1, xla::U8)};
+    if (HasCentres(dims)) parts.push_back(next({dims.back()}, 2, xla::U16));
+    return parts;
   }
 
  private:
-  // Codes count from the most negative one, unless the mask is kept: then zero
-  // is code 0, and all others are positive.
-  int zero_code() const { return mid_rise ? 0 : 1 << (bits - 1); }
-  int levels() const {
-    return mid_rise ? (1 << bits) - 1 : (1 << (bits - 1)) - 1;
-  }
-  // The largest value whose error is half a step, in steps.
-  float reach() const { return mid_rise ? levels() : levels() + 0.5f; }
+  static constexpr float kNoFraction = 0x1p23f;
+
+  // Where the mask is kept, code 0 is zero, and the others are 0, 1, ... steps.
+  // Else they are the middles between whole steps, as many below the centre as
+  // above: no code is for the centre.
+  float zero_level() const { return mid_rise ? 1 : (1 << (bits - 1)) - 0.5f; }
+  int last_code() const { return (1 << bits) - 1; }
+  // The largest value whose error is half a step whatever its dither, in steps.
+  float reach() const { return last_code() - zero_level(); }
   int codes_a_word() const { return 32 / bits; }
   int spare_bits() const { return 32 % bits; }
 
-  XlaOp Code(XlaOp x, XlaOp inverse_step) const {
-    const XlaOp t = x * inverse_step;
-    if (mid_rise) {
-      const XlaOp code = xla::Clamp(Scalar(x, 1), xla::Floor(t) + Scalar(x, 1),
-                                    Scalar(x, levels()));
-      return ToInt(xla::Select(IsZero(x), xla::ZerosLike(x), Finite(code, 1)));
-    }
-    const XlaOp code = xla::Clamp(
-        Scalar(x, -levels()), xla::RoundNearestEven(t), Scalar(x, levels()));
-    return ToInt(Finite(code, 0) + Scalar(x, zero_code()));
+  // u32. Rounded by an addition that leaves no bits below the point: XLA's CPU
+  // compiler makes slow loops of conversions.
+  XlaOp Code(XlaOp x, XlaOp inverse_step, XlaOp offset) const {
+    const XlaOp level = x * inverse_step + (offset + Scalar(x, zero_level()));
+    // Of NaN: the least that is not zero, or a middle one.
+    const XlaOp known =
+        xla::Select(xla::Eq(level, level), level,
+                    xla::FullLike(level, mid_rise ? 1 : 1 << (bits - 1)));
+    const XlaOp code = xla::BitcastConvertType(
+        xla::Clamp(Scalar(x, mid_rise), known, Scalar(x, last_code())) +
+            Scalar(x, kNoFraction),
+        xla::U32);
+    const XlaOp whole = xla::And(code, xla::FullLike(code, last_code()));
+    return mid_rise ? xla::Select(IsZero(x), xla::ZerosLike(whole), whole)
+                    : whole;
   }
 
-  // A dimension before the axis of groups combined.
-  template <class Computation>
-  static XlaOp Combined(const Groups& groups, int place, XlaOp x,
-                        xla::PrimitiveType type,
-                        const Computation& computation) {
-    return xla::Reduce(x, xla::Zero(x.builder(), type),
-                       computation(type, x.builder()), {groups.axis + place});
+  // What all values have, by members, where packing is elementwise: reshaped
+  // behind the arithmetic XLA's CPU compiler makes slow loops of it.
+  static XlaOp Split(const Groups& packed, XlaOp x) {
+    return packed.Split(x, ZeroOf(x));
   }
+
+  // Of scalars, vectors of one.
+  static std::vector<int64_t> Ranked(absl::Span<const int64_t> dims) {
+    if (dims.empty()) return {1};
+    return {dims.begin(), dims.end()};
+  }
+  int64_t WordBytes(const Groups& packed) const {
+    return 4 * TensorShape(packed.SpreadDims({bits})).num_elements();
+  }
+  int64_t CentreBytes(absl::Span<const int64_t> dims) const {
+    return HasCentres(dims) ? 2 * dims.back() : 0;
+  }
+
+  // The bits along a dimension before the axis of groups combined.
   static XlaOp AllBits(const Groups& groups, int place, XlaOp x) {
-    return Combined(groups, place, x, xla::U32, xla::CreateScalarOrComputation);
+    return xla::Reduce(x, ZeroOf(x),
+                       xla::CreateScalarOrComputation(xla::U32, x.builder()),
+                       {groups.axis + place});
   }
 
   // Of the codes of all members, u32.
@@ -213,7 +222,7 @@ class FixedRate {
     XlaOp words = AllBits(groups, 1, whole);
     if (spare == 0) return words;
     XlaOp left = groups.WithDimension(
-        xla::SliceInDim(codes, bits * n, kGroup, 1, groups.axis), 0, bits);
+        xla::SliceInDim(codes, bits * n, kPacked, 1, groups.axis), 0, bits);
     left = OneBit(xla::ShiftRightLogical(left, groups.Number(left, 0)));
     left = xla::ShiftLeft(left, SpareBit(left, groups));
     return xla::Or(words, AllBits(groups, 1, left));
@@ -238,14 +247,6 @@ class FixedRate {
   // Where a word has its bit of a code that is left, of [bits, spare, ...].
   XlaOp SpareBit(XlaOp like, const Groups& groups) const {
     return groups.Number(like, 1) + xla::FullLike(like, codes_a_word() * bits);
-  }
-
-  static XlaOp Finite(XlaOp code, float otherwise) {
-    return xla::Select(xla::Eq(code, code), code,
-                       xla::FullLike(code, otherwise));
-  }
-  static XlaOp ToInt(XlaOp code) {
-    return xla::ConvertElementType(code, xla::U32);
   }
 };
 

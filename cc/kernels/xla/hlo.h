@@ -26,6 +26,10 @@ inline XlaOp Zeros(xla::XlaBuilder* builder, xla::PrimitiveType type,
                    absl::Span<const int64_t> dims) {
   return xla::Broadcast(xla::Zero(builder, type), dims);
 }
+// 0 in the type of x.
+inline XlaOp ZeroOf(XlaOp x) {
+  return xla::Zero(x.builder(), x.builder()->GetShape(x)->element_type());
+}
 inline int64_t Size(XlaOp x) {
   return xla::ShapeUtil::ElementsIn(*x.builder()->GetShape(x));
 }

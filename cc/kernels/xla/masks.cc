@@ -11,7 +11,7 @@ namespace {
 class StreamMaskGradXla : public Lowering {
  public:
   explicit StreamMaskGradXla(OpKernelConstruction* ctx) : Lowering(ctx) {
-    OP_REQUIRES_OK(ctx, rate_.Read(ctx, /*with_mid_rise=*/false));
+    OP_REQUIRES_OK(ctx, rate_.Read(ctx, /*with_mask=*/true));
   }
   void Compile(XlaOpKernelContext* ctx) override {
     XlaOp dy = ctx->Input(1);
@@ -19,7 +19,7 @@ class StreamMaskGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
     const std::vector<XlaOp> parts =
         GatedWith(on_cpu_, rate_.Parts(ctx->Input(0), dims), &dy);
-    const XlaOp set = xla::Reshape(rate_.Mask(parts, dims), dims);
+    const XlaOp set = rate_.Mask(parts, dims);
     ctx->SetOutput(0, xla::Select(set, dy, xla::ZerosLike(dy)));
   }
 

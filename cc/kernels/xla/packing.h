@@ -33,6 +33,13 @@ struct Groups {
     }
   }
 
+  // Along that axis.
+  Groups(absl::Span<const int64_t> of, int along, int values_a_group)
+      : dims(of.begin(), of.end()),
+        size(values_a_group),
+        axis(along),
+        groups((dims[axis] + size - 1) / size) {}
+
   // Of what has one element a group.
   std::vector<int64_t> group_dims() const { return SpreadDims({}); }
   // Of what has more: dimensions before the axis.
@@ -45,7 +52,7 @@ struct Groups {
 
   // The members of all groups: the i-th of each. Missing ones are zero.
   std::vector<XlaOp> Members(XlaOp x) const {
-    x = Padded(x);
+    x = Padded(x, ZeroOf(x));
     std::vector<XlaOp> members;
     for (int i = 0; i < size; ++i) {
       members.push_back(
@@ -64,10 +71,10 @@ struct Groups {
     return all;
   }
 
-  // The values with a dimension of all members before the axis. Missing ones
-  // are zero.
-  XlaOp Split(XlaOp x) const {
-    return xla::Reshape(Padded(x), SpreadDims({size}));
+  // The values with a dimension of all members before the axis, and what
+  // stands for missing ones.
+  XlaOp Split(XlaOp x, XlaOp missing) const {
+    return xla::Reshape(Padded(x, missing), SpreadDims({size}));
   }
   // The values, of what has that shape.
   XlaOp Values(XlaOp spread) const {
@@ -97,13 +104,10 @@ struct Groups {
   }
 
  private:
-  XlaOp Padded(XlaOp x) const {
+  XlaOp Padded(XlaOp x, XlaOp with) const {
     x = xla::Reshape(x, dims);
     const int64_t missing = groups * size - dims[axis];
-    if (missing == 0) return x;
-    const XlaOp zero =
-        xla::Zero(x.builder(), x.builder()->GetShape(x)->element_type());
-    return xla::PadInDim(x, zero, axis, 0, missing);
+    return missing == 0 ? x : xla::PadInDim(x, with, axis, 0, missing);
   }
 };
 

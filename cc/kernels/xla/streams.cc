@@ -39,19 +39,22 @@ Value AtLeast(Value v, float least) {
 // compiler reduces in one kernel.
 constexpr int64_t kSample = 1 << 14;
 
-// Least bound over the largest value of the sample: scales reach 2^55 times
-// that of the bound. Of the
-// sample no more counts than this times the running sigma: an outlier would
-// widen the bounds of all groups.
-constexpr float kLeastOverLargest = 0x1p-50f, kLargestOverSigma = 0x1p20f;
+// Least bound over the largest value of the sample: scales reach 2^38 times
+// that of the bound. Of the sample no more counts than this times the running
+// sigma: an outlier would widen the bounds of all groups.
+constexpr float kLeastOverLargest = 0x1p-33f, kLargestOverSigma = 0x1p20f;
 
-// Every stride-th element along the largest dimensions but the last: at most
-// kSample, or one of each channel.
-XlaOp Sample(XlaOp x) {
+// Values of a channel that its centre is the mean of, at least, where it has so
+// many.
+constexpr int64_t kSampleOfChannel = 16;
+
+// Every stride-th element along the largest dimensions but the last: at most so
+// many, or one of each channel.
+XlaOp Sample(XlaOp x, int64_t most) {
   std::vector<int64_t> limits = Dims(x), start(limits.size(), 0),
                        stride(limits.size(), 1), left = limits;
   int64_t n = Size(x);
-  while (n > kSample) {
+  while (n > most) {
     int widest = -1;
     for (int d = 0; d + 1 < static_cast<int>(left.size()); ++d) {
       if (left[d] > 1 && (widest < 0 || left[d] > left[widest])) widest = d;
@@ -67,7 +70,7 @@ XlaOp Sample(XlaOp x) {
 
 // Of finite values.
 struct SampleStatistics {
-  XlaOp sigma, nonzero, largest;  // nonzero: a number of values
+  XlaOp sigma, nonzero_ratio, largest;
 
   SampleStatistics(bool on_cpu, XlaOp x) {
     // Of differences from one value, since squares of large ones would cancel.
@@ -84,7 +87,7 @@ struct SampleStatistics {
     // Squares of differences above 2^64 are infinite.
     sigma = xla::Select(xla::IsFinite(variance),
                         xla::Sqrt(xla::Max(variance, Scalar(x, 0))), largest);
-    nonzero = reduced[2];
+    nonzero_ratio = reduced[2] / count;
   }
 };
 
@@ -98,10 +101,6 @@ class CompressXla : public Lowering {
                 absl::UnimplementedError(
                     "codec 'zvc' is lossless: its streams have no static size, "
                     "which XLA needs. Use 'plane', or jit_compile=False."));
-    OP_REQUIRES(
-        ctx, !attrs_.dither,
-        absl::UnimplementedError("dither has no XLA lowering. Use dither="
-                                 "False, or jit_compile=False."));
   }
 
   void Compile(XlaOpKernelContext* ctx) override {
@@ -114,20 +113,26 @@ class CompressXla : public Lowering {
       ctx->SetOutput(2, state);
       return;
     }
-    const XlaOp sampled = FiniteOrZero(F32(Sample(x)));
+    const XlaOp sampled = FiniteOrZero(F32(Sample(x, kSample)));
     const SampleStatistics sample(on_cpu_, sampled);
     const XlaOp range = attrs_.rule.of_range ? Range(x) : Scalar(x, 0);
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
-    const FixedRate::Encoded encoded = rate_.Encode(x, StepFor(bound));
+    const XlaOp steps = NextSteps(Field(state, kSteps));
+    XlaOp centres;
+    if (rate_.HasCentres(Dims(x))) centres = CentresOf(x);
+    const FixedRate::Encoded encoded =
+        rate_.Encode(x, StepFor(bound), DitherSeed(steps),
+                     centres.valid() ? &centres : nullptr);
     // Readers of x wait for the stream: the forward pass does not run ahead.
     // And for what the state alone has of x, which else might be made when the
     // states are written, with x alive until then.
     std::vector<XlaOp> fenced = encoded.parts;
-    fenced.insert(fenced.end(), {sample.nonzero, x});
+    fenced.insert(fenced.end(), {sample.nonzero_ratio, x});
     fenced = Fence(on_cpu_, fenced);
     ctx->SetOutput(0, fenced.back());
     fenced.pop_back();
-    const XlaOp nonzero = fenced.back();
+    // What the law knows as zero has no error: here only what a mask keeps.
+    const XlaOp nonzero_ratio = rate_.mid_rise ? fenced.back() : Scalar(x, 1);
     fenced.pop_back();
     ctx->SetOutput(1, rate_.Joined(fenced));
     const OfGroups of_groups =
@@ -138,13 +143,13 @@ class CompressXla : public Lowering {
         Field(state, kBoundSet),
         bound,
         Running(Field(state, kRunningSigma), sample.sigma),
-        nonzero / Scalar(x, Size(sampled)),
+        nonzero_ratio,
         sample.sigma,
         Scalar(x, stream_bytes),
         range,
         of_groups.widened,
         of_groups.rms_bound,
-        NextStep(state)};
+        steps};
     std::vector<XlaOp> new_state;
     for (const XlaOp& field : fields) {
       new_state.push_back(xla::Reshape(field, {1}));
@@ -202,10 +207,17 @@ class CompressXla : public Lowering {
         .op;
   }
 
-  static XlaOp NextStep(XlaOp state) {
-    const XlaOp next = Field(state, kSteps) + Scalar(state, 1);
-    return xla::Select(xla::Lt(next, Scalar(state, kStepsCycle)), next,
+  static XlaOp NextSteps(XlaOp steps) {
+    const XlaOp next = steps + Scalar(steps, 1);
+    return xla::Select(xla::Lt(next, Scalar(next, kStepsCycle)), next,
                        xla::ZerosLike(next));
+  }
+
+  // Fenced: XLA would find them anew for each value that they are taken from.
+  XlaOp CentresOf(XlaOp x) const {
+    const int64_t of_channels = kSampleOfChannel * Dims(x).back();
+    const XlaOp sampled = Sample(x, std::max(kSample, of_channels));
+    return Fence(on_cpu_, {Centres(FiniteOrZero(F32(sampled)))})[0];
   }
 
   XlaOp Running(XlaOp running, XlaOp now) const {
@@ -229,12 +241,11 @@ class DecompressXla : public Lowering {
     const auto dims = shape.dim_sizes();
     OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
-    const std::vector<XlaOp> parts =
-        Gated(on_cpu_, rate_.Parts(ctx->Input(0), dims), ctx->Input(2));
+    std::vector<XlaOp> parts = rate_.Parts(ctx->Input(0), dims);
+    parts.push_back(SeedOf(ctx->Input(3)));
+    parts = Gated(on_cpu_, parts, ctx->Input(2));
     const XlaOp x_hat = rate_.Decode(parts, dims, StepOf(ctx->Input(3)));
-    ctx->SetOutput(
-        0, xla::Reshape(xla::ConvertElementType(x_hat, ctx->output_xla_type(0)),
-                        dims));
+    ctx->SetOutput(0, xla::ConvertElementType(x_hat, ctx->output_xla_type(0)));
   }
 
  private:
@@ -259,8 +270,9 @@ class BatchNormGradXla : public Lowering {
     auto by_channel = [&](XlaOp vector) {
       return xla::BroadcastInDim(vector, dims, {last});
     };
-    const std::vector<XlaOp> parts =
-        GatedWith(on_cpu_, rate_.Parts(ctx->Input(0), dims), &gate);
+    std::vector<XlaOp> parts = rate_.Parts(ctx->Input(0), dims);
+    parts.push_back(SeedOf(ctx->Input(5)));
+    parts = GatedWith(on_cpu_, parts, &gate);
     const XlaOp dy = F32(gate);
     const XlaOp x_hat = rate_.Decode(parts, dims, StepOf(ctx->Input(5)));
     const XlaOp gamma = ctx->Input(2), inv_std = ctx->Input(4);
