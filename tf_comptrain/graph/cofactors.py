@@ -64,7 +64,11 @@ def with_exact_reads(gradients: GradientOperations) -> list[Read]:
       Its `reads` in order, some with the need UNBOUNDED.
     """
     cofactors = _Cofactors(gradients)
-    steep = {read.op.name: read.op for read in gradients.reads if cofactors.has_no_bound(read)}
+    steep = {
+        read.op.name: read.op
+        for read in gradients.reads
+        if not cofactors.ends_formula(read.op) and cofactors.has_no_bound(read)
+    }
     steep.update((op.name, op) for op in gradients.operations if op.type in sensitivity.WITHOUT_BOUND)
     if not steep:
         return gradients.reads
@@ -101,7 +105,7 @@ class _Cofactors:
             waiting, seen = list(operations), {op.name for op in operations}
             while waiting:
                 new = [
-                    op for op in beside(waiting.pop()) if op.name not in seen and not self._ends_formula(op)
+                    op for op in beside(waiting.pop()) if op.name not in seen and not self.ends_formula(op)
                 ]
                 seen.update(op.name for op in new)
                 waiting += new
@@ -114,7 +118,7 @@ class _Cofactors:
     def _before(self, op: tf.Operation) -> list[tf.Operation]:
         return [tensor.op for tensor in op.inputs if self._gradients.is_gradient(tensor)]
 
-    def _ends_formula(self, op: tf.Operation) -> bool:
+    def ends_formula(self, op: tf.Operation) -> bool:
         """Whether a gradient is spread over all channels, or ends in a weight's."""
         if op.type in _NORMALIZATIONS:
             return True
@@ -145,7 +149,7 @@ class _Cofactors:
     def _at_once(self, tensor: tf.Tensor) -> bool | None:
         """Whether a tensor is unbounded by its operation alone; None: it is if an input of that is."""
         op = tensor.op
-        if not self._ingredients.has_activations(tensor) or op.type in sensitivity.SATURATING:
+        if not self._ingredients.has_activations(tensor):
             return False
         if op.type in sensitivity.WITHOUT_BOUND:
             return True
@@ -179,21 +183,23 @@ class _Cofactors:
             return any(
                 self._ingredients.has_activations(each) and self._stays_off_zero(each) for each in op.inputs
             )
-        if op.type == "Sub":  # a variance: the mean of squares less the square of the mean
-            return base_of(others[0]).op.type == "Square" and self._stays_off_zero(first)
+        if _is_variance(op):
+            return self._stays_off_zero(first)
         if op.type in ("Select", "SelectV2"):
             return all(map(self._stays_off_zero, others))
         return op.type in _REDUCTIONS and self._is_of_many(op)
 
     def _is_of_many(self, op: tf.Operation) -> bool:
-        """Whether a reduction is of many squares, or of exponentials of which the largest is one."""
+        """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
         terms = _behind(op.inputs[0])
+        if terms.dtype == tf.bool:
+            return True
         if terms.op.type == "Exp":
             shifted = base_of(terms.op.inputs[0]).op
             return shifted.type == "Sub" and _is_largest(shifted.inputs[1])
         if terms.op.type in _REDUCTIONS:
             return self._stays_off_zero(terms)
-        squares = terms.op.type in ("Abs", "Square", "SquaredDifference") or _is_square(terms.op)
+        squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)
         return squares and element_count(op.inputs[0]) >= _MANY * element_count(op.outputs[0])
 
     def _least(self, tensor: tf.Tensor, depth: int = _DEPTH) -> float:
@@ -203,7 +209,7 @@ class _Cofactors:
         if not self._ingredients.has_activations(tensor):
             value = tf.get_static_value(tensor)
             return -math.inf if value is None or not np.size(value) else float(np.min(value))
-        if op.type in _LEAST_VALUES or _is_square(op):
+        if op.type in _LEAST_VALUES or _is_square(op) or _is_variance(op):
             return _LEAST_VALUES.get(op.type, 0.0)
         if op.type not in _MONOTONE or not depth:
             return -math.inf
@@ -236,7 +242,15 @@ def _is_reciprocal(op: tf.Operation) -> bool:
 def _is_square(op: tf.Operation) -> bool:
     if op.type == "Mul":
         return base_of(op.inputs[0]) is base_of(op.inputs[1])
-    return op.type == "Pow" and constant_of(op.inputs[1]) in (2.0, 4.0)
+    return op.type == "Square" or op.type == "Pow" and constant_of(op.inputs[1]) in (2.0, 4.0)
+
+
+def _is_variance(op: tf.Operation) -> bool:
+    """Whether a difference is one of the mean of squares and the square of the mean."""
+    if op.type != "Sub" or not _is_square(base_of(op.inputs[1]).op):
+        return False
+    mean = _behind(op.inputs[0])
+    return mean.op.type in _REDUCTIONS and _is_square(_behind(mean.op.inputs[0]).op)
 
 
 def _is_largest(tensor: tf.Tensor) -> bool:
