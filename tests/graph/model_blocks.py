@@ -198,12 +198,15 @@ _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "negative_power": lambda y: tf.pow(0.2 + tf.abs(y), -0.7),
     "softsign_by_hand": lambda y: y / (1.0 + tf.abs(y)),
     "over_length": lambda y: y / (tf.abs(y) + 1e-2),
-    "over_two_channels": lambda y: y[..., :2] * tf.math.rsqrt(tf.reduce_mean(y[..., :2] ** 2, -1, True) + 1e-6),
+    "over_two_channels": lambda y: (
+        y[..., :2] * tf.math.rsqrt(tf.reduce_mean(y[..., :2] ** 2, -1, True) + 1e-6)
+    ),
     "no_nan": lambda y: tf.math.divide_no_nan(tf.sin(y), tf.nn.relu(y)),
     "over_norm": lambda y: y / (tf.norm(y, axis=-1, keepdims=True) + 1e-3),
     "over_deviation": lambda y: (y - tf.reduce_mean(y, 1, True)) / (tf.math.reduce_std(y, 1, True) + 1e-3),
-    "over_range": lambda y: (y - tf.reduce_min(y, -1, True))
-    / (tf.reduce_max(y, -1, True) - tf.reduce_min(y, -1, True) + 0.1),
+    "over_range": lambda y: (
+        (y - tf.reduce_min(y, -1, True)) / (tf.reduce_max(y, -1, True) - tf.reduce_min(y, -1, True) + 0.1)
+    ),
     "over_sum": lambda y: tf.nn.softplus(y) / tf.reduce_sum(tf.nn.softplus(y), -1, True),
     "softmax_by_hand": lambda y: tf.exp(y) / tf.reduce_sum(tf.exp(y), -1, True),
     "quotient_of_halves": lambda y: y[..., :8] / (0.3 + tf.square(y[..., 8:])),
@@ -262,10 +265,14 @@ _FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "stopped": lambda y: tf.stop_gradient(tf.sin(y)) * y + y,
     "straight_through": lambda y: y + tf.stop_gradient(tf.round(y) - y),
     "recomputed": lambda y: tf.recompute_grad(lambda y: tf.sin(y) * y)(y),
-    "mixed_precision": lambda y: tf.cast(tf.sin(tf.cast(y, tf.bfloat16)) * tf.cast(y, tf.bfloat16), tf.float32),
+    "mixed_precision": lambda y: tf.cast(
+        tf.sin(tf.cast(y, tf.bfloat16)) * tf.cast(y, tf.bfloat16), tf.float32
+    ),
     "whole_softmax": lambda y: ops.softmax(y, axis=-1) * ops.sigmoid(y),
     "ops_norm": lambda y: y / (ops.norm(y, axis=1, keepdims=True) + 0.1),
-    "ops_statistics": lambda y: (y - ops.mean(y, 1, keepdims=True)) / ops.sqrt(ops.var(y, 1, keepdims=True) + 0.1),
+    "ops_statistics": lambda y: (
+        (y - ops.mean(y, 1, keepdims=True)) / ops.sqrt(ops.var(y, 1, keepdims=True) + 0.1)
+    ),
     "ops_logsumexp": lambda y: ops.logsumexp(y, axis=-1, keepdims=True) * y,
     "ops_tensordot": lambda y: ops.tensordot(y, ops.tanh(y[0]), axes=1) * 0.25,
     "ops_normalize": lambda y: ops.normalize(y, axis=-1),

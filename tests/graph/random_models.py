@@ -1,6 +1,6 @@
 """Random models out of blocks, and how far their gradients are from plain ones; by hand:
 
-    python tests/graph/random_models.py --models 500 --seed 0
+python tests/graph/random_models.py --models 500 --seed 0
 """
 
 from __future__ import annotations

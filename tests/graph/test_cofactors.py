@@ -57,7 +57,9 @@ BOUNDED = {
 def followed(made, scale):
     """What the backward pass begins with is kept: more is made behind it."""
     error = tf.square(made - TARGET[: made.shape[-1]])
-    return tf.reduce_mean(tf.sin(0.1 * tf.tile(error, [1] * (len(made.shape) - 1) + [8])) * tf.reduce_mean(scale))
+    return tf.reduce_mean(
+        tf.sin(0.1 * tf.tile(error, [1] * (len(made.shape) - 1) + [8])) * tf.reduce_mean(scale)
+    )
 
 
 def run(function, x, **how):

@@ -44,8 +44,13 @@ class Streams(Protocol):
     def held_bytes(self, tensor: tf.Tensor) -> int:
         """What a tensor will take."""
 
-    def why_plain(self, tensor: tf.Tensor) -> str:
-        """Why a tensor is held as it is; "" where it need not be."""
+    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0) -> str:
+        """Why a tensor is held as it is; "" where it need not be.
+
+        Args:
+          tensor: Any.
+          gain: See `hold`.
+        """
 
     def find(self, tensor: tf.Tensor) -> Stream | None:
         """The stream that an earlier gradient of the same step has made of the tensor."""

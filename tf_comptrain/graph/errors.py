@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.held_or_rebuilt import Choice
-from tf_comptrain.graph.tensors import base_of
+from tf_comptrain.graph.tensors import MOVES, base_of
 
 _LINEAR = frozenset(
     ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
@@ -20,6 +20,7 @@ _LINEAR = frozenset(
 )  # fmt: skip
 _LINEAR_NEEDS = (sensitivity.LINEAR, sensitivity.CONVOLUTION)
 _LEAST_DIVISOR = 1e-6
+_OF_FUNCTIONS = (sensitivity.LINEAR, sensitivity.NONLINEAR)
 _STRICTEST_FIRST = (sensitivity.NONLINEAR, sensitivity.LINEAR, sensitivity.NORM)
 
 
@@ -93,9 +94,23 @@ class Errors:
 
 
 def _of_itself(made: Made) -> Made:
-    """What a function that saturates makes is what its derivative is made of: of softmax p (1 - p)."""
-    is_argument = made.tensor.op.type in sensitivity.SATURATING and made.need == sensitivity.LINEAR
-    return made._replace(need=sensitivity.NONLINEAR) if is_argument and not made.ends else made
+    """What a function that saturates makes is what its derivative is made of: of softmax p (1 - p).
+
+    It is as close to its limits as the constants before it have it.
+    """
+    op = made.tensor.op
+    if op.type not in sensitivity.SATURATING or made.ends or made.need not in _OF_FUNCTIONS:
+        return made
+    gain, argument = 1.0, base_of(op.inputs[0])
+    while argument.op.type in MOVES or argument.op.type in ("Cast", "Mul", "RealDiv"):
+        index = 1 if argument.op.type == "Mul" and _is_constant(argument.op.inputs[0]) else 0
+        gain *= _factor(argument.op, index)
+        argument = base_of(argument.op.inputs[index])
+    return made._replace(need=sensitivity.NONLINEAR, gain=max(made.gain, gain))
+
+
+def _is_constant(tensor: tf.Tensor) -> bool:
+    return tf.get_static_value(base_of(tensor)) is not None
 
 
 def _operands(made: Made) -> list[Made]:

@@ -50,8 +50,8 @@ _PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
-# Of a constant before a nonlinear function: six bits a value.
-_LARGEST_GAIN = 64.0
+# Of a constant before a nonlinear function: six bits a value. XLA's codec has two more than the default bound takes.
+_LARGEST_GAIN, _LARGEST_GAIN_XLA = 64.0, 4.0
 
 
 class HeldTensors:
@@ -327,7 +327,7 @@ class _Step:
             return size
         return round(size * self._held.bits(tensor.dtype, codec) / (8 * tensor.dtype.size))
 
-    def why_plain(self, tensor: tf.Tensor) -> str:
+    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0) -> str:
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
         if tensor.ref() in self._plain:
@@ -345,6 +345,8 @@ class _Step:
             return f"not offloaded: {why or self._why_it_stays(tensor)}"
         if tensor.dtype != tf.bool and self._held.table.is_full_for(name_of(tensor)):
             return FULL
+        if self._xla and gain > _LARGEST_GAIN_XLA and self._held.bound is None:
+            return "a function of it is steeper than XLA's codec is fine"
         return "storage='keep'" if self._is_kept(tensor) else ""
 
     def _is_kept(self, tensor: tf.Tensor) -> bool:

@@ -353,7 +353,7 @@ class _Rewiring:
             return "its very value is needed"
         if self._is_needed_at_once(tensor):
             return NEEDED_AT_ONCE
-        return self.streams.why_plain(tensor)
+        return self.streams.why_plain(tensor, self.errors.gain(tensor))
 
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
         """Whether the forward pass makes next to nothing, and no product, after the tensor: what a loss is made of.
