@@ -22,8 +22,8 @@ BATCH, WIDER = 8, 8
 JOINS = ("chain", "residual", "product", "beside")
 EXACT = 1e-5  # of the norm of all gradients: what is made again may round otherwise
 BOUND = 0.25
-# Of the largest norm of a weight's gradient. One that is smaller is mostly a sum of terms that cancel, as that of a bias
-# before a normalization: its error may be as large as that of one of this size.
+# Of the largest norm of a weight's gradient. One that is smaller is mostly a sum of terms that cancel, as that of a
+# bias before a normalization: its error may be as large as that of one of this size.
 NOISE = 0.1
 X = np.random.default_rng(0).normal(size=(BATCH, STEPS, CHANNELS)).astype("float32")
 # Gradients that are alike in all samples would cancel in those of scales.
