@@ -33,6 +33,7 @@ UNBOUNDED = {
     "negative_power": lambda y: tf.sin(y) * tf.pow(tf.abs(y) + 1e-2, -1.5),
     "logarithm": lambda y: tf.sin(y) * tf.math.log(tf.abs(y) + 1e-3),
     "elsewhere": lambda y: tf.sin(y) + tf.stop_gradient(1.0 / y),
+    "in_logarithms": lambda y: tf.math.cumulative_logsumexp(y, -1),
     "softmax_without_a_shift": lambda y: tf.exp(3.0 * y) / tf.reduce_sum(tf.exp(3.0 * y), -1, True),
 }  # fmt: skip
 BOUNDED = {

@@ -69,7 +69,8 @@ def with_exact_reads(gradients: GradientOperations) -> list[Read]:
         for read in gradients.reads
         if not cofactors.ends_formula(read.op) and cofactors.has_no_bound(read)
     }
-    steep.update((op.name, op) for op in gradients.operations if op.type in sensitivity.WITHOUT_BOUND)
+    without_bound = sensitivity.WITHOUT_BOUND | sensitivity.NOT_LINEAR
+    steep.update((op.name, op) for op in gradients.operations if op.type in without_bound)
     if not steep:
         return gradients.reads
     met = cofactors.formulas_of(list(steep.values()))

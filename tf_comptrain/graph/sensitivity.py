@@ -95,6 +95,8 @@ WITHOUT_BOUND = frozenset(
      "MatrixDeterminant", "MatrixInverse", "MatrixLogarithm", "MatrixSolve", "MatrixSolveLs", "MatrixSquareRoot",
      "MatrixTriangularSolve", "Ndtri", "Polygamma", "Qr", "SelfAdjointEigV2", "Svd", "Tan", "TridiagonalSolve", "Zeta")
 )  # fmt: skip
+# Gradients that go through logarithms, as that of cumulative_logsumexp: what is added there is a factor's exponent.
+NOT_LINEAR = frozenset(("CumulativeLogsumexp", "Exp", "Expm1", "Log", "Log1p"))
 # Bounded whatever they read.
 SATURATING = frozenset(("Cos", "Erf", "Sigmoid", "Sign", "Sin", "Softmax", "Softsign", "Tanh"))
 
