@@ -10,16 +10,18 @@ import tensorflow as tf
 
 from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.gradient_operations import Read
-from tf_comptrain.graph.tensors import MOVES, base_of, element_count, is_small, plain_bytes
-
-# There anyway, or not made of activations: weights, constants, the batch.
-FREE = frozenset(
-    ("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp")
+from tf_comptrain.graph.ingredients import (
+    INDICES,
+    MATRIX_PRODUCTS,
+    WEIGHTS,
+    Ingredients,
+    constant_of,
+    is_free,
 )
+from tf_comptrain.graph.tensors import MOVES, base_of, element_count, is_small, plain_bytes
 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
-_PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
 _DIFFERENCES = frozenset(("SquaredDifference", "Sub"))
 _BLANK = frozenset(("Fill", "OnesLike", "ZerosLike"))  # made of a shape
 _SUMS = frozenset(("Add", "AddN", "AddV2"))
@@ -31,8 +33,6 @@ _VERBATIM = frozenset(
      "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split",
      "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack")
 )  # fmt: skip
-# What a tensor is made of, as bits; weights and indices together are an activation too (an embedding).
-_WEIGHTS, _INDICES, _ACTIVATIONS = 1, 2, 4
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -50,20 +50,6 @@ class Choice(NamedTuple):
     saved: set
     exact: set
     is_free: Callable[[tf.Tensor], bool]
-
-
-def is_free(tensor: tf.Tensor) -> bool:
-    return tensor.op.type in FREE or tensor.dtype in (tf.resource, tf.variant, tf.string)
-
-
-def _constant(tensor: tf.Tensor) -> float | None:
-    """The value of a number that is known when the graph is made; None where it is not."""
-    tensor = base_of(tensor)
-    if tensor.op.type == "Sub":
-        first, second = (_constant(operand) for operand in tensor.op.inputs)
-        return None if first is None or second is None else first - second
-    value = tf.get_static_value(tensor)
-    return float(value) if value is not None and np.ndim(value) == 0 else None
 
 
 def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
@@ -128,7 +114,7 @@ class _Cut:
         self._capacities: dict[tuple[int, int], int] = {}
         self._distances: dict = {}
         self._exact: set = set()
-        self._made_of: dict = {}
+        self._ingredients = Ingredients()
 
     def solve(self, reads: list[Read], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
@@ -192,7 +178,7 @@ class _Cut:
         # Sums of residual blocks would be rebuilt each from the one before, and live until the first of them is read.
         if op.type in _SUMS and any(self._is_renormalized(base_of(term)) for term in op.inputs):
             return False
-        if op.type in _PRODUCTS:  # the scores of an attention are larger than queries and keys together
+        if op.type in MATRIX_PRODUCTS:  # the scores of an attention are larger than queries and keys together
             size = sum(element_count(factor) for factor in op.inputs)
             return element_count(tensor) > size and self._joins_activations(op)
         if op.type in _DIFFERENCES and self._joins_activations(
@@ -205,7 +191,7 @@ class _Cut:
         return tensor.op.type == NORMALIZATION and self._is_cheap(tensor)
 
     def _joins_activations(self, op: tf.Operation) -> bool:
-        return all(self._ingredients(base_of(operand)) & _ACTIVATIONS for operand in op.inputs)
+        return all(self._ingredients.has_activations(base_of(operand)) for operand in op.inputs)
 
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
         """Small tensors are held as they are; what is made of indices and constants alone has no error."""
@@ -216,7 +202,7 @@ class _Cut:
         late = self._made_late(op) and (op.type in _BLANK or not sensitivity.is_cheap(op.type))
         if late or is_free(tensor):
             return True
-        return self._ingredients(tensor) == 0  # TensorFlow computes it once for all steps
+        return self._ingredients.of(tensor) == 0  # TensorFlow computes it once for all steps
 
     def _require_exact(self, tensor: tf.Tensor) -> None:
         if not self._is_free(tensor):
@@ -225,38 +211,13 @@ class _Cut:
     @staticmethod
     def _steep_inputs(op: tf.Operation) -> tuple[int, ...]:
         if op.type == "Pow":
-            exponent = _constant(op.inputs[1])
+            exponent = constant_of(op.inputs[1])
             return () if exponent is not None and exponent >= 1 and exponent % 1 == 0 else (0,)
         return sensitivity.steep_inputs(op.type)
 
     def _is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor is no activation: made by cheap operations of weights alone, or of indices alone."""
-        return self._ingredients(tensor) in (0, _WEIGHTS, _INDICES)
-
-    def _ingredients(self, tensor: tf.Tensor) -> int:
-        waiting = [tensor]
-        while waiting:
-            current = waiting[-1]
-            op = current.op
-            if current.ref() in self._made_of:
-                waiting.pop()
-            elif op.type == "ReadVariableOp":
-                self._made_of[current.ref()] = _WEIGHTS
-            elif op.type == "Placeholder":
-                self._made_of[current.ref()] = _ACTIVATIONS if current.dtype.is_floating else _INDICES
-            elif is_free(current):
-                self._made_of[current.ref()] = 0
-            elif not (op.inputs and (sensitivity.is_cheap(op.type) or op.type in _PRODUCTS)):
-                self._made_of[current.ref()] = _ACTIVATIONS
-            else:
-                unknown = [operand for operand in op.inputs if operand.ref() not in self._made_of]
-                waiting += unknown
-                if not unknown:
-                    made_of = 0
-                    for operand in op.inputs:
-                        made_of |= self._made_of[operand.ref()]
-                    self._made_of[current.ref()] = made_of
-        return self._made_of[tensor.ref()]
+        return self._ingredients.of(tensor) in (0, WEIGHTS, INDICES)
 
     def _node(self, tensor: tf.Tensor) -> int:
         reference = tensor.ref()

@@ -51,6 +51,9 @@ _PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
+# Of a constant before a nonlinear function: six bits a value. XLA's codec has two more than the default bound takes.
+_LARGEST_GAIN, _LARGEST_GAIN_XLA = 64.0, 4.0
+
 
 class HeldTensors:
     """What is held of a model's traced steps, and how.
@@ -180,6 +183,16 @@ class HeldTensors:
         longest = max(scopes, key=len, default=None)
         return found if longest is None else self.named[longest]
 
+    def is_lossless(self) -> bool:
+        """Whether whatever is held comes back as it was."""
+        moved = (
+            self.offload,
+            *self.named.values(),
+            *(s for of in self._chosen.values() for s in of.values()),
+        )
+        lossless = (each.is_lossless for each in moved if isinstance(each, Offload))
+        return all(codec.is_lossless for codec in self.codecs()) and all(lossless)
+
     def codecs(self) -> list[Codec]:
         """All that tensors may be encoded with."""
         return [self.codec, *(self.policy.codecs() if self.policy is not None else ())]
@@ -292,6 +305,10 @@ class _Step:
         """Whether the step collects or checks what the error-bound law reads."""
         return self._statistics is not None or self._held.errors is not None
 
+    @property
+    def is_lossless(self) -> bool:
+        return self._held.is_lossless()
+
     def find(self, tensor: tf.Tensor) -> Held | _Bits | Raw | None:
         return self._streams.get(tensor.ref())
 
@@ -311,7 +328,7 @@ class _Step:
             return size
         return round(size * self._held.bits(tensor.dtype, codec) / (8 * tensor.dtype.size))
 
-    def why_plain(self, tensor: tf.Tensor) -> str:
+    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0) -> str:
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
         if tensor.ref() in self._plain:
@@ -329,6 +346,8 @@ class _Step:
             return f"not offloaded: {why or self._why_it_stays(tensor)}"
         if tensor.dtype != tf.bool and self._held.table.is_full_for(name_of(tensor)):
             return FULL
+        if self._xla and gain > _LARGEST_GAIN_XLA and self._held.bound is None:
+            return "a function of it is steeper than XLA's codec is fine"
         return "storage='keep'" if self._is_kept(tensor) else ""
 
     def _is_kept(self, tensor: tf.Tensor) -> bool:
@@ -353,15 +372,17 @@ class _Step:
         # Hardly anything that a product makes is zero: its stream would be another copy, in both directions.
         return None if offload.is_lossless and is_product(tensor) else offload.codec  # type: ignore[return-value]
 
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held | _Bits | Raw]:
+    def hold(
+        self, tensor: tf.Tensor, kind: str, mask: bool, gain: float
+    ) -> tuple[tf.Tensor, Held | _Bits | Raw]:
         offload = self._offload(tensor)
         stream: Held | _Bits | Raw
         if tensor.dtype == tf.bool:
             through, stream = tensor, _Bits(tensor)
         elif offload is not None and not self._stays(offload, tensor):
-            through, stream = self._move(offload, tensor, kind, mask)
+            through, stream = self._move(offload, tensor, kind, mask, gain)
         else:
-            through, stream = self._compress(tensor, kind, mask)
+            through, stream = self._compress(tensor, kind, mask, gain)
         self._streams[tensor.ref()] = stream
         return through, stream
 
@@ -375,21 +396,23 @@ class _Step:
         return "small" if plain_bytes(tensor) < LEAST_PLAIN_BYTES else "a gradient of the gradient is taken"
 
     def _move(
-        self, offload: Offload, tensor: tf.Tensor, kind: str, mask: bool
+        self, offload: Offload, tensor: tf.Tensor, kind: str, mask: bool, gain: float
     ) -> tuple[tf.Tensor, Held | Raw]:
         on_host = self.engine.device == "GPU"
         if self._codec(tensor) is None:
             raw = Raw(Offloaded(offload, on_host, name_of(tensor), tensor, tensor))
             self.offloaded.append(raw.offloaded)
             return raw.offloaded.after(tensor), raw
-        through, held = self._compress(tensor, kind, mask)
+        through, held = self._compress(tensor, kind, mask, gain)
         held.stream = Offloaded(offload, on_host, held.site.name, held.stream, tensor)
         self.offloaded.append(held.stream)
         return held.stream.after(through), held
 
-    def _compress(self, tensor: tf.Tensor, kind: str, mask: bool) -> tuple[tf.Tensor, Held]:
+    def _compress(self, tensor: tf.Tensor, kind: str, mask: bool, gain: float) -> tuple[tf.Tensor, Held]:
         codec: Any = self._codec(tensor)
         codec, bound = self._held.setting(name_of(tensor), kind, codec)
+        if bound is None and gain > 1.0:
+            bound = ErrorBound(DEFAULT_BOUNDS[kind].value / min(gain, _LARGEST_GAIN))
         site = self._held.site(tensor, kind, dithered(codec, mask, self._xla), bound)
         mask = mask and site.codec.carries_mask
         coder = site.coder(mask, self._xla, self._asks_the_law)

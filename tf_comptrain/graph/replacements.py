@@ -20,6 +20,9 @@ from tf_comptrain.storage import BITMASK, KEEP
 # Limits between which an activation hands the gradient on, by the type of its gradient operation.
 _LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
 
+# What they make is nowhere negative.
+_RELU_OUTPUTS = frozenset(("Relu", "Relu6"))
+
 
 class Replacements:
     """What stands in for gradient operations of one backward pass.
@@ -48,25 +51,23 @@ class Replacements:
         self._streams = streams
         self._crossings = crossings
         self._is_of_backward_pass = is_of_backward_pass
+        self._bits: dict[Any, tf.Tensor] = {}
 
     def mask(self, read: Read, stream: Any) -> None:
-        """The gradient of a ReLU from one bit per element, or from the stream of its output."""
+        """The gradient of a ReLU or a relative from one bit per element; a ReLU's from the stream of its output."""
         op, base = read.op, base_of(read.tensor)
         note = SMALL if is_small(base) else self._streams.why_plain(base)
         if self._backward.recorded and self._backward.xla:
             note = "a gradient of the gradient is taken"
-        if getattr(stream, "mid_rise", False) and not self._backward.recorded:
+        has_mask = getattr(stream, "mid_rise", False) and answers_relu(read)
+        if has_mask and not self._backward.recorded:
             with tf.device(op.device):
                 dx = stream.mask_gradient(op.inputs[0])
                 self._replace(op, dx.op, [dx])
             return
         if not note:
-            lower, upper = _LIMITS[op.type]
             with tf.device(op.device):
-                readers = readers_of(base)
-                through, bits = native.ops().comptrain_bitmask(base, lower=lower, upper=upper)
-                redirect(readers, through)
-                self._read_bits(read, bits)
+                self._read_bits(read, self._bits_of(base, *_LIMITS[op.type]))
         if base not in self._crossings:
             self._crossings.note(base, KEEP if note else BITMASK, (op.type,), note)
 
@@ -123,6 +124,15 @@ class Replacements:
             pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling.get_attr("ksize")), held_as=positions
         )
 
+    def _bits_of(self, tensor: tf.Tensor, lower: float, upper: float) -> tf.Tensor:
+        """Which elements lie within limits; made once for all readers with those limits."""
+        key = (tensor.ref(), lower, upper)
+        if key not in self._bits:
+            readers = readers_of(tensor)
+            through, self._bits[key] = native.ops().comptrain_bitmask(tensor, lower=lower, upper=upper)
+            redirect(readers, through)
+        return self._bits[key]
+
     def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
         op, dy = read.op, read.op.inputs[0]
         grad = native.ops().comptrain_bitmask_grad
@@ -145,6 +155,14 @@ class Replacements:
             self.replaced[before.name] = after
         _keras.wait_instead(old, new)
         _keras.wait_for(new, old.control_inputs)
+
+
+def answers_relu(read: Read) -> bool:
+    """Whether "is it zero", which a stream says of a tensor, is what a gradient operation asks of it.
+
+    Relatives of a ReLU have other limits or slopes, and of a tensor with negative values x != 0 is not x > 0.
+    """
+    return read.op.type == "ReluGrad" and base_of(read.tensor).op.type in _RELU_OUTPUTS
 
 
 def _windows_overlap(pooling: tf.Operation) -> bool:

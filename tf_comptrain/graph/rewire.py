@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import IN_LISTS, lists_read
 from tf_comptrain.graph.crossings import (
     BY_THE_LAYER,
@@ -25,6 +26,7 @@ from tf_comptrain.graph.crossings import (
     Streams,
     packed,
 )
+from tf_comptrain.graph.errors import Errors, Made
 from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
@@ -35,16 +37,9 @@ from tf_comptrain.graph.kernels import (
     stored_behind,
 )
 from tf_comptrain.graph.order import Order
-from tf_comptrain.graph.replacements import Replacements, redirect
+from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.storage import KEEP
-
-_LINEAR = frozenset(
-    ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
-     "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
-     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub",
-     "Sum", "Tile", "Transpose", "Unpack")
-)  # fmt: skip
 
 # A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
@@ -105,19 +100,22 @@ class _Rewiring:
         self._awaited: dict[Any, tuple[tf.Operation, ...]] = {}
 
     def run(self) -> Result:
-        signs = [read for read in self.gradients.reads if read.need == sensitivity.SIGN]
-        windows = [read for read in self.gradients.reads if self.replacements.may_read_positions(read)]
+        reads = self.gradients.reads
+        if not self.streams.is_lossless:
+            reads = with_exact_reads(self.gradients)
+        signs = [read for read in reads if read.need == sensitivity.SIGN]
+        windows = [read for read in reads if self.replacements.may_read_positions(read)]
         pooled = {read.op.name: read.op for read in windows}
-        sizes = [read for read in self.gradients.reads if read.need == sensitivity.SIZE]
+        sizes = [read for read in reads if read.need == sensitivity.SIZE]
         no_values = (sensitivity.SIGN, sensitivity.SIZE)
-        values = [r for r in self.gradients.reads if r.need not in no_values and r.op.name not in pooled]
+        values = [r for r in reads if r.need not in no_values and r.op.name not in pooled]
         factors = [
             (op, base_of(tensor))
             for op, tensor in self.gradients.factors
             if not self._is_of_backward_pass(base_of(tensor).op)
         ]
         kept = [tensor for _, tensor in factors]
-        masks = {base_of(read.tensor).ref() for read in signs if read.op.type == "ReluGrad"}
+        masks = {base_of(read.tensor).ref() for read in signs if answers_relu(read)}
         self.masked = set() if self.backward.recorded else masks
         self.choice = choose(
             values,
@@ -131,9 +129,10 @@ class _Rewiring:
         )
         self.kernels = self._kernels()
         ends = {(kernel.op.name, kernel.stored) for kernels in self.kernels.values() for kernel in kernels}
-        self._note_kinds(
-            [(r.tensor, r.need, r.op.type, (r.op.name, r.number) in ends) for r in values]
-            + [(t, _AGAIN, op.type, False) for op, t in factors]
+        self.errors = Errors(
+            [Made(r.tensor, r.need, r.op.type, (r.op.name, r.number) in ends) for r in values]
+            + [Made(t, _AGAIN, op.type, False) for op, t in factors],
+            self.choice,
         )
         normalizations = [read for read in values if self._reads_stream(read)]
         whole = {read.op.name for read in normalizations}
@@ -148,8 +147,8 @@ class _Rewiring:
         for tensor in kept:
             if tensor.ref() in self.choice.saved:
                 self._stream(tensor)  # which notes it
-        for gate, reads in readers.items():
-            self._order_readers(gate.deref(), reads)
+        for gate, of_gate in readers.items():
+            self._order_readers(gate.deref(), of_gate)
         for read in signs:
             base = base_of(read.tensor)
             if not (self._is_of_backward_pass(base.op) or self.choice.is_free(base)):
@@ -161,7 +160,7 @@ class _Rewiring:
             self.replacements.normalize(read, stored, self._stream(stored))
         for op in pooled.values():
             self.replacements.pool(op)
-        for tensor, types, size in lists_read(self.gradients.reads, self._is_of_backward_pass):
+        for tensor, types, size in lists_read(reads, self._is_of_backward_pass):
             self.crossings.note(tensor, KEEP, types, IN_LISTS, sample_bytes=size)
         uses = (
             Use(stream, tuple(map(self._as_it_is_now, self.kernels.get(ref, ()))), self._ends(ref))
@@ -186,52 +185,14 @@ class _Rewiring:
         has_gamma = any(
             kernel.op.type == NORMALIZATION_GRADIENT for kernel in self.kernels.get(reference, ())
         )
-        return self.travels.get(reference, set()) <= ({sensitivity.NORM} if has_gamma else set())
+        return self.errors.travelling(reference) <= ({sensitivity.NORM} if has_gamma else set())
 
     def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
         gradient = self.replacements.replaced.get(kernel.gradient.name, kernel.gradient)
         return kernel._replace(gradient=gradient, moved=self.replacements.moved.get(kernel.op.name))
 
-    def _types(self, tensor: tf.Tensor) -> tuple[str, ...]:
-        return tuple(sorted(self.types.get(tensor.ref(), ())))
-
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
-
-    def _note_kinds(self, reads: Sequence[tuple[tf.Tensor, str, str, bool]]) -> None:
-        """What an error of each tensor does, by all that is made of it for the backward pass.
-
-        Args:
-          reads: Tensor, what is needed of it, type of the reader, and whether its error ends in a weight's gradient.
-        """
-        self.kinds: dict = {}
-        self.travels: dict = {}  # those of an error that does not end there
-        self.types: dict = {}
-        seen: set = set()
-        waiting = [(base_of(tensor), need, reader, ends) for tensor, need, reader, ends in reads]
-        while waiting:
-            tensor, need, reader, ends = waiting.pop()
-            if (tensor.ref(), need, reader, ends) in seen or self.choice.is_free(tensor):
-                continue
-            seen.add((tensor.ref(), need, reader, ends))
-            if tensor.ref() in self.choice.saved:
-                self.kinds.setdefault(tensor.ref(), set()).add(need)
-                self.travels.setdefault(tensor.ref(), set()).update(() if ends else (need,))
-                self.types.setdefault(tensor.ref(), set()).add(reader)
-                continue
-            linear = need in (sensitivity.LINEAR, sensitivity.CONVOLUTION)
-            if tensor.op.type not in _LINEAR and linear and not ends:
-                need = sensitivity.NONLINEAR
-            waiting += [(base_of(operand), need, reader, ends) for operand in tensor.op.inputs]
-
-    def _kind(self, tensor: tf.Tensor) -> str:
-        """The strictest of what an error of the tensor does."""
-        kinds = self.kinds.get(tensor.ref(), ())
-        strictest_first = (sensitivity.NONLINEAR, sensitivity.LINEAR, sensitivity.NORM)
-        found = next((kind for kind in strictest_first if kind in kinds), None)
-        return found or (
-            sensitivity.CONVOLUTION if kinds == {sensitivity.CONVOLUTION} else sensitivity.LINEAR
-        )
 
     def _restore(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
         """The tensor as the backward pass has it for a reader; itself where it is kept.
@@ -332,21 +293,26 @@ class _Rewiring:
             self._streams[tensor.ref()] = None
             self.streams.keep(tensor)
             stands_for, storage, bits = layers_own
-            self.crossings.note(stands_for, storage, self._types(tensor), BY_THE_LAYER, bits, held_as=tensor)
+            self.crossings.note(
+                stands_for, storage, self.errors.readers(tensor), BY_THE_LAYER, bits, held_as=tensor
+            )
         if tensor.ref() not in self._streams:
             stream, note, held_as = self.streams.find(tensor), self._why_plain(tensor), tensor
             if stream is None and not note:
                 with tf.device(tensor.op.device):
                     readers, held_as = readers_of(tensor), self._early(tensor)
                     through, stream = self.streams.hold(
-                        held_as, self._kind(tensor), tensor.ref() in self.masked
+                        held_as,
+                        self.errors.kind(tensor),
+                        tensor.ref() in self.masked,
+                        self.errors.gain(tensor),
                     )
                     redirect(readers, through)
             if stream is None:
                 self.streams.keep(tensor)
             self._streams[tensor.ref()] = stream
             storage = KEEP if stream is None else stream.storage
-            self.crossings.note(tensor, storage, self._types(tensor), note, held_as=held_as)
+            self.crossings.note(tensor, storage, self.errors.readers(tensor), note, held_as=held_as)
         return self._streams[tensor.ref()]
 
     def _early(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -369,26 +335,25 @@ class _Rewiring:
                 elif not self.choice.is_free(operand) and operand not in self.crossings:
                     self.streams.keep(operand)
                     note = SMALL if is_small(operand) else _AS_IT_IS % current.op.type
-                    self.crossings.note(operand, KEEP, self._types(tensor), note)
+                    self.crossings.note(operand, KEEP, self.errors.readers(tensor), note)
 
     def _why_plain(self, tensor: tf.Tensor) -> str:
         if is_small(tensor):
             return SMALL
         if self.streams.is_exact(tensor):  # no error of it is
             return NEEDED_AT_ONCE if self._is_needed_at_once(tensor) else self.streams.why_plain(tensor)
-        needs = self.kinds.get(tensor.ref(), set())
+        needs, readers = self.errors.needs(tensor), ", ".join(self.errors.readers(tensor))
         if sensitivity.UNKNOWN in needs:
-            readers = ", ".join(sorted(self.types[tensor.ref()]))
             return f"what an error of it does to the result of {readers} is not known"
         if _AGAIN in needs:
-            return _AS_IT_IS % ", ".join(sorted(self.types[tensor.ref()]))
+            return _AS_IT_IS % readers
         if sensitivity.UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
         if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
             return "its very value is needed"
         if self._is_needed_at_once(tensor):
             return NEEDED_AT_ONCE
-        return self.streams.why_plain(tensor)
+        return self.streams.why_plain(tensor, self.errors.gain(tensor))
 
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
         """Whether the forward pass makes next to nothing, and no product, after the tensor: what a loss is made of.

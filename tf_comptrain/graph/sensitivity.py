@@ -84,6 +84,22 @@ _STEEP: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("Fill", "Range", "MatrixBandPart"), (0, 1, 2)),
 }  # fmt: skip
 
+# What is made by dividing by an input, or by its root, has no bound where that input is near zero.
+_NEAR_ZERO = {
+    **dict.fromkeys(("RealDiv", "Div", "DivNoNan", "Xdivy"), 1),
+    **dict.fromkeys(("Reciprocal", "Inv", "Rsqrt", "Pow", "SqrtGrad"), 0),
+}
+# Nor has what these make, whatever they read: inverses of matrices, and what has poles.
+WITHOUT_BOUND = frozenset(
+    ("BandedTriangularSolve", "Cholesky", "CholeskyGrad", "Digamma", "Eig", "Erfinv", "LogMatrixDeterminant", "Lu",
+     "MatrixDeterminant", "MatrixInverse", "MatrixLogarithm", "MatrixSolve", "MatrixSolveLs", "MatrixSquareRoot",
+     "MatrixTriangularSolve", "Ndtri", "Polygamma", "Qr", "SelfAdjointEigV2", "Svd", "Tan", "TridiagonalSolve", "Zeta")
+)  # fmt: skip
+# Gradients that go through logarithms, as that of cumulative_logsumexp: what is added there is a factor's exponent.
+NOT_LINEAR = frozenset(("CumulativeLogsumexp", "Exp", "Expm1", "Log", "Log1p"))
+# Bounded whatever they read.
+SATURATING = frozenset(("Cos", "Erf", "Sigmoid", "Sign", "Sin", "Softmax", "Softsign", "Tanh"))
+
 
 def table() -> dict[str, dict[int, str]]:
     """By type of a gradient operation: what it needs of each of its inputs; -1 stands for those not listed."""
@@ -104,3 +120,8 @@ def is_cheap(op_type: str) -> bool:
 def steep_inputs(op_type: str) -> tuple[int, ...]:
     """Inputs of a cheap operation that have to be exact."""
     return _STEEP.get(op_type, ())
+
+
+def argument_near_zero(op_type: str) -> int | None:
+    """The input near whose zero what an operation makes grows without bound; None where there is none."""
+    return _NEAR_ZERO.get(op_type)

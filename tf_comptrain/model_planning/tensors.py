@@ -8,7 +8,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain.graph import is_cheap, name_of
-from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, is_free, operands
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, operands
+from tf_comptrain.graph.ingredients import is_free
 from tf_comptrain.graph.tensors import base_of, is_small
 from tf_comptrain.storage import KEEP, REBUILD
 

@@ -1,0 +1,70 @@
+"""What a gradient operation asks of signs is answered by its own limits, whatever the stream's mask says."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from steps import Weights, compressed_gradients, plain_gradients
+
+RNG = np.random.default_rng(0)
+X = tf.constant(RNG.normal(size=(16, 64, 8)), tf.float32)
+
+
+@tf.custom_gradient
+def relu_of_any(x):
+    """Its gradient reads a tensor with negative values: x != 0 is not x > 0."""
+    return tf.maximum(x, 0.0), lambda dy: tf.raw_ops.ReluGrad(gradients=dy, features=x)
+
+
+@tf.custom_gradient
+def relu6_of_any(x):
+    return tf.clip_by_value(x, 0.0, 6.0), lambda dy: tf.raw_ops.Relu6Grad(gradients=dy, features=x)
+
+
+READERS = {
+    "relu_and_leaky": lambda y: relu_of_any(y) + tf.nn.leaky_relu(y, 0.3),
+    "leaky_and_relu": lambda y: tf.nn.leaky_relu(y, 0.3) + relu_of_any(y),
+    "relu_of_negative_values": relu_of_any,
+    "two_slopes": lambda y: tf.nn.leaky_relu(y, 0.3) + tf.nn.leaky_relu(y, 0.01),
+    "relu_and_relu6": lambda y: relu_of_any(9.0 * y) + relu6_of_any(9.0 * y),
+    "leaky_of_a_relu": lambda y: tf.nn.leaky_relu(tf.nn.relu(y), 0.3) + tf.nn.relu(y),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+@pytest.mark.parametrize("name", READERS)
+def test_readers_of_one_tensor(name, jit):
+    def loss(x, first, second):
+        y = tf.matmul(x, first) - 1.0
+        y = y if name != "leaky_of_a_relu" else tf.nn.relu(y)  # itself read by the product below
+        made = tf.matmul(READERS[name](y), second) + tf.matmul(y, second)
+        return tf.reduce_mean(tf.sin(made))
+
+    shapes, how = ([8, 16], [16, 8]), {"jit_compile": jit}
+    found = compressed_gradients(loss, X, Weights(*shapes), how, codec="plane" if jit else "zvc")
+    for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes))):
+        assert np.linalg.norm(ours - plain) <= (0.2 if jit else 1e-6) * np.linalg.norm(plain)
+    assert any(op.type == "Comptrain>Bitmask" for op in found.graph.get_operations())
+
+
+def test_the_gradient_of_an_activation_itself():
+    """As a penalty on features has it: the slope of what reads a ReLU's output is that reader's."""
+
+    def loss(x, first, second):
+        y = tf.nn.relu(tf.matmul(x, first))
+        made = tf.matmul(tf.nn.leaky_relu(y, 0.3), second) + tf.matmul(y, second)
+        (of_y,) = tf.gradients(tf.reduce_mean(tf.sin(made)), [y])
+        return tf.reduce_sum(tf.square(of_y)) + tf.reduce_mean(tf.sin(made))
+
+    shapes = [8, 16], [16, 8]
+    found = compressed_gradients(loss, X, Weights(*shapes), codec="zvc")
+    for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes))):
+        assert np.linalg.norm(ours - plain) <= 1e-6 * np.linalg.norm(plain)
+
+
+def test_bits_are_made_once_for_readers_with_the_same_limits():
+    def loss(x, first, second):
+        y = tf.matmul(x, first)
+        return tf.reduce_mean(tf.sin(tf.matmul(READERS["two_slopes"](y), second) + tf.matmul(y, second)))
+
+    found = compressed_gradients(loss, X, Weights([8, 16], [16, 8]))
+    assert [op.type for op in found.graph.get_operations()].count("Comptrain>Bitmask") == 1

@@ -1,0 +1,261 @@
+"""Where an error would meet a factor that is not bounded by the scale of the tensors.
+
+An error of a factor of a gradient is an error of the product, in proportion to what it is multiplied with. y / |y|
+over few channels multiplies with 1 / |y|, which is largest where y is smallest: the error then has no bound, while
+y itself cancels it. The chain of gradient operations between two products with weights is one such formula. If any
+of its factors has no bound, all that it reads stays exact.
+
+What bounds a divisor is its structure. A mean of many squares is small only where the whole vector is: layer, group
+and RMS normalization and lengths of wide vectors go on being compressed, lengths over two channels do not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read
+from tf_comptrain.graph.ingredients import MATRIX_PRODUCTS, Ingredients, constant_of
+from tf_comptrain.graph.tensors import MOVES, base_of, element_count
+
+# Values whose mean of squares is near zero only with all of them: of 16 normal ones it is below a quarter of its mean
+# once in a thousand times, of two in 4.
+_MANY = 16
+# Activations are of the order of one: a divisor that is never smaller is as good as a constant.
+_LEAST_DIVISOR = 0.5
+_ON = frozenset(("BroadcastTo", "Cast", "GatherV2", "Slice", "StridedSlice", "Tile")) | MOVES
+_SUMS = frozenset(("Add", "AddN", "AddV2", "BiasAdd"))
+_REDUCTIONS = frozenset(("Mean", "Sum"))
+_LEAST_VALUES = {
+    **dict.fromkeys(
+        (
+            "Abs",
+            "Exp",
+            "Relu",
+            "Relu6",
+            "Sigmoid",
+            "Softmax",
+            "Softplus",
+            "Sqrt",
+            "Square",
+            "SquaredDifference",
+        ),
+        0.0,
+    ),
+    **dict.fromkeys(("Cos", "Elu", "Erf", "Sin", "Softsign", "Tanh"), -1.0),
+}
+# Their least value follows from that of what they read.
+_MONOTONE = _ON | _SUMS | _REDUCTIONS | {"Max", "Maximum", "Min", "Mul", "Pow", "RealDiv"}
+_DEPTH = 16  # operations up to which a least value is looked for
+_NORMALIZATIONS = frozenset(("Comptrain>LayerNormGrad", "FusedBatchNormGradV3"))
+
+
+def with_exact_reads(gradients: GradientOperations) -> list[Read]:
+    """What the gradient operations read, where what stands in a formula without bound may bear no error.
+
+    Args:
+      gradients: Those of a backward pass.
+
+    Returns:
+      Its `reads` in order, some with the need UNBOUNDED.
+    """
+    cofactors = _Cofactors(gradients)
+    steep = {
+        read.op.name: read.op
+        for read in gradients.reads
+        if not cofactors.ends_formula(read.op) and cofactors.has_no_bound(read)
+    }
+    without_bound = sensitivity.WITHOUT_BOUND | sensitivity.NOT_LINEAR
+    steep.update((op.name, op) for op in gradients.operations if op.type in without_bound)
+    if not steep:
+        return gradients.reads
+    met = cofactors.formulas_of(list(steep.values()))
+    bears = (sensitivity.LINEAR, sensitivity.CONVOLUTION, sensitivity.NORM, sensitivity.NONLINEAR)
+    return [
+        read._replace(need=sensitivity.UNBOUNDED) if read.op.name in met and read.need in bears else read
+        for read in gradients.reads
+    ]
+
+
+class _Cofactors:
+    def __init__(self, gradients: GradientOperations):
+        self._gradients = gradients
+        self._ingredients = Ingredients()
+        self._unbounded: dict[Any, bool] = {}
+        self._reads: dict[str, list[Read]] = {}
+        for read in gradients.reads:
+            self._reads.setdefault(read.op.name, []).append(read)
+
+    def has_no_bound(self, read: Read) -> bool:
+        """Whether a gradient operation multiplies with what is not bounded by the scale of the tensors."""
+        tensor = base_of(read.tensor)
+        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            return False
+        if sensitivity.argument_near_zero(read.op.type) == read.number:
+            return not self._stays_off_zero(tensor)
+        return read.need in (sensitivity.LINEAR, sensitivity.UNBOUNDED) and self._is_unbounded(tensor)
+
+    def formulas_of(self, operations: list[tf.Operation]) -> set[str]:
+        """Names of the given operations and of all before and after them, up to products with weights."""
+        found: set[str] = set()
+        for beside in (self._after, self._before):
+            waiting, seen = list(operations), {op.name for op in operations}
+            while waiting:
+                new = [
+                    op for op in beside(waiting.pop()) if op.name not in seen and not self.ends_formula(op)
+                ]
+                seen.update(op.name for op in new)
+                waiting += new
+            found |= seen
+        return found
+
+    def _after(self, op: tf.Operation) -> list[tf.Operation]:
+        return [reader for made in op.outputs for reader in self._gradients.readers_of(made)]
+
+    def _before(self, op: tf.Operation) -> list[tf.Operation]:
+        return [tensor.op for tensor in op.inputs if self._gradients.is_gradient(tensor)]
+
+    def ends_formula(self, op: tf.Operation) -> bool:
+        """Whether a gradient is spread over all channels, or ends in a weight's."""
+        if op.type in _NORMALIZATIONS:
+            return True
+        if op.type not in PRODUCTS:
+            return False
+        reads = self._reads.get(op.name, [])
+        activations = any(self._ingredients.has_activations(base_of(read.tensor)) for read in reads)
+        return not activations or self._gradients.ends(op)
+
+    def _is_unbounded(self, tensor: tf.Tensor) -> bool:
+        waiting = [base_of(tensor)]
+        while waiting:
+            current = waiting[-1]
+            if current.ref() in self._unbounded:
+                waiting.pop()
+                continue
+            known = self._at_once(current)
+            if known is None:
+                behind = [base_of(operand) for operand in current.op.inputs]
+                unknown = [operand for operand in behind if operand.ref() not in self._unbounded]
+                if unknown:
+                    waiting += unknown
+                    continue
+                known = any(self._unbounded[operand.ref()] for operand in behind)
+            self._unbounded[current.ref()] = known
+        return self._unbounded[base_of(tensor).ref()]
+
+    def _at_once(self, tensor: tf.Tensor) -> bool | None:
+        """Whether a tensor is unbounded by its operation alone; None: it is if an input of that is."""
+        op = tensor.op
+        if not self._ingredients.has_activations(tensor):
+            return False
+        if op.type in sensitivity.WITHOUT_BOUND:
+            return True
+        argument = sensitivity.argument_near_zero(op.type)
+        if argument is not None and _is_reciprocal(op) and not self._stays_off_zero(op.inputs[argument]):
+            return True
+        if op.type in MATRIX_PRODUCTS:
+            of_activations = all(self._ingredients.has_activations(base_of(each)) for each in op.inputs)
+            return None if of_activations else False
+        return None if sensitivity.is_cheap(op.type) else False
+
+    def _stays_off_zero(self, tensor: tf.Tensor) -> bool:
+        """Whether a divisor is bounded from below, by a constant or by the scale of what it is made of."""
+        tensor = base_of(tensor)
+        if not self._ingredients.has_activations(tensor) or self._least(tensor) >= _LEAST_DIVISOR:
+            return True
+        op, (first, *others) = tensor.op, tensor.op.inputs
+        if op.type in _ON or op.type in ("Sqrt", "Square", "Neg"):
+            return self._stays_off_zero(first)
+        if op.type in ("Mul", "RealDiv"):
+            scaled = not self._ingredients.has_activations(base_of(others[0]))
+            return self._stays_off_zero(first) and (
+                scaled or op.type == "Mul" and self._stays_off_zero(others[0])
+            )
+        if op.type == "Pow":
+            return (constant_of(others[0]) or 0.0) > 0 and self._stays_off_zero(first)
+        if op.type in _SUMS:
+            activations = [each for each in op.inputs if self._ingredients.has_activations(base_of(each))]
+            return min(map(self._least, op.inputs)) >= 0 and any(map(self._stays_off_zero, activations))
+        if op.type == "Maximum":
+            return any(
+                self._ingredients.has_activations(each) and self._stays_off_zero(each) for each in op.inputs
+            )
+        if _is_variance(op):
+            return self._stays_off_zero(first)
+        if op.type in ("Select", "SelectV2"):
+            return all(map(self._stays_off_zero, others))
+        return op.type in _REDUCTIONS and self._is_of_many(op)
+
+    def _is_of_many(self, op: tf.Operation) -> bool:
+        """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
+        terms = _behind(op.inputs[0])
+        if terms.dtype == tf.bool:
+            return True
+        if terms.op.type == "Exp":
+            shifted = base_of(terms.op.inputs[0]).op
+            return shifted.type == "Sub" and _is_largest(shifted.inputs[1])
+        if terms.op.type in _REDUCTIONS:
+            return self._stays_off_zero(terms)
+        squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)
+        return squares and element_count(op.inputs[0]) >= _MANY * element_count(op.outputs[0])
+
+    def _least(self, tensor: tf.Tensor, depth: int = _DEPTH) -> float:
+        """The least value that a tensor may have, whatever the activations are; -inf where that is not seen."""
+        tensor = base_of(tensor)
+        op = tensor.op
+        if not self._ingredients.has_activations(tensor):
+            value = tf.get_static_value(tensor)
+            return -math.inf if value is None or not np.size(value) else float(np.min(value))
+        if op.type in _LEAST_VALUES or _is_square(op) or _is_variance(op):
+            return _LEAST_VALUES.get(op.type, 0.0)
+        if op.type not in _MONOTONE or not depth:
+            return -math.inf
+        if op.type in _ON or op.type in _REDUCTIONS or op.type in ("Max", "Min"):
+            least = self._least(op.inputs[0], depth - 1)
+            return least if op.type != "Sum" else 0.0 if least >= 0 else -math.inf
+        least_of = [self._least(each, depth - 1) for each in op.inputs]
+        if op.type == "Pow":
+            power = constant_of(op.inputs[1]) or 0.0
+            return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
+        if op.type == "Maximum":
+            return max(least_of)
+        if op.type in _SUMS:
+            return sum(least_of)
+        return 0.0 if min(least_of) >= 0 else -math.inf
+
+
+def _behind(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor whose values these are, in whatever shape and type."""
+    while (tensor := base_of(tensor)).op.type in _ON:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _is_reciprocal(op: tf.Operation) -> bool:
+    exponent = constant_of(op.inputs[1]) if op.type == "Pow" else None
+    return exponent is None or exponent < 0
+
+
+def _is_square(op: tf.Operation) -> bool:
+    if op.type == "Mul":
+        return base_of(op.inputs[0]) is base_of(op.inputs[1])
+    return op.type == "Square" or op.type == "Pow" and constant_of(op.inputs[1]) in (2.0, 4.0)
+
+
+def _is_variance(op: tf.Operation) -> bool:
+    """Whether a difference is one of the mean of squares and the square of the mean."""
+    if op.type != "Sub" or not _is_square(base_of(op.inputs[1]).op):
+        return False
+    mean = _behind(op.inputs[0])
+    return mean.op.type in _REDUCTIONS and _is_square(_behind(mean.op.inputs[0]).op)
+
+
+def _is_largest(tensor: tf.Tensor) -> bool:
+    tensor = _behind(tensor)
+    while tensor.op.type in ("Select", "SelectV2"):  # TensorFlow's log-sum-exp leaves out what is infinite
+        tensor = _behind(tensor.op.inputs[1])
+    return tensor.op.type == "Max"

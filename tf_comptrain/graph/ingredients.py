@@ -1,0 +1,69 @@
+"""What a tensor of a graph is made of: weights, indices, constants, activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.tensors import base_of
+
+# There anyway, or not made of activations: weights, constants, the batch.
+FREE = frozenset(
+    ("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp")
+)
+MATRIX_PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
+# As bits; weights and indices together are an activation too (an embedding).
+WEIGHTS, INDICES, ACTIVATIONS = 1, 2, 4
+
+
+def is_free(tensor: tf.Tensor) -> bool:
+    return tensor.op.type in FREE or tensor.dtype in (tf.resource, tf.variant, tf.string)
+
+
+def constant_of(tensor: tf.Tensor) -> float | None:
+    """The value of a number that is known when the graph is made; None where it is not."""
+    tensor = base_of(tensor)
+    if tensor.op.type == "Sub":
+        first, second = (constant_of(operand) for operand in tensor.op.inputs)
+        return None if first is None or second is None else first - second
+    value = tf.get_static_value(tensor)
+    return float(value) if value is not None and np.ndim(value) == 0 else None
+
+
+class Ingredients:
+    """Of the tensors of a graph; what was found stays."""
+
+    def __init__(self) -> None:
+        self._made_of: dict[Any, int] = {}
+
+    def has_activations(self, tensor: tf.Tensor) -> bool:
+        return bool(self.of(tensor) & ACTIVATIONS)
+
+    def of(self, tensor: tf.Tensor) -> int:
+        """The bits of all that a tensor is made of by cheap operations and products; 0 of constants alone."""
+        waiting = [tensor]
+        while waiting:
+            current = waiting[-1]
+            op = current.op
+            if current.ref() in self._made_of:
+                waiting.pop()
+            elif op.type == "ReadVariableOp":
+                self._made_of[current.ref()] = WEIGHTS
+            elif op.type == "Placeholder":
+                self._made_of[current.ref()] = ACTIVATIONS if current.dtype.is_floating else INDICES
+            elif is_free(current):
+                self._made_of[current.ref()] = 0
+            elif not (op.inputs and (sensitivity.is_cheap(op.type) or op.type in MATRIX_PRODUCTS)):
+                self._made_of[current.ref()] = ACTIVATIONS
+            else:
+                unknown = [operand for operand in op.inputs if operand.ref() not in self._made_of]
+                waiting += unknown
+                if not unknown:
+                    made_of = 0
+                    for operand in op.inputs:
+                        made_of |= self._made_of[operand.ref()]
+                    self._made_of[current.ref()] = made_of
+        return self._made_of[tensor.ref()]
