@@ -187,7 +187,6 @@ def test_report_lists_what_is_saved(tmp_path):
         assert progress[0] == 0 and progress[-1] == 2 and progress == sorted(progress)
     assert set(json.loads(report.to_json())["timelines"]) == set(lines)
 
-    pytest.importorskip("matplotlib")
     report.plot(tmp_path / "memory.png")
     assert (tmp_path / "memory.png").stat().st_size > 10_000
 

@@ -133,8 +133,7 @@ def test_a_codec_that_fails_is_a_row_and_not_the_end(tmp_path, monkeypatch):
 
 
 def test_tables_are_written(study, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    from pyarrow import csv
+    from pyarrow import csv, parquet
 
     files = study.write(tmp_path)
     table = parquet.read_table(files[0])
