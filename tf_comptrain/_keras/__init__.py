@@ -57,6 +57,7 @@ from tf_comptrain._keras.layers import (
     strategy_scope,
     sublayers,
 )
+from tf_comptrain._keras.profiles import planes_of_profile
 from tf_comptrain._keras.scopes import (
     FirstRun,
     branch_inside_tape,
