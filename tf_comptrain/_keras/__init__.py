@@ -52,6 +52,8 @@ from tf_comptrain._keras.layers import (
     losses_of_calls,
     names_anew,
     reset_call,
+    save_alone,
+    save_along,
     set_call,
     state_unknown_to_keras,
     strategy_scope,

@@ -64,6 +64,10 @@ class Instrument:
                 _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
             raise
 
+    def variables(self) -> dict[str, Any]:
+        """What its sites carry from step to step, by name."""
+        return {f"comptrain_{k}": site.state for k, site in enumerate(self.sites.values())}
+
     def _why_plain(self, layer: Any, engine: Engine, args: tuple, kwargs: dict[str, Any]) -> str | None:
         reason = engine.why_plain or _keras.undense((args, kwargs))
         if reason is not None:

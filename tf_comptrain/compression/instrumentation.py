@@ -62,6 +62,12 @@ class Instrumentation:
         table = None if self.held is None else self.held.statistics
         return [] if table is None else [table.variable]
 
+    def variables(self) -> dict[str, Any]:
+        """All that a traced step reads beside the model's own variables, by name."""
+        others = (self.collecting, self.pace)
+        found = [*self.codec_states(), *self.statistics(), *(v for v in others if v is not None)]
+        return {f"comptrain_{k}": variable for k, variable in enumerate(found)}
+
     def reset_bounds(self) -> None:
         """Returns every site to the bound that `compress_model` gave it."""
         self.scale_bounds(1.0)
