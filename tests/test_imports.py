@@ -17,7 +17,7 @@ ORDER = (
 )  # fmt: skip
 # Uses nothing but BASE; whoever is in ORDER may use it.
 ALONE = ("planner",)
-BASE = ("arguments", "version")
+BASE = ("arguments", "backend", "version")
 # Pure Python and NumPy: usable, and testable, without TensorFlow; but for what holds the law against a model.
 PURE = ("theory", "planner")
 NOT_PURE = "tf_comptrain.theory.check"
