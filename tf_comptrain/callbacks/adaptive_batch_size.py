@@ -123,6 +123,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             )
         if lr_scaling not in _LR_POWER:
             raise ValueError(f"`lr_scaling` must be 'linear', 'sqrt' or None. Received: {lr_scaling!r}.")
+        if limit_bytes is None:
+            raise ValueError("`limit_bytes` is missing: what a step may take at most, such as '8GB'.")
         self.limit_bytes = arguments.size_in_bytes("limit_bytes", limit_bytes)
         self.max_batch = max_batch
         self.min_batch = min_batch

@@ -63,6 +63,10 @@ class ErrorBound(_ErrorBound):
         sigma_t = 0.9 sigma_(t-1) + 0.1 min(std(x_(t-1)), 10 sigma_(t-1)). At the first step sigma is measured on the
         tensor itself (a fixed sample of it) before encoding. "range": the largest less the smallest
         finite value of this very tensor, at the price of reading it once more.
+
+    Raises:
+      TypeError: A field of another type than it says.
+      ValueError: Not between 1e-30 and 2^120; an unknown `relative_to`.
     """
 
     __slots__ = ()
@@ -72,7 +76,9 @@ class ErrorBound(_ErrorBound):
     ) -> ErrorBound:
         """`scale` is the old name of `relative_to`."""
         found = arguments.renamed("relative_to", relative_to, "scale", scale)
-        return super().__new__(cls, value, relative, SIGMA if found is None else found)
+        bound = super().__new__(cls, value, relative, SIGMA if found is None else found)
+        _check(bound, "ErrorBound")
+        return bound
 
     @property
     def scale(self) -> str:
@@ -87,7 +93,7 @@ class ErrorBound(_ErrorBound):
 
         Raises:
           TypeError: Neither a number nor an ErrorBound; a field of another type than it says.
-          ValueError: Not between 1e-30 and 2^120; an unknown scale.
+          ValueError: Not between 1e-30 and 2^120; an unknown `relative_to`.
         """
         if not isinstance(bound, ErrorBound):
             if not arguments.is_real(bound):
@@ -95,27 +101,32 @@ class ErrorBound(_ErrorBound):
                     f"`{argument}` must be a positive number (absolute bound), a "
                     f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
                 )
-            bound = ErrorBound(float(bound), relative=False)
-        if not arguments.is_real(bound.value):
-            raise TypeError(
-                f"`{argument}.value` must be a number. "
-                f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
-            )
-        if not isinstance(bound.relative, (bool, np.bool_)):
-            raise TypeError(
-                f"`{argument}.relative` must be True or False. "
-                f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
-            )
-        if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
-            raise ValueError(
-                f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
-                f"Received: {bound.value!r}. For lossless storage use storage='keep'."
-            )
-        if not isinstance(bound.relative_to, str) or bound.relative_to not in (SIGMA, RANGE):
-            raise ValueError(
-                f"`{argument}.relative_to` must be 'sigma' or 'range'. Received: {bound.relative_to!r}."
-            )
+            _check(_ErrorBound(bound, False), argument)
+            return ErrorBound(float(bound), relative=False)
+        _check(bound, argument)  # `_replace` checks nothing
         return bound
 
     def __str__(self) -> str:
         return f"{self.value:g} {self.relative_to}" if self.relative else f"{self.value:g}"
+
+
+def _check(bound: _ErrorBound, argument: str) -> None:
+    if not arguments.is_real(bound.value):
+        raise TypeError(
+            f"`{argument}.value` must be a number. "
+            f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
+        )
+    if not isinstance(bound.relative, (bool, np.bool_)):
+        raise TypeError(
+            f"`{argument}.relative` must be True or False. "
+            f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
+        )
+    if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
+        raise ValueError(
+            f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
+            f"Received: {bound.value!r}. For lossless storage use storage='keep'."
+        )
+    if not isinstance(bound.relative_to, str) or bound.relative_to not in (SIGMA, RANGE):
+        raise ValueError(
+            f"`{argument}.relative_to` must be 'sigma' or 'range'. Received: {bound.relative_to!r}."
+        )
