@@ -131,6 +131,8 @@ from tf_comptrain._keras.workers import (
     connect_workers,
     evaluate_batches,
     from_first,
+    has_run,
     largest,
+    of_all_workers,
     worker_number,
 )
