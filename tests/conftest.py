@@ -74,6 +74,7 @@ LONG = (
     "compression/test_recompute.py",
     "benchmarks/test_equivalence.py",
     "study/test_impact_study.py",
+    "test_docstrings.py",
 )
 
 

@@ -89,6 +89,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     Example:
       >>> data = ct.elastic_batch(samples, batch_size=64)
+      >>> ct.compress_model(model)
       >>> tuner = ct.AdaptiveBatchSize(limit_bytes="2GB", max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 

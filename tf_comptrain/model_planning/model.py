@@ -225,6 +225,7 @@ def compress_model(
       >>> report = ct.compress_model(model)
       >>> model.fit(images, labels)
 
+      >>> ct.restore_model(model)
       >>> print(ct.compress_model(model, memory="8GiB", batch_size=64))
 
     Reference:

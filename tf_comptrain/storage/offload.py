@@ -82,6 +82,7 @@ class Offload:
 
     Example:
       >>> ct.compress_model(model, storage=ct.Offload(codec="plane", folder="scratch"))
+      >>> ct.restore_model(model)
       >>> ct.compress_model(model, storage={"encoder": "offload"})
 
     Reference:
