@@ -26,7 +26,8 @@ pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.1
 # tensorflow[and-cuda] where the driver answers, tensorflow-cpu elsewhere.
 TENSORFLOW = $(shell if nvidia-smi -L >/dev/null 2>&1; then echo 'tensorflow[and-cuda]==2.21.*'; else echo 'tensorflow-cpu==2.21.*'; fi)
 
-# By itself: its dependencies, which read texts and fetch weights, bring `tensorflow` beside tensorflow-cpu.
+# By itself: its dependencies, which read texts and fetch weights, bring `tensorflow` beside tensorflow-cpu. What it imports
+# (regex, tokenizers) is in the extra `test`.
 KERAS_HUB = keras-hub==0.32.*
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2

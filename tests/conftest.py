@@ -11,6 +11,44 @@ os.environ.setdefault("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "1")
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+# Every reason for which a test may be skipped where CI is set, as in .ci/run; any other skip is a failure there.
+ALLOWED_SKIPS = {
+    "there is no GPU here": "the machine has none",
+    "there may be a GPU here": "what is said without one cannot be seen on a machine with one",
+    "on a GPU XLA plans the convolutions' workspaces in": "the measured peak would be theirs",
+    "the custom call is for the CPU's compiler": "a GPU's has the other fence",
+    "the library was built without CUDA": "a GPU, and no nvcc when the library was built",
+    "there is no nvcc": "a GPU, and no compiler for it",
+    "the option is set in this process": "a step on a GPU's executor has set it",
+    "on one core it is chance": "the machine has one core",
+    "there is no Chromium": "pages are looked at where there is a browser",
+}
+
+
+def _refuse_a_skip_that_is_not_listed(report):
+    if (
+        os.environ.get("CI", "") in ("", "0", "false")
+        or report.outcome != "skipped"
+        or hasattr(report, "wasxfail")
+    ):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not any(reason.removeprefix("Skipped: ").startswith(listed) for listed in ALLOWED_SKIPS):
+        report.outcome = "failed"
+        report.longrepr = f"{reason}: this skip is not in ALLOWED_SKIPS of tests/conftest.py."
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    _refuse_a_skip_that_is_not_listed((yield).get_result())
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report():
+    """Of modules that skip themselves."""
+    _refuse_a_skip_that_is_not_listed((yield).get_result())
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_tensor_float_32():
     """Results are compared as float32: a GPU's TF32 has 10 bits where that has 23."""
@@ -36,6 +74,7 @@ LONG = (
     "compression/test_recompute.py",
     "benchmarks/test_equivalence.py",
     "study/test_impact_study.py",
+    "test_docstrings.py",
 )
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain import arguments
+from tf_comptrain import arguments, planner
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
@@ -67,16 +67,48 @@ def test_limits_are_taken_as_text():
 
 def test_error_bounds_are_numbers_of_any_kind():
     assert ct.ErrorBound.parse(np.float32(0.5)) == ct.ErrorBound(0.5, relative=False)
-    with pytest.raises(TypeError, match="`error_bound.value` must be a number"):
-        ct.ErrorBound.parse(ct.ErrorBound("0.1"))
+    with pytest.raises(TypeError, match="`ErrorBound.value` must be a number"):
+        ct.ErrorBound("0.1")
     for relative in ("yes", 1, None):
-        with pytest.raises(TypeError, match="`error_bound.relative` must be True or False. Received"):
-            ct.ErrorBound.parse(ct.ErrorBound(0.1, relative=relative))
-    with pytest.raises(ValueError, match="`error_bound.relative_to` must be"):
-        ct.ErrorBound.parse(ct.ErrorBound(0.1, relative_to=["sigma"]))
-    for value in (float("nan"), float("inf"), 0, -1, 1e37):
-        with pytest.raises(ValueError, match="must be a number between"):
+        with pytest.raises(TypeError, match="`ErrorBound.relative` must be True or False. Received"):
+            ct.ErrorBound(0.1, relative=relative)
+    with pytest.raises(ValueError, match="`ErrorBound.relative_to` must be"):
+        ct.ErrorBound(0.1, relative_to=["sigma"])
+    for value in (float("nan"), float("inf"), 0, -0.1, 1e37):
+        for relative in (False, True):
+            with pytest.raises(ValueError, match="`ErrorBound` must be a number between.*Received: "):
+                ct.ErrorBound(value, relative)
+        with pytest.raises(ValueError, match="`error_bound` must be a number between"):
             ct.ErrorBound.parse(value)
+        with pytest.raises(ValueError, match="`error_bound` must be a number between"):
+            ct.ErrorBound.parse(ct.ErrorBound(0.1)._replace(value=value))
+
+
+def test_a_limit_that_is_missing_is_named():
+    with pytest.raises(ValueError, match="`limit_bytes` is missing.*'8GB'"):
+        ct.AdaptiveBatchSize()
+
+
+def test_json_of_endless_brackets_is_an_error(tmp_path):
+    (tmp_path / "policy.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="must be JSON"):
+        planner.graph_from_json("[" * 100_000)
+    with pytest.raises(ValueError, match="`policy` must be a JSON file"):
+        ct.Policy.from_json(tmp_path / "policy.json")
+
+
+def test_a_policy_that_is_not_there_is_named(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    for path, error in ((tmp_path / "none.json", FileNotFoundError), (tmp_path, IsADirectoryError)):
+        with pytest.raises(error, match=f"`policy` must be a file, which.*{path}"):
+            ct.compress_model(model, policy=path)
+
+
+def test_a_network_too_small_for_a_plan_says_so():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=False)
+    with pytest.raises(RuntimeError, match="records no buffers under 256 kB.*needs no plan"):
+        ct.plan(model, 8, memory="1MB")
 
 
 def test_old_names_keep_working():

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_FILES = 28  # of a folder, for a reader to take in
-MOST_LINES = 500
+# What a reader takes in. Those named are larger, up to the second number, and leave the list once they are not.
+LINES, LARGE_LINES = 400, 500
+LARGE_SOURCES = {"cc/codec/plane/gpu_encode.cu", "cc/codec/rans/gpu_encode.cu", "cc/codec/rans/lane.h"}
+FILES, LARGE_FILES = 20, 30
+LARGE_FOLDERS = {"cc/codec/layers", "cc/codec/plane", "cc/codec/rans"}
 
 
 def sources(top: str) -> list:
@@ -49,14 +52,13 @@ def test_kernels_leave_arithmetic_to_the_codecs():
 
 
 def test_files_are_read_in_one_sitting():
-    for path in sources("cc"):
-        lines = len(path.read_text().splitlines())
-        assert lines <= MOST_LINES, f"{path.name} has {lines} lines: split it by idea"
+    lines = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in sources("cc")}
+    assert {path for path, n in lines.items() if n > LINES} == LARGE_SOURCES
+    assert max(lines.values()) <= LARGE_LINES
 
 
 def test_folders_are_taken_in_at_a_glance():
-    for folder in {p.parent for p in sources("cc")}:
-        files = [p for p in folder.iterdir() if p.is_file()]
-        assert len(files) <= MOST_FILES, (
-            f"{folder.relative_to(ROOT)} has {len(files)} files: split it by idea"
-        )
+    folders = {p.parent for p in sources("cc")}
+    files = {str(f.relative_to(ROOT)): sum(p.is_file() for p in f.iterdir()) for f in folders}
+    assert {folder for folder, n in files.items() if n > FILES} == LARGE_FOLDERS
+    assert max(files.values()) <= LARGE_FILES

@@ -17,14 +17,16 @@ ORDER = (
 )  # fmt: skip
 # Uses nothing but BASE; whoever is in ORDER may use it.
 ALONE = ("planner",)
-BASE = ("arguments", "version")
+BASE = ("arguments", "backend", "version")
 # Pure Python and NumPy: usable, and testable, without TensorFlow; but for what holds the law against a model.
 PURE = ("theory", "planner")
 NOT_PURE = "tf_comptrain.theory.check"
 FRAMEWORKS = ("tensorflow", "keras", "tensorflow_addons", "tf_keras")
 # Keras and TensorFlow change their internals; one folder keeps up with them.
 INTERNALS_FOLDER = "_keras"
-INTERNALS = ("keras.src", "tensorflow.python", "tf_keras.src")
+INTERNALS = (
+    "keras.src", "tensorflow.compiler", "tensorflow.core", "tensorflow.python", "tensorflow.tsl", "tf_keras.src",
+)  # fmt: skip
 # What NamedTuples document under names with an underscore.
 NAMED_TUPLE = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 
@@ -110,13 +112,29 @@ def test_arrows_point_one_way(module):
         assert part_of(name) in allowed, f"{way}: {part_of(name)} is not for {part} to use"
 
 
-def test_a_reader_takes_it_in():
-    for folder in {p.parent for p in MODULES.values()}:
-        assert len(list(folder.glob("*.py"))) <= 25, (
-            f"{folder} has too many modules: which of them belong together?"
-        )
-    for module, path in MODULES.items():
-        assert len(path.read_text().splitlines()) <= 500, f"{module} is too long: which ideas are in it?"
+# What a reader takes in. Those named are larger, up to the second number, and leave the list once they are not.
+LINES, LARGE_LINES = 400, 500
+LARGE_MODULES = {
+    f"tf_comptrain.{name}"
+    for name in (
+        "_keras.train_step", "callbacks.adaptive_error_bound", "graph.held_tensors", "graph.rewire", "planner.effects",
+        "training.fitting", "training.snapshot",
+    )
+}  # fmt: skip
+FILES, LARGE_FILES = 20, 25
+LARGE_FOLDERS = {"planner"}
+
+
+def test_modules_are_read_in_one_sitting():
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module for module, n in lines.items() if n > LINES} == LARGE_MODULES
+    assert max(lines.values()) <= LARGE_LINES
+
+
+def test_folders_are_taken_in_at_a_glance():
+    files = {p.parent.name: len(list(p.parent.glob("*.py"))) for p in MODULES.values()}
+    assert {folder for folder, n in files.items() if n > FILES} == LARGE_FOLDERS
+    assert max(files.values()) <= LARGE_FILES
 
 
 def folders() -> list:

@@ -1,7 +1,6 @@
 """The op library: found, loaded on first use, and explained when it cannot be."""
 
 import concurrent.futures
-import shutil
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import native
 
+LIBRARY = native.library_path()
 THIS = "_".join(tf.__version__.split(".")[:2])
 
 
@@ -68,7 +68,32 @@ def test_damaged_library(folder):
         native.ops()
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="compiles a library with g++")
+@pytest.mark.parametrize(
+    "damage", ["truncated", "truncated, without its seal", "another byte", "nearly all gone"]
+)
+def test_a_library_that_is_not_whole_is_not_loaded(damage, folder):
+    """In a process of its own: a loader that maps a truncated file dies of a bus error."""
+    contents = LIBRARY.read_bytes()
+    assert contents[-49:].startswith(b"comptrain")
+    contents = {
+        "truncated": contents[: len(contents) // 2],
+        "truncated, without its seal": contents[:-200],
+        "another byte": contents[:100_000] + bytes([contents[100_000] ^ 1]) + contents[100_001:],
+        "nearly all gone": contents[:4096],
+    }[damage]
+    (folder / LIBRARY.name).write_bytes(contents)
+    code = f"""
+from pathlib import Path
+from tf_comptrain import native
+native._FOLDER = Path({str(folder)!r})
+print(native.problem())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert f"is damaged: its {len(contents)} bytes are not those that were built" in run.stdout
+    assert "pip install" in run.stdout
+
+
 def test_library_renamed_by_hand(folder):
     source = folder / "other.cc"
     source.write_text(

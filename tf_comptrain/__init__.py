@@ -8,7 +8,8 @@
 docs/design.md says how it works, docs/limitations.md what it does not do.
 """
 
-from tf_comptrain import codecs, distribute, memory, rules
+# `backend` is imported first: it refuses a Keras with another backend than TensorFlow's.
+from tf_comptrain import backend, codecs, distribute, memory, rules  # noqa: F401
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound

@@ -6,7 +6,9 @@ built for the running TensorFlow and, where there is none, says what was found a
 
 from __future__ import annotations
 
+import hashlib
 import re
+import struct
 import threading
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,7 @@ from types import ModuleType
 import tensorflow as tf
 
 _FOLDER = Path(__file__).absolute().parent  # not resolved: Bazel puts links side by side
+_SEAL, _SEAL_BYTES = b"comptrain", 9 + 8 + 32  # name, size, SHA-256
 _lock = threading.Lock()
 _ops: ModuleType | None = None
 
@@ -78,6 +81,11 @@ def library_path() -> Path:
 
 
 def _load(path: Path) -> ModuleType:
+    if not _is_whole(path.read_bytes()):  # the loader would map what is not there, and die of a bus error
+        raise LibraryError(
+            f"The op library {path} is damaged: its {path.stat().st_size} bytes are not those that were "
+            f"built. {_remedy()}"
+        )
     try:
         return tf.load_op_library(str(path))
     except (tf.errors.OpError, OSError, RuntimeError) as error:
@@ -88,6 +96,19 @@ def _load(path: Path) -> ModuleType:
                 "build, or a library renamed by hand.)"
             )
         raise LibraryError(f"The op library {path} does not load: {reason} {_remedy()}") from error
+
+
+def _is_whole(contents: bytes) -> bool:
+    """Whether a file is the library that was built: by its seal, or else (Bazel) its ELF header."""
+    body, seal = contents[:-_SEAL_BYTES], contents[-_SEAL_BYTES:]
+    if seal.startswith(_SEAL):
+        size = int.from_bytes(seal[len(_SEAL) : len(_SEAL) + 8], "little")
+        return size == len(body) and hashlib.sha256(body).digest() == seal[len(_SEAL) + 8 :]
+    if len(contents) < 64 or not contents.startswith(b"\x7fELF\x02"):
+        return True  # no library at all: the loader says so
+    (start,) = struct.unpack_from("<Q", contents, 40)  # of the section headers, which end the file
+    size, count = struct.unpack_from("<HH", contents, 58)
+    return start + size * count <= len(contents)
 
 
 def _minor_version(version: str, separator: str) -> str:

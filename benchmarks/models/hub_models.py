@@ -1,6 +1,7 @@
 """keras-hub's models from small configurations, with batches for them; no weights are fetched.
 
-pip install --no-deps keras-hub    # its dependencies bring `tensorflow`, which is not wanted beside tensorflow-cpu
+# keras-hub's dependencies bring `tensorflow`, which is not wanted beside tensorflow-cpu.
+pip install --no-deps keras-hub; pip install regex tokenizers
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Peak memory, time and gradient error of keras-hub's language models, plain and compressed, inside `Model.fit`.
 
-    pip install --no-deps keras-hub    # its dependencies bring `tensorflow`, which is not wanted beside tensorflow-cpu
+    # keras-hub's dependencies bring `tensorflow`, which is not wanted beside tensorflow-cpu.
+    pip install --no-deps keras-hub; pip install regex tokenizers
     python benchmarks/models/language_models.py --out language_models.jsonl
 
 Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 and Whisper have 3 + 3 blocks);

@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=5, help="measured steps")
     parser.add_argument("--net", default="ResNet50", help="of keras.applications")
     parser.add_argument("--folder", help="of the file")
-    parser.add_argument("--inflight", default="256MB")
+    parser.add_argument("--inflight", help="such as 256MB (two of the largest tensors)")
     parser.add_argument("--variant", choices=VARIANTS, default="zvc")
     parser.add_argument("--picture", type=Path, default=Path("transfers.png"))
     parser.add_argument("--out", type=Path, default=Path("offload.jsonl"))
@@ -103,7 +103,7 @@ def total(storage: ct.Offload | None) -> dict[str, float]:
 
 
 def peaks(options: argparse.Namespace) -> None:
-    name = f"{options.net} {options.image} px, batch {options.batch}, inflight {options.inflight}"
+    name = f"{options.net} {options.image} px, batch {options.batch}, inflight {options.inflight or 'of two tensors'}"
     if name not in written(options.out):
         command = [sys.executable, str(Path(__file__).resolve()), "serve", "--net", options.net]
         command += [
@@ -111,9 +111,8 @@ def peaks(options: argparse.Namespace) -> None:
             str(options.image),
             "--batch",
             str(options.batch),
-            "--inflight",
-            options.inflight,
         ]
+        command += ["--inflight", options.inflight] if options.inflight else []
         command += ["--folder", options.folder] if options.folder else []
         workers, ready = {}, {}
         for variant in VARIANTS:

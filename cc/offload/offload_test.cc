@@ -230,6 +230,42 @@ void TestFlight(const std::string& folder) {
 }
 
 // A parcel that nobody fetches leaves nothing, in whatever state it is.
+// The writer is slow: it waits until the test lets it go on.
+void TestTwoLargestInFlight(const std::string& folder) {
+  Store* store = nullptr;
+  CHECK(Store::Get(folder, &store).ok());
+  std::promise<void> go;
+  std::shared_future<void> may_write(go.get_future());
+  ObserveTransfers([may_write](const Transfer& transfer) {
+    if (transfer.out) may_write.wait();
+    return nullptr;
+  });
+  constexpr size_t kBytes = 100000;
+  std::vector<std::promise<std::shared_ptr<Parcel>>> accepted(4);
+  std::vector<std::future<std::shared_ptr<Parcel>>> parcels;
+  const size_t sizes[] = {kBytes / 4, kBytes, 3 * kBytes / 4, kBytes};
+  for (size_t k = 0; k < accepted.size(); ++k) {
+    parcels.push_back(accepted[k].get_future());
+    store->Put(Bytes(sizes[k], 1), "site", 0, kTwoLargest,
+               [&accepted, k](std::shared_ptr<Parcel> parcel) {
+                 accepted[k].set_value(std::move(parcel));
+               });
+  }
+  const auto is_accepted = [&](size_t k) {
+    return parcels[k].wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  };
+  for (size_t k = 0; k < 3; ++k) CHECK(is_accepted(k));  // two of the largest
+  CHECK(!is_accepted(3));
+  CHECK(store->bytes_in_flight() <= 3 * kBytes);  // with the one that waits
+  go.set_value();
+  std::vector<std::shared_ptr<Parcel>> kept;
+  for (auto& parcel : parcels) kept.push_back(parcel.get());
+  CHECK(store->traffic().at("site").room_s > 0);
+  Settle(*store);
+  ObserveTransfers(nullptr);
+}
+
 void TestGivenUp(const std::string& folder) {
   Store* store = nullptr;
   CHECK(Store::Get(folder, &store).ok());
@@ -337,7 +373,7 @@ int main() {
   TestFolders(folder);
   std::vector<std::string> folders;
   for (auto* test : {TestRoundTrips, TestFlight, TestGivenUp, TestDamage,
-                     TestFullDisk, TestObserver}) {
+                     TestFullDisk, TestTwoLargestInFlight, TestObserver}) {
     folders.push_back(NewFolder());
     test(folders.back());
   }

@@ -117,6 +117,8 @@ void Store::Put(const Buffer& bytes, const std::string& site,
     parcel->buffer_ = bytes;
     parcel->bytes_ = bytes.bytes;
     writes_.push_back(parcel);
+    largest_bytes_ = std::max(largest_bytes_, bytes.bytes);
+    if (inflight_bytes == kTwoLargest) inflight_bytes = 2 * largest_bytes_;
     const bool alone = in_flight_bytes_ == 0;
     in_flight_bytes_ += bytes.bytes;
     if (!alone && in_flight_bytes_ > inflight_bytes) {

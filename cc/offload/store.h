@@ -54,6 +54,11 @@ using Observer = std::function<std::shared_ptr<void>(const Transfer&)>;
 // For all stores; has to be called while nothing is on its way.
 void ObserveTransfers(Observer observer);
 
+// As `inflight_bytes`: as many as two of the largest that the store has had. A
+// fixed number would be a large part of a small step's memory, and hold a large
+// one up.
+constexpr size_t kTwoLargest = 0;
+
 class Store;
 
 // Bytes that were handed to a store. When the last pointer to it is gone its
@@ -104,6 +109,7 @@ class Store {
   // plain_bytes: of the same tensor as plain values.
   // inflight_bytes: `accepted` is called at once where not more than so many,
   //   these included, wait to be written, or these alone; else when that is so.
+  //   Or kTwoLargest.
   void Put(const Buffer& bytes, const std::string& site, int64_t plain_bytes,
            size_t inflight_bytes, Accepted accepted);
   // Begins to read a parcel back, where it is no longer in memory.
@@ -145,7 +151,7 @@ class Store {
   std::condition_variable to_write_, to_read_;
   std::deque<std::weak_ptr<Parcel>> writes_, reads_;
   std::deque<Waiter> waiters_;
-  size_t in_flight_bytes_ = 0;
+  size_t in_flight_bytes_ = 0, largest_bytes_ = 0;
   std::map<std::string, Traffic> traffic_;
 };
 

@@ -36,7 +36,7 @@ plain_bytes: of the activation that it stands for, for Comptrain>OffloadTraffic.
 handle: stands for the value.
 folder: has to be there.
 inflight_bytes: the op ends when no more than so many bytes wait to be written, or
-  its own alone.
+  its own alone. 0: as many as two of the largest values that went to that file.
 least_bytes: smaller values stay in memory.
 site: whom the traffic counts for.
 )doc");

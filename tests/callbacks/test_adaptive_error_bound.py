@@ -1,6 +1,5 @@
 """Bounds that follow the gradients: targets, optimizers, loss scale, collecting steps, tracing."""
 
-import logging
 import subprocess
 import sys
 import textwrap
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import by_layer, compiled, images, site_of
+from models import by_layer, compiled, images
 
 import tf_comptrain as ct
 from tf_comptrain import _keras
@@ -503,28 +502,6 @@ def test_an_overflow_is_counted():
     callback = ct.AdaptiveErrorBound(interval=1, warmup=0)
     fit(network(optimizer), callback, steps=1)
     assert list(callback.skipped.values()) == [1, 1]
-
-
-def test_wrapped_layers_keep_their_bounds():
-    wrapped = ct.Compress(layers.Conv2D(8, 3, strides=2, activation="relu", name="conv"), error_bound=0.25)
-    rest = [layers.Flatten(), layers.Dense(10, name="dense")]
-    model = compiled(keras.Sequential([keras.Input((16, 16, 3)), wrapped, *rest]))
-    ct.compress_model(model)
-    callback = ct.AdaptiveErrorBound(interval=100, warmup=2)
-    fit(model, callback)
-    assert list(by_layer(callback.updates)) == ["dense"]
-    site = site_of(instrumentation(model), "conv/input")
-    assert site.read_state().bound_used == 0.25
-    ct.restore_model(model)
-    assert instrumentation(model).sites() == {"conv/input": site}
-
-
-def test_wrappers_alone_are_not_steered_and_it_is_said(caplog):
-    callback = ct.AdaptiveErrorBound(warmup=0)
-    with caplog.at_level(logging.WARNING):
-        fit(wrapped(96, 10), callback, steps=1)
-    assert callback.updates == []
-    assert sum("no effect: it steers" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_the_law_holds_at_bounds_of_four_sigma():

@@ -3,6 +3,7 @@
 import pytest
 
 from tf_comptrain import cli
+from tf_comptrain.study import grid
 
 FILE = """
 import sys
@@ -52,3 +53,21 @@ def test_a_file_that_does_not_do_is_said_why(text, problem, tmp_path, capsys):
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert command(tmp_path / "none.py") == 2
     assert "There is no file" in capsys.readouterr().err
+
+
+def test_a_training_that_diverges_is_said(file, capsys):
+    text = file.read_text() + "build = (lambda make: lambda: at_rate(make(), 1e30))(build)\n"
+    text += "def at_rate(model, rate):\n    model.optimizer.learning_rate = rate\n    return model\n"
+    file.write_text(text)
+    assert command(file, "--epochs", "1") == 2
+    assert "ends with loss nan" in " ".join(capsys.readouterr().err.split())
+    assert not (file.with_name("mine-study") / "policy.json").exists()
+
+
+def test_a_cell_that_could_not_be_measured_is_said(file, capsys, monkeypatch):
+    def fails(*_):
+        raise OverflowError("too large")
+
+    monkeypatch.setitem(grid.CONTESTANTS, "cosine", grid.Contestant(fails))
+    assert command(file, "--epochs", "1", "--codecs", "cosine") == 1
+    assert "could not be measured: OverflowError: too large" in " ".join(capsys.readouterr().err.split())

@@ -52,6 +52,22 @@ def script(folder, text):
     return path
 
 
+def test_a_reader_that_goes_away_ends_the_workers(tmp_path):
+    """As `| head -1` does; the worker would fill the pipe and wait."""
+    talks = script(tmp_path, "import os\nprint(os.getpid())\nwhile True: print('x' * 80)\n")
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, json.dumps([sys.executable, str(talks)])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = launcher.stdout.readline()
+    launcher.stdout.close()
+    assert launcher.wait(60) == 128 + signal.SIGPIPE
+    assert launcher.stderr.read() == ""
+    assert not alive(int(first.split()[-1]))
+
+
 def alive(pid):
     """Whether a process is there that still runs."""
     try:

@@ -1,10 +1,13 @@
 """`ct.distribute.fit` by two processes: what each makes, and what becomes of one when the other is killed."""
 
+import concurrent.futures
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import tensorflow as tf
 import training_worker
 
 import tf_comptrain as ct
-from tf_comptrain.distribute import cluster, launching
+from tf_comptrain.distribute import cluster, launching, meeting
 
 HERE = Path(__file__).resolve().parent
 # The others are to stop within this many seconds of a worker's death; TensorFlow notices after ten without a heartbeat.
@@ -135,9 +138,80 @@ def test_which_worker_is_the_first(monkeypatch, config, first):
     assert ct.distribute.is_first_worker() is first
 
 
+def test_workers_that_were_given_something_else_say_so(tmp_path, monkeypatch):
+    for_workers(monkeypatch)
+    said = trained("given_something_else", tmp_path / "given")
+    assert said[0] == said[1]
+    wanted = {
+        "batch": "`batch_size` differs: 16 on worker 0, 18 on worker 1",
+        "length": "the number of samples differs: 96 on worker 0, 95 on worker 1",
+        "types": "types and shapes of the samples differs: digests ",
+        "values": "the first batch differs: digests ",
+    }
+    assert said[0].keys() == wanted.keys()
+    for name, words in wanted.items():
+        assert words in said[0][name]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "problem"),
+    [
+        (["localhost", "localhost:2"], "each worker's own host:port. Received: 'localhost'."),
+        (["a:0", "b:2"], "Received: 'a:0'"),
+        (["a:port", "b:2"], "Received: 'a:port'"),
+        (["a:1", "a:1"], "Received: 'a:1' twice"),
+    ],
+)
+def test_addresses_that_cannot_be_met_at(addresses, problem, monkeypatch):
+    monkeypatch.setattr(cluster, "_connected", None)
+    monkeypatch.setenv("TF_CONFIG", launching.config_of(addresses, 0))
+    with pytest.raises(ValueError, match=problem):
+        ct.distribute.connect()
+
+
+def test_who_is_waited_for_is_said_and_not_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(meeting, "_WORD_S", 0.2)
+    addresses = launching.free_addresses(2)
+    with pytest.raises(
+        TimeoutError, match=f"Worker 0 has waited 1 s for worker 1 .{addresses[1]}.*timeout_s"
+    ):
+        meeting.meet(addresses, 0, 1.0)
+    assert f"Worker 0 waits for worker 1 ({addresses[1]}), for " in caplog.text
+
+
+def test_workers_that_come_at_different_times_meet():
+    """TensorFlow's server listens where a worker that has met the others did."""
+    addresses = launching.free_addresses(3)
+    met = threading.Barrier(3)
+
+    def come(number):
+        meeting.meet(addresses, number, 60.0)
+        with socket.socket() as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(("", int(addresses[number].rpartition(":")[2])))
+            server.listen()
+            met.wait(60)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(come, range(3)))
+
+
+def test_a_port_in_use_is_named():
+    (address,) = launching.free_addresses(1)
+    with socket.socket() as other:
+        other.bind(("", int(address.rpartition(":")[2])))
+        other.listen()
+        with pytest.raises(
+            OSError, match=f"{address}, this worker's address in TF_CONFIG, cannot be listened at"
+        ):
+            meeting.meet([address, "localhost:1"], 0, 1.0)
+
+
 @pytest.mark.parametrize(
     "config",
-    ["no json", "[]", '{"cluster": {"worker": ["a:1", "b:2"]}}',
+    ["no json", "[]",
+     '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": -1}}',
+     '{"cluster": {"worker": ["a:1", "b:2"]}}',
      '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 2}}'],
 )  # fmt: skip
 def test_bad_cluster(monkeypatch, config):

@@ -7,7 +7,6 @@ import types
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tf_comptrain.compression.report import Report, Row
 
@@ -53,7 +52,6 @@ def test_distributed(tmp_path):
 
 
 def test_demo(tmp_path):
-    pytest.importorskip("matplotlib", reason="the demo draws: pip install tf_comptrain[plots]")
     fast = "--offline --blocks 2 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
     out = run("demo.py", *fast.split(), "--out", str(tmp_path))
     assert "plain / compressed" in out
@@ -64,7 +62,6 @@ def test_demo(tmp_path):
 
 
 def test_the_page_escapes_every_text(monkeypatch):
-    pytest.importorskip("matplotlib", reason="the demo draws: pip install tf_comptrain[plots]")
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import demo_report
 

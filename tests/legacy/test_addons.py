@@ -4,12 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_addons as tfa
 
-tfa = pytest.importorskip("tensorflow_addons", reason="the legacy lane needs TensorFlow Addons")
-
-import tf_comptrain as ct  # noqa: E402
-from tf_comptrain import native  # noqa: E402
-from tf_comptrain.codecs import State  # noqa: E402
+import tf_comptrain as ct
+from tf_comptrain import native
+from tf_comptrain.codecs import State
 
 
 @pytest.fixture

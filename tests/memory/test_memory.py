@@ -56,6 +56,25 @@ def test_kinds_tell_plain_from_compressed():
     assert compressed.get(explain.FORWARD, 0) < plain[explain.FORWARD] / 4
 
 
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_a_metric_takes_is_named(compress):
+    """Keras' accuracy makes tensors of the size of all logits, beside the gradient of the loss."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((128, 64))
+    kinds = {}
+    for metrics in (None, ["accuracy"]):
+        model = compiled(
+            keras.Model(inputs, keras.layers.Dense(2000)(inputs)), metrics=metrics, jit_compile=False
+        )
+        if compress:
+            ct.compress_model(model)
+        peak = ct.memory.explain_peak(model, np.ones((8, 128, 64), "float32"), np.zeros((8, 128), "int32"))
+        kinds[bool(metrics)] = {row.kind: row.op for row in peak.rows}
+    assert explain.METRIC not in kinds[False]
+    assert kinds[True][explain.METRIC] in ("BitwiseAnd", "Less", "Equal", "SelectV2")
+    assert explain.ACTIVATION_GRADIENT not in kinds[True]
+
+
 def test_a_peak_prints_and_is_json(peaks):
     text = str(peaks["plain"])
     assert "plain activations" in text and "conv1" in text
@@ -187,7 +206,6 @@ def test_report_lists_what_is_saved(tmp_path):
         assert progress[0] == 0 and progress[-1] == 2 and progress == sorted(progress)
     assert set(json.loads(report.to_json())["timelines"]) == set(lines)
 
-    pytest.importorskip("matplotlib")
     report.plot(tmp_path / "memory.png")
     assert (tmp_path / "memory.png").stat().st_size > 10_000
 

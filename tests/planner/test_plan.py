@@ -39,7 +39,6 @@ def test_difference(plan):
 
 
 def test_plot(plan, tmp_path):
-    pytest.importorskip("matplotlib")
     plan.plot(tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -6,6 +6,7 @@ from tf_comptrain.planner import (
     Layer,
     LayerChain,
     Link,
+    Offload,
     Rebuild,
     Saved,
     device_plan_from_json,
@@ -61,6 +62,21 @@ def test_table_and_difference(plan):
     other = plan_devices(decoder(4, 2048, 16), MACHINE, "80GB", budget_s=60)
     assert "+peak" in plan.difference(other)
     assert plan.difference(plan) == ""
+
+
+def test_nothing_moves_that_need_not():
+    """A copy that a layer hides takes no time: it is made where the memory asks for it, and only there."""
+    layers = tuple(
+        Layer(f"layer{k}", 1e-2, 1e-2, output_bytes=1000, splits=("batch",),
+              saved=(Saved(f"x{k}", 10**9, (Offload(1e-3, 1e-3),)),))
+        for k in range(8)
+    )  # fmt: skip
+    chain = LayerChain("hidden copies", layers, batch=4)
+    machine = MACHINE._replace(devices=1)
+    roomy, tight = (plan_devices(chain, machine, limit, budget_s=2) for limit in ("10GB", "3.5GB"))
+    assert roomy.storage == {}
+    assert set(tight.storage.values()) == {"offload"} and len(tight.storage) < 8
+    assert tight.step_s == roomy.step_s
 
 
 def test_picture(plan, tmp_path):

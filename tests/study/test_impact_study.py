@@ -133,8 +133,7 @@ def test_a_codec_that_fails_is_a_row_and_not_the_end(tmp_path, monkeypatch):
 
 
 def test_tables_are_written(study, tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
-    from pyarrow import csv
+    from pyarrow import csv, parquet
 
     files = study.write(tmp_path)
     table = parquet.read_table(files[0])
@@ -245,3 +244,38 @@ def test_lossless_codecs_have_one_cell_and_rates_those_of_the_codec():
     )
     assert list(map(str, grid.settings())) == ["plane 0.1 sigma", "zvc", "group 4 bits"]
     assert json.loads(json.dumps(grid._asdict()))["codecs"] == ["plane", "zvc", "group"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda file: file[: len(file) // 2], lambda file: b"", lambda file: b"\0" + file[1:]]
+)
+def test_weights_that_were_damaged_are_trained_again(damage, tmp_path):
+    how = {**HOW, "trainings": False, "stages": ["late"]}
+    ct.impact_study(nets.build, nets.data, folder=tmp_path, **how)
+    (stage,) = (tmp_path / "stages").iterdir()
+    stage.write_bytes(damage(stage.read_bytes()))
+    again = ct.impact_study(nets.build, nets.data, folder=tmp_path, **{**how, "bounds": (0.1, 0.2, 0.4)})
+    rows = [row for row in again.table() if row["tensor"] == "all"]
+    assert sorted(row["bound"] for row in rows) == [0.1, 0.2, 0.4]
+    assert not [row["problem"] for row in again.table() if row["problem"]]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"identity": 3}', "[" * 100_000])
+def test_a_study_json_of_something_else_is_one_error(content, tmp_path):
+    (tmp_path / "study.json").write_text(content)
+    for call in (
+        lambda: ct.Study(tmp_path),
+        lambda: ct.impact_study(nets.build, nets.data, folder=tmp_path, **HOW),
+    ):
+        with pytest.raises(
+            ValueError, match="`folder` must be one that tf_comptrain.impact_study has written"
+        ):
+            call()
+
+
+def test_names_that_a_spreadsheet_would_compute_are_quoted(study, tmp_path, monkeypatch):
+    rows = [{**row, "network": "=1+1"} for row in study.table()]
+    monkeypatch.setattr(type(study), "table", lambda self: rows)
+    _, table = study.write(tmp_path)
+    lines_of_table = table.read_text().splitlines()[1:]
+    assert all('"\'=1+1"' in line for line in lines_of_table) and '"=1' not in table.read_text()

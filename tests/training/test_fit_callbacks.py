@@ -149,8 +149,6 @@ STOCK = {
 @pytest.mark.parametrize("name", STOCK)
 def test_a_restart_changes_nothing(tmp_path, name):
     """In TensorBoard's profile too."""
-    if name.startswith("TensorBoard"):
-        pytest.importorskip("tensorboard", reason="TensorBoard is not installed.")
     expected = train(STOCK[name], tmp_path / "plain")
     events = assert_same(train(STOCK[name], tmp_path / "killed", IN_EPOCH_2), expected)
     assert [event.kind for epoch in events for event in epoch] == ["resumed"]

@@ -12,7 +12,6 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain.training import folder_lock
 
-fcntl = pytest.importorskip("fcntl", reason="this platform has no locks of files")
 HOLDER = """
 import fcntl, sys
 file = open(sys.argv[1], "a")

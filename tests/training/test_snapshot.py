@@ -234,9 +234,8 @@ def test_a_planted_link_is_not_followed(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / f"{FILE}.tmp").symlink_to(victim)
-    (folder / FILE).symlink_to(tmp_path / "nowhere")
     fit(network(), folder)
-    assert victim.read_text() == "precious" and not (tmp_path / "nowhere").exists()
+    assert victim.read_text() == "precious"
     assert {path.name for path in folder.iterdir()} == {FILE, "training.lock"} and not (
         folder / FILE
     ).is_symlink()
@@ -311,3 +310,21 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, good, monkeypatch):
     monkeypatch.setattr("builtins.open", denied)
     with pytest.raises(PermissionError, match=f"{FILE}: Permission denied. Make it readable"):
         snapshot.read(tmp_path)
+
+
+@pytest.mark.parametrize("linked", ["file", "folder"])
+def test_a_link_to_nowhere_is_named(linked, tmp_path):
+    """A disk that is not mounted: training would begin anew and put its own file in place of the link."""
+    folder, disk = tmp_path / "run", tmp_path / "disk"
+    link, there = (folder / FILE, disk / FILE) if linked == "file" else (folder, disk)
+    disk.mkdir()
+    if linked == "file":
+        folder.mkdir()
+    link.symlink_to(there)
+    fit(network(), folder) if linked == "folder" else there.touch()
+    disk.rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        ValueError, match=rf"{link} is not a checkpoint of ct.fit: a link to {there}, which is not"
+    ):
+        fit(network(), folder)
+    assert link.is_symlink()

@@ -52,11 +52,14 @@ from tf_comptrain._keras.layers import (
     losses_of_calls,
     names_anew,
     reset_call,
+    save_alone,
+    save_along,
     set_call,
     state_unknown_to_keras,
     strategy_scope,
     sublayers,
 )
+from tf_comptrain._keras.profiles import planes_of_profile
 from tf_comptrain._keras.scopes import (
     FirstRun,
     branch_inside_tape,
@@ -128,6 +131,8 @@ from tf_comptrain._keras.workers import (
     connect_workers,
     evaluate_batches,
     from_first,
+    has_run,
     largest,
+    of_all_workers,
     worker_number,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,29 @@ def reset_call(layer: keras.layers.Layer) -> None:
 
 def has_own_call(layer: keras.layers.Layer) -> bool:
     return "call" in layer.__dict__
+
+
+def save_along(layer: keras.layers.Layer, variables: Callable[[], dict[str, Any]]) -> None:
+    """Puts variables into every SavedModel of a layer, since functions that are saved with it read them.
+
+    TensorFlow refuses to save a function that reads what no saved object holds. Checkpoints stay as they are.
+
+    Args:
+      layer: A model, or a layer.
+      variables: Returns them by name, when the layer is saved.
+    """
+    own, reference = type(layer)._trackable_children, weakref.ref(layer)
+
+    def children(save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+        found = own(reference(), save_type, **kwargs)
+        return {**found, **variables()} if save_type == "savedmodel" else found
+
+    layer.__dict__["_trackable_children"] = children
+
+
+def save_alone(layer: keras.layers.Layer) -> None:
+    """Undoes `save_along`."""
+    layer.__dict__.pop("_trackable_children", None)
 
 
 def call_parameters(layer: Any) -> list[inspect.Parameter]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow import keras
+from tensorflow.python.eager import context
 
 _CHUNK_BYTES = 1 << 24
 _totals: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # strategy -> `_total_of` it
@@ -23,6 +24,11 @@ def are_workers(strategy: Any) -> bool:
     """Whether the replicas of a strategy are in several processes."""
     several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     return several and strategy.extended._in_multi_worker_mode()
+
+
+def has_run() -> bool:
+    """Whether TensorFlow has run something already, after which it connects no workers."""
+    return bool(context.context()._initialized)
 
 
 def connect_workers() -> tf.distribute.MultiWorkerMirroredStrategy:

@@ -89,6 +89,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
 
     Example:
       >>> data = ct.elastic_batch(samples, batch_size=64)
+      >>> ct.compress_model(model)
       >>> tuner = ct.AdaptiveBatchSize(limit_bytes="2GB", max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
@@ -123,6 +124,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             )
         if lr_scaling not in _LR_POWER:
             raise ValueError(f"`lr_scaling` must be 'linear', 'sqrt' or None. Received: {lr_scaling!r}.")
+        if limit_bytes is None:
+            raise ValueError("`limit_bytes` is missing: what a step may take at most, such as '8GB'.")
         self.limit_bytes = arguments.size_in_bytes("limit_bytes", limit_bytes)
         self.max_batch = max_batch
         self.min_batch = min_batch

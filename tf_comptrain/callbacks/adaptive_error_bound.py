@@ -122,7 +122,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations.
     S is a mean over the elements of that gradient. A tensor that serves several weights gets the tightest bound that
     they want. Where an error of it travels on as well, it keeps the bound of `compress_model` unless a weight needs
-    a tighter one; tensors that a product's factor is rebuilt from always keep it, as do those of `Compress` wrappers.
+    a tighter one; tensors that a product's factor is rebuilt from always keep it. Of `Compress` wrappers the inputs of
+    convolutions and dense layers are steered, whose activation is none or a ReLU.
 
     A bound given to `compress_model` holds until the first collecting step, of each training anew. After training
     the bounds stay where they are, also in a `fit` without this callback.
@@ -246,11 +247,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         obstacle = self._handle.report.obstacle
         if obstacle:
             logging.warning("AdaptiveErrorBound has no effect: the model runs as plain Keras (%s).", obstacle)
-        elif self._handle.held is None:
-            logging.warning(
-                "AdaptiveErrorBound has no effect: it steers what compress_model holds of traced steps, and not "
-                "what wrappers hold."
-            )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         # Not in on_train_begin: there other callbacks may still return bounds to where they were.
@@ -311,8 +307,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._handle.collecting.assign(on)
 
     def _update(self) -> None:
-        held = self._handle.held
-        self._laws = [] if held is None else held.law_sites()
+        self._laws = self._handle.law_sites()
         names = [law.name for law in self._laws]  # a restored training's may have other numbers
         self._wanted = _bounds_state.for_names(self._wanted, names)
         self._correction = _bounds_state.for_names(self._correction, names)

@@ -53,7 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measures what is missing, prints a summary, writes the files; 2 for a file or arguments that do not do."""
+    """Measures what is missing, prints a summary, writes the files.
+
+    Returns:
+      0; 1 where a cell could not be measured; 2 for a file or arguments that do not do, and where plain training
+      diverges.
+    """
     console = Console(stderr=True)
     folder = args.folder or args.file.with_name(f"{args.file.stem}-study")
     try:
@@ -70,7 +75,12 @@ def main(args: argparse.Namespace) -> int:
         _show(study, network, args.tolerance)
     for path in _written(study, args.tolerance, console):
         print(path)
-    return 0
+    problems = [row["problem"] for row in study.table() if row["problem"]]
+    if problems:
+        console.print(
+            f"{len(problems)} cells could not be measured: {problems[0]}", style="red", markup=False
+        )
+    return 1 if problems else 0
 
 
 def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:

@@ -94,12 +94,16 @@ class ErrorBound(_ErrorBound):
 
             sigma_t = 0.9 sigma_(t-1) + 0.1 min(sigma(x_(t-1)), 10 sigma_(t-1)),    sigma_0 = sigma(x_0)
 
-        A channel's bound is that times the power of two next to s_c / s: s_c^2 is its variance over its share of values
-        that are not zero, s^2 the mean of these. All are those of a sample of the tensor. A tensor of fewer than eight
-        rows has one bound.
+        A channel's bound is that times the power of two next to s_c / s, and never more: s_c^2 is its variance over its
+        share of values that are not zero, s^2 the mean of these. All are those of a sample of the tensor. A tensor of
+        fewer than eight rows has one bound. Under XLA groups of values of one channel have steps of their own instead.
 
         "range": the largest less the smallest finite value of this very tensor, for all channels alike. It takes one
         more pass over the tensor.
+
+    Raises:
+      TypeError: A field of another type than it says.
+      ValueError: Not between 1e-30 and 2^120; an unknown `relative_to`.
     """
 
     __slots__ = ()
@@ -109,7 +113,9 @@ class ErrorBound(_ErrorBound):
     ) -> ErrorBound:
         """`scale` is the old name of `relative_to`."""
         found = arguments.renamed("relative_to", relative_to, "scale", scale)
-        return super().__new__(cls, value, relative, SIGMA if found is None else found)
+        bound = super().__new__(cls, value, relative, SIGMA if found is None else found)
+        _check(bound, "ErrorBound")
+        return bound
 
     @property
     def scale(self) -> str:
@@ -129,7 +135,7 @@ class ErrorBound(_ErrorBound):
 
         Raises:
           TypeError: Neither a number nor an ErrorBound; a field of another type than it says.
-          ValueError: Not between 1e-30 and 2^120; an unknown scale.
+          ValueError: Not between 1e-30 and 2^120; an unknown `relative_to`.
         """
         if not isinstance(bound, ErrorBound):
             if not arguments.is_real(bound):
@@ -137,27 +143,32 @@ class ErrorBound(_ErrorBound):
                     f"`{argument}` must be a positive number (absolute bound), a "
                     f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
                 )
-            bound = ErrorBound(float(bound), relative=False)
-        if not arguments.is_real(bound.value):
-            raise TypeError(
-                f"`{argument}.value` must be a number. "
-                f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
-            )
-        if not isinstance(bound.relative, (bool, np.bool_)):
-            raise TypeError(
-                f"`{argument}.relative` must be True or False. "
-                f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
-            )
-        if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
-            raise ValueError(
-                f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
-                f"Received: {bound.value!r}. For lossless storage use storage='keep'."
-            )
-        if not isinstance(bound.relative_to, str) or bound.relative_to not in (SIGMA, RANGE):
-            raise ValueError(
-                f"`{argument}.relative_to` must be 'sigma' or 'range'. Received: {bound.relative_to!r}."
-            )
+            _check(_ErrorBound(bound, False), argument)
+            return ErrorBound(float(bound), relative=False)
+        _check(bound, argument)  # `_replace` checks nothing
         return bound
 
     def __str__(self) -> str:
         return f"{self.value:g} {self.relative_to}" if self.relative else f"{self.value:g}"
+
+
+def _check(bound: _ErrorBound, argument: str) -> None:
+    if not arguments.is_real(bound.value):
+        raise TypeError(
+            f"`{argument}.value` must be a number. "
+            f"Received: {bound.value!r} (of type {type(bound.value).__name__})."
+        )
+    if not isinstance(bound.relative, (bool, np.bool_)):
+        raise TypeError(
+            f"`{argument}.relative` must be True or False. "
+            f"Received: {bound.relative!r} (of type {type(bound.relative).__name__})."
+        )
+    if not SMALLEST_BOUND <= bound.value <= LARGEST_BOUND:
+        raise ValueError(
+            f"`{argument}` must be a number between {SMALLEST_BOUND:.3g} and {LARGEST_BOUND:.3g}. "
+            f"Received: {bound.value!r}. For lossless storage use storage='keep'."
+        )
+    if not isinstance(bound.relative_to, str) or bound.relative_to not in (SIGMA, RANGE):
+        raise ValueError(
+            f"`{argument}.relative_to` must be 'sigma' or 'range'. Received: {bound.relative_to!r}."
+        )

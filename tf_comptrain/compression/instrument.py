@@ -15,7 +15,7 @@ from tf_comptrain import _keras, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.graph import HeldTensors, made_by
 from tf_comptrain.rules import Context, Rule
-from tf_comptrain.storage import Engine, Offload, Site, codec_obstacle, engine_of_call
+from tf_comptrain.storage import Engine, LawSite, Offload, Site, codec_obstacle, engine_of_call
 
 _FAILED = (
     "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
@@ -63,6 +63,27 @@ class Instrument:
             if "tf_comptrain" not in str(error):
                 _keras.add_to_message(error, _FAILED % (self.path, type(layer).__name__, self.path))
             raise
+
+    def variables(self) -> dict[str, Any]:
+        """What its sites carry from step to step, by name."""
+        found = [v for site in self.sites.values() for v in (site.state, site.statistics, site.collecting)]
+        return {f"comptrain_{k}": v for k, v in enumerate(found) if v is not None}
+
+    def collect(self, enabled: tf.Variable) -> None:
+        """From the next trace on, steps collect what the error-bound law needs wherever `enabled` is True."""
+        if self.rule.product(self._layer()) is not None:
+            for site in self.sites.values():
+                site.collect(enabled)
+
+    def law_sites(self) -> list[LawSite]:
+        """The held tensor that the gradient of the layer's weight is made of, once `collect` was called."""
+        product = self.rule.product(self._layer())
+        return [
+            LawSite(f"{site.name} -> {getattr(product.weight, 'path', product.weight.name)}", site, product.share,
+                    product.weight, site.statistics)
+            for site in self.sites.values()
+            if product is not None and site.statistics is not None
+        ]  # fmt: skip
 
     def _why_plain(self, layer: Any, engine: Engine, args: tuple, kwargs: dict[str, Any]) -> str | None:
         reason = engine.why_plain or _keras.undense((args, kwargs))

@@ -14,7 +14,7 @@ from tf_comptrain.codecs import Codec
 from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import Site, codec_obstacle, engine_of_model
+from tf_comptrain.storage import LawSite, Site, codec_obstacle, engine_of_model
 
 
 class Instrumentation:
@@ -60,7 +60,19 @@ class Instrumentation:
     def statistics(self) -> list:
         """The variables that collecting steps write."""
         table = None if self.held is None else self.held.statistics
-        return [] if table is None else [table.variable]
+        own = [site.statistics for site in self.own_sites().values() if site.statistics is not None]
+        return own if table is None else [table.variable, *own]
+
+    def law_sites(self) -> list[LawSite]:
+        """Tensors that gradients of weights are made of, in the steps that were traced since `collect_statistics`."""
+        own = [law for instrument in self.wrapped.values() for law in instrument.law_sites()]
+        return own if self.held is None else [*self.held.law_sites(), *own]
+
+    def variables(self) -> dict[str, Any]:
+        """All that a traced step reads beside the model's own variables, by name."""
+        others = (self.collecting, self.pace)
+        found = [*self.codec_states(), *self.statistics(), *(v for v in others if v is not None)]
+        return {f"comptrain_{k}": variable for k, variable in enumerate(found)}
 
     def reset_bounds(self) -> None:
         """Returns every site to the bound that `compress_model` gave it."""
@@ -96,6 +108,8 @@ class Instrumentation:
             self.collecting = tf.Variable(False, trainable=False, name="comptrain_collecting")
             if self.held is not None:
                 self.held.collect(self.collecting)
+            for instrument in self.wrapped.values():
+                instrument.collect(self.collecting)
         _keras.forget_traces(model)
 
     def pace_schedule(self, model: keras.Model) -> tf.Variable:

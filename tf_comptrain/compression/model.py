@@ -99,9 +99,15 @@ def compress_model(
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
         _keras.override_train_step(model)
+        reference = weakref.ref(handle)
+        _keras.save_along(model, lambda: _variables_of(reference()))
     compressed_models[model] = handle
     _keras.forget_traces(model)
     return report
+
+
+def _variables_of(handle: Instrumentation | None) -> dict[str, Any]:
+    return {} if handle is None else handle.variables()
 
 
 def _override(
@@ -245,6 +251,7 @@ def restore_model(model: keras.Model) -> None:
     for layer in compressed_models[model].overridden:
         _keras.reset_call(layer)
     _keras.reset_train_step(model)
+    _keras.save_alone(model)
     _keras.forget_first_steps(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     del compressed_models[model]

@@ -115,7 +115,9 @@ class Compress(Wrapper):
         rule = _rule(layer)
         if rule.obstacle(layer) is None:
             _keras.note_tapes()
-            _keras.set_call(layer, Instrument(layer, layer.name, rule, codecs.get(codec), self._bound))
+            instrument = Instrument(layer, layer.name, rule, codecs.get(codec), self._bound)
+            _keras.set_call(layer, instrument)
+            _keras.save_along(self, instrument.variables)
 
     def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return self.layer(inputs, *args, **kwargs)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
@@ -76,7 +78,7 @@ def fit(
       The History, on each worker; its `model` is the trained model.
 
     Raises:
-      ValueError: As for `ct.fit`; TF_CONFIG, or XLA.
+      ValueError: As for `ct.fit`; TF_CONFIG, or XLA. What the workers were given is not the same on all.
       TypeError: As for `ct.fit`; `build` is no function, or makes no model.
       RuntimeError: TensorFlow ran something before the workers were connected. Others as for `ct.fit`.
       tf.errors.UnavailableError: Another worker does not answer any more.
@@ -113,7 +115,14 @@ def fit(
     settings = fitting.Settings(
         batch_size, epochs, snapshot_every, checkpoint_dir, validation_data, callbacks, verbose
     )
-    return fitting.train(model, settings, lambda: Samples(x, y, sample_weight, shuffle, seed), process)
+
+    def samples() -> Samples:
+        made = Samples(x, y, sample_weight, shuffle, seed)
+        if _keras.are_workers(strategy):
+            _check_alike(strategy, made, batch_size, epochs)
+        return made
+
+    return fitting.train(model, settings, samples, process)
 
 
 class Worker(Process):
@@ -163,6 +172,36 @@ class Worker(Process):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
             data = Samples(x, y, weight, shuffle=False, seed=0).batches(0, 0, batch)
         return _keras.evaluate_batches(model, _keras.distributed(data, model), callbacks)
+
+
+def _check_alike(strategy: Any, samples: Samples, batch_size: int, epochs: int) -> None:
+    """Holds what the workers were given against each other, before they train on. Called together.
+
+    Raises:
+      ValueError: It is not the same on all.
+    """
+    first = samples.batches(0, 0, batch_size)
+    arrays = [np.asarray(array) for array in tf.nest.flatten(next(iter(first)))]
+    own = {
+        "`batch_size`": batch_size,
+        "`epochs`": epochs,
+        "`seed`": samples.seed,
+        "`shuffle`": int(samples.shuffle),
+        "the number of samples": samples.count(0),
+        "types and shapes of the samples": zlib.crc32(str(first.element_spec).encode()),
+        "the first batch": zlib.crc32(b"".join(array.tobytes() for array in arrays)),
+    }
+    of_all = [
+        list(found[0]) for found in _keras.of_all_workers(strategy, [np.array(list(own.values()), np.int64)])
+    ]
+    for name, values in zip(own, zip(*of_all)):
+        if len(set(values)) > 1:
+            digest = "digests " if name in ("types and shapes of the samples", "the first batch") else ""
+            each = ", ".join(f"{value} on worker {number}" for number, value in enumerate(values))
+            raise ValueError(
+                "Workers must be given the same, all of the samples in the same order, and each takes its part. "
+                f"{name} differs: {digest}{each}."
+            )
 
 
 def _check_model(model: keras.Model) -> None:

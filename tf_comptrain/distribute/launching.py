@@ -56,9 +56,10 @@ def launch(
 
     Returns:
       0 where all succeeded; else the exit status of the first that failed, 128 + number of the signal that ended it;
-      130 after Ctrl-C.
+      130 after Ctrl-C; 141 where nobody reads the lines any more.
     """
     out = out or sys.stdout
+    unread = threading.Event()
     share = max((os.cpu_count() or 1) // len(here), 1)
     workers: dict[int, subprocess.Popen] = {}
     with _signals():
@@ -66,8 +67,8 @@ def launch(
             for place, number in enumerate(here):
                 device = devices[place] if devices else None
                 workers[number] = _started(command, _environment(addresses, number, share, device))
-            readers = [_reader(number, worker, out) for number, worker in workers.items()]
-            failed = _first_failure(workers)
+            readers = [_reader(number, worker, out, unread) for number, worker in workers.items()]
+            failed = _first_failure(workers, unread)
         except (KeyboardInterrupt, _Ended) as asked:
             _say(out, "ending the workers")
             return 128 + getattr(asked, "number", signal.SIGINT)
@@ -75,6 +76,9 @@ def launch(
             _end(workers)
     for reader in readers:
         reader.join()
+    if unread.is_set():
+        _to_nowhere(out)
+        return 128 + signal.SIGPIPE
     if failed is None:
         return 0
     status = workers[failed].returncode
@@ -121,28 +125,40 @@ def _end_with_launcher() -> None:
         _libc.prctl(_KILL_WITH_PARENT, signal.SIGKILL)
 
 
-def _reader(number: int, worker: subprocess.Popen, out: TextIO) -> threading.Thread:
+def _reader(number: int, worker: subprocess.Popen, out: TextIO, unread: threading.Event) -> threading.Thread:
     def read() -> None:
         assert worker.stdout is not None
-        for line in worker.stdout:
-            out.write(f"[{number}] {line}" if line.endswith("\n") else f"[{number}] {line}\n")
-            out.flush()
+        try:
+            for line in worker.stdout:
+                out.write(f"[{number}] {line}" if line.endswith("\n") else f"[{number}] {line}\n")
+                out.flush()
+        except BrokenPipeError:  # `| head`: a worker would wait for ever for room in its pipe
+            unread.set()
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     return thread
 
 
-def _first_failure(workers: dict[int, subprocess.Popen]) -> int | None:
-    """Waits until all have ended, or one has failed: its number."""
-    while True:
+def _to_nowhere(out: TextIO) -> None:
+    """What is left in the buffer of a pipe that nobody reads would be written, and fail, when Python ends."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, out.fileno())
+        os.close(nowhere)
+
+
+def _first_failure(workers: dict[int, subprocess.Popen], unread: threading.Event) -> int | None:
+    """Waits until all have ended, nobody reads their lines any more, or one has failed: its number."""
+    while not unread.is_set():
         statuses = {number: worker.poll() for number, worker in workers.items()}
         failed = [number for number, status in statuses.items() if status]
         if failed:
             return failed[0]
         if None not in statuses.values():
             return None
-        time.sleep(_POLL_S)
+        unread.wait(_POLL_S)
+    return None
 
 
 def _end(workers: dict[int, subprocess.Popen]) -> None:

@@ -21,11 +21,14 @@ FORWARD = "plain activations"
 RESTORED = "restored inputs"
 ACTIVATION_GRADIENT = "gradients of activations"
 WEIGHT_GRADIENT = "weight gradients"
+METRIC = "metric"
 UPDATE = "new values of variables"
 WORKSPACE = "scratch space of operations"
 OTHER = "other"
 REPLACED = "old values freed"
-KINDS = (STREAM, FORWARD, RESTORED, ACTIVATION_GRADIENT, WEIGHT_GRADIENT, UPDATE, WORKSPACE, OTHER, REPLACED)
+KINDS = (
+    STREAM, FORWARD, RESTORED, ACTIVATION_GRADIENT, WEIGHT_GRADIENT, METRIC, UPDATE, WORKSPACE, OTHER, REPLACED,
+)  # fmt: skip
 
 _OWN_OP = "Comptrain>"
 _PACKED_DTYPES = ("uint8", "uint16", "uint32", "uint64")  # of streams and bit masks
@@ -180,10 +183,12 @@ class Classifier:
 
     The graph that ran is an optimized one: names are those of the operations left. Forward ones
     stand under the model's name; the backward pass's, where Keras or TensorFlow made them, under
-    "gradient_tape"; an unknown one belongs to the pass that was under way.
+    "gradient_tape"; Keras' own train step makes those of metrics under no name. An unknown one belongs to the pass that
+    was under way.
     """
 
     def __init__(self, model: keras.Model, trace: Trace):
+        self._has_metrics = not _keras.has_own_train_step(model) and len(model.metrics) > 1  # beside the loss
         # A train step may call the parts of a model, and not the model.
         called = [model, *_keras.direct_sublayers(model)] if _keras.has_own_train_step(model) else [model]
         names = "|".join(re.escape(layer.name) for layer in called)
@@ -206,6 +211,8 @@ class Classifier:
             return STREAM
         if event.op.rpartition("/")[2].startswith(_RESTORING):
             return RESTORED
+        if self._has_metrics and "/" not in event.op and not own:
+            return METRIC
         if self._is_forward(event):
             return FORWARD
         if event.shape in self._variable_shapes:

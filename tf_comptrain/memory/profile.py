@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain import _keras
+
 _OPERATION = re.compile(r"([^:\s]+):([^:\s]+)")
 
 
@@ -76,12 +78,7 @@ def profile_step(step: Callable[[], Any]) -> list[Recorded]:
 
 
 def _events_of(path: str) -> Iterator[Recorded]:
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2  # not every build has it
-
-    space = xplane_pb2.XSpace()
-    with open(path, "rb") as file:
-        space.ParseFromString(file.read())
-    for plane in space.planes:
+    for plane in _keras.planes_of_profile(path):
         names = {key: value.name for key, value in plane.event_metadata.items()}
         field_names = {key: value.name for key, value in plane.stat_metadata.items()}
         for line in plane.lines:

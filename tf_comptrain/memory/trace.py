@@ -121,7 +121,8 @@ def trace_step(step: Callable[[], Any]) -> Trace:
     if not found:
         raise NothingRecordedError(
             "The step's profile has no allocations. TensorFlow records no buffers under 256 kB: pass a larger "
-            "batch. If that does not help, this build records none."
+            "batch. A network whose tensors are all smaller needs no plan, and no limit. If it is larger, this build "
+            "records none."
         )
     found.sort(key=lambda event: event.start_ps)
     return _trace_of_device(found)._replace(operations=_operations(recorded, found[0].start_ps))

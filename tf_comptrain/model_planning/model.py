@@ -48,7 +48,7 @@ def plan(
     Steps on random data are measured: one with everything held as a stream or bits, under the profiler, and one with
     everything kept. What lies in between is planned tensor by tensor (kept, a stream, bits, rebuilt through a batch
     normalization), and the plan is tried by steps of its own and made again, up to four times, until its peak is within
-    the limit and at least 95% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
+    the limit and at least 96% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
     not tried.
 
     Args:
@@ -225,6 +225,7 @@ def compress_model(
       >>> report = ct.compress_model(model)
       >>> model.fit(images, labels)
 
+      >>> ct.restore_model(model)
       >>> print(ct.compress_model(model, memory="8GiB", batch_size=64))
 
     Reference:

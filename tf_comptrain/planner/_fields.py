@@ -25,7 +25,7 @@ def load(source: Any, what: str) -> Any:
         return source
     try:
         return json.loads(source)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # brackets within brackets without end
         raise ValueError(f"{what} must be JSON ({error}). Received: {source[:60]!r}.") from None
 
 

@@ -51,8 +51,8 @@ class Holdings:
       offload: Whether tensors may go to the host.
 
     Attributes:
-      items: For each layer, its items' holdings: the fewest seconds first, none with as many bytes as another of fewer
-        seconds.
+      items: For each layer, its items' holdings: the fewest seconds first, none with as many bytes as another of as few
+        seconds. A copy that its layer hides takes none: it comes behind what is kept.
       slowest_backward_s: For each layer, the most that a choice adds to its backward pass.
     """
 
@@ -217,9 +217,9 @@ def _holding(
 
 
 def _undominated(holdings: list[Holding]) -> list[Holding]:
-    """Fewer and fewer bytes for more and more seconds."""
+    """Fewer and fewer bytes for as many seconds or more: of equal seconds the most bytes first, which move nothing."""
     kept: list[Holding] = []
-    for holding in sorted(holdings, key=lambda h: (h.seconds, h.bytes)):
+    for holding in sorted(holdings, key=lambda h: (h.seconds, -h.bytes)):
         if not kept or holding.bytes < kept[-1].bytes:
             kept.append(holding)
     return kept

@@ -29,6 +29,18 @@ class Save(NamedTuple):
     kind: str = "linear"
 
 
+class Product(NamedTuple):
+    """The gradient of a weight that is a product of dy and a held tensor: what the error-bound law speaks of.
+
+    Attributes:
+      weight: The variable.
+      share: Sum of dy^2 behind one element of the gradient / sum of all dy^2.
+    """
+
+    weight: Any
+    share: float
+
+
 class Context:
     """What a rule's `call` gets: the layer, its original call and the places it may hold tensors in.
 
@@ -71,6 +83,10 @@ class Rule(abc.ABC):
     def saves(self, layer: keras.layers.Layer) -> tuple[Save, ...]:
         """The tensors held for the layer's gradient."""
         return ()
+
+    def product(self, layer: keras.layers.Layer) -> Product | None:
+        """The weight whose gradient is a product of dy and the one tensor that is held; None where there is none."""
+        return None
 
     @abc.abstractmethod
     def call(self, context: Context, *args: Any, **kwargs: Any) -> Any:

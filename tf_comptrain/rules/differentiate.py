@@ -71,6 +71,8 @@ def from_inputs(
                 tape.watch([*restored, *sources])
                 y_hat = tf.nest.flatten(fn(*restored))
             dws = tape.gradient(y_hat, sources, output_gradients=late)
+            for site in filter(None, sites):
+                _collect(site, restored[0], late[0], dws)
             waiting, dws = after_weights(late, dws, xla)
             dxs = tape.gradient(y_hat, restored, output_gradients=waiting)
             grads = [*dxs, *dws[: len(values)]]
@@ -80,6 +82,17 @@ def from_inputs(
 
     with _losses_refused(layer):
         return apply(*inputs, *first.values)
+
+
+def _collect(site: Site, x: tf.Tensor, dy: tf.Tensor, dws: Sequence[tf.Tensor]) -> None:
+    """Writes what the error-bound law reads of the gradient of a site's weight, where that is asked for."""
+    kernels = [dw for dw in dws if dw is not None and len(dw.shape) > 1]
+    if site.statistics is None or len(kernels) != 1:
+        return
+    before, stats = tf.convert_to_tensor(site.statistics), native.ops().comptrain_gradient_stats
+    of_dy = stats(tf.reshape(dy, (-1, 1)), site.collecting, before[:3])
+    of_dw = stats(kernels[0], site.collecting, before[3:6])
+    site.statistics.assign(tf.concat([of_dy, of_dw, [tf.cast(tf.size(x), tf.float32)]], 0))
 
 
 def from_slices(

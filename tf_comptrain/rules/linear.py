@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.codecs import SUPPORTED_DTYPES
-from tf_comptrain.rules.base import Context, Rule, Save
+from tf_comptrain.rules.base import Context, Product, Rule, Save
 from tf_comptrain.rules.differentiate import from_inputs, from_mask
 from tf_comptrain.storage import worth_holding
 
@@ -23,6 +24,8 @@ LINEAR_LAYERS: tuple[type, ...] = tuple(
     )
     if hasattr(keras.layers, name)
 )  # fmt: skip
+_TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)
+_DEPTHWISE = tuple(layer for layer in LINEAR_LAYERS if layer.__name__.startswith("Depthwise"))
 
 
 class WithoutActivation:
@@ -47,6 +50,20 @@ class InputAndMask(Rule):
         if not _is_piecewise_linear(layer):
             return (Save("input", "nonlinear"),)
         return (Save("input", "convolution" if hasattr(layer, "kernel_size") else "linear"),)
+
+    def product(self, layer: Any) -> Product | None:
+        kernels = [v for v in layer.trainable_variables if len(v.shape) > 1]
+        last = getattr(layer, "data_format", "channels_last") == "channels_last"
+        if not (last and len(kernels) == 1 and _is_piecewise_linear(layer)):
+            return None
+        (kernel,) = kernels
+        if isinstance(layer, _TRANSPOSED):  # of a stride's positions an element of the kernel meets one
+            return Product(kernel, 1.0 / (kernel.shape[-2] * math.prod(layer.strides)))
+        if isinstance(layer, _DEPTHWISE):
+            return Product(kernel, 1.0 / (kernel.shape[-2] * kernel.shape[-1]))
+        return (
+            None if isinstance(layer, keras.layers.EinsumDense) else Product(kernel, 1.0 / kernel.shape[-1])
+        )
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer

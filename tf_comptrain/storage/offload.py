@@ -25,6 +25,9 @@ LEAST_PLAIN_BYTES = 1 << 20
 _LEAST_BYTES = 1 << 16
 _FILE, _HOST = _TIERS = ("file", "host")
 _NO_FILE = 1 << 62  # bytes; no smaller stream goes to a file
+# Bytes in flight where the user names none: a GPU runs far behind the host, which would wait for each copy.
+_HOST_INFLIGHT = "256MB"
+_TWO_LARGEST = 0  # to Comptrain>Spill
 
 
 class Traffic(NamedTuple):
@@ -70,7 +73,8 @@ class Offload:
       folder: Of the file, on a local disk; has to be there. None: one of this user's below the temporary folder,
         or below /var/tmp where that is in memory (tmpfs).
       inflight: Bytes that may be on their way, as a number or text ("256MB"); the forward pass waits beyond it. For a
-        file bytes of streams, for the host's memory those of plain values.
+        file bytes of streams, for the host's memory those of plain values. None: for a file as many as two of the
+        largest tensors take, for the host's memory 256 MB.
 
     Raises:
       ValueError: An unknown tier or codec, `inflight` that is not a size, a folder that is not there or cannot be
@@ -78,6 +82,7 @@ class Offload:
 
     Example:
       >>> ct.compress_model(model, storage=ct.Offload(codec="plane", folder="scratch"))
+      >>> ct.restore_model(model)
       >>> ct.compress_model(model, storage={"encoder": "offload"})
 
     Reference:
@@ -87,14 +92,15 @@ class Offload:
     tier: str | None = None
     codec: str | Codec | None = "zvc"
     folder: str | os.PathLike | None = None
-    inflight: int | str = "256MB"
+    inflight: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.tier not in (None, *_TIERS):
             raise ValueError(f"`tier` must be None, {_FILE!r} or {_HOST!r}. Received: {self.tier!r}.")
         if self.tier == _HOST and self.folder is not None:
             raise ValueError(f"`folder` goes with tier {_FILE!r}. Received: {self.folder!r} with {_HOST!r}.")
-        arguments.size_in_bytes("inflight", self.inflight)
+        if self.inflight is not None:
+            arguments.size_in_bytes("inflight", self.inflight)
         if isinstance(self.codec, str) and self.codec not in codecs.CODECS:
             known = ", ".join(map(repr, codecs.CODECS))
             raise ValueError(
@@ -172,7 +178,8 @@ class Offloaded:
 
     def __init__(self, offload: Offload, on_host: bool, site: str, value: tf.Tensor, x: tf.Tensor):
         self.on_host, self.value, self.x = on_host, value, x
-        self.inflight = arguments.size_in_bytes("inflight", offload.inflight)
+        given = (_HOST_INFLIGHT if on_host else None) if offload.inflight is None else offload.inflight
+        self.inflight = _TWO_LARGEST if given is None else arguments.size_in_bytes("inflight", given)
         self.passed: list[tf.Operation] = []
         self.fetches: list[tf.Operation] = []
         self._dtype = value.dtype

@@ -106,9 +106,15 @@ class Policy(_Policy):
         if not isinstance(source, Mapping):
             try:
                 found = json.loads(Path(source).read_text())
-            except json.JSONDecodeError as error:
+            except (json.JSONDecodeError, RecursionError) as error:
                 raise ValueError(
                     f"`policy` must be a JSON file. Received: {str(source)!r} ({error})."
+                ) from None
+            except OSError as error:
+                raise type(error)(
+                    error.errno,
+                    f"`policy` must be a file, which tf-comptrain study or Policy.to_json writes ({error.strerror})",
+                    str(source),
                 ) from None
         if not isinstance(found, Mapping) or not set(found) <= {"classes", "tensors"}:
             raise ValueError(
@@ -158,8 +164,7 @@ def _check(name: str, setting: Setting) -> None:
             raise ValueError(
                 f"`mode` must be one of {', '.join(map(repr, MODES))}. Received: {setting.mode!r}."
             )
-        bound = setting.error_bound()
-        if bound is not None:
-            ErrorBound.parse(bound, "bound")
+        if setting.bound is not None:
+            ErrorBound.parse(setting.bound, "bound")
     except (TypeError, ValueError) as error:
         raise type(error)(f"The policy's setting of {name!r}: {error}") from None

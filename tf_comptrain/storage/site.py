@@ -35,6 +35,10 @@ _LARGEST, _LARGEST_OF_RELU = 2.3, 3.1
 _WIDENING = 2.5
 
 
+# Numbers that a collecting step writes for the error-bound law.
+STATISTICS = 7
+
+
 class Site:
     """One place in a model where a tensor is held, with its bound and statistics.
 
@@ -53,6 +57,8 @@ class Site:
       base: What `set_bound` has set; None where the base is the site's own.
       scale: Factor on the base.
       bits: Of a value under XLA, when the model was last traced; None elsewhere.
+      statistics: Of a wrapper's site: the variable of its `LawSite`; None until `collect`.
+      collecting: As `collect` was given it.
     """
 
     def __init__(
@@ -78,6 +84,13 @@ class Site:
                     state.assign(start)
         self.state = state
         self.bits: float | None = None
+        self.statistics: tf.Variable | None = None
+        self.collecting: tf.Variable | None = None
+
+    def collect(self, enabled: tf.Variable) -> None:
+        """From the next trace on, steps collect what the error-bound law needs wherever `enabled` is True."""
+        self.collecting = enabled
+        self.statistics = variable([0.0] * STATISTICS, f"{self.name}/gradient_statistics")
 
     @property
     def relative_bound(self) -> float:
@@ -169,10 +182,6 @@ class Site:
         values[State._fields.index("bound_set")] = bound
         self.state.assign(values)
         return bound
-
-
-# Numbers that a collecting step writes for the error-bound law.
-STATISTICS = 7
 
 
 class LawSite(NamedTuple):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from tf_comptrain.study import lines
 from tf_comptrain.study.grid import Candidate, Cell
@@ -32,13 +35,18 @@ class Folder:
         Raises:
           ValueError: There is no study in the folder.
         """
+        problem: Any = None
         try:
-            return json.loads((self.path / _STUDY).read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                "`folder` must be one that tf_comptrain.impact_study has written. "
-                f"Received: {str(self.path)!r} ({error})."
-            ) from None
+            found = json.loads((self.path / _STUDY).read_text())
+            if isinstance(found, dict) and isinstance(found.get("identity"), dict):
+                return found
+            problem = f"{_STUDY} is no object with an `identity`"
+        except (OSError, ValueError, RecursionError) as error:
+            problem = error
+        raise ValueError(
+            "`folder` must be one that tf_comptrain.impact_study has written. "
+            f"Received: {str(self.path)!r} ({problem})."
+        )
 
     def begin(self, identity: dict[str, Any], grid: dict[str, Any]) -> None:
         """Takes the folder for a study, or goes on with the one that is in it.
@@ -51,7 +59,7 @@ class Folder:
           ValueError: Another study is in the folder.
         """
         if (self.path / _STUDY).exists():
-            there = self.arguments().get("identity", {})
+            there = self.arguments()["identity"]
             names = dict.fromkeys((*identity, *there))
             other = next((name for name in names if there.get(name) != _plain(identity.get(name))), None)
             if other is not None:
@@ -75,13 +83,17 @@ class Folder:
         """Adds a cell."""
         lines.append(self.path / _CELLS, {"cell": cell, "rows": rows, "seconds": seconds})
 
-    def has_weights(self, network: str, stage: str, seed: int) -> bool:
-        return self._weights(network, stage, seed).exists()
-
-    def weights(self, network: str, stage: str, seed: int) -> list[np.ndarray]:
-        """Of a network at a stage of its plain training."""
-        with np.load(self._weights(network, stage, seed), allow_pickle=False) as file:
-            return [file[f"{number}"] for number in range(len(file.files))]
+    def weights(self, network: str, stage: str, seed: int) -> list[np.ndarray] | None:
+        """Of a network at a stage of its plain training; None where there are none, or a file that is damaged."""
+        path = self._weights(network, stage, seed)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return [file[f"{number}"] for number in range(len(file.files))]
+        except FileNotFoundError:
+            return None
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            logging.warning("%s is damaged (%s): its training is done again.", path, error)
+            return None
 
     def put_weights(self, network: str, stage: str, seed: int, weights: list[np.ndarray]) -> None:
         path = self._weights(network, stage, seed)

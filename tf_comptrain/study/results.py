@@ -120,13 +120,15 @@ class Study:
           ImportError: pyarrow is missing: pip install "tf_comptrain[study]".
         """
         table = self.to_arrow()
+        import pyarrow
         from pyarrow import csv, parquet
 
         to = self.folder if folder is None else Path(folder)
         to.mkdir(parents=True, exist_ok=True)
         paths = to / "table.parquet", to / "table.csv"
         parquet.write_table(table, paths[0])
-        csv.write_csv(table, paths[1])
+        rows = [{name: _no_formula(value) for name, value in row.items()} for row in table.to_pylist()]
+        csv.write_csv(pyarrow.Table.from_pylist(rows, table.schema), paths[1])
         return paths
 
     def to_html(self, file: str | os.PathLike | None = None, tolerance: float = 0.1) -> Path:
@@ -290,3 +292,8 @@ def _pyarrow() -> Any:
             'The table as Parquet and CSV needs pyarrow: pip install "tf_comptrain[study]". study.table() does without.'
         ) from None
     return pyarrow
+
+
+def _no_formula(value: Any) -> Any:
+    """Text that a spreadsheet would compute, behind a quote, so that it shows it: names of layers are the user's."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value

@@ -210,11 +210,13 @@ class _Running:
         key = cell.network, cell.stage
         if self._stage is None or self._stage[0] != key:
             task = self._tasks[cell.network]
-            if not self._folder.has_weights(cell.network, cell.stage, cell.seed):
+            weights = self._folder.weights(cell.network, cell.stage, cell.seed)
+            if weights is None:
                 train(task, PLAIN_TRAINING, cell.seed, measured=False, stages=self._stages(cell.network))
+                weights = self._folder.weights(cell.network, cell.stage, cell.seed)
+                assert weights is not None  # that training writes all stages
             if cell.network not in self._probes:
                 self._probes = {cell.network: Probe(task.model(cell.seed), *task.first_batch())}
-            weights = self._folder.weights(cell.network, cell.stage, cell.seed)
             self._stage = key, Stage(self._probes[cell.network], weights)
         return self._stage[1]
 

@@ -111,6 +111,9 @@ def train(
       measured: Also measure steps: time, peak, saved bytes, memory over time.
       stages: What is called with the model, by number of steps done.
       policy: In place of the setting.
+
+    Raises:
+      ValueError: `fit` does not log the metric, or plain training diverges.
     """
     began = time.perf_counter()
     model = task.model(seed)
@@ -132,6 +135,11 @@ def train(
     if task.metric not in history:
         raise ValueError(
             f"`metric` must be among what `fit` logs: {', '.join(map(repr, history))}. Received: {task.metric!r}."
+        )
+    if policy is None and setting == PLAIN_TRAINING and not np.isfinite(history["loss"]).all():
+        raise ValueError(
+            f"Plain training of {model.name!r} with seed {seed} ends with loss {history['loss'][-1]}: nothing can be "
+            "compared with it. Lower its learning rate, or look at the data."
         )
     row: dict[str, Any] = {
         "metric": float(history[task.metric][-1]),

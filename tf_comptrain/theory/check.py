@@ -83,6 +83,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
       ValueError: The model is not compressed, or not compiled.
 
     Example:
+      >>> ct.compress_model(model)
       >>> for check in ct.check_error_law(model, images[:64], labels[:64]):
       ...     print(check.layer, check.gradient, check.ratio)
     """

@@ -79,12 +79,17 @@ def read(path: Path) -> Any:
 
     Raises:
       FileNotFoundError: There is none.
-      ValueError: It is damaged, or was not made by `write` of this version.
+      ValueError: It is damaged, was not made by `write` of this version, or is a link to nowhere.
       OSError: No permission, or the disk fails.
     """
     try:
         text, arrays = _content(path)
     except FileNotFoundError:
+        for link in (path, path.parent):
+            if link.is_symlink() and not link.exists():
+                raise refusal(
+                    link, f"a link to {os.readlink(link)}, which is not there (a disk that is not mounted?)"
+                ) from None
         raise
     except OSError as error:
         raise OSError(

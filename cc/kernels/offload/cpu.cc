@@ -106,9 +106,10 @@ class SpillOp : public AsyncOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("site", &site_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("inflight_bytes", &inflight_bytes_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("least_bytes", &least_bytes_));
-    OP_REQUIRES(ctx, inflight_bytes_ > 0,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "inflight_bytes must be positive, got ", inflight_bytes_)));
+    OP_REQUIRES(
+        ctx, inflight_bytes_ >= 0,
+        absl::InvalidArgumentError(absl::StrCat(
+            "inflight_bytes must not be negative, got ", inflight_bytes_)));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {

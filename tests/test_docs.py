@@ -1,0 +1,93 @@
+"""The documentation: commands parse, and scripts, options, targets, extras and data are in the repository."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tf_comptrain import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = ("tf-comptrain", "python", "pip", "make")
+# What stands for the reader's own files.
+PLACEHOLDERS = re.compile(r"\[[^]]*\]|\.\.\.")
+OF_ARGPARSE = ("-h", "--help")
+
+
+def commands():
+    found = {}
+    for page in PAGES:
+        text = re.sub(r"^```\w.*?^```", "", page.read_text(), flags=re.M | re.S)
+        lines = re.findall(r"^(?:    |\t)(\S.*)$", text, re.M) + re.findall(r"`([^`\n]+)`", text)
+        for line in lines:
+            line = re.split(r"\s{2,}#|\s# | && | > ", line.replace(".venv/bin/", ""))[0].strip()
+            if line.split(" ")[0] in PROGRAMS and " " in line:
+                found[f"{page.name}: {line}"] = line
+    return found
+
+
+COMMANDS = commands()
+
+
+def test_commands_are_found():
+    assert len(COMMANDS) > 60
+    assert {line.split(" ")[0] for line in COMMANDS.values()} == set(PROGRAMS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_documentation_is_one(command):
+    """Those of this package are parsed; of the others scripts, options, targets and extras are looked for."""
+    line = COMMANDS[command]
+    words = shlex.split(line) if line.startswith("pip") else shlex.split(PLACEHOLDERS.sub("", line))
+    program, arguments = words[0], words[1:]
+    if program == "tf-comptrain":
+        if arguments[-1:] == ["--help"]:
+            arguments = arguments[:-1] + ["FILE"]
+        if "N" in arguments:
+            arguments[arguments.index("N")] = "2"
+        cli.parse(["tf-comptrain", *arguments])
+    elif program == "python" and arguments[0] != "-m":
+        script = ROOT / arguments[0]
+        if not arguments[0].startswith(("benchmarks", "examples", "tools")):
+            return  # a script of the reader's
+        # With what such scripts share: the parent folder's modules, and the commands of the package.
+        folders = (script.parent, script.parent.parent, ROOT / "tf_comptrain" / "cli")
+        beside = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+        for option in arguments[1:]:
+            assert not option.startswith("--") or f'"{option}"' in beside, f"{arguments[0]} has no {option}"
+        assert script.is_file()
+    elif program == "make":
+        targets = [word for word in arguments if "=" not in word]
+        makefile = (ROOT / "Makefile").read_text()
+        assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets)
+    elif program == "pip":
+        names = [word for word in arguments[1:] if not word.startswith("-")]
+        extras = [extra for name in names for extra in re.findall(r"\[(.*)\]", name)[:1]]
+        project = (ROOT / "pyproject.toml").read_text()
+        # This package is on no index: it is installed from its sources.
+        assert not any(name.startswith("tf_comptrain") for name in names)
+        assert all(re.search(rf"^{one} = \[", project, re.M) for extra in extras for one in extra.split(","))
+
+
+def test_the_planners_first_example_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(from pathlib.*?)```", (ROOT / "docs" / "planner.md").read_text(), re.S)
+    exec(compile(code.replace("budget_s=10", "budget_s=0.5"), "planner.md", "exec"), {})
+    assert {"step.json", "plan.png", "plan.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_every_arm_that_is_explained_has_data():
+    text = (ROOT / "docs" / "accuracy.md").read_text()
+    explained = re.search(r"^\*Arms\.\*.*?\n\n", text, re.M | re.S)[0]
+    runs = (ROOT / "benchmarks" / "accuracy" / "results" / "equivalence.jsonl").read_text().splitlines()
+    arms = {json.loads(run)["arm"] for run in runs}
+    assert set(re.findall(r'"([\w-]+)"', explained)) == arms - {"plain"}
+
+
+def test_the_readme_credits_what_the_sources_name():
+    credits = (ROOT / "README.md").read_text().split("The ideas come from")[1]
+    for name in ("COMET", "Gist", "AC-GC", "cDMA", "MemFlow", "CompTrain", "Chen et al."):
+        assert name in credits
