@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "cc/codec/common/dtype.h"
+#include "cc/codec/common/host_device.h"
 
 namespace comptrain {
 
@@ -90,14 +91,16 @@ static inline uint32_t RawWords(int values, DType dtype) {
 
 // What a stream ends in, by its flags: exponents, an i8 a channel, then
 // centres, an i16 a channel, each padded with zeros to words of 4 bytes.
-constexpr uint64_t AlignWord(uint64_t bytes) { return (bytes + 3) / 4 * 4; }
-constexpr uint64_t ExponentBytes(int flags, uint64_t channels) {
+COMPTRAIN_HD constexpr uint64_t AlignWord(uint64_t bytes) {
+  return (bytes + 3) / 4 * 4;
+}
+COMPTRAIN_HD constexpr uint64_t ExponentBytes(int flags, uint64_t channels) {
   return (flags & kExponents) ? AlignWord(channels) : 0;
 }
-constexpr uint64_t CentreBytes(int flags, uint64_t channels) {
+COMPTRAIN_HD constexpr uint64_t CentreBytes(int flags, uint64_t channels) {
   return (flags & kCentres) ? AlignWord(2 * channels) : 0;
 }
-constexpr uint64_t ScaleBytes(int flags, uint64_t channels) {
+COMPTRAIN_HD constexpr uint64_t ScaleBytes(int flags, uint64_t channels) {
   return ExponentBytes(flags, channels) + CentreBytes(flags, channels);
 }
 
