@@ -53,7 +53,7 @@ class PlaneEncoder : public StreamEncoder {
 
   Geometry geometry_;
   ScaleTable scales_;
-  plane::LanePlaces lanes_;
+  LanePlaces lanes_;
   Quantizer quantizer_;
   plane::TileKernels kernels_;
   uint32_t* scratch_ = nullptr;
@@ -70,9 +70,9 @@ PlaneEncoder::PlaneEncoder(const EncodeParams& params, Isa isa)
   checked_ =
       CheckSize(CodecId::kPlane, params.n, geometry_.tiles, payload_offset());
   const Quantizer stream = QuantizerOf(params);
-  scales_ = plane::ScalesOf(geometry_, stream, params.scales, params.channels);
-  lanes_ = plane::LanePlaces(geometry_, params.scales, params.channels);
-  quantizer_ = scales_.Of(stream, lanes_.advance(), lanes_.period);
+  lanes_ = plane::LanesOf(geometry_, params.scales, params.channels);
+  scales_ = plane::ScalesOf(lanes_, stream, params.scales);
+  quantizer_ = scales_.Of(stream, lanes_);
   kernels_ = plane::SelectKernels(isa, params.dtype, quantizer_.coding);
 }
 
@@ -99,7 +99,7 @@ uint16_t PlaneEncoder::EncodeOne(int64_t tile, uint32_t* out,
   }
   const uint16_t entry =
       kernels_.encode(CountedFrom(quantizer_, tile * kTileValues,
-                                  lanes_.First(place)),
+                                  lanes_.First(tile, place.offset)),
                       from, next, row_bytes, out, nonzero);
   const uint32_t raw_words = RawWords(place.valid, params_.dtype);
   if (!(entry & plane::kRaw) && plane::EntryWords(entry) < raw_words) {

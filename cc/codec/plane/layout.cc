@@ -44,10 +44,9 @@ Status OpenStream(const uint8_t* stream, size_t stream_bytes, int64_t n,
   if (!s.ok()) return s;
   const ChannelScales scales = stored.scales();
   const Quantizer quantizer = QuantizerOf(h);
-  view->scales = ScalesOf(g, quantizer, scales, h.channels);
-  view->lanes = LanePlaces(g, scales, h.channels);
-  view->quantizer = view->scales.Of(quantizer, view->lanes.advance(),
-                                    view->lanes.period);
+  view->lanes = LanesOf(g, scales, h.channels);
+  view->scales = ScalesOf(view->lanes, quantizer, scales);
+  view->quantizer = view->scales.Of(quantizer, view->lanes);
   return {};
 }
 

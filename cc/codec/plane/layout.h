@@ -60,30 +60,14 @@ struct Geometry {
   }
 };
 
-// The scales of a tensor's lanes, and the number of a tile's first one.
-inline ScaleTable ScalesOf(const Geometry& g, const Quantizer& stream,
-                           const ChannelScales& scales, int64_t channels) {
-  if (g.flat || FlatPeriod(scales, channels) == 1) {
-    return FlatScales(stream, scales, channels);
-  }
-  return ScaleTable(stream, scales, g.row, [](int64_t i) { return i; });
+inline LanePlaces LanesOf(const Geometry& g, const ChannelScales& scales,
+                          int64_t channels) {
+  return LanePlaces(g.flat, g.groups, scales, channels);
 }
-struct LanePlaces {
-  bool flat = true;
-  int64_t period = 1;
-  int64_t groups = 1;
-
-  LanePlaces() = default;
-  LanePlaces(const Geometry& g, const ChannelScales& scales, int64_t channels)
-      : flat(g.flat || FlatPeriod(scales, channels) == 1),
-        period(flat ? FlatPeriod(scales, channels) : g.row),
-        groups(g.groups) {}
-
-  int64_t advance() const { return flat ? FlatAdvance(period) : 0; }
-  int64_t First(const TilePlace& place) const {
-    return flat ? place.offset % period : place.tile % groups * kLanes;
-  }
-};
+inline ScaleTable ScalesOf(const LanePlaces& lanes, const Quantizer& stream,
+                           const ChannelScales& scales) {
+  return ScaleTable(lanes, stream, scales, [](int64_t lane) { return lane; });
+}
 
 // Byte offsets of the sections, each a multiple of 16.
 struct Sections {
@@ -110,7 +94,8 @@ struct StreamView {
     return ElementOf<uint16_t>(stream + sections.directory, tile);
   }
   Quantizer QuantizerAt(const TilePlace& place) const {
-    return CountedFrom(quantizer, place.tile * kTileValues, lanes.First(place));
+    return CountedFrom(quantizer, place.tile * kTileValues,
+                       lanes.First(place.tile, place.offset));
   }
   uint32_t RangeStart(int64_t range) const {
     return ElementOf<uint32_t>(stream + sections.table, range);

@@ -121,8 +121,8 @@ class Worker {
     job.head = &slot.head;
     job.words = reinterpret_cast<const uint16_t*>(from);
     job.n_words = static_cast<int>(bytes / 2);
-    const Quantizer quantizer =
-        CountedFrom(v_.quantizer, place.first, v_.lanes.First(chunk, place));
+    const Quantizer quantizer = CountedFrom(
+        v_.quantizer, place.first, v_.lanes.First(chunk, place.offset));
     job.counter = quantizer.counter;
     job.first_lane = quantizer.first_lane;
     job.work = slot.work.get();

@@ -85,7 +85,7 @@ class RansEncoder : public StreamEncoder {
 
   Geometry geometry_;
   ScaleTable scales_;
-  rans::LanePlaces lanes_;
+  LanePlaces lanes_;
   Quantizer quantizer_;
   rans::ChunkKernels kernels_;
   rans::Model model_;
@@ -105,9 +105,9 @@ RansEncoder::RansEncoder(const EncodeParams& params, Isa isa)
   checked_ = CheckSize(CodecId::kRans, params.n, geometry_.chunks,
                        rans::Sections(geometry_, true).payload);
   const Quantizer stream = QuantizerOf(params);
-  scales_ = rans::ScalesOf(geometry_, stream, params.scales, params.channels);
-  lanes_ = rans::LanePlaces(geometry_, params.scales, params.channels);
-  quantizer_ = scales_.Of(stream, lanes_.advance(), lanes_.period);
+  lanes_ = rans::LanesOf(geometry_, params.scales, params.channels);
+  scales_ = rans::ScalesOf(geometry_, lanes_, stream, params.scales);
+  quantizer_ = scales_.Of(stream, lanes_);
   kernels_ = rans::SelectKernels(isa, params.dtype, quantizer_.coding);
   model_.stride = geometry_.Stride(params.width, params.channels);
 }
@@ -127,8 +127,8 @@ ChunkKind RansEncoder::Prepare(int64_t chunk, const ChunkPlace& place, int rows,
     source->pixel_bytes = compact;
   }
   return kernels_.prepare(
-      CountedFrom(quantizer_, place.first, lanes_.First(chunk, place)), model_,
-      source->x,
+      CountedFrom(quantizer_, place.first, lanes_.First(chunk, place.offset)),
+      model_, source->x,
       geometry_.PitchOf(place.rows, source->pixel_bytes, item), rows, work,
       head, nonzero);
 }
@@ -276,24 +276,24 @@ uint64_t RansEncoder::EncodeAll(uint8_t* scratch, size_t scratch_bytes,
   scratch_words_ = scratch == nullptr ? 0 : scratch_bytes / 4;
   ChooseShiftAndPrior();
   ChooseFrequencies(parallel);
-  parallel(
-      chunks, kCyclesPerValue * kLanes << geometry_.log2_pixels,
-      [this, chunks](int64_t begin, int64_t end) {
-        // A share of scratch, which they fill one after the other.
-        uint64_t at = scratch_words_ / chunks * begin;
-        const uint64_t limit = scratch_words_ / chunks * end;
-        EncodeChunks(
-            begin, end, [](int64_t) { return true; },
-            [&](int64_t chunk, uint32_t words, int64_t nonzero) {
-              ChunkSize& size = sizes_[chunk];
-              size.words = words;
-              size.nonzero = nonzero;
-              if (words > limit - at) return static_cast<uint8_t*>(nullptr);
-              size.at = at;
-              at += words;
-              return scratch_ + 4 * size.at;
-            });
-      });
+  parallel(chunks, kCyclesPerValue * kLanes << geometry_.log2_pixels,
+           [this, chunks](int64_t begin, int64_t end) {
+             // A share of scratch, which they fill one after the other.
+             uint64_t at = scratch_words_ / chunks * begin;
+             const uint64_t limit = scratch_words_ / chunks * end;
+             EncodeChunks(
+                 begin, end, [](int64_t) { return true; },
+                 [&](int64_t chunk, uint32_t words, int64_t nonzero) {
+                   ChunkSize& size = sizes_[chunk];
+                   size.words = words;
+                   size.nonzero = nonzero;
+                   if (words > limit - at)
+                     return static_cast<uint8_t*>(nullptr);
+                   size.at = at;
+                   at += words;
+                   return scratch_ + 4 * size.at;
+                 });
+           });
   uint64_t words = 0;
   for (const ChunkSize& s : sizes_) {
     words += s.words;
@@ -346,9 +346,7 @@ void RansEncoder::WriteAll(uint8_t* stream, const ParallelFor& parallel) {
              EncodeChunks(
                  begin, end,
                  [&](int64_t c) { return sizes_[c].at == kNotInScratch; },
-                 [&](int64_t c, uint32_t, int64_t) {
-                   return place(c);
-                 });
+                 [&](int64_t c, uint32_t, int64_t) { return place(c); });
            });
 }
 

@@ -121,31 +121,16 @@ struct Geometry {
   }
 };
 
-// The scales of a tensor's lanes: of each group of channels those of a chunk's
-// 32 lanes; or of rows of 32 values that follow each other.
-struct LanePlaces {
-  bool flat = true;
-  int64_t period = 1;
-  int64_t groups = 1;
-
-  LanePlaces() = default;
-  LanePlaces(const Geometry& g, const ChannelScales& scales, int64_t channels)
-      : flat(g.flat || FlatPeriod(scales, channels) == 1),
-        period(flat ? FlatPeriod(scales, channels) : g.groups * kLanes),
-        groups(g.groups) {}
-
-  int64_t advance() const { return flat ? FlatAdvance(period) : 0; }
-  // place: of chunk number `chunk`.
-  int64_t First(int64_t chunk, const ChunkPlace& place) const {
-    return flat ? place.offset % period : chunk % groups * kLanes;
-  }
-};
-inline ScaleTable ScalesOf(const Geometry& g, const Quantizer& stream,
-                           const ChannelScales& scales, int64_t channels) {
-  const LanePlaces lanes(g, scales, channels);
-  if (lanes.flat) return FlatScales(stream, scales, channels);
-  return ScaleTable(stream, scales, lanes.period, [&g](int64_t i) {
-    return i / kLanes * g.unit + i % kLanes % g.unit;
+inline LanePlaces LanesOf(const Geometry& g, const ChannelScales& scales,
+                          int64_t channels) {
+  return LanePlaces(g.flat, g.groups, scales, channels);
+}
+// Of each group of channels those of a chunk's 32 lanes.
+inline ScaleTable ScalesOf(const Geometry& g, const LanePlaces& lanes,
+                           const Quantizer& stream,
+                           const ChannelScales& scales) {
+  return ScaleTable(lanes, stream, scales, [&g](int64_t lane) {
+    return lane / kLanes * g.unit + lane % kLanes % g.unit;
   });
 }
 

@@ -172,26 +172,19 @@ void ScaleTable::Put(const Quantizer& channel, int64_t at, int64_t entries) {
   verify_all_ |= channel.verify_all;
 }
 
-Quantizer ScaleTable::Of(const Quantizer& stream, int64_t advance,
-                         int64_t period) const {
+Quantizer ScaleTable::Of(const Quantizer& stream,
+                         const LanePlaces& lanes) const {
   Quantizer q = stream;
-  const int64_t entries = static_cast<int64_t>(centres_.size());
+  const int64_t entries = lanes.entries();
   q.lanes.step = values_.data();
   q.lanes.inv = values_.data() + entries;
   q.lanes.eb = values_.data() + 2 * entries;
   q.lanes.centre = centres_.data();
-  q.lanes.advance = static_cast<int32_t>(advance);
-  q.lanes.period = static_cast<int32_t>(period);
+  q.lanes.advance = static_cast<int32_t>(lanes.advance());
+  q.lanes.period = static_cast<int32_t>(lanes.period);
   q.centre = largest_centre_;
   q.verify_all = verify_all_;
   return q;
-}
-
-ScaleTable FlatScales(const Quantizer& stream, const ChannelScales& scales,
-                      int64_t channels) {
-  const int64_t period = FlatPeriod(scales, channels);
-  return ScaleTable(stream, scales, period + 31,
-                    [period](int64_t i) { return i % period; });
 }
 
 }  // namespace comptrain

@@ -70,27 +70,53 @@ class StoredScales {
   std::vector<int16_t> centres_;
 };
 
+// Where the lanes of tiles or chunks are in a table of scales: groups of 32
+// lanes one after the other; or, where rows are 32 values whatever their
+// channels, the channels and as many of them again as a row reaches over.
+struct LanePlaces {
+  static constexpr int64_t kLanes = 32;
+
+  LanePlaces() = default;
+  LanePlaces(bool flat_view, int64_t n_groups, const ChannelScales& scales,
+             int64_t channels)
+      : flat(flat_view || !(scales.exponents || scales.centres)),
+        groups(n_groups),
+        period(!flat                                ? groups * kLanes
+               : scales.exponents || scales.centres ? channels
+                                                    : 1) {}
+
+  int64_t entries() const { return flat ? period + kLanes - 1 : period; }
+  // From a row of lanes to the next, less `period` where that is reached.
+  int64_t advance() const { return flat ? FlatAdvance(period) : 0; }
+  // Of tile or chunk `index`, whose first value is number `offset`.
+  int64_t First(int64_t index, int64_t offset) const {
+    return flat ? offset % period : index % groups * kLanes;
+  }
+
+  bool flat = true;  // all channels alike, too
+  int64_t groups = 1;
+  int64_t period = 1;
+};
+
 // The scales of lanes, in the order in which the loops of a codec meet them.
 // Alive while its quantizers are used.
 class ScaleTable {
  public:
-  // channel_of(i): that of entry i of `entries`.
+  // channel_of(lane): in groups of 32.
   template <class ChannelOf>
-  ScaleTable(const Quantizer& stream, const ChannelScales& scales,
-             int64_t entries, const ChannelOf& channel_of)
-      : values_(3 * entries), centres_(entries) {
-    for (int64_t i = 0; i < entries; ++i) {
-      const int64_t c = channel_of(i);
+  ScaleTable(const LanePlaces& lanes, const Quantizer& stream,
+             const ChannelScales& scales, const ChannelOf& channel_of)
+      : values_(3 * lanes.entries()), centres_(lanes.entries()) {
+    for (int64_t i = 0; i < lanes.entries(); ++i) {
+      const int64_t c = lanes.flat ? i % lanes.period : channel_of(i);
       Put(OfChannel(stream, scales.exponents ? scales.exponents[c] : 0,
                     scales.centres ? scales.centres[c] : 0),
-          i, entries);
+          i, lanes.entries());
     }
   }
   ScaleTable() = default;
 
-  // advance: entries from a row of lanes to the next, less `period` where that
-  // is reached.
-  Quantizer Of(const Quantizer& stream, int64_t advance, int64_t period) const;
+  Quantizer Of(const Quantizer& stream, const LanePlaces& lanes) const;
 
  private:
   void Put(const Quantizer& channel, int64_t at, int64_t entries);
@@ -100,13 +126,5 @@ class ScaleTable {
   int32_t largest_centre_ = 0;
   bool verify_all_ = false;
 };
-
-// Of values that follow each other in rows of 32, whatever their channels.
-ScaleTable FlatScales(const Quantizer& stream, const ChannelScales& scales,
-                      int64_t channels);
-// Entries of such a table before it repeats: 1 where all channels are alike.
-constexpr int64_t FlatPeriod(const ChannelScales& scales, int64_t channels) {
-  return scales.exponents || scales.centres ? channels : 1;
-}
 
 }  // namespace comptrain
