@@ -85,7 +85,7 @@ def peeked(iterator: tf.data.Iterator, count: int) -> tuple[list, Any]:
             batch,
         )
 
-    parts = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
+    parts: list[Any] = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
     return batches, iter(functools.reduce(lambda before, part: before.concatenate(part), parts))
 
 

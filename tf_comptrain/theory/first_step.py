@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,8 @@ _TRAVELS = 0.1
 # batch normalization.
 _NOISE = 1e-3
 _COMPARED = 1 << 16  # elements of a gradient: the error of its error is below 1 %
-_ROUNDS = 12  # halvings of a bound
+# How often a bound is divided, and by what. XLA compiles each of them.
+_DIVISIONS, _DIVISIONS_UNDER_XLA = (12, 2), (4, 8)
 _SAYS = (
     "%s: at step %d the gradient of %s is off by %.0f %% with compressed activations, on %d samples; the law of error "
     "bounds promises %.0f %%. %s tf_comptrain.compress_model(model, check=False) does not look."
@@ -172,25 +174,26 @@ class FirstStepCheck:
     def _mend(
         self, model: keras.Model, data: Any, plain: list, wrong: GradientError, bases: dict[str, float]
     ) -> tuple[list[GradientError], str]:
-        """Halves bounds: of what the gradient is made of, and in each round of twice as many sites behind it.
+        """Lowers bounds: of what the gradient is made of, and in each round of twice as many sites behind it.
 
         Returns:
           The errors then, and what was done; "" where it does not help.
         """
         chain, own = self._chain(model, wrong.weight)
         errors: list[GradientError] = []
-        for k in range(_ROUNDS):
+        rounds, divisor = _DIVISIONS_UNDER_XLA if _keras.jit_compile(model) else _DIVISIONS
+        for k in range(rounds):
             window = chain[: own + 2**k - 1]
             for name in window:
-                half = self._lowered.get(name, bases[name]) / 2
-                if half > SMALLEST_BOUND:
-                    self._lowered[name] = half
+                lower = self._lowered.get(name, bases[name]) / divisor
+                if lower > SMALLEST_BOUND:
+                    self._lowered[name] = lower
             errors, _ = self._errors(model, data, plain)
             now = next((e for e in errors if e.weight == wrong.weight), None)
             if now is None or not now.is_wrong:
                 names = ", ".join(window[:3]) + (", ..." if len(window) > 3 else "")
                 error = 0.0 if now is None else 100 * now.error
-                return errors, _MENDED % (len(window), names, 2 ** (k + 1), error)
+                return errors, _MENDED % (len(window), names, divisor ** (k + 1), error)
         return errors, ""
 
     def _undo(self, before: dict[str, float]) -> None:
@@ -233,6 +236,8 @@ class FirstStepCheck:
     def _trace_anew(self, model: keras.Model, data: Any, specs: list, key: Any) -> _Traced:
         held: Any = self._handle.held
         crossings = held.crossings
+        # Both by the engine of the step: random numbers of XLA are others than those of the executor.
+        compiled = functools.partial(tf.function, autograph=False, jit_compile=_keras.jit_compile(model))
 
         def plain(*flat: tf.Tensor) -> list:
             with _keras.plain_scope():
@@ -245,15 +250,11 @@ class FirstStepCheck:
 
         try:
             with held.checked() as laws:
-                jit = _keras.jit_compile(model)
-                traced = tf.function(compressed, autograph=False, jit_compile=jit).get_concrete_function(
-                    *specs
-                )
+                traced = compiled(compressed).get_concrete_function(*specs)
             order = [crossing.name for crossing in held.crossings if crossing.name in held.sites]
         finally:
             held.crossings = crossings
-        plain_traced = tf.function(plain, autograph=False).get_concrete_function(*specs)
-        return _Traced(key, plain_traced, traced, laws, order)
+        return _Traced(key, compiled(plain).get_concrete_function(*specs), traced, laws, order)
 
     def _errors(
         self, model: keras.Model, data: Any, plain: list
