@@ -140,17 +140,55 @@ def wrong_rule():
     ct.register_rule(Scale)(Twice())
 
 
+def dense_model(*between):
+    keras.utils.set_random_seed(0)
+    h = inputs = keras.Input((64,))
+    for k, layer in enumerate((*between, None)):
+        h = layers.Dense(256, activation="tanh", name=f"before{k}")(h)
+        h = h if layer is None else layer(h)
+    return keras.Model(inputs, layers.Dense(10, name="after")(h), name="dense_model")
+
+
+ROWS = np.random.default_rng(0).normal(size=(96, 64)).astype("float32")
+
+
 def test_a_wrong_gradient_that_no_bound_mends_is_said_once(wrong_rule, caplog):
-    x = inputs = keras.Input((16,))
-    x = Scale(name="scale")(layers.Dense(32, activation="relu", name="before")(x))
-    model = keras.Model(inputs, layers.Dense(10, name="after")(x), name="scaled")
+    model = dense_model(Scale(name="scale"))
     ct.compress_model(model)
-    x = np.random.default_rng(0).normal(size=(96, 16)).astype("float32")
-    fitted(compiled(model), x=x)
+    fitted(compiled(model), x=ROWS)
     said = warnings_of(caplog)
     assert any("scale/w" in message and "storage='keep'" in message for message in said), said
     assert len(said) == len({message.split("gradient of ")[1].split()[0] for message in said})
-    assert all(site.base is None for site in instrumentation(model).sites().values())
+    sites = instrumentation(model).held.sites.values()
+    assert sites
+    assert all(site.base is None and site.read_state().bound_set == 0 for site in sites)
+
+
+def test_what_is_wrong_again_is_lowered_again_without_a_word(site_before_dense, caplog, monkeypatch):
+    monkeypatch.setattr(first_step, "_EVERY", 3)
+    model = small_cnn()
+    ct.compress_model(model, policy=with_bound(site_before_dense, 100.0))
+    fitted(compiled(model))
+    instrumentation(model).reset_bounds()
+    with looks() as found:
+        fitted(model)
+    assert found[0]["dense1/kernel"].is_wrong and not found[-1]["dense1/kernel"].is_wrong
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_under_xla_the_step_is_traced_anew_with_the_lowered_bounds(caplog, monkeypatch):
+    model = dense_model(layers.Activation("tanh"))
+    monkeypatch.setattr(first_step, "_FACTOR", 0.1)  # as the bounds are, all are wrong
+    ct.compress_model(model)
+    with looks() as found:
+        fitted(compiled(model, jit_compile=True), x=ROWS)
+    assert warnings_of(caplog)
+    held = instrumentation(model).held
+    lowered = [site for site in held.sites.values() if site.base is not None]
+    assert lowered and all(site.bits > 6 for site in lowered)
+    name = next(iter(found[0]))
+    assert found[-1][name].error < 0.5 * found[0][name].error
+    assert int(model.optimizer.iterations) == 3
 
 
 def test_off_by_one_argument(site_before_dense, caplog):
