@@ -85,8 +85,10 @@ def peeked(iterator: tf.data.Iterator, count: int) -> tuple[list, Any]:
             batch,
         )
 
-    parts: list[Any] = [tf.data.Dataset.from_tensors(batch).map(as_specified) for batch in batches]
-    return batches, iter(functools.reduce(lambda before, part: before.concatenate(part), parts))
+    again: Any = tf.data.Dataset.from_tensors(batches[0])
+    for batch in batches[1:]:
+        again = again.concatenate(tf.data.Dataset.from_tensors(batch))
+    return batches, iter(again.map(as_specified))
 
 
 def loss_obstacle(model: keras.Model) -> str | None:
