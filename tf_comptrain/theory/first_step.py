@@ -227,7 +227,9 @@ class FirstStepCheck:
     def _trace(self, model: keras.Model, data: Any) -> _Traced:
         """The traced gradients of data like these; anew where XLA has the bounds in the trace."""
         flat = tf.nest.flatten(data)
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in flat]
+        # Of any batch size, where XLA need not know it: what is small enough to be kept is not the slice's to say.
+        size = flat[0].shape[0] if _keras.jit_compile(model) else None
+        specs = [tf.TensorSpec([size, *tensor.shape[1:]], tensor.dtype) for tensor in flat]
         key = (model.train_function, specs, dict(self._lowered) if _keras.jit_compile(model) else None)
         if self._traced is None or self._traced.key != key:
             self._traced = self._trace_anew(model, data, specs, key)
