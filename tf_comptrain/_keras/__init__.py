@@ -60,6 +60,14 @@ from tf_comptrain._keras.layers import (
     sublayers,
 )
 from tf_comptrain._keras.profiles import planes_of_profile
+from tf_comptrain._keras.runs import (
+    after_first_steps,
+    around_runs,
+    forget_runs,
+    loss_gradients,
+    loss_obstacle,
+    peeked,
+)
 from tf_comptrain._keras.scopes import (
     FirstRun,
     branch_inside_tape,
@@ -97,11 +105,9 @@ from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes,
 from tf_comptrain._keras.train_step import (
     abandon_buffers,
     accumulated_gradient,
-    after_first_steps,
     all_variables,
     build_for_step,
     build_optimizer,
-    forget_first_steps,
     has_own_train_step,
     has_schedule,
     is_compiled,

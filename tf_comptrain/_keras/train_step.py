@@ -149,44 +149,6 @@ def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any
         return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
 
 
-def after_first_steps(model: keras.Model, count: int, act: Callable[[], bool]) -> None:
-    """Calls `act` once, after that many runs of the compiled train function; at True the function is traced anew.
-
-    Keras 3; `forget_first_steps` takes it back.
-    """
-    reference = weakref.ref(model)
-    runs = 0
-
-    def make_train_function(force: bool = False) -> Any:
-        model: Any = reference()
-        before = model.train_function
-        type(model).make_train_function(model, force)
-        if model.train_function is not before:
-            model.train_function = counted(model.train_function)
-        return model.train_function
-
-    def counted(train_function: Callable) -> Callable:
-        def run(iterator: Any) -> Any:
-            nonlocal runs
-            logs = train_function(iterator)
-            runs += 1
-            model: Any = reference()
-            if runs == count and model is not None:
-                forget_first_steps(model)
-                if act():
-                    model.make_train_function(force=True)
-            return logs
-
-        return run
-
-    model.__dict__["make_train_function"] = make_train_function
-
-
-def forget_first_steps(model: keras.Model) -> None:
-    """From the next train function on, `after_first_steps` counts no more."""
-    model.__dict__.pop("make_train_function", None)
-
-
 def build_optimizer(model: keras.Model) -> None:
     """Makes the optimizer's slots now, so that they exist before a step is measured.
 

@@ -252,7 +252,7 @@ def restore_model(model: keras.Model) -> None:
         _keras.reset_call(layer)
     _keras.reset_train_step(model)
     _keras.save_alone(model)
-    _keras.forget_first_steps(model)
+    _keras.forget_runs(model)
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     del compressed_models[model]
     _keras.forget_traces(model)

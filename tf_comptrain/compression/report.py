@@ -59,6 +59,8 @@ class Report:
       model: As given.
       obstacle: As given.
       without_xla: As given.
+      unchecked: Why the gradients could not be looked at when that was due, see `compress_model`; None where they
+        were, or nothing was due yet.
       notes: Returns the lines that stand below everything else: of a plan, where there is one.
     """
 
@@ -75,6 +77,7 @@ class Report:
         self.without_xla = tuple(without_xla)
         self._rows = tuple(rows)
         self._renew = renew
+        self.unchecked: str | None = None
         self.notes: Callable[[], Sequence[str]] = lambda: ()
 
     @property
@@ -157,6 +160,8 @@ class Report:
                 f"Keras does not turn XLA on by itself because of {', '.join(self.without_xla)} "
                 "(supports_jit=False); on a GPU a step can take more than twice as long without it."
             )
+        if self.unchecked and not self.obstacle:
+            lines.append(f"Gradients are not checked: {self.unchecked}.")
         return [*lines, *self.notes()]
 
 

@@ -25,6 +25,7 @@ from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
 from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
 from tf_comptrain.storage import PolicyChoice
+from tf_comptrain.theory.first_step import FirstStepCheck
 
 _CHECKED_STEPS = 2
 
@@ -172,6 +173,7 @@ def compress_model(
     memory: int | str | None = None,
     batch_size: int | None = None,
     policy: PolicyChoice = None,
+    check: bool | None = None,
 ) -> Report:
     """Makes a model train with its saved activations held compressed, in place.
 
@@ -185,8 +187,8 @@ def compress_model(
       codec: Stream format: "plane" (fast), "rans" (small), "zvc" (lossless), "auto" (one of these
         for each tensor, by a sample of it), "plane+dither", "rans+dither" (unbiased), or an object of
         `tf_comptrain.codecs`.
-      error_bound: None: relative to each tensor's running standard deviation, 0.2 sigma for inputs
-        of convolutions and normalizations, 0.1 for those of dense layers and products, 0.02 where a
+      error_bound: None: relative to the standard deviation of each channel, 0.2 sigma for inputs
+        of convolutions, 0.25 for those of normalizations, 0.1 for those of dense layers and products, 0.02 where a
         nonlinear function reads the tensor (see `ErrorBound` for the formula and its first step). A number: absolute,
         in units of the activations. An `ErrorBound`: as it says.
       storage: How the tensors that layers make and read are held. None: each in the cheapest way. A string:
@@ -208,6 +210,11 @@ def compress_model(
         a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. With `memory` the
         plan chooses among its streams and what else there is. Layers with a rule of `register_rule` have their
         defaults.
+      check: Whether `fit` compares gradients with plain Keras', every 1,000 steps, on at most 8 samples or a quarter
+        of a batch. True: before the first step too, which takes some seconds. None: from the 1,000th on. False: never.
+        Where a weight's is off by more than three times what the law of
+        error bounds promises, a warning names it once, and bounds are halved until it is not. Nothing is looked at in
+        loops and train steps of your own, and where the report says why.
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -235,7 +242,21 @@ def compress_model(
     if memory is None:
         if batch_size is not None:
             raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
-        return compression.compress_model(model, storage=storage, **streams)
+        report = compression.compress_model(model, storage=storage, **streams)
+    else:
+        report = _planned_and_applied(model, memory, batch_size, storage, streams)
+    if check is not False and compressed_models[model].held is not None:
+        FirstStepCheck(model, at_once=check is True).begin()
+    return report
+
+
+def _planned_and_applied(
+    model: keras.Model,
+    memory: int | str,
+    batch_size: int | None,
+    storage: StorageChoice,
+    streams: dict[str, Any],
+) -> Report:
     if storage is not None:
         raise ValueError(f"`storage` and `memory` exclude each other. Received: {storage!r} and {memory!r}.")
     if batch_size is None:
