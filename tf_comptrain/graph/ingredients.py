@@ -33,6 +33,12 @@ def constant_of(tensor: tf.Tensor) -> float | None:
     return float(value) if value is not None and np.ndim(value) == 0 else None
 
 
+def _is_seen_through(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is made of what its operation reads; a count, such as a product of sizes, is too."""
+    kind = tensor.op.type
+    return sensitivity.is_cheap(kind) or kind in MATRIX_PRODUCTS or tensor.dtype.is_integer
+
+
 class Ingredients:
     """Of the tensors of a graph; what was found stays."""
 
@@ -56,7 +62,7 @@ class Ingredients:
                 self._made_of[current.ref()] = ACTIVATIONS if current.dtype.is_floating else INDICES
             elif is_free(current):
                 self._made_of[current.ref()] = 0
-            elif not (op.inputs and (sensitivity.is_cheap(op.type) or op.type in MATRIX_PRODUCTS)):
+            elif not (op.inputs and _is_seen_through(current)):
                 self._made_of[current.ref()] = ACTIVATIONS
             else:
                 unknown = [operand for operand in op.inputs if operand.ref() not in self._made_of]

@@ -31,9 +31,9 @@ struct SampledRows {
   }
 };
 
-// Tensors of fewer rows have one scale: a handful of values says nothing of a
-// channel.
-constexpr int64_t kLeastRows = 8;
+// Tensors of fewer rows have one scale: so few values say little of a channel,
+// and its scale would take as many bytes as they do.
+constexpr int64_t kLeastRows = 16;
 COMPTRAIN_HD static inline bool HasOwnScales(int64_t n, int64_t channels) {
   return channels > 1 && n / channels >= kLeastRows;
 }
