@@ -114,7 +114,7 @@ class FirstStepCheck:
         model: Any = self._model()
         steps = _keras.steps_at_once(model)
         if self._next is None:  # of a training that goes on, what was looked at is not looked at again
-            self._steps = int(tf.convert_to_tensor(model.optimizer.iterations.value))  # of replicas, too
+            self._steps = _keras.steps_of(model.optimizer)
             self._next = _EVERY * max(math.ceil(self._steps / _EVERY), self._first)
         due = self._steps >= self._next and isinstance(iterator, tf.data.Iterator)
         if due:
