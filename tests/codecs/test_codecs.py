@@ -131,7 +131,7 @@ def test_range_of_nothing():
 
 
 def test_bad_scale():
-    with pytest.raises(ValueError, match="`error_bound.relative_to` must be 'sigma' or 'range'.*'mean'"):
+    with pytest.raises(ValueError, match="`ErrorBound.relative_to` must be 'sigma' or 'range'.*'mean'"):
         codecs.ErrorBound.parse(ct.ErrorBound(0.1, relative_to="mean"), "error_bound")
 
 
