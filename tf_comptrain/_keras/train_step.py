@@ -347,9 +347,9 @@ def unpace_schedule(optimizer: Any) -> None:
 
 
 def steps_of(optimizer: Any) -> int:
-    """Steps so far, as a learning-rate schedule is given them."""
+    """Steps so far, as a learning-rate schedule is given them; 0 of an optimizer that has not begun to count."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return int(tf.convert_to_tensor(optimizer._iterations))
+    return int(tf.convert_to_tensor(optimizer._iterations)) if optimizer._iterations is not None else 0
 
 
 def abandon_buffers(variables: Iterable[Any]) -> None:
