@@ -11,7 +11,13 @@ docs/design.md says how it works, docs/limitations.md what it does not do.
 # `backend` is imported first: it refuses a Keras with another backend than TensorFlow's.
 from tf_comptrain import backend, codecs, distribute, memory, rules  # noqa: F401
 from tf_comptrain._keras import training_scope
-from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
+from tf_comptrain.callbacks import (
+    AdaptiveBatchSize,
+    AdaptiveErrorBound,
+    AdaptiveTraining,
+    MemoryLogger,
+    elastic_batch,
+)
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.compression.model import raise_rates, report, restore_model
 from tf_comptrain.compression.recompute import Recompute
@@ -32,6 +38,7 @@ from tf_comptrain.version import __version__
 __all__ = [
     "AdaptiveBatchSize",
     "AdaptiveErrorBound",
+    "AdaptiveTraining",
     "Compress",
     "ErrorBound",
     "LawCheck",

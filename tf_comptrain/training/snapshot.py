@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,9 +120,16 @@ def attributes(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[tuple[str
     """(class, plain attributes, encoded) of each callback, the progress bar left out."""
     return tuple(
         (_class_of(callback), _plain_attributes(callback))
-        for callback in callbacks
+        for callback in _each(callbacks)
         if not isinstance(callback, keras.callbacks.ProgbarLogger)
     )
+
+
+def _each(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[keras.callbacks.Callback]:
+    """The callbacks, and those that callbacks are made of."""
+    for callback in callbacks:
+        yield callback
+        yield from getattr(callback, "parts", ())
 
 
 def with_given(
@@ -202,7 +209,7 @@ def restore(
     if snapshot.bound_scale is not None:
         instrumentation(model).adopt_bounds(snapshot.bound_scale, snapshot.bases)
     kept = list(snapshot.callbacks)
-    for callback in callbacks:
+    for callback in _each(callbacks):
         for name, code in _taken(kept, _class_of(callback)).items():
             _set_attribute(callback, name, plain_data.decode(code))
 
