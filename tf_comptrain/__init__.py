@@ -13,7 +13,7 @@ from tf_comptrain import backend, codecs, distribute, memory, rules  # noqa: F40
 from tf_comptrain._keras import training_scope
 from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.compression.model import raise_rates, report, restore_model
+from tf_comptrain.compression.model import report, restore_model
 from tf_comptrain.compression.recompute import Recompute
 from tf_comptrain.compression.report import Report
 from tf_comptrain.compression.wrapper import Compress
@@ -55,7 +55,6 @@ __all__ = [
     "impact_study",
     "memory",
     "plan",
-    "raise_rates",
     "register_rule",
     "report",
     "restore_model",

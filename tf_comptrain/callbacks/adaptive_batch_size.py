@@ -77,7 +77,6 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       min_delta: Relative change of the loss that counts.
       min_bound_scale: Smallest factor on the error bounds.
       verbose: 1: prints a line for each decision. 0: they go to absl's log.
-      memory_limit: The old name of `limit_bytes`.
 
     Attributes:
       decisions: Every `Decision` of the last training.
@@ -111,10 +110,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         min_bound_scale: float = 0.25,
         verbose: int = 1,
         hold: int | None = None,
-        memory_limit: float | str | None = None,
     ):
         super().__init__()
-        limit_bytes = arguments.renamed("limit_bytes", limit_bytes, "memory_limit", memory_limit)
         max_batch = None if max_batch is None else arguments.whole("max_batch", max_batch)
         min_batch = None if min_batch is None else arguments.whole("min_batch", min_batch)
         if max_batch is not None and min_batch is not None and max_batch < min_batch:
@@ -144,11 +141,6 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             min_bound_scale=arguments.real("min_bound_scale", min_bound_scale, above=0, most=1),
         )
         self._peak = TrainingPeak()
-
-    @property
-    def memory_limit(self) -> int:
-        """The old name of `limit_bytes`."""
-        return arguments.renamed("limit_bytes", None, "memory_limit", self.limit_bytes)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._handle: Instrumentation = instrumentation(self.model)

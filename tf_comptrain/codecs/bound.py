@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -108,21 +107,10 @@ class ErrorBound(_ErrorBound):
 
     __slots__ = ()
 
-    def __new__(
-        cls, value: float, relative: bool = True, relative_to: str | None = None, *, scale: str | None = None
-    ) -> ErrorBound:
-        """`scale` is the old name of `relative_to`."""
-        found = arguments.renamed("relative_to", relative_to, "scale", scale)
-        bound = super().__new__(cls, value, relative, SIGMA if found is None else found)
+    def __new__(cls, value: float, relative: bool = True, relative_to: str = SIGMA) -> ErrorBound:
+        bound = super().__new__(cls, value, relative, relative_to)
         _check(bound, "ErrorBound")
         return bound
-
-    @property
-    def scale(self) -> str:
-        """The old name of `relative_to`."""
-        message = "`ErrorBound.scale` is now `relative_to`; the old name goes with the next release."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return self.relative_to
 
     @property
     def reference(self) -> str:

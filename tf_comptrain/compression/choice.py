@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -16,7 +15,6 @@ Storage = Union[str, Offload]
 StorageChoice = Union[
     Storage, Mapping[Any, Storage], Callable[[keras.layers.Layer], Union[Storage, None]], None
 ]
-_OLD_REBUILD = "recompute"  # which is what `Recompute` does
 _CHOICES = (COMPRESS, REBUILD, FUSED, KEEP, OFFLOAD)
 
 
@@ -146,17 +144,11 @@ def _checked(choice: Storage | None) -> Storage | None:
 
 
 def _named(choice: Any) -> Storage:
-    """A choice by its name of today."""
+    """A choice, checked."""
     if isinstance(choice, Offload):
         return choice
     if choice == OFFLOAD:
         return Offload()
-    if isinstance(choice, str) and choice == _OLD_REBUILD:
-        message = (
-            f"storage={_OLD_REBUILD!r} is now storage={REBUILD!r}; the old name goes with the next release."
-        )
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return REBUILD
     if choice not in _CHOICES:
         raise ValueError(
             f"`storage` must be one of {', '.join(map(repr, _CHOICES))} or an Offload. Received: {choice!r}."

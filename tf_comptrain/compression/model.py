@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -256,10 +255,3 @@ def restore_model(model: keras.Model) -> None:
     _keras.unpace_schedule(getattr(model, "optimizer", None))
     del compressed_models[model]
     _keras.forget_traces(model)
-
-
-def raise_rates(model: keras.Model) -> bool:
-    """Does nothing, and returns False: under XLA the scales of a stream follow the values by themselves."""
-    warnings.warn("raise_rates is not needed any more: leave it out.", DeprecationWarning, stacklevel=2)
-    instrumentation(model)
-    return False

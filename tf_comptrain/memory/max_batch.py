@@ -78,7 +78,6 @@ def find_max_batch_size(
     tolerance: float = 0.02,
     timeout_s: float | None = None,
     progress: Callable[[str], Any] | None = print,
-    memory_limit: float | str | None = None,
 ) -> MaxBatch:
     """Finds the largest batch whose training step fits into a memory limit or the device's memory.
 
@@ -109,7 +108,6 @@ def find_max_batch_size(
         largest known to fit. 0: exact.
       timeout_s: For one trial.
       progress: Receives a line for each trial; None: silent.
-      memory_limit: The old name of `limit_bytes`.
 
     Returns:
       A `MaxBatch`.
@@ -125,7 +123,6 @@ def find_max_batch_size(
     start = arguments.whole("start", start)
     max_batch = arguments.whole("max_batch", max_batch, least=start, remedy="Or lower `start`.")
     tolerance = arguments.real("tolerance", tolerance, least=0, below=1)
-    limit_bytes = arguments.renamed("limit_bytes", limit_bytes, "memory_limit", memory_limit)
     given = None if limit_bytes is None else arguments.size_in_bytes("limit_bytes", limit_bytes)
     limit = device_memory() if given is None else given
     # A GPU without a limit ends by itself.

@@ -3,7 +3,7 @@
 Pure Python, NumPy and SciPy: nothing here imports TensorFlow. The step and its costs come in as data.
 """
 
-from tf_comptrain.planner.batches import at_batch, largest_batch, plan_batch
+from tf_comptrain.planner.batches import at_batch, largest_batch
 from tf_comptrain.planner.device_plan import DevicePlan, StageRow, device_plan_from_json
 from tf_comptrain.planner.hardware import Codec, Hardware, Link, hardware_from_json
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
@@ -52,7 +52,6 @@ __all__ = [
     "graph_from_json",
     "hardware_from_json",
     "largest_batch",
-    "plan_batch",
     "plan_devices",
     "plan_from_json",
     "plan_graph",

@@ -40,7 +40,6 @@ class Plan(NamedTuple):
       limit_bytes: The peak that was allowed.
       rows: One for each tensor that had a choice, in the order of the graph.
       batch: Samples of a step.
-      microbatches: Parts in which the batch is run.
       peak_bytes: Predicted, resting bytes and the allocator's waste included.
       step_s: Predicted seconds.
       bound_s: No plan within the limit takes less; None where it is proved that there is none.
@@ -61,7 +60,6 @@ class Plan(NamedTuple):
     limit_bytes: int
     rows: tuple[Row, ...]
     batch: int
-    microbatches: int
     peak_bytes: int
     step_s: float
     bound_s: float | None
@@ -99,9 +97,8 @@ class Plan(NamedTuple):
         return "\n".join((*self._summary(), "", *self._table()))
 
     def _summary(self) -> list[str]:
-        parts = f" in {self.microbatches} parts" if self.microbatches > 1 else ""
         lines = [
-            f"{self.model}, batch {self.batch}{parts}",
+            f"{self.model}, batch {self.batch}",
             f"peak   {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)} allowed; "
             f"everything kept {size_text(self.plain_bytes)}, smallest found {size_text(self.smallest_bytes)}",
             f"step   {time_text(self.step_s)}; everything kept {time_text(self.plain_s)} "
@@ -163,8 +160,7 @@ def plan_from_json(source: str | Path | dict) -> Plan:
         events=tuple(_fields.row(Event, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
         curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
     )
-    for name in ("batch", "microbatches"):
-        arguments.whole(name, getattr(plan, name))
+    arguments.whole("batch", plan.batch)
     for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "plain_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
     for name in ("step_s", "plain_s"):

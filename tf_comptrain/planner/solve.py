@@ -291,7 +291,6 @@ class _Run:
             limit_bytes=self._limit,
             rows=_rows(self._effects, found.chosen),
             batch=graph.batch,
-            microbatches=1,
             peak_bytes=simulation.peak_bytes,
             step_s=simulation.step_s,
             bound_s=bound,

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.storage import Policy, Setting
-from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, PLAIN_TRAINING, Candidate
-from tf_comptrain.study.results import Row, Study
-from tf_comptrain.study.trainings import Task, data_of, train
+from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, Candidate
+from tf_comptrain.study.results import Study
 
 _GROUPS = {"class": "tensor_class", "tensor": "tensor"}
 _OBJECTIVES = ("bytes", "time")
@@ -149,27 +148,6 @@ def best_fit(
         round(single.held_bytes) if single else 0,
         math.sqrt(single.squared_error) if single else math.nan,
     )
-
-
-def try_fit(fit: BestFit, study: Study, build: Any, data: Any, seed: int) -> list[Row]:
-    """Trains with a seed that the study has not seen: plainly, with the best single setting, and by the policy.
-
-    Args:
-      fit: What `best_fit` found.
-      study: The study that it is from: epochs, batch size and metric are its.
-      build: As `impact_study` takes it, of the network.
-      data: As `impact_study` takes it, of the network.
-      seed: Of the trainings.
-
-    Returns:
-      For each a row: how ("plain", the setting, "policy"), metric, saved_bytes, peak_bytes, step_s, ...
-    """
-    task = Task(build, data_of(data), *study.how(), study.metric(fit.network))
-    rows = [{"how": "plain", **train(task, PLAIN_TRAINING, seed, measured=True)}]
-    if fit.single is not None:
-        rows.append({"how": str(fit.single), **train(task, fit.single, seed, measured=True)})
-    rows.append({"how": "policy", **train(task, PLAIN_TRAINING, seed, measured=True, policy=fit.policy)})
-    return rows
 
 
 def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "bytes") -> list[Option] | None:
