@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 from tensorflow import keras
 
-from tf_comptrain.cli import bench_worker
+from tf_comptrain.cli import bench_worker, options
 from tf_comptrain.compression.report import format_bytes
 
 _LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
@@ -129,6 +129,17 @@ class Worker:
         return json.loads(line)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`."""
+    options.add_model(parser, batch="images a batch")
+    parser.add_argument(
+        "--steps", type=options.positive, default=5, help="measured steps of each variant (%(default)s)"
+    )
+    bench_worker.add_compression_arguments(parser)
+    options.add_json(parser)
+    parser.set_defaults(function=main)
+
+
 def main(args: argparse.Namespace) -> int:
     """Measures and prints; returns 1 when a variant failed, 2 for a model that Keras does not have."""
     refusal = unknown_model(args.model)
@@ -186,39 +197,6 @@ def measure(
 def paired_ratio(over: Measured, under: Measured) -> float:
     """Median over rounds of one variant's step time by the other's of the same round."""
     return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
-
-
-def positive(text: str) -> int:
-    """The type of an argument that counts something."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1. Received: {text!r}")
-    return value
-
-
-def bound_over_sigma(text: str) -> float:
-    """The type of an argument that is a bound in standard deviations."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
-    return value
-
-
-def add_codec_arguments(parser: argparse.ArgumentParser, codecs: Iterable[str]) -> None:
-    """What a measurement of these codecs takes: bounds, repeats, which of them, and how it is printed."""
-    parser.add_argument(
-        "--eb-sigma",
-        type=bound_over_sigma,
-        nargs="+",
-        default=[0.1],
-        help="bounds / standard deviation (0.1)",
-    )
-    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
-    parser.add_argument("--codecs", nargs="+", choices=list(codecs), help="(all)")
-    parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 
 
 def unknown_model(name: str) -> str:

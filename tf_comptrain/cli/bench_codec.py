@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tf_comptrain import codecs
-from tf_comptrain.cli.bench import add_codec_arguments, positive
+from tf_comptrain.cli import options
 from tf_comptrain.memory.measure import timed_call
 
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
@@ -49,11 +49,13 @@ class Row(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of `main`."""
-    parser.add_argument("--batch", type=positive, default=64, help="images of activations (%(default)s)")
+    parser.add_argument(
+        "--batch", type=options.positive, default=64, help="images of activations (%(default)s)"
+    )
     parser.add_argument(
         "--data", type=Path, nargs="+", default=[], help="npz files with arrays, in place of activations"
     )
-    add_codec_arguments(parser, codecs.CODECS)
+    options.add_codecs(parser, codecs.CODECS)
     parser.set_defaults(function=main)
 
 

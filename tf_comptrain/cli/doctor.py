@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 from importlib.metadata import version
@@ -43,7 +44,12 @@ def examine() -> list[Finding]:
     return [*_versions(), *_library(), *_devices(), *_active()]
 
 
-def main() -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`: none."""
+    parser.set_defaults(function=main)
+
+
+def main(args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 when the op library cannot be used."""
     findings = examine()
     table = Table(show_header=False, box=None, pad_edge=False)

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tf_comptrain.cli.bench import positive
+from tf_comptrain.cli.options import positive
 from tf_comptrain.study.fitting import best_fit
 from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, STAGES
 from tf_comptrain.study.results import Row, Study

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 from tf_comptrain.planner.partitions import Division, Exact, Partitions
 from tf_comptrain.planner.stage_costs import Place, StageCosts
@@ -315,6 +314,8 @@ def balanced_paths(microbatches: int, stages: int) -> float:
     """
     if stages > _MOST_PATHS:
         return max(microbatches / stages, 1.0)
+    import scipy.optimize  # which takes longer to import than all of this package
+
     paths = np.array([path for stage in range(stages) for path in _paths(microbatches, stages, stage)])
     gains = np.concatenate((np.zeros(len(paths)), [-1.0]))  # the mean's weights, and the factor
     found = scipy.optimize.linprog(

@@ -10,8 +10,6 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
@@ -259,6 +257,9 @@ def _at_prices(
 
 def _knapsack(items: list[list[Holding]], room: float) -> tuple[list[Holding], float]:
     """(holdings within `room`, seconds below which there are none), by a mixed-integer program."""
+    import scipy.optimize  # which takes longer to import than all of this package
+    import scipy.sparse
+
     flat = [(place, holding) for place, item in enumerate(items) for holding in item]
     seconds = np.array([h.seconds for _, h in flat])
     sizes = np.array([h.bytes for _, h in flat])

@@ -17,7 +17,6 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, sparse
 
 from tf_comptrain.planner.effects import Effects, Read
 
@@ -148,6 +147,8 @@ class Program:
         self, cost: Array, limit: float | None, whole: bool, budget_s: float, gap: float
     ) -> tuple[float, Array]:
         """(bound, values) of the program with the rows that it has; no values where none were found."""
+        from scipy import optimize  # which takes longer to import than all of this package
+
         rows, lower, upper = self._matrix(limit)
         unit, top = self._plain_s / 100, np.ones(self._columns)
         top[self._wait] = np.inf
@@ -179,6 +180,8 @@ class Program:
 
     def _matrix(self, limit: float | None) -> Any:
         """The rows, with those of memory, as a sparse matrix with lower and upper limits."""
+        from scipy import sparse
+
         columns = self._columns + (limit is None)
         entries = [(row, column, factor) for row, items in enumerate(self._rows) for column, factor in items]
         at, of, factors = (np.array(part) for part in zip(*entries))
