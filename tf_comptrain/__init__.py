@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tf_comptrain.native import LibraryError
     from tf_comptrain.rules import register_rule
     from tf_comptrain.storage import Offload, Policy, Setting
-    from tf_comptrain.study.fitting import best_fit
+    from tf_comptrain.study.best_fit import best_fit
     from tf_comptrain.study.results import Study
     from tf_comptrain.study.running import impact_study
     from tf_comptrain.theory.check import LawCheck, check_error_law
@@ -84,7 +84,7 @@ _NAMES = {
     "native": ("LibraryError",),
     "rules": ("register_rule",),
     "storage": ("Offload", "Policy", "Setting"),
-    "study.fitting": ("best_fit",),
+    "study.best_fit": ("best_fit",),
     "study.results": ("Study",),
     "study.running": ("impact_study",),
     "theory.check": ("LawCheck", "check_error_law"),

@@ -25,7 +25,8 @@ from rich.table import Table
 from tensorflow import keras
 
 from tf_comptrain.cli import bench_worker, options
-from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.render import text
+from tf_comptrain.render.units import format_bytes
 
 _LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 
@@ -154,7 +155,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))
     else:
-        Console().print(_table(args, results))
+        text.show(_table(args, results), *_ratios(results))
     return 1 if None in results.values() else 0
 
 
@@ -222,13 +223,9 @@ def ending(status: int) -> str:
 
 
 def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Table:
-    table = Table(
-        title=f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step",
-        caption=_ratios(results),
-        caption_style="",
-    )
-    for heading in ("", "peak memory", "s/step", "saved activations"):
-        table.add_column(heading, justify="right" if heading else "left")
+    numbers = ("peak memory", "s/step", "saved activations")
+    title = f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step"
+    table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():
         if found is None:
             table.add_row(_LABELS[name], "failed", "", "")
@@ -243,7 +240,7 @@ def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Tab
     return table
 
 
-def _ratios(results: dict[str, Measured | None]) -> str:
+def _ratios(results: dict[str, Measured | None]) -> list[str]:
     plain, fused, compressed = (results[name] for name in bench_worker.VARIANTS)
     lines = []
     if plain and compressed:
@@ -253,4 +250,4 @@ def _ratios(results: dict[str, Measured | None]) -> str:
         lines.append(f"step time compressed / plain: {paired_ratio(compressed, plain):.2f}")
     if fused and compressed:
         lines.append(f"step time compressed / plain + fused BN: {paired_ratio(compressed, fused):.2f}")
-    return "\n".join(lines)
+    return lines

@@ -8,11 +8,11 @@ import json
 import sys
 
 from rich.console import Console
-from rich.table import Table
 
 from tf_comptrain.cli import bench, bench_worker, options
-from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
+from tf_comptrain.render import text
+from tf_comptrain.render.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,23 +62,19 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: found._asdict() for name, found in results.items()}, indent=1))
     else:
-        Console().print(_table(args, results))
+        _show(args, results)
     return 0
 
 
-def _table(args: argparse.Namespace, results: dict[str, MaxBatch]) -> Table:
+def _show(args: argparse.Namespace, results: dict[str, MaxBatch]) -> None:
     plain, compressed = results["plain"], results["compressed"]
     limit = format_bytes(plain.limit_bytes) if plain.limit_bytes else "the device's memory"
-    table = Table(
-        title=f"{args.model}, {args.image} x {args.image} px: largest batch in {limit}",
-        caption=f"compressed / plain: {compressed.batch / plain.batch:.1f}" if plain.batch else None,
-        caption_style="",
-    )
-    for heading in ("", "largest batch", "predicted", "trials"):
-        table.add_column(heading, justify="right" if heading else "left")
+    title = f"{args.model}, {args.image} x {args.image} px: largest batch in {limit}"
+    numbers = ("largest batch", "predicted", "trials")
+    table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():
         predicted = "" if found.predicted is None else str(found.predicted)
         table.add_row(
             name, str(found.batch) if found.batch else "none fits", predicted, str(len(found.trials))
         )
-    return table
+    text.show(table, *[f"compressed / plain: {compressed.batch / plain.batch:.1f}"] if plain.batch else ())

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
 from rich.table import Table
 
 from tf_comptrain import codecs
 from tf_comptrain.cli import options
 from tf_comptrain.memory.measure import timed_call
+from tf_comptrain.render import text
 
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
 
@@ -64,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         arrays = _read(args.data) if args.data else activations(args.batch)
     except (OSError, ValueError) as error:
-        Console(stderr=True).print(str(error), style="red", markup=False)
+        text.complain(error)
         return 2
     rows = [
         measure(name, data, x, bound, args.repeats)
@@ -75,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
     else:
-        Console(width=None if os.isatty(1) else 120).print(_table(rows))
+        text.show(_table(rows))
     return 0
 
 
@@ -157,11 +156,9 @@ def _read(paths: list[Path]) -> dict[str, np.ndarray]:
 
 def _table(rows: list[Row]) -> Table:
     """Rows as a table, one section for each array."""
-    shown = Table(title="codecs: GB of float32 a second, by the clock")
-    for heading in ("data", "codec"):
-        shown.add_column(heading)
-    for heading in ("bound", "ratio", "compress", "decompress", "max error", "zeros kept"):
-        shown.add_column(heading, justify="right")
+    numbers = ("bound", "ratio", "compress", "decompress", "max error", "zeros kept")
+    title = "codecs: GB of float32 a second, by the clock"
+    shown = text.table_of(title, ("data", "codec", *numbers), numbers)
     for number, row in enumerate(rows):
         shown.add_row(
             row.data if number == 0 or rows[number - 1].data != row.data else "",

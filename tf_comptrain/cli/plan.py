@@ -13,7 +13,7 @@ from tf_comptrain import model_planning
 from tf_comptrain.cli import bench, bench_worker, options
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.planner import DevicePlan, Progress
-from tf_comptrain.planner.plan import time_text
+from tf_comptrain.render.units import format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +50,9 @@ def main(args: argparse.Namespace) -> int:
     with console.status("measuring steps, planning") as status:
 
         def show(progress: Progress) -> None:
-            step = "none yet" if progress.step_s is None else f"step {time_text(progress.step_s)}"
+            step = "none yet" if progress.step_s is None else f"step {format_seconds(progress.step_s)}"
             status.update(
-                f"planning: {step}, bound {time_text(progress.bound_s)} (Ctrl-C keeps the best so far)"
+                f"planning: {step}, bound {format_seconds(progress.bound_s)} (Ctrl-C keeps the best so far)"
             )
 
         try:

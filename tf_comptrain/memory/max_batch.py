@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import arguments
-from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Build, Compression, Job, Trial, run_trial
+from tf_comptrain.render.units import format_bytes
 
 _FIRST_BATCH = 4
 # Small steps go on up to this part of the limit: below, what does not grow with the batch rules, and

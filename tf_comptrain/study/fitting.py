@@ -7,12 +7,14 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.storage import Policy, Setting
 from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, Candidate
-from tf_comptrain.study.results import Study
+
+if TYPE_CHECKING:
+    from tf_comptrain.study.results import Study
 
 _GROUPS = {"class": "tensor_class", "tensor": "tensor"}
 _OBJECTIVES = ("bytes", "time")
@@ -77,52 +79,22 @@ class BestFit(NamedTuple):
         return "\n".join(lines)
 
 
-def best_fit(
-    study: Study | str | os.PathLike,
-    tolerance: float = 0.1,
-    *,
+def fit_policy(
+    study: Study,
+    tolerance: float,
     network: str | None = None,
     per: str = "class",
     objective: str = "bytes",
     metric_tolerance: float | None = None,
 ) -> BestFit:
-    """The policy of fewest bytes whose gradients are within a tolerance, from the tensor cells of a study.
-
-    Errors of different tensors do not depend on each other, so that the squares of what each does to the gradients by
-    itself add up: the settings are chosen so that the root of that sum, mean over the stages, is within `tolerance`.
-    They are those of this library's codecs that the study has. Known weakness: what the sum leaves out, errors that
-    meet in a gradient that both change, is in the study's rows of all tensors together.
-
-    Args:
-      study: The study, or its folder.
-      tolerance: Root mean square over the weights of (error of the gradient / gradient).
-      network: Of the study's networks; None where it has one.
-      per: "class": a setting for all tensors that are read alike (convolution, linear, norm, nonlinear), which any
-        model of the same kind can take. "tensor": one for each tensor by name, which is for this network alone.
-      objective: "bytes", or "time": the seconds that encoding and decoding take.
-      metric_tolerance: Settings whose trainings ended by more than that worse than plain ones, in units of the metric,
-        mean over the seeds, are left out, as are those without trainings. None: trainings do not count.
-
-    Returns:
-      The policy, with what it is predicted to do, and the best single setting.
-
-    Raises:
-      ValueError: An argument is out of range; the study has no tensor cells of the network; nothing that was measured
-        is within the tolerance (the message says what the most exact setting does).
-
-    Example:
-      >>> fit = ct.best_fit("study", tolerance=0.1)
-      >>> print(fit)
-      >>> fit.write("policy.json")
-    """
-    found = study if isinstance(study, Study) else Study(study)
+    """See `best_fit`."""
     limit = arguments.real("tolerance", tolerance, above=0) ** 2
     for name, value, known in (("per", per, _GROUPS), ("objective", objective, _OBJECTIVES)):
         if value not in known:
             raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}. Received: {value!r}.")
-    network = _network(found, network)
-    settings = _settings(found, network, metric_tolerance)
-    groups = _options(found, network, settings, _GROUPS[per])
+    network = _network(study, network)
+    settings = _settings(study, network, metric_tolerance)
+    groups = _options(study, network, settings, _GROUPS[per])
     if not groups:
         raise ValueError(
             f"`study` must have tensor cells of {network!r}, of codecs of this library that are within "
@@ -143,7 +115,7 @@ def best_fit(
         network,
         math.sqrt(sum(option.squared_error for option in chosen)),
         round(sum(option.held_bytes for option in chosen)),
-        _plain_bytes(found, network, settings[0]),
+        _plain_bytes(study, network, settings[0]),
         single.setting if single else None,
         round(single.held_bytes) if single else 0,
         math.sqrt(single.squared_error) if single else math.nan,
