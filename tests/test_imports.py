@@ -140,7 +140,7 @@ LARGE_MODULES = {
     f"tf_comptrain.{name}"
     for name in (
         "callbacks.adaptive_error_bound", "graph.held_tensors", "graph.rewire", "planner.effects",
-        "training.fitting", "training.snapshot",
+        "training.resilient_fit", "training.snapshot",
     )
 }  # fmt: skip
 FILES, LARGE_FILES = 20, 25

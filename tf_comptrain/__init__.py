@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tf_comptrain.study.results import Study
     from tf_comptrain.study.running import impact_study
     from tf_comptrain.theory.check import LawCheck, check_error_law
-    from tf_comptrain.training.fitting import fit
+    from tf_comptrain.training.resilient_fit import fit
 
 __all__ = [
     "AdaptiveBatchSize",
@@ -88,7 +88,7 @@ _NAMES = {
     "study.results": ("Study",),
     "study.running": ("impact_study",),
     "theory.check": ("LawCheck", "check_error_law"),
-    "training.fitting": ("fit",),
+    "training.resilient_fit": ("fit",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 

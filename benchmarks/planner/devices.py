@@ -107,7 +107,7 @@ def scaling(case: dict) -> planner.DevicePlan:
 
 def _without_streams(layer: planner.Layer) -> planner.Layer:
     saved = (
-        tensor._replace(options=tuple(o for o in tensor.options if not isinstance(o, planner.Stream)))
+        tensor._replace(options=tuple(o for o in tensor.options if not isinstance(o, planner.StreamOption)))
         for tensor in layer.saved
     )
     return layer._replace(saved=tuple(saved))

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, fitting_batch, retreat
+from tf_comptrain.callbacks._tuner import TunerLimits, TunerState, decide, fitting_batch, retreat
 
-POLICY = Policy(limit_bytes=1000, max_batch=512, min_batch=8, margin=0.0)
+POLICY = TunerLimits(limit_bytes=1000, max_batch=512, min_batch=8, margin=0.0)
 RESTING = 200
 
 

@@ -14,7 +14,7 @@ from tf_comptrain import _keras, cli, memory
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, trials
-from tf_comptrain.model_planning.tensors import held_tensors
+from tf_comptrain.model_planning.crossing_tensors import held_tensors
 from tf_comptrain.planner import hardware_from_json
 
 layers = keras.layers

@@ -9,9 +9,9 @@ import study_nets as nets
 import tf_comptrain as ct
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.study.fitting import Option, choose
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Candidate, Cell
+from tf_comptrain.study.policy_fit import SettingEffect, choose
 
 BOUNDS = (0.1, 0.2, 0.4)
 # Of each tensor: class, bytes at bound 0.1, gradient error at bound 1.
@@ -103,7 +103,7 @@ def test_the_choice_is_near_the_best_of_all():
     random = np.random.default_rng(0)
     for _ in range(20):
         groups = [
-            [Option(None, *random.uniform(1, 100, 2), random.uniform(0, 1) ** 4) for _ in range(5)]
+            [SettingEffect(None, *random.uniform(1, 100, 2), random.uniform(0, 1) ** 4) for _ in range(5)]
             for _ in range(4)
         ]
         limit = 0.4

@@ -16,7 +16,7 @@ _WORTH_IT = 1.25
 _FORGOTTEN = 8
 
 
-class Policy(NamedTuple):
+class TunerLimits(NamedTuple):
     """The fixed part of the tuner; see the arguments of `AdaptiveBatchSize`.
 
     Batches are multiples of `multiple`, above that size.
@@ -74,7 +74,7 @@ def fitting_batch(batch: int, need_bytes: float, room_bytes: float) -> int:
 
 
 def decide(
-    state: TunerState, policy: Policy, loss: float, peak_bytes: int, resting_bytes: int
+    state: TunerState, policy: TunerLimits, loss: float, peak_bytes: int, resting_bytes: int
 ) -> tuple[TunerState, str, str]:
     """One decision, from the loss and the peak of an epoch.
 
@@ -116,7 +116,7 @@ def decide(
 
 
 def retreat(
-    state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int
+    state: TunerState, policy: TunerLimits, peak_bytes: int, resting_bytes: int
 ) -> tuple[TunerState, str, str]:
     """What follows from a peak over the limit, at whichever step; arguments and result as for `decide`."""
     peak = f"peak {format_bytes(peak_bytes)} of {format_bytes(policy.limit_bytes)}"
@@ -129,7 +129,7 @@ def retreat(
     return state, "keep", f"over the limit ({peak}), and `min_batch` is reached"
 
 
-def _fits(state: TunerState, policy: Policy, peak_bytes: int, resting_bytes: int) -> int:
+def _fits(state: TunerState, policy: TunerLimits, peak_bytes: int, resting_bytes: int) -> int:
     room = policy.limit_bytes * (1.0 - policy.margin) - resting_bytes
     return fitting_batch(state.batch, peak_bytes - resting_bytes, room)
 
@@ -138,7 +138,9 @@ def _at(state: TunerState, batch: int) -> TunerState:
     return state._replace(batch=batch, epochs=0, peak_bytes=0)
 
 
-def _grow(state: TunerState, policy: Policy, fits: int, trend: str, peak: str) -> tuple[TunerState, str, str]:
+def _grow(
+    state: TunerState, policy: TunerLimits, fits: int, trend: str, peak: str
+) -> tuple[TunerState, str, str]:
     largest = min(policy.max_batch, state.ceiling)
     batch = min(largest, _rounded(min(fits, round(state.batch * policy.growth)), policy))
     if batch >= _WORTH_IT * state.batch or state.batch < batch == policy.max_batch:
@@ -150,7 +152,7 @@ def _grow(state: TunerState, policy: Policy, fits: int, trend: str, peak: str) -
     return state, "keep", f"{trend}, {peak}: room for {fits} only"
 
 
-def _back_off(state: TunerState, policy: Policy, trend: str) -> tuple[TunerState, str, str]:
+def _back_off(state: TunerState, policy: TunerLimits, trend: str) -> tuple[TunerState, str, str]:
     state = state._replace(stalled=0)
     if state.bound_scale > policy.min_bound_scale:
         scale = max(state.bound_scale / 2.0, policy.min_bound_scale)
@@ -161,7 +163,7 @@ def _back_off(state: TunerState, policy: Policy, trend: str) -> tuple[TunerState
     return state, "keep", f"{trend}, and bounds and batch are at their smallest"
 
 
-def _rounded(batch: int, policy: Policy) -> int:
+def _rounded(batch: int, policy: TunerLimits) -> int:
     """Down to a multiple, but not below the smallest."""
     if batch > policy.multiple:
         batch -= batch % policy.multiple

@@ -11,7 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
-from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, retreat
+from tf_comptrain.callbacks._tuner import TunerLimits, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic import ElasticBatch
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
 
@@ -130,7 +130,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self.lr_scaling = lr_scaling
         self.verbose = verbose
         self.decisions: list[Decision] = []
-        self._policy = Policy(
+        self._policy = TunerLimits(
             limit_bytes=self.limit_bytes,
             max_batch=max_batch or 0,
             min_batch=min_batch or 0,

@@ -31,7 +31,7 @@ from tf_comptrain.render.units import format_bytes
 _LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 
 
-class Measured(NamedTuple):
+class MeasuredVariant(NamedTuple):
     """What one variant took.
 
     Attributes:
@@ -59,7 +59,7 @@ class WorkerError(RuntimeError):
     """A child process ended before it answered."""
 
 
-class Worker:
+class BenchWorker:
     """A child process that holds one variant and measures a step when asked.
 
     Args:
@@ -99,8 +99,8 @@ class Worker:
         self._peaks.append(reply["peak_bytes"])
         self._steps_s.append(reply["step_s"])
 
-    def measured(self) -> Measured:
-        return Measured(max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes)
+    def measured(self) -> MeasuredVariant:
+        return MeasuredVariant(max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes)
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -161,16 +161,16 @@ def main(args: argparse.Namespace) -> int:
 
 def measure(
     command: Sequence[str], steps: int, console: Console, predict: bool = False
-) -> dict[str, Measured | None]:
+) -> dict[str, MeasuredVariant | None]:
     """Runs all variants, round by round; None for one that failed, whose reason goes to the console.
 
     Args:
-      command: See `Worker`.
+      command: See `BenchWorker`.
       steps: Measured steps of each variant.
       console: For progress and reasons.
       predict: Also predict each peak from smaller batches, after the steps.
     """
-    alive: dict[str, Worker] = {}
+    alive: dict[str, BenchWorker] = {}
     try:
         with Progress(console=console) as progress:
             rounds = ["preparing", *(f"step {k + 1}" for k in range(steps)), *["predicting"] * predict]
@@ -180,7 +180,7 @@ def measure(
                     progress.update(task, description=f"{_LABELS[variant]}, {label}")
                     try:
                         if label == "preparing":
-                            alive[variant] = Worker(variant, command)
+                            alive[variant] = BenchWorker(variant, command)
                             alive[variant].wait_until_ready()
                         elif variant in alive:
                             worker = alive[variant]
@@ -195,7 +195,7 @@ def measure(
             worker.close()
 
 
-def paired_ratio(over: Measured, under: Measured) -> float:
+def paired_ratio(over: MeasuredVariant, under: MeasuredVariant) -> float:
     """Median over rounds of one variant's step time by the other's of the same round."""
     return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
 
@@ -222,7 +222,7 @@ def ending(status: int) -> str:
     return f"the process was ended by {name}{hint}"
 
 
-def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Table:
+def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None]) -> Table:
     numbers = ("peak memory", "s/step", "saved activations")
     title = f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step"
     table = text.table_of(title, ("", *numbers), numbers)
@@ -240,7 +240,7 @@ def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Tab
     return table
 
 
-def _ratios(results: dict[str, Measured | None]) -> list[str]:
+def _ratios(results: dict[str, MeasuredVariant | None]) -> list[str]:
     plain, fused, compressed = (results[name] for name in bench_worker.VARIANTS)
     lines = []
     if plain and compressed:

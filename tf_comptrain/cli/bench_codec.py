@@ -22,7 +22,7 @@ from tf_comptrain.render import text
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
 
 
-class Row(NamedTuple):
+class CodecRow(NamedTuple):
     """What one codec does to one array.
 
     Attributes:
@@ -96,7 +96,7 @@ def activations(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
     return {"dense": dense.numpy(), "relu": tf.nn.relu(dense).numpy()}
 
 
-def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> Row:
+def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> CodecRow:
     """Encodes and decodes an array `repeats` times.
 
     Args:
@@ -113,7 +113,7 @@ def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> 
     stream, compress_s = timed_call(lambda: codec.compress(tensor, state, 0.1, False)[1], repeats)
     decoded, decompress_s = timed_call(lambda: codec.decompress(stream, shape, tf.float32, gate), repeats)
     x_hat, zeros = decoded.numpy(), x == 0
-    return Row(
+    return CodecRow(
         name,
         data,
         bound,
@@ -154,7 +154,7 @@ def _read(paths: list[Path]) -> dict[str, np.ndarray]:
     return found
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[CodecRow]) -> Table:
     """Rows as a table, one section for each array."""
     numbers = ("bound", "ratio", "compress", "decompress", "max error", "zeros kept")
     title = "codecs: GB of float32 a second, by the clock"

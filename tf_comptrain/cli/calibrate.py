@@ -22,6 +22,6 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(hardware.to_json())
         return 0
-    print(costs.as_text(hardware))
+    print(costs.costs_as_text(hardware))
     print(f"in {model_planning.cache_path()}")
     return 0

@@ -18,7 +18,7 @@ StorageChoice = Union[
 _CHOICES = (COMPRESS, REBUILD, FUSED, KEEP, OFFLOAD)
 
 
-class Plan(NamedTuple):
+class LayerChoice(NamedTuple):
     """What will happen to a layer, or operation of a functional graph.
 
     Attributes:
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
     rule: Rule | None
 
 
-def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
+def plan_model(model: keras.Model, storage: StorageChoice) -> list[LayerChoice]:
     """What `compress_model` will do with each layer and operation that it does something with; changes nothing.
 
     Raises:
@@ -50,7 +50,7 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
             rule = None
         if (rule is None and choice is None) or _is_shared(path, layer):
             continue
-        plans.append(Plan(layer, path, choice, rule))
+        plans.append(LayerChoice(layer, path, choice, rule))
     return plans
 
 

@@ -15,7 +15,7 @@ _HEADINGS = ("layer", "class", "tensor", "storage", "shape", "plain", "held", "b
 _NUMBERS = ("plain", "held")
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """One tensor that crosses from the forward to the backward pass.
 
     Attributes:
@@ -70,10 +70,10 @@ class Report:
     def __init__(
         self,
         model: str,
-        rows: Sequence[Row],
+        rows: Sequence[ReportRow],
         obstacle: str | None = None,
         without_xla: Sequence[str] = (),
-        renew: Callable[[], Sequence[Row] | None] = lambda: None,
+        renew: Callable[[], Sequence[ReportRow] | None] = lambda: None,
     ):
         self.model = model
         self.obstacle = obstacle
@@ -84,7 +84,7 @@ class Report:
         self.notes: Callable[[], Sequence[str]] = lambda: ()
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ReportRow, ...]:
         """As of the step that was traced last."""
         found = self._renew()
         if found is not None:
@@ -92,7 +92,7 @@ class Report:
         return self._rows
 
     @property
-    def skipped(self) -> tuple[Row, ...]:
+    def skipped(self) -> tuple[ReportRow, ...]:
         """Layers that stay plain, each with its reason in `note`."""
         return tuple(row for row in self.rows if row.storage == "keep")
 
@@ -107,7 +107,7 @@ class Report:
         return sum(row.plain_bytes or 0 for row in self.rows)
 
     @property
-    def unpredicted(self) -> tuple[Row, ...]:
+    def unpredicted(self) -> tuple[ReportRow, ...]:
         """Held tensors whose shapes are not known before the model runs: the sums are without them."""
         return tuple(row for row in self.rows if row.role and row.predicted_bytes is None)
 
@@ -165,7 +165,7 @@ def _escaped(text: str) -> str:
     return escape(text, quote=False).replace("|", "&#124;")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ReportRow) -> tuple[str, ...]:
     """Of a row, as text, in the order of `_HEADINGS`."""
     return (
         row.layer,

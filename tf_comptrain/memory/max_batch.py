@@ -132,11 +132,11 @@ def find_max_batch_size(
         job = Job(build, batch, compress, enforced, make_batch)
         return run_trial(job, timeout_s)
 
-    return _Search(attempt, limit, start, max_batch, tolerance, progress).run()
+    return _BatchSearch(attempt, limit, start, max_batch, tolerance, progress).run()
 
 
 @dataclasses.dataclass
-class _Search:
+class _BatchSearch:
     """Brackets the largest batch between one that fits and one that does not."""
 
     attempt: Callable[[int], Trial]

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_comptrain.planner import Plan, Rebuild, Stream, TaskGraph, Tensor
+from tf_comptrain.planner import Plan, RebuildOption, StreamOption, TaskGraph, Tensor
 from tf_comptrain.render.units import format_bytes, format_seconds
 
 
 def why(tensor: Tensor, choice: str) -> str:
     """What another choice would give and take."""
     taken = next((option for option in tensor.options if option.label == choice), None)
-    stream = next((option for option in tensor.options if isinstance(option, Stream)), None)
+    stream = next((option for option in tensor.options if isinstance(option, StreamOption)), None)
     if stream is None:
         return ""
     spent = format_seconds(_seconds(stream, tensor))
-    if isinstance(taken, Stream):
+    if isinstance(taken, StreamOption):
         return f"kept it would take {format_bytes(tensor.bytes - stream.bytes)} more, to save {spent}"
-    if isinstance(taken, Rebuild):
+    if isinstance(taken, RebuildOption):
         return (
             f"a stream would take {format_bytes(stream.bytes - taken.held_bytes)} more, and {spent} instead"
         )
     return f"a stream would free {format_bytes(tensor.bytes - stream.bytes)} for {spent}"
 
 
-def _seconds(option: Stream, tensor: Tensor) -> float:
+def _seconds(option: StreamOption, tensor: Tensor) -> float:
     return option.encode_s + option.decode_s * max(len(tensor.readers), 1)
 
 

@@ -24,14 +24,14 @@ def train_step(model: keras.Model, data: Any, *, call: PlacedCall, count: int) -
     check_samples(_keras.batch_of(x), count, "microbatches")
     if model.optimizer is not None:
         _keras.move_slots(model)
-    order = _Order(model, call, count)
+    order = _OneForwardOneBackward(model, call, count)
     try:
         return _keras.train_in_microbatches(model, data, count, order)
     finally:
         call.microbatch = None
 
 
-class _Order:
+class _OneForwardOneBackward:
     """1F1B: a stage waits for its backward pass of an earlier microbatch, which frees what that holds.
 
     Args:

@@ -8,7 +8,14 @@ from typing import Any
 
 from tf_comptrain import arguments
 from tf_comptrain.planner.solve import plan_graph
-from tf_comptrain.planner.task_graph import Option, Rebuild, Stream, Task, TaskGraph, Tensor
+from tf_comptrain.planner.task_graph import (
+    HoldingOption,
+    RebuildOption,
+    StreamOption,
+    Task,
+    TaskGraph,
+    Tensor,
+)
 
 
 def at_batch(graph: TaskGraph, batch: int) -> TaskGraph:
@@ -96,8 +103,8 @@ def _scaled_tensor(tensor: Tensor, factor: float) -> Tensor:
     return tensor._replace(bytes=math.ceil(tensor.bytes * factor), options=options, beside_bytes=beside)
 
 
-def _scaled_option(option: Option, factor: float) -> Option:
-    if isinstance(option, Stream):
+def _scaled_option(option: HoldingOption, factor: float) -> HoldingOption:
+    if isinstance(option, StreamOption):
         restored = None if option.restored_bytes is None else math.ceil(option.restored_bytes * factor)
         return option._replace(
             bytes=math.ceil(option.bytes * factor),
@@ -105,7 +112,7 @@ def _scaled_option(option: Option, factor: float) -> Option:
             decode_s=option.decode_s * factor,
             restored_bytes=restored,
         )
-    if isinstance(option, Rebuild):
+    if isinstance(option, RebuildOption):
         return option._replace(
             seconds=option.seconds * factor,
             working_bytes=math.ceil(option.working_bytes * factor),

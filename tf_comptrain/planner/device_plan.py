@@ -11,7 +11,7 @@ from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 from tf_comptrain.planner.picture import draw_stages
 from tf_comptrain.planner.plan import json_text, kind_of, text_difference
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.simulator import QueueEvent
 from tf_comptrain.planner.stages import SPLITS, Stage
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes, format_seconds
@@ -87,7 +87,7 @@ class DevicePlan(NamedTuple):
     bound_s: float | None
     gap: float | None
     feasible: bool
-    events: tuple[Event, ...] = ()
+    events: tuple[QueueEvent, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -179,7 +179,7 @@ def device_plan_from_json(source: str | Path | dict) -> DevicePlan:
       ValueError: A field is missing, unknown or out of range.
     """
     plan = _fields.record(DevicePlan, _fields.load(source, "a plan over devices"), "plan")
-    kinds: dict[str, Any] = {"stages": Stage, "rows": StageRow, "events": Event}
+    kinds: dict[str, Any] = {"stages": Stage, "rows": StageRow, "events": QueueEvent}
     lists: dict[str, Any] = {
         name: tuple(
             _fields.row(kinds[name], item, f"{name}[{k}]")

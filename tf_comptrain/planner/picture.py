@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.simulator import QueueEvent
 from tf_comptrain.render import plots
 from tf_comptrain.render.units import axis_of_bytes, axis_of_seconds, format_bytes
 
@@ -36,7 +36,7 @@ Curve = Sequence[tuple[float, float]]
 
 def draw_step(
     title: str,
-    events: Sequence[Event],
+    events: Sequence[QueueEvent],
     step_s: float,
     curve: Curve,
     limit_bytes: int,
@@ -70,7 +70,7 @@ def draw_step(
     plots.save(figure, path)
 
 
-def draw_stages(title: str, events: Sequence[Event], step_s: float, path: str | Path) -> None:
+def draw_stages(title: str, events: Sequence[QueueEvent], step_s: float, path: str | Path) -> None:
     """Draws what each stage and link of several devices does in a step into an image file; see `draw_step`."""
     queues = sorted({event.queue for event in events}, key=_queue_order)
     figure = plots.figure(10, 1.4 + 0.34 * len(queues))
@@ -89,7 +89,7 @@ def _queue_order(queue: str) -> tuple[int, int]:
 
 
 def _draw_queues(
-    axes: Axes, events: Sequence[Event], queues: Sequence[str], kinds: Words, divisor: float
+    axes: Axes, events: Sequence[QueueEvent], queues: Sequence[str], kinds: Words, divisor: float
 ) -> None:
     """What each queue does, with the kinds of events that there are."""
     bars = [

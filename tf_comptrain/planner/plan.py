@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 from tf_comptrain.planner.picture import draw_step
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.simulator import QueueEvent
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes, format_seconds
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Row(NamedTuple):
+class PlanRow(NamedTuple):
     """One tensor of a plan.
 
     Attributes:
@@ -64,7 +64,7 @@ class Plan(NamedTuple):
 
     model: str
     limit_bytes: int
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     batch: int
     peak_bytes: int
     step_s: float
@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     plain_bytes: int
     first_backward: str = ""
     curve: tuple[tuple[float, float], ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[QueueEvent, ...] = ()
     storage: Mapping[str, str] = {}
     fingerprint: str = ""
 
@@ -138,7 +138,7 @@ class Plan(NamedTuple):
 
     def _totals(self) -> list[str]:
         """A line for each kind of choice."""
-        of_kind: dict[str, list[Row]] = collections.defaultdict(list)
+        of_kind: dict[str, list[PlanRow]] = collections.defaultdict(list)
         for row in self.rows:
             of_kind[kind_of(row.choice)].append(row)
         return [
@@ -165,8 +165,8 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     plan = _fields.record(Plan, _fields.load(source, "a plan"), "plan")
     lists = {name: _fields.items(getattr(plan, name), name) for name in _LISTS}
     plan = plan._replace(
-        rows=tuple(_fields.row(Row, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
-        events=tuple(_fields.row(Event, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
+        rows=tuple(_fields.row(PlanRow, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
+        events=tuple(_fields.row(QueueEvent, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
         curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
     )
     arguments.whole("batch", plan.batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tf_comptrain.study.fitting import BestFit, fit_policy
+from tf_comptrain.study.policy_fit import BestFit, fit_policy
 from tf_comptrain.study.results import Study
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_comptrain.render import html, svg
 from tf_comptrain.render.units import format_bytes
-from tf_comptrain.study.fitting import BestFit, fit_policy
 from tf_comptrain.study.grid import Candidate
-from tf_comptrain.study.tensors import ALL
+from tf_comptrain.study.policy_fit import BestFit, fit_policy
+from tf_comptrain.study.tensor_cells import ALL
 from tf_comptrain.version import __version__
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tf_comptrain.memory.max_batch import PeakLine
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, TENSORS, TRAINING, Candidate, Cell
 from tf_comptrain.study.page import write_page
-from tf_comptrain.study.tensors import ALL
+from tf_comptrain.study.tensor_cells import ALL
 from tf_comptrain.study.trainings import epochs_to, is_higher_better
 
 if TYPE_CHECKING:

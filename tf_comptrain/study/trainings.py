@@ -43,7 +43,7 @@ class Data(NamedTuple):
         return f"{code:08x}"
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """A network with its data, and how it trains.
 
     Attributes:
@@ -94,7 +94,7 @@ class Task(NamedTuple):
 
 
 def train(
-    task: Task,
+    task: TrainingTask,
     setting: Candidate,
     seed: int,
     measured: bool,

@@ -15,7 +15,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.distribute.cluster import connect
-from tf_comptrain.training import checks, fitting, snapshot
+from tf_comptrain.training import checks, resilient_fit, snapshot
 from tf_comptrain.training.process import Process
 from tf_comptrain.training.samples import Samples
 from tf_comptrain.training.snapshot import Snapshot
@@ -109,10 +109,10 @@ def fit(
     if _keras.are_workers(strategy):
         _check_model(model)
         _keras.average_steps(model, lambda: _states(model))
-        process = worker = Worker(strategy)
+        process = worker = TrainingWorker(strategy)
         callbacks = worker.own(callbacks)
         verbose = verbose if worker.leads else 0
-    settings = fitting.Settings(
+    settings = resilient_fit.Settings(
         batch_size, epochs, snapshot_every, checkpoint_dir, validation_data, callbacks, verbose
     )
 
@@ -122,10 +122,10 @@ def fit(
             _check_alike(strategy, made, batch_size, epochs)
         return made
 
-    return fitting.train(model, settings, samples, process)
+    return resilient_fit.train(model, settings, samples, process)
 
 
-class Worker(Process):
+class TrainingWorker(Process):
     """One of several processes that train one model.
 
     Args:

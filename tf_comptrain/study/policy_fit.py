@@ -20,7 +20,7 @@ _GROUPS = {"class": "tensor_class", "tensor": "tensor"}
 _OBJECTIVES = ("bytes", "time")
 
 
-class Option(NamedTuple):
+class SettingEffect(NamedTuple):
     """What a setting does to a group of tensors, mean over the stages.
 
     Attributes:
@@ -122,7 +122,9 @@ def fit_policy(
     )
 
 
-def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "bytes") -> list[Option] | None:
+def choose(
+    groups: Sequence[Sequence[SettingEffect]], limit: float, objective: str = "bytes"
+) -> list[SettingEffect] | None:
     """An option of each group: of least cost, the sum of the squared errors within a limit; None where there is none.
 
     From the most exact options on, the exchange that saves most for the error that it adds is made, as long as one
@@ -133,7 +135,7 @@ def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "b
     if not groups or error > limit:
         return None
     while True:
-        best: tuple[float, int, Option] | None = None
+        best: tuple[float, int, SettingEffect] | None = None
         for place, group in enumerate(groups):
             now = chosen[place]
             for option in group:
@@ -152,7 +154,7 @@ def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "b
         error = sum(found.squared_error for found in chosen)
 
 
-def cost(option: Option, objective: str) -> float:
+def cost(option: SettingEffect, objective: str) -> float:
     """What is to be little."""
     return option.held_bytes if objective == "bytes" else option.seconds
 
@@ -185,9 +187,9 @@ def _settings(study: Study, network: str, metric_tolerance: float | None) -> lis
 
 def _options(
     study: Study, network: str, settings: Sequence[Candidate], column: str
-) -> dict[str, list[Option]]:
+) -> dict[str, list[SettingEffect]]:
     """By group, an option of each setting, in their order."""
-    groups: dict[str, list[Option]] = {}
+    groups: dict[str, list[SettingEffect]] = {}
     for setting in settings:
         rows = study.tensors(network, setting)
         stages = len({row["stage"] for row in rows})
@@ -197,7 +199,7 @@ def _options(
                 row["plain_bytes"] / 1e9 * (1 / row["encode_gb_s"] + 1 / row["decode_gb_s"])
                 for row in of_group
             )
-            option = Option(
+            option = SettingEffect(
                 setting,
                 sum(row["held_bytes"] for row in of_group) / stages,
                 seconds / stages,
@@ -207,10 +209,10 @@ def _options(
     return groups
 
 
-def _sums(groups: Any) -> list[Option]:
+def _sums(groups: Any) -> list[SettingEffect]:
     """Of each setting for all groups."""
     return [
-        Option(
+        SettingEffect(
             options[0].setting,
             sum(option.held_bytes for option in options),
             sum(option.seconds for option in options),
@@ -220,7 +222,7 @@ def _sums(groups: Any) -> list[Option]:
     ]
 
 
-def _best(options: Sequence[Option], limit: float, objective: str) -> Option | None:
+def _best(options: Sequence[SettingEffect], limit: float, objective: str) -> SettingEffect | None:
     within = [option for option in options if option.squared_error <= limit]
     return min(within, key=lambda option: cost(option, objective), default=None)
 
