@@ -16,11 +16,12 @@ import statistics
 import time
 from pathlib import Path
 
+from synthetic import KINDS, network
+
 from tf_comptrain.planner import plan_graph
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.planner.simulator import PlanState
 from tf_comptrain.planner.solve import METHODS
-from tf_comptrain.planner.synthetic import KINDS, network
 
 _SIZES = (25, 200, 1000)
 

@@ -17,9 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+from synthetic import DEVICE
+from synthetic_layers import decoder, layered
+
 from tf_comptrain import planner
-from tf_comptrain.planner.synthetic import DEVICE
-from tf_comptrain.planner.synthetic_layers import decoder, layered
 
 HARDWARE = Path(__file__).resolve().parents[2] / "examples" / "hardware"
 KINDS = ("chain", "unet", "transformer", "decoder")

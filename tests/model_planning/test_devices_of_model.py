@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from synthetic import DEVICE
 from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.model_planning.devices import chain_of_model
 from tf_comptrain.planner import DevicePlan, StreamOption
 from tf_comptrain.planner.layers import check_chain
-from tf_comptrain.planner.synthetic import DEVICE
 
 HARDWARE = Path(__file__).resolve().parents[2] / "examples" / "hardware"
 

@@ -3,10 +3,10 @@
 import itertools
 
 import numpy as np
+from synthetic import DEVICE
 
 from tf_comptrain.planner import Layer, LayerChain, Link, OffloadOption, RebuildOption, Saved, StreamOption
 from tf_comptrain.planner.pipeline import Border, StageRun, simulate
-from tf_comptrain.planner.synthetic import DEVICE
 
 MACHINE = DEVICE._replace(
     devices=3,

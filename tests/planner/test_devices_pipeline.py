@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from synthetic import DEVICE
+from synthetic_layers import layered
 
 from tf_comptrain.planner.device_search import balanced_paths
 from tf_comptrain.planner.partitions import Partitions
 from tf_comptrain.planner.pipeline import Border, StageRun, order, simulate, step_s
 from tf_comptrain.planner.stage_costs import StageCosts, StageRange
 from tf_comptrain.planner.strategies import work_out
-from tf_comptrain.planner.synthetic import DEVICE
-from tf_comptrain.planner.synthetic_layers import layered
 
 
 def random_runs(stages, seed):

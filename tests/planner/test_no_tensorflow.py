@@ -8,9 +8,10 @@ import pytest
 _WITHOUT = "import sys; sys.modules['tensorflow'] = sys.modules['keras'] = None  # importing them is an error"
 _PLANS = f"""
 {_WITHOUT}
+sys.path.append(sys.argv[3])
 import pathlib
 from tf_comptrain import planner
-from tf_comptrain.planner.synthetic import network
+from synthetic import network
 plan = planner.plan_graph(network("chain", 10, offload=False), "600MB", budget_s=1)
 plan.plot(sys.argv[1])
 assert plan.rows
@@ -34,7 +35,7 @@ def ran(program, *arguments):
 
 def test_a_plan_is_made_without_tensorflow(tmp_path, pytestconfig):
     hardware = pytestconfig.rootpath / "examples" / "hardware" / "h200x4.json"
-    ran(_PLANS, tmp_path / "plan.png", hardware)
+    ran(_PLANS, tmp_path / "plan.png", hardware, pytestconfig.rootpath / "benchmarks" / "planner")
     assert (tmp_path / "plan.png").stat().st_size
 
 

@@ -1,6 +1,8 @@
 """Plans over devices: JSON, table, difference, picture, and one clear error for each mistake."""
 
 import pytest
+from synthetic import DEVICE
+from synthetic_layers import decoder, layered
 
 from tf_comptrain.planner import (
     Layer,
@@ -13,8 +15,6 @@ from tf_comptrain.planner import (
     hardware_from_json,
     plan_devices,
 )
-from tf_comptrain.planner.synthetic import DEVICE
-from tf_comptrain.planner.synthetic_layers import decoder, layered
 
 MACHINE = DEVICE._replace(devices=4)
 

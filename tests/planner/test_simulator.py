@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 from planner.graphs import chain, label_state, reference
+from synthetic import KINDS, network
 
 from tf_comptrain.planner import Task, Tensor, Waste
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.planner.simulator import PlanState
-from tf_comptrain.planner.synthetic import KINDS, network
 
 
 def test_kept_chain_by_hand():

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from planner.graphs import chain, every_plan, label_state
+from synthetic import KINDS, network
 
 from tf_comptrain.planner import Waste, plan_graph
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.planner.lower_bound import Program
 from tf_comptrain.planner.simulator import PlanState
 from tf_comptrain.planner.solve import METHODS
-from tf_comptrain.planner.synthetic import KINDS, network
 
 
 def plain_peak(graph):

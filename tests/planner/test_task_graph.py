@@ -4,9 +4,9 @@ import json
 
 import pytest
 from planner.graphs import chain
+from synthetic import KINDS, network
 
 from tf_comptrain.planner import RebuildOption, Segment, graph_from_json
-from tf_comptrain.planner.synthetic import KINDS, network
 from tf_comptrain.planner.task_graph import check_graph
 
 

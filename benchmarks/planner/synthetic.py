@@ -1,6 +1,11 @@
-"""Task graphs of made-up networks of any size, for tests and benchmarks of the planner."""
+"""Task graphs of made-up networks of any size, for tests and benchmarks of the planner.
+
+python benchmarks/planner/synthetic.py unet 60 > step.json
+"""
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 
@@ -183,3 +188,7 @@ class _Builder:
     def _segment(self, label: str, inside: list[str]) -> Segment:
         sources = dict.fromkeys(s for n in inside for s in self._inputs[n] if s not in inside)
         return Segment(label, tuple(inside), tuple(sources), sum(self._seconds[n] for n in inside))
+
+
+if __name__ == "__main__":
+    print(network(sys.argv[1], int(sys.argv[2])).to_json())

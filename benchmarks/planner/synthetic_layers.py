@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from synthetic import DEVICE, network
 
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
 from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
-from tf_comptrain.planner.synthetic import DEVICE, network
 from tf_comptrain.planner.task_graph import OffloadOption, RebuildOption, StreamOption, TaskGraph, Tensor
 
 _SLOTS = 2.0  # Adam
