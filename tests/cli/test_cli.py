@@ -108,7 +108,7 @@ class FakeWorker:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_failed_variant_leaves_the_others(at, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "Worker", FakeWorker)
+    monkeypatch.setattr(bench, "BenchWorker", FakeWorker)
     monkeypatch.setattr(FakeWorker, "dies_at", {"plain": at})
     assert command("bench", "step", "--model", "VGG16", "--steps", "3", "--json") == 1
     captured = capsys.readouterr()
