@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tf_comptrain import cli
-from tf_comptrain.cli import options
+from tf_comptrain.cli import bench_batch, options
 from tf_comptrain.memory import MaxBatch, Trial, TrialError
 
 

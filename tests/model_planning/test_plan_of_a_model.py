@@ -170,7 +170,7 @@ def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, m
     def run(model, prepared, plan):
         live = sum(row.held_bytes for row in plan.rows)
         taken.append(int(share * live + prepared.held_bytes / 2))
-        return trials.Measured(plan.step_s, taken[-1], None, None)
+        return trials.MeasuredSteps(plan.step_s, taken[-1], None, None)
 
     monkeypatch.setattr(trials, "_run", run)
     kept = run(None, case.prepared, case.plan(10 * case.prepared.ends()[1])).peak_bytes
