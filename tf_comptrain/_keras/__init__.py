@@ -10,15 +10,11 @@ from tf_comptrain import backend
 from tf_comptrain._keras.fit_loop import (
     PROCESS_ATTRIBUTES,
     batching_of,
-    begin_training,
     build_for_fit,
-    callback_list,
-    distributed,
     epoch_logs,
     fitted_dataset,
     fitting,
     follow_cardinality,
-    show_steps,
     unsteady_shuffle_of,
 )
 from tf_comptrain._keras.gradients import custom_gradient
@@ -62,14 +58,7 @@ from tf_comptrain._keras.layers import (
     sublayers,
 )
 from tf_comptrain._keras.profiles import planes_of_profile
-from tf_comptrain._keras.runs import (
-    after_first_steps,
-    around_runs,
-    forget_runs,
-    loss_gradients,
-    loss_obstacle,
-    peeked,
-)
+from tf_comptrain._keras.runs import after_first_steps, around_runs, forget_runs, loss_gradients
 from tf_comptrain._keras.scopes import (
     FirstRun,
     branch_inside_tape,
@@ -89,7 +78,7 @@ from tf_comptrain._keras.scopes import (
     watched,
 )
 from tf_comptrain._keras.stages import (
-    batch_of,
+    has_set_step,
     mask_of,
     move_slots,
     move_weight,
@@ -100,7 +89,6 @@ from tf_comptrain._keras.stages import (
     set_mask,
     set_masks,
     set_step,
-    train_in_microbatches,
     weights_and_slots,
 )
 from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
@@ -110,12 +98,16 @@ from tf_comptrain._keras.train_step import (
     all_variables,
     build_for_step,
     build_optimizer,
+    call_in_training,
     has_own_train_step,
     has_schedule,
+    has_strategy,
     is_compiled,
+    loss_in_training,
     loss_scale,
     mean_of_replicas,
     moving_statistics,
+    note_loss,
     optimizers_of,
     override_train_step,
     pace_schedule,
@@ -135,12 +127,12 @@ from tf_comptrain._keras.train_step import (
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
 from tf_comptrain._keras.workers import (
     are_workers,
-    average_steps,
     connect_workers,
-    evaluate_batches,
     from_first,
     has_run,
     largest,
     of_all_workers,
+    set_step_maker,
+    with_optionals,
     worker_number,
 )

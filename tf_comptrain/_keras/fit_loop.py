@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -115,74 +114,6 @@ def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
         model._symbolic_build(data_batch=batches.element_spec)
         build_optimizer(model)
     model.make_train_function()
-
-
-def distributed(batches: tf.data.Dataset, model: keras.Model) -> Any:
-    """Batches as the model's strategy takes them: each split evenly among the replicas, those of all workers.
-
-    tf.distribute's own split gives the last replicas nothing of a small batch, and the mean over
-    nothing is not a number. A batch of fewer samples than there are replicas is left out.
-    """
-    strategy = model.distribute_strategy
-    replicas = strategy.num_replicas_in_sync
-    if replicas == 1:
-        return batches
-
-    def size_of(*batch: Any) -> Any:
-        return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-
-    def split(first: int, last: int, *batch: Any) -> Any:
-        size = size_of(*batch)
-
-        def part(k: int) -> Any:
-            rows = slice(size * k // replicas, size * (k + 1) // replicas)
-            return tf.nest.map_structure(lambda t: t[rows], batch)
-
-        return tf.data.Dataset.range(first, last).map(part)
-
-    def parts(context: Any) -> tf.data.Dataset:
-        """What the replicas of one input pipeline, that of this process, take in turn."""
-        own = replicas // context.num_input_pipelines
-        first = own * context.input_pipeline_id
-        whole = batches.filter(lambda *batch: size_of(*batch) >= replicas)
-        return whole.flat_map(functools.partial(split, first, first + own)).prefetch(2 * own)
-
-    return strategy.distribute_datasets_from_function(parts)
-
-
-def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int, steps: int) -> Any:
-    """Keras' own container, with History and progress bar, as `model.fit` makes it."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=True,
-        add_progbar=verbose != 0,
-        verbose=verbose,
-        epochs=epochs,
-        steps=steps,
-        model=model,
-    )
-
-
-def begin_training(callbacks: Any, goes_on: bool) -> None:
-    """`on_train_begin`. Where a training goes on, CSV logs are appended to: they hold the epochs before."""
-    logs = [callback for callback in callbacks.callbacks if isinstance(callback, keras.callbacks.CSVLogger)]
-    given = [log.append for log in logs]
-    for log in logs:
-        log.append = log.append or goes_on
-    callbacks.on_train_begin()
-    for log, append in zip(logs, given):
-        log.append = append
-
-
-def show_steps(callbacks: Any, steps: int) -> None:
-    """Sets the length of the progress bar."""
-    for callback in callbacks.callbacks:
-        if isinstance(callback, keras.callbacks.ProgbarLogger):
-            callback.target = steps
-            if callback.progbar is not None:
-                callback.progbar.target = steps
 
 
 def epoch_logs(model: keras.Model, logs: Any) -> dict:

@@ -1,16 +1,14 @@
-"""Models whose graph, variables and train step are divided: the graph run by hand, variables moved, microbatches."""
+"""Models whose graph, variables and train step are divided: the graph run by hand, variables moved."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import native
 from tf_comptrain._keras.train_step import build_optimizer, override_train_step, reset_train_step
 from tf_comptrain._keras.version import KERAS_3
 
@@ -107,78 +105,6 @@ def _move(variable: Any, device: str) -> None:
             variable._initialize(variable.value.read_value())
 
 
-class Schedule(Protocol):
-    """What `train_in_microbatches` tells of its parts, and asks."""
-
-    last: str  # device of losses and metrics
-
-    def begin(self, number: int) -> None:
-        """Called before the forward pass of each part."""
-
-    def check(self, outputs: Any) -> None:
-        """Called with the model's outputs for each part."""
-
-    def stage_inputs(self) -> Sequence[tf.Tensor]:
-        """What tensors of that forward pass gradients are wanted of, beside the weights."""
-
-    def end(self, weights: Sequence[Any], sums: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Called after each backward pass: the weights, the sums of their gradients, those of `stage_inputs()`."""
-
-    def gradients(self) -> contextlib.AbstractContextManager:
-        """Around a backward pass."""
-
-    def updates(self) -> contextlib.AbstractContextManager:
-        """Around the optimizer's work."""
-
-
-def train_in_microbatches(model: keras.Model, data: Any, count: int, schedule: Schedule) -> Any:
-    """Keras' train step, by parts of the batch whose gradients are added up; one update of the weights.
-
-    Loss, gradients and metrics are those of the whole batch where they are means over samples.
-
-    Args:
-      model: The model.
-      data: As for its `train_step`.
-      count: How many parts.
-      schedule: See `Schedule`.
-
-    Returns:
-      The logs.
-    """
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-    batch = batch_of(x)
-    weights = model.trainable_variables
-    sums: list[Any] = [None] * len(weights)
-    logs: Any = {}
-    for number in range(count):
-        own_x, own_y, own_weight = _part_of((x, y, weight), batch, number, count)
-        schedule.begin(number)
-        with tf.GradientTape() as tape:
-            found = model(own_x, training=True) if model._call_has_training_arg else model(own_x)
-            schedule.check(found)
-            with tf.device(schedule.last):
-                loss = model._compute_loss(
-                    x=own_x, y=own_y, y_pred=found, sample_weight=own_weight, training=True
-                )
-                samples = batch_of(own_x)
-                model._loss_tracker.update_state(loss, sample_weight=samples)
-                if model.optimizer is not None:
-                    loss = model.optimizer.scale_loss(loss)
-                if count > 1:
-                    loss *= tf.cast(samples / batch, loss.dtype)
-            inputs = list(schedule.stage_inputs())
-        with schedule.gradients():
-            made = tape.gradient(loss, [*weights, *inputs])
-        sums = [_sum(*pair) for pair in zip(sums, made)]
-        schedule.end(weights, sums, made[len(weights) :])
-        with tf.device(schedule.last):
-            logs = model.compute_metrics(own_x, own_y, found, sample_weight=own_weight)
-    if weights:
-        with schedule.updates():
-            model.optimizer.apply_gradients(zip(sums, weights))
-    return logs
-
-
 def reductions_of(model: keras.Model) -> set[str]:
     """How the losses of `compile` make one number of those of the samples."""
     compiled = getattr(model, "_compile_loss", None)
@@ -187,35 +113,20 @@ def reductions_of(model: keras.Model) -> set[str]:
     return {loss.reduction for loss in flat}
 
 
-def batch_of(values: Any) -> Any:
-    """Number of samples of nested tensors, or a tensor of it."""
-    first = next(tensor for tensor in tf.nest.flatten(values) if tensor is not None)
-    return first.shape[0] or tf.shape(first)[0]
+def set_step(model: keras.Model, step: Callable[[Any, Any], Any], update: Callable[..., Any]) -> None:
+    """Makes `step(model, data)` what the train step of a model calls, compressed or not.
 
-
-def _part_of(values: Any, batch: Any, number: int, count: int) -> Any:
-    if count == 1:
-        return values
-    start, stop = batch * number // count, batch * (number + 1) // count
-    return tf.nest.map_structure(lambda value: None if value is None else value[start:stop], values)
-
-
-def _sum(total: Any, gradient: Any) -> Any:
-    if total is None or gradient is None:
-        return gradient if total is None else total
-    if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
-        values = tf.concat([total.values, gradient.values], 0)
-        return tf.IndexedSlices(values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape)
-    total, gradient = tf.convert_to_tensor(total), tf.convert_to_tensor(gradient)
-    with tf.device(total.device):
-        # TensorFlow's optimizer makes one addition of a chain of them, for which all gradients would wait.
-        return native.ops().comptrain_fence([total + gradient])[0]
-
-
-def set_step(model: keras.Model, step: Callable[[Any, Any], Any]) -> None:
-    """Makes `step(model, data)` what the train step of a model calls, compressed or not."""
+    Args:
+      model: The model.
+      step: The train step.
+      update: As for `override_train_step`.
+    """
     model.__dict__["_comptrain_step"] = step
-    override_train_step(model)
+    override_train_step(model, update)
+
+
+def has_set_step(model: keras.Model) -> bool:
+    return "_comptrain_step" in model.__dict__
 
 
 def reset_step(model: keras.Model, stays: bool) -> None:

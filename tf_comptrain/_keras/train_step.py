@@ -14,7 +14,6 @@ import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
 
-from tf_comptrain._keras.graphs import is_short_vector
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
@@ -31,6 +30,11 @@ def is_compiled(model: keras.Model) -> bool:
 def has_own_train_step(model: keras.Model) -> bool:
     """Whether the model's class has a train step that is not Keras'."""
     return type(model).train_step is not keras.Model.train_step
+
+
+def has_strategy(model: keras.Model) -> bool:
+    """Whether a model was made in the scope of a tf.distribute strategy."""
+    return getattr(model, "_distribute_strategy", None) is not None
 
 
 def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
@@ -51,10 +55,9 @@ def steps_at_once(model: keras.Model) -> int:
 
 def build_for_step(model: keras.Model, x: Any, y: Any) -> None:
     """Makes every variable of a train step now (weights, slots, metrics), so that all exist before one runs."""
-    distributed = getattr(model, "_distribute_strategy", None) is not None
-    if (
-        has_own_train_step(model) and not distributed
-    ):  # replicas make none; Keras builds the model there as below
+    if has_own_train_step(model) and not has_strategy(
+        model
+    ):  # replicas make none; Keras builds the model as below
         trace_train_step(model, x, y)  # what it calls, and with which optimizers, only it knows
         return
     with strategy_scope(model):
@@ -101,12 +104,12 @@ def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:
     return train_step
 
 
-def override_train_step(model: keras.Model) -> None:
-    """Says of all that the model's train step calls that it is training, and orders the optimizer's work.
+def override_train_step(model: keras.Model, update: Callable[..., Any]) -> None:
+    """Says of all that the model's train step calls that it is training, and has each weight updated by `update`.
 
-    Each variable's update is computed after that variable's gradient. Parts of an update that read no
-    gradient (momentum * m) otherwise run at the start of the step, and take the size of the weights
-    until its end.
+    Args:
+      model: The model.
+      update: Called with the optimizer's own `update_step`, and what that takes: gradient, weight, learning rate.
     """
     reference = weakref.ref(model)
 
@@ -117,13 +120,15 @@ def override_train_step(model: keras.Model) -> None:
             return step(model, *args, **kwargs)
 
     model.__dict__["train_step"] = train_step
+    model.__dict__["_comptrain_update"] = update
 
 
 @contextlib.contextmanager
 def _step_scope(model: Any) -> Iterator[None]:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if optimizer is not None:
-        optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
+        update = model.__dict__["_comptrain_update"]
+        optimizer.__dict__["update_step"] = functools.partial(_update_step, weakref.ref(optimizer), update)
     try:
         with training_scope():
             yield
@@ -135,18 +140,27 @@ def _step_scope(model: Any) -> Iterator[None]:
 def reset_train_step(model: keras.Model) -> None:
     if "_comptrain_step" not in model.__dict__:  # of a model that is placed on stages
         model.__dict__.pop("train_step", None)
+        model.__dict__.pop("_comptrain_update", None)
 
 
-def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any) -> Any:
+def _update_step(optimizer: Any, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     optimizer = optimizer()
-    wait = getattr(gradient, "values", gradient)
-    if not tf.executing_eagerly():
-        # Keras joins all gradients in one IdentityN, which the optimized graph drops unless something
-        # waits for it; what must be waited for is its input.
-        while wait.op.type in ("Identity", "IdentityN"):
-            wait = wait.op.inputs[wait.value_index]
-    with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
-        return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
+    return update(functools.partial(type(optimizer).update_step, optimizer), *args, **kwargs)
+
+
+def call_in_training(model: keras.Model, x: Any) -> Any:
+    """The model's outputs, called as Keras' train step calls it."""
+    return model(x, training=True) if model._call_has_training_arg else model(x)
+
+
+def loss_in_training(model: keras.Model, x: Any, y: Any, y_pred: Any, weight: Any) -> Any:
+    """The loss as Keras' train step computes it, without the scale of mixed precision."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=True)
+
+
+def note_loss(model: keras.Model, loss: Any, samples: Any) -> None:
+    """Adds a loss of so many samples to the mean that the logs call `loss`."""
+    model._loss_tracker.update_state(loss, sample_weight=samples)
 
 
 def build_optimizer(model: keras.Model) -> None:

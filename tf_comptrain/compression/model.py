@@ -30,7 +30,7 @@ from tf_comptrain.compression.instrumentation import (
 )
 from tf_comptrain.compression.report import Report, ReportRow
 from tf_comptrain.compression.rows import rows_of
-from tf_comptrain.graph import HeldTensors
+from tf_comptrain.graph import HeldTensors, after_gradient
 from tf_comptrain.storage import (
     FUSED,
     KEEP,
@@ -97,7 +97,7 @@ def compress_model(
         )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
-        _keras.override_train_step(model)
+        _keras.override_train_step(model, after_gradient)
         reference = weakref.ref(handle)
         _keras.save_along(model, lambda: _variables_of(reference()))
     compressed_models[model] = handle

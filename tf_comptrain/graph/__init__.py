@@ -5,6 +5,7 @@ from tf_comptrain.graph.held_tensors import HeldTensors, dithered, made_by
 from tf_comptrain.graph.law_error import LawError, LawNumbers
 from tf_comptrain.graph.sensitivity import is_cheap
 from tf_comptrain.graph.states import StateTable, unnumbered
+from tf_comptrain.graph.updates import after_gradient
 
 __all__ = [
     "SMALL",
@@ -13,6 +14,7 @@ __all__ = [
     "LawError",
     "LawNumbers",
     "StateTable",
+    "after_gradient",
     "dithered",
     "is_cheap",
     "made_by",

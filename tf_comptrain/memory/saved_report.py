@@ -11,6 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
+from tf_comptrain.graph import after_gradient
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
@@ -166,5 +167,5 @@ def _plain_timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
         with _keras.plain_scope():
             return _timeline(model, x, y)
     finally:
-        _keras.override_train_step(model)
+        _keras.override_train_step(model, after_gradient)
         _keras.forget_traces(model)

@@ -14,6 +14,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.instrumentation import is_compressed
+from tf_comptrain.graph import after_gradient
 from tf_comptrain.placement import splits
 from tf_comptrain.placement.microbatches import train_step
 from tf_comptrain.placement.placed import PlacedCall, StageDevices
@@ -96,7 +97,7 @@ def place(
             _keras.move_weight(weight, device, getattr(model, "optimizer", None))
     call = PlacedCall(functional, places, stage_of, stage_of_weight, send)
     _keras.set_call(functional, call)
-    _keras.set_step(model, functools.partial(train_step, call=call, count=count))
+    _keras.set_step(model, functools.partial(train_step, call=call, count=count), after_gradient)
     _placed[model] = before
     _keras.forget_traces(model)
 

@@ -14,9 +14,9 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks import ElasticBatch
-from tf_comptrain.training import checks, folder_lock, snapshot
+from tf_comptrain.training import checks, folder_lock, keras_callbacks, snapshot
 from tf_comptrain.training.process import Process
-from tf_comptrain.training.samples import Samples
+from tf_comptrain.training.samples import Samples, distributed
 from tf_comptrain.training.snapshot import Snapshot, TrainingPosition
 
 
@@ -196,7 +196,7 @@ def train(
         batches = samples.batches(0, 0, batch_size)
         _keras.build_for_fit(model, batches)
         elastic = ElasticBatch(batch_size, samples.count(0), drop_remainder=False)
-        calls = _keras.callback_list(
+        calls = keras_callbacks.callback_list(
             model, settings.callbacks, settings.verbose, settings.epochs, elastic.steps
         )
         run = _FitRun(model, samples, elastic, calls, settings, process)
@@ -231,7 +231,7 @@ class _FitRun:
 
     def train(self, epochs: int, kept: tuple[Snapshot, dict] | None) -> keras.callbacks.History:
         self.model.stop_training = False
-        _keras.begin_training(self.callbacks, goes_on=kept is not None)
+        keras_callbacks.begin(self.callbacks, goes_on=kept is not None)
         # After on_train_begin: callbacks make variables there.
         self.about: dict[str, Any] = {
             "model": snapshot.signature(self.model),
@@ -302,8 +302,8 @@ class _FitRun:
         """Trains from `place` to the end of the epoch, or until a callback resizes the batch or ends the training."""
         left = self._left()
         batches = self.samples.batches(self.place.epoch, self.place.samples, self.place.batch).take(left)
-        iterator = iter(_keras.distributed(batches, self.model))
-        _keras.show_steps(self.callbacks, self.place.step + left)
+        iterator = iter(distributed(batches, self.model))
+        keras_callbacks.show_steps(self.callbacks, self.place.step + left)
         since = 0
         logs: dict = {}
         while left:
