@@ -7,7 +7,7 @@ import sys
 from typing import NamedTuple
 
 from tf_comptrain.callbacks._trend import Trend, are_worse, trend_of
-from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.render.units import format_bytes
 
 # The allocator wastes another part of itself at each size: smaller steps than this are within what a forecast
 # is off by.

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read
+from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, GradientRead
 from tf_comptrain.graph.ingredients import MATRIX_PRODUCTS, Ingredients, constant_of
 from tf_comptrain.graph.tensors import MOVES, base_of, element_count
 
@@ -54,7 +54,7 @@ _DEPTH = 16  # operations up to which a least value is looked for
 _NORMALIZATIONS = frozenset(("Comptrain>LayerNormGrad", "FusedBatchNormGradV3"))
 
 
-def with_exact_reads(gradients: GradientOperations) -> list[Read]:
+def with_exact_reads(gradients: GradientOperations) -> list[GradientRead]:
     """What the gradient operations read, where what stands in a formula without bound may bear no error.
 
     Args:
@@ -86,11 +86,11 @@ class _Cofactors:
         self._gradients = gradients
         self._ingredients = Ingredients()
         self._unbounded: dict[Any, bool] = {}
-        self._reads: dict[str, list[Read]] = {}
+        self._reads: dict[str, list[GradientRead]] = {}
         for read in gradients.reads:
             self._reads.setdefault(read.op.name, []).append(read)
 
-    def has_no_bound(self, read: Read) -> bool:
+    def has_no_bound(self, read: GradientRead) -> bool:
         """Whether a gradient operation multiplies with what is not bounded by the scale of the tensors."""
         tensor = base_of(read.tensor)
         if not (tensor.dtype.is_floating or tensor.dtype.is_complex):

@@ -36,7 +36,7 @@ def _is_bias(bias: tf.Tensor, tensor: tf.Tensor) -> bool:
     return None not in ranks and ranks[0] < ranks[1]  # type: ignore[operator]
 
 
-class Read(NamedTuple):
+class GradientRead(NamedTuple):
     """One input of a gradient operation that is no gradient.
 
     Attributes:
@@ -135,12 +135,12 @@ class GradientOperations:
             gradient = gradient.op.inputs[0]
         return gradient
 
-    def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> Read:
+    def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> GradientRead:
         gate = self._gate(op)
         group, waits = gate, False
         if op.type in PRODUCTS and self.ends(op):
             group, waits = self._groups.get(gate.ref(), (gate, False))
-        return Read(
+        return GradientRead(
             op,
             index,
             tensor,

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.gradient_operations import Read
+from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.ingredients import (
     INDICES,
     MATRIX_PRODUCTS,
@@ -60,7 +60,7 @@ def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
 
 
 def choose(
-    reads: Iterable[Read],
+    reads: Iterable[GradientRead],
     kept: Iterable[tf.Tensor],
     held_bytes: Callable[[tf.Tensor], int],
     made_late: Callable[[tf.Operation], bool],
@@ -116,7 +116,7 @@ class _Cut:
         self._exact: set = set()
         self._ingredients = Ingredients()
 
-    def solve(self, reads: list[Read], kept: list[tf.Tensor]) -> Choice:
+    def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
         for tensor in kept:
             self._require_exact(base_of(tensor))

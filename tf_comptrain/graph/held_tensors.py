@@ -128,7 +128,7 @@ class HeldTensors:
         """See `graph.rewire`."""
         engine = engine_of_step(backward)
         keep_layouts(engine)
-        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, engine))
+        step = _keras.kept_with(backward.graph, self, lambda: _HeldStep(self, engine))
         step.engine = engine
         step.recorded = backward.recorded
         result = rewire(backward, step)
@@ -275,7 +275,7 @@ class _Bits:
         return restored
 
 
-class _Step:
+class _HeldStep:
     """The held tensors of one traced graph: `rewire.Streams`.
 
     Attributes:

@@ -27,7 +27,7 @@ from tf_comptrain.graph.crossings import (
     packed,
 )
 from tf_comptrain.graph.errors import Errors, Made
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, GradientRead, is_elementwise
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
@@ -36,7 +36,7 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
-from tf_comptrain.graph.order import Order
+from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.storage import KEEP
@@ -90,7 +90,7 @@ class _Rewiring:
         self.backward = backward
         self.streams = streams
         self.gradients = GradientOperations(backward)
-        self.order = Order(self.gradients)
+        self.order = TopologicalOrder(self.gradients)
         self.crossings = Crossings()
         self.replacements = Replacements(backward, streams, self.crossings, self._is_of_backward_pass)
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
@@ -194,7 +194,7 @@ class _Rewiring:
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
 
-    def _restore(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+    def _restore(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
         """The tensor as the backward pass has it for a reader; itself where it is kept.
 
         It is made when the first of the readers that share it can run.
@@ -212,7 +212,7 @@ class _Rewiring:
         awaited = (op for op in self._awaited.get(made.ref(), ()) if self.order.knows(op))  # no seed
         return all(self.order.put(before, reader) for before in awaited)
 
-    def _made_again(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+    def _made_again(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
         base = base_of(tensor)
         if base is not tensor:
             again = self._restore(base, read)
@@ -244,14 +244,16 @@ class _Rewiring:
             self._restored[output.ref(), read.group.ref()] = again
         return outputs[tensor.value_index]
 
-    def _note_late(self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: Read) -> None:
+    def _note_late(
+        self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: GradientRead
+    ) -> None:
         """Notes what the making of something waits for."""
         awaited = {read.awaited.op.name: read.awaited.op}
         for operand in operands:
             awaited.update((op.name, op) for op in self._awaited.get(operand.ref(), ()))
         self._awaited.update((tensor.ref(), tuple(awaited.values())) for tensor in made)
 
-    def _renormalized(self, op: tf.Operation, read: Read) -> tf.Tensor:
+    def _renormalized(self, op: tf.Operation, read: GradientRead) -> tf.Tensor:
         """What a batch normalization makes, by the statistics that it found."""
         x, gamma, beta = (self._restore(operand, read) for operand in list(op.inputs)[:3])
         mean, variance = op.outputs[1], op.outputs[2]
@@ -263,7 +265,7 @@ class _Rewiring:
         self._note_late([again], [x, scale, offset], read)
         return again
 
-    def _not_before(self, operand: tf.Tensor, read: Read) -> tf.Tensor:
+    def _not_before(self, operand: tf.Tensor, read: GradientRead) -> tf.Tensor:
         """An operand of what is made again, when the gradient that this awaits is there.
 
         TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
@@ -385,7 +387,7 @@ class _Rewiring:
                     waiting.append(before)
         return last
 
-    def _reads_stream(self, read: Read) -> bool:
+    def _reads_stream(self, read: GradientRead) -> bool:
         """Whether an operation is the gradient of a batch normalization whose input is held as a stream."""
         if not self.replacements.may_read_stream(read):
             return False
@@ -394,7 +396,7 @@ class _Rewiring:
             return False
         return hasattr(self._stream(stored), "batch_norm_gradient")
 
-    def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
+    def _order_readers(self, gate: tf.Tensor, reads: Sequence[GradientRead]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
 
         The products with restored tensors run first, those with the largest before the others; then those of the

@@ -83,7 +83,7 @@ def saved_tensors(model: keras.Model, x: tf.Tensor, y: Any = None) -> list[Saved
             held, plain = step()
     return [
         SavedTensor(
-            owners.get(tensor.op.name) or owners.get(base_of(stands_for(tensor)).op.name, ""),
+            owners.get(tensor.op.name) or owners.get(unaliased(stands_for(tensor)).op.name, ""),
             tensor.op.name,
             _storage(tensor),
             _static_shape(stands_for(tensor)),
@@ -184,7 +184,7 @@ def _read_before(backward: _keras.BackwardPass) -> dict:
             continue
         for tensor in op.inputs:
             if tensor.op.name in forward:
-                base = base_of(tensor)
+                base = unaliased(tensor)
                 is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
                 if base.op.type not in _NOT_SAVED and not is_handle:
                     found[base.ref()] = base
@@ -207,7 +207,7 @@ def _forward(backward: _keras.BackwardPass) -> set[str]:
     return forward
 
 
-def base_of(tensor: tf.Tensor) -> tf.Tensor:
+def unaliased(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type in _ALIASES and not (tensor.op.type != "IdentityN" and tensor.value_index > 0):
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor

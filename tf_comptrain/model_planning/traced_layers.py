@@ -15,7 +15,7 @@ from tf_comptrain import _keras
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import name_of
 from tf_comptrain.memory.batches import random_batch
-from tf_comptrain.memory.saved import base_of, crossing_of, stands_for
+from tf_comptrain.memory.saved import crossing_of, stands_for, unaliased
 
 _GRADIENTS = "gradient_tape/"  # the scope that TensorFlow puts before that of the operation
 _VIEWS = frozenset(("ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient"))
@@ -75,10 +75,10 @@ def traced_layers(
         if row.predicted_bytes and row.plain_bytes
     }
     last = len({name for _, name in ends})
-    return _Step(passes[-1], crossing, ends[-last:], shares).layers()
+    return _LayeredStep(passes[-1], crossing, ends[-last:], shares).layers()
 
 
-class _Step:
+class _LayeredStep:
     def __init__(
         self,
         backward: _keras.BackwardPass,
@@ -125,7 +125,7 @@ class _Step:
         return {name: LayerBytes(saved[name], workspace[name], entering[name]) for name in self._names}
 
     def _maker(self, tensor: tf.Tensor) -> str:
-        return self._owner(base_of(stands_for(tensor)).op)
+        return self._owner(unaliased(stands_for(tensor)).op)
 
     def _owner(self, op: tf.Operation) -> str:
         if op.name not in self._owners:
@@ -139,7 +139,7 @@ class _Step:
             for op in waiting.pop().consumers():
                 if self._numbers.get(op.name, 0) >= self._start:
                     readers.add(self._owners[op.name])
-                elif op.outputs and base_of(op.outputs[0]) is tensor:
+                elif op.outputs and unaliased(op.outputs[0]) is tensor:
                     waiting.append(op.outputs[0])
         return readers
 
@@ -150,7 +150,7 @@ class _Step:
             return size
         if tensor.op.type != "Comptrain>Compress":
             return math.ceil(_elements(plain) / 8)
-        return math.ceil(size * self._shares.get(name_of(base_of(plain)), 1.0))
+        return math.ceil(size * self._shares.get(name_of(unaliased(plain)), 1.0))
 
     def _levels(self) -> Iterator[tuple[str, int]]:
         """(layer, bytes alive beside what is saved) at each operation of the step."""
@@ -167,7 +167,7 @@ class _Step:
             if op.type not in _VIEWS | _NO_BUFFER:
                 for tensor in op.outputs:
                     end = last.get(tensor.ref())
-                    if end and not saved & {tensor.ref(), base_of(tensor).ref()}:
+                    if end and not saved & {tensor.ref(), unaliased(tensor).ref()}:
                         size = _elements(tensor) * tensor.dtype.size
                         made += size
                         freed[end] = freed.get(end, 0) + size

@@ -26,7 +26,7 @@ _FILE = "training.ckpt"
 _NOT_STATE = ("params", *_keras.PROCESS_ATTRIBUTES)
 
 
-class Place(NamedTuple):
+class TrainingPosition(NamedTuple):
     """How far a training has come.
 
     Attributes:
@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
       callbacks: (class, plain attributes, encoded) of each callback.
     """
 
-    place: Place
+    place: TrainingPosition
     variables: tuple[np.ndarray, ...]
     bound_scale: float | None
     bases: dict[str, float] | None
@@ -103,7 +103,9 @@ def signature(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: Place) -> Snapshot:
+def take(
+    model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: TrainingPosition
+) -> Snapshot:
     """Copies the state to host memory. Only after a step that succeeded."""
     handle = instrumentation(model) if is_compressed(model) else None
     return Snapshot(
@@ -267,7 +269,7 @@ def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     if isinstance(meta, dict):
         meta.setdefault("bases", None)  # a file that does not say
     _check(meta, _LAYOUT, "the content")
-    about, scale, place = meta["about"], meta["bound_scale"], Place(*meta["place"])
+    about, scale, place = meta["about"], meta["bound_scale"], TrainingPosition(*meta["place"])
     if not place.step <= place.samples <= about["data"]["samples"]:
         raise ValueError("the position is not one in its data")
     if about["model"].get("variables") != [_described(array) for array in meta["variables"]]:

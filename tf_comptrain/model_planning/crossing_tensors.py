@@ -49,7 +49,7 @@ class Rebuilding(NamedTuple):
     normalizations: tuple[str, ...]
 
 
-class HeldTensor(NamedTuple):
+class CrossingTensor(NamedTuple):
     """A tensor that crosses into the backward pass as a stream or as bits.
 
     Attributes:
@@ -77,12 +77,12 @@ class HeldTensor(NamedTuple):
     rebuilding: Rebuilding | None = None
 
 
-def held_tensors(graph: tf.Graph) -> tuple[HeldTensor, ...]:
+def held_tensors(graph: tf.Graph) -> tuple[CrossingTensor, ...]:
     """Those of a step that was traced with static shapes, in the order in which they are made.
 
     Left out is what an operation of several held outputs makes, for `storage=` names operations.
     """
-    found: dict[str, tuple[tf.Tensor, HeldTensor]] = {}
+    found: dict[str, tuple[tf.Tensor, CrossingTensor]] = {}
     shared: set[str] = set()
     for op in graph.get_operations():
         if op.type not in (_COMPRESS, _BITMASK):
@@ -98,7 +98,7 @@ def held_tensors(graph: tf.Graph) -> tuple[HeldTensor, ...]:
         codec = BITS if op.type == _BITMASK else op.get_attr("codec").decode()
         found[name_of(tensor)] = (
             tensor,
-            HeldTensor(
+            CrossingTensor(
                 name_of(tensor),
                 tensor.op.name,
                 _makers(tensor),
@@ -143,7 +143,9 @@ def _makers(tensor: tf.Tensor) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Tensor]) -> Rebuilding | None:
+def _rebuilding(
+    tensor: tf.Tensor, held: CrossingTensor, sources: Mapping[str, tf.Tensor]
+) -> Rebuilding | None:
     """By cheap operations and at least one batch normalization: without one the graph pass rebuilds it unasked."""
     if held.codec == BITS or any(not r.restores and not r.is_mask for r in held.readings):
         return None
@@ -171,7 +173,7 @@ def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Te
     return Rebuilding(tuple(found), tuple(normalizations)) if normalizations and found else None
 
 
-def storage_of(tensors: Iterable[HeldTensor], choices: Mapping[str, str]) -> dict[str, str]:
+def storage_of(tensors: Iterable[CrossingTensor], choices: Mapping[str, str]) -> dict[str, str]:
     """By name of an operation the storage that carries a plan's choices out, as `storage=` takes it."""
     storage: dict[str, str] = {}
     for held in tensors:
