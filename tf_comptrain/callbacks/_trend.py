@@ -9,8 +9,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scipy import stats
-
 # Of the trend. Four epochs, each lower than the one before, happen by chance one time in 24.
 _SIGNIFICANCE = 0.05
 # Of a comparison of epochs before and behind a change: four of each, all of them higher, one time in 70.
@@ -41,6 +39,8 @@ class Trend(NamedTuple):
 
 def trend_of(losses: Sequence[float]) -> Trend:
     """Of the losses of epochs in order, all finite."""
+    from scipy import stats  # takes half a second to import
+
     if len(losses) < FEWEST:
         return Trend("unknown", 0.0, 1.0)
     found = stats.kendalltau(range(len(losses)), losses)
@@ -55,6 +55,8 @@ def trend_of(losses: Sequence[float]) -> Trend:
 
 def are_worse(after: Sequence[float], before: Sequence[float]) -> bool:
     """Whether losses are higher than those before a change (Mann and Whitney, one-sided)."""
+    from scipy import stats
+
     if min(len(after), len(before)) < FEWEST:
         return False
     return float(stats.mannwhitneyu(after, before, alternative="greater").pvalue) < _WORSE
