@@ -3,7 +3,6 @@
 from tf_comptrain.graph.crossings import SMALL, Crossing, name_of
 from tf_comptrain.graph.held_tensors import HeldTensors, dithered, made_by
 from tf_comptrain.graph.law_error import LawError, LawNumbers
-from tf_comptrain.graph.sensitivity import is_cheap
 from tf_comptrain.graph.states import StateTable, unnumbered
 
 __all__ = [
@@ -14,7 +13,6 @@ __all__ = [
     "LawNumbers",
     "StateTable",
     "dithered",
-    "is_cheap",
     "made_by",
     "name_of",
     "unnumbered",
