@@ -264,6 +264,12 @@ def test_functions_stay_above_their_least_value_and_within_their_bounds(name):
         assert not row.saturates or np.abs(made).max() <= 1.0
 
 
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.is_small and not row.is_free])
+def test_small_results_are_smaller_than_what_is_read(name):
+    largest = max(value.size for value in values_of(name).values())
+    assert run(name, values_of(name)).size < largest
+
+
 def _definition(name: str) -> Any:
     return op_def_registry.get(name)
 

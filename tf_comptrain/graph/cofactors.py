@@ -17,21 +17,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_comptrain.graph import operations
 from tf_comptrain.graph.gradient_operations import GradientOperations, Read
 from tf_comptrain.graph.ingredients import Ingredients, constant_of
-from tf_comptrain.graph.operations import (
-    ADDITION,
-    CONVOLUTION,
-    LINEAR,
-    MATRIX_PRODUCT,
-    NONLINEAR,
-    NORM,
-    PART,
-    REPEAT,
-    SUMMATION,
-    UNBOUNDED,
-    about,
-)
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import base_of, element_count
 
 # Values whose mean of squares is near zero only with all of them: of 16 normal ones it is below a quarter of its mean
@@ -63,9 +52,9 @@ def with_exact_reads(gradients: GradientOperations) -> list[Read]:
     if not steep:
         return gradients.reads
     met = cofactors.formulas_of(list(steep.values()))
-    bears = (LINEAR, CONVOLUTION, NORM, NONLINEAR)
+    bears = (operations.LINEAR, operations.CONVOLUTION, operations.NORM, operations.NONLINEAR)
     return [
-        read._replace(need=UNBOUNDED) if read.op.name in met and read.need in bears else read
+        read._replace(need=operations.UNBOUNDED) if read.op.name in met and read.need in bears else read
         for read in gradients.reads
     ]
 
@@ -86,13 +75,13 @@ class _Cofactors:
             return False
         if about(read.op.type).near_zero == read.number:
             return not self._stays_off_zero(tensor)
-        return read.need in (LINEAR, UNBOUNDED) and self._is_unbounded(tensor)
+        return read.need in (operations.LINEAR, operations.UNBOUNDED) and self._is_unbounded(tensor)
 
-    def formulas_of(self, operations: list[tf.Operation]) -> set[str]:
+    def formulas_of(self, steep: list[tf.Operation]) -> set[str]:
         """Names of the given operations and of all before and after them, up to products with weights."""
         found: set[str] = set()
         for beside in (self._after, self._before):
-            waiting, seen = list(operations), {op.name for op in operations}
+            waiting, seen = list(steep), {op.name for op in steep}
             while waiting:
                 new = [
                     op for op in beside(waiting.pop()) if op.name not in seen and not self.ends_formula(op)
@@ -110,7 +99,7 @@ class _Cofactors:
 
     def ends_formula(self, op: tf.Operation) -> bool:
         """Whether a gradient is spread over all channels, or ends in a weight's."""
-        if NORM in about(op.type).reads.values():
+        if operations.NORM in about(op.type).reads.values():
             return True
         if not about(op.type).is_product:
             return False
@@ -146,7 +135,7 @@ class _Cofactors:
         argument = row.near_zero
         if argument is not None and _is_reciprocal(op) and not self._stays_off_zero(op.inputs[argument]):
             return True
-        if row.kind == MATRIX_PRODUCT:
+        if row.kind == operations.MATRIX_PRODUCT:
             of_activations = all(self._ingredients.has_activations(base_of(each)) for each in op.inputs)
             return None if of_activations else False
         return None if row.again else False
@@ -167,7 +156,7 @@ class _Cofactors:
             )
         if op.type == "Pow":
             return (constant_of(others[0]) or 0.0) > 0 and self._stays_off_zero(first)
-        if kind == ADDITION:
+        if kind == operations.ADDITION:
             activations = [each for each in op.inputs if self._ingredients.has_activations(base_of(each))]
             return min(map(self._least, op.inputs)) >= 0 and any(map(self._stays_off_zero, activations))
         if op.type == "Maximum":
@@ -178,7 +167,7 @@ class _Cofactors:
             return self._stays_off_zero(first)
         if op.type in ("Select", "SelectV2"):
             return all(map(self._stays_off_zero, others))
-        return kind == SUMMATION and self._is_of_many(op)
+        return kind == operations.SUMMATION and self._is_of_many(op)
 
     def _is_of_many(self, op: tf.Operation) -> bool:
         """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
@@ -188,7 +177,7 @@ class _Cofactors:
         if terms.op.type == "Exp":
             shifted = base_of(terms.op.inputs[0]).op
             return shifted.type == "Sub" and _is_largest(shifted.inputs[1])
-        if about(terms.op.type).kind == SUMMATION:
+        if about(terms.op.type).kind == operations.SUMMATION:
             return self._stays_off_zero(terms)
         squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)
         return squares and element_count(op.inputs[0]) >= _MANY * element_count(op.outputs[0])
@@ -203,13 +192,13 @@ class _Cofactors:
         row = about(op.type)
         if row.least is not None or _is_square(op) or _is_variance(op):
             return row.least or 0.0
-        is_summed = row.kind == SUMMATION
+        is_summed = row.kind == operations.SUMMATION
         if not depth:
             return -math.inf
         if _has_values_of_first(op) or is_summed or op.type in ("Max", "Min"):
             least = self._least(op.inputs[0], depth - 1)
             return least if op.type != "Sum" else 0.0 if least >= 0 else -math.inf
-        if not (row.kind == ADDITION or op.type in ("Maximum", "Mul", "Pow", "RealDiv")):
+        if not (row.kind == operations.ADDITION or op.type in ("Maximum", "Mul", "Pow", "RealDiv")):
             return -math.inf
         least_of = [self._least(each, depth - 1) for each in op.inputs]
         if op.type == "Pow":
@@ -217,7 +206,7 @@ class _Cofactors:
             return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
         if op.type == "Maximum":
             return max(least_of)
-        if row.kind == ADDITION:
+        if row.kind == operations.ADDITION:
             return sum(least_of)
         return 0.0 if min(least_of) >= 0 else -math.inf
 
@@ -232,7 +221,7 @@ def _behind(tensor: tf.Tensor) -> tf.Tensor:
 def _has_values_of_first(op: tf.Operation) -> bool:
     """Whether what an operation makes has no other values than its first input."""
     row = about(op.type)
-    return row.is_move or row.kind in (PART, REPEAT) or op.type == "Cast"
+    return row.is_move or row.kind in (operations.PART, operations.REPEAT) or op.type == "Cast"
 
 
 def _is_reciprocal(op: tf.Operation) -> bool:
@@ -251,7 +240,7 @@ def _is_variance(op: tf.Operation) -> bool:
     if op.type != "Sub" or not _is_square(base_of(op.inputs[1]).op):
         return False
     mean = _behind(op.inputs[0])
-    return about(mean.op.type).kind == SUMMATION and _is_square(_behind(mean.op.inputs[0]).op)
+    return about(mean.op.type).kind == operations.SUMMATION and _is_square(_behind(mean.op.inputs[0]).op)
 
 
 def _is_largest(tensor: tf.Tensor) -> bool:

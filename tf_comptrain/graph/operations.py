@@ -67,13 +67,13 @@ class OperationType(NamedTuple):
     Attributes:
       kind: See above; "" where none of them says it.
       gradient: What its gradient needs of inputs and outputs, by number; of what is not listed nothing, or a shape.
-        None where that is not known. Inputs of whole numbers (axes, sizes, places) are not listed.
+        None where that is not known. Inputs of whole numbers (axes, sizes, places) are not listed. Those listed of a
+        product are its factors.
       reads: What it needs, as an operation of the backward pass, of an input that is no gradient.
       again: How an error passes where it runs again: LINEAR, SMOOTH; "" where the backward pass does not run it again.
       exact: Inputs that have to be exact where it runs again: a small error of them may become any.
       rows: Axes along which its rows are independent; "" where there are none that hold for all of its attributes.
       gradient_of: The operation that it is the gradient of, where it is there for that alone.
-      factors: Numbers of a product's factors.
       near_zero: The input near whose zero what it makes has no bound.
       has_no_bound: What it makes has no bound, whatever it reads: inverses of matrices, and what has poles.
       is_logarithmic: Where a gradient goes through it, what is added there is the exponent of a factor.
@@ -93,7 +93,6 @@ class OperationType(NamedTuple):
     exact: tuple[int, ...] = ()
     rows: str = ""
     gradient_of: str = ""
-    factors: tuple[int, ...] = ()
     near_zero: int | None = None
     has_no_bound: bool = False
     is_logarithmic: bool = False
@@ -195,7 +194,6 @@ def _activation(
 _ALIAS = OperationType(ALIAS, {}, {EVERY: LINEAR}, LINEAR, rows=EVERY_AXIS, is_verbatim=True)
 _VIEW = OperationType(VIEW, {}, {0: LINEAR}, LINEAR, is_verbatim=True)
 _JOIN = OperationType(JOIN, {}, {EVERY: LINEAR}, LINEAR, is_verbatim=True)
-_SAMPLE_JOIN = _JOIN._replace(reads={0: LINEAR}, rows=FIRST_AXIS)
 _ARITHMETIC = OperationType(
     ELEMENTWISE, {}, {EVERY: LINEAR}, LINEAR, rows=EVERY_AXIS, is_verbatim=True, broadcasts=True
 )
@@ -214,17 +212,13 @@ _COMPARISON = OperationType(ELEMENTWISE, {}, again=SMOOTH, exact=(0, 1), rows=EV
 _EXTREME = OperationType(
     REDUCTION, {0: EXACT, OUTPUT: EXACT}, again=LINEAR, rows=OTHER_AXES, is_verbatim=True
 )
-_MATRIX_PRODUCT = OperationType(
-    MATRIX_PRODUCT, {0: LINEAR, 1: LINEAR}, {EVERY: LINEAR}, rows=ROWS_OF_FIRST, factors=(0, 1)
-)
+_MATRIX_PRODUCT = OperationType(MATRIX_PRODUCT, {0: LINEAR, 1: LINEAR}, {EVERY: LINEAR}, rows=ROWS_OF_FIRST)
 _CONVOLUTION = OperationType(
-    CONVOLUTIONAL, {0: CONVOLUTION, 1: CONVOLUTION}, {EVERY: CONVOLUTION}, rows=FIRST_AXIS, factors=(0, 1)
+    CONVOLUTIONAL, {0: CONVOLUTION, 1: CONVOLUTION}, {EVERY: CONVOLUTION}, rows=FIRST_AXIS
 )
 # The gradients of a transposed convolution are convolutions. Their sizes are inputs too.
-_INPUT_GRADIENT = _CONVOLUTION._replace(gradient={1: CONVOLUTION, 2: CONVOLUTION}, factors=(1, 2))
-_FILTER_GRADIENT = OperationType(
-    KERNEL_GRADIENT, {0: CONVOLUTION, 2: CONVOLUTION}, {EVERY: CONVOLUTION}, factors=(0, 2)
-)
+_INPUT_GRADIENT = _CONVOLUTION._replace(gradient={1: CONVOLUTION, 2: CONVOLUTION})
+_FILTER_GRADIENT = OperationType(KERNEL_GRADIENT, {0: CONVOLUTION, 2: CONVOLUTION}, {EVERY: CONVOLUTION})
 
 TABLE: Mapping[str, OperationType] = {
     # There anyway, or of a shape alone
