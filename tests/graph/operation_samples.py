@@ -71,6 +71,12 @@ def smooth() -> tuple:
     return (inside(4, 6),)
 
 
+def apart() -> tuple:
+    """No two that small errors would change the order of."""
+    values = normal(4, 6)
+    return values, values + normal(4, 6)
+
+
 def truths() -> tuple:
     return normal(4, 6) > 0, normal(4, 6) > 0
 
@@ -119,7 +125,8 @@ SAMPLES: dict[str, Sample] = {
     **named("OnesLike ZerosLike", one, "x"),
     "Fill": sample(lambda a: RAW.Fill(dims=[3], value=a), np.float32(2.0), numbers=(1,)),
     # Elementwise arithmetic
-    **named("Add AddV2 Sub Mul MulNoNan Div DivNoNan RealDiv Xdivy Maximum Minimum SquaredDifference", two, "x", "y"),
+    **named("Add AddV2 Sub Mul MulNoNan Div DivNoNan RealDiv Xdivy SquaredDifference", two, "x", "y"),
+    **named("Maximum Minimum", apart, "x", "y"),
     "Pow": sample(lambda a, b: RAW.Pow(x=a, y=b), inside(4, 6) + 1, normal(4, 6)),
     "AddN": sample(lambda a, b: RAW.AddN(inputs=[a, b]), *two()),
     "BiasAdd": sample(lambda a, b: RAW.BiasAdd(value=a, bias=b), normal(4, 6), normal(6)),

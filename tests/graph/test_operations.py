@@ -61,9 +61,10 @@ def holds(result: Callable[[Values], np.ndarray], values: Values, number: int, n
     if need == operations.EXACT:  # it is read, and no error of it is known to be small
         assert not far(of(~value if value.dtype == bool else value + 1), plain) <= 0.01  # no number, maybe
     elif need == operations.UNBOUNDED:
-        near = POLES.get(name, 0.0) + 1e-3
-        ends = [np.abs(of(np.full_like(value, x))).max() for x in (near, 1.0, 1e3)]
-        assert max(ends) > 100 * ends[1]
+        near, one, at_large = (
+            np.abs(of(np.full_like(value, x))).max() for x in (POLES.get(name, 0.0) + 1e-3, 1.0, 1e3)
+        )
+        assert near > 100 * one or at_large > 1e4 * one  # a pole, or more than in proportion
     elif need == operations.SIZE:
         np.testing.assert_array_equal(of(value + 1), plain)
     elif need == operations.SIGN:
@@ -228,9 +229,9 @@ def test_an_error_passes_in_proportion_where_the_row_says_so(name):
     plain = run(name, values)
     for number, value in values.items():
         if value.dtype.kind == "f" and number not in exact:
-            error = np.random.default_rng(0).uniform(-1e-3, 1e-3, value.shape).astype("f4")
+            error = np.random.default_rng(0).uniform(-0.02, 0.02, value.shape).astype("f4")
             once, twice = (run(name, {**values, number: value + k * error}) - plain for k in (1, 2))
-            assert np.linalg.norm(twice - 2 * once) <= 0.02 * np.linalg.norm(once)
+            assert far(twice, 2 * once) < 3e-3
 
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.is_verbatim])
