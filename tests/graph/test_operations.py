@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from tensorflow.python.framework import op_def_registry, ops
 
 from tf_comptrain.graph import operations
 from tf_comptrain.graph.operations import EVERY, TABLE, about
+
+PACKAGE = Path(operations.__file__).parents[1]
 
 # Rows say what any device reads. A CPU's kernels do without these: they find the maximum in the input, or are given its
 # place; the last is what cuDNN holds for its gradient.
@@ -289,6 +293,18 @@ def test_every_row_is_of_an_operation_that_exists():
 def test_every_row_that_says_something_of_values_has_a_sample():
     said = {name for name, row in TABLE.items() if row.gradient is not None or row.reads or row.rows}
     assert {name for name in said if not about(name).is_free} == set(SAMPLES)
+
+
+MODULES = [path for path in PACKAGE.rglob("*.py") if path.name != "operations.py"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_other_module_lists_operations(path):
+    """What holds of a type of operation stands in its row: lists beside the table would come to disagree with it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        listed = getattr(node, "elts", None) or getattr(node, "keys", None) or ()
+        named = [each.value for each in listed if isinstance(each, ast.Constant) and each.value in TABLE]
+        assert len(named) <= 3, f"{path}:{node.lineno} lists {', '.join(named)}: give their rows a property"
 
 
 # --- TensorFlow's registry -------------------------------------------------------------------------------------------

@@ -198,7 +198,8 @@ class _Cofactors:
         if _has_values_of_first(op) or is_summed or op.type in ("Max", "Min"):
             least = self._least(op.inputs[0], depth - 1)
             return least if op.type != "Sum" else 0.0 if least >= 0 else -math.inf
-        if not (row.kind == operations.ADDITION or op.type in ("Maximum", "Mul", "Pow", "RealDiv")):
+        has_factors = row.broadcasts and row.gradient
+        if not (row.kind == operations.ADDITION or has_factors or op.type in ("Maximum", "Pow")):
             return -math.inf
         least_of = [self._least(each, depth - 1) for each in op.inputs]
         if op.type == "Pow":

@@ -143,7 +143,7 @@ def _products_behind(
 
 def _roles(op: tf.Operation, gradients: GradientOperations) -> tuple[int, int] | None:
     """(stored, incoming) numbers of inputs; None unless exactly one is a gradient."""
-    first, second = about(op.type).gradient or ()
+    first, second = sorted(about(op.type).gradient or ())
     if gradients.is_gradient(op.inputs[first]) == gradients.is_gradient(op.inputs[second]):
         return None
     return (second, first) if gradients.is_gradient(op.inputs[first]) else (first, second)
