@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.crossings import SMALL, Crossings, Streams
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, inverse_deviation, statistics_of
+from tf_comptrain.graph.operations import WINDOW, about
 from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, incoming, pooling_of, with_positions
 from tf_comptrain.graph.tensors import base_of, is_small, readers_of
 from tf_comptrain.storage import BITMASK, KEEP
-
-# Limits between which an activation hands the gradient on, by the type of its gradient operation.
-_LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
-
-# What they make is nowhere negative.
-_RELU_OUTPUTS = frozenset(("Relu", "Relu6"))
 
 
 class Replacements:
@@ -66,8 +59,9 @@ class Replacements:
                 self._replace(op, dx.op, [dx])
             return
         if not note:
+            limits: Any = about(op.type).limits
             with tf.device(op.device):
-                self._read_bits(read, self._bits_of(base, *_LIMITS[op.type]))
+                self._read_bits(read, self._bits_of(base, *limits))
         if base not in self._crossings:
             self._crossings.note(base, KEEP if note else BITMASK, (op.type,), note)
 
@@ -102,7 +96,7 @@ class Replacements:
 
     def may_read_positions(self, read: GradientRead) -> bool:
         """Whether an operation is the gradient of a max pooling that may have its positions instead."""
-        if read.need != sensitivity.WINDOW or self._backward.recorded:
+        if read.need != WINDOW or self._backward.recorded:
             return False
         pooling = pooling_of(read.op, self._backward.xla)
         if pooling is None or self._is_of_backward_pass(pooling):
@@ -162,7 +156,8 @@ def answers_relu(read: GradientRead) -> bool:
 
     Relatives of a ReLU have other limits or slopes, and of a tensor with negative values x != 0 is not x > 0.
     """
-    return read.op.type == "ReluGrad" and base_of(read.tensor).op.type in _RELU_OUTPUTS
+    made_by = about(base_of(read.tensor).op.type)
+    return read.op.type == "ReluGrad" and made_by.limits is not None and made_by.least == 0
 
 
 def _windows_overlap(pooling: tf.Operation) -> bool:

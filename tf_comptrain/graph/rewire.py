@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import IN_LISTS, lists_read
 from tf_comptrain.graph.crossings import (
@@ -27,7 +26,7 @@ from tf_comptrain.graph.crossings import (
     packed,
 )
 from tf_comptrain.graph.errors import Errors, Made
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, GradientRead, is_elementwise
+from tf_comptrain.graph.gradient_operations import GradientOperations, GradientRead
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
@@ -36,12 +35,13 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
+from tf_comptrain.graph.operations import NORM, SHAPE, SIGN, SIZE, UNBOUNDED, UNKNOWN, about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.storage import KEEP
 
-# A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
+# A need beside those of `operations`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 _AGAIN = "again"
 _AS_IT_IS = "the backward pass runs %s on it as it is"
@@ -103,11 +103,11 @@ class _Rewiring:
         reads = self.gradients.reads
         if not self.streams.is_lossless:
             reads = with_exact_reads(self.gradients)
-        signs = [read for read in reads if read.need == sensitivity.SIGN]
+        signs = [read for read in reads if read.need == SIGN]
         windows = [read for read in reads if self.replacements.may_read_positions(read)]
         pooled = {read.op.name: read.op for read in windows}
-        sizes = [read for read in reads if read.need == sensitivity.SIZE]
-        no_values = (sensitivity.SIGN, sensitivity.SIZE)
+        sizes = [read for read in reads if read.need == SIZE]
+        no_values = (SIGN, SIZE)
         values = [r for r in reads if r.need not in no_values and r.op.name not in pooled]
         factors = [
             (op, base_of(tensor))
@@ -185,7 +185,7 @@ class _Rewiring:
         has_gamma = any(
             kernel.op.type == NORMALIZATION_GRADIENT for kernel in self.kernels.get(reference, ())
         )
-        return self.errors.travelling(reference) <= ({sensitivity.NORM} if has_gamma else set())
+        return self.errors.travelling(reference) <= ({NORM} if has_gamma else set())
 
     def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
         gradient = self.replacements.replaced.get(kernel.gradient.name, kernel.gradient)
@@ -329,7 +329,7 @@ class _Rewiring:
         while waiting:
             current = waiting.pop()
             for operand in map(base_of, current.op.inputs):
-                if operand.ref() in seen or current.op.type in sensitivity.SHAPE_ONLY:
+                if operand.ref() in seen or about(current.op.type).kind == SHAPE:
                     continue
                 seen.add(operand.ref())
                 if self._is_of_backward_pass(operand.op):
@@ -345,11 +345,11 @@ class _Rewiring:
         if self.streams.is_exact(tensor):  # no error of it is
             return NEEDED_AT_ONCE if self._is_needed_at_once(tensor) else self.streams.why_plain(tensor)
         needs, readers = self.errors.needs(tensor), ", ".join(self.errors.readers(tensor))
-        if sensitivity.UNKNOWN in needs:
+        if UNKNOWN in needs:
             return f"what an error of it does to the result of {readers} is not known"
         if _AGAIN in needs:
             return _AS_IT_IS % readers
-        if sensitivity.UNBOUNDED in needs:
+        if UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
         if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
             return "its very value is needed"
@@ -366,7 +366,7 @@ class _Rewiring:
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 1.25 * plain_bytes(tensor)
         for op in later:
-            if op.type in PRODUCTS:
+            if about(op.type).is_product:
                 return False
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
@@ -405,7 +405,7 @@ class _Rewiring:
         """
         products: dict[str, tuple[int, tf.Operation]] = {}
         for read in reads:
-            if not is_elementwise(read.op):
+            if not about(read.op.type).hands_on:
                 size, _ = products.get(read.op.name, (0, read.op))
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]
