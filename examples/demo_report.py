@@ -150,7 +150,7 @@ def _page(
         "<tr>"
         + "".join(
             f"<td>{html.escape(cell)}</td>"
-            for cell in (row.layer, row.role, row.storage, row.bound, format_bytes(row.plain_bytes),
+            for cell in (row.layer, row.role, row.storage, row.bound, format_bytes(row.value_bytes),
                          format_bytes(row.predicted_bytes), row.note)
         )
         + "</tr>"
@@ -184,7 +184,7 @@ training to {largest["compressed"]}: {largest["compressed"] / largest["plain"]:.
 <p>and trains compressed (loss {limited.compressed_loss:.3f}).</p>
 <h2>How each tensor is held</h2>
 <details><summary>{len(report.rows)} rows, bytes for one image, predicted</summary>
-<table class="held"><tr><th>layer</th><th>tensor</th><th>storage</th><th>bound</th><th>plain</th><th>held</th>
+<table class="held"><tr><th>layer</th><th>tensor</th><th>storage</th><th>bound</th><th>values</th><th>held</th>
 <th>note</th></tr>{held}</table></details>
 <p>Peaks are bytes of TensorFlow's allocator over the resting level; saved activations are what crosses from the
 forward to the backward pass. Measured by <code>tf_comptrain.memory.measure_step</code> on this machine.</p>

@@ -5,9 +5,11 @@ from tf_comptrain.graph.held_tensors import HeldTensors, dithered, made_by
 from tf_comptrain.graph.law_error import LawError, LawNumbers
 from tf_comptrain.graph.sensitivity import is_cheap
 from tf_comptrain.graph.states import StateTable, unnumbered
+from tf_comptrain.graph.tensors import USUAL_BATCH
 
 __all__ = [
     "SMALL",
+    "USUAL_BATCH",
     "Crossing",
     "HeldTensors",
     "LawError",

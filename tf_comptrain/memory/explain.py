@@ -17,7 +17,7 @@ from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Event, Trace, trace_step
 
 STREAM = "streams and masks"
-FORWARD = "plain activations"
+FORWARD = "activations"
 RESTORED = "restored inputs"
 ACTIVATION_GRADIENT = "gradients of activations"
 WEIGHT_GRADIENT = "weight gradients"

@@ -20,14 +20,14 @@ class Row(NamedTuple):
     Attributes:
       tensor: Name.
       choice: "keep", "stream:plane", "rebuild:a,b", "offload" or "segment:block1".
-      plain_bytes: Of its values.
+      value_bytes: Of its values.
       held_bytes: On the device between the forward and the backward pass.
       seconds: Of computation that the choice adds to a step; those of a segment stand at its first tensor.
     """
 
     tensor: str
     choice: str
-    plain_bytes: int
+    value_bytes: int
     held_bytes: int
     seconds: float
 
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
       feasible: Whether the peak is within the limit. A plan that is not is the smallest that was found.
       smallest_bytes: The smallest peak of all plans that were found.
       plain_s: Seconds of the step that keeps everything.
-      plain_bytes: Its peak.
+      kept_peak_bytes: Its peak.
       first_backward: Name of the first task of the backward pass; "" where there is none.
       curve: (seconds since the step began, bytes) at each change of the memory in use.
       events: What each queue does, in the order of time.
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
     feasible: bool
     smallest_bytes: int
     plain_s: float
-    plain_bytes: int
+    kept_peak_bytes: int
     first_backward: str = ""
     curve: tuple[tuple[float, float], ...] = ()
     events: tuple[Event, ...] = ()
@@ -103,7 +103,7 @@ class Plan(NamedTuple):
         lines = [
             f"{self.model}, batch {self.batch}{parts}",
             f"peak   {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)} allowed; "
-            f"everything kept {size_text(self.plain_bytes)}, smallest found {size_text(self.smallest_bytes)}",
+            f"everything kept {size_text(self.kept_peak_bytes)}, smallest found {size_text(self.smallest_bytes)}",
             f"step   {time_text(self.step_s)}; everything kept {time_text(self.plain_s)} "
             f"({100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0:+.2f}%)",
         ]
@@ -118,9 +118,9 @@ class Plan(NamedTuple):
         return lines
 
     def _table(self) -> list[str]:
-        heads = ("tensor", "choice", "plain", "held", "adds")
+        heads = ("tensor", "choice", "values", "held", "adds")
         cells = [
-            (row.tensor, row.choice, size_text(row.plain_bytes), size_text(row.held_bytes), _added(row))
+            (row.tensor, row.choice, size_text(row.value_bytes), size_text(row.held_bytes), _added(row))
             for row in self.rows
         ]
         widths = [max(len(line[k]) for line in (heads, *cells)) for k in range(len(heads))]
@@ -141,7 +141,7 @@ class Plan(NamedTuple):
                 row
             )
         return [
-            f"{len(rows)} x {kind}: {size_text(sum(r.plain_bytes for r in rows))} held in "
+            f"{len(rows)} x {kind}: {size_text(sum(r.value_bytes for r in rows))} held in "
             f"{size_text(sum(r.held_bytes for r in rows))}, adds {time_text(sum(r.seconds for r in rows))}"
             for kind, rows in sorted(of_kind.items())
         ]
@@ -165,7 +165,7 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     )
     for name in ("batch", "microbatches"):
         arguments.whole(name, getattr(plan, name))
-    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "plain_bytes"):
+    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "kept_peak_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
     for name in ("step_s", "plain_s"):
         arguments.real(name, getattr(plan, name), least=0)
