@@ -43,7 +43,7 @@ REASONS = {
     r"pip .*": "installs, from the network: tests/test_docs.py looks for its extras",
     r"tf-comptrain (bench|plan|calibrate).*": "measures a machine for minutes; tests/cli runs smaller ones",
     r"tf-comptrain study (mine|examples/study_fashion).py": "trains for hours; tests/cli runs a smaller one",
-    r"tf-comptrain launch( -n N SCRIPT \[arguments\])?": "says how the others are called",
+    r"tf-comptrain launch -n N SCRIPT \[arguments\]": "says how the others are called",
 }
 
 

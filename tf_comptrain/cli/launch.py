@@ -12,8 +12,8 @@ from tf_comptrain.distribute import launching
 
 _PORT = 2222
 _ALL_ADDRESSES = (
-    "tf-comptrain launch: TensorFlow's servers listen on all addresses of this machine, without a password. On a network "
-    'that is not trusted see "Networks that are not trusted" in docs/distribution.md.'
+    "tf-comptrain launch: TensorFlow's servers listen on all addresses of this machine, without a password: "
+    'see "Networks that are not trusted" in docs/distribution.md.'
 )
 
 _SLURM = """\
