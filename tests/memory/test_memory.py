@@ -77,7 +77,7 @@ def test_what_a_metric_takes_is_named(compress):
 
 def test_a_peak_prints_and_is_json(peaks):
     text = str(peaks["plain"])
-    assert "plain activations" in text and "conv1" in text
+    assert "activations" in text and "conv1" in text
     assert f"[{BATCH},{SIZE},{SIZE},32]" in text
     found = json.loads(peaks["compressed"].to_json())
     assert found["peak_bytes"] == sum(row["bytes"] for row in found["rows"])
@@ -190,9 +190,9 @@ def test_report_lists_what_is_saved(tmp_path):
     by_tensor = {(row.layer, row.storage): row for row in report.rows}
     tensor = (BATCH, SIZE, SIZE, 32)
     mask = by_tensor["conv2", "bitmask"]
-    assert mask.shape == tensor and mask.bytes == np.prod(tensor) / 8 and mask.plain_bytes == 32 * mask.bytes
+    assert mask.shape == tensor and mask.bytes == np.prod(tensor) / 8 and mask.value_bytes == 32 * mask.bytes
     stream = by_tensor["conv1", "compress"]
-    assert stream.shape == tensor and stream.plain_bytes > 4 * stream.bytes
+    assert stream.shape == tensor and stream.value_bytes > 4 * stream.bytes
     assert report.saved_bytes == sum(row.bytes for row in report.rows)
     assert 0.5 < report.predicted_bytes / report.saved_bytes < 2
     assert "bitmask" in str(report) and "in plain Keras" in str(report)

@@ -112,7 +112,7 @@ def test_what_crosses_is_counted_once(name):
     report = ct.memory.report(model, X, timeline=False)
     assert report.saved_plain_bytes == plain_bytes
     by_storage = {row.storage: row for row in report.rows}
-    assert by_storage["compress"].bytes < by_storage["compress"].plain_bytes / 3
+    assert by_storage["compress"].bytes < by_storage["compress"].value_bytes / 3
     assert report.saved_bytes < plain_bytes - ACTIVATION / 2
     assert all(row.shape and None not in row.shape for row in report.rows)
 

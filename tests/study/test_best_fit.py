@@ -40,7 +40,7 @@ def written(folder, codecs=("plane", "rans"), worse=0.0):
             held = size * (1 - np.log2(bound / 0.1) / 8) * (0.8 if codec == "rans" else 1)
             rows.append(
                 {
-                    "tensor": name, "tensor_class": kind, "plain_bytes": 8 * size, "held_bytes": held, "ratio": 8.0,
+                    "tensor": name, "tensor_class": kind, "value_bytes": 8 * size, "held_bytes": held, "ratio": 8.0,
                     "violations": 0, "gradient_error": slope * bound, "gradient_cosine": 1.0,
                     "encode_gb_s": 1.0 if codec == "plane" else 0.5, "decode_gb_s": 1.0,
                 }
@@ -58,7 +58,7 @@ def test_loose_where_it_costs_little_and_tight_where_it_counts(tmp_path):
         "norm": ct.Setting("rans", "sigma", 0.4),
         "convolution": ct.Setting("rans", "sigma", 0.1),
     }
-    assert fit.gradient_error <= 0.15 and fit.plain_bytes == 64000
+    assert fit.gradient_error <= 0.15 and fit.value_bytes == 64000
     assert fit.single == Candidate("rans", "sigma", 0.1) and fit.single_bytes == 6400
     assert fit.saving == pytest.approx(1 - fit.held_bytes / 6400) and fit.saving > 0.1
     assert "convolution  rans 0.1 sigma" in str(fit)

@@ -11,6 +11,10 @@ from tf_comptrain.cli import options
 from tf_comptrain.distribute import launching
 
 _PORT = 2222
+_ALL_ADDRESSES = (
+    "tf-comptrain launch: TensorFlow's servers listen on all addresses of this machine, without a password: "
+    'see "Networks that are not trusted" in docs/distribution.md.'
+)
 
 _SLURM = """\
 #!/bin/bash
@@ -89,6 +93,8 @@ def main(args: argparse.Namespace) -> int:
         print(shown(args), end="")
         return 0
     command = [sys.executable, args.script, *args.arguments]
+    if args.hosts or args.workers > 1:  # one worker alone has no server
+        print(_ALL_ADDRESSES, file=sys.stderr, flush=True)
     devices = args.devices.split(",") if args.devices else ()
     if args.hosts:
         return launching.launch(command, args.hosts.split(","), [args.index], devices)

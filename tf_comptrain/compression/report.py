@@ -11,8 +11,8 @@ from tf_comptrain.render import html
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes
 
-_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "plain", "held", "bound", "note")
-_NUMBERS = ("plain", "held")
+_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "values", "held", "bound", "note")
+_NUMBERS = ("values", "held")
 
 
 class ReportRow(NamedTuple):
@@ -24,7 +24,7 @@ class ReportRow(NamedTuple):
       role: What reads it in the backward pass.
       storage: "compress", "offload", "bitmask" or "keep".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
-      plain_bytes: Bytes of the tensor per sample as plain values; None where not known.
+      value_bytes: Bytes of the tensor's values per sample, as they are; None where not known.
       predicted_bytes: Bytes held in memory per sample, predicted.
       bound: Error bound as text; "" for exact storage.
       note: Why it is kept, or what holds it.
@@ -35,7 +35,7 @@ class ReportRow(NamedTuple):
     role: str
     storage: str
     shape: tuple[int | None, ...] | None = None
-    plain_bytes: int | None = None
+    value_bytes: int | None = None
     predicted_bytes: int | None = None
     bound: str = ""
     note: str = ""
@@ -102,11 +102,6 @@ class Report:
         return sum(row.predicted_bytes or 0 for row in self.rows)
 
     @property
-    def plain_bytes(self) -> int:
-        """Bytes per sample of the same tensors as plain values, each tensor counted once."""
-        return sum(row.plain_bytes or 0 for row in self.rows)
-
-    @property
     def unpredicted(self) -> tuple[ReportRow, ...]:
         """Held tensors whose shapes are not known before the model runs: the sums are without them."""
         return tuple(row for row in self.rows if row.role and row.predicted_bytes is None)
@@ -141,14 +136,14 @@ class Report:
     def _lines(self) -> list[str]:
         """What stands below the table."""
         lines = []
-        predicted, plain, unknown = self.predicted_bytes, self.plain_bytes, len(self.unpredicted)
+        predicted, unknown = self.predicted_bytes, len(self.unpredicted)
         if self.obstacle:
             lines.append(f"The model runs as plain Keras: {self.obstacle}.")
         elif predicted:
             without = f", not counting {unknown} of unknown shape" if unknown else ""
             lines.append(
-                f"Held per sample: {format_bytes(predicted)} predicted, of {format_bytes(plain)} as plain values "
-                f"({plain / predicted:.1f}x){without}. Measure with tf_comptrain.memory.measure_step."
+                f"Held per sample: {format_bytes(predicted)} predicted{without}. "
+                "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."
             )
         if self.without_xla:
             lines.append(
@@ -173,7 +168,7 @@ def _cells(row: ReportRow) -> tuple[str, ...]:
         row.role,
         row.storage,
         "" if row.shape is None else "x".join("?" if s is None else str(s) for s in row.shape),
-        format_bytes(row.plain_bytes),
+        format_bytes(row.value_bytes),
         format_bytes(row.predicted_bytes),
         row.bound,
         row.note,

@@ -28,11 +28,13 @@ class Choice(NamedTuple):
       saved: By reference: tensors that are held, in one form or another.
       exact: By reference: those of them that no error may reach.
       is_free: Whether a tensor is there anyway: a weight, a constant, the batch, or made in the backward pass.
+      made_of: What a tensor is made of: bits of `ingredients`.
     """
 
     saved: set
     exact: set
     is_free: Callable[[tf.Tensor], bool]
+    made_of: Callable[[tf.Tensor], int]
 
 
 def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
@@ -135,7 +137,7 @@ class _Cut:
             else:
                 for operand in operands(tensor):
                     self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
-        return Choice(self._minimum(source, sink), self._exact, self._is_free)
+        return Choice(self._minimum(source, sink), self._exact, self._is_free, self._ingredients.of)
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""

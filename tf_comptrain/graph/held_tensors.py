@@ -46,7 +46,6 @@ from tf_comptrain.storage import (
 )
 
 _TRUTH = tf.float16  # the smallest type that the mask operations take
-_PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
@@ -203,13 +202,12 @@ class HeldTensors:
         setting = self.policy.setting(name, kind)
         return codecs.get(setting.codec), setting.error_bound()
 
-    def bits(self, dtype: tf.DType, codec: Codec, site: Site | None = None) -> float:
-        """What a value of that type takes in a stream, predicted; at a site of the policy's with that one's bound."""
-        bits = codec.predicted_bits
-        bound = self.bound if site is None or self.policy is None else site.bound
-        if not codec.is_lossless and (bound is None or bound.relative_to == SIGMA and bound.relative):
-            bits += math.log2(_PREDICTED_AT / (_USUAL_BOUND if bound is None else bound.value))
-        return min(max(bits, 1.0), 8.0 * dtype.size)
+    def bits(self, dtype: tf.DType, codec: Codec) -> float:
+        """What a value of that type takes in a stream, predicted before it is known what reads the tensor."""
+        bound = self.bound
+        of_sigma = bound is not None and bound.relative and bound.relative_to == SIGMA
+        bits = codec.predicted_bits(bound.value if of_sigma else _USUAL_BOUND)  # type: ignore[union-attr]
+        return min(bits, 8.0 * dtype.size)
 
     def say(self, problem: str) -> None:
         """Says once why nothing is offloaded."""

@@ -26,8 +26,10 @@ from tf_comptrain.graph.crossings import (
     packed,
 )
 from tf_comptrain.graph.errors import Errors, Made
+from tf_comptrain.graph.gathers import rows_again
 from tf_comptrain.graph.gradient_operations import GradientOperations, GradientRead
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
+from tf_comptrain.graph.ingredients import INDICES, WEIGHTS
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
@@ -39,12 +41,18 @@ from tf_comptrain.graph.operations import NORM, SHAPE, SIGN, SIZE, UNBOUNDED, UN
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
+from tf_comptrain.graph.transposed_products import multiply_transposed, transposed_product
 from tf_comptrain.storage import KEEP
 
 # A need beside those of `operations`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 _AGAIN = "again"
 _AS_IT_IS = "the backward pass runs %s on it as it is"
+_NO_ACTIVATION = {
+    0: "made of constants alone",
+    WEIGHTS: "made of weights and constants alone",
+    INDICES: "made of indices alone",
+}
 
 
 class Use(NamedTuple):
@@ -218,6 +226,7 @@ class _Rewiring:
             again = self._restore(base, read)
             return tensor if again is base else again
         if self.choice.is_free(tensor):
+            self._note_constant(tensor, read)
             return tensor
         if tensor.ref() in self.choice.saved:
             stream = self._stream(tensor)
@@ -228,8 +237,9 @@ class _Rewiring:
             return restored
         if tensor.op.type == NORMALIZATION:
             return self._renormalized(tensor.op, read)
-        operands = [self._restore(operand, read) for operand in tensor.op.inputs]
-        same = all(again is operand for again, operand in zip(operands, tensor.op.inputs))
+        inputs = (self._product_behind(tensor) or tensor.op).inputs
+        operands = [self._restore(operand, read) for operand in inputs]
+        same = all(again is operand for again, operand in zip(operands, inputs))
         if same and (is_small(tensor) or self._is_of_backward_pass(tensor.op)):
             return tensor
         operands = [self._not_before(operand, read) for operand in operands]
@@ -238,11 +248,35 @@ class _Rewiring:
                 # No control input of the operation itself: TensorFlow's optimizer fails on a Pow that has one.
                 with tf.control_dependencies([read.awaited.op]):
                     operands[0] = tf.identity(operands[0], name="late")
-            outputs = _keras.run_again(tensor.op, operands, "rebuilt")
+            outputs = self._run_again(tensor, operands)
         self._note_late(outputs, operands, read)
         for output, again in zip(tensor.op.outputs, outputs):
             self._restored[output.ref(), read.group.ref()] = again
         return outputs[tensor.value_index]
+
+    def _product_behind(self, tensor: tf.Tensor) -> tf.Operation | None:
+        """The product to make again in place of a transposition of it; XLA makes one of the two by itself."""
+        product = None if self.backward.xla else transposed_product(tensor)
+        if product is None or self._is_of_backward_pass(product):
+            return None
+        return None if product.outputs[0].ref() in self.choice.saved else product
+
+    def _run_again(self, tensor: tf.Tensor, operands: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        if (product := self._product_behind(tensor)) is not None:
+            again = multiply_transposed(product, *operands)
+            again.set_shape(tensor.shape)
+            return [again]
+        rows = None
+        if not self.backward.xla:  # whose readings are no copies
+            rows = rows_again(tensor.op, operands, self._places, self.backward.start)
+        return _keras.run_again(tensor.op, operands, "rebuilt") if rows is None else [rows]
+
+    def _note_constant(self, tensor: tf.Tensor, read: GradientRead) -> None:
+        """Notes what the forward pass makes of constants and sizes alone, such as an attention's mask."""
+        if about(tensor.op.type).is_free or self._is_of_backward_pass(tensor.op) or is_small(tensor):
+            return
+        if tensor not in self.crossings:
+            self.crossings.note(tensor, KEEP, (read.op.type,), _NO_ACTIVATION[0])
 
     def _note_late(
         self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: GradientRead
@@ -351,10 +385,10 @@ class _Rewiring:
             return _AS_IT_IS % readers
         if UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
-        if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
-            return "its very value is needed"
         if self._is_needed_at_once(tensor):
             return NEEDED_AT_ONCE
+        if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
+            return _NO_ACTIVATION.get(self.choice.made_of(tensor), "its very value is needed")
         return self.streams.why_plain(tensor, self.errors.gain(tensor))
 
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:

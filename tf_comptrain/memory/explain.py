@@ -17,7 +17,7 @@ from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes
 
 STREAM = "streams and masks"
-FORWARD = "plain activations"
+FORWARD = "activations"
 RESTORED = "restored inputs"
 ACTIVATION_GRADIENT = "gradients of activations"
 WEIGHT_GRADIENT = "weight gradients"

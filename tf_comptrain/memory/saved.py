@@ -30,7 +30,7 @@ class SavedTensor(NamedTuple):
       shape: Of the tensor that is held, before compression; None for a dimension known at run time.
       dtype: Of that tensor.
       bytes: Held in memory.
-      plain_bytes: Of that tensor as plain values.
+      value_bytes: Of that tensor's values, as they are.
     """
 
     layer: str
@@ -39,15 +39,15 @@ class SavedTensor(NamedTuple):
     shape: tuple[int | None, ...]
     dtype: str
     bytes: int
-    plain_bytes: int
+    value_bytes: int
 
 
 def saved_bytes(model: keras.Model, x: tf.Tensor, y: Any = None) -> int:
-    """Bytes that cross from the forward to the backward pass, by a walk of the model's own traced train step.
+    """Saved bytes: all that crosses from the forward to the backward pass, by a walk of the traced train step.
 
     Where sizes are known only at run time, as those of streams are, one step runs; the model is left as it
     was. A tensor and its aliases count once, also where several gradients read it; weights, constants, the
-    batch itself and consumers of a shape only do not count.
+    batch itself and consumers of a shape only do not count. *Plain bytes* are these of the step in plain Keras.
 
     Args:
       model: A compiled model.

@@ -30,7 +30,7 @@ class MemoryReport(NamedTuple):
       model: Name of the model.
       batch_size: Samples in the step.
       rows: Each tensor that is held between the forward and the backward pass.
-      saved_plain_bytes: What plain Keras holds there.
+      saved_plain_bytes: Plain bytes: what the step in plain Keras holds there.
       predicted_bytes: What `compress_model` predicted for the tensors it stores; None for a model
         that is not compressed, or where it did not know all shapes.
       timelines: "plain" and, for a compressed model, "compressed"; empty with `timeline=False`, and where
@@ -60,7 +60,7 @@ class MemoryReport(NamedTuple):
 
     def __str__(self) -> str:
         title = f"{self.model}, batch {self.batch_size}: held until the backward pass"
-        numbers = ("plain", "held", "ratio")
+        numbers = ("values", "held", "ratio")
         table = table_of(title, ("layer", "made by", "storage", "shape", *numbers), numbers)
         for row in self.rows:
             table.add_row(
@@ -68,9 +68,9 @@ class MemoryReport(NamedTuple):
                 row.op.rpartition("/")[2],
                 row.storage,
                 "x".join("?" if size is None else str(size) for size in row.shape),
-                format_bytes(row.plain_bytes),
+                format_bytes(row.value_bytes),
                 format_bytes(row.bytes),
-                f"{row.plain_bytes / row.bytes:.1f}" if row.bytes else "",
+                f"{row.value_bytes / row.bytes:.1f}" if row.bytes else "",
             )
         return as_text([table, *self._summary()])
 

@@ -65,9 +65,9 @@ def traced_layers(
     with _keras.layer_output_hook(note), _keras.on_gradients(passes.append):
         _keras.trace_train_step(model, x, y, found)
     shares = {
-        row.layer: row.predicted_bytes / row.plain_bytes
+        row.layer: row.predicted_bytes / row.value_bytes
         for row in report.rows
-        if row.predicted_bytes and row.plain_bytes
+        if row.predicted_bytes and row.value_bytes
     }
     last = len({name for _, name in ends})
     return _LayeredStep(passes[-1], crossing, ends[-last:], shares).layers()

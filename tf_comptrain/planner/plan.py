@@ -26,14 +26,14 @@ class PlanRow(NamedTuple):
     Attributes:
       tensor: Name.
       choice: "keep", "stream:plane", "rebuild:a,b", "offload" or "segment:block1".
-      plain_bytes: Of its values.
+      value_bytes: Of its values.
       held_bytes: On the device between the forward and the backward pass.
       seconds: Of computation that the choice adds to a step; those of a segment stand at its first tensor.
     """
 
     tensor: str
     choice: str
-    plain_bytes: int
+    value_bytes: int
     held_bytes: int
     seconds: float
 
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
       feasible: Whether the peak is within the limit. A plan that is not is the smallest that was found.
       smallest_bytes: The smallest peak of all plans that were found.
       plain_s: Seconds of the step that keeps everything.
-      plain_bytes: Its peak.
+      kept_peak_bytes: Its peak.
       first_backward: Name of the first task of the backward pass; "" where there is none.
       curve: (seconds since the step began, bytes) at each change of the memory in use.
       events: What each queue does, in the order of time.
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
     feasible: bool
     smallest_bytes: int
     plain_s: float
-    plain_bytes: int
+    kept_peak_bytes: int
     first_backward: str = ""
     curve: tuple[tuple[float, float], ...] = ()
     events: tuple[QueueEvent, ...] = ()
@@ -111,7 +111,7 @@ class Plan(NamedTuple):
         lines = [
             f"{self.model}, batch {self.batch}",
             f"peak   {format_bytes(self.peak_bytes)} of {format_bytes(self.limit_bytes)} allowed; "
-            f"everything kept {format_bytes(self.plain_bytes)}, smallest found {format_bytes(self.smallest_bytes)}",
+            f"everything kept {format_bytes(self.kept_peak_bytes)}, smallest found {format_bytes(self.smallest_bytes)}",
             f"step   {format_seconds(self.step_s)}; everything kept {format_seconds(self.plain_s)} "
             f"({100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0:+.2f}%)",
         ]
@@ -128,11 +128,11 @@ class Plan(NamedTuple):
         return lines
 
     def _table(self) -> Table:
-        numbers = ("plain", "held", "adds")
+        numbers = ("values", "held", "adds")
         table = table_of("", ("tensor", "choice", *numbers), numbers)
         for row in self.rows:
             adds = format_seconds(row.seconds) if row.seconds else ""
-            sizes = format_bytes(row.plain_bytes), format_bytes(row.held_bytes)
+            sizes = format_bytes(row.value_bytes), format_bytes(row.held_bytes)
             table.add_row(row.tensor, row.choice, *sizes, adds)
         return table
 
@@ -142,7 +142,7 @@ class Plan(NamedTuple):
         for row in self.rows:
             of_kind[kind_of(row.choice)].append(row)
         return [
-            f"{len(rows)} x {kind}: {format_bytes(sum(r.plain_bytes for r in rows))} held in "
+            f"{len(rows)} x {kind}: {format_bytes(sum(r.value_bytes for r in rows))} held in "
             f"{format_bytes(sum(r.held_bytes for r in rows))}, adds {format_seconds(sum(r.seconds for r in rows))}"
             for kind, rows in sorted(of_kind.items())
         ]
@@ -170,7 +170,7 @@ def plan_from_json(source: str | Path | dict) -> Plan:
         curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
     )
     arguments.whole("batch", plan.batch)
-    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "plain_bytes"):
+    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "kept_peak_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
     for name in ("step_s", "plain_s"):
         arguments.real(name, getattr(plan, name), least=0)

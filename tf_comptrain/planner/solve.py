@@ -303,7 +303,7 @@ class _SolverRun:
             feasible=best is not None,
             smallest_bytes=int(np.ceil(min(simulation.peak_bytes, smallest.peak_bytes))),
             plain_s=self._kept.step_s,
-            plain_bytes=int(self._kept.peak_bytes),
+            kept_peak_bytes=int(self._kept.peak_bytes),
             first_backward=next((task.name for task in graph.tasks if task.backward), ""),
             curve=_curve(simulation),
             events=simulation.events,

@@ -75,7 +75,7 @@ _TENSORS = (
     Column("codec", "codec"),
     Column("mode", "mode"),
     Column("bound", "bound", _number),
-    Column("plain", "plain_bytes", format_bytes),
+    Column("values", "value_bytes", format_bytes),
     Column("held", "held_bytes", format_bytes),
     Column("ratio", "ratio", _number),
     Column("largest error", "max_error", _number),

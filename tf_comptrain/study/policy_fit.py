@@ -44,7 +44,7 @@ class BestFit(NamedTuple):
       network: Of the study.
       gradient_error: Predicted: root mean square over the weights of error / gradient, with all tensors held so.
       held_bytes: Of the streams of a step.
-      plain_bytes: Of the same tensors as plain Keras holds them.
+      value_bytes: Of the same tensors as they are.
       single: The best that one codec and bound for all tensors does; None where none is within the tolerance.
       single_bytes: Of its streams.
       single_error: Its gradient error.
@@ -54,7 +54,7 @@ class BestFit(NamedTuple):
     network: str
     gradient_error: float
     held_bytes: int
-    plain_bytes: int
+    value_bytes: int
     single: Candidate | None
     single_bytes: int
     single_error: float
@@ -72,7 +72,7 @@ class BestFit(NamedTuple):
         names = self.policy.settings()
         width = max((len(name) for name, _ in names), default=0)
         lines = [f"{name:{width}}  {_words(setting)}" for name, setting in names]
-        ratio = self.plain_bytes / max(self.held_bytes, 1)
+        ratio = self.value_bytes / max(self.held_bytes, 1)
         lines.append(f"{ratio:.1f} times fewer bytes, gradients {self.gradient_error:.1%} off")
         if self.single is not None:
             lines.append(f"{self.saving:.0%} fewer bytes than the best single setting, {self.single}")
@@ -115,7 +115,7 @@ def fit_policy(
         network,
         math.sqrt(sum(option.squared_error for option in chosen)),
         round(sum(option.held_bytes for option in chosen)),
-        _plain_bytes(study, network, settings[0]),
+        _value_bytes(study, network, settings[0]),
         single.setting if single else None,
         round(single.held_bytes) if single else 0,
         math.sqrt(single.squared_error) if single else math.nan,
@@ -196,7 +196,7 @@ def _options(
         for name in dict.fromkeys(row[column] for row in rows):
             of_group = [row for row in rows if row[column] == name]
             seconds = sum(
-                row["plain_bytes"] / 1e9 * (1 / row["encode_gb_s"] + 1 / row["decode_gb_s"])
+                row["value_bytes"] / 1e9 * (1 / row["encode_gb_s"] + 1 / row["decode_gb_s"])
                 for row in of_group
             )
             option = SettingEffect(
@@ -231,10 +231,10 @@ def _setting(setting: Candidate) -> Setting:
     return Setting(setting.codec) if setting.mode == LOSSLESS else Setting(*setting)
 
 
-def _plain_bytes(study: Study, network: str, setting: Candidate) -> int:
+def _value_bytes(study: Study, network: str, setting: Candidate) -> int:
     by_stage: dict[str, int] = {}
     for row in study.tensors(network, setting):
-        by_stage[row["stage"]] = by_stage.get(row["stage"], 0) + row["plain_bytes"]
+        by_stage[row["stage"]] = by_stage.get(row["stage"], 0) + row["value_bytes"]
     return round(statistics.fmean(by_stage.values()))
 
 

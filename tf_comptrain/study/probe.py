@@ -29,14 +29,14 @@ class ProbedTensor(NamedTuple):
       kind: What reads it, see `storage.DEFAULT_BOUNDS`.
       values: As float32.
       mask: It is a ReLU's output, of which the step needs to know what is zero.
-      plain_bytes: As plain Keras holds it.
+      value_bytes: Of its values, as they are.
     """
 
     name: str
     kind: str
     values: np.ndarray
     mask: bool
-    plain_bytes: int
+    value_bytes: int
 
 
 class Gradients(NamedTuple):
@@ -118,7 +118,6 @@ class _ProbeCodec(DecodingCodec):
 
     format = "probe"
     carries_mask = True
-    predicted_bits = 4.7  # plane's, so that the same tensors are held
 
     def __init__(self) -> None:
         self.seen: dict[str, tuple[np.ndarray, bool, int]] = {}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Columns in their order; rows have those of their kind.
 _COLUMNS = (
     "row", "network", "codec", "mode", "bound", "stage", "seed", "tensor", "tensor_class", "shape", "bound_used",
-    "plain_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
+    "value_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
     "zeros_kept", "encode_gb_s", "decode_gb_s", "predicted_sigma", "measured_sigma", "law_cosine", "gradient_error",
     "gradient_cosine", "metric", "metric_change", "loss", "history", "epochs_to_target", "saved_bytes",
     "saved_plain_bytes", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline", "step_s",
@@ -34,7 +34,7 @@ MEASURED = (
     "step_s", "train_s",
 )  # fmt: skip
 _WHOLE = (
-    "seed", "plain_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
+    "seed", "value_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
     "peak_bytes", "half_batch_peak_bytes", "largest_batch",
 )  # fmt: skip
 _TEXT = (
