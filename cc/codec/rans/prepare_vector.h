@@ -129,15 +129,25 @@ inline uint32_t NormalBits(const Floats v[2 * kHalves]) {
   return bits;
 }
 
+// Rows lie far apart: without this their lines come one by one.
+constexpr int kRowsAhead = 32;
+inline void PrefetchRow(const uint8_t* row, const Pitch& pitch) {
+  for (int i = 0; i < kPieces; i += 2) {
+    _mm_prefetch(reinterpret_cast<const char*>(row + pitch.piece[i]),
+                 _MM_HINT_T0);
+  }
+}
+
 template <class T, Coding kCoding>
 inline void QuantizeRows(const Quantizer& quant, const uint8_t* x,
                          const Pitch& pitch, int rows, ChunkWork* work,
                          Extent* extent, int64_t* nonzero) {
   RowScales scales(quant);
   Extent e;
-  *nonzero = 0;
+  int64_t count = 0;
   for (int t = 0; t < rows; ++t, scales.NextRow()) {
     const uint8_t* const row = x + t * pitch.row;
+    PrefetchRow(row + kRowsAhead * pitch.row, pitch);
     Floats v[2 * kHalves];
     Row q, biased;
     for (int h = 0; h < kHalves; ++h) {
@@ -159,9 +169,10 @@ inline void QuantizeRows(const Quantizer& quant, const uint8_t* x,
       e.largest.v[h] = V(max_epi16)(e.largest.v[h], q.v[h]);
     }
     StoreRow(biased, work->q + (t + kPadRows) * kLanes);
-    *nonzero += __builtin_popcount(kCoding != Coding::kPlain ? NonzeroBits(q)
-                                                             : NormalBits(v));
+    count += __builtin_popcount(kCoding != Coding::kPlain ? NonzeroBits(q)
+                                                          : NormalBits(v));
   }
+  *nonzero = count;
   *extent = e;
 }
 

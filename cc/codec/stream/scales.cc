@@ -13,26 +13,40 @@ namespace {
 constexpr int64_t kBlock = 64;  // channels whose sums are kept at hand
 constexpr int64_t kCyclesPerValue = 2;
 
-// Of channels [begin, begin + count) of the sampled rows. Those that float32
-// has held already are left, where Sum is double.
-template <class Sum, class T>
-void SumBlock(const T* x, const SampledRows& rows, int64_t channels,
-              int64_t begin, int64_t count, ChannelMoments* moments) {
+template <class Sum>
+struct BlockSums {
   Sum sum[kBlock] = {}, sum_sq[kBlock] = {};
   int32_t nonzero[kBlock] = {};
   float first[kBlock];
+};
+
+// A function of its own: where it is inlined, GCC adds two rows at a time up,
+// which then are not in vectors.
+template <class Sum, class T>
+__attribute__((noinline)) void AddRow(const T* row, int64_t count,
+                                      BlockSums<Sum>* sums) {
   for (int64_t c = 0; c < count; ++c) {
-    first[c] = FiniteOrZero(ToFloat(x[rows.Row(0) * channels + begin + c]));
+    AddToSums(ToFloat(row[c]), sums->first[c], sums->sum + c, sums->sum_sq + c,
+              sums->nonzero + c);
+  }
+}
+
+// Of the first `count` channels of rows of `channels` values. Those that
+// float32 has held already are left, where Sum is double.
+template <class Sum, class T>
+void SumBlock(const T* x, const SampledRows& rows, int64_t channels,
+              int64_t count, ChannelMoments* moments) {
+  BlockSums<Sum> sums;
+  for (int64_t c = 0; c < count; ++c) {
+    sums.first[c] = FiniteOrZero(ToFloat(x[rows.Row(0) * channels + c]));
   }
   for (int64_t i = 0; i < rows.count; ++i) {
-    const T* const row = x + rows.Row(i) * channels + begin;
-    for (int64_t c = 0; c < count; ++c) {
-      AddToSums(ToFloat(row[c]), first[c], sum + c, sum_sq + c, nonzero + c);
-    }
+    AddRow(x + rows.Row(i) * channels, count, &sums);
   }
   for (int64_t c = 0; c < count; ++c) {
     if (sizeof(Sum) > sizeof(float) && moments[c].IsFinite()) continue;
-    moments[c] = MomentsOf(sum[c], sum_sq[c], nonzero[c], first[c], rows.count);
+    moments[c] = MomentsOf(sums.sum[c], sums.sum_sq[c], sums.nonzero[c],
+                           sums.first[c], rows.count);
   }
 }
 
@@ -73,14 +87,13 @@ ChannelSample SampleChannels(const void* x, DType dtype, int64_t n,
                ChannelMoments* const to = moments.data() + c;
                WithStorageType(dtype, [&](auto type) {
                  using T = decltype(type);
-                 SumBlock<float>(static_cast<const T*>(x), rows, channels, c,
-                                 count, to);
+                 const T* const from = static_cast<const T*>(x) + c;
+                 SumBlock<float>(from, rows, channels, count, to);
                  // Squares beyond float32.
                  if (!std::all_of(to, to + count, [](const ChannelMoments& m) {
                        return m.IsFinite();
                      })) {
-                   SumBlock<double>(static_cast<const T*>(x), rows, channels, c,
-                                    count, to);
+                   SumBlock<double>(from, rows, channels, count, to);
                  }
                });
              }
