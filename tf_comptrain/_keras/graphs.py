@@ -7,16 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-_LONG = 1 << 14  # values
-
-
-def is_short_vector(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is too small to wait for anything for its memory, as the gradient of a bias.
-
-    TensorFlow's optimizer does not rewrite what others wait for: these are left to it, as in plain Keras.
-    """
-    return tensor.shape.rank == 1 and (tensor.shape[0] or _LONG) < _LONG
-
 
 def set_device(op: tf.Operation, device: str) -> None:
     """Says where an operation of a graph that is being traced runs."""

@@ -112,19 +112,6 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def state_unknown_to_keras(layer: Any) -> str | None:
-    """What a layer holds that a second run of it in the backward pass would change again. None: nothing. Keras 3.
-
-    Keras' variables and seeds are as they were in the first run, and are not updated: see `FirstRun`.
-    """
-    if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
-        return None
-    kinds = (tf.Variable, tf.random.Generator)
-    found = (value for value in attributes(layer, *sublayers(layer)) if isinstance(value, kinds))
-    first = next(found, None)
-    return None if first is None else f"holds a {type(first).__name__}, of which Keras does not know"
-
-
 def losses_of_calls(layer: Any) -> int:
     """How many losses a layer and those inside it have added in calls; Keras 3."""
     if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
@@ -204,17 +191,6 @@ def graph_operations(model: keras.Model) -> list[Any]:
 
 def _is_floating(tensor: Any) -> bool:
     return tf.as_dtype(tensor.dtype).is_floating
-
-
-def batch_norm_extras(layer: keras.layers.Layer) -> str | None:
-    """What a BatchNormalization layer does beyond the plain form; None if nothing."""
-    if getattr(layer, "synchronized", False):
-        return "synchronized batch statistics"
-    if getattr(layer, "renorm", False):
-        return "batch renormalization"
-    if getattr(layer, "virtual_batch_size", None) or getattr(layer, "adjustment", None):
-        return "virtual batches"
-    return None
 
 
 @contextlib.contextmanager

@@ -23,6 +23,10 @@ if KERAS_3:
     from keras.src.backend.common import global_state
 
 
+# Lists of slots: of SGD, of the Adam family, and of Adamax.
+_MOMENTUMS = ("momentums", "_momentums", "_m")
+
+
 def is_compiled(model: keras.Model) -> bool:
     return bool(getattr(model, "compiled" if KERAS_3 else "_is_compiled", False))
 
@@ -283,40 +287,20 @@ def loss_scale(optimizer: Any) -> float:
     return float(getattr(optimizer, "loss_scale", 1.0))
 
 
-def accumulated_gradient(optimizer: Any, variable: Any) -> tuple[Any, float] | None:
-    """The optimizer's momentum slot of a trainable variable, and the factor that makes it
+def momentum_slot(optimizer: Any, variable: Any) -> Any:
+    """What SGD or one of the Adam family keeps of a variable's earlier gradients.
 
-        M_t = g_t + mu M_(t-1):
-
-    SGD keeps -learning_rate * M (Keras 2's SGD too), the Adam family (1 - beta_1) * M. None for
-    optimizers that keep no such slot, have none yet, or do not train the variable.
+    None where it keeps nothing of the kind, has not been built, or does not train the variable.
     """
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if isinstance(optimizer, keras.optimizers.SGD):
-        slots = getattr(optimizer, "momentums", None)
-        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
-        factor = 1.0 / rate if rate > 0 else 0.0
-    elif isinstance(optimizer, _adam_family()):
-        slots = getattr(optimizer, "_momentums", None) or getattr(optimizer, "_m", None)
-        factor = 1.0 / (1.0 - float(optimizer.beta_1))
-    else:
-        return None
-    if not slots or not factor:
+    slots = next(filter(None, (getattr(optimizer, name, None) for name in _MOMENTUMS)), None)
+    if slots is None:
         return None
     try:
-        index = (
-            optimizer._get_variable_index(variable)
-            if KERAS_3
-            else optimizer._index_dict[optimizer._var_key(variable)]
-        )
+        if KERAS_3:
+            return slots[optimizer._get_variable_index(variable)]
+        return slots[optimizer._index_dict[optimizer._var_key(variable)]]
     except KeyError:
         return None
-    return slots[index], factor
-
-
-def _adam_family() -> Any:
-    names = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
-    return tuple(getattr(keras.optimizers, name) for name in names if hasattr(keras.optimizers, name))
 
 
 def has_schedule(optimizer: Any) -> bool:
@@ -326,17 +310,17 @@ def has_schedule(optimizer: Any) -> bool:
     return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
 
 
-def pace_schedule(optimizer: Any, pace: tf.Variable) -> bool:
-    """Makes the learning-rate schedule answer factor * schedule(offset + pace * iterations).
+def override_rate(optimizer: Any, rate: Callable[[Callable, tf.Tensor], tf.Tensor]) -> bool:
+    """Makes the learning rate of an optimizer that has a schedule `rate(schedule, steps so far)`.
 
     The schedule itself, which is part of the optimizer's configuration, stays as it is.
 
     Args:
       optimizer: Whose learning rate is a schedule.
-      pace: [factor, pace, offset].
+      rate: Called in every trace of a step.
 
     Returns:
-      Whether that is new: traced train functions know nothing of it then.
+      Whether that is new: traced train functions know nothing of it then. Else the first `rate` stays.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if "_get_current_learning_rate" in optimizer.__dict__:
@@ -345,16 +329,14 @@ def pace_schedule(optimizer: Any, pace: tf.Variable) -> bool:
 
     def learning_rate() -> Any:
         optimizer: Any = reference()
-        factor, per_step, offset = tf.unstack(tf.convert_to_tensor(pace))
-        position = offset + per_step * tf.cast(tf.convert_to_tensor(optimizer._iterations), tf.float32)
-        return tf.cast(factor, tf.float32) * tf.cast(optimizer._learning_rate(position), tf.float32)
+        return rate(optimizer._learning_rate, tf.convert_to_tensor(optimizer._iterations))
 
     optimizer.__dict__["_get_current_learning_rate"] = learning_rate
     return True
 
 
-def unpace_schedule(optimizer: Any) -> None:
-    """Undoes `pace_schedule`."""
+def reset_rate(optimizer: Any) -> None:
+    """Undoes `override_rate`."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if optimizer is not None:
         optimizer.__dict__.pop("_get_current_learning_rate", None)
