@@ -53,6 +53,14 @@ from tf_comptrain._keras.layers import (
     strategy_scope,
     sublayers,
 )
+from tf_comptrain._keras.optimizers import (
+    has_schedule,
+    loss_scale,
+    momentum_slot,
+    override_rate,
+    reset_rate,
+    steps_of,
+)
 from tf_comptrain._keras.profiles import planes_of_profile
 from tf_comptrain._keras.runs import after_first_steps, around_runs, forget_runs, loss_gradients
 from tf_comptrain._keras.scopes import (
@@ -97,26 +105,20 @@ from tf_comptrain._keras.train_step import (
     build_optimizer,
     call_in_training,
     has_own_train_step,
-    has_schedule,
     has_strategy,
     is_compiled,
     loss_in_training,
-    loss_scale,
     mean_of_replicas,
-    momentum_slot,
     moving_statistics,
     note_loss,
     optimizers_of,
-    override_rate,
     override_train_step,
     parts_of,
     replica_parts,
     replica_values,
-    reset_rate,
     reset_train_step,
     step_variables,
     steps_at_once,
-    steps_of,
     trace_train_step,
     train_step_runner,
     trainable_variables,
@@ -130,7 +132,7 @@ from tf_comptrain._keras.workers import (
     has_run,
     largest,
     of_all_workers,
+    optionals_as_none,
     set_step_maker,
-    with_optionals,
     worker_number,
 )

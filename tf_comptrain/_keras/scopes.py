@@ -1,4 +1,9 @@
-"""What kind of call this is: training or not, under which scopes and tapes, replayed or not."""
+"""What kind of call this is: training or not, under which scopes and tapes, replayed or not.
+
+Private: `record`, `kernels`, `ops`, `ControlFlowFuncGraph` (TensorFlow 2.21, 2.15); `backend`,
+  `global_state`, `in_stateless_scope`, `in_symbolic_scope`, `CallContext` (Keras 3.15); `base_layer_utils`,
+  `autocast_variable` (Keras 2.15).
+"""
 
 from __future__ import annotations
 
@@ -151,7 +156,10 @@ def call_scope(training: bool | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def layer_scope(layer: Any) -> Iterator[None]:
-    """Variables have the dtype that they have in `layer.call`. An operation that is no layer has none of its own."""
+    """Variables have the dtype that they have in `layer.call`. An operation that is no layer has none of its own.
+
+    Private: `Layer._compute_dtype_object` (Keras 2.15).
+    """
     if not isinstance(layer, keras.layers.Layer) or layer.compute_dtype == layer.dtype:
         yield
     elif KERAS_3:
@@ -163,7 +171,10 @@ def layer_scope(layer: Any) -> Iterator[None]:
 
 
 def draw_key(layer: keras.layers.Layer) -> tuple[tf.Tensor, tf.Tensor]:
-    """(key, counter) of the random numbers that a layer would draw now, which counts as drawing them. Keras 3."""
+    """(key, counter) of the random numbers that a layer would draw now, which counts as drawing them. Keras 3.
+
+    Private: `_cast_seed` (Keras 3.15).
+    """
     seed = _cast_seed(layer.seed_generator.next())
     key_and_counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     return key_and_counter.key, key_and_counter.counter
@@ -173,6 +184,8 @@ def values_of(layer: Any) -> list[tuple[Any, tf.Tensor]]:
     """The variables of a layer and of those inside it, and their values now, in their own dtypes.
 
     An operation that is no layer has none. In Keras 2: empty.
+
+    Private: `Variable._value` (Keras 3.15).
     """
     if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
         return []
