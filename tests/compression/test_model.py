@@ -11,7 +11,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.compression.report import Report, Row
+from tf_comptrain.compression.report import Report, ReportRow
 
 X, Y = images(32)
 TIGHT = 1e-5
@@ -452,10 +452,12 @@ def test_a_report_fills_itself_when_a_step_is_traced():
 
 def test_a_report_as_html_and_markdown():
     odd = '<b>|"&'
-    report = Report(odd, (Row(odd, "Conv2D", "input", "compress", (4, None), 16, 4, "0.1 sigma", odd),), odd)
+    report = Report(
+        odd, (ReportRow(odd, "Conv2D", "input", "compress", (4, None), 16, 4, "0.1 sigma", odd),), odd
+    )
     page, text = report.to_html(), report.to_markdown()
     assert page.count("&lt;b&gt;|&quot;&amp;") == 4 and odd not in page
-    assert page.count("<th>") == page.count("<td>") == 9 and "<td>4x?</td>" in page
+    assert page.count("</th>") == page.count("</td>") == 9 and "<td>4x?</td>" in page
     line = text.splitlines()[4]
     assert line.count("|") == 10 and line.startswith("| &lt;b&gt;&#124;") and "| 16 B | 4 B |" in line
 

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 
-from tf_comptrain.cli import bench
+from tf_comptrain.cli import options
 from tf_comptrain.distribute import launching
 
 _PORT = 2222
@@ -57,8 +57,9 @@ spec:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`."""
     parser.add_argument(
-        "-n", "--workers", type=bench.positive, default=2, help="of the training (%(default)s)"
+        "-n", "--workers", type=options.positive, default=2, help="of the training (%(default)s)"
     )
     parser.add_argument(
         "--devices", help="a GPU for each worker here, such as 0,1,2,3 (CUDA_VISIBLE_DEVICES)"

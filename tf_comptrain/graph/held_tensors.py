@@ -20,6 +20,7 @@ from tf_comptrain.graph.gradient_operations import is_product
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law_error import LawError, law_error
 from tf_comptrain.graph.offloading import order_copies
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.rewire import Use, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
@@ -44,8 +45,6 @@ from tf_comptrain.storage import (
     obstacle,
 )
 
-_ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
-_NEVER_NEGATIVE = frozenset(("Exp", "Relu", "Relu6", "Sigmoid", "Softmax", "Softplus"))
 _TRUTH = tf.float16  # the smallest type that the mask operations take
 _PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
@@ -128,7 +127,7 @@ class HeldTensors:
         """See `graph.rewire`."""
         engine = engine_of_step(backward)
         keep_layouts(engine)
-        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, engine))
+        step = _keras.kept_with(backward.graph, self, lambda: _HeldStep(self, engine))
         step.engine = engine
         step.recorded = backward.recorded
         result = rewire(backward, step)
@@ -252,7 +251,7 @@ def made_by(tensor: tf.Tensor, storage: str | Offload) -> Iterator[tf.Operation]
     """The operation that makes a tensor a layer reads; to have it rebuilt also those up to a batch normalization."""
     op = base_of(tensor).op
     yield op
-    while storage == REBUILD and op.type in _ELEMENTWISE:
+    while storage == REBUILD and (row := about(op.type)).is_elementwise and row.again:
         op = base_of(op.inputs[0]).op
         yield op
 
@@ -275,7 +274,7 @@ class _Bits:
         return restored
 
 
-class _Step:
+class _HeldStep:
     """The held tensors of one traced graph: `rewire.Streams`.
 
     Attributes:
@@ -418,7 +417,7 @@ class _Step:
         coder = site.coder(mask, self._xla, self._asks_the_law)
         row = site.state.index
         # Without negative values a fixed rate has finer steps, and zeros come back as they were.
-        mid_rise = mask or (self._xla and base_of(tensor).op.type in _NEVER_NEGATIVE)
+        mid_rise = mask or (self._xla and about(base_of(tensor).op.type).least == 0)
         through, stream, state = coder.compress(
             tensor, self._states.read(row), site.relative_bound, mid_rise, site.bound.reference
         )

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import IN_LISTS, lists_read
 from tf_comptrain.graph.crossings import (
@@ -27,7 +26,7 @@ from tf_comptrain.graph.crossings import (
     packed,
 )
 from tf_comptrain.graph.errors import Errors, Made
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.gradient_operations import GradientOperations, GradientRead
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
@@ -36,13 +35,14 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
-from tf_comptrain.graph.order import Order
+from tf_comptrain.graph.operations import NORM, SHAPE, SIGN, SIZE, UNBOUNDED, UNKNOWN, about
+from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.graph.updates import is_short_vector
 from tf_comptrain.storage import KEEP
 
-# A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
+# A need beside those of `operations`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 _AGAIN = "again"
 _AS_IT_IS = "the backward pass runs %s on it as it is"
@@ -91,7 +91,7 @@ class _Rewiring:
         self.backward = backward
         self.streams = streams
         self.gradients = GradientOperations(backward)
-        self.order = Order(self.gradients)
+        self.order = TopologicalOrder(self.gradients)
         self.crossings = Crossings()
         self.replacements = Replacements(backward, streams, self.crossings, self._is_of_backward_pass)
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
@@ -104,11 +104,11 @@ class _Rewiring:
         reads = self.gradients.reads
         if not self.streams.is_lossless:
             reads = with_exact_reads(self.gradients)
-        signs = [read for read in reads if read.need == sensitivity.SIGN]
+        signs = [read for read in reads if read.need == SIGN]
         windows = [read for read in reads if self.replacements.may_read_positions(read)]
         pooled = {read.op.name: read.op for read in windows}
-        sizes = [read for read in reads if read.need == sensitivity.SIZE]
-        no_values = (sensitivity.SIGN, sensitivity.SIZE)
+        sizes = [read for read in reads if read.need == SIZE]
+        no_values = (SIGN, SIZE)
         values = [r for r in reads if r.need not in no_values and r.op.name not in pooled]
         factors = [
             (op, base_of(tensor))
@@ -186,7 +186,7 @@ class _Rewiring:
         has_gamma = any(
             kernel.op.type == NORMALIZATION_GRADIENT for kernel in self.kernels.get(reference, ())
         )
-        return self.errors.travelling(reference) <= ({sensitivity.NORM} if has_gamma else set())
+        return self.errors.travelling(reference) <= ({NORM} if has_gamma else set())
 
     def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
         gradient = self.replacements.replaced.get(kernel.gradient.name, kernel.gradient)
@@ -195,7 +195,7 @@ class _Rewiring:
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
 
-    def _restore(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+    def _restore(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
         """The tensor as the backward pass has it for a reader; itself where it is kept.
 
         It is made when the first of the readers that share it can run.
@@ -213,7 +213,7 @@ class _Rewiring:
         awaited = (op for op in self._awaited.get(made.ref(), ()) if self.order.knows(op))  # no seed
         return all(self.order.put(before, reader) for before in awaited)
 
-    def _made_again(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+    def _made_again(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
         base = base_of(tensor)
         if base is not tensor:
             again = self._restore(base, read)
@@ -245,14 +245,16 @@ class _Rewiring:
             self._restored[output.ref(), read.group.ref()] = again
         return outputs[tensor.value_index]
 
-    def _note_late(self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: Read) -> None:
+    def _note_late(
+        self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: GradientRead
+    ) -> None:
         """Notes what the making of something waits for."""
         awaited = {read.awaited.op.name: read.awaited.op}
         for operand in operands:
             awaited.update((op.name, op) for op in self._awaited.get(operand.ref(), ()))
         self._awaited.update((tensor.ref(), tuple(awaited.values())) for tensor in made)
 
-    def _renormalized(self, op: tf.Operation, read: Read) -> tf.Tensor:
+    def _renormalized(self, op: tf.Operation, read: GradientRead) -> tf.Tensor:
         """What a batch normalization makes, by the statistics that it found."""
         x, gamma, beta = (self._restore(operand, read) for operand in list(op.inputs)[:3])
         mean, variance = op.outputs[1], op.outputs[2]
@@ -264,7 +266,7 @@ class _Rewiring:
         self._note_late([again], [x, scale, offset], read)
         return again
 
-    def _not_before(self, operand: tf.Tensor, read: Read) -> tf.Tensor:
+    def _not_before(self, operand: tf.Tensor, read: GradientRead) -> tf.Tensor:
         """An operand of what is made again, when the gradient that this awaits is there.
 
         TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
@@ -328,7 +330,7 @@ class _Rewiring:
         while waiting:
             current = waiting.pop()
             for operand in map(base_of, current.op.inputs):
-                if operand.ref() in seen or current.op.type in sensitivity.SHAPE_ONLY:
+                if operand.ref() in seen or about(current.op.type).kind == SHAPE:
                     continue
                 seen.add(operand.ref())
                 if self._is_of_backward_pass(operand.op):
@@ -344,11 +346,11 @@ class _Rewiring:
         if self.streams.is_exact(tensor):  # no error of it is
             return NEEDED_AT_ONCE if self._is_needed_at_once(tensor) else self.streams.why_plain(tensor)
         needs, readers = self.errors.needs(tensor), ", ".join(self.errors.readers(tensor))
-        if sensitivity.UNKNOWN in needs:
+        if UNKNOWN in needs:
             return f"what an error of it does to the result of {readers} is not known"
         if _AGAIN in needs:
             return _AS_IT_IS % readers
-        if sensitivity.UNBOUNDED in needs:
+        if UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
         if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
             return "its very value is needed"
@@ -365,7 +367,7 @@ class _Rewiring:
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 1.25 * plain_bytes(tensor)
         for op in later:
-            if op.type in PRODUCTS:
+            if about(op.type).is_product:
                 return False
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
@@ -386,7 +388,7 @@ class _Rewiring:
                     waiting.append(before)
         return last
 
-    def _reads_stream(self, read: Read) -> bool:
+    def _reads_stream(self, read: GradientRead) -> bool:
         """Whether an operation is the gradient of a batch normalization whose input is held as a stream."""
         if not self.replacements.may_read_stream(read):
             return False
@@ -395,7 +397,7 @@ class _Rewiring:
             return False
         return hasattr(self._stream(stored), "batch_norm_gradient")
 
-    def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
+    def _order_readers(self, gate: tf.Tensor, reads: Sequence[GradientRead]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
 
         The products with restored tensors run first, those with the largest before the others; then those of the
@@ -404,7 +406,7 @@ class _Rewiring:
         """
         products: dict[str, tuple[int, tf.Operation]] = {}
         for read in reads:
-            if not is_elementwise(read.op):
+            if not about(read.op.type).hands_on:
                 size, _ = products.get(read.op.name, (0, read.op))
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]

@@ -11,14 +11,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.compression.report import format_bytes
-from tf_comptrain.compression.text import as_text, table_of
 from tf_comptrain.graph import after_gradient
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
 from tf_comptrain.memory.timeline import Timeline, draw
 from tf_comptrain.memory.trace import NothingRecordedError
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes
 
 PLAIN, COMPRESSED = "plain", "compressed"
 
@@ -72,7 +72,7 @@ class MemoryReport(NamedTuple):
                 format_bytes(row.bytes),
                 f"{row.plain_bytes / row.bytes:.1f}" if row.bytes else "",
             )
-        return as_text([table], self._summary())
+        return as_text([table, *self._summary()])
 
     def _summary(self) -> list[str]:
         ratio = f" ({self.saved_plain_bytes / self.saved_bytes:.1f}x)" if self.saved_bytes else ""

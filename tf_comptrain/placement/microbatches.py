@@ -24,14 +24,14 @@ def train_step(model: keras.Model, data: Any, *, call: PlacedCall, count: int) -
     check_samples(_batch_of(x), count, "microbatches")
     if model.optimizer is not None:
         _keras.move_slots(model)
-    order = _Order(model, call, count)
+    order = _OneForwardOneBackward(model, call, count)
     try:
         return _train(model, data, count, order)
     finally:
         call.microbatch = None
 
 
-def _train(model: keras.Model, data: Any, count: int, schedule: _Order) -> Any:
+def _train(model: keras.Model, data: Any, count: int, schedule: _OneForwardOneBackward) -> Any:
     """Keras' train step, by parts of the batch whose gradients are added up; one update of the weights.
 
     Loss, gradients and metrics are those of the whole batch where they are means over samples.
@@ -77,7 +77,7 @@ def _train(model: keras.Model, data: Any, count: int, schedule: _Order) -> Any:
     return logs
 
 
-class _Order:
+class _OneForwardOneBackward:
     """1F1B: a stage waits for its backward pass of an earlier microbatch, which frees what that holds.
 
     Args:

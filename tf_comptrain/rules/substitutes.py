@@ -120,7 +120,7 @@ class _LayerNormalization(Substitute):
         return native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
 
 
-class _Product(Substitute):
+class _OnePassProduct(Substitute):
     """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU and SiLU in one pass."""
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
@@ -228,7 +228,7 @@ register_rule(
     keras.layers.Conv3D,
     keras.layers.Dense,
     keras.layers.EinsumDense,
-)(_Product())
+)(_OnePassProduct())
 register_rule(
     keras.layers.MaxPooling1D,
     keras.layers.MaxPooling2D,

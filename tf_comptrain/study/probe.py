@@ -21,7 +21,7 @@ from tf_comptrain.study.round_trip import RoundTrip
 from tf_comptrain.theory.check import LawCheck, law_checks, numbers_of
 
 
-class HeldTensor(NamedTuple):
+class ProbedTensor(NamedTuple):
     """A tensor that the step holds.
 
     Attributes:
@@ -80,13 +80,13 @@ class Probe:
         self._errors = errors
         self._sites = held.sites
 
-    def look(self, weights: Sequence[np.ndarray]) -> tuple[list[HeldTensor], Gradients]:
+    def look(self, weights: Sequence[np.ndarray]) -> tuple[list[ProbedTensor], Gradients]:
         """The tensors of a step from these weights, in the order of their names, and its gradients."""
         self._model.set_weights(weights)
         self._codec.seen.clear()
         gradients = self.run({})
         tensors = [
-            HeldTensor(name, self._sites[name].kind, values, mask, size)
+            ProbedTensor(name, self._sites[name].kind, values, mask, size)
             for name, (values, mask, size) in sorted(self._codec.seen.items())
         ]
         return tensors, gradients

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tf_comptrain.memory.max_batch import PeakLine
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, TENSORS, TRAINING, Candidate, Cell
-from tf_comptrain.study.tensors import ALL
+from tf_comptrain.study.page import write_page
+from tf_comptrain.study.tensor_cells import ALL
 from tf_comptrain.study.trainings import epochs_to, is_higher_better
 
 if TYPE_CHECKING:
@@ -138,8 +139,6 @@ class Study:
           file: Where to.
           tolerance: Of the gradients, for the policy that fits best; see `best_fit`.
         """
-        from tf_comptrain.study.page import write_page  # which reads this class
-
         return write_page(self, self.folder / "report.html" if file is None else file, tolerance)
 
     def settings(self, network: str) -> list[Candidate]:

@@ -16,7 +16,7 @@ from tf_comptrain import _keras, arguments
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.distribute import steps
 from tf_comptrain.distribute.cluster import connect
-from tf_comptrain.training import checks, fitting, snapshot
+from tf_comptrain.training import checks, resilient_fit, snapshot
 from tf_comptrain.training.process import Process
 from tf_comptrain.training.samples import Samples, distributed
 from tf_comptrain.training.snapshot import Snapshot
@@ -110,10 +110,10 @@ def fit(
     if _keras.are_workers(strategy):
         _check_model(model)
         steps.average(model, lambda: _states(model))
-        process = worker = Worker(strategy)
+        process = worker = TrainingWorker(strategy)
         callbacks = worker.own(callbacks)
         verbose = verbose if worker.leads else 0
-    settings = fitting.Settings(
+    settings = resilient_fit.Settings(
         batch_size, epochs, snapshot_every, checkpoint_dir, validation_data, callbacks, verbose
     )
 
@@ -123,10 +123,10 @@ def fit(
             _check_alike(strategy, made, batch_size, epochs)
         return made
 
-    return fitting.train(model, settings, samples, process)
+    return resilient_fit.train(model, settings, samples, process)
 
 
-class Worker(Process):
+class TrainingWorker(Process):
     """One of several processes that train one model.
 
     Args:

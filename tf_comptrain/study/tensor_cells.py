@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_comptrain.graph import dithered
 from tf_comptrain.study.grid import Candidate
-from tf_comptrain.study.probe import Gradients, HeldTensor, Probe
+from tf_comptrain.study.probe import Gradients, Probe, ProbedTensor
 from tf_comptrain.study.round_trip import RoundTrip, round_trip
 from tf_comptrain.theory.check import LawCheck
 
@@ -20,7 +20,7 @@ _SMALLEST = (
 ALL = "all"  # as a tensor's name: all tensors of the step at once
 
 
-class Stage:
+class ProbedStage:
     """A step of a training, looked at.
 
     Args:
@@ -66,7 +66,7 @@ class Stage:
         }
 
 
-def _taken(tensor: HeldTensor, setting: Candidate) -> RoundTrip:
+def _taken(tensor: ProbedTensor, setting: Candidate) -> RoundTrip:
     codec = dithered(setting.made(), tensor.mask, xla=False)
     return round_trip(setting, codec, tensor.values, tensor.mask, tensor.plain_bytes)
 
