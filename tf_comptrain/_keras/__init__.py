@@ -21,7 +21,6 @@ from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.graphs import (
     captured_from_outside,
     captured_variables,
-    is_short_vector,
     kept_with,
     loop_body,
     run_again,
@@ -34,7 +33,7 @@ from tf_comptrain._keras.graphs import (
 from tf_comptrain._keras.layers import (
     OPERATION,
     add_to_message,
-    batch_norm_extras,
+    attributes,
     call_parameters,
     class_call,
     direct_sublayers,
@@ -53,28 +52,37 @@ from tf_comptrain._keras.layers import (
     save_alone,
     save_along,
     set_call,
-    state_unknown_to_keras,
     strategy_scope,
     sublayers,
+)
+from tf_comptrain._keras.optimizers import (
+    has_schedule,
+    loss_scale,
+    momentum_slot,
+    override_rate,
+    reset_rate,
+    steps_of,
 )
 from tf_comptrain._keras.profiles import planes_of_profile
 from tf_comptrain._keras.runs import after_first_steps, around_runs, forget_runs, loss_gradients
 from tf_comptrain._keras.scopes import (
-    FirstRun,
     branch_inside_tape,
+    call_scope,
     draw_key,
     in_plain_scope,
+    in_scope_of_values,
     in_shape_inference,
-    in_step,
     in_vectorized_map,
     kernel_devices,
     layer_scope,
     plain_scope,
     quiet_tape,
+    recording,
+    scope_of_values,
     scope_says,
     training,
     training_scope,
-    undense,
+    values_of,
     watched,
 )
 from tf_comptrain._keras.stages import (
@@ -94,34 +102,28 @@ from tf_comptrain._keras.stages import (
 from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
 from tf_comptrain._keras.train_step import (
     abandon_buffers,
-    accumulated_gradient,
     all_variables,
     build_for_step,
     build_optimizer,
     call_in_training,
     has_own_train_step,
-    has_schedule,
     has_strategy,
     is_compiled,
     loss_in_training,
-    loss_scale,
     mean_of_replicas,
     moving_statistics,
     note_loss,
     optimizers_of,
     override_train_step,
-    pace_schedule,
     parts_of,
     replica_parts,
     replica_values,
     reset_train_step,
     step_variables,
     steps_at_once,
-    steps_of,
     trace_train_step,
     train_step_runner,
     trainable_variables,
-    unpace_schedule,
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
@@ -132,7 +134,7 @@ from tf_comptrain._keras.workers import (
     has_run,
     largest,
     of_all_workers,
+    optionals_as_none,
     set_step_maker,
-    with_optionals,
     worker_number,
 )

@@ -1,4 +1,7 @@
-"""Models whose graph, variables and train step are divided: the graph run by hand, variables moved."""
+"""Models whose graph, variables and train step are divided: the graph run by hand, variables moved.
+
+Private: `Functional`, `operation_fn` (Keras 3.15).
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ def run_graph(
 
     Returns:
       The model's output.
+
+    Private: `Functional._standardize_inputs`, `Functional._run_through_graph` (Keras 3.15).
     """
 
     def placed(operation: Any) -> Callable:
@@ -48,24 +53,37 @@ def runs_its_graph(model: keras.Model) -> bool:
 
 
 def set_masks(model: keras.Model, inputs: Any, mask: Any) -> None:
-    """Gives the inputs of a functional model the masks of its call."""
+    """Gives the inputs of a functional model the masks of its call.
+
+    Private: `Functional._standardize_inputs` (Keras 3.15).
+    """
     if mask is not None:
         for tensor, one in zip(model._standardize_inputs(inputs), tf.nest.flatten(mask)):
             set_mask(tensor, one)
 
 
 def mask_of(tensor: Any) -> Any:
-    """Keras' mask of a tensor; None where it has none."""
+    """Keras' mask of a tensor; None where it has none.
+
+    Private: `_keras_mask` of tensors (Keras 3.15, 2.15).
+    """
     return getattr(tensor, "_keras_mask", None)
 
 
 def set_mask(tensor: Any, mask: Any) -> None:
+    """Gives a tensor Keras' mask; None: leaves it as it is.
+
+    Private: `_keras_mask` of tensors (Keras 3.15, 2.15).
+    """
     if mask is not None:
         tensor._keras_mask = mask
 
 
 def move_weight(variable: Any, device: str, optimizer: Any = None) -> None:
-    """Makes a weight's value anew on a device, and what the optimizer keeps for it; traces know only the old ones."""
+    """Makes a weight's value anew on a device, and what the optimizer keeps for it; traces know only the old ones.
+
+    Private: `Optimizer._trainable_variables_indices`, `Optimizer._var_key` (Keras 3.15).
+    """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     numbers = getattr(optimizer, "_trainable_variables_indices", {})
     number = numbers.pop(optimizer._var_key(variable), None) if numbers else None
@@ -85,6 +103,10 @@ def weights_and_slots(model: keras.Model) -> list[Any]:
 
 
 def _slots_of(optimizer: Any, number: int) -> list[Any]:
+    """What an optimizer keeps for the weight of a number.
+
+    Private: `Optimizer._trainable_variables` and which lists of variables it has (Keras 3.15).
+    """
     weights = optimizer._trainable_variables
     lists = [some for some in vars(optimizer).values() if isinstance(some, list) and some is not weights]
     slots = (some[number] for some in lists if len(some) == len(weights))
@@ -100,13 +122,20 @@ def move_slots(model: keras.Model) -> None:
 
 
 def _move(variable: Any, device: str) -> None:
+    """Makes the value of a variable anew on a device, where it is on another.
+
+    Private: `Variable._initialize` (Keras 3.15).
+    """
     if variable.value.device != device:
         with tf.device(device):
             variable._initialize(variable.value.read_value())
 
 
 def reductions_of(model: keras.Model) -> set[str]:
-    """How the losses of `compile` make one number of those of the samples."""
+    """How the losses of `compile` make one number of those of the samples.
+
+    Private: `Model._compile_loss`, `CompileLoss._user_loss` (Keras 3.15).
+    """
     compiled = getattr(model, "_compile_loss", None)
     losses = getattr(compiled, "_user_loss", None)
     flat = [loss for loss in tf.nest.flatten(losses) if isinstance(loss, keras.losses.Loss)]

@@ -2,6 +2,8 @@
 
 Outside of the steps the workers are programs of their own. What is called together here every worker must call, in the
 same order: each waits for the others there.
+
+Private: `context` (TensorFlow 2.21, 2.15).
 """
 
 from __future__ import annotations
@@ -20,13 +22,19 @@ _totals: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # strategy -> 
 
 
 def are_workers(strategy: Any) -> bool:
-    """Whether the replicas of a strategy are in several processes."""
+    """Whether the replicas of a strategy are in several processes.
+
+    Private: `StrategyExtended._in_multi_worker_mode` (TensorFlow 2.21, 2.15).
+    """
     several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     return several and strategy.extended._in_multi_worker_mode()
 
 
 def has_run() -> bool:
-    """Whether TensorFlow has run something already, after which it connects no workers."""
+    """Whether TensorFlow has run something already, after which it connects no workers.
+
+    Private: `Context._initialized` (TensorFlow 2.21, 2.15).
+    """
     return bool(context.context()._initialized)
 
 
@@ -43,11 +51,18 @@ def connect_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
 
 
 def worker_count(strategy: Any) -> int:
+    """How many processes a strategy of several has.
+
+    Private: `StrategyExtended._num_workers` (TensorFlow 2.21, 2.15).
+    """
     return strategy.extended._num_workers
 
 
 def worker_number(strategy: Any) -> int:
-    """Of this process, from 0."""
+    """Of this process, from 0.
+
+    Private: `StrategyExtended._id_in_cluster` (TensorFlow 2.21, 2.15).
+    """
     return strategy.extended._id_in_cluster
 
 
@@ -123,10 +138,16 @@ def of_all_workers(strategy: Any, arrays: Sequence[np.ndarray]) -> list[list[np.
 
 
 def set_step_maker(model: keras.Model, make: Callable[[Callable], Callable]) -> None:
-    """Has `make` turn the model's train and test steps into what Keras calls with an iterator."""
+    """Has `make` turn the model's train and test steps into what Keras calls with an iterator.
+
+    Private: `Model._make_function` (Keras 3.15).
+    """
     model.__dict__["_make_function"] = make
 
 
-def with_optionals(model: keras.Model, step: Callable) -> Callable:
-    """A step that is also given batches as tf.experimental.Optional, as iterators of a strategy may have them."""
+def optionals_as_none(model: keras.Model, step: Callable) -> Callable:
+    """A step for batches in which a tf.experimental.Optional stands for None, as in Keras' datasets.
+
+    Private: `Model._autoconvert_optionals` (Keras 3.15).
+    """
     return model._autoconvert_optionals(step)

@@ -16,6 +16,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
+from tf_comptrain.callbacks._momentum import accumulated_gradient
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
 from tf_comptrain.storage import LawSite, Site
 from tf_comptrain.theory.check import LawCheck, check_error_law
@@ -469,7 +470,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _momentum(self, weight: tf.Variable) -> float:
         found = None
         if self.target == "momentum":
-            found = _keras.accumulated_gradient(self.model.optimizer, weight)
+            found = accumulated_gradient(self.model.optimizer, weight)
         if found is None:
             return 0.0
         slot, factor = found

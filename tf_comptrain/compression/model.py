@@ -256,6 +256,6 @@ def restore_model(model: keras.Model) -> None:
     _keras.reset_train_step(model)
     _keras.save_alone(model)
     _keras.forget_runs(model)
-    _keras.unpace_schedule(getattr(model, "optimizer", None))
+    _keras.reset_rate(getattr(model, "optimizer", None))
     del compressed_models[model]
     _keras.forget_traces(model)

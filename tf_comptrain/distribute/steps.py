@@ -33,7 +33,7 @@ def average(model: keras.Model, states: Callable[[], Iterable[Any]]) -> None:
             logs = step_function(data)
             return _averaged(logs, list(states()))
 
-        on_replica = _keras.with_optionals(owner, on_replica)
+        on_replica = _keras.optionals_as_none(owner, on_replica)
 
         @tf.autograph.experimental.do_not_convert
         def step(data: Any) -> Any:

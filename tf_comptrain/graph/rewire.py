@@ -42,6 +42,7 @@ from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
 from tf_comptrain.graph.transposed_products import multiply_transposed, transposed_product
+from tf_comptrain.graph.updates import is_short_vector
 from tf_comptrain.storage import KEEP
 
 # A need beside those of `operations`: of an operation that takes no incoming gradient, as those of a second run of a
@@ -454,7 +455,7 @@ class _Rewiring:
         free = [op for op in others if not self.gradients.is_joined(op)]
         ending = [op for op in free if self.gradients.ends(op)]
         for op in free:
-            if all(map(_keras.is_short_vector, op.outputs)):
+            if all(map(is_short_vector, op.outputs)):
                 continue
             before = list(first.values()) + ([] if op in ending else ending)
             if all(self.order.put(reader, op) for reader in before):

@@ -7,7 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_comptrain import _keras
+_LONG = 1 << 14  # values
+
+
+def is_short_vector(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is too small to wait for anything for its memory, as the gradient of a bias.
+
+    TensorFlow's optimizer does not rewrite what others wait for: these are left to it, as in plain Keras.
+    """
+    return tensor.shape.rank == 1 and (tensor.shape[0] or _LONG) < _LONG
 
 
 def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: Any) -> Any:
@@ -28,5 +36,5 @@ def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: A
         # waits for it; what must be waited for is its input.
         while wait.op.type in ("Identity", "IdentityN"):
             wait = wait.op.inputs[wait.value_index]
-    with tf.control_dependencies([] if _keras.is_short_vector(wait) else [wait]):
+    with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
         return update_step(gradient, *args, **kwargs)

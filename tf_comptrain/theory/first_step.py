@@ -19,7 +19,7 @@ from tf_comptrain import _keras
 from tf_comptrain.codecs import SMALLEST_BOUND
 from tf_comptrain.compression.instrumentation import Instrumentation, compressed_models
 from tf_comptrain.graph import LawError
-from tf_comptrain.storage import Site
+from tf_comptrain.storage import Site, state_unknown_to_keras
 from tf_comptrain.theory.check import LawCheck, law_checks, numbers_of
 
 _EVERY = 1000  # steps
@@ -321,7 +321,7 @@ def _obstacle(model: keras.Model) -> str | None:
         return "eager mode"
     if any(tensor.shape and tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
         return "a batch size that is part of the model"
-    return _keras.state_unknown_to_keras(model)
+    return state_unknown_to_keras(model)
 
 
 def _why_not_sliced(spec: Any) -> str | None:
