@@ -20,7 +20,9 @@ NAMED_TUPLE = {"_replace"}
 
 def exported():
     tree = ast.parse((FOLDER / "__init__.py").read_text())
-    return {a.name for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    own = [node for node in nodes if node.module.startswith("tf_comptrain._keras.")]
+    return {alias.name for node in own for alias in node.names}
 
 
 def _of_keras(node):
