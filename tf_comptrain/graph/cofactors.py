@@ -170,25 +170,30 @@ class _Cofactors:
         op, (first, *others) = tensor.op, tensor.op.inputs
         if op.type in _ON or op.type in ("Sqrt", "Square", "Neg"):
             return self._stays_off_zero(first)
-        if op.type in ("Mul", "RealDiv"):
-            scaled = not self._ingredients.has_activations(base_of(others[0]))
-            return self._stays_off_zero(first) and (
-                scaled or op.type == "Mul" and self._stays_off_zero(others[0])
-            )
-        if op.type == "Pow":
-            return (constant_of(others[0]) or 0.0) > 0 and self._stays_off_zero(first)
+        if op.type in ("Mul", "Pow", "RealDiv"):
+            return self._keeps_off_zero(op) and self._stays_off_zero(first)
         if op.type in _SUMS:
-            activations = [each for each in op.inputs if self._ingredients.has_activations(base_of(each))]
-            return min(map(self._least, op.inputs)) >= 0 and any(map(self._stays_off_zero, activations))
+            return min(map(self._least, op.inputs)) >= 0 and any(map(self._is_large, op.inputs))
         if op.type == "Maximum":
-            return any(
-                self._ingredients.has_activations(each) and self._stays_off_zero(each) for each in op.inputs
-            )
+            return any(map(self._is_large, op.inputs))
         if _is_variance(op):
             return self._stays_off_zero(first)
         if op.type in ("Select", "SelectV2"):
             return all(map(self._stays_off_zero, others))
         return op.type in _REDUCTIONS and self._is_of_many(op)
+
+    def _keeps_off_zero(self, op: tf.Operation) -> bool:
+        """Whether the second factor, divisor or exponent leaves the first off zero."""
+        second = base_of(op.inputs[1])
+        if op.type == "Pow":
+            return (constant_of(second) or 0.0) > 0
+        if not self._ingredients.has_activations(second):
+            return True
+        return op.type == "Mul" and self._stays_off_zero(second)
+
+    def _is_large(self, term: tf.Tensor) -> bool:
+        """Whether a tensor of activations stays off zero."""
+        return self._ingredients.has_activations(base_of(term)) and self._stays_off_zero(term)
 
     def _is_of_many(self, op: tf.Operation) -> bool:
         """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
@@ -217,15 +222,19 @@ class _Cofactors:
         if op.type in _ON or op.type in _REDUCTIONS or op.type in ("Max", "Min"):
             least = self._least(op.inputs[0], depth - 1)
             return least if op.type != "Sum" else 0.0 if least >= 0 else -math.inf
-        least_of = [self._least(each, depth - 1) for each in op.inputs]
-        if op.type == "Pow":
-            power = constant_of(op.inputs[1]) or 0.0
-            return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
-        if op.type == "Maximum":
-            return max(least_of)
-        if op.type in _SUMS:
-            return sum(least_of)
-        return 0.0 if min(least_of) >= 0 else -math.inf
+        return _least_made(op, [self._least(each, depth - 1) for each in op.inputs])
+
+
+def _least_made(op: tf.Operation, least_of: list[float]) -> float:
+    """The least value that a monotone operation makes of inputs with these."""
+    if op.type == "Pow":
+        power = constant_of(op.inputs[1]) or 0.0
+        return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
+    if op.type == "Maximum":
+        return max(least_of)
+    if op.type in _SUMS:
+        return sum(least_of)
+    return 0.0 if min(least_of) >= 0 else -math.inf
 
 
 def _behind(tensor: tf.Tensor) -> tf.Tensor:

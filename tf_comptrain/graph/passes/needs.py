@@ -19,6 +19,7 @@ from tf_comptrain.graph.tensors import base_of
 
 # What they make is nowhere negative.
 _RELU_OUTPUTS = frozenset(("Relu", "Relu6"))
+_VALUE = "value"
 
 
 class Factor(NamedTuple):
@@ -66,14 +67,19 @@ def needs_of(step: TracedStep, streams: StreamsOfStep) -> Needs:
     """
     reads = step.gradients.reads if streams.is_lossless else with_exact_reads(step.gradients)
     poolings = {read.op.name: read.op for read in reads if may_read_positions(step, streams, read)}
-    no_values = (sensitivity.SIGN, sensitivity.SIZE)
-    values = tuple(r for r in reads if r.need not in no_values and r.op.name not in poolings)
-    signs = tuple(read for read in reads if read.need == sensitivity.SIGN)
+    of_need: dict[str, list[Read]] = {}
+    for read in reads:
+        is_value = read.need not in (sensitivity.SIGN, sensitivity.SIZE)
+        if not is_value or read.op.name not in poolings:
+            of_need.setdefault(_VALUE if is_value else read.need, []).append(read)
+    values, signs, sizes = (
+        tuple(of_need.get(need, ())) for need in (_VALUE, sensitivity.SIGN, sensitivity.SIZE)
+    )
     factors = (Factor(op, base_of(tensor)) for op, tensor in step.gradients.factors)
     return Needs(
         values,
         signs,
-        tuple(read for read in reads if read.need == sensitivity.SIZE),
+        sizes,
         tuple(poolings.values()),
         tuple(factor for factor in factors if not step.is_late(factor.tensor.op)),
         tuple(lists_read(reads, step.is_late)),

@@ -22,7 +22,7 @@ class HeldStreams(NamedTuple):
 
     Attributes:
       streams: By reference of a tensor.
-      held_as: By reference of a tensor: the one of the forward pass that stands for it, where that is another one.
+      held_as: By reference of a tensor whose stream is new: the one of the forward pass that was encoded.
     """
 
     streams: Mapping[Any, Stream]
