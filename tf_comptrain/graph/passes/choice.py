@@ -23,7 +23,7 @@ from tf_comptrain.graph.passes.step import TracedStep
 AGAIN = "again"
 
 
-class Chosen(NamedTuple):
+class HeldSet(NamedTuple):
     """What is held, before it is said how.
 
     Attributes:
@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
         return self.errors.travelling(reference) <= ({sensitivity.NORM} if has_gamma else set())
 
 
-def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> Chosen:
+def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldSet:
     """Runs the default rule over what a step needs.
 
     Args:
@@ -65,7 +65,7 @@ def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> Chose
     ends = {(kernel.op.name, kernel.stored) for found in kernels.values() for kernel in found}
     made = [Made(r.tensor, r.need, r.op.type, (r.op.name, r.number) in ends) for r in needs.values]
     again = [Made(tensor, AGAIN, op.type, False) for op, tensor in needs.factors]
-    return Chosen(choice, kernels, Errors(made + again, choice))
+    return HeldSet(choice, kernels, Errors(made + again, choice))
 
 
 def _kernels(step: TracedStep, choice: Choice) -> dict[Any, tuple[KernelGradient, ...]]:

@@ -13,7 +13,7 @@ from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.kernels import stored_behind
-from tf_comptrain.graph.passes.choice import AGAIN, Chosen
+from tf_comptrain.graph.passes.choice import AGAIN, HeldSet
 from tf_comptrain.graph.passes.needs import Needs, may_read_stream
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.tensors import base_of, is_small
@@ -64,14 +64,14 @@ class StepDecision(NamedTuple):
     readers: Mapping[Any, tuple[str, ...]]
     signs: tuple[SignRead, ...]
     normalizations: tuple[NormalizationRead, ...]
-    chosen: Chosen
+    chosen: HeldSet
 
     def of(self, tensor: tf.Tensor) -> Holding | None:
         """How a tensor is held; None where it does not cross by itself."""
         return self.holdings.get(tensor.ref())
 
 
-def decide(step: TracedStep, needs: Needs, chosen: Chosen, streams: StreamsOfStep) -> StepDecision:
+def decide(step: TracedStep, needs: Needs, chosen: HeldSet, streams: StreamsOfStep) -> StepDecision:
     """Says of each tensor that a backward pass asks for how it is held.
 
     Args:
@@ -95,7 +95,7 @@ def decide(step: TracedStep, needs: Needs, chosen: Chosen, streams: StreamsOfSte
 class _Walk:
     """From what is read to what it is made of, up to what is held; notes the holding of each."""
 
-    def __init__(self, step: TracedStep, needs: Needs, chosen: Chosen, streams: StreamsOfStep):
+    def __init__(self, step: TracedStep, needs: Needs, chosen: HeldSet, streams: StreamsOfStep):
         self.holdings: dict[Any, Holding] = {}
         self.readers: dict[Any, tuple[str, ...]] = {}
         self._decided: set = set()

@@ -87,7 +87,13 @@ class _Maker:
         key = (tensor.ref(), shared_by.ref())
         made = self._made.get(key)
         if made is None or not self._may_come_before(made, read.op):
-            made = self._made[key] = self._made_again(tensor, read)
+            stream = self._held.of(tensor)
+            if stream is None:
+                made = self._made_again(tensor, read)
+            else:
+                made = stream.restore(read.awaited)
+                self._note_late([made], [], read)
+            self._made[key] = made
             self._may_come_before(made, read.op)
         return made
 
@@ -101,21 +107,11 @@ class _Maker:
         if base is not tensor:
             again = self.restored(base, read)
             return tensor if again is base else again
-        if self._choice.is_free(tensor):
+        if self._choice.is_free(tensor) or tensor.ref() in self._choice.saved:  # what is kept
             return tensor
-        if tensor.ref() in self._choice.saved:
-            return self._from_stream(tensor, read)
         if tensor.op.type == NORMALIZATION:
             return self._renormalized(tensor.op, read)
         return self._rebuilt(tensor, read)
-
-    def _from_stream(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
-        stream = self._held.of(tensor)
-        if stream is None:
-            return tensor
-        restored = stream.restore(read.awaited)
-        self._note_late([restored], [], read)
-        return restored
 
     def _rebuilt(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
         """What the tensor's own operation makes of restored operands."""
