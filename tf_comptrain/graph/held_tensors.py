@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.codecs import Codec
-from tf_comptrain.graph.broadcasts import narrow_broadcasts
 from tf_comptrain.graph.crossings import NEEDED_AT_ONCE, Crossing, name_of
 from tf_comptrain.graph.devices import keep_on_stages
 from tf_comptrain.graph.held.law_error import LawError
@@ -97,8 +96,6 @@ class HeldTensors:
         streams, statistics = _keras.kept_with(backward.graph, self, lambda: self._begin(engine))
         streams.begin(engine, backward.recorded, self._law.are_asked_for)
         result = rewire(backward, streams)
-        if not (backward.xla or backward.recorded):
-            narrow_broadcasts(backward)
         staying = order_copies(backward, streams.offloaded)
         statistics.collect(backward, result.uses, self.weights())
         streams.states.write()

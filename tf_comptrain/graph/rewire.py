@@ -16,7 +16,7 @@ from tf_comptrain.graph.crossings import Crossing
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.kernels import Use
 from tf_comptrain.graph.passes.choice import choose_held
-from tf_comptrain.graph.passes.decision import StepDecision, decide
+from tf_comptrain.graph.passes.decision import decide
 from tf_comptrain.graph.passes.engine import readers_of_gate
 from tf_comptrain.graph.passes.executor import EXECUTOR
 from tf_comptrain.graph.passes.needs import needs_of
@@ -35,13 +35,11 @@ class Result(NamedTuple):
       replaced: By name of a gradient that is no longer made: what stands in for it.
       crossings: Every tensor that crosses, in the order in which the forward pass makes them.
       uses: Of every stream that something is restored from.
-      decision: How each tensor is held.
     """
 
     replaced: dict[str, tf.Tensor]
     crossings: tuple[Crossing, ...]
     uses: tuple[Use, ...]
-    decision: StepDecision
 
 
 def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
@@ -63,5 +61,6 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     for gate, reads in restored.readers:
         fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, reads))
     replaced = replace(step, needs, decision, held, fenced)
+    engine.finish(step)
     crossings = crossings_of(step, needs, decision, held, replaced)
-    return Result(replaced.gradients, crossings, uses_of(decision, held, replaced), decision)
+    return Result(replaced.gradients, crossings, uses_of(decision, held, replaced))

@@ -42,9 +42,10 @@ def test_fused_operations_are_kept():
 
 def test_a_policy_comes_before_codec_and_bound():
     policy = Policy({"linear": Setting("rans", "abs", 0.5)})
-    codec, bound = Wishes(PLANE, policy=policy).setting("x", "linear", PLANE)
-    assert codec.name == "rans" and not bound.relative and bound.value == 0.5
-    assert Wishes(PLANE).setting("x", "linear", PLANE) == (PLANE, None)
+    stream = Wishes(PLANE, policy=policy).stream("x", "linear", PLANE)
+    assert (stream.way, stream.codec.name, stream.kind) == ("compress", "rans", "linear")
+    assert not stream.bound.relative and stream.bound.value == 0.5
+    assert Wishes(PLANE).stream("x", "norm", PLANE) == Holding("compress", PLANE, None, "norm")
 
 
 def test_one_lossy_way_makes_a_step_lossy():

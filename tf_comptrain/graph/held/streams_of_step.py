@@ -169,15 +169,17 @@ class StreamsOfStep:
             return Holding(BITMASK)
         offload, codec = self._wishes.offload_of(tensor.op), self._codec(tensor)
         moved = offload if offload is not None and not self._stays(offload, tensor) else None
-        way = COMPRESS if moved is None else OFFLOAD
         if codec is None:
-            return Holding(way, offload=moved)
+            return Holding(OFFLOAD, offload=moved)
         name = name_of(tensor)
-        codec, bound = self._wishes.setting(name, kind, codec)
+        self._sites.claim(name)
+        stream = self._wishes.stream(name, kind, codec)
+        bound = stream.bound
         if bound is None and gain > 1.0:
             bound = ErrorBound(DEFAULT_BOUNDS[kind].value / min(gain, _LARGEST_GAIN))
-        self._sites.claim(name)
-        return Holding(way, self._form.codec(codec, mask), bound, kind, mask, moved)
+        codec = self._form.codec(stream.codec or codec, mask)
+        way = COMPRESS if moved is None else OFFLOAD
+        return Holding(way, codec, bound, kind, mask, moved)
 
     def hold(self, tensor: tf.Tensor, holding: Holding) -> tuple[tf.Tensor, Held | Bits | Raw]:
         """The tensor passed through, and its stream.

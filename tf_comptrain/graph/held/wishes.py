@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_comptrain import codecs
 from tf_comptrain.codecs import SIGMA, Codec, ErrorBound
-from tf_comptrain.storage import DEFAULT_BOUNDS, Holding, Offload, Policy, Site
+from tf_comptrain.storage import COMPRESS, DEFAULT_BOUNDS, Holding, Offload, Policy, Site
 
 _PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
@@ -83,12 +83,18 @@ class Wishes:
         """All that tensors may be encoded with."""
         return [self.codec, *(self.policy.codecs() if self.policy is not None else ())]
 
-    def setting(self, name: str, kind: str, codec: Codec) -> tuple[Codec, ErrorBound | None]:
-        """Codec and bound of a tensor that would have that codec without a policy."""
+    def stream(self, name: str, kind: str, codec: Codec) -> Holding:
+        """The stream of a tensor, by its name and by what an error of it does.
+
+        Args:
+          name: Of the tensor.
+          kind: See storage.DEFAULT_BOUNDS.
+          codec: What encodes it without a policy.
+        """
         if self.policy is None:
-            return codec, self.bound
+            return Holding(COMPRESS, codec, self.bound, kind)
         setting = self.policy.setting(name, kind)
-        return codecs.get(setting.codec), setting.error_bound()
+        return Holding(COMPRESS, codecs.get(setting.codec), setting.error_bound(), kind)
 
     def bits(self, dtype: tf.DType, codec: Codec, site: Site | None = None) -> float:
         """What a value of that type takes in a stream, predicted; at a site of the policy's with that one's bound."""

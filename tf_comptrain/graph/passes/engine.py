@@ -30,15 +30,17 @@ class GateReaders(NamedTuple):
 
 
 class EnginePasses(NamedTuple):
-    """What an engine needs for an order of operations.
+    """What one engine does its own way.
 
     Attributes:
       late: (tensor, gradient) -> the tensor, once the gradient is there.
       order: Puts the readers of a gradient in order; by name of a gradient what stands in for it then.
+      finish: Done to a step that is rewired.
     """
 
     late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     order: Callable[[TracedStep, Order, GateReaders], dict[str, tf.Tensor]]
+    finish: Callable[[TracedStep], None]
 
 
 def readers_of_gate(step: TracedStep, gate: tf.Tensor, reads: Sequence[Read]) -> GateReaders:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.broadcasts import narrow_broadcasts
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
 from tf_comptrain.graph.passes.step import TracedStep
@@ -40,4 +41,10 @@ def order_readers(step: TracedStep, order: Order, readers: GateReaders) -> dict[
     return {}
 
 
-EXECUTOR = EnginePasses(late, order_readers)
+def finish(step: TracedStep) -> None:
+    """Means have gradients without a tensor of equal values, which XLA does by itself."""
+    if not step.backward.recorded:
+        narrow_broadcasts(step.backward)
+
+
+EXECUTOR = EnginePasses(late, order_readers, finish)
