@@ -27,8 +27,10 @@ def test_on_the_executor_the_input_gradient_waits_for_the_weights():
 
 def test_under_xla_both_pass_through_a_fence():
     with toy(dense, xla=True) as step:
+        update = tf.identity(step.chosen.kernels[step.tensors["h"].ref()][0].gradient)
         readers, replaced = ordered(step, XLA)
         (product,), fence = readers.products, step.op("Comptrain>Fence")
+        assert reads(update.op, fence.outputs[1])
         (other,) = [op for op in readers.others if op.type == "MatMul"]
         assert list(fence.inputs) == [readers.gate, product.outputs[0]]
         assert reads(other, fence.outputs[0]) and not other.control_inputs
