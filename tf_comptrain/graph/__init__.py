@@ -6,7 +6,6 @@ from tf_comptrain.graph.held.law_error import LawError, LawNumbers
 from tf_comptrain.graph.held.states import StateTable, unnumbered
 from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
-from tf_comptrain.graph.sensitivity import is_cheap
 
 __all__ = [
     "SMALL",
@@ -17,7 +16,6 @@ __all__ = [
     "StateTable",
     "Wishes",
     "dithered",
-    "is_cheap",
     "made_by",
     "name_of",
     "unnumbered",

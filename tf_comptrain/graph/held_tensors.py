@@ -19,6 +19,7 @@ from tf_comptrain.graph.held.states import StateTable
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.offloading import order_copies
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.rewire import rewire
 from tf_comptrain.graph.tensors import base_of
 from tf_comptrain.storage import (
@@ -33,8 +34,6 @@ from tf_comptrain.storage import (
     engine_of_step,
     keep_layouts,
 )
-
-_ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
 
 
 class HeldTensors:
@@ -156,6 +155,6 @@ def made_by(tensor: tf.Tensor, holding: Holding) -> Iterator[tf.Operation]:
     """The operation that makes a tensor a layer reads; to have it rebuilt also those up to a batch normalization."""
     op = base_of(tensor).op
     yield op
-    while holding.way == REBUILD and op.type in _ELEMENTWISE:
+    while holding.way == REBUILD and (row := about(op.type)).is_elementwise and row.again:
         op = base_of(op.inputs[0]).op
         yield op

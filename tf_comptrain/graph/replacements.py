@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,11 +10,9 @@ import tensorflow as tf
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.kernels import inverse_deviation, statistics_of
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.pooling import gradient_of_positions, incoming, pooling_of, with_positions
 from tf_comptrain.graph.tensors import readers_of
-
-# Limits between which an activation hands the gradient on, by the type of its gradient operation.
-_LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
 
 
 class Replacements:
@@ -57,8 +54,9 @@ class Replacements:
           read: What the gradient operation reads.
           tensor: The tensor behind that.
         """
+        limits: Any = about(read.op.type).limits
         with tf.device(read.op.device):
-            self._read_bits(read, self._bits_of(tensor, *_LIMITS[read.op.type]))
+            self._read_bits(read, self._bits_of(tensor, *limits))
 
     def blank(self, read: Read) -> None:
         """An operation that reads the size of a tensor reads zeros of that size."""

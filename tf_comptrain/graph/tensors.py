@@ -6,15 +6,7 @@ import math
 
 import tensorflow as tf
 
-# Pass a tensor on as it is; a copy of one would be that tensor.
-_ALIASES = frozenset(("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"))
-_PASS_THROUGH = frozenset(
-    ("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit")
-)  # their first output
-
-# Hand all values on, in whatever shape.
-VIEWS = frozenset(("ExpandDims", "Identity", "Reshape", "Squeeze"))
-MOVES = VIEWS | {"Transpose"}
+from tf_comptrain.graph.operations import PASSED, about
 
 _UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, as a rule
 # Below this a stream's header and directory outweigh what they could save, and few values average an error out.
@@ -29,11 +21,11 @@ def sample_elements(tensor: tf.Tensor) -> int | None:
     a sample follows from what that has before the view.
     """
     op = tensor.op
-    if op.type in MOVES:
+    if about(op.type).is_move:
         before = sample_elements(op.inputs[0])
         if before is not None or op.type == "Reshape":
             return before
-    if op.type == "MatMul" and base_of(op.inputs[0]).op.type in MOVES and not op.get_attr("transpose_b"):
+    if op.type == "MatMul" and is_moved(base_of(op.inputs[0])) and not op.get_attr("transpose_b"):
         before, weight = sample_elements(base_of(op.inputs[0])), op.inputs[1].shape
         if before is None or op.get_attr("transpose_a") or not weight.is_fully_defined():
             return None
@@ -58,9 +50,21 @@ def plain_bytes(tensor: tf.Tensor) -> int:
 
 def base_of(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor behind operations that pass it on."""
-    while tensor.op.type in _ALIASES or tensor.op.type in _PASS_THROUGH and tensor.value_index == 0:
+    while (row := about(tensor.op.type)).is_alias or row.kind == PASSED and tensor.value_index == 0:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
+
+
+def behind_views(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor that has the values, in the shape in which they were made: views share its buffer."""
+    while about((tensor := base_of(tensor)).op.type).is_view:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def is_moved(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is another one in whatever shape and order."""
+    return about(tensor.op.type).is_move
 
 
 def is_small(tensor: tf.Tensor) -> bool:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph import is_cheap, name_of
+from tf_comptrain.graph import name_of
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, operands
 from tf_comptrain.graph.ingredients import is_free
+from tf_comptrain.graph.operations import ADDITION, about
 from tf_comptrain.graph.tensors import base_of, is_small
 from tf_comptrain.storage import KEEP, REBUILD
 
@@ -19,7 +20,6 @@ _COMPRESS, _BITMASK = "Comptrain>Compress", "Comptrain>Bitmask"
 _MASK_GRADIENTS = ("Comptrain>StreamMaskGrad", "Comptrain>BitmaskGrad")
 _NORM_GRADIENT = "Comptrain>BatchNormGrad"
 _RESTORE = "Comptrain>Decompress"
-_SUMS = frozenset(("Add", "AddN", "AddV2"))
 _FARTHEST = 8  # operations between a tensor and what it is rebuilt from
 
 
@@ -157,10 +157,10 @@ def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Te
             continue
         if is_free(current) or is_small(current):
             continue
-        op = current.op
+        op, row = current.op, about(current.op.type)
         if op.type == NORMALIZATION and current.value_index == 0:
             normalizations[op.name] = None
-        elif op.type in _SUMS or not (is_cheap(op.type) and op.inputs):
+        elif row.kind == ADDITION or not (row.again and op.inputs):
             return None  # sums of residual blocks are not rebuilt from normalizations: see graph/held_or_rebuilt.py
         if len(seen) > 2 * _FARTHEST:
             return None

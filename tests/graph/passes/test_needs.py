@@ -4,7 +4,7 @@ import tensorflow as tf
 from toy import dense, toy
 
 from tf_comptrain import codecs
-from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph import operations
 
 
 def pooled(x, first, second):
@@ -20,7 +20,7 @@ def test_a_relu_is_asked_for_its_signs_and_a_product_for_values():
         assert any(
             read.tensor is step.tensors["h"] and read.op.type == "MatMul" for read in step.needs.values
         )
-        assert not any(read.need == sensitivity.SIGN for read in step.needs.values)
+        assert not any(read.need == operations.SIGN for read in step.needs.values)
 
 
 def test_of_a_pass_that_another_tape_records_no_relu_goes():
@@ -47,4 +47,4 @@ def test_lossless_streams_may_stand_where_no_error_may():
         with toy(inverse, codec=codecs.get(codec)) as step:
             return [read.need for read in step.needs.values]
 
-    assert needs("plane").count(sensitivity.UNBOUNDED) > needs("zvc").count(sensitivity.UNBOUNDED)
+    assert needs("plane").count(operations.UNBOUNDED) > needs("zvc").count(operations.UNBOUNDED)

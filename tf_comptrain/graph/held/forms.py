@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from tf_comptrain import codecs
 from tf_comptrain.codecs import Codec
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import base_of
-
-_NEVER_NEGATIVE = frozenset(("Exp", "Relu", "Relu6", "Sigmoid", "Softmax", "Softplus"))
 
 
 class StreamForm(NamedTuple):
@@ -50,5 +49,5 @@ XLA = StreamForm(
     largest_gain=4.0,  # XLA's codec has two bits more than the default bound takes
     codec=lambda codec, mask: dithered(codec, mask, xla=True),
     # Without negative values a fixed rate has finer steps, and zeros come back as they were.
-    is_mid_rise=lambda tensor, mask: mask or base_of(tensor).op.type in _NEVER_NEGATIVE,
+    is_mid_rise=lambda tensor, mask: mask or about(base_of(tensor).op.type).least == 0,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.errors import Errors, Made
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.held_or_rebuilt import Choice, choose
@@ -15,10 +14,11 @@ from tf_comptrain.graph.kernels import (
     kernel_gradients,
     stored_behind,
 )
+from tf_comptrain.graph.operations import NORM
 from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.step import TracedStep
 
-# A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
+# A need beside those of `operations`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 AGAIN = "again"
 
@@ -40,7 +40,7 @@ class HeldSet(NamedTuple):
         """Whether an error of a held tensor ends in the gradients of weights; gamma's answers for its normalization."""
         kernels = self.kernels.get(reference, ())
         has_gamma = any(kernel.op.type == NORMALIZATION_GRADIENT for kernel in kernels)
-        return self.errors.travelling(reference) <= ({sensitivity.NORM} if has_gamma else set())
+        return self.errors.travelling(reference) <= ({NORM} if has_gamma else set())
 
 
 def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldSet:

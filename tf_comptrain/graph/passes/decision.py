@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.crossings import BY_THE_LAYER, NEEDED_AT_ONCE, SMALL, packed
 from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.kernels import stored_behind
+from tf_comptrain.graph.operations import SHAPE, UNBOUNDED, UNKNOWN, about
 from tf_comptrain.graph.passes.choice import AGAIN, HeldSet
 from tf_comptrain.graph.passes.needs import Needs, may_read_stream
 from tf_comptrain.graph.passes.step import TracedStep
@@ -180,7 +180,7 @@ class _Walk:
         while waiting:
             current = waiting.pop()
             for operand in map(base_of, current.op.inputs):
-                if operand.ref() in seen or current.op.type in sensitivity.SHAPE_ONLY:
+                if operand.ref() in seen or about(current.op.type).kind == SHAPE:
                     continue
                 seen.add(operand.ref())
                 if self._step.is_late(operand.op):
@@ -197,11 +197,11 @@ class _Walk:
             return NEEDED_AT_ONCE if at_once(tensor) else self._streams.why_plain(tensor, kept=kept)
         errors = self._chosen.errors
         needs, readers = errors.needs(tensor), ", ".join(errors.readers(tensor))
-        if sensitivity.UNKNOWN in needs:
+        if UNKNOWN in needs:
             return f"what an error of it does to the result of {readers} is not known"
         if AGAIN in needs:
             return _AS_IT_IS % readers
-        if sensitivity.UNBOUNDED in needs:
+        if UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
         if tensor.ref() in self._chosen.choice.exact and tensor.dtype != tf.bool:
             return "its very value is needed"

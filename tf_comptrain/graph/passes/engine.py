@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph.gradient_operations import Read, is_elementwise
+from tf_comptrain.graph.gradient_operations import Read
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import Order
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.tensors import plain_bytes
@@ -47,7 +48,7 @@ def readers_of_gate(step: TracedStep, gate: tf.Tensor, reads: Sequence[Read]) ->
     """The readers of a gradient, of which some had something restored: `reads`."""
     products: dict[str, tuple[int, tf.Operation]] = {}
     for read in reads:
-        if not is_elementwise(read.op):
+        if not about(read.op.type).hands_on:
             size, _ = products.get(read.op.name, (0, read.op))
             products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
     in_turn = tuple(op for _, op in sorted(products.values(), key=lambda item: -item[0]))

@@ -7,18 +7,16 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import Lists, lists_read
 from tf_comptrain.graph.gradient_operations import Read
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, statistics_of
+from tf_comptrain.graph.operations import SIGN, SIZE, WINDOW, about
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.pooling import pooling_of
 from tf_comptrain.graph.tensors import base_of
 
-# What they make is nowhere negative.
-_RELU_OUTPUTS = frozenset(("Relu", "Relu6"))
 _VALUE = "value"
 
 
@@ -69,12 +67,10 @@ def needs_of(step: TracedStep, streams: StreamsOfStep) -> Needs:
     poolings = {read.op.name: read.op for read in reads if may_read_positions(step, streams, read)}
     of_need: dict[str, list[Read]] = {}
     for read in reads:
-        is_value = read.need not in (sensitivity.SIGN, sensitivity.SIZE)
+        is_value = read.need not in (SIGN, SIZE)
         if not is_value or read.op.name not in poolings:
             of_need.setdefault(_VALUE if is_value else read.need, []).append(read)
-    values, signs, sizes = (
-        tuple(of_need.get(need, ())) for need in (_VALUE, sensitivity.SIGN, sensitivity.SIZE)
-    )
+    values, signs, sizes = (tuple(of_need.get(need, ())) for need in (_VALUE, SIGN, SIZE))
     factors = (Factor(op, base_of(tensor)) for op, tensor in step.gradients.factors)
     return Needs(
         values,
@@ -96,7 +92,7 @@ def may_read_stream(step: TracedStep, read: Read) -> bool:
 
 def may_read_positions(step: TracedStep, streams: StreamsOfStep, read: Read) -> bool:
     """Whether an operation is the gradient of a max pooling that may have its positions instead."""
-    if read.need != sensitivity.WINDOW or step.backward.recorded:
+    if read.need != WINDOW or step.backward.recorded:
         return False
     pooling = pooling_of(read.op, step.backward.xla)
     if pooling is None or step.is_late(pooling):
@@ -111,7 +107,8 @@ def answers_relu(read: Read) -> bool:
 
     Relatives of a ReLU have other limits or slopes, and of a tensor with negative values x != 0 is not x > 0.
     """
-    return read.op.type == "ReluGrad" and base_of(read.tensor).op.type in _RELU_OUTPUTS
+    made_by = about(base_of(read.tensor).op.type)
+    return read.op.type == "ReluGrad" and made_by.limits is not None and made_by.least == 0
 
 
 def _masked(step: TracedStep, signs: Sequence[Read]) -> frozenset:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations
+from tf_comptrain.graph.gradient_operations import GradientOperations
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import plain_bytes
 
 
@@ -53,7 +54,7 @@ class TracedStep:
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 1.25 * plain_bytes(tensor)
         for op in later:
-            if op.type in PRODUCTS:
+            if about(op.type).is_product:
                 return False
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
