@@ -18,7 +18,7 @@ def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
     codec = held.codec if site is None else site.codec
     held_bytes = plain_bytes
     if crossing.storage in (COMPRESS, BITMASK):
-        predicted = held.bits(crossing.dtype, codec, site) if crossing.storage == COMPRESS else 1.0
+        predicted = held.wishes.bits(crossing.dtype, codec, site) if crossing.storage == COMPRESS else 1.0
         bits = crossing.bits or (site.bits if site is not None else None) or predicted
         held_bytes = plain_bytes and round(plain_bytes * bits / (8 * crossing.dtype.size))
     elif crossing.storage == OFFLOAD and plain_bytes:
