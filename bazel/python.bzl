@@ -9,7 +9,7 @@ def python_folder(name, deps = []):
     """
     native.py_library(
         name = name,
-        srcs = native.glob(["*.py"]),
+        srcs = native.glob(["**/*.py"]),
         imports = ["../.."],
         srcs_version = "PY3",
         visibility = ["//tf_comptrain:__subpackages__"],

@@ -7,7 +7,9 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import codecs, storage
-from tf_comptrain.graph import held_tensors, rewire
+from tf_comptrain.graph import rewire
+from tf_comptrain.graph.held import forms
+from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 
 
 def source(name):
@@ -118,7 +120,7 @@ def test_codec_b_decodes_a_relu_output_once(monkeypatch):
 
 def decode_for_masks(monkeypatch):
     """Has the same streams decoded once more where a mask is wanted."""
-    monkeypatch.setattr(held_tensors, "dithered", lambda codec, mask, xla: codec)
+    monkeypatch.setattr(forms, "dithered", lambda codec, mask, xla: codec)
     monkeypatch.setattr(codecs.get("rans"), "mask_of_restored", False)
 
 
@@ -143,15 +145,15 @@ def test_without_the_gate_the_graph_is_out_of_order(monkeypatch):
 
 
 def test_without_the_pass_through_the_graph_is_out_of_order(monkeypatch):
-    hold = held_tensors._HeldStep.hold
+    hold = StreamsOfStep.hold
     monkeypatch.setattr(
-        held_tensors._HeldStep, "hold", lambda self, tensor, *how: (tensor, hold(self, tensor, *how)[1])
+        StreamsOfStep, "hold", lambda self, tensor, *how: (tensor, hold(self, tensor, *how)[1])
     )
     assert any("not what compress passes through" in line for line in unordered(train_graph()))
 
 
 def test_without_the_weight_gradient_first_the_graph_is_out_of_order(monkeypatch):
-    monkeypatch.setattr(rewire._Rewiring, "_order_readers", lambda *unused: None)
+    monkeypatch.setattr(rewire, "EXECUTOR", rewire.EXECUTOR._replace(order=lambda *unused: {}))
     assert any("does not wait for" in line for line in unordered(train_graph()))
 
 

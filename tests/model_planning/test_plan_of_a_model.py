@@ -16,6 +16,7 @@ from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, trials
 from tf_comptrain.model_planning.crossing_tensors import held_tensors
 from tf_comptrain.planner import hardware_from_json
+from tf_comptrain.storage import Holding
 
 layers = keras.layers
 BATCH = 8
@@ -231,14 +232,13 @@ def test_the_first_steps_over_the_limit_are_planned_again(case, measured_before)
     """Everything would be kept, if the process did not hold half of the limit besides."""
     model, limit = case.model, int(1.2 * case.prepared.ends()[1])
     report = ct.compress_model(model, memory=limit, batch_size=BATCH)
-    before = dict(instrumentation(model).held.named)
+    before = dict(instrumentation(model).held.wishes.named)
     try:
         ballast = tf.zeros((limit // 2 // 4,))
         highest_peak(model, 4)
         assert "Planned again" in str(report)
-        assert list(instrumentation(model).held.named.values()).count("keep") < list(before.values()).count(
-            "keep"
-        )
+        again = instrumentation(model).held.wishes.named
+        assert list(again.values()).count(Holding("keep")) < list(before.values()).count(Holding("keep"))
         del ballast
     finally:
         ct.restore_model(model)
@@ -304,14 +304,14 @@ def test_plans_among_the_streams_of_a_policy(case, monkeypatch):
     measured = []
 
     def prepare(model, batch, hardware):
-        measured.append(instrumentation(model).held.policy)
+        measured.append(instrumentation(model).held.wishes.policy)
         return case.prepared
 
     monkeypatch.setattr(trials, "prepare", prepare)
     monkeypatch.setattr(trials, "RUNS", 0)
     ct.compress_model(case.model, memory=int(1.2 * case.prepared.ends()[1]), batch_size=BATCH, policy=policy)
     try:
-        assert measured == [policy] == [instrumentation(case.model).held.policy]
+        assert measured == [policy] == [instrumentation(case.model).held.wishes.policy]
     finally:
         ct.restore_model(case.model)
     with pytest.raises(ValueError, match="leave `codec` and `error_bound` out"):

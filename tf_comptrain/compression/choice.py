@@ -9,7 +9,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.rules import Rule, find_rule
-from tf_comptrain.storage import COMPRESS, FUSED, KEEP, OFFLOAD, REBUILD, Offload
+from tf_comptrain.storage import COMPRESS, FUSED, KEEP, OFFLOAD, REBUILD, Holding, Offload, holding_of
 
 Storage = Union[str, Offload]
 StorageChoice = Union[
@@ -54,10 +54,10 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[LayerChoice]:
     return plans
 
 
-def offloads_all(storage: StorageChoice) -> Offload | None:
+def offloads_all(storage: StorageChoice) -> Holding | None:
     """How the whole of a step is offloaded; None where it is not."""
     found = _named(storage) if isinstance(storage, (str, Offload)) else None
-    return found if isinstance(found, Offload) else None
+    return holding_of(found) if isinstance(found, Offload) else None
 
 
 def operations_chosen(model: keras.Model, storage: StorageChoice) -> dict[str, Storage]:

@@ -17,8 +17,8 @@ from tf_comptrain.graph import HeldTensors, made_by
 from tf_comptrain.rules import Context, Rule
 from tf_comptrain.storage import (
     Engine,
+    Holding,
     LawSite,
-    Offload,
     Site,
     codec_obstacle,
     engine_of_call,
@@ -140,16 +140,16 @@ class Chosen:
 
     Args:
       layer: The layer or operation.
-      storage: For what it makes and reads.
+      holding: Of what it makes and reads.
       held: What holds tensors.
       call: What is called; None: the layer's own code.
     """
 
     compresses = True
 
-    def __init__(self, layer: Any, storage: str | Offload, held: HeldTensors, call: Instrument | None = None):
+    def __init__(self, layer: Any, holding: Holding, held: HeldTensors, call: Instrument | None = None):
         self._layer = weakref.ref(layer)
-        self._storage = storage
+        self._holding = holding
         self._held = weakref.ref(held)
         self._call = call
 
@@ -162,7 +162,9 @@ class Chosen:
         graph = tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
         result = call(*args, **kwargs)
-        held.choose(graph, graph.get_operations()[before:], self._storage)
+        held.wishes.say(graph, graph.get_operations()[before:], self._holding)
         read = [tensor for tensor in tf.nest.flatten((args, kwargs)) if tf.is_symbolic_tensor(tensor)]
-        held.choose(graph, [op for tensor in read for op in made_by(tensor, self._storage)], self._storage)
+        held.wishes.say(
+            graph, [op for tensor in read for op in made_by(tensor, self._holding)], self._holding
+        )
         return result

@@ -14,7 +14,6 @@ from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.choice import (
     LayerChoice,
-    Storage,
     StorageChoice,
     offloads_all,
     operations_chosen,
@@ -30,15 +29,14 @@ from tf_comptrain.compression.instrumentation import (
 )
 from tf_comptrain.compression.report import Report, ReportRow
 from tf_comptrain.compression.rows import rows_of
-from tf_comptrain.graph import HeldTensors, after_gradient
+from tf_comptrain.graph import HeldTensors, Wishes, after_gradient
 from tf_comptrain.storage import (
-    FUSED,
     KEEP,
-    Offload,
-    Policy,
     PolicyChoice,
     codec_obstacle,
     engine_of_step,
+    holding_of,
+    holdings_of,
     policy_of,
 )
 
@@ -89,11 +87,13 @@ def compress_model(
     if storage != KEEP:
         handle.held = _held_tensors(
             model,
-            chosen_codec,
-            bound,
-            operations_chosen(model, storage),
-            offloads_all(storage),
-            chosen_policy,
+            Wishes(
+                chosen_codec,
+                bound,
+                holdings_of(operations_chosen(model, storage)),
+                offloads_all(storage),
+                chosen_policy,
+            ),
         )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
@@ -124,7 +124,7 @@ def _override(
         if call.sites:
             handle.wrapped[plan.layer] = call
     if plan.storage is not None:
-        call = Chosen(plan.layer, KEEP if plan.storage == FUSED else plan.storage, held, call)
+        call = Chosen(plan.layer, holding_of(plan.storage), held, call)
     _keras.set_call(plan.layer, call)
     handle.overridden.append(plan.layer)
 
@@ -173,23 +173,14 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRo
         handle.held = held
 
 
-def _held_tensors(
-    model: keras.Model,
-    codec: Codec,
-    bound: ErrorBound | None,
-    named: dict[str, Storage],
-    offload: Offload | None,
-    policy: Policy | None,
-) -> HeldTensors:
+def _held_tensors(model: keras.Model, wishes: Wishes) -> HeldTensors:
     global _watching
     if _watching is None:
         _watching = _keras.on_gradients(_rewire, _say_eager)
         _watching.begin()
     reference = weakref.ref(model)
     with _keras.strategy_scope(model):
-        return HeldTensors(
-            codec, bound, lambda: getattr(reference(), "variables", []), named, offload, policy
-        )
+        return HeldTensors(wishes, lambda: getattr(reference(), "variables", []))
 
 
 def _say_eager(sources: Sequence[Any]) -> None:
@@ -210,7 +201,7 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         return {}
     for handle in list(compressed_models.values()):
         held = handle.held
-        if held is None or any(codec_obstacle(codec, engine) for codec in held.codecs()):
+        if held is None or any(codec_obstacle(codec, engine) for codec in held.wishes.codecs()):
             continue
         if held.is_of(backward.graph):
             try:

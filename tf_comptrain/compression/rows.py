@@ -42,7 +42,7 @@ def _bits(held: HeldTensors, crossing: Crossing, site: Site | None) -> float:
     if crossing.storage == BITMASK:
         return 1.0
     if site is None:  # of a layer's own
-        return held.bits(crossing.dtype, held.codec)
+        return held.wishes.bits(crossing.dtype, held.codec)
     density = _DENSITY_OF_RELU if crossing.op_type in ("Relu", "Relu6") else 1.0
     values = (crossing.sample_bytes or 0) // crossing.dtype.size
     rows = USUAL_BATCH * max(values // max(crossing.shape[-1] or 1, 1), 1)

@@ -149,25 +149,30 @@ class _Cofactors:
         kind = about(op.type).kind
         if _has_values_of_first(op) or op.type in ("Sqrt", "Square", "Neg"):
             return self._stays_off_zero(first)
-        if op.type in ("Mul", "RealDiv"):
-            scaled = not self._ingredients.has_activations(base_of(others[0]))
-            return self._stays_off_zero(first) and (
-                scaled or op.type == "Mul" and self._stays_off_zero(others[0])
-            )
-        if op.type == "Pow":
-            return (constant_of(others[0]) or 0.0) > 0 and self._stays_off_zero(first)
+        if op.type in ("Mul", "Pow", "RealDiv"):
+            return self._keeps_off_zero(op) and self._stays_off_zero(first)
         if kind == operations.ADDITION:
-            activations = [each for each in op.inputs if self._ingredients.has_activations(base_of(each))]
-            return min(map(self._least, op.inputs)) >= 0 and any(map(self._stays_off_zero, activations))
+            return min(map(self._least, op.inputs)) >= 0 and any(map(self._is_large, op.inputs))
         if op.type == "Maximum":
-            return any(
-                self._ingredients.has_activations(each) and self._stays_off_zero(each) for each in op.inputs
-            )
+            return any(map(self._is_large, op.inputs))
         if _is_variance(op):
             return self._stays_off_zero(first)
         if op.type in ("Select", "SelectV2"):
             return all(map(self._stays_off_zero, others))
         return kind == operations.SUMMATION and self._is_of_many(op)
+
+    def _keeps_off_zero(self, op: tf.Operation) -> bool:
+        """Whether the second factor, divisor or exponent leaves the first off zero."""
+        second = base_of(op.inputs[1])
+        if op.type == "Pow":
+            return (constant_of(second) or 0.0) > 0
+        if not self._ingredients.has_activations(second):
+            return True
+        return op.type == "Mul" and self._stays_off_zero(second)
+
+    def _is_large(self, term: tf.Tensor) -> bool:
+        """Whether a tensor of activations stays off zero."""
+        return self._ingredients.has_activations(base_of(term)) and self._stays_off_zero(term)
 
     def _is_of_many(self, op: tf.Operation) -> bool:
         """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
@@ -187,8 +192,7 @@ class _Cofactors:
         tensor = base_of(tensor)
         op = tensor.op
         if not self._ingredients.has_activations(tensor):
-            value = tf.get_static_value(tensor)
-            return -math.inf if value is None or not np.size(value) else float(np.min(value))
+            return _least_constant(tensor)
         row = about(op.type)
         if row.least is not None or _is_square(op) or _is_variance(op):
             return row.least or 0.0
@@ -196,20 +200,30 @@ class _Cofactors:
         if not depth:
             return -math.inf
         if _has_values_of_first(op) or is_summed or op.type in ("Max", "Min"):
-            least = self._least(op.inputs[0], depth - 1)
-            return least if op.type != "Sum" else 0.0 if least >= 0 else -math.inf
+            return _least_made(op, [self._least(op.inputs[0], depth - 1)])
         has_factors = row.broadcasts and row.gradient
         if not (row.kind == operations.ADDITION or has_factors or op.type in ("Maximum", "Pow")):
             return -math.inf
-        least_of = [self._least(each, depth - 1) for each in op.inputs]
-        if op.type == "Pow":
-            power = constant_of(op.inputs[1]) or 0.0
-            return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
-        if op.type == "Maximum":
-            return max(least_of)
-        if row.kind == operations.ADDITION:
-            return sum(least_of)
-        return 0.0 if min(least_of) >= 0 else -math.inf
+        return _least_made(op, [self._least(each, depth - 1) for each in op.inputs])
+
+
+def _least_constant(tensor: tf.Tensor) -> float:
+    value = tf.get_static_value(tensor)
+    return -math.inf if value is None or not np.size(value) else float(np.min(value))
+
+
+def _least_made(op: tf.Operation, least_of: list[float]) -> float:
+    """The least value that a monotone operation makes of inputs with these."""
+    if len(least_of) == 1 and op.type != "Sum":
+        return least_of[0]
+    if op.type == "Pow":
+        power = constant_of(op.inputs[1]) or 0.0
+        return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
+    if op.type == "Maximum":
+        return max(least_of)
+    if about(op.type).kind == operations.ADDITION:
+        return sum(least_of)
+    return 0.0 if min(least_of) >= 0 else -math.inf
 
 
 def _behind(tensor: tf.Tensor) -> tf.Tensor:

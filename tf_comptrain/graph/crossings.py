@@ -31,50 +31,6 @@ class Stream(Protocol):
         """The tensor, once the gate is there."""
 
 
-class Streams(Protocol):
-    """Where and how tensors are held.
-
-    Attributes:
-      is_lossless: No tensor comes back with an error.
-    """
-
-    @property
-    def is_lossless(self) -> bool: ...
-
-    def held_bytes(self, tensor: tf.Tensor) -> int:
-        """What a tensor will take."""
-
-    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0) -> str:
-        """Why a tensor is held as it is; "" where it need not be.
-
-        Args:
-          tensor: Any.
-          gain: See `hold`.
-        """
-
-    def find(self, tensor: tf.Tensor) -> Stream | None:
-        """The stream that an earlier gradient of the same step has made of the tensor."""
-
-    def keep(self, tensor: tf.Tensor) -> None:
-        """Says that the tensor is held as it is, also for later gradients of the step."""
-
-    def is_exact(self, tensor: tf.Tensor) -> bool:
-        """Whether what is restored of a tensor has to be it, bit for bit."""
-
-    def renormalizes(self, op: tf.Operation) -> bool:
-        """Whether what a batch normalization makes may be rebuilt from its input."""
-
-    def hold(self, tensor: tf.Tensor, kind: str, mask: bool, gain: float) -> tuple[tf.Tensor, Stream]:
-        """The tensor passed through, and its stream.
-
-        Args:
-          tensor: One that is not held yet.
-          kind: What an error of it does, see storage.DEFAULT_BOUNDS.
-          mask: It is the output of a ReLU; the stream has a `mask_gradient(dy)` then: dy where it is not zero.
-          gain: What a default bound is divided by, see `errors.Made`.
-        """
-
-
 class Crossing(NamedTuple):
     """A tensor that crosses from the forward to the backward pass.
 

@@ -35,20 +35,17 @@ def keep_on_stages(backward: _keras.BackwardPass, replaced: Mapping[str, tf.Tens
     }  # and the streams that are made of it
     placed = dict(forward)
     free = [op for op in operations[backward.start :] if not op.device and _is_movable(op)]
-    restored = [op for op in free if op.type == _RESTORED]
     others = [op for op in free if op.type != _RESTORED]
     names = {op.name for op in others}
     for op, device in _gradients_of_weights(backward, replaced):
         if op.name in names:
             placed.setdefault(op.name, device)
     _follow_inputs(others, forward, placed)
-    for op in restored:
-        readers = (placed.get(reader.name, "") for reader in op.outputs[0].consumers())
-        placed[op.name] = next(filter(None, readers), "") or _device_of_inputs(op, forward, placed)
-    _follow_inputs(others, forward, placed)
     for op in free:
-        if placed.get(op.name):
-            _keras.set_device(op, placed[op.name])
+        if op.type == _RESTORED:
+            placed[op.name] = _device_of_readers(op, placed) or _device_of_inputs(op, forward, placed)
+    _follow_inputs(others, forward, placed)
+    _place(free, placed)
 
 
 def follow_variables(graph: tf.Graph, start: int, variables: Sequence[tf.Variable]) -> None:
@@ -70,8 +67,12 @@ def follow_variables(graph: tf.Graph, start: int, variables: Sequence[tf.Variabl
     placed.update((op.name, op.device) for op in operations[:start] if op.device)
     free = [op for op in operations[start:] if not op.device and op.name not in placed]
     _follow_inputs(free, placed, placed)
-    for op in free:
-        if placed.get(op.name) and _is_movable(op):
+    _place(filter(_is_movable, free), placed)
+
+
+def _place(operations: Iterable[tf.Operation], placed: Mapping[str, str]) -> None:
+    for op in operations:
+        if placed.get(op.name):
             _keras.set_device(op, placed[op.name])
 
 
@@ -106,6 +107,12 @@ def _follow_inputs(
             return
         placed.update(found)
         left = [op for op in left if op.name not in found]
+
+
+def _device_of_readers(op: tf.Operation, placed: Mapping[str, str]) -> str:
+    """Of the first reader that has one; nowhere: where none has."""
+    readers = (placed.get(reader.name, "") for reader in op.outputs[0].consumers())
+    return next(filter(None, readers), "")
 
 
 def _device_of_inputs(op: tf.Operation, forward: Mapping[str, str], placed: Mapping[str, str]) -> str:

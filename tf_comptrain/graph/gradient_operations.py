@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -66,18 +67,11 @@ class GradientOperations:
         live = _ancestors(
             [_tensor(g).op for g in backward.gradients if g is not None], {op.name for op in made}
         )
-        self._gradients = {seed.op.name for seed in backward.seeds}
-        self.operations: list[tf.Operation] = []
-        for op in made:
-            if op.name in live and any(t.op.name in self._gradients for t in op.inputs):
-                self._gradients.add(op.name)
-                self.operations.append(op)
+        seeds = {seed.op.name for seed in backward.seeds}
+        self.operations = _from(seeds, [op for op in made if op.name in live], _inputs)
         self._names = {op.name for op in self.operations}
-        self._waiting = {seed.op.name for seed in backward.seeds}
-        for op in made:
-            before = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
-            if any(other.name in self._waiting for other in before):
-                self._waiting.add(op.name)
+        self._gradients = seeds | self._names
+        self._waiting = seeds | {op.name for op in _from(seeds, made, _before)}
         inputs = [
             (op, index, tensor)
             for op in self.operations
@@ -86,13 +80,7 @@ class GradientOperations:
         ]
         self._groups = self._grouped(inputs)
         self.reads = [self._read(*each) for each in inputs]
-        made_of_values = live - self._gradients - {op.name for op in made if about(op.type).kind == SHAPE}
-        self.factors = [
-            (op, tensor)
-            for op in made
-            if op.name in made_of_values and not about(op.type).again
-            for tensor in op.inputs
-        ]
+        self.factors = self._factors(made, live)
 
     def is_gradient(self, tensor: tf.Tensor) -> bool:
         return tensor.op.name in self._gradients
@@ -120,6 +108,15 @@ class GradientOperations:
         while about(gradient.op.type).is_view and gradient.op.name in self._names:
             gradient = gradient.op.inputs[0]
         return gradient
+
+    def _factors(self, made: list[tf.Operation], live: set[str]) -> list[tuple[tf.Operation, tf.Tensor]]:
+        made_of_values = live - self._gradients - {op.name for op in made if about(op.type).kind == SHAPE}
+        return [
+            (op, tensor)
+            for op in made
+            if op.name in made_of_values and not about(op.type).again
+            for tensor in op.inputs
+        ]
 
     def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> GradientRead:
         gate = self._gate(op)
@@ -215,6 +212,28 @@ def _tensor(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
+def _inputs(op: tf.Operation) -> list[tf.Operation]:
+    return [tensor.op for tensor in op.inputs]
+
+
+def _before(op: tf.Operation) -> list[tf.Operation]:
+    return [*_inputs(op), *op.control_inputs]
+
+
+def _from(
+    names: set[str],
+    operations: list[tf.Operation],
+    before: Callable[[tf.Operation], list[tf.Operation]],
+) -> list[tf.Operation]:
+    """Those of the operations, in their order, that come from one of the names."""
+    reached, found = set(names), []
+    for op in operations:
+        if any(other.name in reached for other in before(op)):
+            reached.add(op.name)
+            found.append(op)
+    return found
+
+
 def _ancestors(operations: list[tf.Operation], within: set[str]) -> set[str]:
     """Names of operations and of those among `within` that they come from."""
     found: set[str] = set()
@@ -223,6 +242,5 @@ def _ancestors(operations: list[tf.Operation], within: set[str]) -> set[str]:
         op = waiting.pop()
         if op.name in within and op.name not in found:
             found.add(op.name)
-            waiting.extend(tensor.op for tensor in op.inputs)
-            waiting.extend(op.control_inputs)
+            waiting += _before(op)
     return found

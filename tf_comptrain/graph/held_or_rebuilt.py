@@ -103,14 +103,24 @@ class _Cut:
 
     def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
-        for tensor in kept:
+        for tensor in (*kept, *(read.tensor for read in reads if read.need in NO_ERROR)):
             self._require_exact(base_of(tensor))
-        for read in reads:
-            if read.need in NO_ERROR:
-                self._require_exact(base_of(read.tensor))
-        waiting = [(base_of(tensor), 0) for tensor in (*(read.tensor for read in reads), *kept)]
-        for tensor, _ in waiting:
+        wanted = [base_of(tensor) for tensor in (*(read.tensor for read in reads), *kept)]
+        for tensor in wanted:
             self._capacities[self._node(tensor) + 1, sink] = _LARGEST
+        for tensor in self._reached(wanted):
+            node = self._node(tensor)
+            self._capacities[node, node + 1] = self._cost(tensor)
+            if self._is_free(tensor) or not self.may_rebuild(tensor):
+                self._capacities[source, node] = _LARGEST
+            else:
+                for operand in operands(tensor):
+                    self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
+        return Choice(self._minimum(source, sink), self._exact, self._is_free, self._ingredients.of)
+
+    def _reached(self, wanted: list[tf.Tensor]) -> list[tf.Tensor]:
+        """What is wanted and what that may be made of, nearest first; notes distances, and what has to be exact."""
+        waiting = [(tensor, 0) for tensor in wanted]
         order: list[tf.Tensor] = []
         while waiting:  # breadth first, so that distances are shortest
             later = []
@@ -129,15 +139,7 @@ class _Cut:
                     else:
                         later += [(operand, distance + 1) for operand in before]
             waiting = later
-        for tensor in order:
-            node = self._node(tensor)
-            self._capacities[node, node + 1] = self._cost(tensor)
-            if self._is_free(tensor) or not self.may_rebuild(tensor):
-                self._capacities[source, node] = _LARGEST
-            else:
-                for operand in operands(tensor):
-                    self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
-        return Choice(self._minimum(source, sink), self._exact, self._is_free, self._ingredients.of)
+        return order
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""

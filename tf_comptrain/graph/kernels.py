@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.crossings import Stream
 from tf_comptrain.graph.gradient_operations import GradientOperations
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.operations import KERNEL_GRADIENT, MATRIX_PRODUCT, about
@@ -45,6 +46,20 @@ class KernelGradient(NamedTuple):
     def scale(self) -> tf.Tensor | None:
         """[channels] factor on dy, of a normalization: gamma meets an error e of the input as e / sigma."""
         return inverse_deviation(self.op) if self.op.type == NORMALIZATION_GRADIENT else None
+
+
+class Use(NamedTuple):
+    """What a backward pass makes of a stream.
+
+    Attributes:
+      stream: The stream.
+      kernels: Gradients of weights that are products with what it holds.
+      alone: Nothing else is made of it: an error ends in those gradients.
+    """
+
+    stream: Stream
+    kernels: tuple[KernelGradient, ...]
+    alone: bool
 
 
 def kernel_gradients(backward: _keras.BackwardPass, gradients: GradientOperations) -> list[KernelGradient]:

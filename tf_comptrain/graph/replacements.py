@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.crossings import SMALL, Crossings, Streams
 from tf_comptrain.graph.gradient_operations import GradientRead
-from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, inverse_deviation, statistics_of
-from tf_comptrain.graph.operations import WINDOW, about
-from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, incoming, pooling_of, with_positions
-from tf_comptrain.graph.tensors import base_of, is_small, readers_of
-from tf_comptrain.storage import BITMASK, KEEP
+from tf_comptrain.graph.kernels import inverse_deviation, statistics_of
+from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.pooling import gradient_of_positions, incoming, pooling_of, with_positions
+from tf_comptrain.graph.tensors import readers_of
 
 
 class Replacements:
@@ -22,48 +20,43 @@ class Replacements:
 
     Args:
       backward: The pass.
-      streams: Where and how tensors are held.
-      crossings: Takes the notes of what is held as bits or positions.
-      is_of_backward_pass: Whether an operation is.
 
     Attributes:
       replaced: By name of a gradient that is no longer made: what stands in for it.
       moved: By name of a gradient operation whose product is looked for later: the one in its place.
     """
 
-    def __init__(
-        self,
-        backward: _keras.BackwardPass,
-        streams: Streams,
-        crossings: Crossings,
-        is_of_backward_pass: Callable[[tf.Operation], bool],
-    ):
+    def __init__(self, backward: _keras.BackwardPass):
         self.replaced: dict[str, tf.Tensor] = {}
         self.moved: dict[str, tf.Operation] = {}
         self._backward = backward
-        self._streams = streams
-        self._crossings = crossings
-        self._is_of_backward_pass = is_of_backward_pass
         self._bits: dict[Any, tf.Tensor] = {}
 
-    def mask(self, read: GradientRead, stream: Any) -> None:
-        """The gradient of a ReLU or a relative from one bit per element; a ReLU's from the stream of its output."""
-        op, base = read.op, base_of(read.tensor)
-        note = SMALL if is_small(base) else self._streams.why_plain(base)
-        if self._backward.recorded and self._backward.xla:
-            note = "a gradient of the gradient is taken"
-        has_mask = getattr(stream, "mid_rise", False) and answers_relu(read)
-        if has_mask and not self._backward.recorded:
-            with tf.device(op.device):
-                dx = stream.mask_gradient(op.inputs[0])
-                self._replace(op, dx.op, [dx])
-            return
-        if not note:
-            limits: Any = about(op.type).limits
-            with tf.device(op.device):
-                self._read_bits(read, self._bits_of(base, *limits))
-        if base not in self._crossings:
-            self._crossings.note(base, KEEP if note else BITMASK, (op.type,), note)
+    def mask_from_stream(self, read: GradientRead, stream: Any) -> bool:
+        """The gradient of a ReLU from the stream of its output; False, and no change, where that does not say it.
+
+        Args:
+          read: What the gradient operation reads.
+          stream: Of that tensor; None: it has none.
+        """
+        is_said = getattr(stream, "mid_rise", False) and read.op.type == "ReluGrad"
+        if not is_said or self._backward.recorded:
+            return False
+        with tf.device(read.op.device):
+            dx = stream.mask_gradient(read.op.inputs[0])
+            self._replace(read.op, dx.op, [dx])
+        return True
+
+    def mask(self, read: GradientRead, tensor: tf.Tensor) -> None:
+        """The gradient of a ReLU or a relative from one bit per element.
+
+        Args:
+          read: What the gradient operation reads.
+          tensor: The tensor behind that.
+        """
+        limits: Any = about(read.op.type).limits
+        with tf.device(read.op.device):
+            self._read_bits(read, self._bits_of(tensor, *limits))
 
     def blank(self, read: GradientRead) -> None:
         """An operation that reads the size of a tensor reads zeros of that size."""
@@ -71,11 +64,6 @@ class Replacements:
             zeros = tf.zeros(tf.shape(read.tensor), read.tensor.dtype)
         zeros.set_shape(read.tensor.shape)
         _keras.set_input(read.op, read.number, zeros)
-
-    def may_read_stream(self, read: GradientRead) -> bool:
-        """Whether an operation is the gradient of a batch normalization, by its input, where we have one of streams."""
-        is_input = read.op.type == NORMALIZATION_GRADIENT and read.number == 1
-        return is_input and not self._backward.recorded and statistics_of(read.op) is not None
 
     def normalize(self, read: GradientRead, stored: tf.Tensor, stream: Any) -> None:
         """The gradients of a batch normalization from the stream of its input, which is decoded piece by piece."""
@@ -94,19 +82,12 @@ class Replacements:
         self._replace(op, dgamma.op, (dx, dgamma, dbeta))
         self.moved[op.name] = dgamma.op
 
-    def may_read_positions(self, read: GradientRead) -> bool:
-        """Whether an operation is the gradient of a max pooling that may have its positions instead."""
-        if read.need != WINDOW or self._backward.recorded:
-            return False
-        pooling = pooling_of(read.op, self._backward.xla)
-        if pooling is None or self._is_of_backward_pass(pooling):
-            return False
-        if self._streams.is_exact(pooling.outputs[0]) and _windows_overlap(pooling):
-            return False
-        return not any(map(self._streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
+    def pool(self, op: tf.Operation) -> tuple[tf.Operation, tf.Operation, tf.Tensor]:
+        """The gradient of a max pooling by positions, which the forward pass makes with the maxima.
 
-    def pool(self, op: tf.Operation) -> None:
-        """The gradient of a max pooling by positions, which the forward pass makes with the maxima."""
+        Returns:
+          The pooling, `op` and the positions.
+        """
         pooling: Any = pooling_of(op, self._backward.xla)
         readers = readers_of(pooling.outputs[0])
         with tf.device(op.device):
@@ -114,9 +95,7 @@ class Replacements:
             redirect(readers, maxima)
             dx = gradient_of_positions(pooling, positions, incoming(op))
             self._replace(op, dx.op, [dx])
-        self._crossings.note(
-            pooling.outputs[0], BITMASK, (op.type,), "", bits_of(pooling.get_attr("ksize")), held_as=positions
-        )
+        return pooling, op, positions
 
     def _bits_of(self, tensor: tf.Tensor, lower: float, upper: float) -> tf.Tensor:
         """Which elements lie within limits; made once for all readers with those limits."""
@@ -149,21 +128,6 @@ class Replacements:
             self.replaced[before.name] = after
         _keras.wait_instead(old, new)
         _keras.wait_for(new, old.control_inputs)
-
-
-def answers_relu(read: GradientRead) -> bool:
-    """Whether "is it zero", which a stream says of a tensor, is what a gradient operation asks of it.
-
-    Relatives of a ReLU have other limits or slopes, and of a tensor with negative values x != 0 is not x > 0.
-    """
-    made_by = about(base_of(read.tensor).op.type)
-    return read.op.type == "ReluGrad" and made_by.limits is not None and made_by.least == 0
-
-
-def _windows_overlap(pooling: tf.Operation) -> bool:
-    """Whether gradients are summed, which TensorFlow does in another order."""
-    size, strides = (pooling.get_attr(name) for name in ("ksize", "strides"))
-    return any(stride < extent for stride, extent in zip(strides, size))
 
 
 def redirect(readers: Sequence[tuple[tf.Operation, int]], tensor: tf.Tensor) -> None:

@@ -25,7 +25,7 @@ from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
 from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
 from tf_comptrain.render.units import format_bytes
-from tf_comptrain.storage import PolicyChoice
+from tf_comptrain.storage import PolicyChoice, holdings_of
 from tf_comptrain.theory.first_step import FirstStepCheck
 
 _CHECKED_STEPS = 2
@@ -320,6 +320,6 @@ class _Check:
             format_bytes(peak),
             format_bytes(limit),
         )
-        handle.held.named = dict(self._plan.storage)
+        handle.held.wishes.named = holdings_of(self._plan.storage)
         tf.config.experimental.reset_memory_stats(device())
         return True

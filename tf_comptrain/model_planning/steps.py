@@ -14,6 +14,7 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.memory import measure_call
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Trace, trace_step
+from tf_comptrain.storage import holdings_of
 
 _STEPS = 10  # with the two of warm-up the first twelve, which a limit is promised for
 
@@ -57,12 +58,12 @@ def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], prof
 @contextlib.contextmanager
 def _stored(model: keras.Model, storage: Mapping[str, str]) -> Iterator[None]:
     """Inside, the model's step is traced with these storages, and afterwards anew."""
-    held = compressed_models[model].held
-    before = held.named
-    held.named = dict(storage)
+    wishes = compressed_models[model].held.wishes
+    before = wishes.named
+    wishes.named = holdings_of(storage)
     _keras.forget_traces(model)
     try:
         yield
     finally:
-        held.named = before
+        wishes.named = before
         _keras.forget_traces(model)

@@ -22,7 +22,7 @@ _KNAPSACK_S = 0.5
 _MOST_COMBINATIONS = 1 << 14
 
 
-class Holding(NamedTuple):
+class ItemHolding(NamedTuple):
     """One way to hold the tensors of an item, for the whole batch.
 
     Attributes:
@@ -122,7 +122,9 @@ class Holdings:
                 taken = better
         return StretchHoldings(tuple(zip(layers, taken)), min(bound, sum(h.seconds for h in taken)))
 
-    def _rounded(self, start: int, end: int, items: list[list[Holding]], room: float) -> list[Holding]:
+    def _rounded(
+        self, start: int, end: int, items: list[list[ItemHolding]], room: float
+    ) -> list[ItemHolding]:
         """What fits at the lowest price, and then what is saved most by the bytes that are left."""
         fits = self._bytes[:, end] - self._bytes[:, start] <= room
         price = self.prices[int(np.argmax(fits))] if fits.any() else np.inf
@@ -151,11 +153,11 @@ class StretchHoldings(NamedTuple):
       bound_s: No choice in as many bytes adds fewer seconds.
     """
 
-    taken: tuple[tuple[int, Holding], ...]
+    taken: tuple[tuple[int, ItemHolding], ...]
     bound_s: float
 
 
-def _items(layer: Layer, offload: bool) -> list[list[Holding]]:
+def _items(layer: Layer, offload: bool) -> list[list[ItemHolding]]:
     groups = _groups(layer)
     copied = sum(s.bytes for s in layer.saved if any(isinstance(o, OffloadOption) for o in s.options))
     return [_combinations(layer, group, copied, offload) for group in groups]
@@ -174,7 +176,7 @@ def _groups(layer: Layer) -> list[list[Saved]]:
     return [[saved for saved in layer.saved if saved.name in group] for group in distinct.values()]
 
 
-def _combinations(layer: Layer, group: list[Saved], copied: int, offload: bool) -> list[Holding]:
+def _combinations(layer: Layer, group: list[Saved], copied: int, offload: bool) -> list[ItemHolding]:
     options: list[list[HoldingOption | None]] = [
         [None, *(o for o in saved.options if offload or not isinstance(o, OffloadOption))] for saved in group
     ]
@@ -189,7 +191,7 @@ def _combinations(layer: Layer, group: list[Saved], copied: int, offload: bool) 
 
 def _holding(
     layer: Layer, group: list[Saved], options: tuple[HoldingOption | None, ...], copied: int
-) -> Holding | None:
+) -> ItemHolding | None:
     by_name = {saved.name: option for saved, option in zip(group, options)}
     size = forward_s = backward_s = 0.0
     for saved, option in zip(group, options):
@@ -214,21 +216,21 @@ def _holding(
             forward_s += max(option.out_s - share * layer.forward_s, 0.0)
             backward_s += max(option.in_s - share * layer.backward_s, 0.0)
     choices = tuple((s.name, KEEP if o is None else o.label) for s, o in zip(group, options))
-    return Holding(size, forward_s, backward_s, choices)
+    return ItemHolding(size, forward_s, backward_s, choices)
 
 
-def _undominated(holdings: list[Holding]) -> list[Holding]:
+def _undominated(holdings: list[ItemHolding]) -> list[ItemHolding]:
     """Fewer and fewer bytes for as many seconds or more: of equal seconds the most bytes first, which move nothing."""
-    kept: list[Holding] = []
+    kept: list[ItemHolding] = []
     for holding in sorted(holdings, key=lambda h: (h.seconds, -h.bytes)):
         if not kept or holding.bytes < kept[-1].bytes:
             kept.append(holding)
     return kept
 
 
-def _hull(holdings: list[Holding]) -> list[Holding]:
+def _hull(holdings: list[ItemHolding]) -> list[ItemHolding]:
     """Those that are best at some price of a byte."""
-    hull: list[Holding] = []
+    hull: list[ItemHolding] = []
     for holding in holdings:
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], holding):
             hull.pop()
@@ -236,11 +238,11 @@ def _hull(holdings: list[Holding]) -> list[Holding]:
     return hull
 
 
-def _slope(before: Holding, after: Holding) -> float:
+def _slope(before: ItemHolding, after: ItemHolding) -> float:
     return (after.seconds - before.seconds) / (before.bytes - after.bytes)
 
 
-def _prices(hulls: list[list[list[Holding]]]) -> NDArray[np.float64]:
+def _prices(hulls: list[list[list[ItemHolding]]]) -> NDArray[np.float64]:
     """Seconds per byte, rising: those at which an item changes its holding, or as many of them as the table has."""
     slopes = {_slope(a, b) for layer in hulls for hull in layer for a, b in zip(hull, hull[1:])}
     prices = np.array(sorted({0.0, *slopes}))
@@ -250,7 +252,7 @@ def _prices(hulls: list[list[list[Holding]]]) -> NDArray[np.float64]:
 
 
 def _at_prices(
-    hull: list[Holding], prices: NDArray[np.float64]
+    hull: list[ItemHolding], prices: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(seconds, bytes) of the holding that is best at each price, the smaller one where two are."""
     slopes = [_slope(a, b) for a, b in zip(hull, hull[1:])]
@@ -258,7 +260,7 @@ def _at_prices(
     return np.array([h.seconds for h in hull])[place], np.array([h.bytes for h in hull])[place]
 
 
-def _knapsack(items: list[list[Holding]], room: float) -> tuple[list[Holding], float]:
+def _knapsack(items: list[list[ItemHolding]], room: float) -> tuple[list[ItemHolding], float]:
     """(holdings within `room`, seconds below which there are none), by a mixed-integer program."""
     import scipy.optimize  # which takes longer to import than all of this package
     import scipy.sparse

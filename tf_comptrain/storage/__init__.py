@@ -21,6 +21,7 @@ from tf_comptrain.storage.held import (
     hold,
     worth_holding,
 )
+from tf_comptrain.storage.holding import Holding, holding_of, holdings_of
 from tf_comptrain.storage.offload import (
     LEAST_PLAIN_BYTES,
     OFFLOAD,
@@ -53,6 +54,7 @@ __all__ = [
     "STATISTICS",
     "Engine",
     "Held",
+    "Holding",
     "LawSite",
     "Offload",
     "Offloaded",
@@ -70,6 +72,8 @@ __all__ = [
     "engine_of_step",
     "gated",
     "hold",
+    "holding_of",
+    "holdings_of",
     "keep_layouts",
     "obstacle",
     "policy_of",

@@ -40,9 +40,9 @@ class StateTable:
         """Rows that are taken."""
         return len(self.names)
 
-    def is_full_for(self, name: str) -> bool:
-        """Whether there is no row for a place, nor room for one."""
-        return self.used >= CAPACITY and name not in self.names
+    def is_full_for(self, name: str, claimed: int = 0) -> bool:
+        """Whether there is no row for a place, nor room for one beside as many more."""
+        return self.used + claimed >= CAPACITY and name not in self.names
 
     def row(self, name: str) -> StateRow:
         """The row of a place: that of its name, the one that was adopted for it, or the next that is not taken."""

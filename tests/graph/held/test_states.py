@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tf_comptrain.graph import StateTable
-from tf_comptrain.graph.states import CAPACITY, TableInStep
+from tf_comptrain.graph.held.states import CAPACITY, TableInStep
 
 
 def table(*names):

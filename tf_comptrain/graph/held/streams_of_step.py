@@ -1,0 +1,254 @@
+"""The tensors that one traced step holds: what is decided for each, and how that is carried out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_comptrain import native
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound
+from tf_comptrain.graph.crossings import Crossing, name_of
+from tf_comptrain.graph.gradient_operations import is_product
+from tf_comptrain.graph.held import forms
+from tf_comptrain.graph.held.sites import Sites
+from tf_comptrain.graph.held.states import FULL, TableInStep
+from tf_comptrain.graph.held.wishes import Wishes
+from tf_comptrain.graph.tensors import is_small, plain_bytes
+from tf_comptrain.storage import (
+    BITMASK,
+    COMPRESS,
+    DEFAULT_BOUNDS,
+    KEEP,
+    LEAST_PLAIN_BYTES,
+    OFFLOAD,
+    REBUILD,
+    Engine,
+    Held,
+    Holding,
+    Offload,
+    Offloaded,
+    Raw,
+    obstacle,
+)
+
+KEPT_BEFORE = "an earlier gradient of the step keeps it"
+_OFFLOADED_NOWHERE = "Tensors with storage='offload' stay in memory: the step is %s."
+_TRUTH = tf.float16  # the smallest type that the mask operations take
+_LARGEST_GAIN = 64.0  # of a constant before a nonlinear function: six bits a value
+
+
+class Bits:
+    """A tensor of truth values held as bits."""
+
+    storage = BITMASK
+
+    def __init__(self, tensor: tf.Tensor):
+        self._shape = tf.shape(tensor)
+        self._static_shape = tensor.shape
+        _, self._bits = native.ops().comptrain_bitmask(tf.cast(tensor, _TRUTH))
+
+    def restore(self, gate: tf.Tensor) -> tf.Tensor:
+        """The tensor, once the gate is there."""
+        with tf.control_dependencies([gate.op]):
+            ones = tf.ones(self._shape, _TRUTH)
+        restored = tf.cast(native.ops().comptrain_bitmask_grad(self._bits, ones), tf.bool)
+        restored.set_shape(self._static_shape)
+        return restored
+
+
+class StreamsOfStep:
+    """The held tensors of one traced graph, for all gradients that are taken in it.
+
+    Args:
+      wishes: What is said of how tensors are held.
+      sites: Of the model.
+      engine: Of the step.
+      statistics: Whether the step collects or checks what the error-bound law reads.
+      said: What was said already of why nothing is offloaded.
+
+    Attributes:
+      recorded: A gradient is taken of the gradients of the pass that is rewired.
+      crossings: By name.
+      offloaded: What was offloaded so far.
+      states: Of the sites.
+    """
+
+    def __init__(
+        self,
+        wishes: Wishes,
+        sites: Sites,
+        engine: Engine,
+        statistics: bool = False,
+        said: set[str] | None = None,
+    ):
+        self.recorded = False
+        self.crossings: dict[str, Crossing] = {}
+        self.offloaded: list[Offloaded] = []
+        # The kernels of a GPU know bounds before they are launched.
+        self.states = TableInStep(sites.table, on_host=not engine.xla and engine.device == "GPU")
+        self._wishes, self._sites, self._engine = wishes, sites, engine
+        self._form = forms.XLA if engine.xla else forms.EXECUTOR
+        self._statistics = statistics
+        self._streams: dict[Any, Held | Bits | Raw] = {}
+        self._kept: set[Any] = set()
+        self._said = set() if said is None else said
+
+    def begin(self, engine: Engine, recorded: bool, statistics: bool) -> None:
+        """Says what is so of the pass that is rewired next."""
+        self._engine, self.recorded, self._statistics = engine, recorded, statistics
+
+    @property
+    def is_lossless(self) -> bool:
+        """No tensor comes back with an error."""
+        return self._wishes.is_lossless()
+
+    def find(self, tensor: tf.Tensor) -> Held | Bits | Raw | None:
+        """The stream that this gradient or an earlier one of the step has made of the tensor."""
+        return self._streams.get(tensor.ref())
+
+    def keep(self, tensor: tf.Tensor) -> None:
+        """Says that the tensor is held as it is, also for later gradients of the step."""
+        self._kept.add(tensor.ref())
+
+    def is_exact(self, tensor: tf.Tensor) -> bool:
+        """Whether what is restored of a tensor has to be it, bit for bit."""
+        offload = self._wishes.offload_of(tensor.op)
+        return offload is not None and offload.is_lossless
+
+    def renormalizes(self, op: tf.Operation) -> bool:
+        """Whether what a batch normalization makes may be rebuilt from its input."""
+        return self._way(op) == REBUILD
+
+    def held_bytes(self, tensor: tf.Tensor) -> int:
+        """What a tensor will take."""
+        if self.find(tensor) is not None or tensor.ref() in self._kept or self._way(tensor.op) == KEEP:
+            return 0  # it is there already, or in any case
+        size = plain_bytes(tensor)
+        if is_small(tensor) or self.why_plain(tensor):
+            return size
+        if tensor.dtype == tf.bool:
+            return size // 8
+        codec = self._codec(tensor)
+        if codec is None:
+            return size
+        return round(size * self._wishes.bits(tensor.dtype, codec) / (8 * tensor.dtype.size))
+
+    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0, kept: bool = False) -> str:
+        """Why a tensor is held as it is; "" where it need not be.
+
+        Args:
+          tensor: Any.
+          gain: What a default bound is divided by, see `errors.Made`.
+          kept: Whether something else keeps it.
+        """
+        if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
+            return f"{tensor.dtype.name} has no codec"
+        if kept or tensor.ref() in self._kept:
+            return KEPT_BEFORE
+        why = self._why_not_offloaded(tensor)
+        if why:
+            return why
+        if tensor.dtype != tf.bool and not self._sites.has_room_for(name_of(tensor)):
+            return FULL
+        if gain > self._form.largest_gain and self._wishes.bound is None:
+            return "a function of it is steeper than XLA's codec is fine"
+        return "storage='keep'" if self._way(tensor.op) == KEEP else ""
+
+    def decide(self, tensor: tf.Tensor, kind: str, mask: bool, gain: float) -> Holding:
+        """How a tensor is held that nothing keeps.
+
+        Args:
+          tensor: One that is not held yet, and that `why_plain` says nothing of.
+          kind: What an error of it does, see storage.DEFAULT_BOUNDS.
+          mask: It is the output of a ReLU; the stream has a `mask_gradient(dy)` then: dy where it is not zero.
+          gain: What a default bound is divided by, see `errors.Made`.
+        """
+        if tensor.dtype == tf.bool:
+            return Holding(BITMASK)
+        offload, codec = self._wishes.offload_of(tensor.op), self._codec(tensor)
+        moved = offload if offload is not None and not self._stays(offload, tensor) else None
+        if codec is None:
+            return Holding(OFFLOAD, offload=moved)
+        name = name_of(tensor)
+        self._sites.claim(name)
+        stream = self._wishes.stream(name, kind, codec)
+        bound = stream.bound
+        if bound is None and gain > 1.0:
+            bound = ErrorBound(DEFAULT_BOUNDS[kind].value / min(gain, _LARGEST_GAIN))
+        codec = self._form.codec(stream.codec or codec, mask)
+        way = COMPRESS if moved is None else OFFLOAD
+        return Holding(way, codec, bound, kind, mask, moved)
+
+    def hold(self, tensor: tf.Tensor, holding: Holding) -> tuple[tf.Tensor, Held | Bits | Raw]:
+        """The tensor passed through, and its stream.
+
+        Args:
+          tensor: One that is not held yet.
+          holding: As `decide` has it.
+        """
+        stream: Held | Bits | Raw
+        if holding.way == BITMASK:
+            through, stream = tensor, Bits(tensor)
+        elif holding.codec is None and holding.offload is not None:
+            stream = Raw(self._move(holding.offload, name_of(tensor), tensor, tensor))
+            through = stream.offloaded.after(tensor)
+        else:
+            through, stream = self._compress(tensor, holding)
+            if holding.offload is not None:
+                stream.stream = self._move(holding.offload, stream.site.name, stream.stream, tensor)
+                through = stream.stream.after(through)
+        self._streams[tensor.ref()] = stream
+        return through, stream
+
+    def _way(self, op: tf.Operation) -> str | None:
+        """What is wished for what an operation makes."""
+        wish = self._wishes.of(op)
+        return None if wish is None else wish.way
+
+    def _why_not_offloaded(self, tensor: tf.Tensor) -> str:
+        """Why a tensor stays as it is that is to be offloaded without an error; "" of others."""
+        offload = self._wishes.offload_of(tensor.op)
+        if offload is None:
+            return ""
+        why = obstacle(offload, self._engine)
+        if why is not None and why not in self._said:
+            self._said.add(why)
+            logging.warning(_OFFLOADED_NOWHERE, why)
+        if not offload.is_lossless or tensor.dtype == tf.bool or not self._stays(offload, tensor):
+            return ""
+        small = plain_bytes(tensor) < LEAST_PLAIN_BYTES
+        return f"not offloaded: {why or ('small' if small else 'a gradient of the gradient is taken')}"
+
+    def _codec(self, tensor: tf.Tensor) -> Codec | None:
+        offload = self._wishes.offload_of(tensor.op)
+        if offload is None:
+            return self._wishes.codec
+        # Hardly anything that a product makes is zero: its stream would be another copy, in both directions.
+        return None if offload.is_lossless and is_product(tensor) else offload.codec  # type: ignore[return-value]
+
+    def _stays(self, offload: Offload, tensor: tf.Tensor) -> bool:
+        """Whether a tensor stays in memory that is to be offloaded."""
+        small = plain_bytes(tensor) < LEAST_PLAIN_BYTES
+        return small or self.recorded or obstacle(offload, self._engine) is not None
+
+    def _move(self, offload: Offload, site: str, value: tf.Tensor, tensor: tf.Tensor) -> Offloaded:
+        moved = Offloaded(offload, self._engine.device == "GPU", site, value, tensor)
+        self.offloaded.append(moved)
+        return moved
+
+    def _compress(self, tensor: tf.Tensor, holding: Holding) -> tuple[tf.Tensor, Held]:
+        site = self._sites.of(tensor, holding)
+        mask = holding.mask and site.codec.carries_mask
+        coder = site.coder(mask, self._form.xla, self._statistics)
+        row = site.state.index
+        through, stream, state = coder.compress(
+            tensor,
+            self.states.read(row),
+            site.relative_bound,
+            self._form.is_mid_rise(tensor, mask),
+            site.bound.reference,
+        )
+        self.states.set(row, state)
+        return through, Held(site, coder, stream, tensor, mask)

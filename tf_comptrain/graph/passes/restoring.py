@@ -1,0 +1,184 @@
+"""What comes back: each reader gets what is restored or made again for it, once its incoming gradient is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.gradient_operations import GradientRead
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
+from tf_comptrain.graph.kernels import normalizing
+from tf_comptrain.graph.order import TopologicalOrder
+from tf_comptrain.graph.passes.decision import StepDecision, product_behind
+from tf_comptrain.graph.passes.gathers import rows_again
+from tf_comptrain.graph.passes.needs import Needs
+from tf_comptrain.graph.passes.step import TracedStep
+from tf_comptrain.graph.passes.streams import HeldStreams
+from tf_comptrain.graph.passes.transposed_products import multiply_transposed
+from tf_comptrain.graph.tensors import base_of, is_small
+
+
+class Restored(NamedTuple):
+    """What readers wait for now.
+
+    Attributes:
+      order: Of the gradient operations, with what was made for one reader before all that share it.
+      readers: (gradient, its readers that something was restored for), in the order in which they were found.
+    """
+
+    order: TopologicalOrder
+    readers: tuple[tuple[tf.Tensor, tuple[GradientRead, ...]], ...]
+
+
+def restore(
+    step: TracedStep,
+    needs: Needs,
+    decision: StepDecision,
+    held: HeldStreams,
+    late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> Restored:
+    """Lets the readers of values read what is restored, or made again of that.
+
+    Args:
+      step: The step.
+      needs: What is read.
+      decision: How it is held.
+      held: The streams.
+      late: The engine's: a tensor, once a gradient is there.
+    """
+    maker = _Maker(step, decision, held, late)
+    readers: dict[Any, list[GradientRead]] = {}
+    whole = {found.read.op.name for found in decision.normalizations}
+    for read in needs.values:
+        if read.op.name in whole:
+            continue
+        tensor = maker.restored(read.tensor, read)
+        if tensor is not read.tensor:
+            _keras.set_input(read.op, read.number, tensor)
+            readers.setdefault(read.gate.ref(), []).append(read)
+    of_gates = ((gate.deref(), tuple(reads)) for gate, reads in readers.items())
+    return Restored(maker.order, tuple(of_gates))
+
+
+class _Maker:
+    """Makes tensors for readers, each once for all that share it."""
+
+    def __init__(
+        self,
+        step: TracedStep,
+        decision: StepDecision,
+        held: HeldStreams,
+        late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    ):
+        self.order = TopologicalOrder(step.gradients)
+        self._step, self._choice, self._held, self._late = step, decision.chosen.choice, held, late
+        # By reference of a tensor and of what its readers share: what they read.
+        self._made: dict[tuple, tf.Tensor] = {}
+        # By reference of what the backward pass has made again: gradient operations that this waits for.
+        self._awaited: dict[Any, tuple[tf.Operation, ...]] = {}
+
+    def restored(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
+        """The tensor as the backward pass has it for a reader; itself where it is kept.
+
+        It is made when the first of the readers that share it can run.
+        """
+        shared_by = read.source if tensor.ref() in self._choice.saved else read.group
+        key = (tensor.ref(), shared_by.ref())
+        made = self._made.get(key)
+        if made is None or not self._may_come_before(made, read.op):
+            stream = self._held.of(tensor)
+            if stream is None:
+                made = self._made_again(tensor, read)
+            else:
+                made = stream.restore(read.awaited)
+                self._note_late([made], [], read)
+            self._made[key] = made
+            self._may_come_before(made, read.op)
+        return made
+
+    def _may_come_before(self, made: tf.Tensor, reader: tf.Operation) -> bool:
+        """Whether a reader may wait for what something is made after, which then is its order."""
+        awaited = (op for op in self._awaited.get(made.ref(), ()) if self.order.knows(op))  # no seed
+        return all(self.order.put(before, reader) for before in awaited)
+
+    def _made_again(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
+        base = base_of(tensor)
+        if base is not tensor:
+            again = self.restored(base, read)
+            return tensor if again is base else again
+        if self._choice.is_free(tensor) or tensor.ref() in self._choice.saved:  # what is kept
+            return tensor
+        if tensor.op.type == NORMALIZATION:
+            return self._renormalized(tensor.op, read)
+        return self._rebuilt(tensor, read)
+
+    def _rebuilt(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
+        """What the tensor's own operation makes of restored operands."""
+        product = product_behind(self._step, self._choice, tensor)
+        inputs = (product or tensor.op).inputs
+        operands = [self.restored(operand, read) for operand in inputs]
+        same = all(again is operand for again, operand in zip(operands, inputs))
+        if same and (is_small(tensor) or self._step.is_late(tensor.op)):
+            return tensor
+        operands = [self._not_before(operand, read) for operand in operands]
+        with tf.device(tensor.op.device):
+            if not any(read.awaited.op in self._awaited.get(operand.ref(), ()) for operand in operands):
+                # No control input of the operation itself: TensorFlow's optimizer fails on a Pow that has one.
+                with tf.control_dependencies([read.awaited.op]):
+                    operands[0] = tf.identity(operands[0], name="late")
+            outputs = self._run_again(tensor, product, operands)
+        self._note_late(outputs, operands, read)
+        for output, again in zip(tensor.op.outputs, outputs):
+            self._made[output.ref(), read.group.ref()] = again
+        return outputs[tensor.value_index]
+
+    def _run_again(
+        self, tensor: tf.Tensor, product: tf.Operation | None, operands: list[tf.Tensor]
+    ) -> Sequence[tf.Tensor]:
+        if product is not None:
+            again = multiply_transposed(product, *operands)
+            again.set_shape(tensor.shape)
+            return [again]
+        rows, backward = None, self._step.backward
+        if not backward.xla:  # whose readings are no copies
+            rows = rows_again(tensor.op, operands, self._step.places, backward.start)
+        return _keras.run_again(tensor.op, operands, "rebuilt") if rows is None else [rows]
+
+    def _renormalized(self, op: tf.Operation, read: GradientRead) -> tf.Tensor:
+        """What a batch normalization makes, by the statistics that it found."""
+        x, gamma, beta = (self.restored(operand, read) for operand in list(op.inputs)[:3])
+        mean, variance = op.outputs[1], op.outputs[2]
+        with tf.device(op.device):
+            scale = gamma * normalizing(op, variance)
+            offset = beta - mean * scale
+            scale, offset = (self._not_before(tf.cast(vector, x.dtype), read) for vector in (scale, offset))
+            again = x * scale + offset
+        self._note_late([again], [x, scale, offset], read)
+        return again
+
+    def _not_before(self, operand: tf.Tensor, read: GradientRead) -> tf.Tensor:
+        """An operand of what is made again, when the gradient that this awaits is there.
+
+        TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
+        do so in the forward pass.
+        """
+        if operand.ref() in self._awaited or self._choice.is_free(operand):
+            return operand
+        key = (operand.ref(), read.group.ref(), "late")
+        if key not in self._made:
+            with tf.device(operand.op.device):
+                self._made[key] = self._late(operand, read.awaited)
+            self._note_late([self._made[key]], [], read)
+        return self._made[key]
+
+    def _note_late(
+        self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: GradientRead
+    ) -> None:
+        """Notes what the making of something waits for."""
+        awaited = {read.awaited.op.name: read.awaited.op}
+        for operand in operands:
+            awaited.update((op.name, op) for op in self._awaited.get(operand.ref(), ()))
+        self._awaited.update((tensor.ref(), tuple(awaited.values())) for tensor in made)

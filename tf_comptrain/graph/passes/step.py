@@ -1,0 +1,68 @@
+"""What a backward pass is, before anything of it is changed: what all passes read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.gradient_operations import GradientOperations
+from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.tensors import plain_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedStep:
+    """One backward pass and the forward pass before it.
+
+    Attributes:
+      backward: The pass, as the tape has made it.
+      gradients: Its gradient operations, and what they read.
+      places: By name of an operation: its number in the order in which the graph had them made.
+    """
+
+    backward: _keras.BackwardPass
+    gradients: GradientOperations
+    places: Mapping[str, int]
+
+    def is_late(self, op: tf.Operation) -> bool:
+        """Whether an operation is one of the backward pass, or was made after it."""
+        return self.places.get(op.name, self.backward.stop) >= self.backward.start
+
+    def made_at(self, op: tf.Operation) -> int:
+        """The place of an operation; of a late one, that of the last forward tensor it comes from."""
+        waiting, seen, last = [op], {op.name}, 0
+        while waiting:
+            current = waiting.pop()
+            if not self.is_late(current):
+                last = max(last, self.places[current.name])
+                continue
+            for before in (tensor.op for tensor in current.inputs):
+                if before.name not in seen:
+                    seen.add(before.name)
+                    waiting.append(before)
+        return last
+
+    def is_needed_at_once(self, tensor: tf.Tensor) -> bool:
+        """Whether the forward pass makes next to nothing, and no product, after a tensor: what a loss is made of.
+
+        To hold it would free no memory before it is read again, and the error would be one of every gradient.
+        """
+        place = self.made_at(tensor.op)
+        later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
+        room = 1.25 * plain_bytes(tensor)
+        for op in later:
+            if about(op.type).is_product:
+                return False
+            room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
+            if room < 0:
+                return False
+        return True
+
+
+def traced_step(backward: _keras.BackwardPass) -> TracedStep:
+    """The description of a pass that nothing has changed yet."""
+    places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
+    return TracedStep(backward, GradientOperations(backward), places)

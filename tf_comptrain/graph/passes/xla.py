@@ -1,0 +1,72 @@
+"""The order of operations under XLA, which knows no control dependencies: by fences, which are data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_comptrain import _keras, native
+from tf_comptrain.graph.order import TopologicalOrder
+from tf_comptrain.graph.passes import executor
+from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
+from tf_comptrain.graph.passes.step import TracedStep
+from tf_comptrain.graph.replacements import redirect
+from tf_comptrain.graph.tensors import readers_of
+
+
+def late(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+    """The tensor, once a gradient is there."""
+    if not tensor.dtype.is_floating:
+        return executor.late(tensor, gradient)
+    return native.ops().comptrain_fence([tensor, gradient])[0]
+
+
+def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReaders) -> dict[str, tf.Tensor]:
+    """Lets the other readers of a gradient wait for the products with restored tensors.
+
+    What the products make and what the others read pass through one operation: readers of one of them wait for all.
+
+    Returns:
+      By name of what a product makes: what comes through that operation.
+    """
+    second = [op for op in readers.others if all(order.put(each, op) for each in readers.products)]
+    first = _joined(order, readers.products)
+    if not (first and second):
+        return {}
+    made = [op.outputs[0] for op in first]
+    places_of = [readers_of(tensor) for tensor in made]
+    waiting = [
+        (op, index, view)
+        for op in second
+        for index, view in enumerate(op.inputs)
+        if step.gradients.behind_views(view) is readers.gate
+    ]
+    gate_late, *fenced = native.ops().comptrain_fence([readers.gate, *made])
+    for op, index, view in waiting:
+        _keras.set_input(op, index, _same_view(view, readers.gate, gate_late))
+    for places, through in zip(places_of, fenced):
+        redirect(places, through)
+    return {tensor.name: through for tensor, through in zip(made, fenced)}
+
+
+def _joined(order: TopologicalOrder, products: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Those of the products whose readers may wait for all of them."""
+    joined: list[tf.Operation] = []
+    for op in products:
+        readers = {reader.name: reader for each in (*joined, op) for reader, _ in readers_of(each.outputs[0])}
+        known = [reader for reader in readers.values() if order.knows(reader)]
+        if all(order.put(each, reader) for each in (*joined, op) for reader in known):
+            joined.append(op)
+    return joined
+
+
+def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Tensor:
+    """The late gradient in the shape in which a reader has it."""
+    if view is gate:
+        return gate_late
+    source, *shape = view.op.inputs
+    return _keras.run_again(view.op, [_same_view(source, gate, gate_late), *shape], "late")[0]
+
+
+XLA = EnginePasses(late, order_readers, finish=lambda step: None)
