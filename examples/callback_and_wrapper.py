@@ -1,4 +1,4 @@
-"""Two other ways in: callbacks that steer bounds and batch size, and the layer wrapper.
+"""Two other ways in: a callback that steers bounds and batch size, and the layer wrapper.
 
 python examples/callback_and_wrapper.py
 """
@@ -40,11 +40,10 @@ def with_callbacks(x: np.ndarray, y: np.ndarray, epochs: int) -> None:
         metrics=["accuracy"],
     )
     samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x), seed=1)
-    bounds = ct.AdaptiveErrorBound(interval=10, warmup=5, target="momentum")
-    batch = ct.AdaptiveBatchSize(limit_bytes=400_000_000, max_batch=256)
+    training = ct.AdaptiveTraining(memory="400MB", max_batch=256, interval=10, warmup=5)
     data = ct.elastic_batch(samples, batch_size=32)
-    model.fit(data, epochs=epochs, callbacks=[bounds, batch], shuffle=False, verbose=2)
-    for update in list({update.layer: update for update in bounds.updates}.values()):
+    model.fit(data, epochs=epochs, callbacks=[training], shuffle=False, verbose=2)
+    for update in list({update.layer: update for update in training.bounds.updates}.values()):
         print(f"{update.layer}: bound {update.bound:.4g}, {update.bound_over_sigma:.3f} of the input's sigma")
 
 

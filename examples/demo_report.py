@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import argparse
 import base64
-import html
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot
-from matplotlib.axes import Axes
 from rich.table import Table
 
-from tf_comptrain.compression.report import Report, format_bytes
+from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import StepMemory
+from tf_comptrain.render import html, plots, text
+from tf_comptrain.render.units import format_bytes
 
 if TYPE_CHECKING:
     from demo_data import Images
+    from matplotlib.axes import Axes
 
 _NORMAL_95 = 1.96  # standard deviations
-_COLOURS = {"plain": "#8a8f98", "compressed": "#0b6e4f"}
+_COLOURS = {"plain": plots.GREY, "compressed": plots.BLUE}
+_HEADINGS = ("", "plain Keras", "compressed", "plain / compressed")
 
 
 class Run(NamedTuple):
@@ -80,9 +79,7 @@ def certainty(run: Run, images: int) -> str:
 
 
 def table(runs: dict, batch: int, measure_batch: int) -> Table:
-    made = Table()
-    for heading in ("", "plain Keras", "compressed", "plain / compressed"):
-        made.add_column(heading, justify="right" if heading else "left")
+    made = text.table_of("", _HEADINGS, _HEADINGS[1:])
     for row in rows(runs, batch, measure_batch):
         made.add_row(*row)
     return made
@@ -100,8 +97,8 @@ def write(args: argparse.Namespace, runs: dict, limited, report: Report, images:
 
 
 def plot(path: Path, runs: dict, limited, measure_batch: int) -> None:
-    pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, axes = pyplot.subplots(1, 5, figsize=(12, 2.9), width_ratios=(1.5, 1.5, 1, 1, 1))
+    figure = plots.figure(13.5, 2.9)
+    axes = figure.subplots(1, 5, gridspec_kw={"width_ratios": (1.5, 1.5, 1, 1, 1)})
     for label, run in runs.items():
         epochs = range(1, len(run.losses) + 1)
         style = {"color": _COLOURS[label], "marker": "o", "markersize": 4, "label": label}
@@ -109,7 +106,8 @@ def plot(path: Path, runs: dict, limited, measure_batch: int) -> None:
         axes[0].plot(epochs, run.losses, **style)
         axes[1].plot(epochs, [100 * a for a in run.accuracies], **style)
     for axis, title in ((axes[0], "training loss"), (axes[1], "test accuracy, %")):
-        axis.set_title(title, loc="left", fontweight="bold")
+        plots.title(axis, title)
+        plots.open_axes(axis, "top", "right")
         axis.set_xlabel("epoch")
         axis.set_xticks(range(1, len(runs["plain"].losses) + 1))
         axis.legend(frameon=False)
@@ -120,21 +118,19 @@ def plot(path: Path, runs: dict, limited, measure_batch: int) -> None:
         f"peak memory, MB\n(batch {measure_batch})": [run.memory.peak_bytes / 1e6 for run in runs.values()],
     }
     for axis, (title, values) in zip(axes[2:], megabytes.items()):
-        _bars(axis, title, values, "{:.0f}", values[0] / values[1] if values[1] else None)
+        _bars(axis, title, values, values[0] / values[1] if values[1] else None)
     batches = [limited.largest[label] for label in runs]
     limit = f"largest batch\nin {limited.limit_bytes / 1e6:.0f} MB"
-    _bars(axes[4], limit, batches, "{:.0f}", batches[1] / batches[0])
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    _bars(axes[4], limit, batches, batches[1] / batches[0])
+    plots.save(figure, path)
 
 
-def _bars(axis: Axes, title: str, values: list, text: str, ratio: float | None) -> None:
+def _bars(axis: Axes, title: str, values: list, ratio: float | None) -> None:
     bars = axis.bar(("plain", "compressed"), values, color=list(_COLOURS.values()), width=0.6)
-    axis.bar_label(bars, [text.format(value) for value in values], padding=2)
-    axis.set_title(title + (f": {ratio:.1f}x" if ratio else ""), loc="left", fontweight="bold", fontsize=9)
+    axis.bar_label(bars, [f"{value:.0f}" for value in values], padding=2)
+    plots.title(axis, title + (f": {ratio:.1f}x" if ratio else ""))
+    plots.open_axes(axis, "top", "right", "left")
     axis.set_yticks([])
-    axis.spines["left"].set_visible(False)
     axis.margins(y=0.15)
 
 
@@ -142,51 +138,26 @@ def _page(
     args: argparse.Namespace, picture: bytes, runs: dict, limited, report: Report, images: Images
 ) -> str:
     bound = "" if args.error_bound is None else f", error_bound=ct.ErrorBound({args.error_bound:g})"
-    cells = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows(runs, args.batch, args.measure_batch)
-    )
-    held = "".join(
-        "<tr>"
-        + "".join(
-            f"<td>{html.escape(cell)}</td>"
-            for cell in (row.layer, row.role, row.storage, row.bound, format_bytes(row.plain_bytes),
-                         format_bytes(row.predicted_bytes), row.note)
-        )
-        + "</tr>"
-        for row in report.rows
-    )  # fmt: skip
+    compared = html.table(_HEADINGS, rows(runs, args.batch, args.measure_batch), _HEADINGS[1:])
     largest = limited.largest
-    return f"""<!doctype html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{network(args)}, plain and compressed</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }}
-img {{ width: 100% }} h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.1rem; margin-top: 2rem }}
-table {{ border-collapse: collapse }} td, th {{ padding: .25rem .9rem .25rem 0; border-bottom: 1px solid #ddd }}
-td:not(:first-child), th:not(:first-child) {{ text-align: right }} th {{ text-align: left }}
-.held td, .held th {{ text-align: left; font-size: .85rem }}
-code {{ background: #f3f3f3; padding: .1rem .3rem }}
-</style>
-<h1>{network(args)} on Fashion-MNIST, plain and with its activations held compressed</h1>
-<p>Both trainings start from the same weights and see the same batches ({html.escape(images.source)},
+    return html.page(
+        f"{network(args)} on Fashion-MNIST, plain and with its activations held compressed",
+        f"""<p>Both trainings start from the same weights and see the same batches ({escape(images.source)},
 {len(runs["plain"].losses)} epochs, batch {args.batch}). The second one differs by one line:
-<code>ct.compress_model(model, codec="{html.escape(args.codec)}"{bound})</code>.</p>
-<table><tr><th></th><th>plain Keras</th><th>compressed</th><th>plain / compressed</th></tr>{cells}</table>
+<code>ct.compress_model(model, codec="{escape(args.codec)}"{bound})</code>.</p>
+{compared}
 <p>{certainty(runs["plain"], len(images.x_test))}</p>
-<p><img alt="Losses, accuracies, memory and largest batch of both trainings"
+<p class="full"><img alt="Losses, accuracies, memory and largest batch of both trainings"
 src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>
 <h2>Under one memory limit</h2>
 <p>With {limited.limit_bytes / 1e6:.0f} MB, plain training gets to a batch of {largest["plain"]}, compressed
 training to {largest["compressed"]}: {largest["compressed"] / largest["plain"]:.1f} times as many images. A batch of
 {limited.batch} ends plain training with</p>
-<p><code>{html.escape(limited.plain_error)}</code></p>
+<p><code>{escape(limited.plain_error)}</code></p>
 <p>and trains compressed (loss {limited.compressed_loss:.3f}).</p>
 <h2>How each tensor is held</h2>
 <details><summary>{len(report.rows)} rows, bytes for one image, predicted</summary>
-<table class="held"><tr><th>layer</th><th>tensor</th><th>storage</th><th>bound</th><th>plain</th><th>held</th>
-<th>note</th></tr>{held}</table></details>
+{report.to_html()}</details>
 <p>Peaks are bytes of TensorFlow's allocator over the resting level; saved activations are what crosses from the
-forward to the backward pass. Measured by <code>tf_comptrain.memory.measure_step</code> on this machine.</p>
-</html>
-"""
+forward to the backward pass. Measured by <code>tf_comptrain.memory.measure_step</code> on this machine.</p>""",
+    )

@@ -9,6 +9,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Peaks are compared with the sizes of tensors; cuDNN's workspaces may be larger than the tests' tensors.
 os.environ.setdefault("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "1")
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "planner"))  # made-up networks
 
 
 # Every reason for which a test may be skipped where CI is set, as in .ci/run; any other skip is a failure there.

@@ -109,23 +109,3 @@ def test_a_network_too_small_for_a_plan_says_so():
     model.compile("sgd", "mse", jit_compile=False)
     with pytest.raises(RuntimeError, match="records no buffers under 256 kB.*needs no plan"):
         ct.plan(model, 8, memory="1MB")
-
-
-def test_old_names_keep_working():
-    with pytest.warns(DeprecationWarning, match="`memory_limit` is now `limit_bytes`"):
-        tuner = ct.AdaptiveBatchSize(memory_limit="2GB")
-    with pytest.warns(DeprecationWarning):
-        assert tuner.memory_limit == tuner.limit_bytes == 2_000_000_000
-    with pytest.warns(DeprecationWarning, match="`scale` is now `relative_to`"):
-        bound = ct.ErrorBound(0.1, scale="range")
-    assert bound == ct.ErrorBound(0.1, True, "range") and bound._replace(value=0.2).relative_to == "range"
-    with pytest.warns(DeprecationWarning):
-        assert bound.scale == "range"
-    with pytest.raises(TypeError, match="given twice"):
-        ct.AdaptiveBatchSize("2GB", memory_limit="2GB")
-
-
-def test_an_old_storage_keeps_working():
-    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(4)])
-    with pytest.warns(DeprecationWarning, match="storage='rebuild'"):
-        ct.compress_model(model, storage="recompute")

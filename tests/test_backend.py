@@ -8,19 +8,26 @@ import sys
 import pytest
 
 
-def imported(environment, before=""):
-    command = [sys.executable, "-c", f"{before}\nimport tf_comptrain\nprint('imported')"]
+def imported(environment, before="", what="compress_model"):
+    command = [sys.executable, "-c", f"{before}\nfrom tf_comptrain import {what}\nprint('imported')"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("KERAS_")}
     return subprocess.run(command, capture_output=True, text=True, env={**clean, **environment})
 
 
-@pytest.mark.parametrize("backend", ["numpy", "jax", "torch"])
-def test_another_backend_is_named(backend):
-    run = imported({"KERAS_BACKEND": backend})
+@pytest.mark.parametrize(
+    ("backend", "what"),
+    [("numpy", "compress_model"), ("jax", "callbacks"), ("torch", "codecs"), ("jax", "memory")],
+)
+def test_another_backend_is_named(backend, what):
+    run = imported({"KERAS_BACKEND": backend}, what=what)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith(
         f"ImportError: tf_comptrain needs Keras with the TensorFlow backend; yours is '{backend}'. Set KERAS_BACKEND"
     )
+
+
+def test_what_needs_no_keras_runs_with_any_backend():
+    assert imported({"KERAS_BACKEND": "jax"}, what="planner").stdout == "imported\n"
 
 
 def test_a_backend_of_the_configuration_file(tmp_path):

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from synthetic import network
+from synthetic_layers import decoder
 from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import planner, theory
-from tf_comptrain.planner.synthetic import network
-from tf_comptrain.planner.synthetic_layers import decoder
 
 ROOT = Path(__file__).resolve().parent.parent
 layers = keras.layers

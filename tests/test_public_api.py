@@ -9,8 +9,6 @@ import keras
 import pytest
 
 import tf_comptrain as ct
-from tf_comptrain.theory.check import LawCheck
-from tf_comptrain.training import plain_data
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text()
 SECTIONS = re.findall(r"^## ([\w.]+)\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
@@ -45,13 +43,3 @@ def test_models_saved_before_a_class_moved_load(wrapper, module):
     assert config["registered_name"] == f"tf_comptrain>{wrapper.__name__}"
     loaded = keras.saving.deserialize_keras_object({**config, "module": f"tf_comptrain.{module}"})
     assert type(loaded) is wrapper and loaded.layer.units == 3
-
-
-def test_checkpoints_written_before_a_module_moved_are_read():
-    check = LawCheck("conv", "kernel", 0.1, 0.1, 1.0, 2.0, 2.0, 8.0)
-    code = plain_data.encode([check, ct.ErrorBound(0.5)])
-    assert code[0]["named"] == ["tf_comptrain.theory.check", "LawCheck"]
-    code[0]["named"][0] = "tf_comptrain.error_law"
-    code[1]["named"][0] = "tf_comptrain.codecs"
-    found = plain_data.decode(code)
-    assert found == [check, ct.ErrorBound(0.5)] and [type(one) for one in found] == [LawCheck, ct.ErrorBound]

@@ -8,30 +8,43 @@
 docs/design.md says how it works, docs/limitations.md what it does not do.
 """
 
-# `backend` is imported first: it refuses a Keras with another backend than TensorFlow's.
-from tf_comptrain import backend, codecs, distribute, memory, rules  # noqa: F401
-from tf_comptrain._keras import training_scope
-from tf_comptrain.callbacks import AdaptiveBatchSize, AdaptiveErrorBound, MemoryLogger, elastic_batch
-from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.compression.model import raise_rates, report, restore_model
-from tf_comptrain.compression.recompute import Recompute
-from tf_comptrain.compression.report import Report
-from tf_comptrain.compression.wrapper import Compress
-from tf_comptrain.memory import find_max_batch_size
-from tf_comptrain.model_planning import compress_model, plan
-from tf_comptrain.native import LibraryError
-from tf_comptrain.rules import register_rule
-from tf_comptrain.storage import Offload, Policy, Setting
-from tf_comptrain.study.fitting import best_fit
-from tf_comptrain.study.results import Study
-from tf_comptrain.study.running import impact_study
-from tf_comptrain.theory.check import LawCheck, check_error_law
-from tf_comptrain.training.fitting import fit
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tf_comptrain.version import __version__
+
+if TYPE_CHECKING:
+    from tf_comptrain import codecs, distribute, memory, rules
+    from tf_comptrain._keras import training_scope
+    from tf_comptrain.callbacks import (
+        AdaptiveBatchSize,
+        AdaptiveErrorBound,
+        AdaptiveTraining,
+        MemoryLogger,
+        elastic_batch,
+    )
+    from tf_comptrain.codecs import ErrorBound
+    from tf_comptrain.compression.model import report, restore_model
+    from tf_comptrain.compression.recompute import Recompute
+    from tf_comptrain.compression.report import Report
+    from tf_comptrain.compression.wrapper import Compress
+    from tf_comptrain.memory import find_max_batch_size
+    from tf_comptrain.model_planning import compress_model, plan
+    from tf_comptrain.native import LibraryError
+    from tf_comptrain.rules import register_rule
+    from tf_comptrain.storage import Offload, Policy, Setting
+    from tf_comptrain.study.best_fit import best_fit
+    from tf_comptrain.study.results import Study
+    from tf_comptrain.study.running import impact_study
+    from tf_comptrain.theory.check import LawCheck, check_error_law
+    from tf_comptrain.training.resilient_fit import fit
 
 __all__ = [
     "AdaptiveBatchSize",
     "AdaptiveErrorBound",
+    "AdaptiveTraining",
     "Compress",
     "ErrorBound",
     "LawCheck",
@@ -55,10 +68,53 @@ __all__ = [
     "impact_study",
     "memory",
     "plan",
-    "raise_rates",
     "register_rule",
     "report",
     "restore_model",
     "rules",
     "training_scope",
 ]
+
+# Names are imported when they are first asked for (PEP 562), so that `tf_comptrain.planner` and `tf-comptrain --help`
+# need no TensorFlow, whose import takes seconds.
+_FOLDERS = ("codecs", "distribute", "memory", "rules")
+_NAMES = {
+    "_keras": ("training_scope",),
+    "callbacks": (
+        "AdaptiveBatchSize",
+        "AdaptiveErrorBound",
+        "AdaptiveTraining",
+        "MemoryLogger",
+        "elastic_batch",
+    ),
+    "codecs": ("ErrorBound",),
+    "compression.model": ("report", "restore_model"),
+    "compression.recompute": ("Recompute",),
+    "compression.report": ("Report",),
+    "compression.wrapper": ("Compress",),
+    "memory": ("find_max_batch_size",),
+    "model_planning": ("compress_model", "plan"),
+    "native": ("LibraryError",),
+    "rules": ("register_rule",),
+    "storage": ("Offload", "Policy", "Setting"),
+    "study.best_fit": ("best_fit",),
+    "study.results": ("Study",),
+    "study.running": ("impact_study",),
+    "theory.check": ("LawCheck", "check_error_law"),
+    "training.resilient_fit": ("fit",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FOLDERS:
+        return importlib.import_module(f"{__name__}.{name}")  # which makes it an attribute
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,6 @@ import math
 import numbers
 import operator
 import re
-import warnings
 from typing import Any
 
 _LIMITS = {
@@ -82,21 +81,6 @@ def size_in_bytes(name: str, value: Any) -> int:
     if not (is_real(found) and _is_finite(found) and found >= 1):
         raise ValueError(_message(name, 'bytes: a positive number, or text such as "2GB" or "500MB"', value))
     return int(found)
-
-
-def renamed(name: str, value: Any, old_name: str, old_value: Any) -> Any:
-    """The value of an argument that may be given under the name that it had before, with a DeprecationWarning.
-
-    Raises:
-      TypeError: It is given under both.
-    """
-    if old_value is None:
-        return value
-    if value is not None:
-        raise TypeError(f"`{name}` is given twice: `{old_name}` is its old name.")
-    message = f"`{old_name}` is now `{name}`; the old name goes with the next release."
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-    return old_value
 
 
 def _message(name: str, rule: str, value: Any, remedy: str = "") -> str:

@@ -15,6 +15,8 @@ from types import ModuleType
 
 import tensorflow as tf
 
+from tf_comptrain import backend  # noqa: F401 (it refuses a Keras with another backend)
+
 _FOLDER = Path(__file__).absolute().parent  # not resolved: Bazel puts links side by side
 _SEAL, _SEAL_BYTES = b"comptrain", 9 + 8 + 32  # name, size, SHA-256
 _lock = threading.Lock()

@@ -24,7 +24,6 @@ class Undithered(codecs.Codec):
     """Codec A rounding to the nearest code, which a traced step would otherwise not do: it has a name of its own."""
 
     format = "plane-undithered"
-    predicted_bits = codecs.PlaneCodec.predicted_bits
 
     def __init__(self) -> None:
         plane = codecs.PlaneCodec()

@@ -61,6 +61,6 @@ class Meter(keras.callbacks.Callback):
     def _read(self) -> None:
         held = instrumentation(self.model).held if is_compressed(self.model) else None
         for row in () if held is None else rows_of(held):
-            if row.storage == "compress" and row.plain_bytes and held.sites[row.layer].kind in _FACTORS:
-                self._sums[0] += self.batch * row.plain_bytes
+            if row.storage == "compress" and row.value_bytes and held.sites[row.layer].kind in _FACTORS:
+                self._sums[0] += self.batch * row.value_bytes
                 self._sums[1] += held.sites[row.layer].read_state().stream_bytes

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tf_comptrain.cli.bench import add_codec_arguments, positive
+from tf_comptrain.cli.options import add_codecs, positive
 
 KINDS = {"relu": "ReLU outputs", "dense": "batch normalization outputs", "field": "smooth fields"}
 _SPEEDS = ("compress_gb_s", "decompress_gb_s")
@@ -41,7 +41,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=positive, default=128, help="images of activations (%(default)s)")
     parser.add_argument("--images", type=Path, help="npz with x_train, y_train to train on (generated ones)")
     parser.add_argument("--data", type=Path, nargs="+", default=[], help="npz files of fields")
-    add_codec_arguments(parser, contenders.contenders())
+    add_codecs(parser, contenders.contenders())
     parser.add_argument("--plot", type=Path, help="write ratio against speed to this image")
     return parser.parse_args(argv)
 

@@ -93,7 +93,7 @@ def serve(options: argparse.Namespace) -> None:
 def theoretical_saving(model: keras.Model, x: np.ndarray, y: np.ndarray) -> int:
     """Bytes: what plain Keras holds, less what is not moved and two buffers for what comes back."""
     found = ct.memory.report(model, x, y, timeline=False)
-    moved = [row.plain_bytes for row in found.rows if row.storage == "offload"]
+    moved = [row.value_bytes for row in found.rows if row.storage == "offload"]
     return found.saved_plain_bytes - found.saved_bytes - 2 * max(moved, default=0)
 
 

@@ -81,7 +81,7 @@ def table(entries: dict[str, dict]) -> str:
 
 
 def row(name: str, entry: dict) -> tuple[str, ...]:
-    plain, fused, compressed = (bench.Measured(**entry[variant]) for variant in bench_worker.VARIANTS)
+    plain, fused, compressed = (bench.MeasuredVariant(**entry[variant]) for variant in bench_worker.VARIANTS)
     net = NETS[name]
     return (
         f"{name}, {net.batch}",
@@ -94,7 +94,7 @@ def row(name: str, entry: dict) -> tuple[str, ...]:
     )
 
 
-def predicted(found: bench.Measured) -> str:
+def predicted(found: bench.MeasuredVariant) -> str:
     return "" if found.predicted_bytes is None else f"{found.predicted_bytes / found.peak_bytes:.2f}"
 
 

@@ -16,11 +16,12 @@ import statistics
 import time
 from pathlib import Path
 
+from synthetic import KINDS, network
+
 from tf_comptrain.planner import plan_graph
 from tf_comptrain.planner.effects import compile_graph
-from tf_comptrain.planner.simulator import State
+from tf_comptrain.planner.simulator import PlanState
 from tf_comptrain.planner.solve import METHODS
-from tf_comptrain.planner.synthetic import KINDS, network
 
 _SIZES = (25, 200, 1000)
 
@@ -51,7 +52,7 @@ def entries(path: Path) -> list[dict]:
 def measure(size: int, kind: str, seed: int, method: str, options: argparse.Namespace) -> dict:
     """One plan."""
     graph = network(kind, size, seed, options.offload)
-    limit = int(options.limit * State(compile_graph(graph)).measure()[1])
+    limit = int(options.limit * PlanState(compile_graph(graph)).measure()[1])
     start = time.monotonic()
     plan = plan_graph(graph, limit, method=method, seed=seed, budget_s=options.budget, tolerance=1e-4)
     return {

@@ -17,9 +17,10 @@ import sys
 import time
 from pathlib import Path
 
+from synthetic import DEVICE
+from synthetic_layers import decoder, layered
+
 from tf_comptrain import planner
-from tf_comptrain.planner.synthetic import DEVICE
-from tf_comptrain.planner.synthetic_layers import decoder, layered
 
 HARDWARE = Path(__file__).resolve().parents[2] / "examples" / "hardware"
 KINDS = ("chain", "unet", "transformer", "decoder")
@@ -107,7 +108,7 @@ def scaling(case: dict) -> planner.DevicePlan:
 
 def _without_streams(layer: planner.Layer) -> planner.Layer:
     saved = (
-        tensor._replace(options=tuple(o for o in tensor.options if not isinstance(o, planner.Stream)))
+        tensor._replace(options=tuple(o for o in tensor.options if not isinstance(o, planner.StreamOption)))
         for tensor in layer.saved
     )
     return layer._replace(saved=tuple(saved))

@@ -12,8 +12,8 @@ import tensorflow as tf
 from models import by_layer, compiled, images
 
 import tf_comptrain as ct
-from tf_comptrain import _keras
 from tf_comptrain.callbacks._bounds_state import BoundsState, codec_states, for_model, for_names
+from tf_comptrain.callbacks._momentum import accumulated_gradient
 from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
@@ -122,7 +122,7 @@ def test_every_momentum_is_brought_to_the_same_scale(optimizer):
     gradients = np.random.default_rng(0).normal(size=(3, 2, 3)).astype("float32")
     for g in gradients:
         optimizer.apply([tf.zeros((2, 3)), tf.constant(g)], [other, variable])
-    slot, factor = _keras.accumulated_gradient(optimizer, variable)
+    slot, factor = accumulated_gradient(optimizer, variable)
     expected = gradients[2] + 0.8 * gradients[1] + 0.64 * gradients[0]
     np.testing.assert_allclose(np.abs(factor * slot.numpy()), np.abs(expected), rtol=1e-4)
 
@@ -132,11 +132,11 @@ def test_other_optimizers_have_none():
     variable = keras.Variable(np.zeros((2, 3)))
     for optimizer in (keras.optimizers.SGD(0.1), keras.optimizers.RMSprop(0.1, momentum=0.9)):
         optimizer.build([variable])
-        assert _keras.accumulated_gradient(optimizer, variable) is None
+        assert accumulated_gradient(optimizer, variable) is None
     optimizer = keras.optimizers.Adam()
-    assert _keras.accumulated_gradient(optimizer, variable) is None  # not built
+    assert accumulated_gradient(optimizer, variable) is None  # not built
     optimizer.build([variable])
-    assert _keras.accumulated_gradient(optimizer, keras.Variable(np.zeros(2))) is None  # not its variable
+    assert accumulated_gradient(optimizer, keras.Variable(np.zeros(2))) is None  # not its variable
 
 
 def test_gradients_share_a_budget_by_the_size_of_their_tensors():

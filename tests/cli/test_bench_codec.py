@@ -15,7 +15,7 @@ def run(*arguments):
 
 def test_every_codec_within_its_bound(capsys):
     assert run("--batch", "4", "--repeats", "1", "--eb-sigma", "0.1", "0.01", "--json") == 0
-    rows = [bench_codec.Row(**row) for row in json.loads(capsys.readouterr().out)]
+    rows = [bench_codec.CodecRow(**row) for row in json.loads(capsys.readouterr().out)]
     assert {(row.codec, row.data) for row in rows} == {
         (c, d) for c in codecs.CODECS for d in ("dense", "relu")
     }

@@ -100,7 +100,7 @@ class FakeWorker:
         self.asked += 1
 
     def measured(self):
-        return bench.Measured(100, [1.0] * (self.asked - 1), 50)
+        return bench.MeasuredVariant(100, [1.0] * (self.asked - 1), 50)
 
     def close(self):
         pass
@@ -108,7 +108,7 @@ class FakeWorker:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_failed_variant_leaves_the_others(at, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "Worker", FakeWorker)
+    monkeypatch.setattr(bench, "BenchWorker", FakeWorker)
     monkeypatch.setattr(FakeWorker, "dies_at", {"plain": at})
     assert command("bench", "step", "--model", "VGG16", "--steps", "3", "--json") == 1
     captured = capsys.readouterr()
@@ -128,6 +128,6 @@ def test_a_killed_process_is_named():
 
 
 def test_ratios_pair_neighbouring_steps():
-    slow_then_fast = bench.Measured(1, [2.0, 1.0, 1.0], 1)
-    same_machine = bench.Measured(1, [1.0, 0.5, 0.5], 1)
+    slow_then_fast = bench.MeasuredVariant(1, [2.0, 1.0, 1.0], 1)
+    same_machine = bench.MeasuredVariant(1, [1.0, 0.5, 0.5], 1)
     assert bench.paired_ratio(slow_then_fast, same_machine) == 2.0

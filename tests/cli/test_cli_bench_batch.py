@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tf_comptrain import cli
-from tf_comptrain.cli import bench_batch
+from tf_comptrain.cli import bench_batch, options
 from tf_comptrain.memory import MaxBatch, Trial, TrialError
 
 
@@ -27,9 +27,9 @@ from tf_comptrain.memory import MaxBatch, Trial, TrialError
 def test_bytes(text, size):
     if size is None:
         with pytest.raises(argparse.ArgumentTypeError, match="2GB"):
-            bench_batch.parse_bytes(text)
+            options.size_in_bytes(text)
     else:
-        assert bench_batch.parse_bytes(text) == size
+        assert options.size_in_bytes(text) == size
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.compression.report import Report, Row
+from tf_comptrain.compression.report import Report, ReportRow
 
 X, Y = images(32)
 TIGHT = 1e-5
@@ -96,7 +96,7 @@ def test_report_names_every_tensor_that_crosses_and_prints_as_a_table():
     (relu,), (mask,) = rows_of(report, "relu1"), rows_of(report, "conv2")
     assert relu.storage == "compress"  # which serves its own gradient as well
     assert mask.storage == "bitmask" and mask.predicted_bytes == 16 * 16 * 32 / 8
-    assert report.plain_bytes > 5 * report.predicted_bytes
+    assert sum(row.value_bytes for row in report.rows) > 5 * report.predicted_bytes
     text = str(report)
     assert "conv1" in text and "0.2 sigma" in text
     assert "conv1" in json.loads(report.to_json())["rows"][0]["layer"]
@@ -395,7 +395,7 @@ def test_what_an_activation_makes_is_rebuilt_from_what_it_reads():
     inputs = keras.Input((8, 8, 32))
     x = layers.Conv2D(32, 3, padding="same", activation="gelu", name="first")(inputs)
     (row,) = ct.compress_model(keras.Model(inputs, layers.Conv2D(32, 3, name="second")(x))).rows
-    assert "first" in row.layer and row.plain_bytes == 8 * 8 * 32 * 4
+    assert "first" in row.layer and row.value_bytes == 8 * 8 * 32 * 4
     assert row.role == "read by Comptrain>GeluGrad, Conv2DBackpropFilter"
 
 
@@ -405,8 +405,8 @@ def test_what_several_layers_read_is_counted_once():
     gate = layers.Activation("gelu", name="gate")(x)
     y = layers.Concatenate()([gate, layers.Conv2D(32, 3, padding="same", name="beside")(x)])
     report = ct.compress_model(keras.Model(inputs, layers.Conv2D(8, 1)(y)))
-    assert [row.plain_bytes for row in rows_of(report, "first")] == [8 * 8 * 32 * 4]
-    assert report.plain_bytes == 2 * 8 * 8 * 32 * 4  # and what is beside the gate
+    assert [row.value_bytes for row in rows_of(report, "first")] == [8 * 8 * 32 * 4]
+    assert sum(row.value_bytes for row in report.rows) == 2 * 8 * 8 * 32 * 4  # and what is beside the gate
 
 
 def test_the_sums_say_what_they_leave_out():
@@ -441,7 +441,7 @@ def test_a_report_fills_itself_when_a_step_is_traced():
     report = ct.compress_model(model)
     assert not report.rows
     model.fit(X, Y, verbose=0)
-    assert not report.unpredicted and report.predicted_bytes < report.plain_bytes / 4
+    assert not report.unpredicted and report.predicted_bytes < sum(row.value_bytes for row in report.rows) / 4
     rows = report.rows
     assert [row.shape for row in rows_of(report, "conv_")] == [(14, 14, 16)]
     assert any("TanhGrad" in row.role and row.storage == "compress" for row in rows)
@@ -452,10 +452,12 @@ def test_a_report_fills_itself_when_a_step_is_traced():
 
 def test_a_report_as_html_and_markdown():
     odd = '<b>|"&'
-    report = Report(odd, (Row(odd, "Conv2D", "input", "compress", (4, None), 16, 4, "0.1 sigma", odd),), odd)
+    report = Report(
+        odd, (ReportRow(odd, "Conv2D", "input", "compress", (4, None), 16, 4, "0.1 sigma", odd),), odd
+    )
     page, text = report.to_html(), report.to_markdown()
     assert page.count("&lt;b&gt;|&quot;&amp;") == 4 and odd not in page
-    assert page.count("<th>") == page.count("<td>") == 9 and "<td>4x?</td>" in page
+    assert page.count("</th>") == page.count("</td>") == 9 and "<td>4x?</td>" in page
     line = text.splitlines()[4]
     assert line.count("|") == 10 and line.startswith("| &lt;b&gt;&#124;") and "| 16 B | 4 B |" in line
 

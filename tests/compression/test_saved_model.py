@@ -11,6 +11,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import native
+from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
 X = np.random.default_rng(0).normal(size=(16, 16, 16, 8)).astype("float32")
@@ -71,10 +72,7 @@ def test_it_trains_on_elsewhere(wrap, whole, tmp_path):
     values = [saved.get_tensor(name) for name in saved.get_variable_to_shape_map() if "comptrain" in name]
     states = {v.tobytes() for v in values}
     assert any(v.any() for v in values)
-    assert {
-        v.numpy().tobytes()
-        for v in ct.compression.instrumentation.instrumentation(trainer.model).codec_states()
-    } <= states
+    assert {v.numpy().tobytes() for v in instrumentation(trainer.model).codec_states()} <= states
     live = [float(trainer.train(X, Y)["loss"]) for _ in range(3)]
     command = [sys.executable, "-c", ELSEWHERE, str(native.library_path()), str(tmp_path)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -125,6 +125,33 @@ def test_nothing_outlives_the_launcher(tmp_path, number):
     wait_until_gone(folder)
 
 
+@pytest.mark.parametrize(("arguments", "warns"), [(["-n", 2], True), (["-n", 1], False)])
+def test_several_workers_are_told_that_anybody_may_reach_them(tmp_path, capsys, arguments, warns):
+    assert command("launch", *arguments, script(tmp_path, SAY)) == 0
+    assert ("listen on all addresses" in capsys.readouterr().err) == warns
+
+
+SERVER = """
+import socket, sys
+import tensorflow as tf
+with socket.socket() as one:
+    one.bind(("127.0.0.1", 0))
+    port = one.getsockname()[1]
+server = tf.distribute.Server({"worker": [f"localhost:{port}"]}, job_name="worker", task_index=0)
+files = [open("/proc/net/tcp").read(), open("/proc/net/tcp6").read()]
+print("listens at", *(line.split()[1] for text in files for line in text.splitlines()
+                      if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"))
+"""
+
+
+def test_tensorflows_server_listens_on_all_addresses_as_the_docs_say():
+    """Where this fails TensorFlow can be told otherwise: then the launcher should."""
+    ran = subprocess.run([sys.executable, "-c", SERVER], capture_output=True, text=True, timeout=300)
+    (line,) = (line for line in ran.stdout.splitlines() if line.startswith("listens at"))
+    hosts = {address.rpartition(":")[0] for address in line.split()[2:]}
+    assert hosts and all(set(host) == {"0"} for host in hosts), ran.stdout
+
+
 def test_one_worker_of_a_cluster(tmp_path, capsys):
     assert command("launch", "--hosts", "a:1,b:2", "--index", 1, script(tmp_path, SAY)) == 0
     assert "[1] worker 1 of 2" in capsys.readouterr().out

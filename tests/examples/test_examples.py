@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tf_comptrain.compression.report import Report, Row
+from tf_comptrain.compression.report import Report, ReportRow
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -66,7 +66,7 @@ def test_the_page_escapes_every_text(monkeypatch):
     import demo_report
 
     odd = "<b>&\"'"
-    row = Row(odd, "Conv2D", odd, odd, (1,), 1, 1, odd, odd)
+    row = ReportRow(odd, "Conv2D", odd, odd, (1,), 1, 1, odd, odd)
     run = demo_report.Run([1.0], [0.5], [1.0], 1.0)
     limited = types.SimpleNamespace(
         limit_bytes=1, largest={"plain": 1, "compressed": 1}, batch=1, plain_error=odd, compressed_loss=1.0

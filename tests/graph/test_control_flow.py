@@ -53,7 +53,7 @@ CASES = {
 def test_the_report_has_what_a_loop_keeps(make, size):
     (row,) = [row for row in rows_of(make()) if row.note == IN_LISTS]
     assert row.storage == "keep" and row.layer_class.endswith(("While", "If"))
-    assert row.plain_bytes == row.predicted_bytes == size
+    assert row.value_bytes == row.predicted_bytes == size
 
 
 def test_recompute_is_the_way_out():

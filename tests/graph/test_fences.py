@@ -143,9 +143,9 @@ def test_without_the_gate_the_graph_is_out_of_order(monkeypatch):
 
 
 def test_without_the_pass_through_the_graph_is_out_of_order(monkeypatch):
-    hold = held_tensors._Step.hold
+    hold = held_tensors._HeldStep.hold
     monkeypatch.setattr(
-        held_tensors._Step, "hold", lambda self, tensor, *how: (tensor, hold(self, tensor, *how)[1])
+        held_tensors._HeldStep, "hold", lambda self, tensor, *how: (tensor, hold(self, tensor, *how)[1])
     )
     assert any("not what compress passes through" in line for line in unordered(train_graph()))
 

@@ -53,7 +53,7 @@ def compressed_gradients(model, x, y, **how):
     found = gradients(model, x, y)
     rows = ct.report(model).rows
     ct.restore_model(model)
-    return found, sum(row.plain_bytes for row in rows), sum(row.predicted_bytes for row in rows)
+    return found, sum(row.value_bytes for row in rows), sum(row.predicted_bytes for row in rows)
 
 
 CASES = [(name, False) for name in hub_models.LANGUAGE_MODELS + hub_models.VISION_MODELS]

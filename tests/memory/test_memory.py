@@ -18,7 +18,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.memory import best_fit, explain, max_batch, predict, saved_report, trace, trial
+from tf_comptrain.memory import allocator_model, explain, max_batch, predict, saved_report, trace, trial
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import SavedTensor
 from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Job, Trial, run_trial
@@ -77,7 +77,7 @@ def test_what_a_metric_takes_is_named(compress):
 
 def test_a_peak_prints_and_is_json(peaks):
     text = str(peaks["plain"])
-    assert "plain activations" in text and "conv1" in text
+    assert "activations" in text and "conv1" in text
     assert f"[{BATCH},{SIZE},{SIZE},32]" in text
     found = json.loads(peaks["compressed"].to_json())
     assert found["peak_bytes"] == sum(row["bytes"] for row in found["rows"])
@@ -190,9 +190,9 @@ def test_report_lists_what_is_saved(tmp_path):
     by_tensor = {(row.layer, row.storage): row for row in report.rows}
     tensor = (BATCH, SIZE, SIZE, 32)
     mask = by_tensor["conv2", "bitmask"]
-    assert mask.shape == tensor and mask.bytes == np.prod(tensor) / 8 and mask.plain_bytes == 32 * mask.bytes
+    assert mask.shape == tensor and mask.bytes == np.prod(tensor) / 8 and mask.value_bytes == 32 * mask.bytes
     stream = by_tensor["conv1", "compress"]
-    assert stream.shape == tensor and stream.plain_bytes > 4 * stream.bytes
+    assert stream.shape == tensor and stream.value_bytes > 4 * stream.bytes
     assert report.saved_bytes == sum(row.bytes for row in report.rows)
     assert 0.5 < report.predicted_bytes / report.saved_bytes < 2
     assert "bitmask" in str(report) and "in plain Keras" in str(report)
@@ -249,18 +249,18 @@ def allocator(constant, per_sample, floor=0, limit=300_000_000):
 def test_the_search_finds_the_largest_batch(constant, per_sample, floor, most_trials):
     attempt = allocator(int(constant), int(per_sample), int(floor))
     said = []
-    found = max_batch._Search(attempt, 300_000_000, 1, 65536, 0.0, said.append).run()
+    found = max_batch._BatchSearch(attempt, 300_000_000, 1, 65536, 0.0, said.append).run()
     assert attempt(found.batch).outcome == OK and attempt(found.batch + 1).outcome == OUT_OF_MEMORY
     assert len(found.trials) == len({t.batch for t in found.trials}) <= most_trials
     assert sum(line.startswith("batch ") for line in said) == len(found.trials)
 
 
 def test_the_search_without_any_fit_and_without_an_end():
-    nothing = max_batch._Search(allocator(400_000_000, 1), 300_000_000, 1, 64, 0.0, None).run()
+    nothing = max_batch._BatchSearch(allocator(400_000_000, 1), 300_000_000, 1, 64, 0.0, None).run()
     assert nothing.batch == 0 and nothing.predicted is None
-    everything = max_batch._Search(allocator(1, 1), 300_000_000, 1, 64, 0.0, None).run()
+    everything = max_batch._BatchSearch(allocator(1, 1), 300_000_000, 1, 64, 0.0, None).run()
     assert everything.batch == 64 and everything.predicted == 64
-    uncounted = max_batch._Search(
+    uncounted = max_batch._BatchSearch(
         lambda batch: Trial(batch, OK if batch <= 50 else OUT_OF_MEMORY, 0), 300_000_000, 1, 640, 0.0, None
     ).run()
     assert uncounted.batch == 50 and uncounted.predicted is None
@@ -412,7 +412,7 @@ def test_wrappers_let_go_of_their_inputs_in_eager_steps():
 
 
 def test_the_best_fit_heap():
-    heap = best_fit.BestFit()
+    heap = allocator_model.BestFitHeap()
     first, second = heap.allocate(1000), heap.allocate(300_000)
     assert heap.used_bytes == 1024 + 300_032  # 256 bytes are the unit
     heap.release(second)
@@ -429,7 +429,7 @@ def test_the_best_fit_heap():
 
 
 def event(op, size, address):
-    return trace.Event(0.0, 1024 * size, 0, address, op, "output", "", "", 1024 * abs(size))
+    return trace.AllocationEvent(0.0, 1024 * size, 0, address, op, "output", "", "", 1024 * abs(size))
 
 
 def test_levels_over_time_are_the_highest_of_each_part():

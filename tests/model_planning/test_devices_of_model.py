@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from synthetic import DEVICE
 from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.model_planning.devices import chain_of_model
-from tf_comptrain.planner import DevicePlan, Stream
+from tf_comptrain.planner import DevicePlan, StreamOption
 from tf_comptrain.planner.layers import check_chain
-from tf_comptrain.planner.synthetic import DEVICE
 
 HARDWARE = Path(__file__).resolve().parents[2] / "examples" / "hardware"
 
@@ -48,7 +48,7 @@ def test_chain():
     saved = {name: saved.bytes for name, layer in layers.items() for saved in layer.saved}
     assert set(saved) == {"relu", "mean", "dense"}
     assert saved["relu"] == plane and saved["mean"] == 4 * 8 * 4
-    (stream,) = (option for option in layers["relu"].saved[0].options if isinstance(option, Stream))
+    (stream,) = (option for option in layers["relu"].saved[0].options if isinstance(option, StreamOption))
     assert stream.codec == "plane" and 0 < stream.bytes < plane / 4
     assert [layer.entry_bytes for layer in chain.layers] == [chain.input_bytes, 0, plane, 0, 0, 4 * 8 * 4]
     assert chain.input_bytes == 4 * 16 * 16 * 3 * 4

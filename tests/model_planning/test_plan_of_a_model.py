@@ -14,7 +14,7 @@ from tf_comptrain import _keras, cli, memory
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, trials
-from tf_comptrain.model_planning.tensors import held_tensors
+from tf_comptrain.model_planning.crossing_tensors import held_tensors
 from tf_comptrain.planner import hardware_from_json
 
 layers = keras.layers
@@ -170,7 +170,7 @@ def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, m
     def run(model, prepared, plan):
         live = sum(row.held_bytes for row in plan.rows)
         taken.append(int(share * live + prepared.held_bytes / 2))
-        return trials.Measured(plan.step_s, taken[-1], None, None)
+        return trials.MeasuredSteps(plan.step_s, taken[-1], None, None)
 
     monkeypatch.setattr(trials, "_run", run)
     kept = run(None, case.prepared, case.plan(10 * case.prepared.ends()[1])).peak_bytes

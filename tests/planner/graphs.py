@@ -2,9 +2,9 @@
 
 import itertools
 
-from tf_comptrain.planner import Offload, Rebuild, Segment, Stream, Task, TaskGraph, Tensor
+from tf_comptrain.planner import OffloadOption, RebuildOption, Segment, StreamOption, Task, TaskGraph, Tensor
 from tf_comptrain.planner.effects import compile_graph
-from tf_comptrain.planner.simulator import State
+from tf_comptrain.planner.simulator import PlanState
 
 
 def chain(layers=4, size=100, offload=True, segment=True, slices=1):
@@ -15,9 +15,9 @@ def chain(layers=4, size=100, offload=True, segment=True, slices=1):
     tensors = []
     for k, name in enumerate(names):
         readers = (f"f{k + 1}", f"b{k + 1}") if k + 1 < layers else (f"b{k}",)
-        options = [Stream("plane", size // 4, 0.25, 0.125)]
-        options += [Rebuild((names[k - 1],), 1.0, 5)] if k else []
-        options += [Offload(1.5, 1.5)] if offload else []
+        options = [StreamOption("plane", size // 4, 0.25, 0.125)]
+        options += [RebuildOption((names[k - 1],), 1.0, 5)] if k else []
+        options += [OffloadOption(1.5, 1.5)] if offload else []
         tensors.append(Tensor(name, size, f"f{k}", readers, tuple(options)))
     tensors += [Tensor(f"d{k}", size, f"b{k}", (f"b{k - 1}",)) for k in range(1, layers)]
     inside, tasks = names[1:-1], ()
@@ -31,7 +31,7 @@ def chain(layers=4, size=100, offload=True, segment=True, slices=1):
 def label_state(graph, labels, **options):
     """A state with the choices of these labels, by tensor; the others are kept."""
     effects = compile_graph(graph)
-    state = State(effects, **options)
+    state = PlanState(effects, **options)
     numbers = {tensor.name: number for number, tensor in enumerate(graph.tensors)}
     for name, label in labels.items():
         offered = effects.of_tensor[numbers[name]]
@@ -42,7 +42,7 @@ def label_state(graph, labels, **options):
 def every_plan(graph):
     """All plans that can run, as (seconds, peak)."""
     effects = compile_graph(graph)
-    state = State(effects)
+    state = PlanState(effects)
     for chosen in itertools.product(*effects.of_tensor):
         joint = [c for c in set(chosen) if len(effects.choices[c].tensors) > 1]
         if all(chosen[n] == c for c in joint for n in effects.choices[c].tensors):
@@ -93,7 +93,7 @@ def reference(graph, labels):
             raw_after = made <= k < last_forward(tensor)
             restored = k in needed[name]
             decoded = restored or k in further[name]
-            if isinstance(chosen, Stream):
+            if isinstance(chosen, StreamOption):
                 store += tensor.bytes * (raw_after or made == k)
                 held_before, held_after = made < k <= until, made <= k < until
                 prepare += chosen.bytes * held_before + tensor.bytes * decoded

@@ -3,10 +3,10 @@
 import itertools
 
 import numpy as np
+from synthetic import DEVICE
 
-from tf_comptrain.planner import Layer, LayerChain, Link, Offload, Rebuild, Saved, Stream
+from tf_comptrain.planner import Layer, LayerChain, Link, OffloadOption, RebuildOption, Saved, StreamOption
 from tf_comptrain.planner.pipeline import Border, StageRun, simulate
-from tf_comptrain.planner.synthetic import DEVICE
 
 MACHINE = DEVICE._replace(
     devices=3,
@@ -30,15 +30,15 @@ def tiny(layers, seed, batch=4):
             f"x{k}",
             size,
             (
-                Stream("plane", size // 4, *random.uniform(0.02, 0.3, 2)),
-                Offload(*random.uniform(0.5, 2.5, 2)),
+                StreamOption("plane", size // 4, *random.uniform(0.02, 0.3, 2)),
+                OffloadOption(*random.uniform(0.5, 2.5, 2)),
             ),
             int(random.integers(1, 3)),
         )
         saved = [first]
         if k % 2:
-            again = Rebuild((first.name,), float(random.uniform(0.05, 0.4)))
-            stream = Stream("plane", size // 3, *random.uniform(0.02, 0.3, 2))
+            again = RebuildOption((first.name,), float(random.uniform(0.05, 0.4)))
+            stream = StreamOption("plane", size // 3, *random.uniform(0.02, 0.3, 2))
             saved.append(Saved(f"y{k}", int(random.integers(20, 60)), (again, stream)))
         made.append(
             Layer(
@@ -134,7 +134,8 @@ def stage_runs(chain, machine, memory, microbatches, ahead, size, split, start, 
     whole = [layer.output_bytes + layer.skip_bytes for layer in chain.layers]
     plain = [sum(saved.bytes for saved in layer.saved) for layer in chain.layers]
     moving = [
-        sum(s.bytes for s in y.saved if any(isinstance(o, Offload) for o in s.options)) for y in chain.layers
+        sum(s.bytes for s in y.saved if any(isinstance(o, OffloadOption) for o in s.options))
+        for y in chain.layers
     ]
     working = max(
         held_part * (chain.layers[k].workspace_bytes + plain[k] + (moving[k - 1] if k else 0))
@@ -150,7 +151,7 @@ def stage_runs(chain, machine, memory, microbatches, ahead, size, split, start, 
     entering = held_part * chain.layers[start].entry_bytes
     saved = [(place, one) for place, layer in enumerate(layers) for one in layer.saved]
     offers = [
-        [None, *(o for o in one.options if split != "channels" or not isinstance(o, Offload))]
+        [None, *(o for o in one.options if split != "channels" or not isinstance(o, OffloadOption))]
         for _, one in saved
     ]
     for taken in itertools.product(*offers):
@@ -173,11 +174,11 @@ def of_option(layer, one, option, by_name, moving):
     """(bytes, forward seconds, backward seconds) of holding a tensor."""
     if option is None:
         return one.bytes, 0.0, 0.0
-    if isinstance(option, Stream):
+    if isinstance(option, StreamOption):
         return option.bytes, option.encode_s, one.reads * option.decode_s
-    if isinstance(option, Rebuild):
+    if isinstance(option, RebuildOption):
         source = by_name[option.sources[0]]
-        decode_s = source.decode_s if isinstance(source, Stream) else 0.0
+        decode_s = source.decode_s if isinstance(source, StreamOption) else 0.0
         return 0, 0.0, one.reads * (option.seconds + decode_s)
     cover = one.bytes / moving
     waits = max(option.out_s - cover * layer.forward_s, 0), max(option.in_s - cover * layer.backward_s, 0)

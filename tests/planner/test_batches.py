@@ -1,11 +1,10 @@
-"""Batches and microbatches, and the yardstick: the largest batch of Checkmate's VGG-19."""
+"""Batches, and the yardstick: the largest batch of Checkmate's VGG-19."""
 
 import pytest
 from planner.graphs import chain
 from planner.vgg19 import BUDGET, vgg19
 
-from tf_comptrain.planner import at_batch, largest_batch, plan_batch, plan_graph
-from tf_comptrain.planner.synthetic import network
+from tf_comptrain.planner import at_batch, largest_batch, plan_graph
 
 
 def twice_forward(graph):
@@ -44,24 +43,7 @@ def test_what_is_fixed_stays():
     assert double.tensors == tensors
 
 
-def test_microbatches_where_nothing_else_fits():
-    """The chain keeps 610 of 8 samples; in two parts half of that, and the sum of gradients."""
-    graph = chain(segment=False, offload=False)._replace(gradient_bytes=20)
-    whole = plan_batch(graph, 1000, 8)
-    assert (whole.microbatches, whole.step_s) == (1, 12)
-    parts = plan_batch(graph, 360, 8)
-    assert parts.feasible and parts.peak_bytes <= 360
-    assert parts.microbatches > 1 and parts.batch == 8
-    assert parts.bound_s <= parts.step_s
-
-
-def test_fixed_times_speak_against_microbatches():
-    graph = network("transformer", 40, offload=False)
-    plan = plan_batch(graph, 10**12, graph.batch)
-    assert plan.microbatches == 1
-
-
 @pytest.mark.parametrize("batch", [0, 1.5, True])
 def test_mistakes(batch):
     with pytest.raises(ValueError, match="`batch` must be an integer of at least 1"):
-        plan_batch(chain(), 500, batch)
+        at_batch(chain(), batch)

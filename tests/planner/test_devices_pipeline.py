@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from synthetic import DEVICE
+from synthetic_layers import layered
 
 from tf_comptrain.planner.device_search import balanced_paths
 from tf_comptrain.planner.partitions import Partitions
 from tf_comptrain.planner.pipeline import Border, StageRun, order, simulate, step_s
-from tf_comptrain.planner.stage_costs import Place, StageCosts
+from tf_comptrain.planner.stage_costs import StageCosts, StageRange
 from tf_comptrain.planner.strategies import work_out
-from tf_comptrain.planner.synthetic import DEVICE
-from tf_comptrain.planner.synthetic_layers import layered
 
 
 def random_runs(stages, seed):
@@ -70,7 +70,7 @@ def test_closed_form_and_simulator():
     for cuts in ((), (count // 2,), (count // 3, 2 * count // 3)):
         borders = [0, *cuts, count]
         devices = {0: 4, 1: 2, 2: 1}[len(cuts)]
-        places = tuple(Place(a, b, devices, "batch") for a, b in zip(borders, borders[1:]))
+        places = tuple(StageRange(a, b, devices, "batch") for a, b in zip(borders, borders[1:]))
         for microbatches in (2, 8):
             strategy = work_out(costs, microbatches, places)
             used = devices * len(places)

@@ -3,21 +3,29 @@
 import numpy as np
 import pytest
 
-from tf_comptrain.planner import Rebuild, State, Stream, Task, TaskGraph, Tensor, graph_from_json
+from tf_comptrain.planner import (
+    PlanState,
+    RebuildOption,
+    StreamOption,
+    Task,
+    TaskGraph,
+    Tensor,
+    graph_from_json,
+)
 from tf_comptrain.planner.effects import PHASES, PREPARE, RUN, compile_graph
 
 TASKS = tuple(
     Task(name, name.startswith("back"), 1.0) for name in ("x", "y", "z", "back_mask", "back_y", "back_x")
 )
-X = Tensor("x", 100, "x", ("y", "back_x"), (Stream("plane", 10, 0.1, 0.2),))
+X = Tensor("x", 100, "x", ("y", "back_x"), (StreamOption("plane", 10, 0.1, 0.2),))
 Y = Tensor(
     "y",
     80,
     "y",
     ("z", "back_mask", "back_y"),
     (
-        Stream("plane", 8, 0.1, 0.2, direct=("back_mask",)),
-        Rebuild(("x",), 0.5, held_bytes=3, direct=("back_mask",)),
+        StreamOption("plane", 8, 0.1, 0.2, direct=("back_mask",)),
+        RebuildOption(("x",), 0.5, held_bytes=3, direct=("back_mask",)),
     ),
     beside_bytes=40,
     beside=("back_mask",),
@@ -27,7 +35,7 @@ GRAPH = TaskGraph("direct", TASKS, (X, Y))
 
 def levels(label):
     """(PREPARE, RUN) bytes of each backward task with x kept."""
-    state = State(compile_graph(GRAPH))
+    state = PlanState(compile_graph(GRAPH))
     state.set(next(c for c in state.effects.of_tensor[1] if state.effects.choices[c].label == label))
     live = np.reshape(state.live, (-1, PHASES))
     return [(int(row[PREPARE]), int(row[RUN])) for row in live[3:]], state.measure()[0]
@@ -52,7 +60,7 @@ def test_json_has_them():
 
 
 def test_unknown_readers():
-    wrong = Y._replace(options=(Stream("plane", 8, 0.1, 0.2, direct=("x",)),))
+    wrong = Y._replace(options=(StreamOption("plane", 8, 0.1, 0.2, direct=("x",)),))
     with pytest.raises(
         ValueError, match="option 'stream:plane' of tensor 'y' must name one of the graph's readers of it"
     ):

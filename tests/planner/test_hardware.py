@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from synthetic import DEVICE
 
 from tf_comptrain.planner import Link, hardware_from_json
-from tf_comptrain.planner.synthetic import DEVICE
 
 
 def test_json_both_ways(tmp_path):

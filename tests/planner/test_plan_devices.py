@@ -1,20 +1,20 @@
 """Plans over devices: JSON, table, difference, picture, and one clear error for each mistake."""
 
 import pytest
+from synthetic import DEVICE
+from synthetic_layers import decoder, layered
 
 from tf_comptrain.planner import (
     Layer,
     LayerChain,
     Link,
-    Offload,
-    Rebuild,
+    OffloadOption,
+    RebuildOption,
     Saved,
     device_plan_from_json,
     hardware_from_json,
     plan_devices,
 )
-from tf_comptrain.planner.synthetic import DEVICE
-from tf_comptrain.planner.synthetic_layers import decoder, layered
 
 MACHINE = DEVICE._replace(devices=4)
 
@@ -68,7 +68,7 @@ def test_nothing_moves_that_need_not():
     """A copy that a layer hides takes no time: it is made where the memory asks for it, and only there."""
     layers = tuple(
         Layer(f"layer{k}", 1e-2, 1e-2, output_bytes=1000, splits=("batch",),
-              saved=(Saved(f"x{k}", 10**9, (Offload(1e-3, 1e-3),)),))
+              saved=(Saved(f"x{k}", 10**9, (OffloadOption(1e-3, 1e-3),)),))
         for k in range(8)
     )  # fmt: skip
     chain = LayerChain("hidden copies", layers, batch=4)
@@ -116,7 +116,7 @@ def test_a_stage_lies_in_a_node():
 
 
 CHAIN = LayerChain("two", (Layer("a", 1.0, 2.0), Layer("b", 1.0, 2.0)), 4)
-SAVED = Saved("x", 10, (Rebuild(("y",), 0.1),))
+SAVED = Saved("x", 10, (RebuildOption(("y",), 0.1),))
 MISTAKES = [
     ({"devices": 5}, "`devices` must be at most the 4 of"),
     ({"devices": 0}, "`devices` must be an integer of at least 1"),

@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 from planner.graphs import chain, label_state, reference
+from synthetic import KINDS, network
 
 from tf_comptrain.planner import Task, Tensor, Waste
 from tf_comptrain.planner.effects import compile_graph
-from tf_comptrain.planner.simulator import State
-from tf_comptrain.planner.synthetic import KINDS, network
+from tf_comptrain.planner.simulator import PlanState
 
 
 def test_kept_chain_by_hand():
@@ -105,19 +105,19 @@ def test_collectives_run_beside_the_computation():
     tasks = (*graph.tasks, Task("sum", True, 3.0, queue="link"), Task("update", True, 0.5))
     weights = (Tensor("dw", 20, "b2", ("sum",)), Tensor("sums", 20, "sum", ("update",)))
     graph = graph._replace(tasks=tasks, tensors=graph.tensors + weights)
-    simulation = State(compile_graph(graph)).simulate()
+    simulation = PlanState(compile_graph(graph)).simulate()
     ran = {event.name: (event.start_s, event.end_s) for event in simulation.events}
     assert ran["sum"] == (8.0, 11.0)  # b3 and b2 end at 6 and 8
     assert simulation.step_s == 12.5
     late = graph._replace(tasks=(*tasks[:-2], tasks[-2]._replace(duration_s=6.0), tasks[-1]))
-    assert State(compile_graph(late)).measure()[0] == 8 + 6 + 0.5
+    assert PlanState(compile_graph(late)).measure()[0] == 8 + 6 + 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changes_and_their_undoing(kind):
     """A state changed a thousand times equals one that is made anew, and goes back to where it was."""
     effects = compile_graph(network(kind, 60))
-    state, draw = State(effects), random.Random(1)
+    state, draw = PlanState(effects), random.Random(1)
     first = state.live.copy()
     for _ in range(1000):
         before = state.chosen[:]
@@ -126,7 +126,7 @@ def test_changes_and_their_undoing(kind):
             for choice in undo:
                 state.set(choice)
             assert state.chosen == before
-    fresh = State(effects)
+    fresh = PlanState(effects)
     fresh.set_all(state.chosen)
     assert fresh.chosen == state.chosen
     assert fresh.unserved == state.unserved

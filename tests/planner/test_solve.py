@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 from planner.graphs import chain, every_plan, label_state
+from synthetic import KINDS, network
 
 from tf_comptrain.planner import Waste, plan_graph
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.planner.lower_bound import Program
-from tf_comptrain.planner.simulator import State
+from tf_comptrain.planner.simulator import PlanState
 from tf_comptrain.planner.solve import METHODS
-from tf_comptrain.planner.synthetic import KINDS, network
 
 
 def plain_peak(graph):
-    return State(compile_graph(graph)).measure()[1]
+    return PlanState(compile_graph(graph)).measure()[1]
 
 
 @pytest.mark.parametrize("offload", [False, True])
@@ -118,7 +118,7 @@ def test_the_relaxation_is_below_the_whole_program():
 def test_room_on_the_link_is_for_one_call():
     """What leads to a plan counts on less of the link; bounds never do."""
     effects = compile_graph(network("unet", 40))
-    limit = 0.4 * State(effects).measure()[1]
+    limit = 0.4 * PlanState(effects).measure()[1]
     program, fresh = Program(effects), Program(effects)
     bound = program.least_time(limit, whole=False, budget_s=60).bound
     assert program.least_time(limit, whole=False, budget_s=60, link_share=0.3).bound > bound

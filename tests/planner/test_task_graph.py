@@ -4,9 +4,9 @@ import json
 
 import pytest
 from planner.graphs import chain
+from synthetic import KINDS, network
 
-from tf_comptrain.planner import Rebuild, Segment, graph_from_json
-from tf_comptrain.planner.synthetic import KINDS, network
+from tf_comptrain.planner import RebuildOption, Segment, graph_from_json
 from tf_comptrain.planner.task_graph import check_graph
 
 
@@ -70,7 +70,7 @@ def test_no_json():
 
 def test_a_tensor_is_not_rebuilt_from_itself():
     graph = chain()
-    tensor = graph.tensors[0]._replace(options=(Rebuild(("x0",), 1.0),))
+    tensor = graph.tensors[0]._replace(options=(RebuildOption(("x0",), 1.0),))
     with pytest.raises(ValueError, match="must be other tensors"):
         check_graph(graph._replace(tensors=(tensor, *graph.tensors[1:])))
 

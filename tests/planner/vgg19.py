@@ -5,7 +5,7 @@ backward node for each layer, which reads the layer's output, its consumer's out
 are floating-point operations; weights count twice, for their gradients; the budget is 16 GB.
 """
 
-from tf_comptrain.planner import Rebuild, Segment, Stream, Task, TaskGraph, Tensor
+from tf_comptrain.planner import RebuildOption, Segment, StreamOption, Task, TaskGraph, Tensor
 
 BUDGET = 16 * 10**9
 WEIGHTS = 143_667_240
@@ -48,7 +48,9 @@ def vgg19(all_storages=False):
         options = [_rebuild(found, seconds, source, k) for source in range(k)]
         if all_storages:
             options.append(
-                Stream("plane", int(size / _RATIO), size / _CODEC_BYTES_PER_S, size / _CODEC_BYTES_PER_S)
+                StreamOption(
+                    "plane", int(size / _RATIO), size / _CODEC_BYTES_PER_S, size / _CODEC_BYTES_PER_S
+                )
             )
         tensors.append(Tensor(name, size, name, tuple(readers), tuple(options)))
     gradients = [
@@ -80,7 +82,7 @@ def _rebuild(found, seconds, source, k):
     for step in range(source + 1, k + 1):
         before = found[step - 1][1] if step - 1 > source else 0
         working = max(working, before + (found[step][1] if step < k else 0))
-    return Rebuild((found[source][0],), sum(seconds[source + 1 : k + 1]), working)
+    return RebuildOption((found[source][0],), sum(seconds[source + 1 : k + 1]), working)
 
 
 def _sliced(names, seconds, block, slices):

@@ -195,7 +195,7 @@ def test_the_report_of_memory_names_it(tmp_path):
     ct.compress_model(model, storage=ct.Offload(folder=tmp_path))
     found = ct.memory.report(model, BATCH, timeline=False)
     rows = [row for row in found.rows if row.storage == "offload"]
-    assert rows and all(row.bytes == 0 and row.plain_bytes >= 1 << 20 for row in rows)
+    assert rows and all(row.bytes == 0 and row.value_bytes >= 1 << 20 for row in rows)
     assert "offload" in str(found)
 
 

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 from test_best_fit import written
 
-from tf_comptrain.study import plots
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import TENSORS, Candidate, Cell
 from tf_comptrain.study.results import Study
@@ -47,33 +46,6 @@ def test_every_text_is_escaped(page):
     text = page.read_text()
     assert ODD not in text and "&lt;script&gt;alert(1)" in text
     assert text.count("<script>") == 1
-    point = plots.Point(1, 1, ODD, ODD)
-    picture = plots.scatter([point], ODD, ODD, plots.colours([ODD])) + plots.legend(plots.colours([ODD]))
-    assert "<script" not in picture
-
-
-def test_zeros_have_a_place_on_a_logarithmic_axis():
-    points = [plots.Point(x, 1, "a", "") for x in (0.0, 1.0, 100.0)]
-    places = [float(x) for x in re.findall(r'cx="([\d.]+)"', plots.scatter(points, "x", "y", {"a": "red"}))]
-    assert places == sorted(places) and len(set(places)) == 3
-
-
-def test_labels_do_not_cover_that_of_zero():
-    points = [plots.Point(x, 1, "a", "") for x in (0.0, 0.297, 4.93)]
-    picture = plots.scatter(points, "x", "y", {"a": "red"})
-    labels = re.findall(r'<text x="([.\d]+)" y="[.\d]+" text-anchor="middle">([.\d]+)<', picture)
-    (_, zero), (place, second) = labels[0], labels[1]
-    assert zero == "0" and second == "0.2" and float(place) - float(labels[0][0]) > 30
-
-
-@pytest.mark.parametrize("high", [0.07, 1, 9.9, 300])
-def test_a_linear_axis_has_five_to_twelve_round_ticks(high):
-    picture = plots.lines([plots.Line([0, high], "red", ODD)], "x", "y")
-    assert ODD not in picture
-    ticks = [float(tick) for tick in re.findall(r'text-anchor="end">([-.e\d]+)<', picture)]
-    assert 5 <= len(ticks) <= 13 and ticks[0] == 0 and ticks[-1] <= high
-    heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", picture.split("<polyline")[1])]
-    assert heights[0] == heights[1] > heights[2] == heights[3]
 
 
 @pytest.mark.parametrize("size", ["1280,900", "400,800"])

@@ -28,7 +28,7 @@ def settings():
 @pytest.mark.parametrize("setting", list(settings()), ids=str)
 def test_what_comes_back_is_as_far_off_as_is_said(setting):
     x = tensor()
-    found = round_trip(setting, setting.made(), x, mask=True, plain_bytes=x.nbytes)
+    found = round_trip(setting, setting.made(), x, mask=True, value_bytes=x.nbytes)
     error = np.abs(found.values.astype(np.float64) - x)
     row = found.row
     assert found.values.shape == x.shape and row["max_error"] == error.max()

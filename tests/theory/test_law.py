@@ -80,21 +80,6 @@ def test_batch_norm_law(random):
     np.testing.assert_allclose(np.sqrt(np.mean(np.square(dx_errors), axis=(0, 1))), dx_sigma, rtol=0.1)
 
 
-def test_comets_form_agrees_where_its_constant_is_derived(random):
-    batch, positions = 16, 49
-    dy = random.normal(size=(batch, positions, 8))
-    a = np.sqrt(positions / 3) * np.sqrt(np.square(dy).mean()) / np.abs(dy).mean()
-    comet = theory.comet_sigma(0.1, 0.4, np.abs(dy).mean(), batch, a)
-    assert comet == pytest.approx(theory.weight_gradient_sigma(0.1, 0.4, np.square(dy).sum() / 8))
-
-
-def test_gradient_target_bounds_the_norm_of_the_error(random):
-    dw = random.normal(size=(3, 3, 16, 32))
-    sigma = theory.gradient_target(np.linalg.norm(dw), dw.size, tolerance=0.1)
-    error = random.normal(size=dw.shape) * sigma
-    assert np.linalg.norm(error) / np.linalg.norm(dw) == pytest.approx(0.1, rel=0.03)
-
-
 def test_smoothing_is_geometric():
     assert theory.smoothed(0.0, 3.0, 0.9) == 3.0
     assert theory.smoothed(1.0, 4.0, 0.5) == pytest.approx(2.0)

@@ -349,7 +349,7 @@ def test_a_restart_goes_on_with_the_batch_that_memory_or_a_callback_set(tmp_path
 def test_a_larger_max_batch_counts_at_a_restart(tmp_path):
     batches = []
     for epochs, max_batch in ((2, 10), (4, 20)):
-        tuner = ct.AdaptiveBatchSize("10GB", max_batch=max_batch, hold=1, min_delta=0, patience=9, verbose=0)
+        tuner = ct.AdaptiveBatchSize("10GB", max_batch=max_batch, hold=1, verbose=0)
         fit(network(compress=True), callbacks=[tuner], checkpoint_dir=tmp_path, epochs=epochs)
         batches.append(tuner.model.history.history["batch_size"])
     assert batches[0] == [BATCH, 10] and batches[1][-1] == 20

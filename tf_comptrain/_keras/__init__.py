@@ -5,25 +5,22 @@ Nothing here decides anything: it answers questions (is this call a training cal
 has this model?) and performs the few acts that need private attributes.
 """
 
+# First: it refuses a Keras with another backend, which may not even import.
+from tf_comptrain import backend
 from tf_comptrain._keras.fit_loop import (
     PROCESS_ATTRIBUTES,
     batching_of,
-    begin_training,
     build_for_fit,
-    callback_list,
-    distributed,
     epoch_logs,
     fitted_dataset,
     fitting,
     follow_cardinality,
-    show_steps,
     unsteady_shuffle_of,
 )
 from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.graphs import (
     captured_from_outside,
     captured_variables,
-    is_short_vector,
     kept_with,
     loop_body,
     run_again,
@@ -36,7 +33,7 @@ from tf_comptrain._keras.graphs import (
 from tf_comptrain._keras.layers import (
     OPERATION,
     add_to_message,
-    batch_norm_extras,
+    attributes,
     call_parameters,
     class_call,
     direct_sublayers,
@@ -55,39 +52,41 @@ from tf_comptrain._keras.layers import (
     save_alone,
     save_along,
     set_call,
-    state_unknown_to_keras,
     strategy_scope,
     sublayers,
 )
-from tf_comptrain._keras.profiles import planes_of_profile
-from tf_comptrain._keras.runs import (
-    after_first_steps,
-    around_runs,
-    forget_runs,
-    loss_gradients,
-    loss_obstacle,
-    peeked,
+from tf_comptrain._keras.optimizers import (
+    has_schedule,
+    loss_scale,
+    momentum_slot,
+    override_rate,
+    reset_rate,
+    steps_of,
 )
+from tf_comptrain._keras.profiles import planes_of_profile
+from tf_comptrain._keras.runs import after_first_steps, around_runs, forget_runs, loss_gradients
 from tf_comptrain._keras.scopes import (
-    FirstRun,
     branch_inside_tape,
+    call_scope,
     draw_key,
     in_plain_scope,
+    in_scope_of_values,
     in_shape_inference,
-    in_step,
     in_vectorized_map,
     kernel_devices,
     layer_scope,
     plain_scope,
     quiet_tape,
+    recording,
+    scope_of_values,
     scope_says,
     training,
     training_scope,
-    undense,
+    values_of,
     watched,
 )
 from tf_comptrain._keras.stages import (
-    batch_of,
+    has_set_step,
     mask_of,
     move_slots,
     move_weight,
@@ -98,47 +97,44 @@ from tf_comptrain._keras.stages import (
     set_mask,
     set_masks,
     set_step,
-    train_in_microbatches,
     weights_and_slots,
 )
 from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
 from tf_comptrain._keras.train_step import (
     abandon_buffers,
-    accumulated_gradient,
     all_variables,
     build_for_step,
     build_optimizer,
+    call_in_training,
     has_own_train_step,
-    has_schedule,
+    has_strategy,
     is_compiled,
-    loss_scale,
+    loss_in_training,
     mean_of_replicas,
     moving_statistics,
+    note_loss,
     optimizers_of,
     override_train_step,
-    pace_schedule,
     parts_of,
     replica_parts,
     replica_values,
     reset_train_step,
     step_variables,
     steps_at_once,
-    steps_of,
     trace_train_step,
     train_step_runner,
     trainable_variables,
-    unpace_schedule,
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
 from tf_comptrain._keras.workers import (
     are_workers,
-    average_steps,
     connect_workers,
-    evaluate_batches,
     from_first,
     has_run,
     largest,
     of_all_workers,
+    optionals_as_none,
+    set_step_maker,
     worker_number,
 )

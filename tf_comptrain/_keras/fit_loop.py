@@ -1,9 +1,12 @@
-"""What `fit` does around the steps: datasets, epochs, callbacks."""
+"""What `fit` does around the steps: datasets, epochs, callbacks.
+
+Private: `trainer.TFEpochIterator`, `callback_list.ProgbarLogger`, `TFDatasetAdapter` (Keras 3.15);
+  `TensorBoard._is_tracing`, `TensorBoard._profiler_started` (Keras 3.15, 2.15).
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import weakref
 from collections.abc import Iterator
@@ -27,7 +30,10 @@ PROCESS_ATTRIBUTES = ("_is_tracing", "_profiler_started")
 
 
 def batching_of(dataset: tf.data.Dataset) -> str | None:
-    """The transformation that made batches of a dataset's elements; None if none did."""
+    """The transformation that made batches of a dataset's elements; None if none did.
+
+    Private: `Dataset._inputs` and the names of its classes (TensorFlow 2.21, 2.15).
+    """
     while True:
         name = type(dataset).__name__.lstrip("_")
         if "Batch" in name and "Unbatch" not in name:
@@ -44,6 +50,9 @@ def follow_cardinality() -> None:
     An epoch of exactly that many steps ends without a step on no data, which would advance
     `optimizer.iterations`. The progress bar follows too. Where the dataset is resized in the middle of an epoch,
     `fit` reads it anew for the samples that are left.
+
+    Private: `EpochIterator._enumerate_iterator`, `EpochIterator._num_batches`, `TFDatasetAdapter._dataset`
+      (Keras 3.15).
     """
     require_keras_3("A batch size that changes from epoch to epoch", "Use a fixed one")
     if _trainer.TFEpochIterator.__name__ == "_FollowingIterator":
@@ -91,7 +100,10 @@ def _current_epochs() -> Any:
 
 
 def fitted_dataset() -> tf.data.Dataset | None:
-    """In `on_train_begin`: the dataset that `fit` was called with, after `follow_cardinality`."""
+    """In `on_train_begin`: the dataset that `fit` was called with, after `follow_cardinality`.
+
+    Private: `TFDatasetAdapter._dataset` (Keras 3.15).
+    """
     if getattr(_scopes, "fitting", None) is not None:
         return _scopes.fitting
     adapter = getattr(_current_epochs(), "data_adapter", None)
@@ -99,7 +111,11 @@ def fitted_dataset() -> tf.data.Dataset | None:
 
 
 def unsteady_shuffle_of(dataset: tf.data.Dataset) -> str | None:
-    """A shuffle that orders samples anew each time the dataset is read, or has no seed; None if none."""
+    """A shuffle that orders samples anew each time the dataset is read, or has no seed; None if none.
+
+    Private: `Dataset._inputs`, `_ShuffleDataset._reshuffle_each_iteration`, `_ShuffleDataset._seed`,
+      `_ShuffleDataset._seed2` (TensorFlow 2.21, 2.15).
+    """
     if "Shuffle" in type(dataset).__name__:
         if getattr(dataset, "_reshuffle_each_iteration", True):
             return "a shuffle that reorders at each iteration"
@@ -109,7 +125,10 @@ def unsteady_shuffle_of(dataset: tf.data.Dataset) -> str | None:
 
 
 def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
-    """Makes every variable of a training now (weights, slots, metrics), and the train function."""
+    """Makes every variable of a training now (weights, slots, metrics), and the train function.
+
+    Private: `Model._assert_compile_called`, `Model._symbolic_build` (Keras 3.15).
+    """
     model._assert_compile_called("fit")
     with strategy_scope(model):
         model._symbolic_build(data_batch=batches.element_spec)
@@ -117,76 +136,11 @@ def build_for_fit(model: keras.Model, batches: tf.data.Dataset) -> None:
     model.make_train_function()
 
 
-def distributed(batches: tf.data.Dataset, model: keras.Model) -> Any:
-    """Batches as the model's strategy takes them: each split evenly among the replicas, those of all workers.
-
-    tf.distribute's own split gives the last replicas nothing of a small batch, and the mean over
-    nothing is not a number. A batch of fewer samples than there are replicas is left out.
-    """
-    strategy = model.distribute_strategy
-    replicas = strategy.num_replicas_in_sync
-    if replicas == 1:
-        return batches
-
-    def size_of(*batch: Any) -> Any:
-        return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
-
-    def split(first: int, last: int, *batch: Any) -> Any:
-        size = size_of(*batch)
-
-        def part(k: int) -> Any:
-            rows = slice(size * k // replicas, size * (k + 1) // replicas)
-            return tf.nest.map_structure(lambda t: t[rows], batch)
-
-        return tf.data.Dataset.range(first, last).map(part)
-
-    def parts(context: Any) -> tf.data.Dataset:
-        """What the replicas of one input pipeline, that of this process, take in turn."""
-        own = replicas // context.num_input_pipelines
-        first = own * context.input_pipeline_id
-        whole = batches.filter(lambda *batch: size_of(*batch) >= replicas)
-        return whole.flat_map(functools.partial(split, first, first + own)).prefetch(2 * own)
-
-    return strategy.distribute_datasets_from_function(parts)
-
-
-def callback_list(model: keras.Model, callbacks: Any, verbose: int, epochs: int, steps: int) -> Any:
-    """Keras' own container, with History and progress bar, as `model.fit` makes it."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=True,
-        add_progbar=verbose != 0,
-        verbose=verbose,
-        epochs=epochs,
-        steps=steps,
-        model=model,
-    )
-
-
-def begin_training(callbacks: Any, goes_on: bool) -> None:
-    """`on_train_begin`. Where a training goes on, CSV logs are appended to: they hold the epochs before."""
-    logs = [callback for callback in callbacks.callbacks if isinstance(callback, keras.callbacks.CSVLogger)]
-    given = [log.append for log in logs]
-    for log in logs:
-        log.append = log.append or goes_on
-    callbacks.on_train_begin()
-    for log, append in zip(logs, given):
-        log.append = append
-
-
-def show_steps(callbacks: Any, steps: int) -> None:
-    """Sets the length of the progress bar."""
-    for callback in callbacks.callbacks:
-        if isinstance(callback, keras.callbacks.ProgbarLogger):
-            callback.target = steps
-            if callback.progbar is not None:
-                callback.progbar.target = steps
-
-
 def epoch_logs(model: keras.Model, logs: Any) -> dict:
-    """The metrics over the epoch so far; the last step's logs where a train step makes its own."""
+    """The metrics over the epoch so far; the last step's logs where a train step makes its own.
+
+    Private: `Model._get_metrics_result_or_logs` (Keras 3.15).
+    """
     return dict(model._get_metrics_result_or_logs(logs))
 
 

@@ -1,4 +1,7 @@
-"""tf.custom_gradient without its leak."""
+"""tf.custom_gradient without its leak.
+
+Private: `ops.gradient_registry`, `FuncGraph` (TensorFlow 2.21, 2.15).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hand_to_graph(operation: tf.Operation) -> None:
-    """Lets the graphs around an operation, and no longer the registry, hold its gradient function."""
+    """Lets the graphs around an operation, and no longer the registry, hold its gradient function.
+
+    Private: `Registry._registry`, the attribute `_gradient_op_type` of operations (TensorFlow 2.21, 2.15).
+    """
     if not isinstance(operation.graph, FuncGraph):
         return
     registered = tf_ops.gradient_registry._registry

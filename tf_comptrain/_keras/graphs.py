@@ -7,39 +7,45 @@ from typing import Any
 
 import tensorflow as tf
 
-_LONG = 1 << 14  # values
-
-
-def is_short_vector(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is too small to wait for anything for its memory, as the gradient of a bias.
-
-    TensorFlow's optimizer does not rewrite what others wait for: these are left to it, as in plain Keras.
-    """
-    return tensor.shape.rank == 1 and (tensor.shape[0] or _LONG) < _LONG
-
 
 def set_device(op: tf.Operation, device: str) -> None:
-    """Says where an operation of a graph that is being traced runs."""
+    """Says where an operation of a graph that is being traced runs.
+
+    Private: `Operation._set_device` (TensorFlow 2.21, 2.15).
+    """
     op._set_device(device)
 
 
 def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Makes an operation read another tensor of the same type, which must not come from it."""
+    """Makes an operation read another tensor of the same type, which must not come from it.
+
+    Private: `Operation._update_input` (TensorFlow 2.21, 2.15).
+    """
     op._update_input(index, tensor)
 
 
 def wait_for(op: tf.Operation, others: Sequence[tf.Operation]) -> None:
-    """Makes the executor run an operation after others, which must not come from it."""
+    """Makes the executor run an operation after others, which must not come from it.
+
+    Private: `Operation._add_control_inputs` (TensorFlow 2.21, 2.15).
+    """
     op._add_control_inputs(list(others))
 
 
 def wait_for_nothing(op: tf.Operation) -> None:
-    """Makes the executor run an operation as soon as its inputs are there."""
+    """Makes the executor run an operation as soon as its inputs are there.
+
+    Private: `Operation._remove_all_control_inputs` (TensorFlow 2.21, 2.15).
+    """
     op._remove_all_control_inputs()
 
 
 def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
-    """Makes what waits for one operation wait for another."""
+    """Makes what waits for one operation wait for another.
+
+    Private: `Operation._control_outputs`, `Operation._add_control_inputs`,
+      `Operation._remove_all_control_inputs` (TensorFlow 2.21, 2.15).
+    """
     for op in list(old._control_outputs):
         waits = [new if before is old else before for before in op.control_inputs]
         op._remove_all_control_inputs()
@@ -49,7 +55,10 @@ def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
 def run_again(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str, shaped: bool = True
 ) -> list[tf.Tensor]:
-    """The outputs of a copy of an operation, with other inputs; `shaped`: which make outputs of the same shapes."""
+    """The outputs of a copy of an operation, with other inputs; `shaped`: which make outputs of the same shapes.
+
+    Private: `Graph._create_op_internal` (TensorFlow 2.21, 2.15).
+    """
     attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
     copy = op.graph._create_op_internal(
         op.type,
@@ -95,11 +104,17 @@ def kept_with(graph: Any, owner: Any, make: Callable[[], Any]) -> Any:
 
 
 def _replica() -> int:
-    """The number of the replica that is traced now; 0 where one trace is that of all."""
+    """The number of the replica that is traced now; 0 where one trace is that of all.
+
+    Private: `ReplicaContext._replica_id_in_sync_group` (TensorFlow 2.21, 2.15).
+    """
     number = getattr(tf.distribute.get_replica_context(), "_replica_id_in_sync_group", 0)
     return number if isinstance(number, int) else 0
 
 
 def loop_body(op: tf.Operation) -> Any:
-    """The graph of one turn of a TensorFlow loop, whose outputs are those of the operation; None of any other one."""
+    """The graph of one turn of a TensorFlow loop, whose outputs are those of the operation; None of any other one.
+
+    Private: `Operation._body_graph` (TensorFlow 2.21, 2.15).
+    """
     return getattr(op, "_body_graph", None)

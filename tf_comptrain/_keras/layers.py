@@ -1,4 +1,7 @@
-"""Layers of a model: their calls, their overrides, the graph they form."""
+"""Layers of a model: their calls, their overrides, the graph they form.
+
+Private: `global_state`, `in_symbolic_scope` (Keras 3.15).
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,8 @@ def save_along(layer: keras.layers.Layer, variables: Callable[[], dict[str, Any]
     Args:
       layer: A model, or a layer.
       variables: Returns them by name, when the layer is saved.
+
+    Private: `Layer._trackable_children` (Keras 3.15, 2.15).
     """
     own, reference = type(layer)._trackable_children, weakref.ref(layer)
 
@@ -64,7 +69,10 @@ def save_along(layer: keras.layers.Layer, variables: Callable[[], dict[str, Any]
 
 
 def save_alone(layer: keras.layers.Layer) -> None:
-    """Undoes `save_along`."""
+    """Undoes `save_along`.
+
+    Private: `Layer._trackable_children` (Keras 3.15, 2.15).
+    """
     layer.__dict__.pop("_trackable_children", None)
 
 
@@ -80,6 +88,8 @@ def add_to_message(error: Exception, text: str) -> None:
     """Puts text behind an exception's message, in place: its type, cause and traceback stay.
 
     Notes of Python 3.11 would be lost where Keras raises the message again.
+
+    Private: `OpError._message` (TensorFlow 2.21, 2.15).
     """
     if isinstance(error, tf.errors.OpError):
         error._message = f"{error.message}\n{text}"
@@ -88,11 +98,18 @@ def add_to_message(error: Exception, text: str) -> None:
 
 
 def sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """All layers inside, each once, in the order of creation."""
+    """All layers inside, each once, in the order of creation.
+
+    Private: `Layer._flatten_layers` (Keras 3.15, 2.15).
+    """
     return list(layer._flatten_layers(include_self=False))
 
 
 def direct_sublayers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """The layers that a layer holds itself, not those inside them.
+
+    Private: `Layer._flatten_layers` (Keras 3.15, 2.15).
+    """
     return list(layer._flatten_layers(include_self=False, recursive=False))
 
 
@@ -112,21 +129,11 @@ def _flat(value: Any) -> Iterator[Any]:
         yield value
 
 
-def state_unknown_to_keras(layer: Any) -> str | None:
-    """What a layer holds that a second run of it in the backward pass would change again. None: nothing. Keras 3.
-
-    Keras' variables and seeds are as they were in the first run, and are not updated: see `FirstRun`.
-    """
-    if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
-        return None
-    kinds = (tf.Variable, tf.random.Generator)
-    found = (value for value in attributes(layer, *sublayers(layer)) if isinstance(value, kinds))
-    first = next(found, None)
-    return None if first is None else f"holds a {type(first).__name__}, of which Keras does not know"
-
-
 def losses_of_calls(layer: Any) -> int:
-    """How many losses a layer and those inside it have added in calls; Keras 3."""
+    """How many losses a layer and those inside it have added in calls; Keras 3.
+
+    Private: `Layer._losses` (Keras 3.15).
+    """
     if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
         return 0
     return sum(len(part._losses) for part in (layer, *sublayers(layer)))
@@ -140,7 +147,10 @@ def forget_traces(model: keras.Model) -> None:
 
 
 def jit_compile(model: keras.Model) -> bool:
-    """Whether `model.compile` settled on XLA; False for a model that is not compiled."""
+    """Whether `model.compile` settled on XLA; False for a model that is not compiled.
+
+    Private: `Model._jit_compile` (Keras 2.15).
+    """
     if KERAS_3:
         return bool(getattr(model, "compiled", False) and model.jit_compile)
     return bool(getattr(model, "_jit_compile", False))
@@ -163,7 +173,10 @@ def names_anew() -> Iterator[None]:
 
 
 def strategy_scope(model: keras.layers.Layer) -> contextlib.AbstractContextManager:
-    """The tf.distribute scope in which the model's variables were made."""
+    """The tf.distribute scope in which the model's variables were made.
+
+    Private: `Layer._distribute_strategy` (Keras 3.15, 2.15).
+    """
     strategy = getattr(model, "_distribute_strategy", None)
     return strategy.scope() if strategy is not None else contextlib.nullcontext()
 
@@ -172,6 +185,8 @@ def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
     """(operation, input tensors, output tensors) of each call in a functional model's graph, inputs first.
 
     Empty for subclassed models, which have no graph before they run.
+
+    Private: `Functional._nodes_by_depth` (Keras 3.15, 2.15).
     """
     by_depth = getattr(model, "_nodes_by_depth", {})
     for depth in sorted(by_depth, reverse=True):
@@ -184,7 +199,10 @@ def graph_calls(model: keras.Model) -> Iterator[tuple[Any, list, list]]:
 
 
 def functional_of(model: keras.layers.Layer) -> keras.layers.Layer:
-    """The functional model inside a Sequential one; the model itself otherwise."""
+    """The functional model inside a Sequential one; the model itself otherwise.
+
+    Private: `Sequential._functional` (Keras 3.15).
+    """
     return getattr(model, "_functional", None) or model
 
 
@@ -204,17 +222,6 @@ def graph_operations(model: keras.Model) -> list[Any]:
 
 def _is_floating(tensor: Any) -> bool:
     return tf.as_dtype(tensor.dtype).is_floating
-
-
-def batch_norm_extras(layer: keras.layers.Layer) -> str | None:
-    """What a BatchNormalization layer does beyond the plain form; None if nothing."""
-    if getattr(layer, "synchronized", False):
-        return "synchronized batch statistics"
-    if getattr(layer, "renorm", False):
-        return "batch renormalization"
-    if getattr(layer, "virtual_batch_size", None) or getattr(layer, "adjustment", None):
-        return "virtual batches"
-    return None
 
 
 @contextlib.contextmanager
@@ -248,7 +255,10 @@ def layer_output_hook(hook: Callable[[Any, Any], Any]) -> Iterator[None]:
 
 
 def input_specs(model: keras.layers.Layer) -> Any:
-    """What a functional or Sequential model takes, as TensorSpecs in its structure; None of any other."""
+    """What a functional or Sequential model takes, as TensorSpecs in its structure; None of any other.
+
+    Private: `Functional._inputs_struct` (Keras 3.15); `Functional._nested_inputs` (Keras 2.15).
+    """
     inputs = getattr(functional_of(model), "_inputs_struct" if KERAS_3 else "_nested_inputs", None)
     if inputs is None:
         return None

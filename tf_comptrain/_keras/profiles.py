@@ -11,6 +11,8 @@ def planes_of_profile(path: str) -> Sequence[Any]:
 
     Args:
       path: The file, which `tf.profiler.experimental.stop` has written.
+
+    Private: `xplane_pb2` (TensorFlow 2.21, 2.15).
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2  # not every build has it
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +10,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain._keras.layers import state_unknown_to_keras
-from tf_comptrain._keras.train_step import has_own_train_step, trainable_variables
-from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain._keras.train_step import call_in_training, loss_in_training, trainable_variables
 
 # In a model's __dict__, past Keras' tracking of attributes.
 _RUNS = "_comptrain_runs"
@@ -70,51 +67,13 @@ def after_first_steps(model: keras.Model, count: int, act: Callable[[], bool]) -
     around_runs(model, "first steps", counted)
 
 
-def peeked(iterator: tf.data.Iterator, count: int) -> tuple[list, Any]:
-    """The next batches of an iterator, and an iterator of the same type over them, for one run of a train function."""
-    batches = list(itertools.islice(iterator, count))
-    if not batches:
-        return [], iterator
-
-    def as_specified(*batch: Any) -> Any:
-        # With the shapes that the train function was traced for: a batch of its own would be another trace.
-        batch = batch[0] if len(batch) == 1 and not isinstance(iterator.element_spec, tuple) else batch
-        return tf.nest.map_structure(
-            lambda spec, tensor: tf.compat.v1.placeholder_with_default(tensor, spec.shape),
-            iterator.element_spec,
-            batch,
-        )
-
-    again: Any = tf.data.Dataset.from_tensors(batches[0])
-    for batch in batches[1:]:
-        again = again.concatenate(tf.data.Dataset.from_tensors(batch))
-    return batches, iter(again.map(as_specified))
-
-
-def loss_obstacle(model: keras.Model) -> str | None:
-    """Why `loss_gradients` is not what the model's train step computes, or would change it; None where it is."""
-    if not KERAS_3:
-        return "Keras 2"
-    if has_own_train_step(model) or "_comptrain_step" in model.__dict__:
-        return "a train step of its own"
-    if getattr(model, "_distribute_strategy", None) is not None:
-        return "a distribution strategy"
-    if model.run_eagerly:
-        return "eager mode"
-    if any(tensor.shape and tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
-        return "a batch size that is part of the model"
-    return state_unknown_to_keras(model)
-
-
 def loss_gradients(model: keras.Model, data: Any) -> list:
     """Gradients of the trainable variables, as Keras' train step takes them; nothing is updated. Keras 3."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-    training = {"training": True} if model._call_has_training_arg else {}
     with tf.GradientTape() as tape:
         # Keras looks for the values of these in the scope.
         regularized = [(v, v.value) for v in model.variables if v.regularizer is not None]
         with keras.StatelessScope(regularized, collect_losses=True):
-            y_pred = model(x, **training)
-            loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=True)
-            loss = model.optimizer.scale_loss(loss)
+            y_pred = call_in_training(model, x)
+            loss = model.optimizer.scale_loss(loss_in_training(model, x, y, y_pred, weight))
     return tape.gradient(loss, trainable_variables(model))

@@ -1,11 +1,15 @@
-"""What kind of call this is: training or not, under which scopes and tapes, replayed or not."""
+"""What kind of call this is: training or not, under which scopes and tapes, replayed or not.
+
+Private: `record`, `kernels`, `ops`, `ControlFlowFuncGraph` (TensorFlow 2.21, 2.15); `backend`,
+  `global_state`, `in_stateless_scope`, `in_symbolic_scope`, `CallContext` (Keras 3.15); `base_layer_utils`,
+  `autocast_variable` (Keras 2.15).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,7 +19,6 @@ from tensorflow.python.framework import kernels as tf_kernels
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
-from tf_comptrain._keras.gradients import custom_gradient
 from tf_comptrain._keras.tapes import graphs_of_tapes
 from tf_comptrain._keras.version import KERAS_3
 
@@ -119,16 +122,6 @@ def training() -> bool | None:
     return context.training if context.in_call else None
 
 
-def in_step() -> bool:
-    """Whether a gradient of the calls now will be wanted.
-
-    Keras' word for it does not last: after a layer that was called with `training=False`, or whose
-    default it is, it tells the next ones False too. Hence the scope around a train step.
-    """
-    told, scope = training(), bool(scope_says())
-    return bool(told) or scope and (told is None or recording())
-
-
 def recording() -> bool:
     """Whether a GradientTape is."""
     return bool(record.could_possibly_record())
@@ -140,20 +133,14 @@ def watched(values: Any) -> bool:
     return bool(record.should_record_backprop(tensors))
 
 
-def undense(values: Any) -> str | None:
-    """What among `values` is a tensor, but sparse, ragged or a variable: no rule is for it. None: nothing."""
-    kinds = {type(value) for value in tf.nest.flatten(values) if tf.is_tensor(value)}
-    other = next((kind for kind in kinds if not issubclass(kind, tf.Tensor)), None)
-    return None if other is None else f"called on a {other.__name__}"
-
-
 def quiet_tape() -> contextlib.AbstractContextManager:
     """Keeps the eager tape from holding what runs inside; a graph's tape holds no memory."""
     return record.stop_recording() if tf.executing_eagerly() else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _call_context(training: bool | None) -> Iterator[None]:
+def call_scope(training: bool | None) -> Iterator[None]:
+    """Inside, Keras tells the layers that are called that it is training, or is not; None: what it told before."""
     if not KERAS_3 or training is None:
         yield
         return
@@ -169,7 +156,10 @@ def _call_context(training: bool | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def layer_scope(layer: Any) -> Iterator[None]:
-    """Variables have the dtype that they have in `layer.call`. An operation that is no layer has none of its own."""
+    """Variables have the dtype that they have in `layer.call`. An operation that is no layer has none of its own.
+
+    Private: `Layer._compute_dtype_object` (Keras 2.15).
+    """
     if not isinstance(layer, keras.layers.Layer) or layer.compute_dtype == layer.dtype:
         yield
     elif KERAS_3:
@@ -181,89 +171,58 @@ def layer_scope(layer: Any) -> Iterator[None]:
 
 
 def draw_key(layer: keras.layers.Layer) -> tuple[tf.Tensor, tf.Tensor]:
-    """(key, counter) of the random numbers that a layer would draw now, which counts as drawing them. Keras 3."""
+    """(key, counter) of the random numbers that a layer would draw now, which counts as drawing them. Keras 3.
+
+    Private: `_cast_seed` (Keras 3.15).
+    """
     seed = _cast_seed(layer.seed_generator.next())
     key_and_counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
     return key_and_counter.key, key_and_counter.counter
 
 
+def values_of(layer: Any) -> list[tuple[Any, tf.Tensor]]:
+    """The variables of a layer and of those inside it, and their values now, in their own dtypes.
+
+    An operation that is no layer has none. In Keras 2: empty.
+
+    Private: `Variable._value` (Keras 3.15).
+    """
+    if not KERAS_3 or not isinstance(layer, keras.layers.Layer):
+        return []
+    with _backend.AutocastScope(None):
+        return [(v, tf.convert_to_tensor(v.value)) for v in layer.variables if v._value is not None]
+
+
+def in_scope_of_values() -> bool:
+    """Whether Keras reads and assigns values in place of variables now."""
+    return KERAS_3 and bool(in_stateless_scope())
+
+
+def scope_of_values(
+    values: Sequence[tuple[Any, tf.Tensor]],
+    assigned: Callable[[tf.Tensor | None, tf.Tensor], tf.Tensor] | None = None,
+) -> contextlib.AbstractContextManager:
+    """Inside, variables have these values, and to assign them changes none. In Keras 2: no scope.
+
+    Args:
+      values: Variables with their values.
+      assigned: Of the value that a floating variable has inside (None where it is not in `values`) and of the one that
+        it is assigned: what it has from then on. By default the one that it is assigned.
+    """
+    if not KERAS_3:
+        return contextlib.nullcontext()
+    return keras.StatelessScope(values) if assigned is None else _ScopeOfValues(values, assigned)
+
+
 if KERAS_3:
 
-    class _SecondRun(keras.StatelessScope):
-        """Updates nothing; to read a variable that was assigned is to read the variable, as in the first run.
-
-        Keras' own scope would differentiate through the value that was assigned.
-        """
+    class _ScopeOfValues(keras.StatelessScope):
+        def __init__(self, values: Any, assigned: Callable):
+            super().__init__(values)
+            self._assigned = assigned
 
         def add_update(self, update: Any) -> None:
             variable, value = update
             if value.dtype.is_floating:
-                before = self.get_current_value(variable)
-                value = tf.stop_gradient(value) if before is None else _assigned(before, value)
+                value = self._assigned(self.get_current_value(variable), value)
             super().add_update((variable, value))
-
-
-@custom_gradient
-def _assigned(before: tf.Tensor, value: tf.Tensor) -> Any:
-    """The value, with a gradient that is the variable's."""
-    return tf.identity(value), lambda dy: (dy, None)
-
-
-class FirstRun:
-    """A layer as it is now, for a second run in the backward pass.
-
-    That reads the weights, the statistics and the seeds of the first one, and updates none; in Keras 2 the
-    variables as they are then. In a traced graph the layer is not kept alive by it: a graph can outlive it.
-
-    Attributes:
-      values: Of all floating variables of the layer and of those inside it, to differentiate by; an operation
-        that is no layer has none.
-    """
-
-    def __init__(self, layer: Any):
-        self._training = training()
-        self._stateless = KERAS_3 and in_stateless_scope()
-        variables = layer.variables if KERAS_3 and isinstance(layer, keras.layers.Layer) else []
-        variables = [variable for variable in variables if variable._value is not None]
-        with _backend.AutocastScope(None) if KERAS_3 else contextlib.nullcontext():
-            read = [(weakref.ref(v), tf.convert_to_tensor(v.value)) for v in variables]
-        self.values = [value for _, value in read if value.dtype.is_floating]
-        self._variables = [variable for variable, value in read if value.dtype.is_floating]
-        self._seeds = [(variable, value) for variable, value in read if not value.dtype.is_floating]
-        self._layer = weakref.ref(layer)
-        self._alive = (layer, variables) if tf.executing_eagerly() else None
-
-    @contextlib.contextmanager
-    def again(
-        self,
-        values: Sequence[tf.Tensor],
-        gate: tf.Tensor,
-        slice_of: FirstRun | None = None,
-    ) -> Iterator[None]:
-        """Around the second run.
-
-        Args:
-          values: Those of the first, to differentiate by.
-          gate: The incoming gradient. Random numbers drawn from the same seed before it is there would be
-            those of the first run to the graph's optimizer, and stay alive until then.
-          slice_of: The run on the whole batch, whose `values` are given: this one is of a slice.
-        """
-        whole = slice_of or self
-        read: list[tuple[Any, tf.Tensor]] = [(v(), value) for v, value in zip(whole._variables, values)]
-        if slice_of is not None:  # an earlier slice may have assigned a variable
-            read = [(v, _assigned(value, own)) for (v, value), own in zip(read, self.values)]
-        read += [(v(), _gated(value, gate)) for v, value in self._seeds]
-        with self._mapped(read), _call_context(self._training), layer_scope(self._layer()):
-            yield
-
-    def _mapped(self, values: list[tuple[Any, tf.Tensor]]) -> contextlib.AbstractContextManager:
-        """The scope in which variables have these values, and to assign them changes none."""
-        if not KERAS_3:
-            return contextlib.nullcontext()
-        # Where the first run was in Keras' scope, what it read after an assignment was what had been assigned.
-        return keras.StatelessScope(values) if self._stateless else _SecondRun(values)
-
-
-def _gated(value: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([] if tf.executing_eagerly() else [gate]):
-        return tf.identity(value)

@@ -1,16 +1,17 @@
-"""Models whose graph, variables and train step are divided: the graph run by hand, variables moved, microbatches."""
+"""Models whose graph, variables and train step are divided: the graph run by hand, variables moved.
+
+Private: `Functional`, `operation_fn` (Keras 3.15).
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import native
 from tf_comptrain._keras.train_step import build_optimizer, override_train_step, reset_train_step
 from tf_comptrain._keras.version import KERAS_3
 
@@ -34,6 +35,8 @@ def run_graph(
 
     Returns:
       The model's output.
+
+    Private: `Functional._standardize_inputs`, `Functional._run_through_graph` (Keras 3.15).
     """
 
     def placed(operation: Any) -> Callable:
@@ -50,24 +53,37 @@ def runs_its_graph(model: keras.Model) -> bool:
 
 
 def set_masks(model: keras.Model, inputs: Any, mask: Any) -> None:
-    """Gives the inputs of a functional model the masks of its call."""
+    """Gives the inputs of a functional model the masks of its call.
+
+    Private: `Functional._standardize_inputs` (Keras 3.15).
+    """
     if mask is not None:
         for tensor, one in zip(model._standardize_inputs(inputs), tf.nest.flatten(mask)):
             set_mask(tensor, one)
 
 
 def mask_of(tensor: Any) -> Any:
-    """Keras' mask of a tensor; None where it has none."""
+    """Keras' mask of a tensor; None where it has none.
+
+    Private: `_keras_mask` of tensors (Keras 3.15, 2.15).
+    """
     return getattr(tensor, "_keras_mask", None)
 
 
 def set_mask(tensor: Any, mask: Any) -> None:
+    """Gives a tensor Keras' mask; None: leaves it as it is.
+
+    Private: `_keras_mask` of tensors (Keras 3.15, 2.15).
+    """
     if mask is not None:
         tensor._keras_mask = mask
 
 
 def move_weight(variable: Any, device: str, optimizer: Any = None) -> None:
-    """Makes a weight's value anew on a device, and what the optimizer keeps for it; traces know only the old ones."""
+    """Makes a weight's value anew on a device, and what the optimizer keeps for it; traces know only the old ones.
+
+    Private: `Optimizer._trainable_variables_indices`, `Optimizer._var_key` (Keras 3.15).
+    """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     numbers = getattr(optimizer, "_trainable_variables_indices", {})
     number = numbers.pop(optimizer._var_key(variable), None) if numbers else None
@@ -87,6 +103,10 @@ def weights_and_slots(model: keras.Model) -> list[Any]:
 
 
 def _slots_of(optimizer: Any, number: int) -> list[Any]:
+    """What an optimizer keeps for the weight of a number.
+
+    Private: `Optimizer._trainable_variables` and which lists of variables it has (Keras 3.15).
+    """
     weights = optimizer._trainable_variables
     lists = [some for some in vars(optimizer).values() if isinstance(some, list) and some is not weights]
     slots = (some[number] for some in lists if len(some) == len(weights))
@@ -102,120 +122,40 @@ def move_slots(model: keras.Model) -> None:
 
 
 def _move(variable: Any, device: str) -> None:
+    """Makes the value of a variable anew on a device, where it is on another.
+
+    Private: `Variable._initialize` (Keras 3.15).
+    """
     if variable.value.device != device:
         with tf.device(device):
             variable._initialize(variable.value.read_value())
 
 
-class Schedule(Protocol):
-    """What `train_in_microbatches` tells of its parts, and asks."""
-
-    last: str  # device of losses and metrics
-
-    def begin(self, number: int) -> None:
-        """Called before the forward pass of each part."""
-
-    def check(self, outputs: Any) -> None:
-        """Called with the model's outputs for each part."""
-
-    def stage_inputs(self) -> Sequence[tf.Tensor]:
-        """What tensors of that forward pass gradients are wanted of, beside the weights."""
-
-    def end(self, weights: Sequence[Any], sums: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Called after each backward pass: the weights, the sums of their gradients, those of `stage_inputs()`."""
-
-    def gradients(self) -> contextlib.AbstractContextManager:
-        """Around a backward pass."""
-
-    def updates(self) -> contextlib.AbstractContextManager:
-        """Around the optimizer's work."""
-
-
-def train_in_microbatches(model: keras.Model, data: Any, count: int, schedule: Schedule) -> Any:
-    """Keras' train step, by parts of the batch whose gradients are added up; one update of the weights.
-
-    Loss, gradients and metrics are those of the whole batch where they are means over samples.
-
-    Args:
-      model: The model.
-      data: As for its `train_step`.
-      count: How many parts.
-      schedule: See `Schedule`.
-
-    Returns:
-      The logs.
-    """
-    x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-    batch = batch_of(x)
-    weights = model.trainable_variables
-    sums: list[Any] = [None] * len(weights)
-    logs: Any = {}
-    for number in range(count):
-        own_x, own_y, own_weight = _part_of((x, y, weight), batch, number, count)
-        schedule.begin(number)
-        with tf.GradientTape() as tape:
-            found = model(own_x, training=True) if model._call_has_training_arg else model(own_x)
-            schedule.check(found)
-            with tf.device(schedule.last):
-                loss = model._compute_loss(
-                    x=own_x, y=own_y, y_pred=found, sample_weight=own_weight, training=True
-                )
-                samples = batch_of(own_x)
-                model._loss_tracker.update_state(loss, sample_weight=samples)
-                if model.optimizer is not None:
-                    loss = model.optimizer.scale_loss(loss)
-                if count > 1:
-                    loss *= tf.cast(samples / batch, loss.dtype)
-            inputs = list(schedule.stage_inputs())
-        with schedule.gradients():
-            made = tape.gradient(loss, [*weights, *inputs])
-        sums = [_sum(*pair) for pair in zip(sums, made)]
-        schedule.end(weights, sums, made[len(weights) :])
-        with tf.device(schedule.last):
-            logs = model.compute_metrics(own_x, own_y, found, sample_weight=own_weight)
-    if weights:
-        with schedule.updates():
-            model.optimizer.apply_gradients(zip(sums, weights))
-    return logs
-
-
 def reductions_of(model: keras.Model) -> set[str]:
-    """How the losses of `compile` make one number of those of the samples."""
+    """How the losses of `compile` make one number of those of the samples.
+
+    Private: `Model._compile_loss`, `CompileLoss._user_loss` (Keras 3.15).
+    """
     compiled = getattr(model, "_compile_loss", None)
     losses = getattr(compiled, "_user_loss", None)
     flat = [loss for loss in tf.nest.flatten(losses) if isinstance(loss, keras.losses.Loss)]
     return {loss.reduction for loss in flat}
 
 
-def batch_of(values: Any) -> Any:
-    """Number of samples of nested tensors, or a tensor of it."""
-    first = next(tensor for tensor in tf.nest.flatten(values) if tensor is not None)
-    return first.shape[0] or tf.shape(first)[0]
+def set_step(model: keras.Model, step: Callable[[Any, Any], Any], update: Callable[..., Any]) -> None:
+    """Makes `step(model, data)` what the train step of a model calls, compressed or not.
 
-
-def _part_of(values: Any, batch: Any, number: int, count: int) -> Any:
-    if count == 1:
-        return values
-    start, stop = batch * number // count, batch * (number + 1) // count
-    return tf.nest.map_structure(lambda value: None if value is None else value[start:stop], values)
-
-
-def _sum(total: Any, gradient: Any) -> Any:
-    if total is None or gradient is None:
-        return gradient if total is None else total
-    if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
-        values = tf.concat([total.values, gradient.values], 0)
-        return tf.IndexedSlices(values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape)
-    total, gradient = tf.convert_to_tensor(total), tf.convert_to_tensor(gradient)
-    with tf.device(total.device):
-        # TensorFlow's optimizer makes one addition of a chain of them, for which all gradients would wait.
-        return native.ops().comptrain_fence([total + gradient])[0]
-
-
-def set_step(model: keras.Model, step: Callable[[Any, Any], Any]) -> None:
-    """Makes `step(model, data)` what the train step of a model calls, compressed or not."""
+    Args:
+      model: The model.
+      step: The train step.
+      update: As for `override_train_step`.
+    """
     model.__dict__["_comptrain_step"] = step
-    override_train_step(model)
+    override_train_step(model, update)
+
+
+def has_set_step(model: keras.Model) -> bool:
+    return "_comptrain_step" in model.__dict__
 
 
 def reset_step(model: keras.Model, stays: bool) -> None:

@@ -1,4 +1,7 @@
-"""Gradients as a GradientTape takes them: where in a traced graph each backward pass stands."""
+"""Gradients as a GradientTape takes them: where in a traced graph each backward pass stands.
+
+Private: `record`, `ops`, `control_flow_util` (TensorFlow 2.21, 2.15).
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,10 @@ def graphs_of_tapes() -> list[tf.Graph]:
 
 
 def note_tapes() -> None:
-    """Lets every GradientTape say when it records, once for the process."""
+    """Lets every GradientTape say when it records, once for the process.
+
+    Private: `GradientTape._push_tape`, `GradientTape._pop_tape` (TensorFlow 2.21, 2.15).
+    """
     if hasattr(tf.GradientTape._push_tape, "notes_tapes"):
         return
     push, pop = tf.GradientTape._push_tape, tf.GradientTape._pop_tape

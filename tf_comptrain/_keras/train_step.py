@@ -1,4 +1,7 @@
-"""The train step: loss, optimizer, variables."""
+"""The train step: loss, optimizer, variables.
+
+Private: `global_state` (Keras 3.15); `autograph.impl.api` (TensorFlow 2.21, 2.15).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
 
-from tf_comptrain._keras.graphs import is_short_vector
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import training_scope
 from tf_comptrain._keras.version import KERAS_3
@@ -25,12 +27,24 @@ if KERAS_3:
 
 
 def is_compiled(model: keras.Model) -> bool:
+    """Whether `model.compile` was called.
+
+    Private: `Model._is_compiled` (Keras 2.15).
+    """
     return bool(getattr(model, "compiled" if KERAS_3 else "_is_compiled", False))
 
 
 def has_own_train_step(model: keras.Model) -> bool:
     """Whether the model's class has a train step that is not Keras'."""
     return type(model).train_step is not keras.Model.train_step
+
+
+def has_strategy(model: keras.Model) -> bool:
+    """Whether a model was made in the scope of a tf.distribute strategy.
+
+    Private: `Model._distribute_strategy` (Keras 3.15, 2.15).
+    """
+    return getattr(model, "_distribute_strategy", None) is not None
 
 
 def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
@@ -45,16 +59,21 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
 
 
 def steps_at_once(model: keras.Model) -> int:
-    """Training steps in one call of the model's train function."""
+    """Training steps in one call of the model's train function.
+
+    Private: `Model._steps_per_execution` (Keras 2.15).
+    """
     return model.steps_per_execution if KERAS_3 else int(model._steps_per_execution)
 
 
 def build_for_step(model: keras.Model, x: Any, y: Any) -> None:
-    """Makes every variable of a train step now (weights, slots, metrics), so that all exist before one runs."""
-    distributed = getattr(model, "_distribute_strategy", None) is not None
-    if (
-        has_own_train_step(model) and not distributed
-    ):  # replicas make none; Keras builds the model there as below
+    """Makes every variable of a train step now (weights, slots, metrics), so that all exist before one runs.
+
+    Private: `Model._symbolic_build` (Keras 3.15).
+    """
+    if has_own_train_step(model) and not has_strategy(
+        model
+    ):  # replicas make none; Keras builds the model as below
         trace_train_step(model, x, y)  # what it calls, and with which optimizers, only it knows
         return
     with strategy_scope(model):
@@ -101,12 +120,12 @@ def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:
     return train_step
 
 
-def override_train_step(model: keras.Model) -> None:
-    """Says of all that the model's train step calls that it is training, and orders the optimizer's work.
+def override_train_step(model: keras.Model, update: Callable[..., Any]) -> None:
+    """Says of all that the model's train step calls that it is training, and has each weight updated by `update`.
 
-    Each variable's update is computed after that variable's gradient. Parts of an update that read no
-    gradient (momentum * m) otherwise run at the start of the step, and take the size of the weights
-    until its end.
+    Args:
+      model: The model.
+      update: Called with the optimizer's own `update_step`, and what that takes: gradient, weight, learning rate.
     """
     reference = weakref.ref(model)
 
@@ -117,13 +136,15 @@ def override_train_step(model: keras.Model) -> None:
             return step(model, *args, **kwargs)
 
     model.__dict__["train_step"] = train_step
+    model.__dict__["_comptrain_update"] = update
 
 
 @contextlib.contextmanager
 def _step_scope(model: Any) -> Iterator[None]:
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if optimizer is not None:
-        optimizer.__dict__["update_step"] = functools.partial(_fenced_update_step, weakref.ref(optimizer))
+        update = model.__dict__["_comptrain_update"]
+        optimizer.__dict__["update_step"] = functools.partial(_update_step, weakref.ref(optimizer), update)
     try:
         with training_scope():
             yield
@@ -135,18 +156,36 @@ def _step_scope(model: Any) -> Iterator[None]:
 def reset_train_step(model: keras.Model) -> None:
     if "_comptrain_step" not in model.__dict__:  # of a model that is placed on stages
         model.__dict__.pop("train_step", None)
+        model.__dict__.pop("_comptrain_update", None)
 
 
-def _fenced_update_step(optimizer: Any, gradient: Any, *args: Any, **kwargs: Any) -> Any:
+def _update_step(optimizer: Any, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     optimizer = optimizer()
-    wait = getattr(gradient, "values", gradient)
-    if not tf.executing_eagerly():
-        # Keras joins all gradients in one IdentityN, which the optimized graph drops unless something
-        # waits for it; what must be waited for is its input.
-        while wait.op.type in ("Identity", "IdentityN"):
-            wait = wait.op.inputs[wait.value_index]
-    with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
-        return type(optimizer).update_step(optimizer, gradient, *args, **kwargs)
+    return update(functools.partial(type(optimizer).update_step, optimizer), *args, **kwargs)
+
+
+def call_in_training(model: keras.Model, x: Any) -> Any:
+    """The model's outputs, called as Keras' train step calls it.
+
+    Private: `Model._call_has_training_arg` (Keras 3.15).
+    """
+    return model(x, training=True) if model._call_has_training_arg else model(x)
+
+
+def loss_in_training(model: keras.Model, x: Any, y: Any, y_pred: Any, weight: Any) -> Any:
+    """The loss as Keras' train step computes it, without the scale of mixed precision.
+
+    Private: `Model._compute_loss` (Keras 3.15).
+    """
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=True)
+
+
+def note_loss(model: keras.Model, loss: Any, samples: Any) -> None:
+    """Adds a loss of so many samples to the mean that the logs call `loss`.
+
+    Private: `Model._loss_tracker` (Keras 3.15).
+    """
+    model._loss_tracker.update_state(loss, sample_weight=samples)
 
 
 def build_optimizer(model: keras.Model) -> None:
@@ -243,7 +282,10 @@ def replica_values(variables: Sequence[Any]) -> list[np.ndarray]:
 
 
 def moving_statistics(model: keras.Model) -> list:
-    """What layers average from step to step (batch normalization's mean): Keras has each replica average its own."""
+    """What layers average from step to step (batch normalization's mean): Keras has each replica average its own.
+
+    Private: `Layer._non_trainable_variables` (Keras 3.15, 2.15).
+    """
     found = [v for layer in (model, *sublayers(model)) for v in layer._non_trainable_variables]
     return [v for v in {id(v): v for v in found}.values() if tf.as_dtype(v.dtype).is_floating]
 
@@ -260,96 +302,6 @@ def _strategy_of(variable: Any) -> Any:
 def trainable_variables(model: keras.Model) -> list:
     """As tf.Variables: what a GradientTape takes in both Keras versions."""
     return [v.value if KERAS_3 else v for v in model.trainable_variables]
-
-
-def loss_scale(optimizer: Any) -> float:
-    """The factor that mixed precision puts on the loss, and so on every gradient of the backward pass."""
-    if KERAS_3:
-        return float(optimizer.scale_loss(tf.constant(1.0)))
-    return float(getattr(optimizer, "loss_scale", 1.0))
-
-
-def accumulated_gradient(optimizer: Any, variable: Any) -> tuple[Any, float] | None:
-    """The optimizer's momentum slot of a trainable variable, and the factor that makes it
-
-        M_t = g_t + mu M_(t-1):
-
-    SGD keeps -learning_rate * M (Keras 2's SGD too), the Adam family (1 - beta_1) * M. None for
-    optimizers that keep no such slot, have none yet, or do not train the variable.
-    """
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if isinstance(optimizer, keras.optimizers.SGD):
-        slots = getattr(optimizer, "momentums", None)
-        rate = float(tf.convert_to_tensor(optimizer.learning_rate))
-        factor = 1.0 / rate if rate > 0 else 0.0
-    elif isinstance(optimizer, _adam_family()):
-        slots = getattr(optimizer, "_momentums", None) or getattr(optimizer, "_m", None)
-        factor = 1.0 / (1.0 - float(optimizer.beta_1))
-    else:
-        return None
-    if not slots or not factor:
-        return None
-    try:
-        index = (
-            optimizer._get_variable_index(variable)
-            if KERAS_3
-            else optimizer._index_dict[optimizer._var_key(variable)]
-        )
-    except KeyError:
-        return None
-    return slots[index], factor
-
-
-def _adam_family() -> Any:
-    names = ("Adam", "AdamW", "Nadam", "Adamax", "Lamb")
-    return tuple(getattr(keras.optimizers, name) for name in names if hasattr(keras.optimizers, name))
-
-
-def has_schedule(optimizer: Any) -> bool:
-    """Whether the learning rate follows a schedule, and so cannot be set."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    rate = getattr(optimizer, "_learning_rate", None)
-    return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
-
-
-def pace_schedule(optimizer: Any, pace: tf.Variable) -> bool:
-    """Makes the learning-rate schedule answer factor * schedule(offset + pace * iterations).
-
-    The schedule itself, which is part of the optimizer's configuration, stays as it is.
-
-    Args:
-      optimizer: Whose learning rate is a schedule.
-      pace: [factor, pace, offset].
-
-    Returns:
-      Whether that is new: traced train functions know nothing of it then.
-    """
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if "_get_current_learning_rate" in optimizer.__dict__:
-        return False
-    reference = weakref.ref(optimizer)
-
-    def learning_rate() -> Any:
-        optimizer: Any = reference()
-        factor, per_step, offset = tf.unstack(tf.convert_to_tensor(pace))
-        position = offset + per_step * tf.cast(tf.convert_to_tensor(optimizer._iterations), tf.float32)
-        return tf.cast(factor, tf.float32) * tf.cast(optimizer._learning_rate(position), tf.float32)
-
-    optimizer.__dict__["_get_current_learning_rate"] = learning_rate
-    return True
-
-
-def unpace_schedule(optimizer: Any) -> None:
-    """Undoes `pace_schedule`."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if optimizer is not None:
-        optimizer.__dict__.pop("_get_current_learning_rate", None)
-
-
-def steps_of(optimizer: Any) -> int:
-    """Steps so far, as a learning-rate schedule is given them; 0 of an optimizer that has not begun to count."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return int(tf.convert_to_tensor(optimizer._iterations)) if optimizer._iterations is not None else 0
 
 
 def abandon_buffers(variables: Iterable[Any]) -> None:

@@ -2,13 +2,14 @@
 
 Outside of the steps the workers are programs of their own. What is called together here every worker must call, in the
 same order: each waits for the others there.
+
+Private: `context` (TensorFlow 2.21, 2.15).
 """
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,19 @@ _totals: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # strategy -> 
 
 
 def are_workers(strategy: Any) -> bool:
-    """Whether the replicas of a strategy are in several processes."""
+    """Whether the replicas of a strategy are in several processes.
+
+    Private: `StrategyExtended._in_multi_worker_mode` (TensorFlow 2.21, 2.15).
+    """
     several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     return several and strategy.extended._in_multi_worker_mode()
 
 
 def has_run() -> bool:
-    """Whether TensorFlow has run something already, after which it connects no workers."""
+    """Whether TensorFlow has run something already, after which it connects no workers.
+
+    Private: `Context._initialized` (TensorFlow 2.21, 2.15).
+    """
     return bool(context.context()._initialized)
 
 
@@ -44,11 +51,18 @@ def connect_workers() -> tf.distribute.MultiWorkerMirroredStrategy:
 
 
 def worker_count(strategy: Any) -> int:
+    """How many processes a strategy of several has.
+
+    Private: `StrategyExtended._num_workers` (TensorFlow 2.21, 2.15).
+    """
     return strategy.extended._num_workers
 
 
 def worker_number(strategy: Any) -> int:
-    """Of this process, from 0."""
+    """Of this process, from 0.
+
+    Private: `StrategyExtended._id_in_cluster` (TensorFlow 2.21, 2.15).
+    """
     return strategy.extended._id_in_cluster
 
 
@@ -123,91 +137,17 @@ def of_all_workers(strategy: Any, arrays: Sequence[np.ndarray]) -> list[list[np.
     ]
 
 
-def average_steps(model: keras.Model, states: Callable[[], Iterable[Any]]) -> None:
-    """Makes the model's train and test functions such that run on workers, and of which all workers know the same.
+def set_step_maker(model: keras.Model, make: Callable[[Callable], Callable]) -> None:
+    """Has `make` turn the model's train and test steps into what Keras calls with an iterator.
 
-    What a step returns is the mean over the replicas, and so are the states after it. Keras' own functions fail on
-    several workers: they average a scalar over its first axis.
-
-    Args:
-      model: Made in the scope of a strategy of several workers.
-      states: Variables that each replica writes for itself, whose mean is to be that of all. Asked when a step is
-        traced.
+    Private: `Model._make_function` (Keras 3.15).
     """
-    reference, strategy = weakref.ref(model), model.distribute_strategy
-
-    def make_function(step_function: Callable) -> Callable:
-        owner: Any = reference()
-
-        def on_replica(data: Any) -> Any:
-            logs = step_function(data)
-            return _averaged(logs, list(states()))
-
-        on_replica = owner._autoconvert_optionals(on_replica)
-
-        @tf.autograph.experimental.do_not_convert
-        def step(data: Any) -> Any:
-            logs = strategy.run(on_replica, args=(data,))
-            return tf.nest.map_structure(lambda log: strategy.experimental_local_results(log)[0], logs)
-
-        compiled: list[Any] = []  # by the first iterator, which knows what may differ from batch to batch
-
-        def function(iterator: Any) -> Any:
-            if not compiled:
-                compiled.append(tf.function(step, input_signature=[iterator.element_spec]))
-            return compiled[0](next(iterator))
-
-        return function
-
-    model.__dict__["_make_function"] = make_function
+    model.__dict__["_make_function"] = make
 
 
-def _averaged(logs: Any, states: Sequence[Any]) -> Any:
-    """The mean of logs and of states over all replicas, in one message; the states are set to it."""
-    flat = [tf.convert_to_tensor(value) for value in (*tf.nest.flatten(logs), *states)]
-    message = tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in flat], 0)
-    context = tf.distribute.get_replica_context()
-    sizes = [value.shape.num_elements() for value in flat]
-    means = tf.split(context.all_reduce(tf.distribute.ReduceOp.MEAN, message), sizes)
-    shaped = [tf.reshape(mean, value.shape) for mean, value in zip(means, flat)]
-    count = len(flat) - len(states)
-    for state, mean in zip(states, shaped[count:]):
-        state.assign(tf.cast(mean, state.dtype))
-    return tf.nest.pack_sequence_as(logs, shaped[:count])
+def optionals_as_none(model: keras.Model, step: Callable) -> Callable:
+    """A step for batches in which a tf.experimental.Optional stands for None, as in Keras' datasets.
 
-
-def evaluate_batches(model: keras.Model, batches: Any, callbacks: Any) -> dict:
-    """What `model.evaluate` returns, of batches that the workers have each a part of. Called together.
-
-    Args:
-      model: After `average_steps`.
-      batches: From `distributed`.
-      callbacks: Keras' container.
+    Private: `Model._autoconvert_optionals` (Keras 3.15).
     """
-    model.make_test_function()
-    callbacks.on_test_begin()
-    model.reset_metrics()
-    logs: Any = {}
-    iterator = _Ahead(iter(batches))
-    for step in itertools.count():
-        if iterator.ahead is None:
-            break
-        callbacks.on_test_batch_begin(step)
-        logs = model.test_function(iterator)
-        callbacks.on_test_batch_end(step, logs)
-    logs = dict(model._get_metrics_result_or_logs(logs))
-    callbacks.on_test_end(logs)
-    return logs
-
-
-class _Ahead:
-    """An iterator that has the next element at hand; None after the last."""
-
-    def __init__(self, iterator: Any):
-        self.element_spec = iterator.element_spec
-        self._iterator = iterator
-        self.ahead = next(iterator, None)
-
-    def __next__(self) -> Any:
-        found, self.ahead = self.ahead, next(self._iterator, None)
-        return found
+    return model._autoconvert_optionals(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -11,7 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_bytes
-from tf_comptrain.callbacks._tuner import Policy, TunerState, decide, retreat
+from tf_comptrain.callbacks._tuner import TunerLimits, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic import ElasticBatch
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
 
@@ -23,7 +24,7 @@ class Decision(NamedTuple):
 
     Attributes:
       epoch: The epoch from whose start, or from whose middle, it holds; from 0.
-      action: "grow", "lower", "tighten" or "keep".
+      action: "grow", "lower", "tighten", "loosen" or "keep".
       batch: Batch size from then on.
       learning_rate: From then on.
       bound_scale: Factor on all error bounds.
@@ -45,15 +46,19 @@ class Decision(NamedTuple):
 class AdaptiveBatchSize(keras.callbacks.Callback):
     """Steers the batch size by memory headroom and loss trend.
 
-    After each step: where the peak passed the limit, the batch is lowered at once, to a size that
+    After each step: where the peak passed the limit, bounds that were tightened, or that the error-bound law has
+    room for, are doubled; where that is not enough, the batch is lowered at once, to a size that
     went through an epoch within the limit if there is one. The epoch goes on with the samples that are left.
 
-    Before each epoch but the first:
+    Before each epoch but the first, by the trend of the loss over the last epochs (Mann-Kendall test, 5 %):
 
-    - the loss improves, and the batch was held for `hold` epochs: it grows, at most by `growth` and by no
+    - it falls, or stalls, and the batch was held for `hold` epochs: the batch grows, at most by `growth` and by no
       less than a quarter, into the headroom: limit minus measured peak, over bytes per sample as measured;
-    - it stalls (no new best for `patience` epochs) or rises: all error bounds are halved, down to
-      `min_bound_scale`; after that the batch is lowered and does not grow past that size again.
+    - it stalls or rises over `patience` epochs: first all error bounds are halved, down to
+      `min_bound_scale`, while their error of the gradients could matter (above 0.1 of the gradient by the law);
+    - it is higher than before the batch grew (Mann-Whitney test, 2 %), or not finite: back to the size that it grew
+      from, and no further growth past that. The batch is never below its start, but for memory;
+    - the batch can grow no more, and memory is left: bounds are halved.
 
     The learning rate follows the batch: "linear" multiplies it by new / old (Goyal et al.), "sqrt"
     by the square root (usual with Adam), None leaves it. A schedule is scaled likewise, and counts
@@ -73,11 +78,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       margin: Part of the limit that stays free when the batch grows.
       hold: Epochs at a batch size before it grows. Default: a quarter of the training's, since large batches
         cost least accuracy late in a training (Smith et al., 2018). 1: grows as fast as memory allows.
-      patience: Epochs without a new best loss that count as a stall.
-      min_delta: Relative change of the loss that counts.
+      patience: Epochs without a trend that count as a stall.
       min_bound_scale: Smallest factor on the error bounds.
       verbose: 1: prints a line for each decision. 0: they go to absl's log.
-      memory_limit: The old name of `limit_bytes`.
 
     Attributes:
       decisions: Every `Decision` of the last training.
@@ -94,8 +97,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
     Known weakness: a step's peak is known after the step, so that one step passes the limit before the batch goes
-    back; under `model.fit` a step that runs out of memory ends the training; the loss of
-    one epoch is a noisy measure of its trend.
+    back; under `model.fit` a step that runs out of memory ends the training. Under XLA each new size compiles the
+    step anew.
     """
 
     def __init__(
@@ -106,15 +109,12 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         lr_scaling: str | None = "linear",
         growth: float = 2.0,
         margin: float = 0.05,
-        patience: int = 2,
-        min_delta: float = 0.01,
+        patience: int = 5,
         min_bound_scale: float = 0.25,
         verbose: int = 1,
         hold: int | None = None,
-        memory_limit: float | str | None = None,
     ):
         super().__init__()
-        limit_bytes = arguments.renamed("limit_bytes", limit_bytes, "memory_limit", memory_limit)
         max_batch = None if max_batch is None else arguments.whole("max_batch", max_batch)
         min_batch = None if min_batch is None else arguments.whole("min_batch", min_batch)
         if max_batch is not None and min_batch is not None and max_batch < min_batch:
@@ -133,22 +133,25 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self.lr_scaling = lr_scaling
         self.verbose = verbose
         self.decisions: list[Decision] = []
-        self._policy = Policy(
+        self._policy = TunerLimits(
             limit_bytes=self.limit_bytes,
             max_batch=max_batch or 0,
             min_batch=min_batch or 0,
             growth=arguments.real("growth", growth, above=1),
             margin=arguments.real("margin", margin, least=0, below=1),
             patience=arguments.whole("patience", patience),
-            min_delta=arguments.real("min_delta", min_delta, least=0),
             min_bound_scale=arguments.real("min_bound_scale", min_bound_scale, above=0, most=1),
         )
         self._peak = TrainingPeak()
+        self._gradient_error: Callable[[], float | None] = lambda: None
 
-    @property
-    def memory_limit(self) -> int:
-        """The old name of `limit_bytes`."""
-        return arguments.renamed("limit_bytes", None, "memory_limit", self.limit_bytes)
+    def judge_bounds_by(self, gradient_error: Callable[[], float | None]) -> None:
+        """Has decisions know the error of the gradients.
+
+        Args:
+          gradient_error: Returns error / gradient at the bounds as they are; None where nobody knows.
+        """
+        self._gradient_error = gradient_error
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._handle: Instrumentation = instrumentation(self.model)
@@ -176,7 +179,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._epoch = epoch
         if self._outcome is not None:
             loss, peak_bytes = self._outcome
-            decision = decide(self._state, self._policy, loss, peak_bytes, self._resting_bytes)
+            decision = decide(
+                self._state, self._policy, loss, peak_bytes, self._resting_bytes, self._gradient_error()
+            )
             self._apply(epoch, *decision, loss, peak_bytes)
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -185,10 +190,17 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             self._measured = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None and "loss" not in logs:
+            raise ValueError(
+                "AdaptiveBatchSize steers by the logs' `loss`, and the train step logs none: return it from "
+                f"`train_step`. Received logs of: {', '.join(logs) or 'nothing'}."
+            )
         peak_bytes = self._largest(self._peak.read())
         if peak_bytes > self.limit_bytes:
-            after, action, reason = retreat(self._state, self._policy, peak_bytes, self._resting_bytes)
-            if after.batch < self._state.batch:
+            after, action, reason = retreat(
+                self._state, self._policy, peak_bytes, self._resting_bytes, self._gradient_error()
+            )
+            if action != "keep":
                 self._peak.stop()  # until the next step begins: this one's batch is let go of before
                 self._measured = False
                 self._apply(self._epoch, after, action, reason, self._state.last, peak_bytes)
@@ -206,7 +218,12 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         """`tf_comptrain.fit` lowered the batch in the middle of an epoch: it stays below the one that failed."""
         before = self._state
         after = before._replace(
-            batch=batch, epochs=0, peak_bytes=0, ceiling=min(before.ceiling, before.batch - 1)
+            batch=batch,
+            epochs=0,
+            since=0,
+            peak_bytes=0,
+            losses=(),
+            ceiling=min(before.ceiling, before.batch - 1),
         )
         self._apply(epoch, after, "lower", f"out of memory: {reason}", before.last, 0)
         self._peak.start()
@@ -223,7 +240,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
                 self._follow(after.batch)
             elif self.lr_scaling:
                 optimizer.learning_rate = rate
-        if after.bound_scale != 1.0:  # each time: relative bounds go on following their tensors
+        if (
+            after.bound_scale != 1.0 or before.bound_scale != 1.0
+        ):  # relative bounds go on following their tensors
             self._handle.scale_bounds(after.bound_scale)
         self.decisions.append(
             Decision(epoch, action, after.batch, rate, after.bound_scale, loss, peak_bytes, reason)
@@ -231,7 +250,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         line = f"AdaptiveBatchSize, epoch {epoch + 1}: {action}"
         if action in ("grow", "lower"):
             line += f", batch {before.batch} -> {after.batch}, learning rate {before_rate:.4g} -> {rate:.4g}"
-        elif action == "tighten":
+        elif action in ("tighten", "loosen"):
             line += f", error bounds x {after.bound_scale:g}"
         if self.verbose:
             print(f"{line}: {reason}")
@@ -286,6 +305,11 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             raise ValueError(
                 f"`max_batch` must be at least the batch size that training begins with, {start}. "
                 f"Received: {self.max_batch}. Lower the batch_size of elastic_batch, or raise max_batch."
+            )
+        replicas = self.model.distribute_strategy.num_replicas_in_sync
+        if start < replicas:
+            raise ValueError(
+                f"`batch_size` must be at least a sample for each of the {replicas} replicas. Received: {start}."
             )
         if self._policy.min_batch > start:
             raise ValueError(

@@ -16,6 +16,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, theory
 from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
+from tf_comptrain.callbacks._momentum import accumulated_gradient
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
 from tf_comptrain.storage import LawSite, Site
 from tf_comptrain.theory.check import LawCheck, check_error_law
@@ -223,8 +224,20 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._next = warmup
         self._collecting = False
         self._loss_scale = 1.0
+        self._error: tuple[float, float] | None = None  # and the factor on all bounds then
         self._wanted: dict[str, float] = {}  # layer -> the bound it wants for itself
         self._correction: dict[str, float] = {}  # layer -> error as measured / as the law has it, 1 or more
+
+    @property
+    def gradient_error(self) -> float | None:
+        """Root mean square over the layers of error / gradient by the law, at the bounds as they are.
+
+        None before the first collecting step.
+        """
+        if self._error is None:
+            return None
+        error, scale = self._error
+        return error * self._handle.bound_scale / scale
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._handle: Instrumentation = instrumentation(self.model)
@@ -237,7 +250,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._collect(False)
         self._steps, self._next = 0, self.warmup
         self._wanted, self._correction, self.skipped = {}, {}, {}
-        self.updates, self.checks, self._epochs = [], [], []
+        self.updates, self.checks, self._epochs, self._error = [], [], [], None
         self._writer = None if self.log_dir is None else tf.summary.create_file_writer(str(self.log_dir))
         if self.check_data is not None and self.model.distribute_strategy.num_replicas_in_sync > 1:
             raise ValueError(
@@ -320,9 +333,12 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                 found[law.name] = (law, statistics, target_sigma, source)
                 self._wanted[law.name] = self._bound(law, statistics, target_sigma)
         bounds = self._set_bounds()
+        errors = []
         for name, (law, statistics, target_sigma, source) in found.items():
             bound = bounds[id(law.site)]
             predicted = theory.weight_gradient_sigma(bound, statistics.nonzero_ratio, statistics.sum_sq)
+            if statistics.gradient_rms > 0:
+                errors.append(float(predicted) * self._correction.get(name, 1.0) / statistics.gradient_rms)
             self.updates.append(
                 BoundUpdate(
                     self._steps,
@@ -336,6 +352,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
                     statistics.widened,
                 )
             )
+        if errors:
+            mean_square = sum(error**2 for error in errors) / len(errors)
+            self._error = math.sqrt(mean_square), self._handle.bound_scale
         checks = self._check() if found else []
         if self._writer is not None:
             self._log(self._writer, self.updates[len(self.updates) - len(found) :], checks)
@@ -451,7 +470,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
     def _momentum(self, weight: tf.Variable) -> float:
         found = None
         if self.target == "momentum":
-            found = _keras.accumulated_gradient(self.model.optimizer, weight)
+            found = accumulated_gradient(self.model.optimizer, weight)
         if found is None:
             return 0.0
         slot, factor = found

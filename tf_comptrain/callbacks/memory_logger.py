@@ -10,7 +10,7 @@ from tensorflow import keras
 
 from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.render.units import format_bytes
 
 
 class MemoryRecord(NamedTuple):

@@ -13,13 +13,42 @@ tf-comptrain launch -n 4 train.py
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import app
 from absl.flags import argparse_flags
 
-from tf_comptrain.cli import bench, bench_batch, bench_codec, bench_worker, doctor, launch, plan, study
+# Command -> (module, what it does); of one with more of them the commands below it.
+_COMMANDS = {
+    "doctor": ("doctor", "versions, op library, devices; what is active and why not"),
+    "bench": ("", "measure"),
+    "plan": ("plan", "how a training step fits into a memory limit in the least time"),
+    "calibrate": ("calibrate", "what codecs and memory take on this machine"),
+    "study": ("study", "what compression does to a network of your own: table, report, policy"),
+    "launch": ("launch", "train by several processes: ct.distribute.fit"),
+}
+_BENCHES = {
+    "step": ("bench", "peak memory, time and saved bytes of one training step, plain and compressed"),
+    "codec": ("bench_codec", "ratio, speed and error of this library's codecs on the same arrays"),
+    "batch": ("bench_batch", "the largest batch that trains under a limit, plain and compressed"),
+}
+
+
+class _CommandParser(argparse_flags.ArgumentParser):
+    """A command's parser, whose module is imported when the command is given: most of them import TensorFlow."""
+
+    def __init__(self, *args: Any, module: str = "", **options: Any):
+        super().__init__(*args, **options)
+        self._module = module
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self._module:
+            module, self._module = self._module, ""
+            importlib.import_module(f"{__name__}.{module}").add_arguments(self)
+        return super().parse_known_args(args, namespace)
 
 
 def main() -> None:
@@ -29,47 +58,14 @@ def main() -> None:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parses a command line, the program's name first; argparse exits with status 2 on a bad one."""
-    parser = argparse_flags.ArgumentParser(prog="tf-comptrain", description=__doc__.splitlines()[0])
+    parser = _CommandParser(prog="tf-comptrain", description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    check = commands.add_parser("doctor", help="versions, op library, devices; what is active and why not")
-    check.set_defaults(function=lambda args: doctor.main())
-
-    benches = commands.add_parser("bench", help="measure").add_subparsers(
-        dest="bench", required=True, metavar="WHAT"
-    )
-    step = benches.add_parser(
-        "step", help="peak memory, time and saved bytes of one training step, plain and compressed"
-    )
-    step.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
-    step.add_argument(
-        "--image", type=bench.positive, default=224, help="image width and height (%(default)s)"
-    )
-    step.add_argument("--batch", type=bench.positive, default=8, help="images a batch (%(default)s)")
-    step.add_argument(
-        "--steps", type=bench.positive, default=5, help="measured steps of each variant (%(default)s)"
-    )
-    bench_worker.add_compression_arguments(step)
-    step.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    step.set_defaults(function=bench.main)
-    bench_codec.add_arguments(
-        benches.add_parser("codec", help="ratio, speed and error of this library's codecs on the same arrays")
-    )
-    bench_batch.add_arguments(
-        benches.add_parser("batch", help="the largest batch that trains under a limit, plain and compressed")
-    )
-    plan.add_arguments(
-        commands.add_parser("plan", help="how a training step fits into a memory limit in the least time")
-    )
-    plan.add_calibrate_arguments(
-        commands.add_parser("calibrate", help="what codecs and memory take on this machine")
-    )
-    study.add_arguments(
-        commands.add_parser(
-            "study", help="what compression does to a network of your own: table, report, policy"
-        )
-    )
-    launch.add_arguments(commands.add_parser("launch", help="train by several processes: ct.distribute.fit"))
+    for name, (module, words) in _COMMANDS.items():
+        command = commands.add_parser(name, help=words, module=module)
+        if name == "bench":
+            benches = command.add_subparsers(dest="bench", required=True, metavar="WHAT")
+            for below, (its_module, its_words) in _BENCHES.items():
+                benches.add_parser(below, help=its_words, module=its_module)
     return parser.parse_args(argv[1:])
 
 

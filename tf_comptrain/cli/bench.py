@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,13 +24,14 @@ from rich.progress import Progress
 from rich.table import Table
 from tensorflow import keras
 
-from tf_comptrain.cli import bench_worker
-from tf_comptrain.compression.report import format_bytes
+from tf_comptrain.cli import bench_worker, options
+from tf_comptrain.render import text
+from tf_comptrain.render.units import format_bytes
 
 _LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 
 
-class Measured(NamedTuple):
+class MeasuredVariant(NamedTuple):
     """What one variant took.
 
     Attributes:
@@ -58,7 +59,7 @@ class WorkerError(RuntimeError):
     """A child process ended before it answered."""
 
 
-class Worker:
+class BenchWorker:
     """A child process that holds one variant and measures a step when asked.
 
     Args:
@@ -98,8 +99,8 @@ class Worker:
         self._peaks.append(reply["peak_bytes"])
         self._steps_s.append(reply["step_s"])
 
-    def measured(self) -> Measured:
-        return Measured(max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes)
+    def measured(self) -> MeasuredVariant:
+        return MeasuredVariant(max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes)
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -129,6 +130,17 @@ class Worker:
         return json.loads(line)
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`."""
+    options.add_model(parser, batch="images a batch")
+    parser.add_argument(
+        "--steps", type=options.positive, default=5, help="measured steps of each variant (%(default)s)"
+    )
+    bench_worker.add_compression_arguments(parser)
+    options.add_json(parser)
+    parser.set_defaults(function=main)
+
+
 def main(args: argparse.Namespace) -> int:
     """Measures and prints; returns 1 when a variant failed, 2 for a model that Keras does not have."""
     refusal = unknown_model(args.model)
@@ -143,22 +155,22 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))
     else:
-        Console().print(_table(args, results))
+        text.show(_table(args, results), *_ratios(results))
     return 1 if None in results.values() else 0
 
 
 def measure(
     command: Sequence[str], steps: int, console: Console, predict: bool = False
-) -> dict[str, Measured | None]:
+) -> dict[str, MeasuredVariant | None]:
     """Runs all variants, round by round; None for one that failed, whose reason goes to the console.
 
     Args:
-      command: See `Worker`.
+      command: See `BenchWorker`.
       steps: Measured steps of each variant.
       console: For progress and reasons.
       predict: Also predict each peak from smaller batches, after the steps.
     """
-    alive: dict[str, Worker] = {}
+    alive: dict[str, BenchWorker] = {}
     try:
         with Progress(console=console) as progress:
             rounds = ["preparing", *(f"step {k + 1}" for k in range(steps)), *["predicting"] * predict]
@@ -168,7 +180,7 @@ def measure(
                     progress.update(task, description=f"{_LABELS[variant]}, {label}")
                     try:
                         if label == "preparing":
-                            alive[variant] = Worker(variant, command)
+                            alive[variant] = BenchWorker(variant, command)
                             alive[variant].wait_until_ready()
                         elif variant in alive:
                             worker = alive[variant]
@@ -183,42 +195,9 @@ def measure(
             worker.close()
 
 
-def paired_ratio(over: Measured, under: Measured) -> float:
+def paired_ratio(over: MeasuredVariant, under: MeasuredVariant) -> float:
     """Median over rounds of one variant's step time by the other's of the same round."""
     return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
-
-
-def positive(text: str) -> int:
-    """The type of an argument that counts something."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1. Received: {text!r}")
-    return value
-
-
-def bound_over_sigma(text: str) -> float:
-    """The type of an argument that is a bound in standard deviations."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
-    return value
-
-
-def add_codec_arguments(parser: argparse.ArgumentParser, codecs: Iterable[str]) -> None:
-    """What a measurement of these codecs takes: bounds, repeats, which of them, and how it is printed."""
-    parser.add_argument(
-        "--eb-sigma",
-        type=bound_over_sigma,
-        nargs="+",
-        default=[0.1],
-        help="bounds / standard deviation (0.1)",
-    )
-    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
-    parser.add_argument("--codecs", nargs="+", choices=list(codecs), help="(all)")
-    parser.add_argument("--json", action="store_true", help="print a list of JSON objects instead of a table")
 
 
 def unknown_model(name: str) -> str:
@@ -243,14 +222,10 @@ def ending(status: int) -> str:
     return f"the process was ended by {name}{hint}"
 
 
-def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Table:
-    table = Table(
-        title=f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step",
-        caption=_ratios(results),
-        caption_style="",
-    )
-    for heading in ("", "peak memory", "s/step", "saved activations"):
-        table.add_column(heading, justify="right" if heading else "left")
+def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None]) -> Table:
+    numbers = ("peak memory", "s/step", "saved activations")
+    title = f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step"
+    table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():
         if found is None:
             table.add_row(_LABELS[name], "failed", "", "")
@@ -265,7 +240,7 @@ def _table(args: argparse.Namespace, results: dict[str, Measured | None]) -> Tab
     return table
 
 
-def _ratios(results: dict[str, Measured | None]) -> str:
+def _ratios(results: dict[str, MeasuredVariant | None]) -> list[str]:
     plain, fused, compressed = (results[name] for name in bench_worker.VARIANTS)
     lines = []
     if plain and compressed:
@@ -275,4 +250,4 @@ def _ratios(results: dict[str, Measured | None]) -> str:
         lines.append(f"step time compressed / plain: {paired_ratio(compressed, plain):.2f}")
     if fused and compressed:
         lines.append(f"step time compressed / plain + fused BN: {paired_ratio(compressed, fused):.2f}")
-    return "\n".join(lines)
+    return lines

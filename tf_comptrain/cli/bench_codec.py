@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
 from rich.table import Table
 
 from tf_comptrain import codecs
-from tf_comptrain.cli.bench import add_codec_arguments, positive
+from tf_comptrain.cli import options
 from tf_comptrain.memory.measure import timed_call
+from tf_comptrain.render import text
 
 _SMALLEST = 4096  # elements: a smaller array measures calls, not codecs
 
 
-class Row(NamedTuple):
+class CodecRow(NamedTuple):
     """What one codec does to one array.
 
     Attributes:
@@ -49,11 +48,13 @@ class Row(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of `main`."""
-    parser.add_argument("--batch", type=positive, default=64, help="images of activations (%(default)s)")
+    parser.add_argument(
+        "--batch", type=options.positive, default=64, help="images of activations (%(default)s)"
+    )
     parser.add_argument(
         "--data", type=Path, nargs="+", default=[], help="npz files with arrays, in place of activations"
     )
-    add_codec_arguments(parser, codecs.CODECS)
+    options.add_codecs(parser, codecs.CODECS)
     parser.set_defaults(function=main)
 
 
@@ -62,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         arrays = _read(args.data) if args.data else activations(args.batch)
     except (OSError, ValueError) as error:
-        Console(stderr=True).print(str(error), style="red", markup=False)
+        text.complain(error)
         return 2
     rows = [
         measure(name, data, x, bound, args.repeats)
@@ -73,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
     else:
-        Console(width=None if os.isatty(1) else 120).print(_table(rows))
+        text.show(_table(rows))
     return 0
 
 
@@ -95,7 +96,7 @@ def activations(batch: int, seed: int = 0) -> dict[str, np.ndarray]:
     return {"dense": dense.numpy(), "relu": tf.nn.relu(dense).numpy()}
 
 
-def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> Row:
+def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> CodecRow:
     """Encodes and decodes an array `repeats` times.
 
     Args:
@@ -112,7 +113,7 @@ def measure(name: str, data: str, x: np.ndarray, bound: float, repeats: int) -> 
     stream, compress_s = timed_call(lambda: codec.compress(tensor, state, 0.1, False)[1], repeats)
     decoded, decompress_s = timed_call(lambda: codec.decompress(stream, shape, tf.float32, gate), repeats)
     x_hat, zeros = decoded.numpy(), x == 0
-    return Row(
+    return CodecRow(
         name,
         data,
         bound,
@@ -153,13 +154,11 @@ def _read(paths: list[Path]) -> dict[str, np.ndarray]:
     return found
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[CodecRow]) -> Table:
     """Rows as a table, one section for each array."""
-    shown = Table(title="codecs: GB of float32 a second, by the clock")
-    for heading in ("data", "codec"):
-        shown.add_column(heading)
-    for heading in ("bound", "ratio", "compress", "decompress", "max error", "zeros kept"):
-        shown.add_column(heading, justify="right")
+    numbers = ("bound", "ratio", "compress", "decompress", "max error", "zeros kept")
+    title = "codecs: GB of float32 a second, by the clock"
+    shown = text.table_of(title, ("data", "codec", *numbers), numbers)
     for number, row in enumerate(rows):
         shown.add_row(
             row.data if number == 0 or rows[number - 1].data != row.data else "",

@@ -35,13 +35,7 @@ def add_compression_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codec", choices=list(codecs.CODECS), default="plane", help="(%(default)s)")
     parser.add_argument(
         "--storage",
-        choices=[
-            storage.COMPRESS,
-            storage.REBUILD,
-            storage.KEEP,
-            "recompute",
-        ],  # the last is the old name of "rebuild"
-        metavar="{compress,rebuild,keep}",
+        choices=[storage.COMPRESS, storage.REBUILD, storage.KEEP],
         help="of all layers that can (each layer's best)",
     )
 

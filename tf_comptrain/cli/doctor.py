@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 from importlib.metadata import version
@@ -10,11 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from tf_comptrain import _keras, codecs, native
+from tf_comptrain.render import text
 from tf_comptrain.storage import engine_of_model, gpu_check
 from tf_comptrain.version import __version__
 
@@ -43,15 +43,19 @@ def examine() -> list[Finding]:
     return [*_versions(), *_library(), *_devices(), *_active()]
 
 
-def main() -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`: none."""
+    parser.set_defaults(function=main)
+
+
+def main(args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 when the op library cannot be used."""
     findings = examine()
-    table = Table(show_header=False, box=None, pad_edge=False)
-    marks = {True: "[green]ok[/]", False: "[red]broken[/]", None: ""}
+    table = text.table_of("", ("", "what", "found"))
+    marks = {True: Text("ok", "green"), False: Text("broken", "red"), None: Text("")}
     for finding in findings:
-        table.add_row(marks[finding.ok], finding.about, escape(finding.found))
-    # A long path or reason is folded, not cut, also where the output is a file.
-    Console(width=None if os.isatty(1) else 160).print(table)
+        table.add_row(marks[finding.ok], finding.about, finding.found)
+    text.show(table)
     return 1 if any(finding.ok is False for finding in findings) else 0
 
 

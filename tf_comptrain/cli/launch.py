@@ -7,10 +7,14 @@ import json
 import shlex
 import sys
 
-from tf_comptrain.cli import bench
+from tf_comptrain.cli import options
 from tf_comptrain.distribute import launching
 
 _PORT = 2222
+_ALL_ADDRESSES = (
+    "tf-comptrain launch: TensorFlow's servers listen on all addresses of this machine, without a password: "
+    'see "Networks that are not trusted" in docs/distribution.md.'
+)
 
 _SLURM = """\
 #!/bin/bash
@@ -57,8 +61,9 @@ spec:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `main`."""
     parser.add_argument(
-        "-n", "--workers", type=bench.positive, default=2, help="of the training (%(default)s)"
+        "-n", "--workers", type=options.positive, default=2, help="of the training (%(default)s)"
     )
     parser.add_argument(
         "--devices", help="a GPU for each worker here, such as 0,1,2,3 (CUDA_VISIBLE_DEVICES)"
@@ -88,6 +93,8 @@ def main(args: argparse.Namespace) -> int:
         print(shown(args), end="")
         return 0
     command = [sys.executable, args.script, *args.arguments]
+    if args.hosts or args.workers > 1:  # one worker alone has no server
+        print(_ALL_ADDRESSES, file=sys.stderr, flush=True)
     devices = args.devices.split(",") if args.devices else ()
     if args.hosts:
         return launching.launch(command, args.hosts.split(","), [args.index], devices)

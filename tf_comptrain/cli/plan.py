@@ -1,4 +1,4 @@
-"""`tf-comptrain plan`: how a model's training step fits into a limit; `tf-comptrain calibrate`: what codecs take."""
+"""`tf-comptrain plan`: how a model's training step fits into a limit."""
 
 from __future__ import annotations
 
@@ -10,40 +10,32 @@ from pathlib import Path
 from rich.console import Console
 
 from tf_comptrain import model_planning
-from tf_comptrain.cli import bench, bench_batch, bench_worker
-from tf_comptrain.model_planning import ModelPlan, costs
+from tf_comptrain.cli import bench, bench_worker, options
+from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.planner import DevicePlan, Progress
-from tf_comptrain.planner.plan import time_text
+from tf_comptrain.render.units import format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
-    parser.add_argument(
-        "--image", type=bench.positive, default=224, help="image width and height (%(default)s)"
-    )
-    parser.add_argument("--batch", type=bench.positive, default=8, help="images a step (%(default)s)")
+    """Those of `main`."""
+    options.add_model(parser, batch="images a step")
     parser.add_argument(
         "--memory",
-        type=bench_batch.parse_bytes,
+        type=options.size_in_bytes,
         help="bytes of a device, such as 2GB or 500MB; with --devices what the machine has where it is left out",
     )
     parser.add_argument(
-        "--devices", type=bench.positive, default=1, help="plan stages and splits over so many (%(default)s)"
+        "--devices",
+        type=options.positive,
+        default=1,
+        help="plan stages and splits over so many (%(default)s)",
     )
     parser.add_argument("--hardware", type=Path, help="JSON of a machine that is not here")
     parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each search (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    options.add_json(parser)
     parser.add_argument("--out", type=Path, help="file for the plan's JSON, which ModelPlan.from_json reads")
     parser.set_defaults(function=main)
-
-
-def add_calibrate_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--renew", action="store_true", help="measure also where the machine is known")
-    parser.add_argument(
-        "--json", action="store_true", help="print what `plan --hardware` reads instead of a table"
-    )
-    parser.set_defaults(function=calibrate)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -58,9 +50,9 @@ def main(args: argparse.Namespace) -> int:
     with console.status("measuring steps, planning") as status:
 
         def show(progress: Progress) -> None:
-            step = "none yet" if progress.step_s is None else f"step {time_text(progress.step_s)}"
+            step = "none yet" if progress.step_s is None else f"step {format_seconds(progress.step_s)}"
             status.update(
-                f"planning: {step}, bound {time_text(progress.bound_s)} (Ctrl-C keeps the best so far)"
+                f"planning: {step}, bound {format_seconds(progress.bound_s)} (Ctrl-C keeps the best so far)"
             )
 
         try:
@@ -98,14 +90,3 @@ def summary(plan: ModelPlan | DevicePlan) -> dict:
     for row in layers.values():
         del row["tensor"]
     return {**{name: getattr(plan, name) for name in fields}, "layers": layers}
-
-
-def calibrate(args: argparse.Namespace) -> int:
-    """Prints what this machine was measured to take."""
-    hardware = model_planning.calibrate(renew=args.renew)
-    if args.json:
-        print(hardware.to_json())
-        return 0
-    print(costs.as_text(hardware))
-    print(f"in {model_planning.cache_path()}")
-    return 0

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import os
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from tf_comptrain.cli.bench import positive
-from tf_comptrain.study.fitting import best_fit
+from tf_comptrain.cli.options import positive
+from tf_comptrain.render import text
+from tf_comptrain.study.best_fit import best_fit
 from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, STAGES
 from tf_comptrain.study.results import Row, Study
 from tf_comptrain.study.running import impact_study
 
 _NEEDED = ("build", "data")
+_HEADINGS = (
+    "codec", "mode", "bound", "ratio", "gradient error", "change", "95% interval", "saved, plain / this", "step"
+)  # fmt: skip
 _OPTIONS = ("codecs", "modes", "bounds", "stages", "seeds", "epochs", "batch_size", "metric", "trainings")
 
 
@@ -59,27 +59,24 @@ def main(args: argparse.Namespace) -> int:
       0; 1 where a cell could not be measured; 2 for a file or arguments that do not do, and where plain training
       diverges.
     """
-    console = Console(stderr=True)
     folder = args.folder or args.file.with_name(f"{args.file.stem}-study")
     try:
         build, data, how = _defined_in(args.file)
         how |= {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
         study = impact_study(build, data, folder=folder, **how)
     except (OSError, TypeError, ValueError) as error:
-        console.print(str(error), style="red", markup=False)
+        text.complain(error)
         return 2
     except KeyboardInterrupt:
-        console.print("Stopped. What is finished is in the folder: the same command goes on.", markup=False)
+        text.complain("Stopped. What is finished is in the folder: the same command goes on.")
         return 130
     for network in study.networks:
         _show(study, network, args.tolerance)
-    for path in _written(study, args.tolerance, console):
+    for path in _written(study, args.tolerance):
         print(path)
     problems = [row["problem"] for row in study.table() if row["problem"]]
     if problems:
-        console.print(
-            f"{len(problems)} cells could not be measured: {problems[0]}", style="red", markup=False
-        )
+        text.complain(f"{len(problems)} cells could not be measured: {problems[0]}")
     return 1 if problems else 0
 
 
@@ -113,23 +110,12 @@ def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:
 
 def _show(study: Study, network: str, tolerance: float) -> None:
     """Prints a line for each setting, and the policy."""
-    shown = Table(title=f"{network}, {study.metric(network)}")
-    shown.add_column("codec")
-    for heading in (
-        "mode",
-        "bound",
-        "ratio",
-        "gradient error",
-        "change",
-        "95% interval",
-        "saved, plain / this",
-        "step",
-    ):
-        shown.add_column(heading, justify="right" if heading != "mode" else "left")
+    numbers = _HEADINGS[2:]
+    shown = text.table_of(f"{network}, {study.metric(network)}", _HEADINGS, numbers)
     for row in study.summary():
         if row["network"] == network:
             shown.add_row(*_cells(row))
-    Console(width=None if os.isatty(1) else 120).print(shown)
+    text.show(shown)
     try:
         print(best_fit(study, tolerance, network=network))
     except ValueError as error:
@@ -153,13 +139,13 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _written(study: Study, tolerance: float, console: Console) -> list[Path]:
+def _written(study: Study, tolerance: float) -> list[Path]:
     """The files."""
     paths = [study.to_html(tolerance=tolerance)]
     try:
         paths += study.write()
     except ImportError as error:
-        console.print(str(error), markup=False)
+        text.complain(error)
     for network in study.networks:
         try:
             fit = best_fit(study, tolerance, network=network)

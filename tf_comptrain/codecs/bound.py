@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -73,13 +72,13 @@ def channel_bounds(stream: np.ndarray, bound: float) -> np.ndarray:
     return float(bound) * np.exp2(exponents.astype(np.float64))
 
 
-class _ErrorBound(NamedTuple):
+class _ErrorBoundFields(NamedTuple):
     value: float
     relative: bool = True
     relative_to: str = SIGMA
 
 
-class ErrorBound(_ErrorBound):
+class ErrorBound(_ErrorBoundFields):
     """How far a restored value may be from the stored one: |x - x_hat| <= bound.
 
     Attributes:
@@ -108,21 +107,10 @@ class ErrorBound(_ErrorBound):
 
     __slots__ = ()
 
-    def __new__(
-        cls, value: float, relative: bool = True, relative_to: str | None = None, *, scale: str | None = None
-    ) -> ErrorBound:
-        """`scale` is the old name of `relative_to`."""
-        found = arguments.renamed("relative_to", relative_to, "scale", scale)
-        bound = super().__new__(cls, value, relative, SIGMA if found is None else found)
+    def __new__(cls, value: float, relative: bool = True, relative_to: str = SIGMA) -> ErrorBound:
+        bound = super().__new__(cls, value, relative, relative_to)
         _check(bound, "ErrorBound")
         return bound
-
-    @property
-    def scale(self) -> str:
-        """The old name of `relative_to`."""
-        message = "`ErrorBound.scale` is now `relative_to`; the old name goes with the next release."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return self.relative_to
 
     @property
     def reference(self) -> str:
@@ -143,7 +131,7 @@ class ErrorBound(_ErrorBound):
                     f"`{argument}` must be a positive number (absolute bound), a "
                     f"tf_comptrain.ErrorBound or None. Received: {bound!r} (of type {type(bound).__name__})."
                 )
-            _check(_ErrorBound(bound, False), argument)
+            _check(_ErrorBoundFields(bound, False), argument)
             return ErrorBound(float(bound), relative=False)
         _check(bound, argument)  # `_replace` checks nothing
         return bound
@@ -152,7 +140,7 @@ class ErrorBound(_ErrorBound):
         return f"{self.value:g} {self.relative_to}" if self.relative else f"{self.value:g}"
 
 
-def _check(bound: _ErrorBound, argument: str) -> None:
+def _check(bound: _ErrorBoundFields, argument: str) -> None:
     if not arguments.is_real(bound.value):
         raise TypeError(
             f"`{argument}.value` must be a number. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tf_comptrain.codecs.bound import SIGMA
 
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
+_DIRECTORY_BITS = 0.13  # of a stream's directory and tables, a value
 
 _NO_STATE: tuple[float, ...] = ()  # streams of the executor have a header
 
@@ -27,7 +29,7 @@ class Codec:
         keeping. With dither it is not the same: values restored from near zero may be negative.
       is_lossless: Every bit comes back, whatever the bound.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
-      predicted_bits: Of a value of a tensor without zeros, at a bound of 0.1 sigma; for predictions.
+      width: Sigmas that the codes of a value tell apart, see `predicted_bits`.
     """
 
     format: str
@@ -36,7 +38,23 @@ class Codec:
     mask_of_restored = False
     is_lossless = False
     under_xla = True
-    predicted_bits: float
+    width = 5.6
+
+    def predicted_bits(self, bound: float, density: float = 1.0) -> float:
+        """What a value takes in a stream, predicted.
+
+        A value is one of n = width / (2 bound) + 1 steps, or + 3 with dither, and takes log2(n) bits. Zeros take
+        one bit each, and the other values one more, where that is less.
+
+        Args:
+          bound: Error bound / sigma.
+          density: Share of the values that are not zero.
+
+        Returns:
+          Bits; what the stream has of its channels and of itself is not in it.
+        """
+        bits = math.log2(self.width / (2 * bound) + (3 if self.dither else 1)) + _DIRECTORY_BITS
+        return min(bits, 1 + density * bits)
 
     @property
     def name(self) -> str:
@@ -104,7 +122,8 @@ class Codec:
 class PlaneCodec(Codec):
     """plane: error-bounded codes of 32 x 32 tiles in as many bits as they need, near memory speed.
 
-    See docs/codec-format.md. The predicted bits are measured (docs/benchmarks.md).
+    See docs/codec-format.md. A tile holds what its values span: 6.4 sigma of noise, less of activations that neighbours
+    resemble.
 
     Args:
       dither: See `Codec`. Worth its time (a third of the speed) at bounds above about half a standard
@@ -112,7 +131,6 @@ class PlaneCodec(Codec):
     """
 
     format = "plane"
-    predicted_bits = 4.7
 
     def __init__(self, dither: bool = False):
         self.dither = dither
@@ -128,7 +146,7 @@ class RansCodec(Codec):
     """
 
     format = "rans"
-    predicted_bits = 3.3
+    width = 1.7  # of what is left after prediction: its entropy, measured on activations
 
     def __init__(self, dither: bool = False):
         self.dither = dither
@@ -228,7 +246,9 @@ class ZvcCodec(Codec):
     format = "zvc"
     is_lossless = True
     under_xla = False  # lossless streams have no static size
-    predicted_bits = 32.0
+
+    def predicted_bits(self, bound: float, density: float = 1.0) -> float:
+        return 1 + 32 * density
 
 
 class AutoCodec(Codec):
@@ -241,7 +261,7 @@ class AutoCodec(Codec):
 
     format = "auto"
     mask_of_restored = True  # where it chose rans
-    predicted_bits = 3.3
+    width = RansCodec.width
 
 
 CODECS = {

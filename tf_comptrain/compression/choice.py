@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Union
 
@@ -16,11 +15,10 @@ Storage = Union[str, Offload]
 StorageChoice = Union[
     Storage, Mapping[Any, Storage], Callable[[keras.layers.Layer], Union[Storage, None]], None
 ]
-_OLD_REBUILD = "recompute"  # which is what `Recompute` does
 _CHOICES = (COMPRESS, REBUILD, FUSED, KEEP, OFFLOAD)
 
 
-class Plan(NamedTuple):
+class LayerChoice(NamedTuple):
     """What will happen to a layer, or operation of a functional graph.
 
     Attributes:
@@ -36,7 +34,7 @@ class Plan(NamedTuple):
     rule: Rule | None
 
 
-def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
+def plan_model(model: keras.Model, storage: StorageChoice) -> list[LayerChoice]:
     """What `compress_model` will do with each layer and operation that it does something with; changes nothing.
 
     Raises:
@@ -52,7 +50,7 @@ def plan_model(model: keras.Model, storage: StorageChoice) -> list[Plan]:
             rule = None
         if (rule is None and choice is None) or _is_shared(path, layer):
             continue
-        plans.append(Plan(layer, path, choice, rule))
+        plans.append(LayerChoice(layer, path, choice, rule))
     return plans
 
 
@@ -146,17 +144,11 @@ def _checked(choice: Storage | None) -> Storage | None:
 
 
 def _named(choice: Any) -> Storage:
-    """A choice by its name of today."""
+    """A choice, checked."""
     if isinstance(choice, Offload):
         return choice
     if choice == OFFLOAD:
         return Offload()
-    if isinstance(choice, str) and choice == _OLD_REBUILD:
-        message = (
-            f"storage={_OLD_REBUILD!r} is now storage={REBUILD!r}; the old name goes with the next release."
-        )
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return REBUILD
     if choice not in _CHOICES:
         raise ValueError(
             f"`storage` must be one of {', '.join(map(repr, _CHOICES))} or an Offload. Received: {choice!r}."

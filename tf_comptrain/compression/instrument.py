@@ -15,7 +15,15 @@ from tf_comptrain import _keras, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.graph import HeldTensors, made_by
 from tf_comptrain.rules import Context, Rule
-from tf_comptrain.storage import Engine, LawSite, Offload, Site, codec_obstacle, engine_of_call
+from tf_comptrain.storage import (
+    Engine,
+    LawSite,
+    Offload,
+    Site,
+    codec_obstacle,
+    engine_of_call,
+    state_unknown_to_keras,
+)
 
 _FAILED = (
     "This was raised in layer %r (%s), whose saved tensors tf_comptrain holds compressed. If plain Keras runs it, "
@@ -86,7 +94,7 @@ class Instrument:
         ]  # fmt: skip
 
     def _why_plain(self, layer: Any, engine: Engine, args: tuple, kwargs: dict[str, Any]) -> str | None:
-        reason = engine.why_plain or _keras.undense((args, kwargs))
+        reason = engine.why_plain or _undense((args, kwargs))
         if reason is not None:
             return reason
         if self.rule.substitutes:
@@ -94,10 +102,15 @@ class Instrument:
         if not getattr(layer, "trainable_weights", None) and not _keras.watched((args, kwargs)):
             return "no gradient reaches it"
         return (
-            codec_obstacle(self.codec, engine)
-            or _keras.branch_inside_tape()
-            or _keras.state_unknown_to_keras(layer)
+            codec_obstacle(self.codec, engine) or _keras.branch_inside_tape() or state_unknown_to_keras(layer)
         )
+
+
+def _undense(values: Any) -> str | None:
+    """What among `values` is a tensor, but sparse, ragged or a variable: no rule is for it. None: nothing."""
+    kinds = {type(value) for value in tf.nest.flatten(values) if tf.is_tensor(value)}
+    other = next((kind for kind in kinds if not issubclass(kind, tf.Tensor)), None)
+    return None if other is None else f"called on a {other.__name__}"
 
 
 def _arranged(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +27,7 @@ class Instrumentation:
       wrapped: By layer, the rules of `Compress` wrappers in the model, and of layers that `register_rule` has one for.
       collecting: Scalar bool variable, True on steps that collect gradient statistics; None until
         `collect_statistics` is called.
-      pace: [factor, pace, offset] of the learning-rate schedule (`_keras.pace_schedule`); None until
+      pace: [factor, pace, offset] of the learning-rate schedule; None until
         `pace_schedule` is called.
       bound_scale: Factor on all bounds: below 1 where training asked for tighter
         ones.
@@ -117,11 +118,18 @@ class Instrumentation:
         if self.pace is None:
             with _keras.strategy_scope(model):
                 self.pace = tf.Variable((1.0, 1.0, 0.0), trainable=False, name="comptrain_pace")
-        if _keras.pace_schedule(model.optimizer, self.pace):
+        if _keras.override_rate(model.optimizer, functools.partial(_paced, self.pace)):
             self.pace.assign((1.0, 1.0, 0.0))
             _keras.forget_traces(model)
             model.make_train_function()
         return self.pace
+
+
+def _paced(pace: tf.Variable, schedule: Callable, steps: tf.Tensor) -> tf.Tensor:
+    """factor * schedule(offset + pace * steps)."""
+    factor, per_step, offset = tf.unstack(tf.convert_to_tensor(pace))
+    rate = schedule(offset + per_step * tf.cast(steps, tf.float32))
+    return tf.cast(factor, tf.float32) * tf.cast(rate, tf.float32)
 
 
 # model -> Instrumentation: by compress_model, or of models that have wrappers alone.

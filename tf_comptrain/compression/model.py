@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.choice import (
-    Plan,
+    LayerChoice,
     Storage,
     StorageChoice,
     offloads_all,
@@ -29,9 +28,9 @@ from tf_comptrain.compression.instrumentation import (
     obstacle_of,
     wrapped_instruments,
 )
-from tf_comptrain.compression.report import Report, Row
+from tf_comptrain.compression.report import Report, ReportRow
 from tf_comptrain.compression.rows import rows_of
-from tf_comptrain.graph import HeldTensors
+from tf_comptrain.graph import HeldTensors, after_gradient
 from tf_comptrain.storage import (
     FUSED,
     KEEP,
@@ -98,7 +97,7 @@ def compress_model(
         )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
-        _keras.override_train_step(model)
+        _keras.override_train_step(model, after_gradient)
         reference = weakref.ref(handle)
         _keras.save_along(model, lambda: _variables_of(reference()))
     compressed_models[model] = handle
@@ -111,7 +110,11 @@ def _variables_of(handle: Instrumentation | None) -> dict[str, Any]:
 
 
 def _override(
-    plan: Plan, handle: Instrumentation, held: HeldTensors, model: keras.Model, bound: ErrorBound | None
+    plan: LayerChoice,
+    handle: Instrumentation,
+    held: HeldTensors,
+    model: keras.Model,
+    bound: ErrorBound | None,
 ) -> None:
     """Overrides the `call` of one layer."""
     call: Any = None
@@ -126,12 +129,12 @@ def _override(
     handle.overridden.append(plan.layer)
 
 
-def _rows_of(model: keras.Model) -> Callable[[], list[Row] | None]:
+def _rows_of(model: keras.Model) -> Callable[[], list[ReportRow] | None]:
     """Returns a model's rows as they are now; None once it is restored or gone."""
     reference = weakref.ref(model)
-    expected: list[list[Row]] = []  # of one attempt
+    expected: list[list[ReportRow]] = []  # of one attempt
 
-    def rows() -> list[Row] | None:
+    def rows() -> list[ReportRow] | None:
         model: Any = reference()
         handle = None if model is None else compressed_models.get(model)
         if handle is None or handle.held is None:
@@ -145,7 +148,7 @@ def _rows_of(model: keras.Model) -> Callable[[], list[Row] | None]:
     return rows
 
 
-def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[Row]:
+def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRow]:
     """What will be held, by a trace of the model alone; nothing where it does not say what it takes."""
     specs = _keras.input_specs(model)
     held = handle.held
@@ -253,13 +256,6 @@ def restore_model(model: keras.Model) -> None:
     _keras.reset_train_step(model)
     _keras.save_alone(model)
     _keras.forget_runs(model)
-    _keras.unpace_schedule(getattr(model, "optimizer", None))
+    _keras.reset_rate(getattr(model, "optimizer", None))
     del compressed_models[model]
     _keras.forget_traces(model)
-
-
-def raise_rates(model: keras.Model) -> bool:
-    """Does nothing, and returns False: under XLA the scales of a stream follow the values by themselves."""
-    warnings.warn("raise_rates is not needed any more: leave it out.", DeprecationWarning, stacklevel=2)
-    instrumentation(model)
-    return False

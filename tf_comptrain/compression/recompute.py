@@ -12,7 +12,7 @@ from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.compression.wrapper import Wrapper
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
-from tf_comptrain.storage import COMPRESS, KEEP, Site, engine_of_call, worth_holding
+from tf_comptrain.storage import COMPRESS, KEEP, Site, engine_of_call, state_unknown_to_keras, worth_holding
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")
@@ -80,11 +80,7 @@ class Recompute(Wrapper):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         self._check_slices()
-        if (
-            engine_of_call().why_plain
-            or _keras.branch_inside_tape()
-            or _keras.state_unknown_to_keras(self.layer)
-        ):
+        if engine_of_call().why_plain or _keras.branch_inside_tape() or state_unknown_to_keras(self.layer):
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
             raise ValueError(

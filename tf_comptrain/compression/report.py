@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from tf_comptrain.compression.text import as_text, table_of
+from tf_comptrain.render import html
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes
 
-_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "plain", "held", "bound", "note")
+_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "values", "held", "bound", "note")
+_NUMBERS = ("values", "held")
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """One tensor that crosses from the forward to the backward pass.
 
     Attributes:
@@ -21,7 +24,7 @@ class Row(NamedTuple):
       role: What reads it in the backward pass.
       storage: "compress", "offload", "bitmask" or "keep".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
-      plain_bytes: Bytes of the tensor per sample as plain values; None where not known.
+      value_bytes: Bytes of the tensor's values per sample, as they are; None where not known.
       predicted_bytes: Bytes held in memory per sample, predicted.
       bound: Error bound as text; "" for exact storage.
       note: Why it is kept, or what holds it.
@@ -32,7 +35,7 @@ class Row(NamedTuple):
     role: str
     storage: str
     shape: tuple[int | None, ...] | None = None
-    plain_bytes: int | None = None
+    value_bytes: int | None = None
     predicted_bytes: int | None = None
     bound: str = ""
     note: str = ""
@@ -67,10 +70,10 @@ class Report:
     def __init__(
         self,
         model: str,
-        rows: Sequence[Row],
+        rows: Sequence[ReportRow],
         obstacle: str | None = None,
         without_xla: Sequence[str] = (),
-        renew: Callable[[], Sequence[Row] | None] = lambda: None,
+        renew: Callable[[], Sequence[ReportRow] | None] = lambda: None,
     ):
         self.model = model
         self.obstacle = obstacle
@@ -81,7 +84,7 @@ class Report:
         self.notes: Callable[[], Sequence[str]] = lambda: ()
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ReportRow, ...]:
         """As of the step that was traced last."""
         found = self._renew()
         if found is not None:
@@ -89,7 +92,7 @@ class Report:
         return self._rows
 
     @property
-    def skipped(self) -> tuple[Row, ...]:
+    def skipped(self) -> tuple[ReportRow, ...]:
         """Layers that stay plain, each with its reason in `note`."""
         return tuple(row for row in self.rows if row.storage == "keep")
 
@@ -99,12 +102,7 @@ class Report:
         return sum(row.predicted_bytes or 0 for row in self.rows)
 
     @property
-    def plain_bytes(self) -> int:
-        """Bytes per sample of the same tensors as plain values, each tensor counted once."""
-        return sum(row.plain_bytes or 0 for row in self.rows)
-
-    @property
-    def unpredicted(self) -> tuple[Row, ...]:
+    def unpredicted(self) -> tuple[ReportRow, ...]:
         """Held tensors whose shapes are not known before the model runs: the sums are without them."""
         return tuple(row for row in self.rows if row.role and row.predicted_bytes is None)
 
@@ -115,16 +113,8 @@ class Report:
 
     def to_html(self) -> str:
         """The report as an HTML table with a line below it: part of a page, or a file of its own."""
-        rows = self.rows
-        head = "".join(f"<th>{escape(heading)}</th>" for heading in _HEADINGS)
-        body = "\n".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in _cells(row))}</tr>" for row in rows
-        )
         lines = "".join(f"<p>{escape(line)}</p>" for line in self._lines())
-        return (
-            f"<table><caption>{escape(self._title())}</caption>\n<thead><tr>{head}</tr></thead>\n"
-            f"<tbody>\n{body}\n</tbody></table>\n{lines}\n"
-        )
+        return html.table(_HEADINGS, map(_cells, self.rows), _NUMBERS, self._title()) + lines
 
     _repr_html_ = to_html  # what a notebook shows
 
@@ -135,10 +125,10 @@ class Report:
         return "\n\n".join((f"**{_escaped(self._title())}**", table, *map(_escaped, self._lines()))) + "\n"
 
     def __str__(self) -> str:
-        table = table_of(self._title(), _HEADINGS, ("plain", "held"))
+        table = table_of(self._title(), _HEADINGS, _NUMBERS)
         for row in self.rows:
             table.add_row(*_cells(row))
-        return as_text([table], self._lines(), width=150)
+        return as_text([table, *self._lines()], width=150)
 
     def _title(self) -> str:
         return f"{self.model}: how activations are held"
@@ -146,14 +136,14 @@ class Report:
     def _lines(self) -> list[str]:
         """What stands below the table."""
         lines = []
-        predicted, plain, unknown = self.predicted_bytes, self.plain_bytes, len(self.unpredicted)
+        predicted, unknown = self.predicted_bytes, len(self.unpredicted)
         if self.obstacle:
             lines.append(f"The model runs as plain Keras: {self.obstacle}.")
         elif predicted:
             without = f", not counting {unknown} of unknown shape" if unknown else ""
             lines.append(
-                f"Held per sample: {format_bytes(predicted)} predicted, of {format_bytes(plain)} as plain values "
-                f"({plain / predicted:.1f}x){without}. Measure with tf_comptrain.memory.measure_step."
+                f"Held per sample: {format_bytes(predicted)} predicted{without}. "
+                "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."
             )
         if self.without_xla:
             lines.append(
@@ -170,7 +160,7 @@ def _escaped(text: str) -> str:
     return escape(text, quote=False).replace("|", "&#124;")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ReportRow) -> tuple[str, ...]:
     """Of a row, as text, in the order of `_HEADINGS`."""
     return (
         row.layer,
@@ -178,19 +168,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.role,
         row.storage,
         "" if row.shape is None else "x".join("?" if s is None else str(s) for s in row.shape),
-        format_bytes(row.plain_bytes),
+        format_bytes(row.value_bytes),
         format_bytes(row.predicted_bytes),
         row.bound,
         row.note,
     )
-
-
-def format_bytes(count: float | None) -> str:
-    """1234567 -> '1.23 MB'; None -> ''."""
-    if count is None:
-        return ""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000 or unit == "GB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")

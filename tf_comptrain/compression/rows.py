@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
-from tf_comptrain.compression.report import Row
-from tf_comptrain.graph import SMALL, Crossing, HeldTensors
-from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD
+from tf_comptrain.compression.report import ReportRow
+from tf_comptrain.graph import SMALL, USUAL_BATCH, Crossing, HeldTensors
+from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD, Site
+
+_DENSITY_OF_RELU = 0.5  # of values that are not zero, before one has been seen
 
 
-def rows_of(held: HeldTensors) -> list[Row]:
+def rows_of(held: HeldTensors) -> list[ReportRow]:
     """What crossed in the step that was traced last, without small tensors."""
     return [_row(held, crossing) for crossing in held.crossings if crossing.note != SMALL]
 
 
-def _row(held: HeldTensors, crossing: Crossing) -> Row:
-    plain_bytes = crossing.sample_bytes or None
+def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
+    value_bytes = crossing.sample_bytes or None
     site = held.sites.get(crossing.name) if crossing.storage in (COMPRESS, OFFLOAD) else None
     codec = held.codec if site is None else site.codec
-    held_bytes = plain_bytes
+    held_bytes = value_bytes
     if crossing.storage in (COMPRESS, BITMASK):
-        predicted = held.bits(crossing.dtype, codec, site) if crossing.storage == COMPRESS else 1.0
-        bits = crossing.bits or (site.bits if site is not None else None) or predicted
-        held_bytes = plain_bytes and round(plain_bytes * bits / (8 * crossing.dtype.size))
-    elif crossing.storage == OFFLOAD and plain_bytes:
+        bits = crossing.bits or _bits(held, crossing, site)
+        held_bytes = value_bytes and round(value_bytes * bits / (8 * crossing.dtype.size))
+    elif crossing.storage == OFFLOAD and value_bytes:
         held_bytes = 0
-    return Row(
+    return ReportRow(
         crossing.name,
         crossing.op_type,
         f"read by {', '.join(crossing.readers)}",
         crossing.storage,
         crossing.shape[1:],
-        plain_bytes,
+        value_bytes,
         held_bytes,
         "" if site is None or codec.is_lossless else str(site.bound),
         crossing.note,
     )
+
+
+def _bits(held: HeldTensors, crossing: Crossing, site: Site | None) -> float:
+    """Of a value, predicted."""
+    if crossing.storage == BITMASK:
+        return 1.0
+    if site is None:  # of a layer's own
+        return held.bits(crossing.dtype, held.codec)
+    density = _DENSITY_OF_RELU if crossing.op_type in ("Relu", "Relu6") else 1.0
+    values = (crossing.sample_bytes or 0) // crossing.dtype.size
+    rows = USUAL_BATCH * max(values // max(crossing.shape[-1] or 1, 1), 1)
+    return min(site.predicted_bits(density, rows), 8.0 * crossing.dtype.size)

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
 
-# Broadcast what they read, value by value: of the small tensor they make what is broadcast to what they made before.
-_THROUGH = frozenset(("AddV2", "Cast", "Mul", "Neg", "RealDiv", "Sub"))
 _GATES = {"Comptrain>Decompress": 2}  # inputs that are only waited for
 _LEAST_BYTES = 1 << 16
 _MOST_ADDED = 8  # up to which AddN adds its inputs in turn
@@ -47,7 +46,7 @@ def _reach(operations: Iterable[tf.Operation], kept: set[str]) -> dict[str, tf.O
     reached: dict[str, tf.Operation] = {}
     for op in operations:
         reads = _reads(op, reached)
-        through = op.type in _THROUGH and reads or _adds(op) and len(reads) == len(op.inputs)
+        through = about(op.type).broadcasts and reads or _adds(op) and len(reads) == len(op.inputs)
         if op.name not in kept and (through or _repeats(op)):
             reached[op.name] = op
     return reached

@@ -17,44 +17,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read
-from tf_comptrain.graph.ingredients import MATRIX_PRODUCTS, Ingredients, constant_of
-from tf_comptrain.graph.tensors import MOVES, base_of, element_count
+from tf_comptrain.graph import operations
+from tf_comptrain.graph.gradient_operations import GradientOperations, GradientRead
+from tf_comptrain.graph.ingredients import Ingredients, constant_of
+from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.tensors import base_of, element_count
 
 # Values whose mean of squares is near zero only with all of them: of 16 normal ones it is below a quarter of its mean
 # once in a thousand times, of two in 4.
 _MANY = 16
 # Activations are of the order of one: a divisor that is never smaller is as good as a constant.
 _LEAST_DIVISOR = 0.5
-_ON = frozenset(("BroadcastTo", "Cast", "GatherV2", "Slice", "StridedSlice", "Tile")) | MOVES
-_SUMS = frozenset(("Add", "AddN", "AddV2", "BiasAdd"))
-_REDUCTIONS = frozenset(("Mean", "Sum"))
-_LEAST_VALUES = {
-    **dict.fromkeys(
-        (
-            "Abs",
-            "Exp",
-            "Relu",
-            "Relu6",
-            "Sigmoid",
-            "Softmax",
-            "Softplus",
-            "Sqrt",
-            "Square",
-            "SquaredDifference",
-        ),
-        0.0,
-    ),
-    **dict.fromkeys(("Cos", "Elu", "Erf", "Sin", "Softsign", "Tanh"), -1.0),
-}
-# Their least value follows from that of what they read.
-_MONOTONE = _ON | _SUMS | _REDUCTIONS | {"Max", "Maximum", "Min", "Mul", "Pow", "RealDiv"}
 _DEPTH = 16  # operations up to which a least value is looked for
-_NORMALIZATIONS = frozenset(("Comptrain>LayerNormGrad", "FusedBatchNormGradV3"))
 
 
-def with_exact_reads(gradients: GradientOperations) -> list[Read]:
+def with_exact_reads(gradients: GradientOperations) -> list[GradientRead]:
     """What the gradient operations read, where what stands in a formula without bound may bear no error.
 
     Args:
@@ -69,14 +46,15 @@ def with_exact_reads(gradients: GradientOperations) -> list[Read]:
         for read in gradients.reads
         if not cofactors.ends_formula(read.op) and cofactors.has_no_bound(read)
     }
-    without_bound = sensitivity.WITHOUT_BOUND | sensitivity.NOT_LINEAR
-    steep.update((op.name, op) for op in gradients.operations if op.type in without_bound)
+    for op in gradients.operations:
+        if (row := about(op.type)).has_no_bound or row.is_logarithmic:
+            steep[op.name] = op
     if not steep:
         return gradients.reads
     met = cofactors.formulas_of(list(steep.values()))
-    bears = (sensitivity.LINEAR, sensitivity.CONVOLUTION, sensitivity.NORM, sensitivity.NONLINEAR)
+    bears = (operations.LINEAR, operations.CONVOLUTION, operations.NORM, operations.NONLINEAR)
     return [
-        read._replace(need=sensitivity.UNBOUNDED) if read.op.name in met and read.need in bears else read
+        read._replace(need=operations.UNBOUNDED) if read.op.name in met and read.need in bears else read
         for read in gradients.reads
     ]
 
@@ -86,24 +64,24 @@ class _Cofactors:
         self._gradients = gradients
         self._ingredients = Ingredients()
         self._unbounded: dict[Any, bool] = {}
-        self._reads: dict[str, list[Read]] = {}
+        self._reads: dict[str, list[GradientRead]] = {}
         for read in gradients.reads:
             self._reads.setdefault(read.op.name, []).append(read)
 
-    def has_no_bound(self, read: Read) -> bool:
+    def has_no_bound(self, read: GradientRead) -> bool:
         """Whether a gradient operation multiplies with what is not bounded by the scale of the tensors."""
         tensor = base_of(read.tensor)
         if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
             return False
-        if sensitivity.argument_near_zero(read.op.type) == read.number:
+        if about(read.op.type).near_zero == read.number:
             return not self._stays_off_zero(tensor)
-        return read.need in (sensitivity.LINEAR, sensitivity.UNBOUNDED) and self._is_unbounded(tensor)
+        return read.need in (operations.LINEAR, operations.UNBOUNDED) and self._is_unbounded(tensor)
 
-    def formulas_of(self, operations: list[tf.Operation]) -> set[str]:
+    def formulas_of(self, steep: list[tf.Operation]) -> set[str]:
         """Names of the given operations and of all before and after them, up to products with weights."""
         found: set[str] = set()
         for beside in (self._after, self._before):
-            waiting, seen = list(operations), {op.name for op in operations}
+            waiting, seen = list(steep), {op.name for op in steep}
             while waiting:
                 new = [
                     op for op in beside(waiting.pop()) if op.name not in seen and not self.ends_formula(op)
@@ -121,9 +99,9 @@ class _Cofactors:
 
     def ends_formula(self, op: tf.Operation) -> bool:
         """Whether a gradient is spread over all channels, or ends in a weight's."""
-        if op.type in _NORMALIZATIONS:
+        if operations.NORM in about(op.type).reads.values():
             return True
-        if op.type not in PRODUCTS:
+        if not about(op.type).is_product:
             return False
         reads = self._reads.get(op.name, [])
         activations = any(self._ingredients.has_activations(base_of(read.tensor)) for read in reads)
@@ -149,18 +127,18 @@ class _Cofactors:
 
     def _at_once(self, tensor: tf.Tensor) -> bool | None:
         """Whether a tensor is unbounded by its operation alone; None: it is if an input of that is."""
-        op = tensor.op
+        op, row = tensor.op, about(tensor.op.type)
         if not self._ingredients.has_activations(tensor):
             return False
-        if op.type in sensitivity.WITHOUT_BOUND:
+        if row.has_no_bound:
             return True
-        argument = sensitivity.argument_near_zero(op.type)
+        argument = row.near_zero
         if argument is not None and _is_reciprocal(op) and not self._stays_off_zero(op.inputs[argument]):
             return True
-        if op.type in MATRIX_PRODUCTS:
+        if row.kind == operations.MATRIX_PRODUCT:
             of_activations = all(self._ingredients.has_activations(base_of(each)) for each in op.inputs)
             return None if of_activations else False
-        return None if sensitivity.is_cheap(op.type) else False
+        return None if row.again else False
 
     def _stays_off_zero(self, tensor: tf.Tensor) -> bool:
         """Whether a divisor is bounded from below, by a constant or by the scale of what it is made of."""
@@ -168,7 +146,8 @@ class _Cofactors:
         if not self._ingredients.has_activations(tensor) or self._least(tensor) >= _LEAST_DIVISOR:
             return True
         op, (first, *others) = tensor.op, tensor.op.inputs
-        if op.type in _ON or op.type in ("Sqrt", "Square", "Neg"):
+        kind = about(op.type).kind
+        if _has_values_of_first(op) or op.type in ("Sqrt", "Square", "Neg"):
             return self._stays_off_zero(first)
         if op.type in ("Mul", "RealDiv"):
             scaled = not self._ingredients.has_activations(base_of(others[0]))
@@ -177,7 +156,7 @@ class _Cofactors:
             )
         if op.type == "Pow":
             return (constant_of(others[0]) or 0.0) > 0 and self._stays_off_zero(first)
-        if op.type in _SUMS:
+        if kind == operations.ADDITION:
             activations = [each for each in op.inputs if self._ingredients.has_activations(base_of(each))]
             return min(map(self._least, op.inputs)) >= 0 and any(map(self._stays_off_zero, activations))
         if op.type == "Maximum":
@@ -188,7 +167,7 @@ class _Cofactors:
             return self._stays_off_zero(first)
         if op.type in ("Select", "SelectV2"):
             return all(map(self._stays_off_zero, others))
-        return op.type in _REDUCTIONS and self._is_of_many(op)
+        return kind == operations.SUMMATION and self._is_of_many(op)
 
     def _is_of_many(self, op: tf.Operation) -> bool:
         """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
@@ -198,7 +177,7 @@ class _Cofactors:
         if terms.op.type == "Exp":
             shifted = base_of(terms.op.inputs[0]).op
             return shifted.type == "Sub" and _is_largest(shifted.inputs[1])
-        if terms.op.type in _REDUCTIONS:
+        if about(terms.op.type).kind == operations.SUMMATION:
             return self._stays_off_zero(terms)
         squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)
         return squares and element_count(op.inputs[0]) >= _MANY * element_count(op.outputs[0])
@@ -210,29 +189,40 @@ class _Cofactors:
         if not self._ingredients.has_activations(tensor):
             value = tf.get_static_value(tensor)
             return -math.inf if value is None or not np.size(value) else float(np.min(value))
-        if op.type in _LEAST_VALUES or _is_square(op) or _is_variance(op):
-            return _LEAST_VALUES.get(op.type, 0.0)
-        if op.type not in _MONOTONE or not depth:
+        row = about(op.type)
+        if row.least is not None or _is_square(op) or _is_variance(op):
+            return row.least or 0.0
+        is_summed = row.kind == operations.SUMMATION
+        if not depth:
             return -math.inf
-        if op.type in _ON or op.type in _REDUCTIONS or op.type in ("Max", "Min"):
+        if _has_values_of_first(op) or is_summed or op.type in ("Max", "Min"):
             least = self._least(op.inputs[0], depth - 1)
             return least if op.type != "Sum" else 0.0 if least >= 0 else -math.inf
+        has_factors = row.broadcasts and row.gradient
+        if not (row.kind == operations.ADDITION or has_factors or op.type in ("Maximum", "Pow")):
+            return -math.inf
         least_of = [self._least(each, depth - 1) for each in op.inputs]
         if op.type == "Pow":
             power = constant_of(op.inputs[1]) or 0.0
             return -math.inf if power % 2 != 1 else math.copysign(abs(least_of[0]) ** power, least_of[0])
         if op.type == "Maximum":
             return max(least_of)
-        if op.type in _SUMS:
+        if row.kind == operations.ADDITION:
             return sum(least_of)
         return 0.0 if min(least_of) >= 0 else -math.inf
 
 
 def _behind(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor whose values these are, in whatever shape and type."""
-    while (tensor := base_of(tensor)).op.type in _ON:
+    while _has_values_of_first((tensor := base_of(tensor)).op):
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def _has_values_of_first(op: tf.Operation) -> bool:
+    """Whether what an operation makes has no other values than its first input."""
+    row = about(op.type)
+    return row.is_move or row.kind in (operations.PART, operations.REPEAT) or op.type == "Cast"
 
 
 def _is_reciprocal(op: tf.Operation) -> bool:
@@ -251,7 +241,7 @@ def _is_variance(op: tf.Operation) -> bool:
     if op.type != "Sub" or not _is_square(base_of(op.inputs[1]).op):
         return False
     mean = _behind(op.inputs[0])
-    return mean.op.type in _REDUCTIONS and _is_square(_behind(mean.op.inputs[0]).op)
+    return about(mean.op.type).kind == operations.SUMMATION and _is_square(_behind(mean.op.inputs[0]).op)
 
 
 def _is_largest(tensor: tf.Tensor) -> bool:

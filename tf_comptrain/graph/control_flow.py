@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.gradient_operations import Read
+from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.tensors import base_of
 
 IN_LISTS = "TensorFlow's own loop keeps it in lists: ct.Recompute(layer) holds what the layer reads instead"
@@ -33,7 +33,9 @@ class Lists(NamedTuple):
     sample_bytes: int | None
 
 
-def lists_read(reads: Iterable[Read], is_of_backward_pass: Callable[[tf.Operation], bool]) -> Iterator[Lists]:
+def lists_read(
+    reads: Iterable[GradientRead], is_of_backward_pass: Callable[[tf.Operation], bool]
+) -> Iterator[Lists]:
     """What the operations of a forward pass keep in lists, one after the other."""
     found: dict[str, dict] = {}
     readers: dict[str, set[str]] = {}

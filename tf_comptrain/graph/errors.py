@@ -8,20 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.held_or_rebuilt import Choice
-from tf_comptrain.graph.tensors import MOVES, base_of
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, Choice
+from tf_comptrain.graph.operations import CONVOLUTION, LINEAR, NONLINEAR, NORM, about
+from tf_comptrain.graph.tensors import base_of, is_moved
 
-_LINEAR = frozenset(
-    ("Add", "AddN", "AddV2", "BiasAdd", "BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims",
-     "FusedBatchNormV3", "GatherV2", "LeakyRelu", "Mean", "Mul", "Neg", "Pack", "Pad", "RealDiv", "Relu", "Relu6",
-     "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StridedSlice", "Sub",
-     "Sum", "Tile", "Transpose", "Unpack")
-)  # fmt: skip
-_LINEAR_NEEDS = (sensitivity.LINEAR, sensitivity.CONVOLUTION)
+_LINEAR_NEEDS = (LINEAR, CONVOLUTION)
 _LEAST_DIVISOR = 1e-6
-_OF_FUNCTIONS = (sensitivity.LINEAR, sensitivity.NONLINEAR)
-_STRICTEST_FIRST = (sensitivity.NONLINEAR, sensitivity.LINEAR, sensitivity.NORM)
+_OF_FUNCTIONS = (LINEAR, NONLINEAR)
+_STRICTEST_FIRST = (NONLINEAR, LINEAR, NORM)
 
 
 class Made(NamedTuple):
@@ -29,7 +23,7 @@ class Made(NamedTuple):
 
     Attributes:
       tensor: The tensor.
-      need: What is needed of it: one of `sensitivity`'s, or of the rewiring's own.
+      need: What is needed of it: one of `operations`', or of the rewiring's own.
       reader: Type of the operation that reads it.
       ends: An error of it ends in the gradient of a weight.
       gain: Constants by which an error of the tensor grows on its way to the argument of a nonlinear function (30 of
@@ -55,8 +49,7 @@ class Errors:
         self._made: dict[Any, list[Made]] = {}
         gains: dict[tuple, float] = {}
         waiting = [
-            read._replace(tensor=base_of(read.tensor), gain=float(read.need == sensitivity.NONLINEAR))
-            for read in reads
+            read._replace(tensor=base_of(read.tensor), gain=float(read.need == NONLINEAR)) for read in reads
         ]
         while waiting:
             made = waiting.pop()
@@ -84,9 +77,7 @@ class Errors:
         """The strictest of what an error of the tensor does."""
         kinds = self.needs(tensor)
         found = next((kind for kind in _STRICTEST_FIRST if kind in kinds), None)
-        return found or (
-            sensitivity.CONVOLUTION if kinds == {sensitivity.CONVOLUTION} else sensitivity.LINEAR
-        )
+        return found or (CONVOLUTION if kinds == {CONVOLUTION} else LINEAR)
 
     def gain(self, tensor: tf.Tensor) -> float:
         """The largest of `Made.gain`; 1 at least."""
@@ -99,14 +90,14 @@ def _of_itself(made: Made) -> Made:
     It is as close to its limits as the constants before it have it.
     """
     op = made.tensor.op
-    if op.type not in sensitivity.SATURATING or made.ends or made.need not in _OF_FUNCTIONS:
+    if not about(op.type).saturates or made.ends or made.need not in _OF_FUNCTIONS:
         return made
     gain, argument = 1.0, base_of(op.inputs[0])
-    while argument.op.type in MOVES or argument.op.type in ("Cast", "Mul", "RealDiv"):
+    while is_moved(argument) or argument.op.type in ("Cast", "Mul", "RealDiv"):
         index = 1 if argument.op.type == "Mul" and _is_constant(argument.op.inputs[0]) else 0
         gain *= _factor(argument.op, index)
         argument = base_of(argument.op.inputs[index])
-    return made._replace(need=sensitivity.NONLINEAR, gain=max(made.gain, gain))
+    return made._replace(need=NONLINEAR, gain=max(made.gain, gain))
 
 
 def _is_constant(tensor: tf.Tensor) -> bool:
@@ -116,9 +107,9 @@ def _is_constant(tensor: tf.Tensor) -> bool:
 def _operands(made: Made) -> list[Made]:
     """The same of what a tensor is made of again."""
     tensor, need, gain = made.tensor, made.need, made.gain
-    if tensor.op.type not in _LINEAR:
+    if about(tensor.op.type).again != LINEAR and tensor.op.type != NORMALIZATION:
         if need in _LINEAR_NEEDS and not made.ends:
-            need = sensitivity.NONLINEAR
+            need = NONLINEAR
         gain = max(gain, 1.0)
     return [
         made._replace(tensor=base_of(operand), need=need, gain=gain * _factor(tensor.op, index))

@@ -7,28 +7,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.tensors import VIEWS, base_of, element_count
-
-# Operations that hand a gradient on, element by element or summed: what they stand between shares restored tensors.
-_ELEMENTWISE = frozenset(
-    ("BroadcastTo", "Cast", "EluGrad", "ExpandDims", "Identity", "LeakyReluGrad", "Mean", "Mul", "Neg", "RealDiv",
-     "Relu6Grad", "ReluGrad", "ReciprocalGrad", "Reshape", "RsqrtGrad", "SelectV2", "SeluGrad", "SigmoidGrad",
-     "SoftplusGrad", "SoftsignGrad", "SqrtGrad", "Squeeze", "Sub", "Sum", "TanhGrad", "Tile", "Transpose")
-)  # fmt: skip
-PRODUCTS = frozenset(
-    ("BatchMatMulV2", "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropFilterV2",
-     "Conv3DBackpropInputV2", "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropFilter",
-     "DepthwiseConv2dNativeBackpropInput", "Einsum", "MatMul")
-)  # fmt: skip
+from tf_comptrain.graph.operations import ADDITION, SHAPE, about
+from tf_comptrain.graph.tensors import behind_views, element_count
 
 
 def is_product(tensor: tf.Tensor) -> bool:
     """Whether a tensor is that of a product, and maybe of a bias, in whatever shape."""
-    op = _behind_views(tensor).op
-    if op.type in ("AddV2", "BiasAdd") and _is_bias(op.inputs[1], op.inputs[0]):
-        op = _behind_views(op.inputs[0]).op
-    return op.type in PRODUCTS
+    op = behind_views(tensor).op
+    if about(op.type).kind == ADDITION and len(op.inputs) == 2 and _is_bias(op.inputs[1], op.inputs[0]):
+        op = behind_views(op.inputs[0]).op
+    return about(op.type).is_product
 
 
 def _is_bias(bias: tf.Tensor, tensor: tf.Tensor) -> bool:
@@ -36,14 +24,14 @@ def _is_bias(bias: tf.Tensor, tensor: tf.Tensor) -> bool:
     return None not in ranks and ranks[0] < ranks[1]  # type: ignore[operator]
 
 
-class Read(NamedTuple):
+class GradientRead(NamedTuple):
     """One input of a gradient operation that is no gradient.
 
     Attributes:
       op: The operation: it has an incoming gradient among its inputs.
       number: Of the input.
       tensor: What it reads there: made by the forward pass, or from forward tensors alone.
-      need: What it needs of it: one of `sensitivity`'s.
+      need: What it needs of it: one of `operations`'.
       gate: The incoming gradient; of elementwise operations in a row that of the first.
       awaited: The gradient that is there before anything is made for the operation.
       group: Readers of which this is the same share what is rebuilt: elementwise operations in a row; gradients of
@@ -98,13 +86,11 @@ class GradientOperations:
         ]
         self._groups = self._grouped(inputs)
         self.reads = [self._read(*each) for each in inputs]
-        made_of_values = (
-            live - self._gradients - {op.name for op in made if op.type in sensitivity.SHAPE_ONLY}
-        )
+        made_of_values = live - self._gradients - {op.name for op in made if about(op.type).kind == SHAPE}
         self.factors = [
             (op, tensor)
             for op in made
-            if op.name in made_of_values and not sensitivity.is_cheap(op.type)
+            if op.name in made_of_values and not about(op.type).again
             for tensor in op.inputs
         ]
 
@@ -125,36 +111,36 @@ class GradientOperations:
         waiting = [gradient]
         while waiting:
             found = self.readers_of(waiting.pop())
-            readers.update((op.name, op) for op in found if op.type not in VIEWS)
-            waiting += [op.outputs[0] for op in found if op.type in VIEWS]
+            readers.update((op.name, op) for op in found if not about(op.type).is_view)
+            waiting += [op.outputs[0] for op in found if about(op.type).is_view]
         return list(readers.values())
 
     def behind_views(self, gradient: tf.Tensor) -> tf.Tensor:
         """The gradient in the shape in which it was made."""
-        while gradient.op.type in VIEWS and gradient.op.name in self._names:
+        while about(gradient.op.type).is_view and gradient.op.name in self._names:
             gradient = gradient.op.inputs[0]
         return gradient
 
-    def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> Read:
+    def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> GradientRead:
         gate = self._gate(op)
         group, waits = gate, False
-        if op.type in PRODUCTS and self.ends(op):
+        if about(op.type).is_product and self.ends(op):
             group, waits = self._groups.get(gate.ref(), (gate, False))
-        return Read(
+        return GradientRead(
             op,
             index,
             tensor,
-            sensitivity.reads(op.type, index),
+            about(op.type).need(index),
             gate,
             group if waits else self._incoming(op),
             group,
-            self._source(gate) if op.type in _ELEMENTWISE and not self._xla else group,
+            self._source(gate) if about(op.type).hands_on and not self._xla else group,
         )
 
     def _gate(self, op: tf.Operation) -> tf.Tensor:
         """The incoming gradient of the first of the elementwise operations that an operation ends."""
         gate = self._incoming(op)
-        return self._behind_elementwise(gate) if op.type in _ELEMENTWISE else self.behind_views(gate)
+        return self._behind_elementwise(gate) if about(op.type).hands_on else self.behind_views(gate)
 
     def _grouped(self, inputs: list[tuple[tf.Operation, int, tf.Tensor]]) -> dict:
         """By reference of a gate: the last of those for which gradients of weights read the same tensor, and whether
@@ -166,8 +152,8 @@ class GradientOperations:
         """
         readers: dict = {}
         for op, _, tensor in inputs:
-            if op.type in PRODUCTS and self.ends(op):
-                readers.setdefault(_behind_views(tensor).ref(), []).append(op)
+            if about(op.type).is_product and self.ends(op):
+                readers.setdefault(behind_views(tensor).ref(), []).append(op)
         groups: dict = {}
         for reference, found in readers.items():
             size = element_count(reference.deref())
@@ -185,7 +171,7 @@ class GradientOperations:
         while waiting:
             for later in (reader for tensor in waiting.pop().outputs for reader in tensor.consumers()):
                 if later.name in self._names and later.name not in seen:
-                    if later.type in PRODUCTS:
+                    if about(later.type).is_product:
                         return False
                     seen.add(later.name)
                     waiting.append(later)
@@ -211,29 +197,18 @@ class GradientOperations:
     def _factor(self, gradient: tf.Tensor) -> tf.Tensor:
         """The group of the product that a gradient is, or is made of element by element."""
         gradient = self._behind_elementwise(gradient)
-        if gradient.op.type not in PRODUCTS or gradient.op.name not in self._names:
+        if not about(gradient.op.type).is_product or gradient.op.name not in self._names:
             return gradient
         gate = self._gate(gradient.op)
         return self._groups.get(gate.ref(), (gate, False))[0]
 
     def _behind_elementwise(self, gradient: tf.Tensor) -> tf.Tensor:
-        while gradient.op.type in _ELEMENTWISE and gradient.op.name in self._names:
+        while about(gradient.op.type).hands_on and gradient.op.name in self._names:
             gradient = self._incoming(gradient.op)
         return gradient
 
     def _incoming(self, op: tf.Operation) -> tf.Tensor:
         return next(tensor for tensor in op.inputs if self.is_gradient(tensor))
-
-
-def is_elementwise(op: tf.Operation) -> bool:
-    """Whether a gradient operation hands a gradient on element by element, or summed."""
-    return op.type in _ELEMENTWISE
-
-
-def _behind_views(tensor: tf.Tensor) -> tf.Tensor:
-    while (tensor := base_of(tensor)).op.type in VIEWS:
-        tensor = tensor.op.inputs[0]
-    return tensor
 
 
 def _tensor(gradient: Any) -> tf.Tensor:

@@ -8,31 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.graph import sensitivity
-from tf_comptrain.graph.gradient_operations import Read
-from tf_comptrain.graph.ingredients import (
-    INDICES,
-    MATRIX_PRODUCTS,
-    WEIGHTS,
-    Ingredients,
-    constant_of,
-    is_free,
-)
-from tf_comptrain.graph.tensors import MOVES, base_of, element_count, is_small, plain_bytes
+from tf_comptrain.graph.gradient_operations import GradientRead
+from tf_comptrain.graph.ingredients import INDICES, WEIGHTS, Ingredients, constant_of, is_free
+from tf_comptrain.graph.operations import ADDITION, BLANK, MATRIX_PRODUCT, NO_ERROR, about
+from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_small, plain_bytes
 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
-_DIFFERENCES = frozenset(("SquaredDifference", "Sub"))
-_BLANK = frozenset(("Fill", "OnesLike", "ZerosLike"))  # made of a shape
-_SUMS = frozenset(("Add", "AddN", "AddV2"))
 NORMALIZATION = "FusedBatchNormV3"
-# They move values or choose among them. Arithmetic that runs again may round otherwise than it did: TensorFlow's
-# optimizer rewrites formulas by what stands around them.
-_VERBATIM = frozenset(
-    ("BroadcastTo", "Cast", "ConcatV2", "DepthToSpace", "ExpandDims", "GatherV2", "Identity", "MirrorPad", "Neg",
-     "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Select", "SelectV2", "Slice", "SpaceToDepth", "Split",
-     "SplitV", "Squeeze", "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack")
-)  # fmt: skip
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -45,11 +28,13 @@ class Choice(NamedTuple):
       saved: By reference: tensors that are held, in one form or another.
       exact: By reference: those of them that no error may reach.
       is_free: Whether a tensor is there anyway: a weight, a constant, the batch, or made in the backward pass.
+      made_of: What a tensor is made of: bits of `ingredients`.
     """
 
     saved: set
     exact: set
     is_free: Callable[[tf.Tensor], bool]
+    made_of: Callable[[tf.Tensor], int]
 
 
 def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
@@ -60,7 +45,7 @@ def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
 
 
 def choose(
-    reads: Iterable[Read],
+    reads: Iterable[GradientRead],
     kept: Iterable[tf.Tensor],
     held_bytes: Callable[[tf.Tensor], int],
     made_late: Callable[[tf.Operation], bool],
@@ -116,12 +101,12 @@ class _Cut:
         self._exact: set = set()
         self._ingredients = Ingredients()
 
-    def solve(self, reads: list[Read], kept: list[tf.Tensor]) -> Choice:
+    def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
         for tensor in kept:
             self._require_exact(base_of(tensor))
         for read in reads:
-            if read.need in sensitivity.NO_ERROR:
+            if read.need in NO_ERROR:
                 self._require_exact(base_of(read.tensor))
         waiting = [(base_of(tensor), 0) for tensor in (*(read.tensor for read in reads), *kept)]
         for tensor, _ in waiting:
@@ -152,7 +137,7 @@ class _Cut:
             else:
                 for operand in operands(tensor):
                     self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
-        return Choice(self._minimum(source, sink), self._exact, self._is_free)
+        return Choice(self._minimum(source, sink), self._exact, self._is_free, self._ingredients.of)
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""
@@ -163,7 +148,7 @@ class _Cut:
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
         # What a gradient makes of it runs in the backward pass in any case.
-        is_again = tensor.op.type not in _VERBATIM and not self._made_late(tensor.op)
+        is_again = not about(tensor.op.type).is_verbatim and not self._made_late(tensor.op)
         if is_again and tensor.dtype.is_floating and self._verbatim(tensor):
             return False
         steep = self._steep_inputs(tensor.op)
@@ -172,20 +157,18 @@ class _Cut:
         )
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
-        op = tensor.op
+        op, row = tensor.op, about(tensor.op.type)
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
         # Sums of residual blocks would be rebuilt each from the one before, and live until the first of them is read.
-        if op.type in _SUMS and any(self._is_renormalized(base_of(term)) for term in op.inputs):
+        if row.kind == ADDITION and any(self._is_renormalized(base_of(term)) for term in op.inputs):
             return False
-        if op.type in MATRIX_PRODUCTS:  # the scores of an attention are larger than queries and keys together
+        if row.kind == MATRIX_PRODUCT:  # the scores of an attention are larger than queries and keys together
             size = sum(element_count(factor) for factor in op.inputs)
             return element_count(tensor) > size and self._joins_activations(op)
-        if op.type in _DIFFERENCES and self._joins_activations(
-            op
-        ):  # what is alike cancels, and errors do not
+        if row.cancels and self._joins_activations(op):
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
-        return sensitivity.is_cheap(op.type)
+        return bool(row.again)
 
     def _is_renormalized(self, tensor: tf.Tensor) -> bool:
         return tensor.op.type == NORMALIZATION and self._is_cheap(tensor)
@@ -199,7 +182,8 @@ class _Cut:
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
         op = tensor.op
-        late = self._made_late(op) and (op.type in _BLANK or not sensitivity.is_cheap(op.type))
+        row = about(op.type)
+        late = self._made_late(op) and (row.kind == BLANK or not row.again)
         if late or is_free(tensor):
             return True
         return self._ingredients.of(tensor) == 0  # TensorFlow computes it once for all steps
@@ -213,7 +197,7 @@ class _Cut:
         if op.type == "Pow":
             exponent = constant_of(op.inputs[1])
             return () if exponent is not None and exponent >= 1 and exponent % 1 == 0 else (0,)
-        return sensitivity.steep_inputs(op.type)
+        return about(op.type).exact
 
     def _is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor is no activation: made by cheap operations of weights alone, or of indices alone."""
@@ -241,7 +225,7 @@ class _Cut:
 
     def _hides_signs(self, tensor: tf.Tensor) -> bool:
         """Whether it is a view of a tensor whose signs are read, which its stream says nothing of."""
-        while tensor.ref() not in self._signs and tensor.op.type in MOVES:
+        while tensor.ref() not in self._signs and is_moved(tensor):
             tensor = base_of(tensor.op.inputs[0])
             if tensor.ref() in self._signs:
                 return True

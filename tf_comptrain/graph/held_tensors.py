@@ -20,6 +20,7 @@ from tf_comptrain.graph.gradient_operations import is_product
 from tf_comptrain.graph.kernels import KernelGradient
 from tf_comptrain.graph.law_error import LawError, law_error
 from tf_comptrain.graph.offloading import order_copies
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.rewire import Use, rewire
 from tf_comptrain.graph.states import FULL, StateTable, TableInStep
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
@@ -44,10 +45,7 @@ from tf_comptrain.storage import (
     obstacle,
 )
 
-_ELEMENTWISE = frozenset(("AddV2", "BiasAdd", "Elu", "LeakyRelu", "Mul", "Relu", "Relu6", "Sigmoid", "Tanh"))
-_NEVER_NEGATIVE = frozenset(("Exp", "Relu", "Relu6", "Sigmoid", "Softmax", "Softplus"))
 _TRUTH = tf.float16  # the smallest type that the mask operations take
-_PREDICTED_AT = 0.1  # sigma, see `Codec.predicted_bits`
 # Between the bounds of what matrix products and what convolutions read.
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
@@ -128,7 +126,7 @@ class HeldTensors:
         """See `graph.rewire`."""
         engine = engine_of_step(backward)
         keep_layouts(engine)
-        step = _keras.kept_with(backward.graph, self, lambda: _Step(self, engine))
+        step = _keras.kept_with(backward.graph, self, lambda: _HeldStep(self, engine))
         step.engine = engine
         step.recorded = backward.recorded
         result = rewire(backward, step)
@@ -204,13 +202,12 @@ class HeldTensors:
         setting = self.policy.setting(name, kind)
         return codecs.get(setting.codec), setting.error_bound()
 
-    def bits(self, dtype: tf.DType, codec: Codec, site: Site | None = None) -> float:
-        """What a value of that type takes in a stream, predicted; at a site of the policy's with that one's bound."""
-        bits = codec.predicted_bits
-        bound = self.bound if site is None or self.policy is None else site.bound
-        if not codec.is_lossless and (bound is None or bound.relative_to == SIGMA and bound.relative):
-            bits += math.log2(_PREDICTED_AT / (_USUAL_BOUND if bound is None else bound.value))
-        return min(max(bits, 1.0), 8.0 * dtype.size)
+    def bits(self, dtype: tf.DType, codec: Codec) -> float:
+        """What a value of that type takes in a stream, predicted before it is known what reads the tensor."""
+        bound = self.bound
+        of_sigma = bound is not None and bound.relative and bound.relative_to == SIGMA
+        bits = codec.predicted_bits(bound.value if of_sigma else _USUAL_BOUND)  # type: ignore[union-attr]
+        return min(bits, 8.0 * dtype.size)
 
     def say(self, problem: str) -> None:
         """Says once why nothing is offloaded."""
@@ -252,7 +249,7 @@ def made_by(tensor: tf.Tensor, storage: str | Offload) -> Iterator[tf.Operation]
     """The operation that makes a tensor a layer reads; to have it rebuilt also those up to a batch normalization."""
     op = base_of(tensor).op
     yield op
-    while storage == REBUILD and op.type in _ELEMENTWISE:
+    while storage == REBUILD and (row := about(op.type)).is_elementwise and row.again:
         op = base_of(op.inputs[0]).op
         yield op
 
@@ -275,7 +272,7 @@ class _Bits:
         return restored
 
 
-class _Step:
+class _HeldStep:
     """The held tensors of one traced graph: `rewire.Streams`.
 
     Attributes:
@@ -418,7 +415,7 @@ class _Step:
         coder = site.coder(mask, self._xla, self._asks_the_law)
         row = site.state.index
         # Without negative values a fixed rate has finer steps, and zeros come back as they were.
-        mid_rise = mask or (self._xla and base_of(tensor).op.type in _NEVER_NEGATIVE)
+        mid_rise = mask or (self._xla and about(base_of(tensor).op.type).least == 0)
         through, stream, state = coder.compress(
             tensor, self._states.read(row), site.relative_bound, mid_rise, site.bound.reference
         )

@@ -7,20 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.graph import sensitivity
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
 from tf_comptrain.graph.tensors import base_of
 
-# There anyway, or not made of activations: weights, constants, the batch.
-FREE = frozenset(
-    ("Const", "Placeholder", "Range", "Rank", "ReadVariableOp", "Shape", "ShapeN", "Size", "VarHandleOp")
-)
-MATRIX_PRODUCTS = frozenset(("BatchMatMulV2", "Einsum", "MatMul"))
 # As bits; weights and indices together are an activation too (an embedding).
 WEIGHTS, INDICES, ACTIVATIONS = 1, 2, 4
 
 
 def is_free(tensor: tf.Tensor) -> bool:
-    return tensor.op.type in FREE or tensor.dtype in (tf.resource, tf.variant, tf.string)
+    return about(tensor.op.type).is_free or tensor.dtype in (tf.resource, tf.variant, tf.string)
 
 
 def constant_of(tensor: tf.Tensor) -> float | None:
@@ -35,8 +30,8 @@ def constant_of(tensor: tf.Tensor) -> float | None:
 
 def _is_seen_through(tensor: tf.Tensor) -> bool:
     """Whether a tensor is made of what its operation reads; a count, such as a product of sizes, is too."""
-    kind = tensor.op.type
-    return sensitivity.is_cheap(kind) or kind in MATRIX_PRODUCTS or tensor.dtype.is_integer
+    row = about(tensor.op.type)
+    return bool(row.again) or row.kind == MATRIX_PRODUCT or tensor.dtype.is_integer
 
 
 class Ingredients:

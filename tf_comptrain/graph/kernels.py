@@ -10,18 +10,10 @@ import tensorflow as tf
 from tf_comptrain import _keras
 from tf_comptrain.graph.gradient_operations import GradientOperations
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
-from tf_comptrain.graph.tensors import MOVES, base_of
+from tf_comptrain.graph.operations import KERNEL_GRADIENT, MATRIX_PRODUCT, about
+from tf_comptrain.graph.tensors import base_of, is_moved
 
-# By type: the numbers of its two factors.
-_PRODUCTS = {
-    **dict.fromkeys(("BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"), (0, 1)),
-    **dict.fromkeys(
-        ("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"), (0, 2)
-    ),
-}
 NORMALIZATION_GRADIENT = "FusedBatchNormGradV3"
-# Hand values on as they are; in their first input.
-_VIEWS = MOVES | {"Cast"}
 
 
 class KernelGradient(NamedTuple):
@@ -84,7 +76,7 @@ def kernel_gradients(backward: _keras.BackwardPass, gradients: GradientOperation
 
 def _normalization_behind(gradient: tf.Tensor) -> tf.Operation | None:
     """The gradient operation of a fused batch normalization of which this is the gradient of its scale."""
-    while gradient.op.type in _VIEWS:
+    while _is_handed_on(gradient):
         gradient = gradient.op.inputs[0]
     is_gamma = gradient.op.type == NORMALIZATION_GRADIENT and gradient.value_index == 1
     return gradient.op if is_gamma and statistics_of(gradient.op) is not None else None
@@ -115,9 +107,14 @@ def normalizing(op: tf.Operation, variance: tf.Tensor) -> tf.Tensor:
 def stored_behind(tensor: tf.Tensor, saved: set) -> tf.Tensor | None:
     """The held tensor of which this one is a view; None where there is none."""
     tensor = base_of(tensor)
-    while tensor.ref() not in saved and tensor.op.type in _VIEWS:
+    while tensor.ref() not in saved and _is_handed_on(tensor):
         tensor = base_of(tensor.op.inputs[0])
     return tensor if tensor.ref() in saved else None
+
+
+def _is_handed_on(tensor: tf.Tensor) -> bool:
+    """Whether a tensor has the values of what its operation reads first, in whatever shape and type."""
+    return is_moved(tensor) or tensor.op.type == "Cast"
 
 
 def _products_behind(
@@ -133,11 +130,11 @@ def _products_behind(
             continue
         if tensor.shape.is_fully_defined():
             shape = tuple(tensor.shape)
-        if op.type in _PRODUCTS:
+        if about(op.type).kind in (KERNEL_GRADIENT, MATRIX_PRODUCT):
             found.append((tensor, summed, path))
         elif op.type == "Sum" and summed is None and shape is not None:
             waiting.append((op.inputs[0], shape, shape, (*path, op)))
-        elif op.type in _VIEWS:
+        elif _is_handed_on(tensor):
             waiting.append((op.inputs[0], shape, summed, (*path, op)))
         elif op.type == "AddN":
             waiting += [(term, shape, summed, path) for term in op.inputs]
@@ -146,7 +143,7 @@ def _products_behind(
 
 def _roles(op: tf.Operation, gradients: GradientOperations) -> tuple[int, int] | None:
     """(stored, incoming) numbers of inputs; None unless exactly one is a gradient."""
-    first, second = _PRODUCTS[op.type]
+    first, second = sorted(about(op.type).gradient or ())
     if gradients.is_gradient(op.inputs[first]) == gradients.is_gradient(op.inputs[second]):
         return None
     return (second, first) if gradients.is_gradient(op.inputs[first]) else (first, second)
@@ -160,7 +157,7 @@ def _share(
     The mean over the elements dw is, of dims that only x has, each with all of dy: their size / that of dw.
     """
     op = product.op
-    if op.type.endswith("BackpropFilter") or op.type.endswith("BackpropFilterV2"):
+    if about(op.type).kind == KERNEL_GRADIENT:
         return _share_of_convolution(op, incoming) if summed is None else None
     if op.type == "Einsum":
         only_stored = _only_stored(op, stored, incoming) if summed is None else None

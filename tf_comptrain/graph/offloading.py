@@ -8,10 +8,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.tensors import VIEWS, plain_bytes, readers_of
+from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.tensors import plain_bytes, readers_of
 from tf_comptrain.storage import Offloaded
 
-_ON_THE_WAY = VIEWS | {"Comptrain>Decompress"}
 _AHEAD = 2  # buffers that are filled while a reader runs
 
 
@@ -128,7 +128,7 @@ def _readers(fetch: tf.Operation) -> list[tf.Operation]:
     found, waiting = [], [fetch.outputs[0]]
     while waiting:
         for reader in waiting.pop().consumers():
-            if reader.type in _ON_THE_WAY:
+            if about(reader.type).is_view or reader.type == "Comptrain>Decompress":
                 waiting.append(reader.outputs[0])
             else:
                 found.append(reader)

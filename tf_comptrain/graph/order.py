@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_comptrain.graph.gradient_operations import GradientOperations
 
 
-class Order:
+class TopologicalOrder:
     """A topological order that follows added edges and refuses those that would close a circle.
 
     Args:

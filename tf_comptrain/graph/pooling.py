@@ -10,13 +10,9 @@ import tensorflow as tf
 
 from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES
+from tf_comptrain.graph.operations import WINDOW, about
 from tf_comptrain.graph.tensors import base_of
 
-_FORWARD = {
-    "MaxPoolGrad": "MaxPool",
-    "MaxPool3DGrad": "MaxPool3D",
-    "MaxPoolGradWithArgmax": "MaxPoolWithArgmax",
-}
 _LAYOUTS = (b"NHWC", b"NDHWC")
 _MAX_WINDOW = 1 << 16
 _MAX_XLA_WINDOW = 64  # the lowering compares every position
@@ -35,12 +31,11 @@ def bits_of(window: Sequence[int]) -> float:
 
 def pooling_of(gradient: tf.Operation, xla: bool) -> tf.Operation | None:
     """The max pooling that an operation is the gradient of; None where that is not ours to replace."""
-    if gradient.type not in _FORWARD:
+    row = about(gradient.type)
+    if WINDOW not in row.reads.values():
         return None
     pooling = base_of(next(t for t in gradient.inputs[1:] if t is not incoming(gradient))).op
-    if pooling.type != _FORWARD[gradient.type] or base_of(pooling.inputs[0]) is not base_of(
-        gradient.inputs[0]
-    ):
+    if pooling.type != row.gradient_of or base_of(pooling.inputs[0]) is not base_of(gradient.inputs[0]):
         return None
     ksize, strides = pooling.get_attr("ksize"), pooling.get_attr("strides")
     fits = (

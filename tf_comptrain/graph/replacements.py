@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.crossings import SMALL, Crossings, Streams
-from tf_comptrain.graph.gradient_operations import Read
+from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.kernels import NORMALIZATION_GRADIENT, inverse_deviation, statistics_of
+from tf_comptrain.graph.operations import WINDOW, about
 from tf_comptrain.graph.pooling import bits_of, gradient_of_positions, incoming, pooling_of, with_positions
 from tf_comptrain.graph.tensors import base_of, is_small, readers_of
 from tf_comptrain.storage import BITMASK, KEEP
-
-# Limits between which an activation hands the gradient on, by the type of its gradient operation.
-_LIMITS = {"ReluGrad": (0.0, math.inf), "LeakyReluGrad": (0.0, math.inf), "Relu6Grad": (0.0, 6.0)}
-
-# What they make is nowhere negative.
-_RELU_OUTPUTS = frozenset(("Relu", "Relu6"))
 
 
 class Replacements:
@@ -53,7 +46,7 @@ class Replacements:
         self._is_of_backward_pass = is_of_backward_pass
         self._bits: dict[Any, tf.Tensor] = {}
 
-    def mask(self, read: Read, stream: Any) -> None:
+    def mask(self, read: GradientRead, stream: Any) -> None:
         """The gradient of a ReLU or a relative from one bit per element; a ReLU's from the stream of its output."""
         op, base = read.op, base_of(read.tensor)
         note = SMALL if is_small(base) else self._streams.why_plain(base)
@@ -66,24 +59,25 @@ class Replacements:
                 self._replace(op, dx.op, [dx])
             return
         if not note:
+            limits: Any = about(op.type).limits
             with tf.device(op.device):
-                self._read_bits(read, self._bits_of(base, *_LIMITS[op.type]))
+                self._read_bits(read, self._bits_of(base, *limits))
         if base not in self._crossings:
             self._crossings.note(base, KEEP if note else BITMASK, (op.type,), note)
 
-    def blank(self, read: Read) -> None:
+    def blank(self, read: GradientRead) -> None:
         """An operation that reads the size of a tensor reads zeros of that size."""
         with tf.device(read.op.device), tf.control_dependencies([read.gate.op]):
             zeros = tf.zeros(tf.shape(read.tensor), read.tensor.dtype)
         zeros.set_shape(read.tensor.shape)
         _keras.set_input(read.op, read.number, zeros)
 
-    def may_read_stream(self, read: Read) -> bool:
+    def may_read_stream(self, read: GradientRead) -> bool:
         """Whether an operation is the gradient of a batch normalization, by its input, where we have one of streams."""
         is_input = read.op.type == NORMALIZATION_GRADIENT and read.number == 1
         return is_input and not self._backward.recorded and statistics_of(read.op) is not None
 
-    def normalize(self, read: Read, stored: tf.Tensor, stream: Any) -> None:
+    def normalize(self, read: GradientRead, stored: tf.Tensor, stream: Any) -> None:
         """The gradients of a batch normalization from the stream of its input, which is decoded piece by piece."""
         op = read.op
         mean, _ = statistics_of(op)  # type: ignore[misc]
@@ -100,9 +94,9 @@ class Replacements:
         self._replace(op, dgamma.op, (dx, dgamma, dbeta))
         self.moved[op.name] = dgamma.op
 
-    def may_read_positions(self, read: Read) -> bool:
+    def may_read_positions(self, read: GradientRead) -> bool:
         """Whether an operation is the gradient of a max pooling that may have its positions instead."""
-        if read.need != sensitivity.WINDOW or self._backward.recorded:
+        if read.need != WINDOW or self._backward.recorded:
             return False
         pooling = pooling_of(read.op, self._backward.xla)
         if pooling is None or self._is_of_backward_pass(pooling):
@@ -133,7 +127,7 @@ class Replacements:
             redirect(readers, through)
         return self._bits[key]
 
-    def _read_bits(self, read: Read, bits: tf.Tensor) -> None:
+    def _read_bits(self, read: GradientRead, bits: tf.Tensor) -> None:
         op, dy = read.op, read.op.inputs[0]
         grad = native.ops().comptrain_bitmask_grad
         if self._backward.recorded:  # the other tape has recorded the operation, which so stays
@@ -157,12 +151,13 @@ class Replacements:
         _keras.wait_for(new, old.control_inputs)
 
 
-def answers_relu(read: Read) -> bool:
+def answers_relu(read: GradientRead) -> bool:
     """Whether "is it zero", which a stream says of a tensor, is what a gradient operation asks of it.
 
     Relatives of a ReLU have other limits or slopes, and of a tensor with negative values x != 0 is not x > 0.
     """
-    return read.op.type == "ReluGrad" and base_of(read.tensor).op.type in _RELU_OUTPUTS
+    made_by = about(base_of(read.tensor).op.type)
+    return read.op.type == "ReluGrad" and made_by.limits is not None and made_by.least == 0
 
 
 def _windows_overlap(pooling: tf.Operation) -> bool:

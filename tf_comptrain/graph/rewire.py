@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph import sensitivity
 from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import IN_LISTS, lists_read
 from tf_comptrain.graph.crossings import (
@@ -27,8 +26,10 @@ from tf_comptrain.graph.crossings import (
     packed,
 )
 from tf_comptrain.graph.errors import Errors, Made
-from tf_comptrain.graph.gradient_operations import PRODUCTS, GradientOperations, Read, is_elementwise
+from tf_comptrain.graph.gathers import rows_again
+from tf_comptrain.graph.gradient_operations import GradientOperations, GradientRead
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, choose
+from tf_comptrain.graph.ingredients import INDICES, WEIGHTS
 from tf_comptrain.graph.kernels import (
     NORMALIZATION_GRADIENT,
     KernelGradient,
@@ -36,15 +37,23 @@ from tf_comptrain.graph.kernels import (
     normalizing,
     stored_behind,
 )
-from tf_comptrain.graph.order import Order
+from tf_comptrain.graph.operations import NORM, SHAPE, SIGN, SIZE, UNBOUNDED, UNKNOWN, about
+from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.replacements import Replacements, answers_relu, redirect
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes, readers_of
+from tf_comptrain.graph.transposed_products import multiply_transposed, transposed_product
+from tf_comptrain.graph.updates import is_short_vector
 from tf_comptrain.storage import KEEP
 
-# A need beside those of `sensitivity`: of an operation that takes no incoming gradient, as those of a second run of a
+# A need beside those of `operations`: of an operation that takes no incoming gradient, as those of a second run of a
 # forward part.
 _AGAIN = "again"
 _AS_IT_IS = "the backward pass runs %s on it as it is"
+_NO_ACTIVATION = {
+    0: "made of constants alone",
+    WEIGHTS: "made of weights and constants alone",
+    INDICES: "made of indices alone",
+}
 
 
 class Use(NamedTuple):
@@ -90,7 +99,7 @@ class _Rewiring:
         self.backward = backward
         self.streams = streams
         self.gradients = GradientOperations(backward)
-        self.order = Order(self.gradients)
+        self.order = TopologicalOrder(self.gradients)
         self.crossings = Crossings()
         self.replacements = Replacements(backward, streams, self.crossings, self._is_of_backward_pass)
         self._places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
@@ -103,11 +112,11 @@ class _Rewiring:
         reads = self.gradients.reads
         if not self.streams.is_lossless:
             reads = with_exact_reads(self.gradients)
-        signs = [read for read in reads if read.need == sensitivity.SIGN]
+        signs = [read for read in reads if read.need == SIGN]
         windows = [read for read in reads if self.replacements.may_read_positions(read)]
         pooled = {read.op.name: read.op for read in windows}
-        sizes = [read for read in reads if read.need == sensitivity.SIZE]
-        no_values = (sensitivity.SIGN, sensitivity.SIZE)
+        sizes = [read for read in reads if read.need == SIZE]
+        no_values = (SIGN, SIZE)
         values = [r for r in reads if r.need not in no_values and r.op.name not in pooled]
         factors = [
             (op, base_of(tensor))
@@ -185,7 +194,7 @@ class _Rewiring:
         has_gamma = any(
             kernel.op.type == NORMALIZATION_GRADIENT for kernel in self.kernels.get(reference, ())
         )
-        return self.errors.travelling(reference) <= ({sensitivity.NORM} if has_gamma else set())
+        return self.errors.travelling(reference) <= ({NORM} if has_gamma else set())
 
     def _as_it_is_now(self, kernel: KernelGradient) -> KernelGradient:
         gradient = self.replacements.replaced.get(kernel.gradient.name, kernel.gradient)
@@ -194,7 +203,7 @@ class _Rewiring:
     def _is_of_backward_pass(self, op: tf.Operation) -> bool:
         return self._places.get(op.name, self.backward.stop) >= self.backward.start
 
-    def _restore(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+    def _restore(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
         """The tensor as the backward pass has it for a reader; itself where it is kept.
 
         It is made when the first of the readers that share it can run.
@@ -212,12 +221,13 @@ class _Rewiring:
         awaited = (op for op in self._awaited.get(made.ref(), ()) if self.order.knows(op))  # no seed
         return all(self.order.put(before, reader) for before in awaited)
 
-    def _made_again(self, tensor: tf.Tensor, read: Read) -> tf.Tensor:
+    def _made_again(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
         base = base_of(tensor)
         if base is not tensor:
             again = self._restore(base, read)
             return tensor if again is base else again
         if self.choice.is_free(tensor):
+            self._note_constant(tensor, read)
             return tensor
         if tensor.ref() in self.choice.saved:
             stream = self._stream(tensor)
@@ -228,8 +238,9 @@ class _Rewiring:
             return restored
         if tensor.op.type == NORMALIZATION:
             return self._renormalized(tensor.op, read)
-        operands = [self._restore(operand, read) for operand in tensor.op.inputs]
-        same = all(again is operand for again, operand in zip(operands, tensor.op.inputs))
+        inputs = (self._product_behind(tensor) or tensor.op).inputs
+        operands = [self._restore(operand, read) for operand in inputs]
+        same = all(again is operand for again, operand in zip(operands, inputs))
         if same and (is_small(tensor) or self._is_of_backward_pass(tensor.op)):
             return tensor
         operands = [self._not_before(operand, read) for operand in operands]
@@ -238,20 +249,46 @@ class _Rewiring:
                 # No control input of the operation itself: TensorFlow's optimizer fails on a Pow that has one.
                 with tf.control_dependencies([read.awaited.op]):
                     operands[0] = tf.identity(operands[0], name="late")
-            outputs = _keras.run_again(tensor.op, operands, "rebuilt")
+            outputs = self._run_again(tensor, operands)
         self._note_late(outputs, operands, read)
         for output, again in zip(tensor.op.outputs, outputs):
             self._restored[output.ref(), read.group.ref()] = again
         return outputs[tensor.value_index]
 
-    def _note_late(self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: Read) -> None:
+    def _product_behind(self, tensor: tf.Tensor) -> tf.Operation | None:
+        """The product to make again in place of a transposition of it; XLA makes one of the two by itself."""
+        product = None if self.backward.xla else transposed_product(tensor)
+        if product is None or self._is_of_backward_pass(product):
+            return None
+        return None if product.outputs[0].ref() in self.choice.saved else product
+
+    def _run_again(self, tensor: tf.Tensor, operands: list[tf.Tensor]) -> Sequence[tf.Tensor]:
+        if (product := self._product_behind(tensor)) is not None:
+            again = multiply_transposed(product, *operands)
+            again.set_shape(tensor.shape)
+            return [again]
+        rows = None
+        if not self.backward.xla:  # whose readings are no copies
+            rows = rows_again(tensor.op, operands, self._places, self.backward.start)
+        return _keras.run_again(tensor.op, operands, "rebuilt") if rows is None else [rows]
+
+    def _note_constant(self, tensor: tf.Tensor, read: GradientRead) -> None:
+        """Notes what the forward pass makes of constants and sizes alone, such as an attention's mask."""
+        if about(tensor.op.type).is_free or self._is_of_backward_pass(tensor.op) or is_small(tensor):
+            return
+        if tensor not in self.crossings:
+            self.crossings.note(tensor, KEEP, (read.op.type,), _NO_ACTIVATION[0])
+
+    def _note_late(
+        self, made: Sequence[tf.Tensor], operands: Sequence[tf.Tensor], read: GradientRead
+    ) -> None:
         """Notes what the making of something waits for."""
         awaited = {read.awaited.op.name: read.awaited.op}
         for operand in operands:
             awaited.update((op.name, op) for op in self._awaited.get(operand.ref(), ()))
         self._awaited.update((tensor.ref(), tuple(awaited.values())) for tensor in made)
 
-    def _renormalized(self, op: tf.Operation, read: Read) -> tf.Tensor:
+    def _renormalized(self, op: tf.Operation, read: GradientRead) -> tf.Tensor:
         """What a batch normalization makes, by the statistics that it found."""
         x, gamma, beta = (self._restore(operand, read) for operand in list(op.inputs)[:3])
         mean, variance = op.outputs[1], op.outputs[2]
@@ -263,7 +300,7 @@ class _Rewiring:
         self._note_late([again], [x, scale, offset], read)
         return again
 
-    def _not_before(self, operand: tf.Tensor, read: Read) -> tf.Tensor:
+    def _not_before(self, operand: tf.Tensor, read: GradientRead) -> tf.Tensor:
         """An operand of what is made again, when the gradient that this awaits is there.
 
         TensorFlow's optimizer multiplies small tensors with each other before they meet a large one, and would
@@ -327,7 +364,7 @@ class _Rewiring:
         while waiting:
             current = waiting.pop()
             for operand in map(base_of, current.op.inputs):
-                if operand.ref() in seen or current.op.type in sensitivity.SHAPE_ONLY:
+                if operand.ref() in seen or about(current.op.type).kind == SHAPE:
                     continue
                 seen.add(operand.ref())
                 if self._is_of_backward_pass(operand.op):
@@ -343,16 +380,16 @@ class _Rewiring:
         if self.streams.is_exact(tensor):  # no error of it is
             return NEEDED_AT_ONCE if self._is_needed_at_once(tensor) else self.streams.why_plain(tensor)
         needs, readers = self.errors.needs(tensor), ", ".join(self.errors.readers(tensor))
-        if sensitivity.UNKNOWN in needs:
+        if UNKNOWN in needs:
             return f"what an error of it does to the result of {readers} is not known"
         if _AGAIN in needs:
             return _AS_IT_IS % readers
-        if sensitivity.UNBOUNDED in needs:
+        if UNBOUNDED in needs:
             return "its gradient grows without bound, and an error of it with that"
-        if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
-            return "its very value is needed"
         if self._is_needed_at_once(tensor):
             return NEEDED_AT_ONCE
+        if tensor.ref() in self.choice.exact and tensor.dtype != tf.bool:
+            return _NO_ACTIVATION.get(self.choice.made_of(tensor), "its very value is needed")
         return self.streams.why_plain(tensor, self.errors.gain(tensor))
 
     def _is_needed_at_once(self, tensor: tf.Tensor) -> bool:
@@ -364,7 +401,7 @@ class _Rewiring:
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
         room = 1.25 * plain_bytes(tensor)
         for op in later:
-            if op.type in PRODUCTS:
+            if about(op.type).is_product:
                 return False
             room -= sum(plain_bytes(t) for t in op.outputs if t.dtype.is_floating)
             if room < 0:
@@ -385,7 +422,7 @@ class _Rewiring:
                     waiting.append(before)
         return last
 
-    def _reads_stream(self, read: Read) -> bool:
+    def _reads_stream(self, read: GradientRead) -> bool:
         """Whether an operation is the gradient of a batch normalization whose input is held as a stream."""
         if not self.replacements.may_read_stream(read):
             return False
@@ -394,7 +431,7 @@ class _Rewiring:
             return False
         return hasattr(self._stream(stored), "batch_norm_gradient")
 
-    def _order_readers(self, gate: tf.Tensor, reads: Sequence[Read]) -> None:
+    def _order_readers(self, gate: tf.Tensor, reads: Sequence[GradientRead]) -> None:
         """What is restored for one reader of a gradient is freed before more is made of that gradient.
 
         The products with restored tensors run first, those with the largest before the others; then those of the
@@ -403,7 +440,7 @@ class _Rewiring:
         """
         products: dict[str, tuple[int, tf.Operation]] = {}
         for read in reads:
-            if not is_elementwise(read.op):
+            if not about(read.op.type).hands_on:
                 size, _ = products.get(read.op.name, (0, read.op))
                 products[read.op.name] = (size + plain_bytes(read.tensor), read.op)
         in_turn = [op for _, op in sorted(products.values(), key=lambda item: -item[0])]
@@ -418,7 +455,7 @@ class _Rewiring:
         free = [op for op in others if not self.gradients.is_joined(op)]
         ending = [op for op in free if self.gradients.ends(op)]
         for op in free:
-            if all(map(_keras.is_short_vector, op.outputs)):
+            if all(map(is_short_vector, op.outputs)):
                 continue
             before = list(first.values()) + ([] if op in ending else ending)
             if all(self.order.put(reader, op) for reader in before):

@@ -6,17 +6,12 @@ import math
 
 import tensorflow as tf
 
-# Pass a tensor on as it is; a copy of one would be that tensor.
-_ALIASES = frozenset(("Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"))
-_PASS_THROUGH = frozenset(
-    ("Comptrain>Bitmask", "Comptrain>Compress", "Comptrain>MemoryLimit")
-)  # their first output
+from tf_comptrain.graph.operations import ALL_BUT_LAST, EVERY_AXIS, FIRST_AXIS, PASSED, ROWS_OF_FIRST, about
 
-# Hand all values on, in whatever shape.
-VIEWS = frozenset(("ExpandDims", "Identity", "Reshape", "Squeeze"))
-MOVES = VIEWS | {"Transpose"}
+# Of operations that make a matrix row by row of another one, which is their first that has as many rows.
+_ROW_BY_ROW = (EVERY_AXIS, ALL_BUT_LAST, ROWS_OF_FIRST, FIRST_AXIS)
 
-_UNKNOWN_SIZE = 32  # of a dimension that is known only at run time: the batch, as a rule
+USUAL_BATCH = 32  # size of a dimension that is known only at run time
 # Below this a stream's header and directory outweigh what they could save, and few values average an error out.
 _MIN_ELEMENTS_PER_SAMPLE = 64
 _MIN_ELEMENTS = 1024
@@ -25,31 +20,50 @@ _MIN_ELEMENTS = 1024
 def sample_elements(tensor: tf.Tensor) -> int | None:
     """Elements for a sample of the batch, which is the first dimension; None where the graph does not say it.
 
-    A product of a sequence with a weight is that of a matrix whose rows are the steps of all samples: what it makes of
+    A sequence meets a weight, and a loss, as a matrix whose rows are the steps of all samples: what is made of it for
     a sample follows from what that has before the view.
     """
     op = tensor.op
-    if op.type in MOVES:
+    if about(op.type).is_move:
         before = sample_elements(op.inputs[0])
         if before is not None or op.type == "Reshape":
             return before
-    if op.type == "MatMul" and base_of(op.inputs[0]).op.type in MOVES and not op.get_attr("transpose_b"):
-        before, weight = sample_elements(base_of(op.inputs[0])), op.inputs[1].shape
-        if before is None or op.get_attr("transpose_a") or not weight.is_fully_defined():
-            return None
-        return before // weight[0] * weight[1]
     if tensor.shape.rank is None or None in tensor.shape[1:]:
         return None
-    return math.prod(tensor.shape[1:])
+    rows = _sample_rows(tensor) if tensor.shape.rank == 2 and about(op.type).rows in _ROW_BY_ROW else 1
+    return None if rows is None else rows * math.prod(tensor.shape[1:])
+
+
+def _sample_rows(matrix: tf.Tensor) -> int | None:
+    """Rows of a matrix for a sample of the batch: the steps of a sequence, where that was reshaped into it."""
+    columns = None
+    while about(matrix.op.type).rows in _ROW_BY_ROW:
+        op = matrix.op
+        if op.type == "MatMul":
+            if op.get_attr("transpose_a"):
+                return None
+            columns = op.inputs[1].shape[1 if op.get_attr("transpose_b") else 0]
+        matrices = [operand for operand in op.inputs if operand.shape.rank == 2]
+        # A number of rows that the graph says is that of a weight, or of a batch of which it says all.
+        unknown = [operand for operand in matrices if operand.shape[0] is None]
+        first = matrices[:1] if op.type == "MatMul" else unknown or matrices
+        if not first:
+            return 1
+        matrix = first[0]
+    if not about(matrix.op.type).is_move:
+        return 1
+    elements = sample_elements(matrix)
+    columns = matrix.shape[1] if matrix.shape.rank == 2 and matrix.shape[1] else columns
+    return None if elements is None or not columns else elements // columns
 
 
 def element_count(tensor: tf.Tensor) -> int:
     """Elements, where dimensions that are not known count as a usual batch."""
     if tensor.shape.rank is None:
-        return _UNKNOWN_SIZE
+        return USUAL_BATCH
     if not tensor.shape.is_fully_defined() and (of_sample := sample_elements(tensor)) is not None:
-        return _UNKNOWN_SIZE * of_sample
-    return math.prod(size if size is not None else _UNKNOWN_SIZE for size in tensor.shape)
+        return USUAL_BATCH * of_sample
+    return math.prod(size if size is not None else USUAL_BATCH for size in tensor.shape)
 
 
 def plain_bytes(tensor: tf.Tensor) -> int:
@@ -58,9 +72,21 @@ def plain_bytes(tensor: tf.Tensor) -> int:
 
 def base_of(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor behind operations that pass it on."""
-    while tensor.op.type in _ALIASES or tensor.op.type in _PASS_THROUGH and tensor.value_index == 0:
+    while (row := about(tensor.op.type)).is_alias or row.kind == PASSED and tensor.value_index == 0:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
+
+
+def behind_views(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor that has the values, in the shape in which they were made: views share its buffer."""
+    while about((tensor := base_of(tensor)).op.type).is_view:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def is_moved(tensor: tf.Tensor) -> bool:
+    """Whether a tensor is another one in whatever shape and order."""
+    return about(tensor.op.type).is_move
 
 
 def is_small(tensor: tf.Tensor) -> bool:

@@ -10,14 +10,14 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.compression.report import format_bytes
-from tf_comptrain.compression.text import as_text, table_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.state import state_restored
-from tf_comptrain.memory.trace import Event, Trace, trace_step
+from tf_comptrain.memory.trace import AllocationEvent, Trace, trace_step
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes
 
 STREAM = "streams and masks"
-FORWARD = "plain activations"
+FORWARD = "activations"
 RESTORED = "restored inputs"
 ACTIVATION_GRADIENT = "gradients of activations"
 WEIGHT_GRADIENT = "weight gradients"
@@ -109,7 +109,7 @@ class Peak(NamedTuple):
         if rest:
             tensors.add_row(f"{len(rest)} more", "", "", "", format_bytes(sum(row.bytes for row in rest)))
         below = f"{format_bytes(self.resting_bytes)} of weights, optimizer slots and the batch."
-        return as_text([kinds, tensors], [f"Peak while {self.during} ran; below it {below}"])
+        return as_text([kinds, "", tensors, f"Peak while {self.during} ran; below it {below}"])
 
     def __str__(self) -> str:
         return self.table()
@@ -201,7 +201,7 @@ class Classifier:
             (event.time_s for event in trace.events if self._forward_name.match(event.op)), default=0.0
         )
 
-    def __call__(self, event: Event) -> str:
+    def __call__(self, event: AllocationEvent) -> str:
         own = event.op.rpartition("/")[2].startswith(_OWN_OP)
         if self._is_update(event.op):
             return UPDATE
@@ -222,7 +222,7 @@ class Classifier:
     def _is_update(self, op: str) -> bool:
         return re.sub(r"_\d+$", "", op.partition("/")[0]) in self._optimizers or "AssignVariableOp" in op
 
-    def _is_forward(self, event: Event) -> bool:
+    def _is_forward(self, event: AllocationEvent) -> bool:
         if self._forward_name.match(event.op):
             return True
         return not event.op.startswith("gradient_tape/") and event.time_s < self.forward_end_s

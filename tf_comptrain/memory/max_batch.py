@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import arguments
-from tf_comptrain.compression.report import format_bytes
 from tf_comptrain.memory.trial import OK, OUT_OF_MEMORY, Build, Compression, Job, Trial, run_trial
+from tf_comptrain.render.units import format_bytes
 
 _FIRST_BATCH = 4
 # Small steps go on up to this part of the limit: below, what does not grow with the batch rules, and
@@ -78,7 +78,6 @@ def find_max_batch_size(
     tolerance: float = 0.02,
     timeout_s: float | None = None,
     progress: Callable[[str], Any] | None = print,
-    memory_limit: float | str | None = None,
 ) -> MaxBatch:
     """Finds the largest batch whose training step fits into a memory limit or the device's memory.
 
@@ -109,7 +108,6 @@ def find_max_batch_size(
         largest known to fit. 0: exact.
       timeout_s: For one trial.
       progress: Receives a line for each trial; None: silent.
-      memory_limit: The old name of `limit_bytes`.
 
     Returns:
       A `MaxBatch`.
@@ -125,7 +123,6 @@ def find_max_batch_size(
     start = arguments.whole("start", start)
     max_batch = arguments.whole("max_batch", max_batch, least=start, remedy="Or lower `start`.")
     tolerance = arguments.real("tolerance", tolerance, least=0, below=1)
-    limit_bytes = arguments.renamed("limit_bytes", limit_bytes, "memory_limit", memory_limit)
     given = None if limit_bytes is None else arguments.size_in_bytes("limit_bytes", limit_bytes)
     limit = device_memory() if given is None else given
     # A GPU without a limit ends by itself.
@@ -135,11 +132,11 @@ def find_max_batch_size(
         job = Job(build, batch, compress, enforced, make_batch)
         return run_trial(job, timeout_s)
 
-    return _Search(attempt, limit, start, max_batch, tolerance, progress).run()
+    return _BatchSearch(attempt, limit, start, max_batch, tolerance, progress).run()
 
 
 @dataclasses.dataclass
-class _Search:
+class _BatchSearch:
     """Brackets the largest batch between one that fits and one that does not."""
 
     attempt: Callable[[int], Trial]

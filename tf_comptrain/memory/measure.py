@@ -28,7 +28,7 @@ class StepMemory(NamedTuple):
       resting_bytes: Allocator bytes between steps: weights, optimizer slots, the batch.
       step_s: Median seconds a step.
       saved_bytes: What is held between forward and backward pass, as the model is now.
-      saved_plain_bytes: What plain Keras would hold there.
+      saved_plain_bytes: Plain bytes: what the step in plain Keras holds there.
     """
 
     peak_bytes: int

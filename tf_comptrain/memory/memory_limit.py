@@ -66,9 +66,7 @@ def _checked(layer: keras.layers.Layer, output: Any) -> Any:
         if not tf.is_tensor(tensor) or not tensor.dtype.is_floating:
             return tensor
         passed = native.ops().comptrain_memory_limit(tensor, _limit_bytes, where=layer.name)
-        for name in ("_comptrain_slot", "_keras_mask"):
-            if hasattr(tensor, name):
-                setattr(passed, name, getattr(tensor, name))
+        _keras.set_mask(passed, _keras.mask_of(tensor))
         return passed
 
     return tf.nest.map_structure(check, output)

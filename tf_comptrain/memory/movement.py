@@ -13,12 +13,13 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.compression.report import format_bytes
-from tf_comptrain.compression.text import as_text, table_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.measure import device
 from tf_comptrain.memory.profile import Recorded, profile_step
 from tf_comptrain.memory.state import state_restored
+from tf_comptrain.render import plots
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes
 
 OUT, BACK = "out", "back"
 # Events of cc/kernels/offload, and of CUDA's copies.
@@ -110,13 +111,11 @@ class Transfers(NamedTuple):
             table.add_section()
             table.add_row("all", *self._cells(self.moved))
         step_s = self.computing[-1][1] - self.computing[0][0]
-        return as_text(
-            [table],
-            [
-                f"Of {1000 * step_s:.1f} ms something moved in {1000 * self.moving_s:.1f}: "
-                f"{1000 * self.hidden_s:.1f} hidden behind computation, {1000 * self.exposed_s:.1f} exposed."
-            ],
+        line = (
+            f"Of {1000 * step_s:.1f} ms something moved in {1000 * self.moving_s:.1f}: "
+            f"{1000 * self.hidden_s:.1f} hidden behind computation, {1000 * self.exposed_s:.1f} exposed."
         )
+        return as_text([table, line])
 
     def _cells(self, moved: Sequence[Transfer]) -> tuple[str, ...]:
         of = {direction: [t for t in moved if t.direction == direction] for direction in (OUT, BACK)}
@@ -137,37 +136,30 @@ class Transfers(NamedTuple):
         Args:
           path: Of the image; its ending says the format.
         """
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(9, 3), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
         lanes = (
-            ("compute", self.computing, "#8a8a8a"),
-            ("out", _merged(_spans(self.moved, OUT)), "#2a6fbb"),
-            ("back", _merged(_spans(self.moved, BACK)), "#c8641e"),
+            ("compute", self.computing, plots.GREY),
+            (OUT, _merged(_spans(self.moved, OUT)), plots.BLUE),
+            (BACK, _merged(_spans(self.moved, BACK)), plots.ORANGE),
         )
-        for row, (name, spans, colour) in enumerate(lanes):
-            bars = [(1000 * start, 1000 * (end - start)) for start, end in spans]
-            # The edge keeps what is shorter than a pixel visible.
-            axes.broken_barh(bars, (row - 0.36, 0.72), facecolors=colour, edgecolors=colour, linewidth=0.3)
+        figure = plots.figure(9, 3)
+        axes = figure.subplots()
+        bars = [
+            (lane, colour, [(1000 * start, 1000 * end) for start, end in spans])
+            for lane, (_, spans, colour) in enumerate(lanes)
+        ]
+        plots.lanes(axes, [name for name, *_ in lanes], bars)
+        for lane, (name, *_) in enumerate(lanes):
             moved_bytes = sum(t.bytes for t in self.moved if t.direction == name)
             if moved_bytes:
-                axes.text(
-                    1.01, row, format_bytes(moved_bytes), transform=axes.get_yaxis_transform(), va="center"
-                )
-        axes.set(
-            yticks=range(len(lanes)),
-            yticklabels=[name for name, _, _ in lanes],
-            ylim=(len(lanes) - 0.5, -0.5),
-            xlabel="ms",
-            title=f"{self.model}, batch {self.batch_size}: {1000 * self.hidden_s:.0f} of {1000 * self.moving_s:.0f} "
+                place = {"xycoords": ("axes fraction", "data"), "va": "center"}
+                plots.note(axes, format_bytes(moved_bytes), (1, lane), (6, 0), **place)
+        plots.title(
+            axes,
+            f"{self.model}, batch {self.batch_size}: {1000 * self.hidden_s:.0f} of {1000 * self.moving_s:.0f} "
             "ms of moving hidden behind computation",
         )
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, dpi=150)
+        axes.set(xlabel="ms")
+        plots.save(figure, path)
 
 
 def transfers(model: keras.Model, batch_size: Any, y: Any = None) -> Transfers:

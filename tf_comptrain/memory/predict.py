@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import arguments
+from tf_comptrain.memory.allocator_model import BestFitHeap
 from tf_comptrain.memory.batches import batch_of
-from tf_comptrain.memory.best_fit import BestFit
 from tf_comptrain.memory.explain import trace_model, trace_steps
 from tf_comptrain.memory.saved import SavedTensor, saved_tensors
-from tf_comptrain.memory.trace import Event, NothingRecordedError, Trace
+from tf_comptrain.memory.trace import AllocationEvent, NothingRecordedError, Trace
 
 # Smaller ones would leave streams below the 256 kB from which on TensorFlow records a buffer.
 _SMALL_BATCHES = (4, 8)
@@ -181,7 +181,7 @@ def _lifetimes(trace: Trace) -> tuple[dict[str, int], dict[int, int]]:
     return made, freed
 
 
-def _key(event: Event, seen: collections.Counter) -> tuple[str, str, int]:
+def _key(event: AllocationEvent, seen: collections.Counter) -> tuple[str, str, int]:
     """(operation, region, how manieth of these)."""
     seen[event.op, event.region] += 1
     return event.op, event.region, seen[event.op, event.region]
@@ -192,7 +192,7 @@ def _replayed(acts: list[tuple[int, int]], before_step: dict[int, int], base_byt
 
     A heap takes its form in the first steps, and wastes another part of itself in each.
     """
-    heap = BestFit()
+    heap = BestFitHeap()
     heap.allocate(max(base_bytes - sum(before_step.values()), 1))
     # By size, since a step's new value of a variable is the next one's old value.
     resting = collections.defaultdict(list)

@@ -10,17 +10,11 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.operations import SHAPE, SOURCE, about
+from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, OFFLOAD
 
-# Ops whose first output is their first input's buffer.
-_ALIASES = frozenset(
-    ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient",
-     "Snapshot", "Comptrain>Compress", "Comptrain>Bitmask", "Comptrain>MemoryLimit")
-)  # fmt: skip
-_SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
-# Not activations: weights, constants, and the batch, which the caller holds.
-_NOT_SAVED = frozenset(("ReadVariableOp", "Const", "Placeholder", "VarHandleOp"))
 _STREAM_OP = "Comptrain>Compress"
 _SPILL_OP = "Comptrain>Spill"
 _OWN_OPS = "Comptrain>"
@@ -36,7 +30,7 @@ class SavedTensor(NamedTuple):
       shape: Of the tensor that is held, before compression; None for a dimension known at run time.
       dtype: Of that tensor.
       bytes: Held in memory.
-      plain_bytes: Of that tensor as plain values.
+      value_bytes: Of that tensor's values, as they are.
     """
 
     layer: str
@@ -45,15 +39,15 @@ class SavedTensor(NamedTuple):
     shape: tuple[int | None, ...]
     dtype: str
     bytes: int
-    plain_bytes: int
+    value_bytes: int
 
 
 def saved_bytes(model: keras.Model, x: tf.Tensor, y: Any = None) -> int:
-    """Bytes that cross from the forward to the backward pass, by a walk of the model's own traced train step.
+    """Saved bytes: all that crosses from the forward to the backward pass, by a walk of the traced train step.
 
     Where sizes are known only at run time, as those of streams are, one step runs; the model is left as it
     was. A tensor and its aliases count once, also where several gradients read it; weights, constants, the
-    batch itself and consumers of a shape only do not count.
+    batch itself and consumers of a shape only do not count. *Plain bytes* are these of the step in plain Keras.
 
     Args:
       model: A compiled model.
@@ -83,7 +77,7 @@ def saved_tensors(model: keras.Model, x: tf.Tensor, y: Any = None) -> list[Saved
             held, plain = step()
     return [
         SavedTensor(
-            owners.get(tensor.op.name) or owners.get(base_of(stands_for(tensor)).op.name, ""),
+            owners.get(tensor.op.name) or owners.get(behind_views(stands_for(tensor)).op.name, ""),
             tensor.op.name,
             _storage(tensor),
             _static_shape(stands_for(tensor)),
@@ -180,13 +174,14 @@ def _read_before(backward: _keras.BackwardPass) -> dict:
         seen.add(op.name)
         waiting.extend(t.op for t in op.inputs)
         waiting.extend(op.control_inputs)
-        if op.type in _SHAPE_ONLY:
+        if about(op.type).kind == SHAPE:
             continue
         for tensor in op.inputs:
             if tensor.op.name in forward:
-                base = base_of(tensor)
+                base = behind_views(tensor)
                 is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
-                if base.op.type not in _NOT_SAVED and not is_handle:
+                # No activations: weights, constants, and the batch, which the caller holds.
+                if about(base.op.type).kind != SOURCE and not is_handle:
                     found[base.ref()] = base
     return found
 
@@ -205,9 +200,3 @@ def _forward(backward: _keras.BackwardPass) -> set[str]:
     forward = {op.name for op in operations[: backward.start]}
     forward.update(op.name for op in operations[backward.stop :] if op.name not in late)
     return forward
-
-
-def base_of(tensor: tf.Tensor) -> tf.Tensor:
-    while tensor.op.type in _ALIASES and not (tensor.op.type != "IdentityN" and tensor.value_index > 0):
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor

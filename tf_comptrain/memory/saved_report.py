@@ -11,13 +11,14 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.compression.report import format_bytes
-from tf_comptrain.compression.text import as_text, table_of
+from tf_comptrain.graph import after_gradient
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
 from tf_comptrain.memory.timeline import Timeline, draw
 from tf_comptrain.memory.trace import NothingRecordedError
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes
 
 PLAIN, COMPRESSED = "plain", "compressed"
 
@@ -29,7 +30,7 @@ class MemoryReport(NamedTuple):
       model: Name of the model.
       batch_size: Samples in the step.
       rows: Each tensor that is held between the forward and the backward pass.
-      saved_plain_bytes: What plain Keras holds there.
+      saved_plain_bytes: Plain bytes: what the step in plain Keras holds there.
       predicted_bytes: What `compress_model` predicted for the tensors it stores; None for a model
         that is not compressed, or where it did not know all shapes.
       timelines: "plain" and, for a compressed model, "compressed"; empty with `timeline=False`, and where
@@ -59,7 +60,7 @@ class MemoryReport(NamedTuple):
 
     def __str__(self) -> str:
         title = f"{self.model}, batch {self.batch_size}: held until the backward pass"
-        numbers = ("plain", "held", "ratio")
+        numbers = ("values", "held", "ratio")
         table = table_of(title, ("layer", "made by", "storage", "shape", *numbers), numbers)
         for row in self.rows:
             table.add_row(
@@ -67,11 +68,11 @@ class MemoryReport(NamedTuple):
                 row.op.rpartition("/")[2],
                 row.storage,
                 "x".join("?" if size is None else str(size) for size in row.shape),
-                format_bytes(row.plain_bytes),
+                format_bytes(row.value_bytes),
                 format_bytes(row.bytes),
-                f"{row.plain_bytes / row.bytes:.1f}" if row.bytes else "",
+                f"{row.value_bytes / row.bytes:.1f}" if row.bytes else "",
             )
-        return as_text([table], self._summary())
+        return as_text([table, *self._summary()])
 
     def _summary(self) -> list[str]:
         ratio = f" ({self.saved_plain_bytes / self.saved_bytes:.1f}x)" if self.saved_bytes else ""
@@ -166,5 +167,5 @@ def _plain_timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
         with _keras.plain_scope():
             return _timeline(model, x, y)
     finally:
-        _keras.override_train_step(model)
+        _keras.override_train_step(model, after_gradient)
         _keras.forget_traces(model)

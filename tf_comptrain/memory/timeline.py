@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-_COLOURS = {"plain": "#b8b8b8", "compressed": "#2a6fbb"}
+from tf_comptrain.render import plots
+from tf_comptrain.render.units import axis_of_bytes
+
+_COLOURS = {"plain": plots.GREY, "compressed": plots.BLUE}
 
 
 class Timeline(NamedTuple):
@@ -40,41 +43,30 @@ class Timeline(NamedTuple):
 
 def draw(timelines: Mapping[str, Timeline], of: str, path: str | Path) -> None:
     """Draws one area for each of the timelines ("plain", "compressed") of a model's step into an image file."""
-    from matplotlib import colors
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure = plots.figure(9, 4.5)
+    axes = figure.subplots()
     highest = max(timeline.peak_bytes for timeline in timelines.values())
-    unit, divisor = ("GB", 1e9) if highest >= 1e9 else ("MB", 1e6)
+    unit, divisor = axis_of_bytes(highest)
     for name, timeline in timelines.items():
-        colour = colors.to_rgba(_COLOURS[name])
         at = timeline.progress()
         heights = [level / divisor for level in timeline.live_bytes]
-        axes.fill_between(at, heights, step="post", color=colour, alpha=0.45, linewidth=0)
-        axes.step(at, heights, where="post", color=colour, linewidth=1.2)
+        plots.levels(axes, at, heights, _COLOURS[name])
         peak = max(heights)
-        axes.annotate(
+        plots.note(
+            axes,
             f"{name}: peak {peak:.3g} {unit}",
             (at[heights.index(peak)], peak),
-            xytext=(0, 6),
-            textcoords="offset points",
+            (0, 6),
             ha="center",
-            color="#505050" if name == "plain" else colour,
+            color=plots.DARK_GREY if name == "plain" else _COLOURS[name],
             fontweight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1},
         )
-    axes.axvline(1, color="#808080", linestyle=":", linewidth=1)
+    axes.axvline(1, color=plots.DARK_GREY, linestyle=":", linewidth=1)
+    plots.title(axes, f"{of}: memory during one training step")
     axes.set(
-        xlim=(0, 2),
-        ylim=(0, 1.12 * highest / divisor),
-        ylabel=f"allocated over the resting level, {unit}",
-        title=f"{of}: memory during one training step",
-        xticks=(0.5, 1.5),
+        xlim=(0, 2), ylim=(0, 1.12 * highest / divisor), ylabel=f"allocated over the resting level, {unit}"
     )
-    axes.set_xticklabels(("forward pass", "backward pass and update"))
+    axes.set_xticks((0.5, 1.5), ("forward pass", "backward pass and update"))
     axes.tick_params(axis="x", length=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    plots.save(figure, path)

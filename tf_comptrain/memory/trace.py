@@ -13,7 +13,7 @@ from tf_comptrain.memory.profile import Recorded, profile_step
 _ALLOCATED, _FREED = "MemoryAllocation", "MemoryDeallocation"
 
 
-class Event(NamedTuple):
+class AllocationEvent(NamedTuple):
     """One allocation or release.
 
     Attributes:
@@ -64,7 +64,7 @@ class Trace(NamedTuple):
     """
 
     base_bytes: int
-    events: tuple[Event, ...]
+    events: tuple[AllocationEvent, ...]
     operations: tuple[Operation, ...] = ()
 
     @property
@@ -90,9 +90,9 @@ class Trace(NamedTuple):
             highest[part] = max(highest[part], level)
         return highest
 
-    def live_at(self, index: int) -> list[Event]:
+    def live_at(self, index: int) -> list[AllocationEvent]:
         """Allocations of this step that are alive after event `index`, oldest first."""
-        live: dict[int, Event] = {}
+        live: dict[int, AllocationEvent] = {}
         for event in self.events[: index + 1]:
             if event.bytes < 0:
                 live.pop(event.address, None)
@@ -156,10 +156,10 @@ def _trace_of_device(found: Sequence[Recorded]) -> Trace:
     return Trace(events[0].level_bytes - events[0].bytes, events)
 
 
-def _event(time_s: float, name: str, values: dict) -> Event:
+def _event(time_s: float, name: str, values: dict) -> AllocationEvent:
     size = int(values["allocation_bytes"])
     allocated = name == _ALLOCATED
-    return Event(
+    return AllocationEvent(
         time_s,
         size if allocated else -size,
         int(values["bytes_allocated"]),

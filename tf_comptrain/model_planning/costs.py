@@ -14,7 +14,7 @@ import tensorflow as tf
 from tf_comptrain import codecs, native
 from tf_comptrain.codecs import State
 from tf_comptrain.memory import device, synchronize
-from tf_comptrain.planner import Codec, Hardware, Link, hardware_from_json
+from tf_comptrain.planner import CodecSpeed, Hardware, Link, hardware_from_json
 from tf_comptrain.version import __version__
 
 _REPEATS = 5
@@ -80,7 +80,7 @@ def _measured() -> Hardware:
     )
 
 
-def _codec(name: str, x: tf.Tensor, size: int, launch_s: float) -> Codec:
+def _codec(name: str, x: tf.Tensor, size: int, launch_s: float) -> CodecSpeed:
     codec = codecs.get(name)
     state = tf.constant(State(), tf.float32)
 
@@ -95,7 +95,7 @@ def _codec(name: str, x: tf.Tensor, size: int, launch_s: float) -> Codec:
         return codec.decompress(stream, tf.shape(x), x.dtype, gate=x)
 
     encode_s, decode_s = (max(_fastest(run) - launch_s, 1e-9) for run in (encode, decode))
-    return Codec(size / encode_s, size / decode_s, size / int(tf.size(stream)))
+    return CodecSpeed(size / encode_s, size / decode_s, size / int(tf.size(stream)))
 
 
 def _fastest(run: Callable[[], tf.Tensor]) -> float:
@@ -127,7 +127,7 @@ def _memory_bytes() -> int:
         return 1 << 34
 
 
-def as_text(hardware: Hardware) -> str:
+def costs_as_text(hardware: Hardware) -> str:
     """For readers."""
     lines = [
         hardware.name,

@@ -20,10 +20,10 @@ from tf_comptrain.planner import (
     Hardware,
     Layer,
     LayerChain,
-    Offload,
+    OffloadOption,
     Progress,
     Saved,
-    Stream,
+    StreamOption,
     plan_devices,
 )
 from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
@@ -35,7 +35,7 @@ _PROBE = 32  # samples at most that are traced
 _SPARE = 0.1
 
 
-class _Call(NamedTuple):
+class _LayerCall(NamedTuple):
     operation: Any
     inputs: list
     outputs: list
@@ -85,7 +85,7 @@ def chain_of_model(
       ValueError: The model has no graph, or calls a layer twice.
     """
     calls = [
-        _Call(*call)
+        _LayerCall(*call)
         for call in _keras.graph_calls(_keras.functional_of(model))
         if not isinstance(call[0], _L.InputLayer)
     ]
@@ -146,7 +146,7 @@ def _traced(
 
 
 def _layer(
-    call: _Call,
+    call: _LayerCall,
     batch: int,
     hardware: Hardware,
     output: int,
@@ -195,16 +195,18 @@ def _saved(
     """What a layer saves as one tensor, since it is held in one way."""
     if not plain:
         return ()
-    options: list[Stream | Offload] = []
+    options: list[StreamOption | OffloadOption] = []
     name_of_codec = getattr(codec, "name", codec)
     speed = hardware.codecs.get(name_of_codec) or next(iter(hardware.codecs.values()), None)
     if speed is not None and held < plain:
         options.append(
-            Stream(name_of_codec, held, plain / speed.encode_bytes_per_s, plain / speed.decode_bytes_per_s)
+            StreamOption(
+                name_of_codec, held, plain / speed.encode_bytes_per_s, plain / speed.decode_bytes_per_s
+            )
         )
     if offload:
         seconds = hardware.host_link.seconds(plain)
-        options.append(Offload(seconds, seconds))
+        options.append(OffloadOption(seconds, seconds))
     return (Saved(name, plain, tuple(options)),)
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_comptrain.memory.trace import Event, Trace
-from tf_comptrain.model_planning.tensors import BITS, HeldTensor
-from tf_comptrain.planner import Hardware, Rebuild, State, Stream, Task, TaskGraph, Tensor
+from tf_comptrain.memory.trace import AllocationEvent, Trace
+from tf_comptrain.model_planning.crossing_tensors import BITS, CrossingTensor
+from tf_comptrain.planner import Hardware, PlanState, RebuildOption, StreamOption, Task, TaskGraph, Tensor
 from tf_comptrain.planner.effects import PHASES, RUN, compile_graph
 
 # From which on TensorFlow's CPU allocator for large buffers, whose statistics these are, is asked.
@@ -42,10 +42,10 @@ class Seconds(NamedTuple):
     kept: float
 
 
-class _Place(NamedTuple):
+class _TaskNumbers(NamedTuple):
     """Where a tensor is in the tasks of a step: their numbers."""
 
-    held: HeldTensor
+    held: CrossingTensor
     encoded: int
     last_forward: int
     readings: tuple[int, ...]
@@ -56,7 +56,7 @@ def task_graph(
     name: str,
     batch: int,
     trace: Trace,
-    tensors: Sequence[HeldTensor],
+    tensors: Sequence[CrossingTensor],
     seconds: Seconds,
     here: Hardware,
 ) -> TaskGraph:
@@ -79,7 +79,7 @@ class _Feed:
         name: str,
         batch: int,
         trace: Trace,
-        tensors: Sequence[HeldTensor],
+        tensors: Sequence[CrossingTensor],
         seconds: Seconds,
         here: Hardware,
     ):
@@ -95,14 +95,14 @@ class _Feed:
         )
         self._places = [place for held in self._tensors if (place := self._place(held)) is not None]
 
-    def _is_seen(self, held: HeldTensor) -> bool:
+    def _is_seen(self, held: CrossingTensor) -> bool:
         """Whether all of it is in the trace, and the allocator's statistics count it."""
         return held.bytes >= LEAST_COUNTED and all(op in self._ran for op in _operations(held))
 
     def _task_at(self, time_s: float) -> int:
         return max(bisect.bisect_right(self._cuts, time_s) - 1, 0)
 
-    def _place(self, held: HeldTensor) -> _Place | None:
+    def _place(self, held: CrossingTensor) -> _TaskNumbers | None:
         encoder = self._ran[held.encoder]
         encoded = self._task_at(encoder.start_s)
         readings = tuple(sorted({self._task_at(self._ran[r.op].start_s) for r in held.readings}))
@@ -114,9 +114,9 @@ class _Feed:
             for event, end in self._alive.get(held.encoder, ())
             if event.region == "output" and end > encoder.end_s
         ]
-        return _Place(held, encoded, max(last, encoded), readings, max(streams, default=0))
+        return _TaskNumbers(held, encoded, max(last, encoded), readings, max(streams, default=0))
 
-    def _freed(self, held: HeldTensor, at_s: float) -> float:
+    def _freed(self, held: CrossingTensor, at_s: float) -> float:
         """When the plain values that were encoded then were released."""
         for maker in held.makers:
             for event, end in self._alive.get(maker, ()):
@@ -146,7 +146,7 @@ class _Feed:
             held.name for held in self._tensors for op in _operations(held) if self._ran[op].start_s == cut
         )
 
-    def _tensor(self, place: _Place) -> Tensor:
+    def _tensor(self, place: _TaskNumbers) -> Tensor:
         held, names = place.held, [task.name for task in self._tasks()]
         readers = (*((place.last_forward,) if place.last_forward > place.encoded else ()), *place.readings)
         restored = {self._task_at(self._ran[r.op].start_s) for r in held.readings if r.restores}
@@ -163,26 +163,28 @@ class _Feed:
             beside=beside,
         )
 
-    def _options(self, place: _Place, direct: tuple[str, ...], has_mask: bool) -> Iterator[Stream | Rebuild]:
+    def _options(
+        self, place: _TaskNumbers, direct: tuple[str, ...], has_mask: bool
+    ) -> Iterator[StreamOption | RebuildOption]:
         held, here = place.held, self._here
         if held.codec == BITS:
             pass_s = held.bytes / here.bytes_per_s
-            yield Stream(BITS, place.stream_bytes, pass_s, pass_s, 0, is_source=False)
+            yield StreamOption(BITS, place.stream_bytes, pass_s, pass_s, 0, is_source=False)
             return
         codec = here.codecs.get(held.codec, here.codecs["plane"])
         decode_s = held.bytes / codec.decode_bytes_per_s
         shares = [_MASK_SHARE if reading.is_mask else 1.0 for reading in held.readings]
         each_s = decode_s * sum(shares) / len(place.readings)
         encode_s = held.bytes / codec.encode_bytes_per_s
-        yield Stream(held.codec, place.stream_bytes, encode_s, each_s, direct=direct)
+        yield StreamOption(held.codec, place.stream_bytes, encode_s, each_s, direct=direct)
         known = {other.held.name for other in self._places} - {held.name}
         if held.rebuilding is not None and known.issuperset(held.rebuilding.sources):
             bits = math.ceil(held.elements / 8) if has_mask else 0
             seconds = _PASSES * 2 * held.bytes / here.bytes_per_s
             bits = bits if bits >= LEAST_COUNTED else 0
-            yield Rebuild(held.rebuilding.sources, seconds, held_bytes=bits, direct=direct)
+            yield RebuildOption(held.rebuilding.sources, seconds, held_bytes=bits, direct=direct)
 
-    def _reserve(self, held: HeldTensor) -> int:
+    def _reserve(self, held: CrossingTensor) -> int:
         """What a fused normalization holds for its own gradient, where its input is kept."""
         return sum(
             event.requested_bytes
@@ -228,13 +230,13 @@ class _Feed:
         return levels
 
 
-def _operations(held: HeldTensor) -> tuple[str, ...]:
+def _operations(held: CrossingTensor) -> tuple[str, ...]:
     return (held.encoder, *(reading.op for reading in held.readings))
 
 
-def _lifetimes(trace: Trace) -> Mapping[str, list[tuple[Event, float]]]:
+def _lifetimes(trace: Trace) -> Mapping[str, list[tuple[AllocationEvent, float]]]:
     """By operation: the buffers that it asked for, each with the time of its release."""
-    found: dict[str, list[tuple[Event, float]]] = {}
+    found: dict[str, list[tuple[AllocationEvent, float]]] = {}
     alive: dict[int, tuple[str, int]] = {}
     for event in trace.events:
         if event.bytes > 0:
@@ -261,7 +263,7 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
 
 def _with_workspace(graph: TaskGraph, levels: np.ndarray) -> TaskGraph:
     """The graph with what was alive besides the streams, as each task's workspace."""
-    state = State(compile_graph(graph))
+    state = PlanState(compile_graph(graph))
     for choices in state.effects.of_tensor:
         state.set(
             next((c for c in choices if state.effects.choices[c].label.startswith("stream")), choices[0])

@@ -16,7 +16,7 @@ from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression import model as compression
 from tf_comptrain.compression.choice import StorageChoice
 from tf_comptrain.compression.instrumentation import compressed_models
-from tf_comptrain.compression.report import Report, format_bytes
+from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import device
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.devices import plan_over_devices
@@ -24,6 +24,7 @@ from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
 from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
 from tf_comptrain.planner.hardware import check_hardware
+from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import PolicyChoice
 from tf_comptrain.theory.first_step import FirstStepCheck
 

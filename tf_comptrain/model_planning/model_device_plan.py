@@ -10,7 +10,8 @@ from tensorflow import keras
 
 from tf_comptrain import placement, planner
 from tf_comptrain.compression.model import compress_model
-from tf_comptrain.compression.report import Report, format_bytes
+from tf_comptrain.compression.report import Report
+from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import COMPRESS, KEEP, OFFLOAD
 
 _STREAM = "stream:"

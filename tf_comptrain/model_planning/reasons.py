@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_comptrain.planner import Plan, Rebuild, Stream, TaskGraph, Tensor
-from tf_comptrain.planner.plan import size_text, time_text
+from tf_comptrain.planner import Plan, RebuildOption, StreamOption, TaskGraph, Tensor
+from tf_comptrain.render.units import format_bytes, format_seconds
 
 
 def why(tensor: Tensor, choice: str) -> str:
     """What another choice would give and take."""
     taken = next((option for option in tensor.options if option.label == choice), None)
-    stream = next((option for option in tensor.options if isinstance(option, Stream)), None)
+    stream = next((option for option in tensor.options if isinstance(option, StreamOption)), None)
     if stream is None:
         return ""
-    spent = time_text(_seconds(stream, tensor))
-    if isinstance(taken, Stream):
-        return f"kept it would take {size_text(tensor.bytes - stream.bytes)} more, to save {spent}"
-    if isinstance(taken, Rebuild):
-        return f"a stream would take {size_text(stream.bytes - taken.held_bytes)} more, and {spent} instead"
-    return f"a stream would free {size_text(tensor.bytes - stream.bytes)} for {spent}"
+    spent = format_seconds(_seconds(stream, tensor))
+    if isinstance(taken, StreamOption):
+        return f"kept it would take {format_bytes(tensor.bytes - stream.bytes)} more, to save {spent}"
+    if isinstance(taken, RebuildOption):
+        return (
+            f"a stream would take {format_bytes(stream.bytes - taken.held_bytes)} more, and {spent} instead"
+        )
+    return f"a stream would free {format_bytes(tensor.bytes - stream.bytes)} for {spent}"
 
 
-def _seconds(option: Stream, tensor: Tensor) -> float:
+def _seconds(option: StreamOption, tensor: Tensor) -> float:
     return option.encode_s + option.decode_s * max(len(tensor.readers), 1)
 
 
@@ -46,9 +48,9 @@ def lines(plan: Plan, graph: TaskGraph, neighbours: Sequence[Plan], note: str = 
         what = "with less memory" if other.limit_bytes < plan.limit_bytes else "with more memory"
         if other.feasible:
             found.append(
-                f"Next {what}: {size_text(other.peak_bytes)}, step {time_text(other.step_s)} "
-                f"(this one {size_text(plan.peak_bytes)}, {time_text(plan.step_s)})."
+                f"Next {what}: {format_bytes(other.peak_bytes)}, step {format_seconds(other.step_s)} "
+                f"(this one {format_bytes(plan.peak_bytes)}, {format_seconds(plan.step_s)})."
             )
         else:
-            found.append(f"None {what}: the smallest takes {size_text(other.smallest_bytes)}.")
+            found.append(f"None {what}: the smallest takes {format_bytes(other.smallest_bytes)}.")
     return [*found, note] if note else found

@@ -18,7 +18,7 @@ from tf_comptrain.memory.trace import Trace, trace_step
 _STEPS = 10  # with the two of warm-up the first twelve, which a limit is promised for
 
 
-class Measured(NamedTuple):
+class MeasuredSteps(NamedTuple):
     """Steps of one way to hold tensors.
 
     Attributes:
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
     trace: Trace | None
 
 
-def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], profile: bool) -> Measured:
+def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], profile: bool) -> MeasuredSteps:
     """Steps of a compressed model with storages by operation; the model is left as it was, its traces aside.
 
     Args:
@@ -51,7 +51,7 @@ def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], prof
             calls = [measure_call(step) for _ in range(2 + _STEPS)]
             trace = trace_step(step) if profile else None
     seconds = min(elapsed for _, _, elapsed in calls[2:])  # other work only ever makes a step slower
-    return Measured(seconds, max(peak for peak, _, _ in calls), graphs[-1], trace)
+    return MeasuredSteps(seconds, max(peak for peak, _, _ in calls), graphs[-1], trace)
 
 
 @contextlib.contextmanager

@@ -14,17 +14,12 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import name_of
+from tf_comptrain.graph.operations import SOURCE, about
+from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.memory.batches import random_batch
-from tf_comptrain.memory.saved import base_of, crossing_of, stands_for
+from tf_comptrain.memory.saved import crossing_of, stands_for
 
 _GRADIENTS = "gradient_tape/"  # the scope that TensorFlow puts before that of the operation
-_VIEWS = frozenset(("ExpandDims", "Identity", "IdentityN", "Reshape", "Squeeze", "StopGradient"))
-_NO_BUFFER = frozenset(("Const", "Placeholder", "ReadVariableOp", "VarHandleOp"))
-# Write their result over an input that nothing else reads.
-_IN_PLACE = frozenset(
-    ("Add", "AddN", "AddV2", "BiasAdd", "Cast", "Erfc", "Exp", "Mul", "Neg", "RealDiv", "Relu", "ReluGrad", "Rsqrt",
-     "Softmax", "Sub", "Tanh", "TanhGrad")
-)  # fmt: skip
 
 
 class LayerBytes(NamedTuple):
@@ -70,15 +65,15 @@ def traced_layers(
     with _keras.layer_output_hook(note), _keras.on_gradients(passes.append):
         _keras.trace_train_step(model, x, y, found)
     shares = {
-        row.layer: row.predicted_bytes / row.plain_bytes
+        row.layer: row.predicted_bytes / row.value_bytes
         for row in report.rows
-        if row.predicted_bytes and row.plain_bytes
+        if row.predicted_bytes and row.value_bytes
     }
     last = len({name for _, name in ends})
-    return _Step(passes[-1], crossing, ends[-last:], shares).layers()
+    return _LayeredStep(passes[-1], crossing, ends[-last:], shares).layers()
 
 
-class _Step:
+class _LayeredStep:
     def __init__(
         self,
         backward: _keras.BackwardPass,
@@ -125,7 +120,7 @@ class _Step:
         return {name: LayerBytes(saved[name], workspace[name], entering[name]) for name in self._names}
 
     def _maker(self, tensor: tf.Tensor) -> str:
-        return self._owner(base_of(stands_for(tensor)).op)
+        return self._owner(behind_views(stands_for(tensor)).op)
 
     def _owner(self, op: tf.Operation) -> str:
         if op.name not in self._owners:
@@ -139,7 +134,7 @@ class _Step:
             for op in waiting.pop().consumers():
                 if self._numbers.get(op.name, 0) >= self._start:
                     readers.add(self._owners[op.name])
-                elif op.outputs and base_of(op.outputs[0]) is tensor:
+                elif op.outputs and behind_views(op.outputs[0]) is tensor:
                     waiting.append(op.outputs[0])
         return readers
 
@@ -150,7 +145,7 @@ class _Step:
             return size
         if tensor.op.type != "Comptrain>Compress":
             return math.ceil(_elements(plain) / 8)
-        return math.ceil(size * self._shares.get(name_of(base_of(plain)), 1.0))
+        return math.ceil(size * self._shares.get(name_of(behind_views(plain)), 1.0))
 
     def _levels(self) -> Iterator[tuple[str, int]]:
         """(layer, bytes alive beside what is saved) at each operation of the step."""
@@ -159,19 +154,19 @@ class _Step:
         last: dict[Any, int] = {}
         for number, op in enumerate(order):
             for tensor in op.inputs:
-                last[_buffer(tensor).ref()] = number
+                last[behind_views(tensor).ref()] = number
         freed: dict[int, int] = {}
         alive = 0
         for number, op in enumerate(order):
-            made = 0
-            if op.type not in _VIEWS | _NO_BUFFER:
+            made, row = 0, about(op.type)
+            if not row.is_alias and not row.is_view and row.kind != SOURCE:
                 for tensor in op.outputs:
                     end = last.get(tensor.ref())
-                    if end and not saved & {tensor.ref(), base_of(tensor).ref()}:
+                    if end and not saved & {tensor.ref(), behind_views(tensor).ref()}:
                         size = _elements(tensor) * tensor.dtype.size
                         made += size
                         freed[end] = freed.get(end, 0) + size
-            over = freed.get(number, 0) if op.type in _IN_PLACE else 0
+            over = freed.get(number, 0) if row.is_elementwise or op.type == "Softmax" else 0
             yield self._owner(op), alive + made - min(made, over)
             alive += made - freed.pop(number, 0)
 
@@ -211,12 +206,6 @@ def _scopes(name: str) -> Iterator[str]:
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name
-
-
-def _buffer(tensor: tf.Tensor) -> tf.Tensor:
-    while tensor.op.type in _VIEWS:
-        tensor = tensor.op.inputs[tensor.value_index]
-    return tensor
 
 
 def _elements(tensor: tf.Tensor) -> int:

@@ -11,11 +11,21 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.model_planning.costs import calibrate
+from tf_comptrain.model_planning.crossing_tensors import CrossingTensor, held_tensors, storage_of
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
-from tf_comptrain.model_planning.steps import Measured, measure
-from tf_comptrain.model_planning.tensors import HeldTensor, held_tensors, storage_of
-from tf_comptrain.planner import Hardware, Plan, Progress, Row, State, TaskGraph, Waste, at_batch, plan_graph
+from tf_comptrain.model_planning.steps import MeasuredSteps, measure
+from tf_comptrain.planner import (
+    Hardware,
+    Plan,
+    PlanRow,
+    PlanState,
+    Progress,
+    TaskGraph,
+    Waste,
+    at_batch,
+    plan_graph,
+)
 from tf_comptrain.planner.effects import compile_graph
 
 # Steps of more samples are not run: one of so many is, and scaled.
@@ -40,7 +50,7 @@ class Prepared(NamedTuple):
     """
 
     graph: TaskGraph
-    tensors: tuple[HeldTensor, ...]
+    tensors: tuple[CrossingTensor, ...]
     probe: int
     wastes: tuple[tuple[float, float], ...]
     held_bytes: int
@@ -60,7 +70,7 @@ class Prepared(NamedTuple):
         waste = self.waste(limit)
         return waste._replace(factor=waste.factor * (1 + _MARGIN))
 
-    def peak(self, measured: Measured) -> int:
+    def peak(self, measured: MeasuredSteps) -> int:
         """What a plan whose steps were measured is expected to reach at most; resting bytes included."""
         return self.graph.resting_bytes + int(measured.peak_bytes * (1 + _MARGIN))
 
@@ -86,7 +96,7 @@ class Prepared(NamedTuple):
         """That carries a plan out."""
         return storage_of(self.tensors, plan.choices)
 
-    def with_run(self, plan: Plan, waste: Waste, measured: Measured) -> Prepared:
+    def with_run(self, plan: Plan, waste: Waste, measured: MeasuredSteps) -> Prepared:
         """Knowing one more measurement."""
         live = (plan.peak_bytes - self.graph.resting_bytes) / waste.factor
         wastes = {*self.wastes, (live, measured.peak_bytes / max(live, 1.0))}
@@ -128,9 +138,9 @@ def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepar
     return Prepared(graph, tensors, probe, tuple(sorted(wastes)), held_bytes, fingerprint(model))
 
 
-def _with_all(graph: TaskGraph, label: str) -> State:
+def _with_all(graph: TaskGraph, label: str) -> PlanState:
     """The plan that has this choice for all tensors that offer it."""
-    state = State(compile_graph(graph))
+    state = PlanState(compile_graph(graph))
     for choices in state.effects.of_tensor:
         state.set(next((c for c in choices if state.effects.choices[c].label.startswith(label)), choices[0]))
     return state
@@ -293,7 +303,7 @@ class _Asked:
         self.bytes = self._resting + int(room)
 
 
-def _run(model: keras.Model, prepared: Prepared, plan: Plan) -> Measured:
+def _run(model: keras.Model, prepared: Prepared, plan: Plan) -> MeasuredSteps:
     """Steps of a plan, traced anew."""
     x, y = batch_of(model, prepared.probe, None)
     return measure(model, x, y, prepared.storage(plan), profile=False)
@@ -318,7 +328,7 @@ def _held_plan(prepared: Prepared, like: Plan) -> Plan:
     rows = []
     for number, tensor in enumerate(graph.tensors):
         choice = state.effects.choices[state.chosen[number]]
-        rows.append(Row(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), choice.total_s))
+        rows.append(PlanRow(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), choice.total_s))
     peak = graph.resting_bytes + int(prepared.held_bytes * (1 + _MARGIN))
     step_s = state.measure()[0]
     gap = None if like.bound_s is None else max(step_s - like.bound_s, 0.0) / step_s

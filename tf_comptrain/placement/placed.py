@@ -16,7 +16,7 @@ from tf_comptrain.placement.values import BATCH_AXIS, Send, Value
 from tf_comptrain.planner.stages import BATCH
 
 
-class Place(NamedTuple):
+class StageDevices(NamedTuple):
     """Devices of a stage, by their full names, and how they divide its work; see `planner.Stage`."""
 
     devices: tuple[str, ...]
@@ -55,7 +55,7 @@ class PlacedCall:
     def __init__(
         self,
         model: keras.Model,
-        stages: Sequence[Place],
+        stages: Sequence[StageDevices],
         stage_of: Mapping[int, int],
         stage_of_weight: Mapping[int, int],
         send: Send | None = None,
@@ -134,7 +134,9 @@ class _Sent:
     arrived: dict[int, Value] = dataclasses.field(default_factory=dict)
 
 
-def _run(stage: Place, training: bool | None, operation: Any, call: Any, args: Any, kwargs: Any) -> Any:
+def _run(
+    stage: StageDevices, training: bool | None, operation: Any, call: Any, args: Any, kwargs: Any
+) -> Any:
     """Calls an operation on the devices of its stage. Tensors of the graph are a `Value` each, also those returned."""
     if len(stage.devices) == 1:
         return _run_parts(call, args, kwargs, stage.devices, None)

@@ -14,9 +14,10 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.instrumentation import is_compressed
+from tf_comptrain.graph import after_gradient
 from tf_comptrain.placement import splits
 from tf_comptrain.placement.microbatches import train_step
-from tf_comptrain.placement.placed import Place, PlacedCall
+from tf_comptrain.placement.placed import PlacedCall, StageDevices
 from tf_comptrain.placement.values import Send
 from tf_comptrain.planner.stages import SPLITS, Stage
 from tf_comptrain.storage import DEFAULT_BOUNDS
@@ -96,7 +97,7 @@ def place(
             _keras.move_weight(weight, device, getattr(model, "optimizer", None))
     call = PlacedCall(functional, places, stage_of, stage_of_weight, send)
     _keras.set_call(functional, call)
-    _keras.set_step(model, functools.partial(train_step, call=call, count=count))
+    _keras.set_step(model, functools.partial(train_step, call=call, count=count), after_gradient)
     _placed[model] = before
     _keras.forget_traces(model)
 
@@ -199,7 +200,7 @@ def _full(name: str) -> str:
     return spec.replace(job=job, replica=replica, task=task, device_index=spec.device_index or 0).to_string()
 
 
-def _places(stages: Sequence[Stage], names: Sequence[str]) -> list[Place]:
+def _places(stages: Sequence[Stage], names: Sequence[str]) -> list[StageDevices]:
     for stage in stages:
         for number in stage.devices:
             if not isinstance(number, int) or not 0 <= number < len(names):
@@ -208,7 +209,7 @@ def _places(stages: Sequence[Stage], names: Sequence[str]) -> list[Place]:
                 )
         if len(set(stage.devices)) < len(stage.devices):
             raise ValueError(f"`stages` must name each device once in a stage. Received: {stage.devices}.")
-    return [Place(tuple(names[number] for number in stage.devices), stage.split) for stage in stages]
+    return [StageDevices(tuple(names[number] for number in stage.devices), stage.split) for stage in stages]
 
 
 def _stage_of(functional: Any, stages: Sequence[Stage]) -> dict[int, int]:

@@ -36,7 +36,7 @@ _GLOBAL = (
 _CONVOLUTIONS = (layers.Conv1D, layers.Conv2D)
 
 
-class _Call(NamedTuple):
+class _OperationCall(NamedTuple):
     """An operation of the graph, and what it is called with: `Value`s for the tensors of the graph.
 
     Attributes:
@@ -97,7 +97,7 @@ def run(place: Any, training: bool | None, operation: Any, call: Callable, args:
     """
     way = _way(place.split, operation)
     assert way is not None
-    return way(_Call(operation, call, args, kwargs, place.devices, training))
+    return way(_OperationCall(operation, call, args, kwargs, place.devices, training))
 
 
 def ways_of(operation: Any) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def check(calls: Iterable[tuple[Any, Sequence[Any], Sequence[Any]]], places: Map
 _MORE = {CHANNELS: ", dense layers, and pooling of all positions", ROWS: ", and joins of channels"}
 
 
-def _way(split: str, operation: Any) -> Callable[[_Call], Value] | None:
+def _way(split: str, operation: Any) -> Callable[[_OperationCall], Value] | None:
     """How an operation is divided; None where it cannot be."""
     if _has_losses(operation):
         return None
@@ -190,11 +190,11 @@ def _is_plain_normalization(layer: Any) -> bool:
     return not layer.renorm and layer.axis in (-1, layer.input_spec.ndim - 1)
 
 
-def _elementwise_by(axis: int) -> Callable[[_Call], Value]:
+def _elementwise_by(axis: int) -> Callable[[_OperationCall], Value]:
     return lambda call: call.on_parts(axis, call.value.bounds if call.value.axis == axis else ())
 
 
-def _with_weights_by_channels(call: _Call) -> Value:
+def _with_weights_by_channels(call: _OperationCall) -> Value:
     """A convolution or dense layer: all of the input and a part of the weights on each device."""
     layer, value = call.operation, call.value
     bounds = shares(layer.kernel.shape[-1], len(call.devices))
@@ -220,7 +220,7 @@ def _divided(weight: Any, sizes: Sequence[int]) -> Sequence[Any]:
         return tf.split(tf.convert_to_tensor(weight.value), sizes, CHANNEL_AXIS)
 
 
-def _window_by_rows(call: _Call) -> Value:
+def _window_by_rows(call: _OperationCall) -> Value:
     """A convolution or pooling: each device is sent the rows of its neighbours that its windows reach."""
     layer, value = call.operation, call.value
     window, stride = _first(layer, "kernel_size", "pool_size"), _first(layer, "strides")
@@ -240,7 +240,7 @@ def _window_by_rows(call: _Call) -> Value:
     return Value(tuple(parts), call.devices, ROW_AXIS, bounds)
 
 
-def _padding_by_rows(call: _Call) -> Value:
+def _padding_by_rows(call: _OperationCall) -> Value:
     """Rows before the first part and behind the last, and columns beside each."""
     value = call.value.divided(
         ROW_AXIS, call.devices, call.value.bounds if call.value.axis == ROW_AXIS else ()
@@ -286,10 +286,10 @@ def _pooling_has_rows(layer: Any) -> bool:
     return layer.padding == "valid" or "Max" in type(layer).__name__
 
 
-def _normalization_by(axis: int) -> Callable[[_Call], Value]:
+def _normalization_by(axis: int) -> Callable[[_OperationCall], Value]:
     """Batch normalization with the statistics of all parts."""
 
-    def way(call: _Call) -> Value:
+    def way(call: _OperationCall) -> Value:
         layer, home = call.operation, call.devices[0]
         value = call.value.divided(axis, call.devices, call.value.bounds if call.value.axis == axis else ())
         with tf.device(home):

@@ -3,20 +3,20 @@
 Pure Python, NumPy and SciPy: nothing here imports TensorFlow. The step and its costs come in as data.
 """
 
-from tf_comptrain.planner.batches import at_batch, largest_batch, plan_batch
+from tf_comptrain.planner.batches import at_batch, largest_batch
 from tf_comptrain.planner.device_plan import DevicePlan, StageRow, device_plan_from_json
-from tf_comptrain.planner.hardware import Codec, Hardware, Link, hardware_from_json
+from tf_comptrain.planner.hardware import CodecSpeed, Hardware, Link, hardware_from_json
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
-from tf_comptrain.planner.plan import Plan, Row, plan_from_json
-from tf_comptrain.planner.simulator import Event, Simulation, State, Waste
+from tf_comptrain.planner.plan import Plan, PlanRow, plan_from_json
+from tf_comptrain.planner.simulator import PlanState, QueueEvent, Simulation, Waste
 from tf_comptrain.planner.solve import Progress, plan_graph
 from tf_comptrain.planner.solve_devices import plan_devices
 from tf_comptrain.planner.stages import Stage
 from tf_comptrain.planner.task_graph import (
-    Offload,
-    Rebuild,
+    OffloadOption,
+    RebuildOption,
     Segment,
-    Stream,
+    StreamOption,
     Task,
     TaskGraph,
     Tensor,
@@ -24,25 +24,25 @@ from tf_comptrain.planner.task_graph import (
 )
 
 __all__ = [
-    "Codec",
+    "CodecSpeed",
     "DevicePlan",
-    "Event",
+    "QueueEvent",
     "Hardware",
     "Layer",
     "LayerChain",
     "Link",
-    "Offload",
+    "OffloadOption",
     "Plan",
     "Progress",
-    "Rebuild",
-    "Row",
+    "RebuildOption",
+    "PlanRow",
     "Saved",
     "Segment",
     "Simulation",
     "Stage",
     "StageRow",
-    "State",
-    "Stream",
+    "PlanState",
+    "StreamOption",
     "Task",
     "TaskGraph",
     "Tensor",
@@ -52,7 +52,6 @@ __all__ = [
     "graph_from_json",
     "hardware_from_json",
     "largest_batch",
-    "plan_batch",
     "plan_devices",
     "plan_from_json",
     "plan_graph",

@@ -1,4 +1,4 @@
-"""Choices for the whole of a model: the batch, and the parts in which it is run."""
+"""The step of a model at other batches, and the largest that fits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_comptrain import arguments
-from tf_comptrain.planner.plan import Plan
 from tf_comptrain.planner.solve import plan_graph
-from tf_comptrain.planner.task_graph import Option, Rebuild, Stream, Task, TaskGraph, Tensor
+from tf_comptrain.planner.task_graph import (
+    HoldingOption,
+    RebuildOption,
+    StreamOption,
+    Task,
+    TaskGraph,
+    Tensor,
+)
 
 
 def at_batch(graph: TaskGraph, batch: int) -> TaskGraph:
@@ -38,49 +44,6 @@ def at_batch(graph: TaskGraph, batch: int) -> TaskGraph:
         segments=tuple(segments),
         batch=batch,
     )
-
-
-def plan_batch(
-    graph: TaskGraph, limit_bytes: int | str, batch: int, *, most_parts: int = 64, **options: Any
-) -> Plan:
-    """The fastest plan of a step of `batch` samples, run whole or in microbatches whose gradients are summed.
-
-    The effective batch is the same for all of them. Parts need room for the sum of gradients (`gradient_bytes` of the
-    graph), and take the fixed times of their tasks anew.
-
-    Args:
-      graph: The step at any batch; see `at_batch`.
-      limit_bytes: The peak allowed.
-      batch: Samples of the effective batch.
-      most_parts: Up to which the batch is divided, by its divisors.
-      **options: Of `plan_graph`, which is called for each number of parts that may be best.
-
-    Returns:
-      A `Plan` whose seconds are those of all parts, and whose bound holds for every number of parts.
-
-    Raises:
-      ValueError: As `plan_graph`, or a batch that is no integer of at least 1.
-    """
-    arguments.whole("batch", batch)
-    arguments.whole("most_parts", most_parts)
-    limit = arguments.size_in_bytes("limit_bytes", limit_bytes)
-    best: Plan | None = None
-    bounds: list[float] = []
-    for parts in (p for p in range(1, min(most_parts, batch) + 1) if batch % p == 0):
-        part = at_batch(graph, batch // parts)
-        part = part._replace(resting_bytes=part.resting_bytes + (graph.gradient_bytes if parts > 1 else 0))
-        if best is not None and best.feasible and parts * part.plain_s >= best.step_s:
-            bounds.append(parts * part.plain_s)
-            continue
-        plan = _whole(plan_graph(part, limit, **options), parts, batch)
-        if plan.bound_s is not None:
-            bounds.append(plan.bound_s)
-        if best is None or _rank(plan) < _rank(best):
-            best = plan
-    if best is None or not bounds:
-        return best  # type: ignore[return-value]  # one part is always tried
-    bound = min(bounds)
-    return best._replace(bound_s=bound, gap=max(best.step_s - bound, 0.0) / best.step_s)
 
 
 def largest_batch(
@@ -127,22 +90,6 @@ def largest_batch(
     return found, none
 
 
-def _rank(plan: Plan) -> tuple[bool, float]:
-    return (False, plan.step_s) if plan.feasible else (True, plan.peak_bytes)
-
-
-def _whole(plan: Plan, parts: int, batch: int) -> Plan:
-    """The plan of one part as that of all of them."""
-    bound = None if plan.bound_s is None else parts * plan.bound_s
-    return plan._replace(
-        batch=batch,
-        microbatches=parts,
-        step_s=parts * plan.step_s,
-        plain_s=parts * plan.plain_s,
-        bound_s=bound,
-    )
-
-
 def _scaled_task(task: Task, factor: float) -> Task:
     return task._replace(
         duration_s=task.fixed_s + (task.duration_s - task.fixed_s) * factor,
@@ -156,8 +103,8 @@ def _scaled_tensor(tensor: Tensor, factor: float) -> Tensor:
     return tensor._replace(bytes=math.ceil(tensor.bytes * factor), options=options, beside_bytes=beside)
 
 
-def _scaled_option(option: Option, factor: float) -> Option:
-    if isinstance(option, Stream):
+def _scaled_option(option: HoldingOption, factor: float) -> HoldingOption:
+    if isinstance(option, StreamOption):
         restored = None if option.restored_bytes is None else math.ceil(option.restored_bytes * factor)
         return option._replace(
             bytes=math.ceil(option.bytes * factor),
@@ -165,7 +112,7 @@ def _scaled_option(option: Option, factor: float) -> Option:
             decode_s=option.decode_s * factor,
             restored_bytes=restored,
         )
-    if isinstance(option, Rebuild):
+    if isinstance(option, RebuildOption):
         return option._replace(
             seconds=option.seconds * factor,
             working_bytes=math.ceil(option.working_bytes * factor),

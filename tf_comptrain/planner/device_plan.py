@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
-from tf_comptrain.planner.plan import json_text, size_text, text_difference, time_text
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.picture import draw_stages
+from tf_comptrain.planner.plan import json_text, kind_of, text_difference
+from tf_comptrain.planner.simulator import QueueEvent
 from tf_comptrain.planner.stages import SPLITS, Stage
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _LISTS = ("stages", "rows", "events")
 _PARTS = {"memory": "memory_s", "exchange": "exchange_s", "gradient sync": "sync_s", "bubbles": "waiting_s"}
@@ -80,7 +87,7 @@ class DevicePlan(NamedTuple):
     bound_s: float | None
     gap: float | None
     feasible: bool
-    events: tuple[Event, ...] = ()
+    events: tuple[QueueEvent, ...] = ()
 
     @property
     def peak_bytes(self) -> int:
@@ -106,27 +113,31 @@ class DevicePlan(NamedTuple):
         Raises:
           ValueError: The plan is too large to have events.
         """
-        from tf_comptrain.planner.picture import draw_device_plan
-
         if not self.events:
             raise ValueError(
                 f"`plot` needs a plan of fewer stages or microbatches. Received: {self.microbatches}."
             )
-        draw_device_plan(self, path)
+        title = (
+            f"{self.model}, batch {self.batch} in {self.microbatches} microbatches: {format_seconds(self.step_s)} a "
+            f"step, peak {format_bytes(self.peak_bytes)}"
+        )
+        draw_stages(title, self.events, self.step_s, path)
 
     def __str__(self) -> str:
-        return "\n".join((*self._summary(), "", *self._table(), *self._held()))
+        return as_text((*self._summary(), "", self._table(), "", self._held()), width=None).rstrip()
 
     def _summary(self) -> list[str]:
         used = sum(len(stage.devices) for stage in self.stages)
         lines = [
             f"{self.model}, batch {self.batch} in {self.microbatches} microbatches, {used} of {self.devices} devices "
             f"of {self.hardware}",
-            f"peak   {size_text(self.peak_bytes)} of {size_text(self.memory_bytes)} allowed",
-            f"step   {time_text(self.step_s)}, limited by {self.limit}",
+            f"peak   {format_bytes(self.peak_bytes)} of {format_bytes(self.memory_bytes)} allowed",
+            f"step   {format_seconds(self.step_s)}, limited by {self.limit}",
         ]
         if self.bound_s is not None:
-            lines.append(f"bound  {time_text(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain")
+            lines.append(
+                f"bound  {format_seconds(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain"
+            )
         if self.feasible:
             return lines
         if self.bound_s is None:
@@ -136,48 +147,29 @@ class DevicePlan(NamedTuple):
             "No strategy that fits was found, and none is ruled out; this is the smallest one found.",
         ]
 
-    def _table(self) -> list[str]:
-        heads = (
-            "stage",
-            "layers",
-            "devices",
-            "split",
-            "ahead",
-            "peak",
-            "computes",
-            "waits",
-            "limit",
-            "sends",
-        )
-        cells = [heads]
+    def _table(self) -> Table:
+        numbers = ("ahead", "peak", "computes", "waits")
+        table = table_of("", ("stage", "layers", "devices", "split", *numbers, "limit", "sends"), numbers)
         for number, (stage, row) in enumerate(zip(self.stages, self.rows)):
-            busy = row.compute_s + row.memory_s + row.exchange_s
-            cells.append(
-                (
-                    str(number),
-                    f"{len(stage.layers)}: {stage.layers[0]} .. {stage.layers[-1]}"
-                    if len(stage.layers) > 1
-                    else stage.layers[0],
-                    _range(stage.devices),
-                    stage.split if len(stage.devices) > 1 else "",
-                    str(row.ahead),
-                    size_text(row.peak_bytes),
-                    time_text(busy),
-                    time_text(row.waiting_s + row.sync_s),
-                    row.limit,
-                    self.crossings[number] if number < len(self.crossings) else "",
-                )
+            first, last = stage.layers[0], stage.layers[-1]
+            table.add_row(
+                str(number),
+                f"{len(stage.layers)}: {first} .. {last}" if len(stage.layers) > 1 else first,
+                _range(stage.devices),
+                stage.split if len(stage.devices) > 1 else "",
+                str(row.ahead),
+                format_bytes(row.peak_bytes),
+                format_seconds(row.compute_s + row.memory_s + row.exchange_s),
+                format_seconds(row.waiting_s + row.sync_s),
+                row.limit,
+                self.crossings[number] if number < len(self.crossings) else "",
             )
-        widths = [max(len(line[k]) for line in cells) for k in range(len(heads))]
-        return ["  ".join(t.ljust(w) for t, w in zip(line, widths)).rstrip() for line in cells]
+        return table
 
-    def _held(self) -> list[str]:
-        kinds: dict[str, int] = {}
-        for choice in self.storage.values():
-            kind = choice if choice.startswith("stream") else choice.partition(":")[0]
-            kinds[kind] = kinds.get(kind, 0) + 1
+    def _held(self) -> str:
+        kinds = collections.Counter(map(kind_of, self.storage.values()))
         listed = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
-        return ["", f"saved tensors that are not kept: {listed or 'none'}"]
+        return f"saved tensors that are not kept: {listed or 'none'}"
 
 
 def device_plan_from_json(source: str | Path | dict) -> DevicePlan:
@@ -187,7 +179,7 @@ def device_plan_from_json(source: str | Path | dict) -> DevicePlan:
       ValueError: A field is missing, unknown or out of range.
     """
     plan = _fields.record(DevicePlan, _fields.load(source, "a plan over devices"), "plan")
-    kinds: dict[str, Any] = {"stages": Stage, "rows": StageRow, "events": Event}
+    kinds: dict[str, Any] = {"stages": Stage, "rows": StageRow, "events": QueueEvent}
     lists: dict[str, Any] = {
         name: tuple(
             _fields.row(kinds[name], item, f"{name}[{k}]")

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 from tf_comptrain.planner.partitions import Division, Exact, Partitions
-from tf_comptrain.planner.stage_costs import Place, StageCosts
+from tf_comptrain.planner.stage_costs import StageCosts, StageRange
 from tf_comptrain.planner.stages import SPLITS
 from tf_comptrain.planner.strategies import Strategy, keeps_to_nodes, work_out
 
@@ -26,7 +25,7 @@ _HALVINGS = 24
 _FEW_LAYERS, _MOST_LISTED = 80, 3000  # up to where divisions are looked at one by one
 
 
-class Found(NamedTuple):
+class FoundStrategy(NamedTuple):
     """What a search found.
 
     Attributes:
@@ -78,7 +77,7 @@ class DeviceSearch:
         self._best: Strategy | None = None
         self._last: Division | None = None
 
-    def run(self) -> Found:
+    def run(self) -> FoundStrategy:
         """Searches until the gap is 0.1%, the time is over, or it is interrupted."""
         shapes = sorted(self._shapes())
         proved = {shape: shape.bound_s for shape in shapes}
@@ -96,7 +95,7 @@ class DeviceSearch:
         except KeyboardInterrupt:
             pass
         bound = min(proved.values(), default=math.inf)
-        return Found(self._best, bound if self._best is None else min(bound, self._best.step_s))
+        return FoundStrategy(self._best, bound if self._best is None else min(bound, self._best.step_s))
 
     def _shapes(self) -> Iterator[_Shape]:
         of_used = dict.fromkeys(self._devices >> k for k in range(self._devices.bit_length()))
@@ -143,7 +142,9 @@ class DeviceSearch:
                     if places and self._partitions(shape).bound_s(places) < self._limit_s():
                         self._try(shape.microbatches, places, _ROUGH)
 
-    def _even(self, microbatches: int, used: int, devices: int, until: float) -> tuple[Place, ...] | None:
+    def _even(
+        self, microbatches: int, used: int, devices: int, until: float
+    ) -> tuple[StageRange, ...] | None:
         """Stages of like numbers of devices whose longest is as short as can be, by halving."""
         costs = self._costs
         high = 2 * float((costs.of["forward_s"] + costs.of["backward_s"]).sum()) / microbatches + 1.0
@@ -161,7 +162,9 @@ class DeviceSearch:
                 break
         return best
 
-    def _filled(self, microbatches: int, used: int, devices: int, most_s: float) -> tuple[Place, ...] | None:
+    def _filled(
+        self, microbatches: int, used: int, devices: int, most_s: float
+    ) -> tuple[StageRange, ...] | None:
         """Stages, each with as many layers as it can have in so many seconds; None where layers are left over."""
         costs, count, start, stages = self._costs, self._costs.count, 0, used // devices
         places = []
@@ -182,7 +185,7 @@ class DeviceSearch:
                     reached, best = int(some[fitting[-1]]), split
             if reached == start:
                 return None
-            places.append(Place(start, reached, devices, best))
+            places.append(StageRange(start, reached, devices, best))
             start = reached
         return tuple(places) if start == count else None
 
@@ -259,14 +262,14 @@ class DeviceSearch:
             learned = learned or exact > relaxed * (1 + 1e-9)
         return learned
 
-    def _try(self, microbatches: int, places: tuple[Place, ...] | None, worth: float = _CLOSE) -> None:
+    def _try(self, microbatches: int, places: tuple[StageRange, ...] | None, worth: float = _CLOSE) -> None:
         if places is None or not self._keeps_to_nodes(places):
             return
         strategy = work_out(self._costs, microbatches, places, worth)
         if strategy is not None and (self._best is None or strategy.step_s < self._best.step_s):
             self._best = strategy
 
-    def _keeps_to_nodes(self, places: tuple[Place, ...]) -> bool:
+    def _keeps_to_nodes(self, places: tuple[StageRange, ...]) -> bool:
         start, nodes = 0, self._costs.hardware.node_devices
         for place in places:
             if not keeps_to_nodes(start, place.devices, nodes):
@@ -315,6 +318,8 @@ def balanced_paths(microbatches: int, stages: int) -> float:
     """
     if stages > _MOST_PATHS:
         return max(microbatches / stages, 1.0)
+    import scipy.optimize  # which takes longer to import than all of this package
+
     paths = np.array([path for stage in range(stages) for path in _paths(microbatches, stages, stage)])
     gains = np.concatenate((np.zeros(len(paths)), [-1.0]))  # the mean's weights, and the factor
     found = scipy.optimize.linprog(
@@ -337,7 +342,7 @@ def _paths(microbatches: int, stages: int, stage: int) -> list[list[float]]:
     return [[1.0] * stage + [own] + [behind] * (stages - stage - 1) for own, behind in ways]
 
 
-def _moved(places: tuple[Place, ...], number: int, by: int) -> tuple[Place, ...] | None:
+def _moved(places: tuple[StageRange, ...], number: int, by: int) -> tuple[StageRange, ...] | None:
     before, after = places[number : number + 2]
     border = before.end + by
     if not before.start < border < after.end:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from tf_comptrain.planner.task_graph import (
     LINK,
-    Offload,
-    Rebuild,
+    OffloadOption,
+    RebuildOption,
     Segment,
-    Stream,
+    StreamOption,
     TaskGraph,
     Tensor,
     check_graph,
@@ -29,7 +29,7 @@ PREPARE, RUN, STORE, PHASES = 0, 1, 2, 3
 Span = tuple[int, int, float]  # first phase, phase after the last, bytes
 
 
-class Read(NamedTuple):
+class SourceRead(NamedTuple):
     """A further read of a held tensor, by something that is rebuilt from it.
 
     Attributes:
@@ -76,11 +76,11 @@ class Effect(NamedTuple):
     tensors: tuple[int, ...]
     seconds: tuple[tuple[int, float], ...]
     spans: tuple[Span, ...]
-    reads: tuple[Read, ...] = ()
+    reads: tuple[SourceRead, ...] = ()
     held_bytes: float = 0.0
     is_source: bool = False
     end: int = 0
-    servings: dict[Read, Serving] = {}
+    servings: dict[SourceRead, Serving] = {}
     copies: tuple[float, float] | None = None
 
     @property
@@ -104,7 +104,7 @@ class Collective(NamedTuple):
     tensors: tuple[int, ...]
 
 
-class Copies(NamedTuple):
+class CopyWindows(NamedTuple):
     """Where copies of tensors fit in; arrays [tensors], meaningful where the tensor may be copied.
 
     Attributes:
@@ -146,7 +146,7 @@ class Effects(NamedTuple):
     fixed: NDArray[np.float64]
     durations: NDArray[np.float64]
     collectives: list[Collective]
-    copies: Copies
+    copies: CopyWindows
 
 
 class _Life(NamedTuple):
@@ -181,7 +181,7 @@ def compile_graph(graph: TaskGraph) -> Effects:
     sources = _sources(graph)
     for number, (tensor, life) in enumerate(zip(graph.tensors, lives)):
         if life.backward or tensor.name in sources:
-            offered = [o for o in tensor.options if life.backward or isinstance(o, Stream)]
+            offered = [o for o in tensor.options if life.backward or isinstance(o, StreamOption)]
             choices += [_of_option(number, tensor, life, option, numbers, places) for option in offered]
     choices += [_of_segment(segment, graph, lives, numbers, places) for segment in graph.segments]
     of_tensor: list[list[int]] = [[] for _ in graph.tensors]
@@ -198,7 +198,7 @@ def compile_graph(graph: TaskGraph) -> Effects:
     return Effects(graph, len(fixed), choices, of_tensor, fixed, durations, collectives, copies)
 
 
-def _copies(choices: list[Effect], graph: TaskGraph) -> Copies:
+def _copies(choices: list[Effect], graph: TaskGraph) -> CopyWindows:
     count = len(graph.tensors)
     table = np.zeros((count, 7))
     for number, choice in enumerate(choices[:count]):
@@ -209,7 +209,7 @@ def _copies(choices: list[Effect], graph: TaskGraph) -> Copies:
             table[choice.tensors[0], [1, 2, 3, 5, 6]] = (raw[0] + 1, raw[1], restored[0], *choice.copies)
     size, made, raw_end, restored_at, kept_end, out_s, in_s = table.T
     made, raw_end, restored_at, kept_end = (c.astype(int) for c in (made, raw_end, restored_at, kept_end))
-    return Copies(size, made, raw_end, restored_at, kept_end, out_s, in_s)
+    return CopyWindows(size, made, raw_end, restored_at, kept_end, out_s, in_s)
 
 
 def _collectives(graph: TaskGraph, places: dict[str, int]) -> list[Collective]:
@@ -235,7 +235,7 @@ def _collectives(graph: TaskGraph, places: dict[str, int]) -> list[Collective]:
 def _sources(graph: TaskGraph) -> set[str]:
     """Names of the tensors that others may be rebuilt from."""
     options = (option for tensor in graph.tensors for option in tensor.options)
-    rebuilt = {name for option in options if isinstance(option, Rebuild) for name in option.sources}
+    rebuilt = {name for option in options if isinstance(option, RebuildOption) for name in option.sources}
     return rebuilt.union(*(segment.sources for segment in graph.segments))
 
 
@@ -266,15 +266,15 @@ def _of_option(
     number: int,
     tensor: Tensor,
     life: _Life,
-    option: Stream | Rebuild | Offload,
+    option: StreamOption | RebuildOption | OffloadOption,
     numbers: dict[str, int],
     places: dict[str, int],
 ) -> Effect:
     direct = {places[name] for name in getattr(option, "direct", ())}
     restoring = tuple(place for place in life.backward if place not in direct)
-    if isinstance(option, Stream):
+    if isinstance(option, StreamOption):
         return _stream(number, tensor, life, option, restoring)
-    if isinstance(option, Rebuild):
+    if isinstance(option, RebuildOption):
         return _rebuild(number, tensor, life, option, numbers, restoring)
     end = PHASES * life.last + STORE
     spans = (_plain_span(tensor.bytes, life), (PHASES * min(life.backward), end, float(tensor.bytes)))
@@ -282,7 +282,9 @@ def _of_option(
     return Effect(option.label, (number,), (), spans, (), 0.0, True, end, {}, copies)
 
 
-def _stream(number: int, tensor: Tensor, life: _Life, option: Stream, restoring: tuple[int, ...]) -> Effect:
+def _stream(
+    number: int, tensor: Tensor, life: _Life, option: StreamOption, restoring: tuple[int, ...]
+) -> Effect:
     stored = PHASES * life.producer + STORE
     start, plain_end, _ = _plain_span(tensor.bytes, life)
     end = PHASES * life.last + STORE
@@ -304,7 +306,7 @@ def _rebuild(
     number: int,
     tensor: Tensor,
     life: _Life,
-    option: Rebuild,
+    option: RebuildOption,
     numbers: dict[str, int],
     restoring: tuple[int, ...],
 ) -> Effect:
@@ -319,7 +321,7 @@ def _rebuild(
         ]
     seconds = tuple((PHASES * place, option.seconds) for place in restoring)
     reads = tuple(
-        Read(numbers[source], PHASES * place, PHASES * place + 1)
+        SourceRead(numbers[source], PHASES * place, PHASES * place + 1)
         for source in dict.fromkeys(option.sources)
         for place in restoring
     )
@@ -342,7 +344,7 @@ def _of_segment(
         within = sorted(places[name] for name in segment.tasks)
         spans += _of_slices(segment, graph, lives, within, set(inside))
         end = PHASES * within[-1] + STORE
-    reads = tuple(Read(numbers[source], start, end) for source in dict.fromkeys(segment.sources))
+    reads = tuple(SourceRead(numbers[source], start, end) for source in dict.fromkeys(segment.sources))
     return Effect(segment.label, tuple(inside), ((start, segment.seconds),), tuple(spans), reads)
 
 
@@ -381,7 +383,7 @@ def _serve_reads(
             choice.servings[read] = _serving(choice, tensor, life, read, graph)
 
 
-def _serving(choice: Effect, tensor: Tensor, life: _Life, read: Read, graph: TaskGraph) -> Serving:
+def _serving(choice: Effect, tensor: Tensor, life: _Life, read: SourceRead, graph: TaskGraph) -> Serving:
     reach = read.end if read.end > choice.end else 0
     if choice.label == KEEP:
         return Serving(reach=reach)
@@ -389,7 +391,7 @@ def _serving(choice: Effect, tensor: Tensor, life: _Life, read: Read, graph: Tas
         return Serving(
             reach=reach
         )  # an earlier read brings the copy back earlier, which is the simulator's to know
-    option = next(o for o in tensor.options if isinstance(o, Stream) and o.label == choice.label)
+    option = next(o for o in tensor.options if isinstance(o, StreamOption) and o.label == choice.label)
     place = read.start // PHASES
     own = (
         place in life.backward

@@ -27,7 +27,7 @@ class Link(NamedTuple):
         return self.latency_s + size / self.bytes_per_s
 
 
-class Codec(NamedTuple):
+class CodecSpeed(NamedTuple):
     """Speed of a codec.
 
     Attributes:
@@ -64,7 +64,7 @@ class Hardware(NamedTuple):
     flops_per_s: float
     bytes_per_s: float
     launch_s: float
-    codecs: Mapping[str, Codec]
+    codecs: Mapping[str, CodecSpeed]
     host_link: Link
     device_link: Link
     node_devices: int = 0
@@ -119,7 +119,7 @@ def hardware_from_json(source: str | Path | dict) -> Hardware:
     if not isinstance(codecs, Mapping):
         raise ValueError(f"`codecs` must be an object of codecs by name. Received: {codecs!r}.")
     hardware = hardware._replace(
-        codecs={name: _fields.record(Codec, value, f"codecs.{name}") for name, value in codecs.items()},
+        codecs={name: _fields.record(CodecSpeed, value, f"codecs.{name}") for name, value in codecs.items()},
         host_link=_fields.record(Link, hardware.host_link, "host_link"),
         device_link=_fields.record(Link, hardware.device_link, "device_link"),
         node_link=None

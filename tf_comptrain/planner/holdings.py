@@ -10,12 +10,10 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
-import scipy.sparse
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
-from tf_comptrain.planner.task_graph import Offload, Option, Rebuild, Stream
+from tf_comptrain.planner.task_graph import HoldingOption, OffloadOption, RebuildOption, StreamOption
 
 KEEP = "keep"
 _PRICES = 512
@@ -98,7 +96,7 @@ class Holdings:
         slack = 1e-9 * np.maximum(sizes, 1.0)
         return np.where(sizes <= room + slack, np.maximum(dual, other), np.inf)
 
-    def choose(self, start: int, end: int, room: float, worth_s: float = 0.0) -> Choice | None:
+    def choose(self, start: int, end: int, room: float, worth_s: float = 0.0) -> StretchHoldings | None:
         """The best choice found for the layers from `start` up to `end` within `room` bytes; None where none fits.
 
         Args:
@@ -111,7 +109,7 @@ class Holdings:
         items = [item for layer in range(start, end) for item in self.items[layer]]
         taken = [item[0] for item in items]
         if sum(h.bytes for h in taken) <= room:
-            return Choice(tuple(zip(layers, taken)), sum(h.seconds for h in taken))
+            return StretchHoldings(tuple(zip(layers, taken)), sum(h.seconds for h in taken))
         if sum(item[-1].bytes for item in items) > room:
             return None
         bound = float(self.bound_s(start, np.array([end]), np.array([room]))[0])
@@ -122,7 +120,7 @@ class Holdings:
             bound = max(bound, proved)
             if sum(h.seconds for h in better) < found:
                 taken = better
-        return Choice(tuple(zip(layers, taken)), min(bound, sum(h.seconds for h in taken)))
+        return StretchHoldings(tuple(zip(layers, taken)), min(bound, sum(h.seconds for h in taken)))
 
     def _rounded(self, start: int, end: int, items: list[list[Holding]], room: float) -> list[Holding]:
         """What fits at the lowest price, and then what is saved most by the bytes that are left."""
@@ -145,7 +143,7 @@ class Holdings:
         return taken
 
 
-class Choice(NamedTuple):
+class StretchHoldings(NamedTuple):
     """Holdings of a stretch of layers.
 
     Attributes:
@@ -159,7 +157,7 @@ class Choice(NamedTuple):
 
 def _items(layer: Layer, offload: bool) -> list[list[Holding]]:
     groups = _groups(layer)
-    copied = sum(s.bytes for s in layer.saved if any(isinstance(o, Offload) for o in s.options))
+    copied = sum(s.bytes for s in layer.saved if any(isinstance(o, OffloadOption) for o in s.options))
     return [_combinations(layer, group, copied, offload) for group in groups]
 
 
@@ -177,8 +175,8 @@ def _groups(layer: Layer) -> list[list[Saved]]:
 
 
 def _combinations(layer: Layer, group: list[Saved], copied: int, offload: bool) -> list[Holding]:
-    options: list[list[Option | None]] = [
-        [None, *(o for o in saved.options if offload or not isinstance(o, Offload))] for saved in group
+    options: list[list[HoldingOption | None]] = [
+        [None, *(o for o in saved.options if offload or not isinstance(o, OffloadOption))] for saved in group
     ]
     if np.prod([float(len(some)) for some in options]) > _MOST_COMBINATIONS:
         raise ValueError(
@@ -190,23 +188,26 @@ def _combinations(layer: Layer, group: list[Saved], copied: int, offload: bool) 
 
 
 def _holding(
-    layer: Layer, group: list[Saved], options: tuple[Option | None, ...], copied: int
+    layer: Layer, group: list[Saved], options: tuple[HoldingOption | None, ...], copied: int
 ) -> Holding | None:
     by_name = {saved.name: option for saved, option in zip(group, options)}
     size = forward_s = backward_s = 0.0
     for saved, option in zip(group, options):
         if option is None:
             size += saved.bytes
-        elif isinstance(option, Stream):
+        elif isinstance(option, StreamOption):
             size += option.bytes
             forward_s += option.encode_s
             backward_s += saved.reads * option.decode_s
-        elif isinstance(option, Rebuild):
+        elif isinstance(option, RebuildOption):
             sources = [by_name[name] for name in option.sources]
-            if any(isinstance(s, Rebuild) or (isinstance(s, Stream) and not s.is_source) for s in sources):
+            if any(
+                isinstance(s, RebuildOption) or (isinstance(s, StreamOption) and not s.is_source)
+                for s in sources
+            ):
                 return None
             size += option.held_bytes
-            decodes = sum(s.decode_s for s in sources if isinstance(s, Stream))
+            decodes = sum(s.decode_s for s in sources if isinstance(s, StreamOption))
             backward_s += saved.reads * (option.seconds + decodes)
         else:  # the layer's own time covers its copies, each in proportion to its bytes
             share = saved.bytes / copied
@@ -259,6 +260,9 @@ def _at_prices(
 
 def _knapsack(items: list[list[Holding]], room: float) -> tuple[list[Holding], float]:
     """(holdings within `room`, seconds below which there are none), by a mixed-integer program."""
+    import scipy.optimize  # which takes longer to import than all of this package
+    import scipy.sparse
+
     flat = [(place, holding) for place, item in enumerate(items) for holding in item]
     seconds = np.array([h.seconds for _, h in flat])
     sizes = np.array([h.bytes for _, h in flat])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 from tf_comptrain.planner.stages import BATCH, SPLITS
-from tf_comptrain.planner.task_graph import Offload, Option, Rebuild, Stream
+from tf_comptrain.planner.task_graph import HoldingOption, OffloadOption, RebuildOption, StreamOption
 
 
 class Saved(NamedTuple):
@@ -16,14 +16,14 @@ class Saved(NamedTuple):
     Attributes:
       name: Unique in the model.
       bytes: Of its plain values, for the whole batch.
-      options: Ways to hold it besides keeping it, for the whole batch. The sources of a `Rebuild` are tensors of the
-        same layer; `restored_bytes` and `direct` have no effect.
+      options: Ways to hold it besides keeping it, for the whole batch. The sources of a `RebuildOption` are tensors of
+        the same layer; `restored_bytes` and `direct` have no effect.
       reads: How many operations of the backward pass read it: each decodes or rebuilds it anew.
     """
 
     name: str
     bytes: int
-    options: tuple[Option, ...] = ()
+    options: tuple[HoldingOption, ...] = ()
     reads: int = 1
 
 
@@ -125,8 +125,8 @@ def _check_layer(layer: Layer) -> None:
             _check_option(option, of, names - {saved.name})
 
 
-def _check_option(option: Option, of: str, others: set[str]) -> None:
-    if not isinstance(option, (Stream, Rebuild, Offload)):
+def _check_option(option: HoldingOption, of: str, others: set[str]) -> None:
+    if not isinstance(option, (StreamOption, RebuildOption, OffloadOption)):
         raise ValueError(f"`options of {of}` must be Stream, Rebuild or Offload. Received: {option!r}.")
     for field in ("encode_s", "decode_s", "seconds", "out_s", "in_s"):
         if hasattr(option, field):

@@ -17,9 +17,8 @@ import time
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, sparse
 
-from tf_comptrain.planner.effects import Effects, Read
+from tf_comptrain.planner.effects import Effects, SourceRead
 
 Array = np.ndarray
 _ROWS_AT_ONCE = 24
@@ -42,7 +41,7 @@ class Solution(NamedTuple):
     shares: Array
 
 
-class _Row(NamedTuple):
+class _MemoryRow(NamedTuple):
     """A row of memory: of the bytes in a phase, of which some may be those that a link cannot have moved by then.
 
     Attributes:
@@ -91,7 +90,7 @@ class Program:
         self._copies = _copies_of(effects)
         self._add_busy_links()
         self._scale = max(float(np.abs(self._span.size).max(initial=0.0)), 1.0)
-        self._memory: list[_Row] = []
+        self._memory: list[_MemoryRow] = []
         self._link_share = 1.0
 
     def least_time(
@@ -148,6 +147,8 @@ class Program:
         self, cost: Array, limit: float | None, whole: bool, budget_s: float, gap: float
     ) -> tuple[float, Array]:
         """(bound, values) of the program with the rows that it has; no values where none were found."""
+        from scipy import optimize  # which takes longer to import than all of this package
+
         rows, lower, upper = self._matrix(limit)
         unit, top = self._plain_s / 100, np.ones(self._columns)
         top[self._wait] = np.inf
@@ -179,6 +180,8 @@ class Program:
 
     def _matrix(self, limit: float | None) -> Any:
         """The rows, with those of memory, as a sparse matrix with lower and upper limits."""
+        from scipy import sparse
+
         columns = self._columns + (limit is None)
         entries = [(row, column, factor) for row, items in enumerate(self._rows) for column, factor in items]
         at, of, factors = (np.array(part) for part in zip(*entries))
@@ -194,7 +197,7 @@ class Program:
         lower = self._lower + [-np.inf] * len(self._memory)
         return sparse.vstack(parts, "csr"), np.array(lower), np.array(upper)
 
-    def _memory_row(self, row: _Row) -> tuple[Array, float]:
+    def _memory_row(self, row: _MemoryRow) -> tuple[Array, float]:
         """(bytes in the phase by column, bytes that are there in any case)."""
         active = self._span.active(row.phase)
         counted = np.bincount(self._span.column[active], self._span.size[active], self._columns)
@@ -216,18 +219,18 @@ class Program:
         bytes_[self._wait] -= rate
         return bytes_, fixed - rate * float(self._nominal[end] - self._nominal[start])
 
-    def _violated(self, values: Array, limit: float) -> list[_Row]:
+    def _violated(self, values: Array, limit: float) -> list[_MemoryRow]:
         """Rows that a solution breaks: the highest of each hill of the memory curve, the worst of them."""
         live = self._effects.fixed + self._span.levels(values, self._effects.phases)
         slack = _TOLERANCE * max(abs(limit), self._scale)
-        found = [(live[t], _Row(t)) for t in _hills(live, limit + slack)]
+        found = [(live[t], _MemoryRow(t)) for t in _hills(live, limit + slack)]
         if self._copies.column.size:
             found += self._violated_by_copies(values, live, limit + slack)
         known = set(self._memory)
         found = sorted((item for item in found if item[1] not in known), key=lambda item: -item[0])
         return [row for _, row in found[:_ROWS_AT_ONCE]]
 
-    def _violated_by_copies(self, values: Array, live: Array, limit: float) -> list[tuple[float, _Row]]:
+    def _violated_by_copies(self, values: Array, live: Array, limit: float) -> list[tuple[float, _MemoryRow]]:
         """Phases in which the link cannot have moved enough, each with the time span that shows it best."""
         copies, phases = self._copies, self._effects.phases
         work = np.bincount(self._work_phase, self._work_s * values[self._work_column], phases)
@@ -241,14 +244,14 @@ class Program:
         unmoved = idle - idle[since]
         rest = live - raw.levels(np.ones(len(sizes)), phases)
         found = [
-            (float(rest[t] + unmoved[t]), _Row(int(t), since=int(since[t])))
+            (float(rest[t] + unmoved[t]), _MemoryRow(int(t), since=int(since[t])))
             for t in _hills(rest + unmoved[:-1], limit)
         ]
         ahead = needed - self._link_share * copies.rate_in * clock
         until = phases - _last_minimum(-ahead[::-1])[::-1]
         early = ahead[until] - ahead
         found += [
-            (float(rest[t] + early[t]), _Row(int(t), until=int(until[t])))
+            (float(rest[t] + early[t]), _MemoryRow(int(t), until=int(until[t])))
             for t in _hills(rest + early[:-1], limit)
         ]
         return found
@@ -264,7 +267,7 @@ class Program:
 
     def _add_reads(self) -> None:
         """Whatever is rebuilt makes its sources be read, and one choice of each serves that."""
-        readers: dict[Read, list[int]] = {}
+        readers: dict[SourceRead, list[int]] = {}
         for column, choice in enumerate(self._effects.choices):
             for read in choice.reads:
                 readers.setdefault(read, []).append(column)
@@ -333,7 +336,7 @@ class _Spans(NamedTuple):
         return np.cumsum(steps)[:-1]
 
 
-class _Copies(NamedTuple):
+class _CopyChoices(NamedTuple):
     """The choices that copy their tensor out and in; arrays of one length."""
 
     column: Array
@@ -363,7 +366,7 @@ class _Copies(NamedTuple):
         return (after < self.needed) & (self.needed <= until) & (self.begin <= after)
 
 
-def _copies_of(effects: Effects) -> _Copies:
+def _copies_of(effects: Effects) -> _CopyChoices:
     found = [
         (c, raw[0], raw[0] + 1, raw[1], restored[0], raw[2], *choice.copies)
         for c, choice in enumerate(effects.choices)
@@ -372,7 +375,7 @@ def _copies_of(effects: Effects) -> _Copies:
     ]
     table = np.array(found).reshape(-1, 8).T
     column, begin, made, raw_end, needed = table[:5].astype(int)
-    return _Copies(column, begin, made, raw_end, needed, table[5], table[6], table[7])
+    return _CopyChoices(column, begin, made, raw_end, needed, table[5], table[6], table[7])
 
 
 def _hills(levels: Array, limit: float) -> list[int]:

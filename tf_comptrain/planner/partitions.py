@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.pipeline import least_step_s
-from tf_comptrain.planner.stage_costs import Part, Place, StageCosts
+from tf_comptrain.planner.stage_costs import Part, StageCosts, StageRange
 from tf_comptrain.planner.stages import SPLITS
 from tf_comptrain.planner.strategies import keeps_to_nodes
 
@@ -32,7 +32,7 @@ class Division(NamedTuple):
     """Stages, and the seconds below which no step of theirs is."""
 
     bound_s: float
-    places: tuple[Place, ...]
+    places: tuple[StageRange, ...]
 
 
 class _Labels(NamedTuple):
@@ -223,7 +223,7 @@ class Partitions:
             step = costs.finished_s(part, step, seconds[which], start, ends[which])
         return [(step, back, ends[which].astype(float), np.full(len(which), float(way)), label.astype(float))]
 
-    def bound_s(self, places: tuple[Place, ...]) -> float:
+    def bound_s(self, places: tuple[StageRange, ...]) -> float:
         """No step of a division takes less."""
         step = back = np.zeros(1)
         total = 0
@@ -256,13 +256,15 @@ class Partitions:
                 seconds[end - ends[0]] = max(seconds[end - ends[0]], better)
         return seconds
 
-    def _places(self, stages: int, label: int, tables: dict[tuple[int, int], _Labels]) -> tuple[Place, ...]:
+    def _places(
+        self, stages: int, label: int, tables: dict[tuple[int, int], _Labels]
+    ) -> tuple[StageRange, ...]:
         places, start, total = [], 0, self._used
         while stages:
             table = tables[stages, total]
             devices, split, _ = self._ways[int(table.way[label])]
             end = int(table.end[label])
-            places.append(Place(start, end, devices, split))
+            places.append(StageRange(start, end, devices, split))
             start, total, stages, label = end, total - devices, stages - 1, int(table.label[label])
         return tuple(places)
 

@@ -6,94 +6,80 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tf_comptrain.planner.device_plan import DevicePlan
-from tf_comptrain.planner.plan import Plan, size_text, time_text
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.simulator import QueueEvent
+from tf_comptrain.render import plots
+from tf_comptrain.render.units import axis_of_bytes, axis_of_seconds, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = {
-    "task": "#b8b8b8",
-    "encode": "#2a6fbb",
-    "decode": "#7fb2e5",
-    "rebuild": "#d98324",
-    "segment": "#a4521c",
-    "copy": "#4a9a5b",
+Words = Mapping[str, tuple[str, str]]  # kind of event -> (what it is called, its colour)
+
+_KINDS: Words = {
+    "task": ("layers", plots.GREY),
+    "encode": ("encode", plots.BLUE),
+    "decode": ("decode", plots.LIGHT_BLUE),
+    "rebuild": ("rebuild", plots.ORANGE),
+    "segment": ("block run again", plots.BROWN),
+    "copy": ("copy to or from the host", plots.GREEN),
 }
-_NAMES = {"task": "layers", "segment": "block run again", "copy": "copy to or from the host"}
-_DEVICE_COLOURS = {"forward": "#2a6fbb", "backward": "#d98324", "copy": "#4a9a5b", "sync": "#7a4fa3"}
-_DEVICE_NAMES = {"copy": "between stages", "sync": "sums of gradients"}
+_DEVICE_KINDS: Words = {
+    "forward": ("forward", plots.BLUE),
+    "backward": ("backward", plots.ORANGE),
+    "copy": ("between stages", plots.GREEN),
+    "sync": ("sums of gradients", plots.PURPLE),
+}
 _QUEUES = ("compute", "link", "copy out", "copy in")
-_LIMIT, _MEMORY = "#b3261e", "#2a6fbb"
+
+Curve = Sequence[tuple[float, float]]
 
 
-def draw_plan(plan: Plan, path: str | Path) -> None:
-    """Draws a plan into an image file.
+def draw_step(
+    title: str,
+    events: Sequence[QueueEvent],
+    step_s: float,
+    curve: Curve,
+    limit_bytes: int,
+    turn_s: float | None,
+    path: str | Path,
+) -> None:
+    """Draws a step of one device into an image file: its queues, and the memory below them.
 
     Args:
-      plan: With its events and curve.
+      title: Above it.
+      events: What each queue does.
+      step_s: How long the step takes.
+      curve: (seconds, bytes) at each change of the memory in use.
+      limit_bytes: Of the memory.
+      turn_s: When the backward pass begins.
       path: Its suffix says which kind of image.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    queues = [queue for queue in _QUEUES if any(event.queue == queue for event in plan.events)]
+    queues = [queue for queue in _QUEUES if any(event.queue == queue for event in events)]
     heights = (0.45 + 0.42 * len(queues), 3.2)
-    figure = Figure(figsize=(10, sum(heights) + 1.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = plots.figure(10, sum(heights) + 1.2)
     above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": heights})
-    unit, divisor = ("s", 1.0) if plan.step_s >= 1 else ("ms", 1e-3)
-    _draw_queues(above, plan, queues, divisor)
-    _draw_memory(below, plan, divisor)
-    added = 100 * (plan.step_s / plan.plain_s - 1) if plan.plain_s else 0.0
-    above.set_title(
-        f"{plan.model}, batch {plan.batch}: {time_text(plan.step_s)} a step ({added:+.1f}%), "
-        f"peak {size_text(plan.peak_bytes)}",
-        loc="left",
-        fontweight="bold",
-    )
-    below.set(xlabel=f"time since the step began, {unit}", xlim=(0, plan.step_s / divisor))
-    figure.savefig(path, dpi=150)
+    unit, divisor = axis_of_seconds(step_s)
+    _draw_queues(above, events, queues, _KINDS, divisor)
+    plots.title(above, title)
+    _draw_memory(below, [(time / divisor, size) for time, size in curve], limit_bytes)
+    if turn_s is not None:
+        below.axvline(turn_s / divisor, color=plots.DARK_GREY, linestyle=":", linewidth=1)
+        place = {"xycoords": ("data", "axes fraction"), "fontsize": "small", "color": plots.DARK_GREY}
+        plots.note(below, "backward pass", (turn_s / divisor, 0.02), (5, 0), **place)
+    below.set(xlabel=f"time since the step began, {unit}", xlim=(0, step_s / divisor))
+    plots.save(figure, path)
 
 
-def draw_device_plan(plan: DevicePlan, path: str | Path) -> None:
-    """Draws what each stage and link of a plan over devices does into an image file.
-
-    Args:
-      plan: With its events.
-      path: Its suffix says which kind of image.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    queues = sorted({event.queue for event in plan.events}, key=_queue_order)
-    figure = Figure(figsize=(10, 1.4 + 0.34 * len(queues)), layout="constrained")
-    FigureCanvasAgg(figure)
+def draw_stages(title: str, events: Sequence[QueueEvent], step_s: float, path: str | Path) -> None:
+    """Draws what each stage and link of several devices does in a step into an image file; see `draw_step`."""
+    queues = sorted({event.queue for event in events}, key=_queue_order)
+    figure = plots.figure(10, 1.4 + 0.34 * len(queues))
     axes = figure.subplots()
-    unit, divisor = ("s", 1.0) if plan.step_s >= 1 else ("ms", 1e-3)
-    for row, queue in enumerate(queues):
-        for kind, colour in _DEVICE_COLOURS.items():
-            bars = [
-                (event.start_s / divisor, (event.end_s - event.start_s) / divisor)
-                for event in plan.events
-                if event.queue == queue and event.kind == kind
-            ]
-            edge = "white" if len(bars) <= 80 else "none"
-            axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=colour, edgecolor=edge, linewidth=0.4)
-    axes.set_yticks(range(len(queues)), queues, fontsize="small")
-    axes.set(ylim=(len(queues) - 0.5, -0.5), xlim=(0, plan.step_s / divisor), xlabel=f"time, {unit}")
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title(
-        f"{plan.model}, batch {plan.batch} in {plan.microbatches} microbatches: {time_text(plan.step_s)} a step, "
-        f"peak {size_text(plan.peak_bytes)}",
-        loc="left",
-        fontweight="bold",
-        fontsize="medium",
-    )
-    _add_legend(axes, plan.events, _DEVICE_COLOURS, _DEVICE_NAMES, 1.0)
-    figure.savefig(path, dpi=150)
+    unit, divisor = axis_of_seconds(step_s)
+    _draw_queues(axes, events, queues, _DEVICE_KINDS, divisor)
+    plots.title(axes, title)
+    axes.set(xlim=(0, step_s / divisor), xlabel=f"time, {unit}")
+    plots.save(figure, path)
 
 
 def _queue_order(queue: str) -> tuple[int, int]:
@@ -102,68 +88,32 @@ def _queue_order(queue: str) -> tuple[int, int]:
     return int(number.partition("-")[0]), ("stage", "sync", "link").index(kind)
 
 
-def _draw_queues(axes: Axes, plan: Plan, queues: list[str], divisor: float) -> None:
-    for row, queue in enumerate(queues):
-        for kind, colour in _COLOURS.items():
-            bars = [
-                (event.start_s / divisor, (event.end_s - event.start_s) / divisor)
-                for event in plan.events
-                if event.queue == queue and event.kind == kind
-            ]
-            if bars:
-                edge = "white" if len(bars) <= 80 and kind == "task" else "none"
-                axes.broken_barh(bars, (row - 0.38, 0.76), facecolor=colour, edgecolor=edge, linewidth=0.4)
-    axes.set_yticks(range(len(queues)), queues)
-    axes.set_ylim(len(queues) - 0.5, -0.5)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    _add_legend(axes, plan.events, _COLOURS, _NAMES, 1.05)
-
-
-def _add_legend(
-    axes: Axes, events: Sequence[Event], colours: Mapping[str, str], names: Mapping[str, str], top: float
+def _draw_queues(
+    axes: Axes, events: Sequence[QueueEvent], queues: Sequence[str], kinds: Words, divisor: float
 ) -> None:
-    """Of the kinds of events that there are, right of the axes."""
-    from matplotlib.patches import Patch
-
-    kinds = [kind for kind in colours if any(event.kind == kind for event in events)]
-    axes.legend(
-        handles=[Patch(color=colours[kind], label=names.get(kind, kind)) for kind in kinds],
-        loc="upper left",
-        bbox_to_anchor=(1.005, top),
-        frameon=False,
-        fontsize="small",
-    )
-
-
-def _draw_memory(axes: Axes, plan: Plan, divisor: float) -> None:
-    highest = max(plan.peak_bytes, plan.limit_bytes)
-    unit, scale = ("GB", 1e9) if highest >= 1e9 else ("MB", 1e6)
-    at = [time / divisor for time, _ in plan.curve]
-    sizes = [size / scale for _, size in plan.curve]
-    axes.fill_between(at, sizes, step="post", color=_MEMORY, alpha=0.35, linewidth=0)
-    axes.step(at, sizes, where="post", color=_MEMORY, linewidth=1.2)
-    axes.axhline(plan.limit_bytes / scale, color=_LIMIT, linewidth=1.2, linestyle="--")
-    axes.annotate(
-        f"limit {size_text(plan.limit_bytes)}",
-        (1, plan.limit_bytes / scale),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        color=_LIMIT,
-    )
-    turn = next((event.start_s for event in plan.events if event.name == plan.first_backward), None)
-    if turn is not None:
-        axes.axvline(turn / divisor, color="#808080", linestyle=":", linewidth=1)
-        axes.annotate(
-            "backward pass",
-            (turn / divisor, 0.02),
-            xycoords=("data", "axes fraction"),
-            xytext=(5, 0),
-            textcoords="offset points",
-            color="#505050",
-            fontsize="small",
+    """What each queue does, with the kinds of events that there are."""
+    bars = [
+        (lane, colour, spans)
+        for lane, queue in enumerate(queues)
+        for kind, (_, colour) in kinds.items()
+        if (
+            spans := [
+                (event.start_s / divisor, event.end_s / divisor)
+                for event in events
+                if (event.queue, event.kind) == (queue, kind)
+            ]
         )
+    ]
+    plots.lanes(axes, queues, bars)
+    there = {event.kind for event in events}
+    plots.legend(axes, {words: colour for kind, (words, colour) in kinds.items() if kind in there})
+
+
+def _draw_memory(axes: Axes, curve: Curve, limit_bytes: int) -> None:
+    highest = max(limit_bytes, *(size for _, size in curve))
+    unit, scale = axis_of_bytes(highest)
+    plots.levels(axes, [time for time, _ in curve], [size / scale for _, size in curve], plots.BLUE)
+    axes.axhline(limit_bytes / scale, color=plots.RED, linewidth=1.2, linestyle="--")
+    place = {"xycoords": ("axes fraction", "data"), "va": "center", "color": plots.RED}
+    plots.note(axes, f"limit {format_bytes(limit_bytes)}", (1, limit_bytes / scale), (6, 0), **place)
     axes.set(ylim=(0, 1.12 * highest / scale), ylabel=f"memory in use, {unit}")
-    axes.spines[["top", "right"]].set_visible(False)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.simulator import QueueEvent
 
 Floats = NDArray[np.float64]
 
@@ -79,7 +79,7 @@ class DeviceSimulation(NamedTuple):
     step_s: float
     peak_bytes: tuple[float, ...]
     busy_s: tuple[float, ...]
-    events: tuple[Event, ...]
+    events: tuple[QueueEvent, ...]
 
 
 def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
@@ -160,7 +160,7 @@ class _Simulator:
         self._sums: list[list[int]] = [[] for _ in runs]
         self._heap: list[tuple[float, int, str, tuple]] = []
         self._number = 0
-        self._events: list[Event] = []
+        self._events: list[QueueEvent] = []
         self._end = 0.0
 
     def run(self) -> DeviceSimulation:
@@ -187,7 +187,7 @@ class _Simulator:
         self._start_layer(stage, backward, number, layers - 1 if backward else 0, now)
         seconds = (self._runs[stage].backward_s if backward else self._runs[stage].forward_s).sum()
         kind = "backward" if backward else "forward"
-        self._events.append(Event(f"stage {stage}", str(number), kind, now, now + float(seconds)))
+        self._events.append(QueueEvent(f"stage {stage}", str(number), kind, now, now + float(seconds)))
 
     def _start_layer(self, stage: int, backward: bool, number: int, layer: int, now: float) -> None:
         run = self._runs[stage]
@@ -229,7 +229,7 @@ class _Simulator:
         seconds = border.backward_s if backward else border.forward_s
         number = self._sends[stage, backward][0]
         between = f"link {stage - 1}-{stage}" if backward else f"link {stage}-{stage + 1}"
-        self._events.append(Event(between, str(number), "copy", now, now + seconds))
+        self._events.append(QueueEvent(between, str(number), "copy", now, now + seconds))
         self._later(now, seconds, "send", stage, backward)
 
     def _send_done(self, now: float, stage: int, backward: bool) -> None:
@@ -244,7 +244,7 @@ class _Simulator:
     def _sum(self, stage: int, now: float) -> None:
         layer = self._sums[stage][0]
         seconds = float(self._runs[stage].sync_s[layer])
-        self._events.append(Event(f"sync {stage}", str(layer), "sync", now, now + seconds))
+        self._events.append(QueueEvent(f"sync {stage}", str(layer), "sync", now, now + seconds))
         self._later(now, seconds, "sum", stage)
 
     def _sum_done(self, now: float, stage: int) -> None:

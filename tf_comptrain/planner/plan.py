@@ -7,27 +7,33 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
-from tf_comptrain.planner.simulator import Event
+from tf_comptrain.planner.picture import draw_step
+from tf_comptrain.planner.simulator import QueueEvent
+from tf_comptrain.render.text import as_text, table_of
+from tf_comptrain.render.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
-class Row(NamedTuple):
+class PlanRow(NamedTuple):
     """One tensor of a plan.
 
     Attributes:
       tensor: Name.
       choice: "keep", "stream:plane", "rebuild:a,b", "offload" or "segment:block1".
-      plain_bytes: Of its values.
+      value_bytes: Of its values.
       held_bytes: On the device between the forward and the backward pass.
       seconds: Of computation that the choice adds to a step; those of a segment stand at its first tensor.
     """
 
     tensor: str
     choice: str
-    plain_bytes: int
+    value_bytes: int
     held_bytes: int
     seconds: float
 
@@ -40,7 +46,6 @@ class Plan(NamedTuple):
       limit_bytes: The peak that was allowed.
       rows: One for each tensor that had a choice, in the order of the graph.
       batch: Samples of a step.
-      microbatches: Parts in which the batch is run.
       peak_bytes: Predicted, resting bytes and the allocator's waste included.
       step_s: Predicted seconds.
       bound_s: No plan within the limit takes less; None where it is proved that there is none.
@@ -48,7 +53,7 @@ class Plan(NamedTuple):
       feasible: Whether the peak is within the limit. A plan that is not is the smallest that was found.
       smallest_bytes: The smallest peak of all plans that were found.
       plain_s: Seconds of the step that keeps everything.
-      plain_bytes: Its peak.
+      kept_peak_bytes: Its peak.
       first_backward: Name of the first task of the backward pass; "" where there is none.
       curve: (seconds since the step began, bytes) at each change of the memory in use.
       events: What each queue does, in the order of time.
@@ -59,9 +64,8 @@ class Plan(NamedTuple):
 
     model: str
     limit_bytes: int
-    rows: tuple[Row, ...]
+    rows: tuple[PlanRow, ...]
     batch: int
-    microbatches: int
     peak_bytes: int
     step_s: float
     bound_s: float | None
@@ -69,10 +73,10 @@ class Plan(NamedTuple):
     feasible: bool
     smallest_bytes: int
     plain_s: float
-    plain_bytes: int
+    kept_peak_bytes: int
     first_backward: str = ""
     curve: tuple[tuple[float, float], ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[QueueEvent, ...] = ()
     storage: Mapping[str, str] = {}
     fingerprint: str = ""
 
@@ -91,24 +95,30 @@ class Plan(NamedTuple):
 
     def plot(self, path: str | Path) -> None:
         """Draws what each queue does, and the memory below it, into an image file; needs matplotlib."""
-        from tf_comptrain.planner.picture import draw_plan
-
-        draw_plan(self, path)
+        added = 100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0.0
+        title = (
+            f"{self.model}, batch {self.batch}: {format_seconds(self.step_s)} a step ({added:+.1f}%), "
+            f"peak {format_bytes(self.peak_bytes)}"
+        )
+        turn_s = next((event.start_s for event in self.events if event.name == self.first_backward), None)
+        draw_step(title, self.events, self.step_s, self.curve, self.limit_bytes, turn_s, path)
 
     def __str__(self) -> str:
-        return "\n".join((*self._summary(), "", *self._table()))
+        parts: list[Table | str] = [*self._summary(), "", self._table(), "", *self._totals()]
+        return as_text(parts, width=None).rstrip()
 
     def _summary(self) -> list[str]:
-        parts = f" in {self.microbatches} parts" if self.microbatches > 1 else ""
         lines = [
-            f"{self.model}, batch {self.batch}{parts}",
-            f"peak   {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)} allowed; "
-            f"everything kept {size_text(self.plain_bytes)}, smallest found {size_text(self.smallest_bytes)}",
-            f"step   {time_text(self.step_s)}; everything kept {time_text(self.plain_s)} "
+            f"{self.model}, batch {self.batch}",
+            f"peak   {format_bytes(self.peak_bytes)} of {format_bytes(self.limit_bytes)} allowed; "
+            f"everything kept {format_bytes(self.kept_peak_bytes)}, smallest found {format_bytes(self.smallest_bytes)}",
+            f"step   {format_seconds(self.step_s)}; everything kept {format_seconds(self.plain_s)} "
             f"({100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0:+.2f}%)",
         ]
         if self.bound_s is not None:
-            lines.append(f"bound  {time_text(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain")
+            lines.append(
+                f"bound  {format_seconds(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain"
+            )
         elif not self.feasible:
             lines.append("bound  no plan fits into the limit: proved; this is the smallest plan")
         if self.bound_s is not None and not self.feasible:
@@ -117,37 +127,33 @@ class Plan(NamedTuple):
             )
         return lines
 
-    def _table(self) -> list[str]:
-        heads = ("tensor", "choice", "plain", "held", "adds")
-        cells = [
-            (row.tensor, row.choice, size_text(row.plain_bytes), size_text(row.held_bytes), _added(row))
-            for row in self.rows
-        ]
-        widths = [max(len(line[k]) for line in (heads, *cells)) for k in range(len(heads))]
-        lines = [
-            "  ".join(
-                text.ljust(width) if k < 2 else text.rjust(width)
-                for k, (text, width) in enumerate(zip(line, widths))
-            )
-            for line in (heads, *cells)
-        ]
-        return [line.rstrip() for line in lines] + ["", *self._totals()]
+    def _table(self) -> Table:
+        numbers = ("values", "held", "adds")
+        table = table_of("", ("tensor", "choice", *numbers), numbers)
+        for row in self.rows:
+            adds = format_seconds(row.seconds) if row.seconds else ""
+            sizes = format_bytes(row.value_bytes), format_bytes(row.held_bytes)
+            table.add_row(row.tensor, row.choice, *sizes, adds)
+        return table
 
     def _totals(self) -> list[str]:
         """A line for each kind of choice."""
-        of_kind: dict[str, list[Row]] = collections.defaultdict(list)
+        of_kind: dict[str, list[PlanRow]] = collections.defaultdict(list)
         for row in self.rows:
-            of_kind[row.choice if row.choice.startswith("stream") else row.choice.partition(":")[0]].append(
-                row
-            )
+            of_kind[kind_of(row.choice)].append(row)
         return [
-            f"{len(rows)} x {kind}: {size_text(sum(r.plain_bytes for r in rows))} held in "
-            f"{size_text(sum(r.held_bytes for r in rows))}, adds {time_text(sum(r.seconds for r in rows))}"
+            f"{len(rows)} x {kind}: {format_bytes(sum(r.value_bytes for r in rows))} held in "
+            f"{format_bytes(sum(r.held_bytes for r in rows))}, adds {format_seconds(sum(r.seconds for r in rows))}"
             for kind, rows in sorted(of_kind.items())
         ]
 
 
 _LISTS = ("rows", "curve", "events")
+
+
+def kind_of(choice: str) -> str:
+    """Of a choice what does not depend on the tensor: "rebuild:a,b" -> "rebuild"; codecs are kinds of their own."""
+    return choice if choice.startswith("stream") else choice.partition(":")[0]
 
 
 def plan_from_json(source: str | Path | dict) -> Plan:
@@ -159,13 +165,12 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     plan = _fields.record(Plan, _fields.load(source, "a plan"), "plan")
     lists = {name: _fields.items(getattr(plan, name), name) for name in _LISTS}
     plan = plan._replace(
-        rows=tuple(_fields.row(Row, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
-        events=tuple(_fields.row(Event, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
+        rows=tuple(_fields.row(PlanRow, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
+        events=tuple(_fields.row(QueueEvent, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
         curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
     )
-    for name in ("batch", "microbatches"):
-        arguments.whole(name, getattr(plan, name))
-    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "plain_bytes"):
+    arguments.whole("batch", plan.batch)
+    for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "kept_peak_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
     for name in ("step_s", "plain_s"):
         arguments.real(name, getattr(plan, name), least=0)
@@ -187,27 +192,3 @@ def text_difference(before: object, after: object) -> str:
     """A unified diff of what two plans print, without context; "" where they are equal."""
     lines = str(before).splitlines(), str(after).splitlines()
     return "\n".join(difflib.unified_diff(*lines, "before", "after", lineterm="", n=0))
-
-
-def size_text(size: float) -> str:
-    """Bytes for readers: "1.25 GB"."""
-    for unit, divisor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= divisor:
-            return (
-                f"{size / divisor:.3g} {unit}"
-                if abs(size) < 1000 * divisor
-                else f"{size / divisor:,.0f} {unit}"
-            )
-    return f"{size:.0f} B"
-
-
-def time_text(seconds: float) -> str:
-    """Seconds for readers: "12.3 ms"."""
-    for unit, divisor in (("s", 1.0), ("ms", 1e-3)):
-        if abs(seconds) >= divisor:
-            return f"{seconds / divisor:.4g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
-
-
-def _added(row: Row) -> str:
-    return time_text(row.seconds) if row.seconds else ""

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.effects import KEEP, Effects
-from tf_comptrain.planner.simulator import CopiedSpans, State
+from tf_comptrain.planner.simulator import CopiedSpans, PlanState
 
 
-class Found(NamedTuple):
+class FoundPlan(NamedTuple):
     """A plan.
 
     Attributes:
       chosen: Number of each tensor's choice.
       step_s: Seconds of the step.
-      peak_bytes: Of the step, as `State.measure` gives it.
+      peak_bytes: Of the step, as `PlanState.measure` gives it.
     """
 
     chosen: tuple[int, ...]
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     peak_bytes: float
 
 
-class Search:
+class PlanSearch:
     """Keeps the best plan under a limit while methods look for better ones.
 
     Args:
@@ -44,15 +44,15 @@ class Search:
     def __init__(
         self,
         effects: Effects,
-        state: State,
+        state: PlanState,
         limit_bytes: float,
         go_on: Callable[[], bool] = lambda: True,
-        report: Callable[[Found], None] = lambda found: None,
+        report: Callable[[FoundPlan], None] = lambda found: None,
     ):
         self.effects = effects
         self.state = state
         self.limit_bytes = limit_bytes
-        self.best: Found | None = None
+        self.best: FoundPlan | None = None
         self._go_on = go_on
         self._report = report
         self._moves = _Moves(effects)
@@ -62,7 +62,7 @@ class Search:
         step_s, peak = self.state.measure()
         fits = self.state.unserved == 0 and peak <= self.limit_bytes
         if fits and (self.best is None or step_s < self.best.step_s):
-            self.best = Found(tuple(self.state.chosen), step_s, peak)
+            self.best = FoundPlan(tuple(self.state.chosen), step_s, peak)
             self._report(self.best)
         return step_s, peak
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_comptrain.planner.effects import PHASES, STORE, Effects, Read
+from tf_comptrain.planner.effects import PHASES, STORE, Effects, SourceRead
 from tf_comptrain.planner.task_graph import COMPUTE, LINK
-from tf_comptrain.planner.timeline import Jobs, Timeline, latest_starts, run_jobs
+from tf_comptrain.planner.timeline import Jobs, StepSchedule, latest_starts, run_jobs
 
 _LINK, _OUT, _IN = range(3)
 _QUEUES = (LINK, "copy out", "copy in")
@@ -31,7 +31,7 @@ class Waste(NamedTuple):
 NO_WASTE = Waste()
 
 
-class Event(NamedTuple):
+class QueueEvent(NamedTuple):
     """Something that a queue did.
 
     Attributes:
@@ -63,7 +63,7 @@ class Simulation(NamedTuple):
     peak_bytes: int
     time_s: NDArray[np.float64]
     memory_bytes: NDArray[np.float64]
-    events: tuple[Event, ...]
+    events: tuple[QueueEvent, ...]
 
 
 class CopiedSpans(NamedTuple):
@@ -79,7 +79,7 @@ class CopiedSpans(NamedTuple):
     end: NDArray[np.int64]
 
 
-class State:
+class PlanState:
     """A plan that can be changed choice by choice, with its memory and time kept up to date.
 
     Every tensor is kept in the beginning.
@@ -103,7 +103,7 @@ class State:
         self._added = np.zeros(effects.phases)
         self._plain_s = float(effects.durations.sum())
         self._added_s = 0.0
-        self._reads: list[dict[Read, int]] = [{} for _ in self.chosen]
+        self._reads: list[dict[SourceRead, int]] = [{} for _ in self.chosen]
         self._copied: set[int] = set()
         for number in self.chosen:
             self._put(number, 1)
@@ -221,13 +221,13 @@ class State:
             self._added[phase] += sign * duration
             self._added_s += sign * duration
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> StepSchedule:
         """When everything runs."""
         work = self.effects.durations + np.maximum(self._added, 0.0)
         nominal = np.concatenate(([0.0], np.cumsum(work)))
         return run_jobs(nominal, self._jobs(nominal))
 
-    def copied_spans(self, timeline: Timeline) -> CopiedSpans:
+    def copied_spans(self, timeline: StepSchedule) -> CopiedSpans:
         """What is held because a link is not done."""
         jobs, table, starts = timeline.jobs, self.effects.copies, timeline.start_s[:-1]
         begun = np.searchsorted(starts, timeline.begin_s, "right") - 1
@@ -273,25 +273,27 @@ class State:
             np.concatenate((np.full(len(places) + len(collectives), -1), places[order])),
         )
 
-    def _live(self, timeline: Timeline) -> NDArray[np.float64]:
+    def _live(self, timeline: StepSchedule) -> NDArray[np.float64]:
         """Live bytes in each phase."""
         spans = self.copied_spans(timeline)
         sizes, phases = self.effects.copies.size[spans.tensor], self.effects.phases + 1
         steps = np.bincount(spans.start, sizes, phases) - np.bincount(spans.end, sizes, phases)
         return self.live + np.cumsum(steps)[:-1]
 
-    def _computation(self, timeline: Timeline) -> list[Event]:
+    def _computation(self, timeline: StepSchedule) -> list[QueueEvent]:
         """Tasks, and what choices add before and after them."""
         graph, starts = self.effects.graph, timeline.start_s.tolist()
         durations = self.effects.durations
         events = [
-            Event(COMPUTE, graph.tasks[phase // PHASES].name, "task", starts[phase], starts[phase] + seconds)
+            QueueEvent(
+                COMPUTE, graph.tasks[phase // PHASES].name, "task", starts[phase], starts[phase] + seconds
+            )
             for phase, seconds in enumerate(durations.tolist())
             if seconds
         ]
         clock = starts[:-1]
         for name, kind, phase, seconds in self._pieces():
-            events.append(Event(COMPUTE, name, kind, clock[phase], clock[phase] + seconds))
+            events.append(QueueEvent(COMPUTE, name, kind, clock[phase], clock[phase] + seconds))
             clock[phase] += seconds
         return events
 
@@ -311,12 +313,12 @@ class State:
                 pieces += [(tensors[number].name, "decode", *item) for item in choice.servings[read].seconds]
         return [piece for piece in pieces if piece[-1]]
 
-    def _beside(self, timeline: Timeline) -> list[Event]:
+    def _beside(self, timeline: StepSchedule) -> list[QueueEvent]:
         tasks, tensors, jobs = self.effects.graph.tasks, self.effects.graph.tensors, timeline.jobs
         columns = (jobs.queue, jobs.owner, timeline.begin_s, timeline.finish_s)
         return [
-            Event(_QUEUES[queue], tasks[owner].name, "task", start, end)
+            QueueEvent(_QUEUES[queue], tasks[owner].name, "task", start, end)
             if queue == _LINK
-            else Event(_QUEUES[queue], tensors[owner].name, "copy", start, end)
+            else QueueEvent(_QUEUES[queue], tensors[owner].name, "copy", start, end)
             for queue, owner, start, end in zip(*(column.tolist() for column in columns))
         ]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tf_comptrain import arguments
 from tf_comptrain.planner.effects import Effects, compile_graph
-from tf_comptrain.planner.plan import Plan, Row
-from tf_comptrain.planner.search import Found, Search
-from tf_comptrain.planner.simulator import NO_WASTE, Simulation, State, Waste
+from tf_comptrain.planner.plan import Plan, PlanRow
+from tf_comptrain.planner.search import FoundPlan, PlanSearch
+from tf_comptrain.planner.simulator import NO_WASTE, PlanState, Simulation, Waste
 from tf_comptrain.planner.task_graph import TaskGraph
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ def plan_graph(
     arguments.real("tolerance", tolerance, least=0, below=1)
     arguments.real("waste.factor", waste.factor, least=1)
     arguments.real("waste.bytes", waste.bytes, least=0)
-    run = _Run(compile_graph(graph), limit, seed, budget_s, tolerance, waste, progress)
+    run = _SolverRun(compile_graph(graph), limit, seed, budget_s, tolerance, waste, progress)
     return run.plan(method)
 
 
-class _Run:
+class _SolverRun:
     """One search."""
 
     def __init__(
@@ -112,11 +112,11 @@ class _Run:
         self._progress = progress
         self._start = time.monotonic()
         self._bound = float(effects.durations.sum())
-        self._state = State(effects, waste)
-        self._kept = Found(tuple(self._state.chosen), *self._state.measure())
-        self._search = Search(effects, self._state, limit, self._go_on, lambda found: self._tell())
+        self._state = PlanState(effects, waste)
+        self._kept = FoundPlan(tuple(self._state.chosen), *self._state.measure())
+        self._search = PlanSearch(effects, self._state, limit, self._go_on, lambda found: self._tell())
         self._program: Program | None = None
-        self._smallest_so_far: Found | None = None
+        self._smallest_so_far: FoundPlan | None = None
 
     def plan(self, method: str) -> Plan:
         methods: dict[str, Callable[[], None]] = {
@@ -215,7 +215,7 @@ class _Run:
             self._program = Program(self._effects)
         return self._program
 
-    def _smallest(self) -> Found:
+    def _smallest(self) -> FoundPlan:
         """The smallest plan near the least memory of the program; proves that nothing fits where nothing does."""
         end = time.monotonic() + self._budget_s
         program, allowed = self._the_program(), self._state.limit_of_live(self._limit)
@@ -223,7 +223,10 @@ class _Run:
             return self._smallest_so_far
         self._state.restore(self._kept.chosen)
         self._search.greedy()
-        found = [self._search.best or Found(tuple(self._state.chosen), *self._state.measure()), self._kept]
+        found = [
+            self._search.best or FoundPlan(tuple(self._state.chosen), *self._state.measure()),
+            self._kept,
+        ]
         # What copies hold while they are under way is not in the program: without them it is exact.
         for whole, copies in ((False, True), (True, True), (True, False)):
             if self._search.best is None and (copies or self._has_copies()):
@@ -236,19 +239,19 @@ class _Run:
                 self._improve_from(self._smallest_so_far)
         return self._smallest_so_far or self._kept
 
-    def _improve_from(self, found: Found) -> None:
+    def _improve_from(self, found: FoundPlan) -> None:
         """Makes a plan that fits faster."""
         if found.peak_bytes <= self._limit:
             self._state.restore(found.chosen)
             self._search.improve()
 
-    def _near(self, solution: Solution) -> list[Found]:
+    def _near(self, solution: Solution) -> list[FoundPlan]:
         """A plan rounded from a solution of least memory, of as little more as it takes."""
         if solution.shares.size == 0:
             return []
         for factor in _LOOSER:
-            state = State(self._effects, self._waste)
-            search = Search(self._effects, state, factor * state.with_waste(solution.bound))
+            state = PlanState(self._effects, self._waste)
+            search = PlanSearch(self._effects, state, factor * state.with_waste(solution.bound))
             search.from_shares(solution.shares)
             if search.greedy() and search.best is not None:
                 return [search.best]
@@ -277,11 +280,11 @@ class _Run:
             step_s, peak = (best.step_s, best.peak_bytes) if best else (None, None)
             self._progress(Progress(elapsed_s, step_s, peak, self._bound))
 
-    def _finish(self, smallest: Found) -> Plan:
+    def _finish(self, smallest: FoundPlan) -> Plan:
         """The best plan as a `Plan`."""
         best = self._search.best
         found = best or smallest
-        state = State(self._effects, self._waste)
+        state = PlanState(self._effects, self._waste)
         state.set_all(found.chosen)
         simulation = state.simulate()
         bound = self._bound if np.isfinite(self._bound) else None
@@ -291,7 +294,6 @@ class _Run:
             limit_bytes=self._limit,
             rows=_rows(self._effects, found.chosen),
             batch=graph.batch,
-            microbatches=1,
             peak_bytes=simulation.peak_bytes,
             step_s=simulation.step_s,
             bound_s=bound,
@@ -301,14 +303,14 @@ class _Run:
             feasible=best is not None,
             smallest_bytes=int(np.ceil(min(simulation.peak_bytes, smallest.peak_bytes))),
             plain_s=self._kept.step_s,
-            plain_bytes=int(self._kept.peak_bytes),
+            kept_peak_bytes=int(self._kept.peak_bytes),
             first_backward=next((task.name for task in graph.tasks if task.backward), ""),
             curve=_curve(simulation),
             events=simulation.events,
         )
 
 
-def _rows(effects: Effects, chosen: tuple[int, ...]) -> tuple[Row, ...]:
+def _rows(effects: Effects, chosen: tuple[int, ...]) -> tuple[PlanRow, ...]:
     """One for each tensor that had a choice."""
     rows = []
     for number, place in enumerate(chosen):
@@ -316,7 +318,7 @@ def _rows(effects: Effects, chosen: tuple[int, ...]) -> tuple[Row, ...]:
             continue
         choice, tensor = effects.choices[place], effects.graph.tensors[number]
         seconds = choice.total_s if choice.tensors[0] == number else 0.0
-        rows.append(Row(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), seconds))
+        rows.append(PlanRow(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), seconds))
     return tuple(rows)
 
 

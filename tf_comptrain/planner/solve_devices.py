@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_comptrain import arguments
 from tf_comptrain.planner.device_plan import DevicePlan, StageRow
-from tf_comptrain.planner.device_search import DeviceSearch, Found, divisors
+from tf_comptrain.planner.device_search import DeviceSearch, FoundStrategy, divisors
 from tf_comptrain.planner.hardware import Hardware, check_hardware
 from tf_comptrain.planner.holdings import KEEP
 from tf_comptrain.planner.layers import LayerChain, check_chain
@@ -129,7 +129,7 @@ def _fills(costs: StageCosts, microbatches: int, devices: int, stages: int, memo
     return start == count
 
 
-def _plan(costs: StageCosts, found: Found, limit: int, devices: int) -> DevicePlan:
+def _plan(costs: StageCosts, found: FoundStrategy, limit: int, devices: int) -> DevicePlan:
     strategy = found.strategy
     if strategy is None:
         raise ValueError(

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_comptrain.planner.hardware import Codec, Hardware, Link
+from tf_comptrain.planner.hardware import CodecSpeed, Hardware, Link
 from tf_comptrain.planner.holdings import Holdings
 from tf_comptrain.planner.layers import Layer, LayerChain
 from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
-from tf_comptrain.planner.task_graph import Offload, Rebuild
+from tf_comptrain.planner.task_graph import OffloadOption, RebuildOption
 
 Floats = NDArray[np.float64]
 _COLUMNS = (
@@ -23,7 +23,7 @@ _ROUNDING = 1e-6  # bytes, so that what just fits does
 _NO_VALUES = "bits"  # a codec that does not hold values, which another stage needs
 
 
-class Place(NamedTuple):
+class StageRange(NamedTuple):
     """A stage by numbers.
 
     Attributes:
@@ -247,7 +247,7 @@ class StageCosts:
         """Of one microbatch, over the border in front of a layer."""
         return float(self.of["output_bytes"][start - 1] + self.of["skip_bytes"][start - 1]) / microbatches
 
-    def codecs(self) -> dict[str, Codec]:
+    def codecs(self) -> dict[str, CodecSpeed]:
         """Those whose streams another stage can read."""
         return {name: codec for name, codec in self.hardware.codecs.items() if name != _NO_VALUES}
 
@@ -258,9 +258,9 @@ def _sums(values: Floats) -> Floats:
 
 def _restored_bytes(layer: Layer) -> float:
     """What is there twice while a layer runs, since it is held in another way."""
-    working = [o.working_bytes for s in layer.saved for o in s.options if isinstance(o, Rebuild)]
+    working = [o.working_bytes for s in layer.saved for o in s.options if isinstance(o, RebuildOption)]
     return float(sum(s.bytes for s in layer.saved if s.options) + max(working, default=0))
 
 
 def _moving_bytes(layer: Layer) -> float:
-    return float(sum(s.bytes for s in layer.saved if any(isinstance(o, Offload) for o in s.options)))
+    return float(sum(s.bytes for s in layer.saved if any(isinstance(o, OffloadOption) for o in s.options)))

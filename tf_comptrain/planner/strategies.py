@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_comptrain.planner.holdings import KEEP, Choice
+from tf_comptrain.planner.holdings import KEEP, StretchHoldings
 from tf_comptrain.planner.pipeline import Border, StageRun, step_s
-from tf_comptrain.planner.stage_costs import Place, StageCosts
+from tf_comptrain.planner.stage_costs import StageCosts, StageRange
 
 
 class Strategy(NamedTuple):
@@ -26,8 +26,8 @@ class Strategy(NamedTuple):
     """
 
     microbatches: int
-    places: tuple[Place, ...]
-    choices: tuple[Choice, ...]
+    places: tuple[StageRange, ...]
+    choices: tuple[StretchHoldings, ...]
     crossings: tuple[str, ...]
     runs: tuple[StageRun, ...]
     borders: tuple[Border, ...]
@@ -35,7 +35,7 @@ class Strategy(NamedTuple):
     step_s: float
 
 
-def first_devices(places: tuple[Place, ...]) -> list[int]:
+def first_devices(places: tuple[StageRange, ...]) -> list[int]:
     """The number of each stage's first device."""
     return [sum(place.devices for place in places[:k]) for k in range(len(places))]
 
@@ -52,7 +52,7 @@ def keeps_to_nodes(start: int, devices: int, node_devices: int) -> bool:
 def work_out(
     costs: StageCosts,
     microbatches: int,
-    places: tuple[Place, ...],
+    places: tuple[StageRange, ...],
     worth: float = 1e-3,
     crossings: tuple[str, ...] | None = None,
 ) -> Strategy | None:
@@ -98,8 +98,8 @@ def work_out(
 
 
 def _stage(
-    costs: StageCosts, microbatches: int, place: Place, ahead: int, worth: float
-) -> tuple[StageRun, Choice, float] | None:
+    costs: StageCosts, microbatches: int, place: StageRange, ahead: int, worth: float
+) -> tuple[StageRun, StretchHoldings, float] | None:
     start, end = place.start, place.end
     part = costs.part(microbatches, place.devices, place.split)
     if part.reach[start] < end or not costs.is_possible(microbatches, place.devices, place.split):
@@ -123,7 +123,9 @@ def _stage(
     return run, choice, fixed + ahead * float(held.sum())
 
 
-def _ways_across(costs: StageCosts, microbatches: int, places: tuple[Place, ...]) -> list[tuple[str, ...]]:
+def _ways_across(
+    costs: StageCosts, microbatches: int, places: tuple[StageRange, ...]
+) -> list[tuple[str, ...]]:
     """All borders as they are; those where a stream arrives earlier as streams; and each of these alone."""
     plain = (KEEP,) * (len(places) - 1)
     fastest = tuple(_fastest(costs, microbatches, places, k) for k in range(len(places) - 1))
@@ -135,7 +137,7 @@ def _ways_across(costs: StageCosts, microbatches: int, places: tuple[Place, ...]
     return list(dict.fromkeys([plain, fastest, *single]))
 
 
-def _fastest(costs: StageCosts, microbatches: int, places: tuple[Place, ...], number: int) -> str:
+def _fastest(costs: StageCosts, microbatches: int, places: tuple[StageRange, ...], number: int) -> str:
     def seconds(way: str) -> float:
         encode_s, border, decode_s = _border(costs, microbatches, places, number, way)
         return encode_s + border.forward_s + decode_s
@@ -144,7 +146,7 @@ def _fastest(costs: StageCosts, microbatches: int, places: tuple[Place, ...], nu
 
 
 def _border(
-    costs: StageCosts, microbatches: int, places: tuple[Place, ...], number: int, way: str
+    costs: StageCosts, microbatches: int, places: tuple[StageRange, ...], number: int, way: str
 ) -> tuple[float, Border, float]:
     """(seconds of encoding, border, seconds of decoding) of a microbatch."""
     before, after = places[number : number + 2]
@@ -165,7 +167,7 @@ def _border(
 def _crossed(
     costs: StageCosts,
     microbatches: int,
-    places: tuple[Place, ...],
+    places: tuple[StageRange, ...],
     runs: list[StageRun],
     crossings: tuple[str, ...],
 ) -> tuple[list[StageRun], list[Border]]:

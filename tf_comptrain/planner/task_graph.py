@@ -32,7 +32,7 @@ class Task(NamedTuple):
     queue: str = COMPUTE
 
 
-class Stream(NamedTuple):
+class StreamOption(NamedTuple):
     """Hold it compressed: encoded after its producer, decoded before each backward reader.
 
     Attributes:
@@ -58,7 +58,7 @@ class Stream(NamedTuple):
         return f"stream:{self.codec}"
 
 
-class Rebuild(NamedTuple):
+class RebuildOption(NamedTuple):
     """Hold nothing: compute it again from held tensors before each backward reader.
 
     Attributes:
@@ -80,7 +80,7 @@ class Rebuild(NamedTuple):
         return f"rebuild:{','.join(self.sources)}"
 
 
-class Offload(NamedTuple):
+class OffloadOption(NamedTuple):
     """Hold it in the host's memory: copied out after its producer, back before its first backward reader.
 
     Attributes:
@@ -96,8 +96,8 @@ class Offload(NamedTuple):
         return "offload"
 
 
-Option = Union[Stream, Rebuild, Offload]
-_OPTIONS: dict[str, type] = {"stream": Stream, "rebuild": Rebuild, "offload": Offload}
+HoldingOption = Union[StreamOption, RebuildOption, OffloadOption]
+_OPTIONS: dict[str, type] = {"stream": StreamOption, "rebuild": RebuildOption, "offload": OffloadOption}
 
 
 class Tensor(NamedTuple):
@@ -119,7 +119,7 @@ class Tensor(NamedTuple):
     bytes: int
     producer: str
     readers: tuple[str, ...] = ()
-    options: tuple[Option, ...] = ()
+    options: tuple[HoldingOption, ...] = ()
     scales: bool = True
     beside_bytes: int = 0
     beside: tuple[str, ...] = ()
@@ -281,7 +281,7 @@ def _check_tensor(tensor: Tensor, places: dict[str, int], names: set[str]) -> No
         _check_option(option, where, tensor, names)
 
 
-def _check_option(option: Option, where: str, tensor: Tensor, names: set[str]) -> None:
+def _check_option(option: HoldingOption, where: str, tensor: Tensor, names: set[str]) -> None:
     where = f"option {option.label!r} of {where}"
     for field in ("encode_s", "decode_s", "seconds", "out_s", "in_s"):
         if hasattr(option, field):

@@ -31,7 +31,7 @@ class Jobs(NamedTuple):
     after: Numbers
 
 
-class Timeline(NamedTuple):
+class StepSchedule(NamedTuple):
     """When everything runs.
 
     Attributes:
@@ -63,7 +63,7 @@ def latest_starts(nominal_s: Seconds, waits: Numbers, seconds: Seconds) -> Numbe
     return np.minimum(np.maximum(phases, 0), waits - 1)
 
 
-def run_jobs(nominal_s: Seconds, jobs: Jobs) -> Timeline:
+def run_jobs(nominal_s: Seconds, jobs: Jobs) -> StepSchedule:
     """Runs the jobs beside the computation, event by event.
 
     Args:
@@ -98,4 +98,4 @@ def run_jobs(nominal_s: Seconds, jobs: Jobs) -> Timeline:
             delay += finish_s[job] - now
     start_s = nominal_s + np.cumsum(delays)
     end_s = max(float(start_s[-1]), *free)
-    return Timeline(start_s, jobs, np.array(begin_s), np.array(finish_s), end_s)
+    return StepSchedule(start_s, jobs, np.array(begin_s), np.array(finish_s), end_s)

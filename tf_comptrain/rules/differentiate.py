@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
+from tf_comptrain.rules.second_run import FirstRun
 from tf_comptrain.storage import Site, after, after_weights, gated, hold
 
 Function = Callable[[tf.Tensor], tf.Tensor]
@@ -49,7 +50,7 @@ def from_inputs(
     Returns:
       fn(*inputs).
     """
-    first, xla = _keras.FirstRun(layer), _keras.under_xla()
+    first, xla = FirstRun(layer), _keras.under_xla()
 
     @_keras.custom_gradient
     def apply(*inputs_and_values: Any) -> Any:
@@ -113,16 +114,16 @@ def from_slices(
     Returns:
       fn(x).
     """
-    first, xla = _keras.FirstRun(layer), _keras.under_xla()
+    first, xla = FirstRun(layer), _keras.under_xla()
 
     @_keras.custom_gradient
     def apply(x: tf.Tensor, *values: Any) -> Any:
-        runs: list[_keras.FirstRun] = []
+        runs: list[FirstRun] = []
         parts: list[tf.Tensor] = []
         with _keras.quiet_tape():
             through, held = hold(x, site, xla) if site else (x, None)
             for part in _split(through, slices):
-                runs.append(_keras.FirstRun(layer))
+                runs.append(FirstRun(layer))
                 parts.append(fn(after(part, parts[-1:])))
             y = tf.concat(parts, axis=0)[: tf.shape(x)[0]]
             kept = None if held else through

@@ -45,7 +45,7 @@ class _BatchNormalization(Substitute):
         rank = layer.input_spec.ndim if layer.input_spec is not None else None
         if axis != -1 and (rank is None or axis != rank - 1):
             return f"axis={axis}: the fused kernel normalizes the last one"
-        return _keras.batch_norm_extras(layer)
+        return _batch_norm_extras(layer)
 
     def call(
         self, context: Context, x: tf.Tensor, training: bool | None = None, mask: Any = None, **kwargs: Any
@@ -65,6 +65,17 @@ class _BatchNormalization(Substitute):
         )
         _update_moving_statistics(layer, x, tf.stop_gradient(mean), tf.stop_gradient(variance))
         return _restore_shape(y, x)
+
+
+def _batch_norm_extras(layer: keras.layers.Layer) -> str | None:
+    """What a BatchNormalization layer does beyond the plain form; None if nothing."""
+    if getattr(layer, "synchronized", False):
+        return "synchronized batch statistics"
+    if getattr(layer, "renorm", False):
+        return "batch renormalization"
+    if getattr(layer, "virtual_batch_size", None) or getattr(layer, "adjustment", None):
+        return "virtual batches"
+    return None
 
 
 def _as_rank_4(x: tf.Tensor) -> tf.Tensor:
@@ -109,7 +120,7 @@ class _LayerNormalization(Substitute):
         return native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
 
 
-class _Product(Substitute):
+class _OnePassProduct(Substitute):
     """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU and SiLU in one pass."""
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
@@ -217,7 +228,7 @@ register_rule(
     keras.layers.Conv3D,
     keras.layers.Dense,
     keras.layers.EinsumDense,
-)(_Product())
+)(_OnePassProduct())
 register_rule(
     keras.layers.MaxPooling1D,
     keras.layers.MaxPooling2D,

@@ -7,6 +7,7 @@ from tf_comptrain.storage.engine import (
     engine_of_model,
     engine_of_step,
     keep_layouts,
+    state_unknown_to_keras,
 )
 from tf_comptrain.storage.fences import after, after_weights, gated
 from tf_comptrain.storage.held import (
@@ -72,6 +73,7 @@ __all__ = [
     "keep_layouts",
     "obstacle",
     "policy_of",
+    "state_unknown_to_keras",
     "variable",
     "worth_holding",
 ]

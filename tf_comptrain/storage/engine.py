@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.codecs import Codec
@@ -79,6 +80,21 @@ def codec_obstacle(codec: Codec, engine: Engine) -> str | None:
     return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
 
 
+def state_unknown_to_keras(layer: Any) -> str | None:
+    """What a layer holds that a second run of it in the backward pass would change again. None: nothing. Keras 3.
+
+    Keras' variables and seeds are as they were in the first run, and are not updated.
+    """
+    if not _keras.KERAS_3 or not isinstance(layer, keras.layers.Layer):
+        return None
+    kinds = (tf.Variable, tf.random.Generator)
+    found = (
+        value for value in _keras.attributes(layer, *_keras.sublayers(layer)) if isinstance(value, kinds)
+    )
+    first = next(found, None)
+    return None if first is None else f"holds a {type(first).__name__}, of which Keras does not know"
+
+
 def _engine(xla: bool, why_plain: str | None) -> Engine:
     if why_plain is not None:  # no need to start TensorFlow's devices
         return Engine(xla, tf.executing_eagerly(), None, why_plain)
@@ -93,9 +109,19 @@ def _why_call_plain() -> str | None:
         return "shape inference"
     if _keras.in_vectorized_map():
         return _VECTORIZED
-    if not _keras.in_step():
+    if not _in_step():
         return _NOT_TRAINING
     return _TWO_TAPES if len(_keras.graphs_of_tapes()) > 1 else None
+
+
+def _in_step() -> bool:
+    """Whether a gradient of the calls now will be wanted.
+
+    Keras' word for it does not last: after a layer that was called with `training=False`, or whose
+    default it is, it tells the next ones False too. Hence the scope around a train step.
+    """
+    told, scope = _keras.training(), bool(_keras.scope_says())
+    return bool(told) or scope and (told is None or _keras.recording())
 
 
 def _why_step_plain() -> str | None:

@@ -39,12 +39,12 @@ class Setting(NamedTuple):
         )
 
 
-class _Policy(NamedTuple):
+class _PolicyFields(NamedTuple):
     classes: Mapping[str, Setting]
     tensors: Mapping[str, Setting]
 
 
-class Policy(_Policy):
+class Policy(_PolicyFields):
     """The codec and the bound of each tensor that a traced step holds: by its class, or by its name.
 
     Attributes:

@@ -34,6 +34,9 @@ DEFAULT_BOUNDS = {
 _LARGEST, _LARGEST_OF_RELU = 2.3, 3.1
 _WIDENING = 2.5
 
+_USUAL_BOUND = 0.1  # sigma, for predictions where a bound is absolute and no tensor has been seen
+_USUAL_RANGE = 8.0  # sigma
+
 
 # Numbers that a collecting step writes for the error-bound law.
 STATISTICS = 7
@@ -133,6 +136,31 @@ class Site:
         codec = FixedRateCodec(self.rate(mid_rise), statistics)
         self.bits = codec.stream_bits
         return codec
+
+    def predicted_bits(self, density: float, rows: int) -> float:
+        """What a value takes in a stream, predicted by the bound as it is now; see `Codec.predicted_bits`.
+
+        Args:
+          density: Share of the values that are not zero, before a tensor has been seen.
+          rows: Values of a channel, which has a byte of its own in the stream.
+        """
+        if self.bits is not None:  # every value takes them
+            return self.bits
+        with tf.init_scope():
+            state = self.read_state()
+        of_channel = 8 / rows if self.is_by_channel else 0.0
+        bound = self._bound_in_sigma(state)
+        return self.codec.predicted_bits(bound, state.nonzero_ratio or density) + of_channel
+
+    def _bound_in_sigma(self, state: State) -> float:
+        bound = state.bound_set
+        if not bound and self.bound.relative_to == RANGE:
+            return self.bound.value * (
+                state.range / state.sigma if state.range and state.sigma else _USUAL_RANGE
+            )
+        if not bound:
+            return self.bound.value
+        return bound / state.running_sigma if state.running_sigma > 0 else _USUAL_BOUND
 
     def read_state(self) -> State:
         """The state after the last step, as numbers."""

@@ -45,8 +45,6 @@ class OutsideCodec(DecodingCodec):
       bits: Of a value, where it is of a fixed rate: bounds have no effect then.
     """
 
-    predicted_bits = 4.7  # plane's, so that the same tensors are held
-
     def __init__(self, name: str, outside: Outside, bits: float | None = None):
         self.format = name
         self.is_lossless = outside.lossless

@@ -24,7 +24,9 @@ class GroupQuantization(DecodingCodec):
     def __init__(self, bits: int):
         self.bits = bits
         self.format = f"group{bits}"
-        self.predicted_bits = bits + 32 / GROUP
+
+    def predicted_bits(self, bound: float, density: float = 1.0) -> float:
+        return self.bits + 32 / GROUP
 
     def compress(
         self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA

@@ -21,7 +21,7 @@ from tf_comptrain.study.round_trip import RoundTrip
 from tf_comptrain.theory.check import LawCheck, law_checks, numbers_of
 
 
-class HeldTensor(NamedTuple):
+class ProbedTensor(NamedTuple):
     """A tensor that the step holds.
 
     Attributes:
@@ -29,14 +29,14 @@ class HeldTensor(NamedTuple):
       kind: What reads it, see `storage.DEFAULT_BOUNDS`.
       values: As float32.
       mask: It is a ReLU's output, of which the step needs to know what is zero.
-      plain_bytes: As plain Keras holds it.
+      value_bytes: Of its values, as they are.
     """
 
     name: str
     kind: str
     values: np.ndarray
     mask: bool
-    plain_bytes: int
+    value_bytes: int
 
 
 class Gradients(NamedTuple):
@@ -80,13 +80,13 @@ class Probe:
         self._errors = errors
         self._sites = held.sites
 
-    def look(self, weights: Sequence[np.ndarray]) -> tuple[list[HeldTensor], Gradients]:
+    def look(self, weights: Sequence[np.ndarray]) -> tuple[list[ProbedTensor], Gradients]:
         """The tensors of a step from these weights, in the order of their names, and its gradients."""
         self._model.set_weights(weights)
         self._codec.seen.clear()
         gradients = self.run({})
         tensors = [
-            HeldTensor(name, self._sites[name].kind, values, mask, size)
+            ProbedTensor(name, self._sites[name].kind, values, mask, size)
             for name, (values, mask, size) in sorted(self._codec.seen.items())
         ]
         return tensors, gradients
@@ -118,7 +118,6 @@ class _ProbeCodec(DecodingCodec):
 
     format = "probe"
     carries_mask = True
-    predicted_bits = 4.7  # plane's, so that the same tensors are held
 
     def __init__(self) -> None:
         self.seen: dict[str, tuple[np.ndarray, bool, int]] = {}

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tf_comptrain.memory.max_batch import PeakLine
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, TENSORS, TRAINING, Candidate, Cell
-from tf_comptrain.study.tensors import ALL
+from tf_comptrain.study.page import write_page
+from tf_comptrain.study.tensor_cells import ALL
 from tf_comptrain.study.trainings import epochs_to, is_higher_better
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 # Columns in their order; rows have those of their kind.
 _COLUMNS = (
     "row", "network", "codec", "mode", "bound", "stage", "seed", "tensor", "tensor_class", "shape", "bound_used",
-    "plain_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
+    "value_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
     "zeros_kept", "encode_gb_s", "decode_gb_s", "predicted_sigma", "measured_sigma", "law_cosine", "gradient_error",
     "gradient_cosine", "metric", "metric_change", "loss", "history", "epochs_to_target", "saved_bytes",
     "saved_plain_bytes", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline", "step_s",
@@ -33,7 +34,7 @@ MEASURED = (
     "step_s", "train_s",
 )  # fmt: skip
 _WHOLE = (
-    "seed", "plain_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
+    "seed", "value_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
     "peak_bytes", "half_batch_peak_bytes", "largest_batch",
 )  # fmt: skip
 _TEXT = (
@@ -138,8 +139,6 @@ class Study:
           file: Where to.
           tolerance: Of the gradients, for the policy that fits best; see `best_fit`.
         """
-        from tf_comptrain.study.page import write_page  # which reads this class
-
         return write_page(self, self.folder / "report.html" if file is None else file, tolerance)
 
     def settings(self, network: str) -> list[Candidate]:

@@ -31,7 +31,7 @@ class RoundTrip(NamedTuple):
     row: dict[str, Any]
 
 
-def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plain_bytes: int) -> RoundTrip:
+def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, value_bytes: int) -> RoundTrip:
     """Encodes and decodes a tensor.
 
     Args:
@@ -40,7 +40,7 @@ def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plai
       x: The tensor, float32.
       mask: It is a ReLU's output, of which it must be known what is zero: codecs that cannot say that take a bit for
         each element more.
-      plain_bytes: Of the tensor as plain Keras holds it.
+      value_bytes: Of the tensor's values, as they are.
     """
     state = _state(setting, x)
     tensor, start = tf.constant(x), tf.constant(state, tf.float32)
@@ -62,9 +62,9 @@ def round_trip(setting: Candidate, codec: Codec, x: np.ndarray, mask: bool, plai
     bound = None if setting.mode == FIXED_RATE else 0.0 if setting.mode == LOSSLESS else state.bound_used
     row = {
         "bound_used": bound,
-        "plain_bytes": plain_bytes,
+        "value_bytes": value_bytes,
         "held_bytes": int(held),
-        "ratio": plain_bytes / max(held, 1),
+        "ratio": value_bytes / max(held, 1),
         "max_error": float(np.abs(error).max(initial=0)),
         "rms_error": rms,
         "violations": None if bound is None else _violations(error, stream[0], bound, by_channel),

@@ -22,8 +22,8 @@ from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Bounds, Cell, Grid, grid_of
 from tf_comptrain.study.probe import Probe
 from tf_comptrain.study.results import Study
-from tf_comptrain.study.tensors import Stage
-from tf_comptrain.study.trainings import Data, Task, data_of, metric_of, train
+from tf_comptrain.study.tensor_cells import ProbedStage
+from tf_comptrain.study.trainings import Data, TrainingTask, data_of, metric_of, train
 
 Build = Callable[[], keras.Model]
 _NETWORK = "network"  # the name of the only one
@@ -97,7 +97,9 @@ def impact_study(
     return Study(folder)
 
 
-def _tasks(build: Any, data: Any, epochs: int, batch_size: int, metric: str | None) -> dict[str, Task]:
+def _tasks(
+    build: Any, data: Any, epochs: int, batch_size: int, metric: str | None
+) -> dict[str, TrainingTask]:
     builds = dict(build) if isinstance(build, Mapping) else {_NETWORK: build}
     for name, function in builds.items():
         if not callable(function) or not re.fullmatch(r"[\w.-]+", str(name)):
@@ -113,7 +115,7 @@ def _tasks(build: Any, data: Any, epochs: int, batch_size: int, metric: str | No
     tasks = {}
     for name, function in builds.items():
         found: Any = shared or data_of(data[name])
-        task = Task(
+        task = TrainingTask(
             function,
             found,
             arguments.whole("epochs", epochs),
@@ -124,11 +126,11 @@ def _tasks(build: Any, data: Any, epochs: int, batch_size: int, metric: str | No
     return tasks
 
 
-def _metric(task: Task, data: Data) -> str:
+def _metric(task: TrainingTask, data: Data) -> str:
     return metric_of(task.model(0), data, task.batch_size)
 
 
-def _identity(tasks: Mapping[str, Task]) -> dict[str, Any]:
+def _identity(tasks: Mapping[str, TrainingTask]) -> dict[str, Any]:
     """What all cells depend on."""
     first = next(iter(tasks.values()))
     return {
@@ -143,12 +145,12 @@ def _identity(tasks: Mapping[str, Task]) -> dict[str, Any]:
 class _Running:
     """A study that is being measured."""
 
-    def __init__(self, tasks: Mapping[str, Task], grid: Grid, folder: Folder):
+    def __init__(self, tasks: Mapping[str, TrainingTask], grid: Grid, folder: Folder):
         self._tasks = tasks
         self._grid = grid
         self._folder = folder
         self._probes: dict[str, Probe] = {}
-        self._stage: tuple[tuple[str, str], Stage] | None = None
+        self._stage: tuple[tuple[str, str], ProbedStage] | None = None
 
     def run(self, cells: Sequence[Cell], progress: bool) -> None:
         """Measures what is missing of the cells."""
@@ -206,7 +208,7 @@ class _Running:
 
         return {step: partial(write, names=names) for step, names in writers.items()}
 
-    def _stage_of(self, cell: Cell) -> Stage:
+    def _stage_of(self, cell: Cell) -> ProbedStage:
         key = cell.network, cell.stage
         if self._stage is None or self._stage[0] != key:
             task = self._tasks[cell.network]
@@ -217,7 +219,7 @@ class _Running:
                 assert weights is not None  # that training writes all stages
             if cell.network not in self._probes:
                 self._probes = {cell.network: Probe(task.model(cell.seed), *task.first_batch())}
-            self._stage = key, Stage(self._probes[cell.network], weights)
+            self._stage = key, ProbedStage(self._probes[cell.network], weights)
         return self._stage[1]
 
 

@@ -16,7 +16,6 @@ from tf_comptrain.compression.model import compress_model
 from tf_comptrain.memory.explain import trace_model
 from tf_comptrain.memory.measure import measure_steps
 from tf_comptrain.memory.trace import NothingRecordedError
-from tf_comptrain.storage import PolicyChoice
 from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, Candidate
 
 _MEASURED_STEPS = 3
@@ -44,7 +43,7 @@ class Data(NamedTuple):
         return f"{code:08x}"
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """A network with its data, and how it trains.
 
     Attributes:
@@ -95,12 +94,11 @@ class Task(NamedTuple):
 
 
 def train(
-    task: Task,
+    task: TrainingTask,
     setting: Candidate,
     seed: int,
     measured: bool,
     stages: Mapping[int, Callable[[keras.Model], None]] | None = None,
-    policy: PolicyChoice = None,
 ) -> dict[str, Any]:
     """Trains once; the numbers for the table.
 
@@ -110,16 +108,13 @@ def train(
       seed: Of the weights, the order of the data and what layers draw.
       measured: Also measure steps: time, peak, saved bytes, memory over time.
       stages: What is called with the model, by number of steps done.
-      policy: In place of the setting.
 
     Raises:
       ValueError: `fit` does not log the metric, or plain training diverges.
     """
     began = time.perf_counter()
     model = task.model(seed)
-    if policy is not None:
-        compress_model(model, policy=policy)
-    elif setting != PLAIN_TRAINING:
+    if setting != PLAIN_TRAINING:
         compress_model(model, codec=setting.made(), error_bound=setting.error_bound())
     watch = _Watch(stages or {})
     watch.begin(model)
@@ -136,7 +131,7 @@ def train(
         raise ValueError(
             f"`metric` must be among what `fit` logs: {', '.join(map(repr, history))}. Received: {task.metric!r}."
         )
-    if policy is None and setting == PLAIN_TRAINING and not np.isfinite(history["loss"]).all():
+    if setting == PLAIN_TRAINING and not np.isfinite(history["loss"]).all():
         raise ValueError(
             f"Plain training of {model.name!r} with seed {seed} ends with loss {history['loss'][-1]}: nothing can be "
             "compared with it. Lower its learning rate, or look at the data."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from tf_comptrain import _keras
 from tf_comptrain.codecs import SMALLEST_BOUND
 from tf_comptrain.compression.instrumentation import Instrumentation, compressed_models
 from tf_comptrain.graph import LawError
-from tf_comptrain.storage import Site
+from tf_comptrain.storage import Site, state_unknown_to_keras
 from tf_comptrain.theory.check import LawCheck, law_checks, numbers_of
 
 _EVERY = 1000  # steps
@@ -119,10 +120,10 @@ class FirstStepCheck:
         due = self._steps >= self._next and isinstance(iterator, tf.data.Iterator)
         if due:
             self._next += _EVERY * math.ceil((self._steps - self._next + 1) / _EVERY)
-            why = self._handle.report.obstacle or _keras.loss_obstacle(model)
+            why = self._handle.report.obstacle or _obstacle(model)
             why = why or _why_not_sliced(iterator.element_spec)
             if why is None:
-                batches, iterator = _keras.peeked(iterator, steps)
+                batches, iterator = _peeked(iterator, steps)
                 if batches:
                     why = self._look(model, batches[0])
             self._handle.report.unchecked = why
@@ -285,6 +286,42 @@ class FirstStepCheck:
     def _lower(self, sites: dict[str, Site]) -> None:
         for name, base in self._lowered.items():
             sites[name].set_bound(base)
+
+
+def _peeked(iterator: tf.data.Iterator, count: int) -> tuple[list, Any]:
+    """The next batches of an iterator, and an iterator of the same type over them, for one run of a train function."""
+    batches = list(itertools.islice(iterator, count))
+    if not batches:
+        return [], iterator
+
+    def as_specified(*batch: Any) -> Any:
+        # With the shapes that the train function was traced for: a batch of its own would be another trace.
+        batch = batch[0] if len(batch) == 1 and not isinstance(iterator.element_spec, tuple) else batch
+        return tf.nest.map_structure(
+            lambda spec, tensor: tf.compat.v1.placeholder_with_default(tensor, spec.shape),
+            iterator.element_spec,
+            batch,
+        )
+
+    again: Any = tf.data.Dataset.from_tensors(batches[0])
+    for batch in batches[1:]:
+        again = again.concatenate(tf.data.Dataset.from_tensors(batch))
+    return batches, iter(again.map(as_specified))
+
+
+def _obstacle(model: keras.Model) -> str | None:
+    """Why `_keras.loss_gradients` is not what the model's train step computes, or would change it; None where it is."""
+    if not _keras.KERAS_3:
+        return "Keras 2"
+    if _keras.has_own_train_step(model) or _keras.has_set_step(model):
+        return "a train step of its own"
+    if _keras.has_strategy(model):
+        return "a distribution strategy"
+    if model.run_eagerly:
+        return "eager mode"
+    if any(tensor.shape and tensor.shape[0] is not None for tensor in getattr(model, "inputs", None) or ()):
+        return "a batch size that is part of the model"
+    return state_unknown_to_keras(model)
 
 
 def _why_not_sliced(spec: Any) -> str | None:

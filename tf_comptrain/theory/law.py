@@ -135,31 +135,6 @@ def batch_norm_sigma(
     return BatchNormError(d_gamma, slope * np.abs(mean_dy_norm) * error, slope * d_gamma / count)
 
 
-def comet_sigma(
-    bound: ArrayLike, nonzero_ratio: ArrayLike, mean_abs: ArrayLike, batch: ArrayLike, a: float
-) -> NDArray[np.float64]:
-    """COMET's empirical form of the law, for comparison: sigma = a L sqrt(N R) eb.
-
-    It stands on the first moment L of |dy| where `weight_gradient_sigma` has the second, and on a
-    constant a in place of 1 / sqrt(3), the number of positions and the shape of dy's distribution.
-
-    Known weakness: L does not tell a gradient spread evenly from one that sits in a few elements,
-    so a has to be fitted to each kind of network.
-
-    Args:
-      bound: eb, in units of x.
-      nonzero_ratio: R of the stored input.
-      mean_abs: L, mean |dy| over all elements.
-      batch: N, the batch size.
-      a: The fitted constant: sqrt(positions / 3) * (root mean square of dy) / L where dy is known.
-
-    Returns:
-      sigma, in units of x * dy.
-    """
-    scale = a * np.asarray(mean_abs) * np.sqrt(np.asarray(batch) * np.asarray(nonzero_ratio))
-    return scale * np.asarray(bound)
-
-
 def momentum_target(mean_abs_momentum: float, tolerance: float = 0.01) -> float:
     """COMET's target: sigma = tolerance * mean |M|, with M the accumulated gradient.
 
@@ -174,22 +149,6 @@ def momentum_target(mean_abs_momentum: float, tolerance: float = 0.01) -> float:
       tolerance: Error / momentum.
     """
     return tolerance * mean_abs_momentum
-
-
-def gradient_target(gradient_norm: float, elements: int, tolerance: float = 0.2) -> float:
-    """AC-GC's target: the error's norm is at most `tolerance` times the minibatch gradient's own.
-
-        sigma = tolerance * |dw| / sqrt(elements)
-
-    Beside the sampling noise of the minibatch, of the size of |dw| for most of training, an
-    independent error of 0.2 |dw| adds 4% to the variance.
-
-    Args:
-      gradient_norm: |dw|, Euclidean norm of the layer's weight gradient.
-      elements: Number of its elements.
-      tolerance: Error norm / gradient norm.
-    """
-    return tolerance * gradient_norm / float(np.sqrt(max(elements, 1)))
 
 
 def shared_tolerance(

@@ -11,14 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# Modules that a checkpoint may name, and where what they had is now.
-_MOVED = {
-    "tf_comptrain.callbacks.elastic_batch": "tf_comptrain.callbacks.elastic",
-    "tf_comptrain.error_law": "tf_comptrain.theory.check",
-    "tf_comptrain.fit": "tf_comptrain.training.fitting",
-    "tf_comptrain.report": "tf_comptrain.compression.report",
-}
-
 
 def encode(value: Any) -> Any:
     """JSON with arrays in it that `decode` turns back into the same types.
@@ -90,7 +82,7 @@ def find_named(module: str, name: str) -> Any:
     Raises:
       ValueError: There is none.
     """
-    found = _lookup(_MOVED.get(module, module), name)
+    found = _lookup(module, name)
     if found is None or _lookup(*_own_name(found)) is not found:
         raise ValueError(f"{module}.{name} is not there")
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks.elastic import single_samples
@@ -130,3 +132,36 @@ def _checked_count(data: tf.data.Dataset, name: str) -> int:
             "`seed`), or give it a seed and reshuffle_each_iteration=False."
         )
     return count
+
+
+def distributed(batches: tf.data.Dataset, model: keras.Model) -> Any:
+    """Batches as the model's strategy takes them: each split evenly among the replicas, those of all workers.
+
+    tf.distribute's own split gives the last replicas nothing of a small batch, and the mean over
+    nothing is not a number. A batch of fewer samples than there are replicas is left out.
+    """
+    strategy = model.distribute_strategy
+    replicas = strategy.num_replicas_in_sync
+    if replicas == 1:
+        return batches
+
+    def size_of(*batch: Any) -> Any:
+        return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+
+    def split(first: int, last: int, *batch: Any) -> Any:
+        size = size_of(*batch)
+
+        def part(k: int) -> Any:
+            rows = slice(size * k // replicas, size * (k + 1) // replicas)
+            return tf.nest.map_structure(lambda t: t[rows], batch)
+
+        return tf.data.Dataset.range(first, last).map(part)
+
+    def parts(context: Any) -> tf.data.Dataset:
+        """What the replicas of one input pipeline, that of this process, take in turn."""
+        own = replicas // context.num_input_pipelines
+        first = own * context.input_pipeline_id
+        whole = batches.filter(lambda *batch: size_of(*batch) >= replicas)
+        return whole.flat_map(functools.partial(split, first, first + own)).prefetch(2 * own)
+
+    return strategy.distribute_datasets_from_function(parts)

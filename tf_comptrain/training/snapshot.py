@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ _FILE = "training.ckpt"
 _NOT_STATE = ("params", *_keras.PROCESS_ATTRIBUTES)
 
 
-class Place(NamedTuple):
+class TrainingPosition(NamedTuple):
     """How far a training has come.
 
     Attributes:
@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
       callbacks: (class, plain attributes, encoded) of each callback.
     """
 
-    place: Place
+    place: TrainingPosition
     variables: tuple[np.ndarray, ...]
     bound_scale: float | None
     bases: dict[str, float] | None
@@ -103,7 +103,9 @@ def signature(model: keras.Model) -> dict[str, Any]:
     }
 
 
-def take(model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: Place) -> Snapshot:
+def take(
+    model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: TrainingPosition
+) -> Snapshot:
     """Copies the state to host memory. Only after a step that succeeded."""
     handle = instrumentation(model) if is_compressed(model) else None
     return Snapshot(
@@ -120,9 +122,16 @@ def attributes(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[tuple[str
     """(class, plain attributes, encoded) of each callback, the progress bar left out."""
     return tuple(
         (_class_of(callback), _plain_attributes(callback))
-        for callback in callbacks
+        for callback in _each(callbacks)
         if not isinstance(callback, keras.callbacks.ProgbarLogger)
     )
+
+
+def _each(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[keras.callbacks.Callback]:
+    """The callbacks, and those that callbacks are made of."""
+    for callback in callbacks:
+        yield callback
+        yield from getattr(callback, "parts", ())
 
 
 def with_given(
@@ -202,7 +211,7 @@ def restore(
     if snapshot.bound_scale is not None:
         instrumentation(model).adopt_bounds(snapshot.bound_scale, snapshot.bases)
     kept = list(snapshot.callbacks)
-    for callback in callbacks:
+    for callback in _each(callbacks):
         for name, code in _taken(kept, _class_of(callback)).items():
             _set_attribute(callback, name, plain_data.decode(code))
 
@@ -260,7 +269,7 @@ def _checked(meta: Any) -> tuple[Snapshot, dict[str, Any]]:
     if isinstance(meta, dict):
         meta.setdefault("bases", None)  # a file that does not say
     _check(meta, _LAYOUT, "the content")
-    about, scale, place = meta["about"], meta["bound_scale"], Place(*meta["place"])
+    about, scale, place = meta["about"], meta["bound_scale"], TrainingPosition(*meta["place"])
     if not place.step <= place.samples <= about["data"]["samples"]:
         raise ValueError("the position is not one in its data")
     if about["model"].get("variables") != [_described(array) for array in meta["variables"]]:

@@ -7,19 +7,20 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.storage import Policy, Setting
-from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, PLAIN_TRAINING, Candidate
-from tf_comptrain.study.results import Row, Study
-from tf_comptrain.study.trainings import Task, data_of, train
+from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, LOSSLESS, Candidate
+
+if TYPE_CHECKING:
+    from tf_comptrain.study.results import Study
 
 _GROUPS = {"class": "tensor_class", "tensor": "tensor"}
 _OBJECTIVES = ("bytes", "time")
 
 
-class Option(NamedTuple):
+class SettingEffect(NamedTuple):
     """What a setting does to a group of tensors, mean over the stages.
 
     Attributes:
@@ -43,7 +44,7 @@ class BestFit(NamedTuple):
       network: Of the study.
       gradient_error: Predicted: root mean square over the weights of error / gradient, with all tensors held so.
       held_bytes: Of the streams of a step.
-      plain_bytes: Of the same tensors as plain Keras holds them.
+      value_bytes: Of the same tensors as they are.
       single: The best that one codec and bound for all tensors does; None where none is within the tolerance.
       single_bytes: Of its streams.
       single_error: Its gradient error.
@@ -53,7 +54,7 @@ class BestFit(NamedTuple):
     network: str
     gradient_error: float
     held_bytes: int
-    plain_bytes: int
+    value_bytes: int
     single: Candidate | None
     single_bytes: int
     single_error: float
@@ -71,59 +72,29 @@ class BestFit(NamedTuple):
         names = self.policy.settings()
         width = max((len(name) for name, _ in names), default=0)
         lines = [f"{name:{width}}  {_words(setting)}" for name, setting in names]
-        ratio = self.plain_bytes / max(self.held_bytes, 1)
+        ratio = self.value_bytes / max(self.held_bytes, 1)
         lines.append(f"{ratio:.1f} times fewer bytes, gradients {self.gradient_error:.1%} off")
         if self.single is not None:
             lines.append(f"{self.saving:.0%} fewer bytes than the best single setting, {self.single}")
         return "\n".join(lines)
 
 
-def best_fit(
-    study: Study | str | os.PathLike,
-    tolerance: float = 0.1,
-    *,
+def fit_policy(
+    study: Study,
+    tolerance: float,
     network: str | None = None,
     per: str = "class",
     objective: str = "bytes",
     metric_tolerance: float | None = None,
 ) -> BestFit:
-    """The policy of fewest bytes whose gradients are within a tolerance, from the tensor cells of a study.
-
-    Errors of different tensors do not depend on each other, so that the squares of what each does to the gradients by
-    itself add up: the settings are chosen so that the root of that sum, mean over the stages, is within `tolerance`.
-    They are those of this library's codecs that the study has. Known weakness: what the sum leaves out, errors that
-    meet in a gradient that both change, is in the study's rows of all tensors together.
-
-    Args:
-      study: The study, or its folder.
-      tolerance: Root mean square over the weights of (error of the gradient / gradient).
-      network: Of the study's networks; None where it has one.
-      per: "class": a setting for all tensors that are read alike (convolution, linear, norm, nonlinear), which any
-        model of the same kind can take. "tensor": one for each tensor by name, which is for this network alone.
-      objective: "bytes", or "time": the seconds that encoding and decoding take.
-      metric_tolerance: Settings whose trainings ended by more than that worse than plain ones, in units of the metric,
-        mean over the seeds, are left out, as are those without trainings. None: trainings do not count.
-
-    Returns:
-      The policy, with what it is predicted to do, and the best single setting.
-
-    Raises:
-      ValueError: An argument is out of range; the study has no tensor cells of the network; nothing that was measured
-        is within the tolerance (the message says what the most exact setting does).
-
-    Example:
-      >>> fit = ct.best_fit("study", tolerance=0.1)
-      >>> print(fit)
-      >>> fit.write("policy.json")
-    """
-    found = study if isinstance(study, Study) else Study(study)
+    """See `best_fit`."""
     limit = arguments.real("tolerance", tolerance, above=0) ** 2
     for name, value, known in (("per", per, _GROUPS), ("objective", objective, _OBJECTIVES)):
         if value not in known:
             raise ValueError(f"`{name}` must be one of {', '.join(map(repr, known))}. Received: {value!r}.")
-    network = _network(found, network)
-    settings = _settings(found, network, metric_tolerance)
-    groups = _options(found, network, settings, _GROUPS[per])
+    network = _network(study, network)
+    settings = _settings(study, network, metric_tolerance)
+    groups = _options(study, network, settings, _GROUPS[per])
     if not groups:
         raise ValueError(
             f"`study` must have tensor cells of {network!r}, of codecs of this library that are within "
@@ -144,35 +115,16 @@ def best_fit(
         network,
         math.sqrt(sum(option.squared_error for option in chosen)),
         round(sum(option.held_bytes for option in chosen)),
-        _plain_bytes(found, network, settings[0]),
+        _value_bytes(study, network, settings[0]),
         single.setting if single else None,
         round(single.held_bytes) if single else 0,
         math.sqrt(single.squared_error) if single else math.nan,
     )
 
 
-def try_fit(fit: BestFit, study: Study, build: Any, data: Any, seed: int) -> list[Row]:
-    """Trains with a seed that the study has not seen: plainly, with the best single setting, and by the policy.
-
-    Args:
-      fit: What `best_fit` found.
-      study: The study that it is from: epochs, batch size and metric are its.
-      build: As `impact_study` takes it, of the network.
-      data: As `impact_study` takes it, of the network.
-      seed: Of the trainings.
-
-    Returns:
-      For each a row: how ("plain", the setting, "policy"), metric, saved_bytes, peak_bytes, step_s, ...
-    """
-    task = Task(build, data_of(data), *study.how(), study.metric(fit.network))
-    rows = [{"how": "plain", **train(task, PLAIN_TRAINING, seed, measured=True)}]
-    if fit.single is not None:
-        rows.append({"how": str(fit.single), **train(task, fit.single, seed, measured=True)})
-    rows.append({"how": "policy", **train(task, PLAIN_TRAINING, seed, measured=True, policy=fit.policy)})
-    return rows
-
-
-def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "bytes") -> list[Option] | None:
+def choose(
+    groups: Sequence[Sequence[SettingEffect]], limit: float, objective: str = "bytes"
+) -> list[SettingEffect] | None:
     """An option of each group: of least cost, the sum of the squared errors within a limit; None where there is none.
 
     From the most exact options on, the exchange that saves most for the error that it adds is made, as long as one
@@ -183,7 +135,7 @@ def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "b
     if not groups or error > limit:
         return None
     while True:
-        best: tuple[float, int, Option] | None = None
+        best: tuple[float, int, SettingEffect] | None = None
         for place, group in enumerate(groups):
             now = chosen[place]
             for option in group:
@@ -202,7 +154,7 @@ def choose(groups: Sequence[Sequence[Option]], limit: float, objective: str = "b
         error = sum(found.squared_error for found in chosen)
 
 
-def cost(option: Option, objective: str) -> float:
+def cost(option: SettingEffect, objective: str) -> float:
     """What is to be little."""
     return option.held_bytes if objective == "bytes" else option.seconds
 
@@ -235,19 +187,19 @@ def _settings(study: Study, network: str, metric_tolerance: float | None) -> lis
 
 def _options(
     study: Study, network: str, settings: Sequence[Candidate], column: str
-) -> dict[str, list[Option]]:
+) -> dict[str, list[SettingEffect]]:
     """By group, an option of each setting, in their order."""
-    groups: dict[str, list[Option]] = {}
+    groups: dict[str, list[SettingEffect]] = {}
     for setting in settings:
         rows = study.tensors(network, setting)
         stages = len({row["stage"] for row in rows})
         for name in dict.fromkeys(row[column] for row in rows):
             of_group = [row for row in rows if row[column] == name]
             seconds = sum(
-                row["plain_bytes"] / 1e9 * (1 / row["encode_gb_s"] + 1 / row["decode_gb_s"])
+                row["value_bytes"] / 1e9 * (1 / row["encode_gb_s"] + 1 / row["decode_gb_s"])
                 for row in of_group
             )
-            option = Option(
+            option = SettingEffect(
                 setting,
                 sum(row["held_bytes"] for row in of_group) / stages,
                 seconds / stages,
@@ -257,10 +209,10 @@ def _options(
     return groups
 
 
-def _sums(groups: Any) -> list[Option]:
+def _sums(groups: Any) -> list[SettingEffect]:
     """Of each setting for all groups."""
     return [
-        Option(
+        SettingEffect(
             options[0].setting,
             sum(option.held_bytes for option in options),
             sum(option.seconds for option in options),
@@ -270,7 +222,7 @@ def _sums(groups: Any) -> list[Option]:
     ]
 
 
-def _best(options: Sequence[Option], limit: float, objective: str) -> Option | None:
+def _best(options: Sequence[SettingEffect], limit: float, objective: str) -> SettingEffect | None:
     within = [option for option in options if option.squared_error <= limit]
     return min(within, key=lambda option: cost(option, objective), default=None)
 
@@ -279,10 +231,10 @@ def _setting(setting: Candidate) -> Setting:
     return Setting(setting.codec) if setting.mode == LOSSLESS else Setting(*setting)
 
 
-def _plain_bytes(study: Study, network: str, setting: Candidate) -> int:
+def _value_bytes(study: Study, network: str, setting: Candidate) -> int:
     by_stage: dict[str, int] = {}
     for row in study.tensors(network, setting):
-        by_stage[row["stage"]] = by_stage.get(row["stage"], 0) + row["plain_bytes"]
+        by_stage[row["stage"]] = by_stage.get(row["stage"], 0) + row["value_bytes"]
     return round(statistics.fmean(by_stage.values()))
 
 

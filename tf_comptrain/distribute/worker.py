@@ -14,10 +14,11 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
+from tf_comptrain.distribute import steps
 from tf_comptrain.distribute.cluster import connect
-from tf_comptrain.training import checks, fitting, snapshot
+from tf_comptrain.training import checks, resilient_fit, snapshot
 from tf_comptrain.training.process import Process
-from tf_comptrain.training.samples import Samples
+from tf_comptrain.training.samples import Samples, distributed
 from tf_comptrain.training.snapshot import Snapshot
 
 # Their files are those of the whole training: one process writes them.
@@ -108,11 +109,11 @@ def fit(
     process = Process()
     if _keras.are_workers(strategy):
         _check_model(model)
-        _keras.average_steps(model, lambda: _states(model))
-        process = worker = Worker(strategy)
+        steps.average(model, lambda: _states(model))
+        process = worker = TrainingWorker(strategy)
         callbacks = worker.own(callbacks)
         verbose = verbose if worker.leads else 0
-    settings = fitting.Settings(
+    settings = resilient_fit.Settings(
         batch_size, epochs, snapshot_every, checkpoint_dir, validation_data, callbacks, verbose
     )
 
@@ -122,10 +123,10 @@ def fit(
             _check_alike(strategy, made, batch_size, epochs)
         return made
 
-    return fitting.train(model, settings, samples, process)
+    return resilient_fit.train(model, settings, samples, process)
 
 
-class Worker(Process):
+class TrainingWorker(Process):
     """One of several processes that train one model.
 
     Args:
@@ -171,7 +172,7 @@ class Worker(Process):
         if not isinstance(data, tf.data.Dataset):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
             data = Samples(x, y, weight, shuffle=False, seed=0).batches(0, 0, batch)
-        return _keras.evaluate_batches(model, _keras.distributed(data, model), callbacks)
+        return steps.evaluate(model, distributed(data, model), callbacks)
 
 
 def _check_alike(strategy: Any, samples: Samples, batch_size: int, epochs: int) -> None:

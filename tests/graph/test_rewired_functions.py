@@ -5,8 +5,6 @@ import pytest
 import tensorflow as tf
 from steps import Weights, compressed_gradients, plain_gradients
 
-from tf_comptrain.graph import sensitivity
-
 RNG = np.random.default_rng(0)
 X = tf.constant(RNG.normal(size=(8, 12, 12, 16)), tf.float32)
 FLAT = tf.reshape(X, [8, -1, 16])
@@ -112,21 +110,6 @@ def test_gradients_of_elementwise_functions(name):
 def test_gradients_of_layers_on_images(name):
     function, shape, expected = IMAGES[name]
     check(lambda x, w, k: followed(function(tf.matmul(x, w), k), w), X, Weights([16, 16], shape), expected)
-
-
-@pytest.mark.parametrize(
-    "op_type, index, need",
-    [
-        ("RealDiv", 0, sensitivity.LINEAR),
-        ("RealDiv", 1, sensitivity.UNBOUNDED),
-        ("ReluGrad", 1, sensitivity.SIGN),
-        ("TanhGrad", 0, sensitivity.NONLINEAR),
-        ("MaxPoolGrad", 0, sensitivity.WINDOW),
-        ("MadeUp", 0, sensitivity.UNKNOWN),
-    ],
-)
-def test_what_is_read(op_type, index, need):
-    assert sensitivity.reads(op_type, index) == need
 
 
 def test_an_unknown_operation_keeps_its_input_and_is_named():

@@ -15,7 +15,7 @@ _FIRST_REGION = 2 << 20
 _MOST_WASTED = 128 << 20
 
 
-class BestFit:
+class BestFitHeap:
     """A heap.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Pictures of a study as SVG, for a page that needs nothing else."""
+"""Plots as SVG, for a page that needs nothing else: texts at the pointer, colours of light and dark pages."""
 
 from __future__ import annotations
 

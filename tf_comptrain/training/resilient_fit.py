@@ -14,13 +14,13 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks import ElasticBatch
-from tf_comptrain.training import checks, folder_lock, snapshot
+from tf_comptrain.training import checks, folder_lock, keras_callbacks, snapshot
 from tf_comptrain.training.process import Process
-from tf_comptrain.training.samples import Samples
-from tf_comptrain.training.snapshot import Place, Snapshot
+from tf_comptrain.training.samples import Samples, distributed
+from tf_comptrain.training.snapshot import Snapshot, TrainingPosition
 
 
-class Event(NamedTuple):
+class TrainingEvent(NamedTuple):
     """Something that training survived: an element of `history["events"]`.
 
     Attributes:
@@ -107,7 +107,7 @@ def fit(
       verbose: 0: silent (events go to absl's log). 1: progress bar. 2: a line per epoch.
 
     Returns:
-      The History. Its key "events" holds the tuple of `Event`s of each epoch.
+      The History. Its key "events" holds the tuple of `TrainingEvent`s of each epoch.
 
     Raises:
       ValueError: Before training: a dataset that is batched, of unknown length or unsteady order;
@@ -196,15 +196,15 @@ def train(
         batches = samples.batches(0, 0, batch_size)
         _keras.build_for_fit(model, batches)
         elastic = ElasticBatch(batch_size, samples.count(0), drop_remainder=False)
-        calls = _keras.callback_list(
+        calls = keras_callbacks.callback_list(
             model, settings.callbacks, settings.verbose, settings.epochs, elastic.steps
         )
-        run = _Run(model, samples, elastic, calls, settings, process)
+        run = _FitRun(model, samples, elastic, calls, settings, process)
         with _keras.fitting(SimpleNamespace(elastic=elastic)):
             return run.train(settings.epochs, kept)
 
 
-class _Run:
+class _FitRun:
     """One call of `fit`. What happens in which order, and nothing of how state is kept."""
 
     def __init__(
@@ -224,14 +224,14 @@ class _Run:
         self.process = process
         self.folder: Any = settings.checkpoint_dir
         self.replicas = model.distribute_strategy.num_replicas_in_sync
-        self.events: list[Event] = []
+        self.events: list[TrainingEvent] = []
         self.failures = 0  # at this batch size, since the snapshot
         self.ended = False  # by a callback
-        self.place = Place(0, 0, 0, elastic.size)
+        self.place = TrainingPosition(0, 0, 0, elastic.size)
 
     def train(self, epochs: int, kept: tuple[Snapshot, dict] | None) -> keras.callbacks.History:
         self.model.stop_training = False
-        _keras.begin_training(self.callbacks, goes_on=kept is not None)
+        keras_callbacks.begin(self.callbacks, goes_on=kept is not None)
         # After on_train_begin: callbacks make variables there.
         self.about: dict[str, Any] = {
             "model": snapshot.signature(self.model),
@@ -257,11 +257,11 @@ class _Run:
                     break
         return self._finish(logs)
 
-    def _continue(self, found: Snapshot, about: dict) -> Place:
+    def _continue(self, found: Snapshot, about: dict) -> TrainingPosition:
         """Takes over a checkpoint; what its training had not changed itself is as this call says."""
         place = found.place
         _check_same(self._about(place), about, self.folder)
-        self.events = [Event(*event) for event in about["events"]]
+        self.events = [TrainingEvent(*event) for event in about["events"]]
         if place.batch == about["batch_size"]:
             place = place._replace(batch=self.elastic.first)
         found = snapshot.with_given(found, about["callbacks"], self.about["callbacks"])
@@ -277,7 +277,7 @@ class _Run:
                 self._put_back()
             self._happened("resumed", self.place, self.place.batch, "")
         else:
-            self._keep(Place(epoch, 0, 0, self.elastic.size))
+            self._keep(TrainingPosition(epoch, 0, 0, self.elastic.size))
         logs: dict = {}
         while self._left() and not self.ended:
             reason = ""
@@ -302,8 +302,8 @@ class _Run:
         """Trains from `place` to the end of the epoch, or until a callback resizes the batch or ends the training."""
         left = self._left()
         batches = self.samples.batches(self.place.epoch, self.place.samples, self.place.batch).take(left)
-        iterator = iter(_keras.distributed(batches, self.model))
-        _keras.show_steps(self.callbacks, self.place.step + left)
+        iterator = iter(distributed(batches, self.model))
+        keras_callbacks.show_steps(self.callbacks, self.place.step + left)
         since = 0
         logs: dict = {}
         while left:
@@ -334,7 +334,7 @@ class _Run:
         whole, rest = divmod(self.elastic.samples - self.place.samples, self.place.batch)
         return whole + (rest >= self.replicas)
 
-    def _keep(self, place: Place) -> None:
+    def _keep(self, place: TrainingPosition) -> None:
         self.place = place
         self.snapshot = snapshot.take(self.model, self.callbacks.callbacks, place)
         self.failures = 0
@@ -345,7 +345,7 @@ class _Run:
             about = {**self._about(self.place), "events": self.events}
             snapshot.write(self.snapshot, self.folder, about)
 
-    def _about(self, place: Place) -> dict[str, Any]:
+    def _about(self, place: TrainingPosition) -> dict[str, Any]:
         """What a checkpoint at that place must agree on."""
         epoch = place.epoch if place.begun else max(place.epoch - 1, 0)
         return {**self.about, "data": self.samples.about(epoch)}
@@ -422,15 +422,15 @@ class _Run:
 
     def _finish(self, logs: dict | None) -> keras.callbacks.History:
         if logs is not None:
-            end = Place(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.ended)
+            end = TrainingPosition(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.ended)
             self._keep(end)
         self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         self.callbacks.on_train_end(logs)
         return self.model.history
 
-    def _happened(self, kind: str, failed: Place, batch: int, reason: str) -> None:
+    def _happened(self, kind: str, failed: TrainingPosition, batch: int, reason: str) -> None:
         at = f"ct.fit, epoch {failed.epoch + 1}, step {failed.step}"
-        event = Event(kind, failed.epoch, failed.step, self.place.step, failed.batch, batch, reason)
+        event = TrainingEvent(kind, failed.epoch, failed.step, self.place.step, failed.batch, batch, reason)
         self.events.append(event)
         if kind == "resumed":
             line = f"{at}: resumed from {self.folder}, batch {batch}"

@@ -1,12 +1,26 @@
-"""Task graphs of made-up networks of any size, for tests and benchmarks of the planner."""
+"""Task graphs of made-up networks of any size, for tests and benchmarks of the planner.
+
+python benchmarks/planner/synthetic.py unet 60 > step.json
+"""
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 
 from tf_comptrain import arguments
-from tf_comptrain.planner.hardware import Codec, Hardware, Link
-from tf_comptrain.planner.task_graph import Offload, Option, Rebuild, Segment, Stream, Task, TaskGraph, Tensor
+from tf_comptrain.planner.hardware import CodecSpeed, Hardware, Link
+from tf_comptrain.planner.task_graph import (
+    HoldingOption,
+    OffloadOption,
+    RebuildOption,
+    Segment,
+    StreamOption,
+    Task,
+    TaskGraph,
+    Tensor,
+)
 
 # A device with the published figures of an H200 (dense bfloat16, HBM3e, PCIe 5, NVLink), and codecs at speeds that
 # GPU codecs are published with.
@@ -18,9 +32,9 @@ DEVICE = Hardware(
     bytes_per_s=4.8e12,
     launch_s=4e-6,
     codecs={
-        "plane": Codec(400e9, 500e9, 4.5),
-        "rans": Codec(200e9, 250e9, 7.0),
-        "bits": Codec(2e12, 4e12, 32.0),
+        "plane": CodecSpeed(400e9, 500e9, 4.5),
+        "rans": CodecSpeed(200e9, 250e9, 7.0),
+        "bits": CodecSpeed(2e12, 4e12, 32.0),
     },
     host_link=Link(1e-5, 55e9),
     device_link=Link(3e-6, 450e9),
@@ -149,10 +163,10 @@ class _Builder:
         tasks = [f"{reader}/forward" for reader in readers] + [f"{reader}/backward" for reader in readers]
         return Tensor(name, self._sizes[name], f"{name}/forward", tuple(tasks), self._options(name))
 
-    def _options(self, name: str) -> tuple[Option, ...]:
+    def _options(self, name: str) -> tuple[HoldingOption, ...]:
         size = self._sizes[name]
-        options: list[Option] = [
-            Stream(
+        options: list[HoldingOption] = [
+            StreamOption(
                 codec,
                 int(size / speed.ratio * self._random.uniform(0.8, 1.2)),
                 size / speed.encode_bytes_per_s,
@@ -162,10 +176,10 @@ class _Builder:
             if codec != "bits"
         ]
         for sources in self._rebuild_sources(name):
-            options.append(Rebuild(sources, self._seconds[name]))
+            options.append(RebuildOption(sources, self._seconds[name]))
         if self._offload:
             link = DEVICE.host_link.seconds(size)
-            options.append(Offload(link, link))
+            options.append(OffloadOption(link, link))
         return tuple(options)
 
     def _rebuild_sources(self, name: str) -> list[tuple[str, ...]]:
@@ -174,3 +188,7 @@ class _Builder:
     def _segment(self, label: str, inside: list[str]) -> Segment:
         sources = dict.fromkeys(s for n in inside for s in self._inputs[n] if s not in inside)
         return Segment(label, tuple(inside), tuple(sources), sum(self._seconds[n] for n in inside))
+
+
+if __name__ == "__main__":
+    print(network(sys.argv[1], int(sys.argv[2])).to_json())

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph import is_cheap, name_of
+from tf_comptrain.graph import name_of
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, operands
 from tf_comptrain.graph.ingredients import is_free
+from tf_comptrain.graph.operations import ADDITION, about
 from tf_comptrain.graph.tensors import base_of, is_small
 from tf_comptrain.storage import KEEP, REBUILD
 
@@ -19,7 +20,6 @@ _COMPRESS, _BITMASK = "Comptrain>Compress", "Comptrain>Bitmask"
 _MASK_GRADIENTS = ("Comptrain>StreamMaskGrad", "Comptrain>BitmaskGrad")
 _NORM_GRADIENT = "Comptrain>BatchNormGrad"
 _RESTORE = "Comptrain>Decompress"
-_SUMS = frozenset(("Add", "AddN", "AddV2"))
 _FARTHEST = 8  # operations between a tensor and what it is rebuilt from
 
 
@@ -49,7 +49,7 @@ class Rebuilding(NamedTuple):
     normalizations: tuple[str, ...]
 
 
-class HeldTensor(NamedTuple):
+class CrossingTensor(NamedTuple):
     """A tensor that crosses into the backward pass as a stream or as bits.
 
     Attributes:
@@ -77,12 +77,12 @@ class HeldTensor(NamedTuple):
     rebuilding: Rebuilding | None = None
 
 
-def held_tensors(graph: tf.Graph) -> tuple[HeldTensor, ...]:
+def held_tensors(graph: tf.Graph) -> tuple[CrossingTensor, ...]:
     """Those of a step that was traced with static shapes, in the order in which they are made.
 
     Left out is what an operation of several held outputs makes, for `storage=` names operations.
     """
-    found: dict[str, tuple[tf.Tensor, HeldTensor]] = {}
+    found: dict[str, tuple[tf.Tensor, CrossingTensor]] = {}
     shared: set[str] = set()
     for op in graph.get_operations():
         if op.type not in (_COMPRESS, _BITMASK):
@@ -98,7 +98,7 @@ def held_tensors(graph: tf.Graph) -> tuple[HeldTensor, ...]:
         codec = BITS if op.type == _BITMASK else op.get_attr("codec").decode()
         found[name_of(tensor)] = (
             tensor,
-            HeldTensor(
+            CrossingTensor(
                 name_of(tensor),
                 tensor.op.name,
                 _makers(tensor),
@@ -143,7 +143,9 @@ def _makers(tensor: tf.Tensor) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Tensor]) -> Rebuilding | None:
+def _rebuilding(
+    tensor: tf.Tensor, held: CrossingTensor, sources: Mapping[str, tf.Tensor]
+) -> Rebuilding | None:
     """By cheap operations and at least one batch normalization: without one the graph pass rebuilds it unasked."""
     if held.codec == BITS or any(not r.restores and not r.is_mask for r in held.readings):
         return None
@@ -157,10 +159,10 @@ def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Te
             continue
         if is_free(current) or is_small(current):
             continue
-        op = current.op
+        op, row = current.op, about(current.op.type)
         if op.type == NORMALIZATION and current.value_index == 0:
             normalizations[op.name] = None
-        elif op.type in _SUMS or not (is_cheap(op.type) and op.inputs):
+        elif row.kind == ADDITION or not (row.again and op.inputs):
             return None  # sums of residual blocks are not rebuilt from normalizations: see graph/held_or_rebuilt.py
         if len(seen) > 2 * _FARTHEST:
             return None
@@ -171,7 +173,7 @@ def _rebuilding(tensor: tf.Tensor, held: HeldTensor, sources: Mapping[str, tf.Te
     return Rebuilding(tuple(found), tuple(normalizations)) if normalizations and found else None
 
 
-def storage_of(tensors: Iterable[HeldTensor], choices: Mapping[str, str]) -> dict[str, str]:
+def storage_of(tensors: Iterable[CrossingTensor], choices: Mapping[str, str]) -> dict[str, str]:
     """By name of an operation the storage that carries a plan's choices out, as `storage=` takes it."""
     storage: dict[str, str] = {}
     for held in tensors:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_comptrain.graph import dithered
 from tf_comptrain.study.grid import Candidate
-from tf_comptrain.study.probe import Gradients, HeldTensor, Probe
+from tf_comptrain.study.probe import Gradients, Probe, ProbedTensor
 from tf_comptrain.study.round_trip import RoundTrip, round_trip
 from tf_comptrain.theory.check import LawCheck
 
@@ -20,7 +20,7 @@ _SMALLEST = (
 ALL = "all"  # as a tensor's name: all tensors of the step at once
 
 
-class Stage:
+class ProbedStage:
     """A step of a training, looked at.
 
     Args:
@@ -66,9 +66,9 @@ class Stage:
         }
 
 
-def _taken(tensor: HeldTensor, setting: Candidate) -> RoundTrip:
+def _taken(tensor: ProbedTensor, setting: Candidate) -> RoundTrip:
     codec = dithered(setting.made(), tensor.mask, xla=False)
-    return round_trip(setting, codec, tensor.values, tensor.mask, tensor.plain_bytes)
+    return round_trip(setting, codec, tensor.values, tensor.mask, tensor.value_bytes)
 
 
 def _law(checks: Sequence[LawCheck], name: str) -> dict[str, float | None]:
@@ -89,12 +89,12 @@ def _law(checks: Sequence[LawCheck], name: str) -> dict[str, float | None]:
 
 def _sums(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of all tensors of a step."""
-    plain, held = (sum(row[name] for row in rows) for name in ("plain_bytes", "held_bytes"))
+    plain, held = (sum(row[name] for row in rows) for name in ("value_bytes", "held_bytes"))
     violations = [row["violations"] for row in rows if row["violations"] is not None]
     return {
         "tensor": ALL,
         "tensor_class": ALL,
-        "plain_bytes": plain,
+        "value_bytes": plain,
         "held_bytes": held,
         "ratio": plain / max(held, 1),
         "violations": sum(violations) if violations else None,
@@ -104,4 +104,4 @@ def _sums(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _speed(rows: Sequence[dict[str, Any]], plain: int, name: str) -> float:
-    return plain / max(sum(row["plain_bytes"] / row[name] for row in rows), 1e-12)
+    return plain / max(sum(row["value_bytes"] / row[name] for row in rows), 1e-12)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from synthetic import DEVICE, network
 
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
 from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
-from tf_comptrain.planner.synthetic import DEVICE, network
-from tf_comptrain.planner.task_graph import Offload, Rebuild, Stream, TaskGraph, Tensor
+from tf_comptrain.planner.task_graph import OffloadOption, RebuildOption, StreamOption, TaskGraph, Tensor
 
 _SLOTS = 2.0  # Adam
 _ROWS = 64  # of an image where rows are split: a neighbour needs one of them
@@ -97,7 +97,7 @@ def decoder(blocks: int, width: int, batch: int, tokens: int = 2048) -> LayerCha
             seconds = DEVICE.task_s(flops, read + output) - DEVICE.launch_s
             saved = [_plain_saved(f"{of}/{name}/input", read)]
             if normed:  # the normalization's result is cheap to make again
-                rebuilt = Rebuild((saved[0].name,), 2 * read / DEVICE.bytes_per_s)
+                rebuilt = RebuildOption((saved[0].name,), 2 * read / DEVICE.bytes_per_s)
                 after = _plain_saved(f"{of}/{name}/normed", read)
                 saved.append(after._replace(options=(*after.options, rebuilt)))
             layers.append(
@@ -127,14 +127,14 @@ def _with_entries(layers: list[Layer]) -> tuple[Layer, ...]:
 
 def _plain_saved(name: str, size: float) -> Saved:
     streams = [
-        Stream(
+        StreamOption(
             codec, int(size / speed.ratio), size / speed.encode_bytes_per_s, size / speed.decode_bytes_per_s
         )
         for codec, speed in DEVICE.codecs.items()
         if codec != "bits"
     ]
     moved = DEVICE.host_link.seconds(size)
-    return Saved(name, int(size), (*streams, Offload(moved, moved)))
+    return Saved(name, int(size), (*streams, OffloadOption(moved, moved)))
 
 
 def _groups(count: int, tensors: dict[str, Tensor], home: dict[str, int]) -> list[tuple[int, int]]:
@@ -142,7 +142,7 @@ def _groups(count: int, tensors: dict[str, Tensor], home: dict[str, int]) -> lis
     joined = np.zeros(count, bool)  # with the task before
     for tensor in tensors.values():
         for option in tensor.options:
-            if isinstance(option, Rebuild) and all(source in home for source in option.sources):
+            if isinstance(option, RebuildOption) and all(source in home for source in option.sources):
                 places = [home[tensor.name], *(home[source] for source in option.sources)]
                 if max(places) - min(places) < 4:
                     joined[min(places) + 1 : max(places) + 1] = True

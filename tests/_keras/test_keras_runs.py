@@ -1,0 +1,63 @@
+"""`_keras/runs.py`: what stands around the train function, and the gradient that a step takes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny import batch, fit, network
+
+from tf_comptrain import _keras
+
+
+def test_runs_stand_around_the_train_function():
+    model, order = network(), []
+
+    def run(name):
+        def around(train_function, iterator):
+            order.append(name)
+            return train_function(iterator)
+
+        return around
+
+    _keras.around_runs(model, "inner", run("inner"))
+    _keras.around_runs(model, "outer", run("outer"))
+    fit(model)
+    assert order == ["outer", "inner"]
+    _keras.forget_runs(model, "inner")
+    _keras.forget_traces(model)
+    fit(model)
+    assert order == ["outer", "inner", "outer"]
+    _keras.forget_runs(model)
+    _keras.forget_traces(model)
+    fit(model)
+    assert order == ["outer", "inner", "outer"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_act_after_the_first_steps(again):
+    model, acts = network(), []
+
+    def act():
+        acts.append((model.optimizer.iterations.numpy(), model.train_function))
+        return again
+
+    _keras.after_first_steps(model, 2, act)
+    fit(model, steps=2)
+    ((steps, function),) = acts
+    assert steps == 2
+    assert (model.train_function is not function) == again
+    fit(model)
+    assert len(acts) == 1
+
+
+def test_gradients_of_the_loss():
+    model = network()
+    model.get_layer("last").kernel.regularizer = lambda weight: tf.reduce_sum(weight)
+    x, y = batch()
+    before = model.get_weights()
+    found = _keras.loss_gradients(model, (x, y))
+    variables = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2) + tf.reduce_sum(model.get_layer("last").kernel)
+    for gradient, expected in zip(found, tape.gradient(loss, variables)):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+    assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights()))

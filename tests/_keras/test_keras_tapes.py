@@ -1,0 +1,87 @@
+"""`_keras/tapes.py`: where in a graph each backward pass stands."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain import _keras
+
+
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.exp(x) * tf.sin(x)
+    return tape.gradient(y, x)
+
+
+def test_a_hook_is_told_of_a_backward_pass():
+    told, eager = [], []
+    x = tf.constant([1.0, 2.0])
+    with _keras.on_gradients(told.append, eager.extend):
+        plain = gradient(x)
+        traced = tf.function(gradient)(x)
+    tf.function(gradient)(x)  # behind it
+    assert len(eager) == 1 and eager[0] is x
+    (backward,) = told
+    assert isinstance(backward, _keras.BackwardPass)
+    types = [op.type for op in backward.operations()]
+    assert "Cos" in types and "Sin" not in types  # the gradient, and nothing of the forward pass
+    assert backward.seeds[0].op.type == "OnesLike" or backward.seeds[0].op.type == "Const"
+    assert backward.sources[0].graph is backward.graph and len(backward.gradients) == 1
+    assert not backward.recorded and not backward.xla
+    assert np.array_equal(plain, traced)
+
+
+def test_a_hook_replaces_gradients():
+    def hook(backward):
+        (dx,) = backward.gradients
+        return {dx.name: 100.0 * dx}
+
+    x = tf.constant([1.0, 2.0])
+    with _keras.on_gradients(hook):
+        replaced = tf.function(gradient)(x)
+    np.testing.assert_allclose(replaced, 100.0 * gradient(x), rtol=1e-6)
+
+
+def test_a_second_gradient_is_recorded():
+    told = []
+
+    def second(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            dx = gradient(x)
+        return tape.gradient(dx, x)
+
+    with _keras.on_gradients(told.append):
+        tf.function(second)(tf.constant([1.0, 2.0]))
+    assert [backward.recorded for backward in told] == [True, False]
+
+
+def test_xla_is_seen_in_the_trace():
+    found = []
+
+    def ask(x):
+        found.append(_keras.under_xla())
+        return 2.0 * x
+
+    for jit_compile in (True, False):
+        tf.function(ask, jit_compile=jit_compile).get_concrete_function(tf.ones(2))
+    assert found == [True, False] and not _keras.under_xla()
+
+
+def test_tapes_say_where_they_began():
+    _keras.note_tapes()
+    found = []
+
+    @tf.function
+    def inside(x):
+        with tf.GradientTape():
+            found.extend(_keras.graphs_of_tapes())
+            found.append(tf.compat.v1.get_default_graph())
+        return x
+
+    with tf.GradientTape() as tape:
+        inside(tf.ones(2))
+        with tape.stop_recording():
+            assert _keras.graphs_of_tapes() == []
+    assert _keras.graphs_of_tapes() == []
+    assert len(found) == 3 and found[1] is found[2] and found[0] is not found[1]

@@ -1,0 +1,70 @@
+"""Options that several commands have, and their types."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from tf_comptrain import arguments
+
+
+def positive(text: str) -> int:
+    """The type of an option that counts something."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1. Received: {text!r}")
+    return value
+
+
+def size_in_bytes(text: str) -> int:
+    """The type of an option that is a limit: 2GB -> 2000000000."""
+    try:
+        return arguments.size_in_bytes("--limit", text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def fraction(text: str) -> float:
+    """The type of an option of at least 0, below 1."""
+    value = _number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, below 1. Received: {text!r}")
+    return value
+
+
+def bound_over_sigma(text: str) -> float:
+    """The type of an option that is a bound in standard deviations."""
+    value = _number(text)
+    if not 0 < value < 10:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    """The number, or one that no rule allows."""
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+def add_model(parser: argparse.ArgumentParser, batch: str | None = None) -> None:
+    """Which model, and its images; `batch` says what they are, None: there is no such option."""
+    parser.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
+    parser.add_argument("--image", type=positive, default=224, help="image width and height (%(default)s)")
+    if batch is not None:
+        parser.add_argument("--batch", type=positive, default=8, help=f"{batch} (%(default)s)")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "one JSON object") -> None:
+    """Whether the result is printed for programs."""
+    parser.add_argument("--json", action="store_true", help=f"print {what} instead of a table")
+
+
+def add_codecs(parser: argparse.ArgumentParser, codecs: Iterable[str]) -> None:
+    """What a measurement of these codecs takes: bounds, repeats, which of them, and how it is printed."""
+    help_ = "bounds / standard deviation (0.1)"
+    parser.add_argument("--eb-sigma", type=bound_over_sigma, nargs="+", default=[0.1], help=help_)
+    parser.add_argument("--repeats", type=positive, default=7, help="of each call (%(default)s)")
+    parser.add_argument("--codecs", nargs="+", choices=list(codecs), help="(all)")
+    add_json(parser, "a list of JSON objects")
