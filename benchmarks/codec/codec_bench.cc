@@ -193,11 +193,11 @@ void Measure(const Tensor& t, const Options& o, const std::string& name) {
       Require(encoder->Write(stream.data(), SerialFor));
     });
     const double decompress = MedianSeconds(o, [&] {
-      Require(comptrain::DecodeStream(stream.data(), total, o.dtype, n,
+      Require(comptrain::DecodeStream({stream.data(), total, o.dtype, n},
                                       y.data(), SerialFor, set.isa));
     });
     const double mask = !mask_kept ? 0 : MedianSeconds(o, [&] {
-      Require(comptrain::StreamMaskGradient(stream.data(), total, o.dtype, n,
+      Require(comptrain::StreamMaskGradient({stream.data(), total, o.dtype, n},
                                             y.data(), dx.data(), SerialFor,
                                             set.isa));
     });

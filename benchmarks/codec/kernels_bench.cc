@@ -92,25 +92,25 @@ void BenchElementwise(DType dtype, int64_t n) {
   const Tensor x = RandomTensor(dtype, n), dx(bytes);
   std::vector<uint8_t> bits(BitmaskBytes(n));
   Measure("bitmask pack" + suffix, bytes + bits.size(), [&] {
-    BitmaskPack(x.data(), dtype, n, 0, 6, bits.data(), SerialFor);
+    BitmaskPack({x.data(), dtype, n}, {0, 6}, bits.data(), SerialFor);
   });
   Measure("bitmask gradient 1/0" + suffix, 2 * bytes + bits.size(), [&] {
-    BitmaskGradient(bits.data(), dtype, n, 1, 0, x.data(), dx.data(),
+    BitmaskGradient(bits.data(), {1, 0}, {x.data(), dtype, n}, dx.data(),
                     SerialFor);
   });
   Measure("bitmask gradient 1/0.2" + suffix, 2 * bytes + bits.size(), [&] {
-    BitmaskGradient(bits.data(), dtype, n, 1, 0.2f, x.data(), dx.data(),
+    BitmaskGradient(bits.data(), {1, 0.2f}, {x.data(), dtype, n}, dx.data(),
                     SerialFor);
   });
   Measure("bitmask gradient 1/0 in place" + suffix, 2 * bytes + bits.size(),
           [&] {
-            BitmaskGradient(bits.data(), dtype, n, 1, 0, dx.data(), dx.data(),
-                            SerialFor);
+            BitmaskGradient(bits.data(), {1, 0}, {dx.data(), dtype, n},
+                            dx.data(), SerialFor);
           });
   Measure("gradient stats" + suffix, bytes,
           [&] { MeasureGradient(x.data(), dtype, n, 64, SerialFor); });
   Measure("dropout" + suffix, 2 * bytes + bits.size(), [&] {
-    Dropout(x.data(), dtype, n, 0.1f, 1 / 0.9f, {1, {2, 3}}, dx.data(),
+    Dropout({x.data(), dtype, n}, {0.1f, 1 / 0.9f, {1, {2, 3}}}, dx.data(),
             bits.data(), SerialFor);
   });
   Measure("gelu" + suffix, 2 * bytes, [&] {

@@ -130,8 +130,8 @@ struct Scales {
     const DeviceBytes x_dev(x);
     GpuScaleTotals* totals = nullptr;
     CUDA(cudaHostAlloc(&totals, sizeof *totals, cudaHostAllocMapped));
-    Ok(GpuSampleChannels(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
-                         totals, nullptr));
+    Ok(GpuSampleChannels({x_dev.data(), p.dtype, p.n}, p.channels,
+                         scratch.data(), totals, nullptr));
     Ok(GpuOwnScales(p, scratch.data(), totals, nullptr));
     CUDA(cudaDeviceSynchronize());
     const std::string what = Text({CodecId::kPlane, "scales"}, p);
@@ -196,7 +196,7 @@ void TestOne(const Codec& codec, const Bytes& x, EncodeParams p,
   CHECK_MSG(stream.Read() == cpu, what);
 
   Bytes expected(x.size());
-  DecodeStream(cpu.data(), cpu.size(), p.dtype, p.n, expected.data(),
+  DecodeStream({cpu.data(), cpu.size(), p.dtype, p.n}, expected.data(),
                SerialFor);
   const DeviceBytes out(x.size()), flag(Bytes(4, 0));
   GpuEncoded from;
@@ -212,7 +212,7 @@ void TestOne(const Codec& codec, const Bytes& x, EncodeParams p,
   CHECK_MSG(out.Read() == expected, what);
   CHECK_MSG(ReadDamaged(flag) == 0, what);
   if (p.mid_rise || p.dither || IsLossless(codec.id)) {
-    StreamMaskGradient(cpu.data(), cpu.size(), p.dtype, p.n, x.data(),
+    StreamMaskGradient({cpu.data(), cpu.size(), p.dtype, p.n}, x.data(),
                        expected.data(), SerialFor);
     Ok(GpuMaskGradient(codec.id, from, x_dev.data(), out.data(), nullptr));
     CHECK_MSG(out.Read() == expected, what);
@@ -229,8 +229,8 @@ void TestOne(const Codec& codec, const Bytes& x, EncodeParams p,
   const DeviceBytes broken_dev(broken);
   from.stream_dev = broken_dev.data();
   Ok(GpuDecode(codec.id, from, out.data(), nullptr));
-  const Status on_cpu = DecodeStream(broken.data(), broken.size(), p.dtype, p.n,
-                                     expected.data(), SerialFor);
+  const Status on_cpu = DecodeStream(
+      {broken.data(), broken.size(), p.dtype, p.n}, expected.data(), SerialFor);
   CUDA(cudaDeviceSynchronize());
   if (on_cpu.ok()) CHECK_MSG(out.Read() == expected, "damaged, " + what);
 
@@ -322,7 +322,7 @@ void TestDamage(const Codec& codec, DType dtype) {
   for (const size_t bit : bits) {
     Bytes broken = stream, expected(p.n * ItemBytes(dtype));
     broken[bit / 8] ^= 1 << bit % 8;
-    const bool ok = DecodeStream(broken.data(), broken.size(), dtype, p.n,
+    const bool ok = DecodeStream({broken.data(), broken.size(), dtype, p.n},
                                  expected.data(), SerialFor)
                         .ok();
     const DeviceBytes broken_dev(broken), flag(Bytes(4, 0));
@@ -344,13 +344,15 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
   const DeviceBytes x_dev(x), out(x.size()), bits(BitmaskBytes(p.n));
   Bytes want_bits(BitmaskBytes(p.n)), want(x.size());
   auto* bits_dev = static_cast<uint8_t*>(bits.data());
-  BitmaskPack(x.data(), p.dtype, p.n, 0.0f, 6.0f, want_bits.data(), SerialFor);
-  Ok(GpuBitmaskPack(x_dev.data(), p.dtype, p.n, 0.0f, 6.0f, bits_dev, nullptr));
+  BitmaskPack({x.data(), p.dtype, p.n}, {0.0f, 6.0f}, want_bits.data(),
+              SerialFor);
+  Ok(GpuBitmaskPack({x_dev.data(), p.dtype, p.n}, {0.0f, 6.0f}, bits_dev,
+                    nullptr));
   CHECK_MSG(bits.Read() == want_bits, what);
   for (float off : {0.0f, 0.25f}) {
-    BitmaskGradient(want_bits.data(), p.dtype, p.n, 1.5f, off, x.data(),
+    BitmaskGradient(want_bits.data(), {1.5f, off}, {x.data(), p.dtype, p.n},
                     want.data(), SerialFor);
-    Ok(GpuBitmaskGradient(bits_dev, p.dtype, p.n, 1.5f, off, x_dev.data(),
+    Ok(GpuBitmaskGradient(bits_dev, {1.5f, off}, {x_dev.data(), p.dtype, p.n},
                           out.data(), nullptr));
     CHECK_MSG(out.Read() == want, what);
   }
@@ -358,7 +360,7 @@ void TestItems(const Bytes& x, const EncodeParams& p) {
   const GradientStats stats =
       MeasureGradient(x.data(), p.dtype, p.n, p.channels, SerialFor);
   const DeviceBytes scratch(GpuSummaryScratchBytes()), three(3 * sizeof(float));
-  Ok(GpuGradientStats(x_dev.data(), p.dtype, p.n, p.channels, scratch.data(),
+  Ok(GpuGradientStats({x_dev.data(), p.dtype, p.n}, p.channels, scratch.data(),
                       static_cast<float*>(three.data()), nullptr));
   float found[3];
   std::memcpy(found, three.Read().data(), sizeof found);
@@ -396,9 +398,9 @@ void TestBatchNorm(int64_t rows, int64_t channels) {
       CodecId::kPlane, ToTensor(Activations(p.n, false, 5), p.dtype), p);
   std::vector<float> dx(p.n), dgamma(channels), dbeta(channels);
   Ok(BatchNormGradient(
-      stream.data(), stream.size(), p.dtype, p.n, dy.data(),
+      {stream.data(), stream.size(), p.dtype, p.n}, dy.data(),
       {channels, floats(vectors[0]), floats(vectors[1]), floats(vectors[2])},
-      dx.data(), dgamma.data(), dbeta.data(), SerialFor));
+      {dx.data(), dgamma.data(), dbeta.data()}, SerialFor));
 
   const DeviceBytes x_hat(DecodeWith(stream, p)), dy_dev(dy);
   const DeviceBytes gamma(vectors[0]), mean(vectors[1]), inv(vectors[2]);
@@ -407,10 +409,10 @@ void TestBatchNorm(int64_t rows, int64_t channels) {
   const auto dev = [](const DeviceBytes& b) {
     return static_cast<float*>(b.data());
   };
-  Ok(GpuBatchNormGradient(x_hat.data(), p.dtype, p.n, channels, dy_dev.data(),
-                          dev(gamma), dev(mean), dev(inv), scratch.data(),
-                          dy_dev.data(), dev(dgamma_dev), dev(dbeta_dev),
-                          nullptr));
+  Ok(GpuBatchNormGradient(
+      {x_hat.data(), p.dtype, p.n}, dy_dev.data(),
+      {channels, dev(gamma), dev(mean), dev(inv)}, scratch.data(),
+      {dy_dev.data(), dev(dgamma_dev), dev(dbeta_dev)}, nullptr));
   const auto near = [&](const DeviceBytes& found,
                         const std::vector<float>& want, double tolerance) {
     const Bytes bytes = found.Read();

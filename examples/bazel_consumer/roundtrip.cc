@@ -27,9 +27,9 @@ int main() {
   std::vector<uint8_t> stream(status.ok() ? encoder->total_bytes() : 0);
   if (status.ok()) status = encoder->Write(stream.data(), comptrain::SerialFor);
   if (status.ok()) {
-    status =
-        comptrain::PlaneDecode(stream.data(), stream.size(), params.dtype,
-                               params.n, decoded.data(), comptrain::SerialFor);
+    status = comptrain::PlaneDecode(
+        {stream.data(), stream.size(), params.dtype, params.n}, decoded.data(),
+        comptrain::SerialFor);
   }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", status.message.c_str());

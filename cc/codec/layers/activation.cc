@@ -34,17 +34,16 @@ void Activate(Activation activation, const void* x, DType dtype, int64_t n,
   });
 }
 
-void ActivationGradient(Activation activation, const void* x, DType dtype,
-                        int64_t n, const void* dy, void* dx,
-                        const ParallelFor& parallel) {
+void ActivationGradient(Activation activation, const TensorIn& x,
+                        const void* dy, void* dx, const ParallelFor& parallel) {
   const auto gradient =
       ActivationKernelsOf(Isa::kBest)
-          .gradient[static_cast<int>(activation)][static_cast<int>(dtype)];
-  const auto* in = static_cast<const uint8_t*>(x);
+          .gradient[static_cast<int>(activation)][static_cast<int>(x.dtype)];
+  const auto* in = static_cast<const uint8_t*>(x.data);
   const auto* g = static_cast<const uint8_t*>(dy);
   auto* out = static_cast<uint8_t*>(dx);
-  const int64_t item = ItemBytes(dtype);
-  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
+  const int64_t item = ItemBytes(x.dtype);
+  ForUnits(x.n, parallel, [&](int64_t begin, int64_t end) {
     gradient(in + begin * item, end - begin, g + begin * item,
              out + begin * item);
   });

@@ -5,6 +5,7 @@
 
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/dtype.h"
+#include "cc/codec/common/tensor.h"
 
 namespace comptrain {
 
@@ -18,8 +19,7 @@ void Activate(Activation activation, const void* x, DType dtype, int64_t n,
               void* y, const ParallelFor& parallel);
 
 // dx = dy (g(x) + x g'(x)). dx may be x or dy.
-void ActivationGradient(Activation activation, const void* x, DType dtype,
-                        int64_t n, const void* dy, void* dx,
-                        const ParallelFor& parallel);
+void ActivationGradient(Activation activation, const TensorIn& x,
+                        const void* dy, void* dx, const ParallelFor& parallel);
 
 }  // namespace comptrain

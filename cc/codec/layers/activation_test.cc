@@ -59,7 +59,7 @@ void TestSilu() {
   const int64_t n = static_cast<int64_t>(x.size());
   std::vector<float> dy(n, 3.0f), y(n), dx(n);
   Activate(kind, x.data(), DType::kF32, n, y.data(), SerialFor);
-  ActivationGradient(kind, x.data(), DType::kF32, n, dy.data(), dx.data(),
+  ActivationGradient(kind, {x.data(), DType::kF32, n}, dy.data(), dx.data(),
                      SerialFor);
   int64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -77,7 +77,7 @@ void TestNotNumbers(Activation kind) {
   Activate(kind, x, DType::kF32, 3, y, SerialFor);
   CHECK(std::isnan(y[0]));
   CHECK(y[1] == INFINITY);
-  ActivationGradient(kind, x, DType::kF32, 3, x, y, SerialFor);
+  ActivationGradient(kind, {x, DType::kF32, 3}, x, y, SerialFor);
   CHECK(std::isnan(y[0]));
 }
 
@@ -89,7 +89,8 @@ void TestAlike(Activation kind, DType dtype, int64_t n) {
   FillRandom(static_cast<uint32_t>(n), dtype, n, 0, x.data());
   FillRandom(static_cast<uint32_t>(n) + 1, dtype, n, 0, dy.data());
   Activate(kind, x.data(), dtype, n, y.data(), SerialFor);
-  ActivationGradient(kind, x.data(), dtype, n, dy.data(), dx.data(), SerialFor);
+  ActivationGradient(kind, {x.data(), dtype, n}, dy.data(), dx.data(),
+                     SerialFor);
   int64_t wrong = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float v = LoadFloat(x.data(), dtype, i);
@@ -115,10 +116,10 @@ void TestAlike(Activation kind, DType dtype, int64_t n) {
     Buffer in_x(bytes), in_dy(bytes);
     if (n > 0) std::memcpy(in_x.data(), x.data(), bytes);
     if (n > 0) std::memcpy(in_dy.data(), dy.data(), bytes);
-    ActivationGradient(kind, x.data(), dtype, n, in_dy.data(), in_dy.data(),
+    ActivationGradient(kind, {x.data(), dtype, n}, in_dy.data(), in_dy.data(),
                        parallel);
     CHECK(in_dy == dx);
-    ActivationGradient(kind, in_x.data(), dtype, n, dy.data(), in_x.data(),
+    ActivationGradient(kind, {in_x.data(), dtype, n}, dy.data(), in_x.data(),
                        parallel);
     CHECK(in_x == dx);
     if (n > 0) std::memcpy(in_x.data(), x.data(), bytes);

@@ -270,14 +270,15 @@ Status CheckArguments(const void* dy, const BatchNormChannels& of, int64_t n,
 
 template <class Source>
 Status GradientFrom(const Source& source, const void* dy,
-                    const BatchNormChannels& of, void* dx, float* dgamma,
-                    float* dbeta, const ParallelFor& parallel, Isa isa) {
+                    const BatchNormChannels& of, const NormGradients& out,
+                    const ParallelFor& parallel, Isa isa) {
   if (source.n() == 0) {
-    std::fill(dgamma, dgamma + of.channels, 0.0f);
-    std::fill(dbeta, dbeta + of.channels, 0.0f);
+    std::fill(out.dgamma, out.dgamma + of.channels, 0.0f);
+    std::fill(out.dbeta, out.dbeta + of.channels, 0.0f);
     return {};
   }
-  return Gradient<Source>(source, of, dy, parallel, isa).Run(dx, dgamma, dbeta);
+  return Gradient<Source>(source, of, dy, parallel, isa)
+      .Run(out.dx, out.dgamma, out.dbeta);
 }
 
 }  // namespace
@@ -285,45 +286,46 @@ Status GradientFrom(const Source& source, const void* dy,
 constexpr BatchNormKernels kBatchNormKernelsScalar =
     BatchNormTable<BatchNormOne>();
 
-Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
-                         DType dtype, int64_t n, const void* dy,
-                         const BatchNormChannels& of, void* dx, float* dgamma,
-                         float* dbeta, const ParallelFor& parallel, Isa isa) {
+Status BatchNormGradient(const StreamIn& stream, const void* dy,
+                         const BatchNormChannels& of, const NormGradients& out,
+                         const ParallelFor& parallel, Isa isa) {
   Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   plane::StreamView v;
-  s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
+  s = plane::OpenValues(stream.data, stream.bytes, stream.dtype, stream.n, &v);
   if (!s.ok()) return s;
-  s = CheckArguments(dy, of, n, dx, dgamma, dbeta);
+  s = CheckArguments(dy, of, stream.n, out.dx, out.dgamma, out.dbeta);
   if (!s.ok()) return s;
-  if (n > 0 && HeaderChannels(stream) != of.channels) {
+  if (stream.n > 0 && HeaderChannels(stream.data) != of.channels) {
     return Status::Invalid(
-        "plane stream: header field channels must be the number of channels "
+        "plane stream: header field channels must be the number of "
+        "channels "
         "normalized, " +
         std::to_string(of.channels) + ", got " +
-        std::to_string(HeaderChannels(stream)));
+        std::to_string(HeaderChannels(stream.data)));
   }
-  return GradientFrom(StreamSource{v, isa}, dy, of, dx, dgamma, dbeta, parallel,
-                      isa);
+  return GradientFrom(StreamSource{v, isa}, dy, of, out, parallel, isa);
 }
 
-Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
-                           const void* dy, const BatchNormChannels& of,
-                           void* dx, float* dgamma, float* dbeta,
+Status BatchNormGradientOf(const TensorIn& x_hat, const void* dy,
+                           const BatchNormChannels& of,
+                           const NormGradients& out,
                            const ParallelFor& parallel, Isa isa) {
   Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
-  s = CheckArguments(dy, of, n, dx, dgamma, dbeta);
+  s = CheckArguments(dy, of, x_hat.n, out.dx, out.dgamma, out.dbeta);
   if (!s.ok()) return s;
-  if (n < 0 || n % of.channels != 0 || (x_hat == nullptr && n > 0)) {
+  if (x_hat.n < 0 || x_hat.n % of.channels != 0 ||
+      (x_hat.data == nullptr && x_hat.n > 0)) {
     return Status::Invalid(
         "batch normalization: x_hat must have a multiple of " +
         std::to_string(of.channels) + " elements, its channels, got " +
-        std::to_string(n));
+        std::to_string(x_hat.n));
   }
-  return GradientFrom(TensorSource{static_cast<const uint8_t*>(x_hat), dtype, n,
-                                   BatchNormKernelsOf(isa)},
-                      dy, of, dx, dgamma, dbeta, parallel, isa);
+  return GradientFrom(
+      TensorSource{static_cast<const uint8_t*>(x_hat.data), x_hat.dtype,
+                   x_hat.n, BatchNormKernelsOf(isa)},
+      dy, of, out, parallel, isa);
 }
 
 }  // namespace comptrain

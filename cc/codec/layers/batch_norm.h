@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "cc/codec/common/parallel.h"
+#include "cc/codec/common/tensor.h"
+#include "cc/codec/layers/norm.h"
 #include "cc/codec/plane/plane.h"
 #include "cc/codec/common/status.h"
 #include "cc/codec/stream/stream.h"
@@ -30,16 +32,14 @@ struct BatchNormChannels {
 // what it stands for in f32, before PlaneDecode's rounding to dtype. dy, dx: n
 // elements of dtype, host, may be the same buffer. dgamma, dbeta: `channels`
 // floats. All unspecified unless ok. The same bits for any number of threads.
-Status BatchNormGradient(const uint8_t* stream, size_t stream_bytes,
-                         DType dtype, int64_t n, const void* dy,
-                         const BatchNormChannels& of, void* dx, float* dgamma,
-                         float* dbeta, const ParallelFor& parallel,
-                         Isa isa = Isa::kBest);
+Status BatchNormGradient(const StreamIn& stream, const void* dy,
+                         const BatchNormChannels& of, const NormGradients& out,
+                         const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 // The same from x_hat: n elements of dtype, host.
-Status BatchNormGradientOf(const void* x_hat, DType dtype, int64_t n,
-                           const void* dy, const BatchNormChannels& of,
-                           void* dx, float* dgamma, float* dbeta,
+Status BatchNormGradientOf(const TensorIn& x_hat, const void* dy,
+                           const BatchNormChannels& of,
+                           const NormGradients& out,
                            const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain

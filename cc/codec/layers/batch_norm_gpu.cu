@@ -20,58 +20,56 @@ size_t GpuBatchNormScratchBytes(int64_t n, int64_t channels) {
          sizeof(BatchNormSum) * gpu::ReductionSize(rows, channels);
 }
 
-Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
-                            int64_t channels, const void* dy,
-                            const float* gamma, const float* mean,
-                            const float* inv_std, void* scratch, void* dx,
-                            float* dgamma, float* dbeta,
+Status GpuBatchNormGradient(const TensorIn& x_hat, const void* dy,
+                            const BatchNormChannels& of, void* scratch,
+                            const NormGradients& out,
                             CUstream_st* cuda_stream) {
-  const int64_t rows = n / channels;
+  const int64_t rows = x_hat.n / of.channels;
   if (rows == 0) {
-    const size_t bytes = sizeof(float) * static_cast<size_t>(channels);
+    const size_t bytes = sizeof(float) * static_cast<size_t>(of.channels);
     const Status s = gpu::CheckCuda(
-        "GPU kernels", cudaMemsetAsync(dgamma, 0, bytes, cuda_stream),
+        "GPU kernels", cudaMemsetAsync(out.dgamma, 0, bytes, cuda_stream),
         "clearing");
     if (!s.ok()) return s;
     return gpu::CheckCuda("GPU kernels",
-                          cudaMemsetAsync(dbeta, 0, bytes, cuda_stream),
+                          cudaMemsetAsync(out.dbeta, 0, bytes, cuda_stream),
                           "clearing");
   }
   auto* coefficients = static_cast<float*>(scratch);
   auto* sums = reinterpret_cast<BatchNormSum*>(static_cast<uint8_t*>(scratch) +
-                                               CoefficientBytes(channels));
+                                               CoefficientBytes(of.channels));
   const int64_t sum_rows = CeilDiv(rows, kBatchNormRows);
   Status s = ForTypedItems(
-      "sums of batch normalization", dtype, sum_rows * channels,
+      "sums of batch normalization", x_hat.dtype, sum_rows * of.channels,
       [&](auto type) {
         using T = decltype(type);
-        return SumBatchNorm<T>{static_cast<const T*>(x_hat),
+        return SumBatchNorm<T>{static_cast<const T*>(x_hat.data),
                                static_cast<const T*>(dy),
                                rows,
-                               channels,
-                               mean,
+                               of.channels,
+                               of.mean,
                                sums};
       },
       cuda_stream);
   const BatchNormSum* total = nullptr;
-  if (s.ok()) s = gpu::Reduce(sums, sum_rows, channels, &total, cuda_stream);
+  if (s.ok()) s = gpu::Reduce(sums, sum_rows, of.channels, &total, cuda_stream);
   if (s.ok()) {
-    s = ForItems("gradients of batch normalization", channels,
-                 FinishBatchNorm{total, gamma, inv_std, rows, channels, dgamma,
-                                 dbeta, coefficients},
+    s = ForItems("gradients of batch normalization", of.channels,
+                 FinishBatchNorm{total, of.gamma, of.inv_std, rows, of.channels,
+                                 out.dgamma, out.dbeta, coefficients},
                  cuda_stream);
   }
   if (!s.ok()) return s;
   return ForTypedItems(
-      "the gradient of batch normalization", dtype, n,
+      "the gradient of batch normalization", x_hat.dtype, x_hat.n,
       [&](auto type) {
         using T = decltype(type);
-        return BatchNormDx<T>{static_cast<const T*>(x_hat),
+        return BatchNormDx<T>{static_cast<const T*>(x_hat.data),
                               static_cast<const T*>(dy),
-                              channels,
-                              mean,
+                              of.channels,
+                              of.mean,
                               coefficients,
-                              static_cast<T*>(dx)};
+                              static_cast<T*>(out.dx)};
       },
       cuda_stream);
 }

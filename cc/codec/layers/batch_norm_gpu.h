@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cc/codec/common/tensor.h"
+#include "cc/codec/layers/batch_norm.h"
 #include "cc/codec/common/dtype.h"
 #include "cc/codec/common/gpu.h"
 #include "cc/codec/common/status.h"
@@ -17,11 +19,8 @@ namespace comptrain {
 
 // From x_hat, decoded to dtype. n: a multiple of channels; dx may be dy.
 size_t GpuBatchNormScratchBytes(int64_t n, int64_t channels);
-Status GpuBatchNormGradient(const void* x_hat, DType dtype, int64_t n,
-                            int64_t channels, const void* dy,
-                            const float* gamma, const float* mean,
-                            const float* inv_std, void* scratch, void* dx,
-                            float* dgamma, float* dbeta,
-                            CUstream_st* cuda_stream);
+Status GpuBatchNormGradient(const TensorIn& x_hat, const void* dy,
+                            const BatchNormChannels& of, void* scratch,
+                            const NormGradients& out, CUstream_st* cuda_stream);
 
 }  // namespace comptrain

@@ -73,9 +73,10 @@ Status Call(const Case& c, const Bytes& stream, const void* dy, Result* r,
             const ParallelFor& parallel, Isa isa) {
   r->dgamma.assign(c.params.channels, NAN);
   r->dbeta.assign(c.params.channels, NAN);
-  return BatchNormGradient(stream.data(), stream.size(), c.params.dtype,
-                           c.params.n, dy, c.channels(), r->dx.data(),
-                           r->dgamma.data(), r->dbeta.data(), parallel, isa);
+  return BatchNormGradient(
+      {stream.data(), stream.size(), c.params.dtype, c.params.n}, dy,
+      c.channels(), {r->dx.data(), r->dgamma.data(), r->dbeta.data()}, parallel,
+      isa);
 }
 
 Result Run(const Case& c, const ParallelFor& parallel, Isa isa) {
@@ -93,8 +94,8 @@ Result RunOf(const Case& c, const ParallelFor& parallel, Isa isa) {
   r.dgamma.assign(c.params.channels, NAN);
   r.dbeta.assign(c.params.channels, NAN);
   const Status s = BatchNormGradientOf(
-      c.x_hat.data(), c.params.dtype, c.params.n, c.dy.data(), c.channels(),
-      r.dx.data(), r.dgamma.data(), r.dbeta.data(), parallel, isa);
+      {c.x_hat.data(), c.params.dtype, c.params.n}, c.dy.data(), c.channels(),
+      {r.dx.data(), r.dgamma.data(), r.dbeta.data()}, parallel, isa);
   CHECK_MSG(s.ok(), s.message);
   return r;
 }
@@ -225,9 +226,9 @@ void TestArguments() {
   CHECK(Call(c, c.stream, nullptr, &r, SerialFor, Isa::kBest).code ==
         Code::kInvalidArgument);
   const auto of = [&](const void* x_hat, int64_t n) {
-    return BatchNormGradientOf(x_hat, DType::kF32, n, c.dy.data(), c.channels(),
-                               r.dx.data(), r.dgamma.data(), r.dbeta.data(),
-                               SerialFor)
+    return BatchNormGradientOf(
+               {x_hat, DType::kF32, n}, c.dy.data(), c.channels(),
+               {r.dx.data(), r.dgamma.data(), r.dbeta.data()}, SerialFor)
         .code;
   };
   CHECK(of(c.x_hat.data(), 64 * 32 - 1) == Code::kInvalidArgument);
@@ -253,9 +254,10 @@ void TestDamage() {
         }
         if (i % 4 == 0) damaged.resize(random() % damaged.size());
         std::unique_ptr<uint8_t[]> out(new uint8_t[c.dy.size()]);
-        const bool decodes = PlaneDecode(damaged.data(), damaged.size(), dtype,
-                                         c.params.n, out.get(), SerialFor)
-                                 .ok();
+        const bool decodes =
+            PlaneDecode({damaged.data(), damaged.size(), dtype, c.params.n},
+                        out.get(), SerialFor)
+                .ok();
         // Channels are the caller's business, not damage that decoding meets.
         if (decodes && std::memcmp(&damaged[16], &c.stream[16], 4) != 0)
           continue;

@@ -56,32 +56,34 @@ int MantissaBits(DType dtype) {
 
 constexpr DropoutKernels kDropoutKernelsScalar = {DrawBitsOf<OneWord>};
 
-void Dropout(const void* x, DType dtype, int64_t n, float rate, float scale,
-             const Philox& philox, void* y, uint8_t* bits,
+void Dropout(const TensorIn& x, const DropoutDraw& of, void* y, uint8_t* bits,
              const ParallelFor& parallel) {
-  if (n <= 0) return;
+  if (x.n <= 0) return;
   const auto draw = DropoutKernelsOf(Isa::kBest).draw;
-  const uint32_t numbers = 1u << MantissaBits(dtype);
+  const uint32_t numbers = 1u << MantissaBits(x.dtype);
   const auto threshold = static_cast<uint32_t>(
-      std::ceil(static_cast<double>(Rounded(rate, dtype)) * numbers));
-  const DrawParams params = {philox, numbers - 1, threshold};
-  const float on = Rounded(scale, dtype);
-  const auto* in = static_cast<const uint8_t*>(x);
+      std::ceil(static_cast<double>(Rounded(of.rate, x.dtype)) * numbers));
+  const DrawParams params = {of.philox, numbers - 1, threshold};
+  const float on = Rounded(of.scale, x.dtype);
+  const auto* in = static_cast<const uint8_t*>(x.data);
   auto* out = static_cast<uint8_t*>(y);
-  const int64_t item_bytes = ItemBytes(dtype);
-  parallel((n + kUnit - 1) / kUnit, 3 * kUnit, [&](int64_t begin, int64_t end) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t at = unit * kUnit, count = std::min(kUnit, n - at);
-      uint8_t drawn[kUnit / 8];
-      const int64_t bytes = BitmaskBytes(count);
-      draw(params, at / 8,
-           (bytes + kDropoutBytes - 1) / kDropoutBytes * kDropoutBytes, drawn);
-      if (count % 8 != 0) drawn[bytes - 1] &= (1 << count % 8) - 1;
-      std::memcpy(bits + at / 8, drawn, bytes);
-      BitmaskGradient(drawn, dtype, count, on, 0, in + at * item_bytes,
-                      out + at * item_bytes, SerialFor);
-    }
-  });
+  const int64_t item_bytes = ItemBytes(x.dtype);
+  parallel(
+      (x.n + kUnit - 1) / kUnit, 3 * kUnit, [&](int64_t begin, int64_t end) {
+        for (int64_t unit = begin; unit < end; ++unit) {
+          const int64_t at = unit * kUnit, count = std::min(kUnit, x.n - at);
+          uint8_t drawn[kUnit / 8];
+          const int64_t bytes = BitmaskBytes(count);
+          draw(params, at / 8,
+               (bytes + kDropoutBytes - 1) / kDropoutBytes * kDropoutBytes,
+               drawn);
+          if (count % 8 != 0) drawn[bytes - 1] &= (1 << count % 8) - 1;
+          std::memcpy(bits + at / 8, drawn, bytes);
+          BitmaskGradient(drawn, {on, 0},
+                          {in + at * item_bytes, x.dtype, count},
+                          out + at * item_bytes, SerialFor);
+        }
+      });
 }
 
 }  // namespace comptrain

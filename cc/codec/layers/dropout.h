@@ -5,6 +5,7 @@
 
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/dtype.h"
+#include "cc/codec/common/tensor.h"
 
 namespace comptrain {
 
@@ -16,11 +17,16 @@ struct Philox {
   uint64_t counter[2];  // the low half first
 };
 
+// What a call draws by, and what it multiplies the kept elements by.
+struct DropoutDraw {
+  float rate, scale;
+  Philox philox;
+};
+
 // bits[i] = u[i] >= rate, u being what StatelessRandomUniformV2 draws for n
 // elements of the type; y[i] = x[i] * scale where the bit is set, else +0. The
 // mask is as in bitmask.h. y may be x.
-void Dropout(const void* x, DType dtype, int64_t n, float rate, float scale,
-             const Philox& philox, void* y, uint8_t* bits,
+void Dropout(const TensorIn& x, const DropoutDraw& of, void* y, uint8_t* bits,
              const ParallelFor& parallel);
 
 }  // namespace comptrain

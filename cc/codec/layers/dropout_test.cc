@@ -97,7 +97,7 @@ void TestDropout(DType dtype, int64_t n, float rate) {
   for (const ParallelFor& parallel : ParallelVariants()) {
     Buffer y(bytes), bits(BitmaskBytes(n));
     if (n > 0) std::memcpy(y.data(), x.data(), bytes);
-    Dropout(y.data(), dtype, n, rate, scale, state, y.data(), bits.data(),
+    Dropout({y.data(), dtype, n}, {rate, scale, state}, y.data(), bits.data(),
             parallel);
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {

@@ -18,54 +18,56 @@ constexpr int64_t kFewestRows = 32, kMostBlocks = 64;
 
 constexpr LayerNormKernels kLayerNormKernelsScalar = LayerNormTable();
 
-void LayerNorm(const void* x, DType dtype, int64_t rows, int64_t channels,
-               const float* gamma, const float* beta, float epsilon, void* y,
+void LayerNorm(const NormRows& x, const LayerNormParams& params, void* y,
                const ParallelFor& parallel) {
-  if (rows <= 0 || channels <= 0) return;
+  if (x.rows <= 0 || x.channels <= 0) return;
   const auto forward =
-      LayerNormKernelsOf(Isa::kBest).forward[static_cast<int>(dtype)];
-  const auto* in = static_cast<const uint8_t*>(x);
+      LayerNormKernelsOf(Isa::kBest).forward[static_cast<int>(x.dtype)];
+  const auto* in = static_cast<const uint8_t*>(x.data);
   auto* out = static_cast<uint8_t*>(y);
-  const int64_t row_bytes = channels * ItemBytes(dtype);
-  parallel(rows, 2 * channels, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(2 * channels);
-    forward(in + begin * row_bytes, end - begin, channels, gamma, beta, epsilon,
+  const int64_t row_bytes = x.channels * ItemBytes(x.dtype);
+  parallel(x.rows, 2 * x.channels, [&](int64_t begin, int64_t end) {
+    std::vector<float> scratch(2 * x.channels);
+    forward({in + begin * row_bytes, x.dtype, end - begin, x.channels}, params,
             out + begin * row_bytes, scratch.data());
   });
 }
 
-void LayerNormGradient(const void* x, DType dtype, int64_t rows,
-                       int64_t channels, const float* gamma, float epsilon,
-                       const void* dy, void* dx, float* dgamma, float* dbeta,
+void LayerNormGradient(const NormRows& x, const LayerNormParams& params,
+                       const void* dy, const NormGradients& out,
                        const ParallelFor& parallel) {
-  if (channels <= 0) return;
-  std::fill_n(dgamma, channels, 0.0f);
-  std::fill_n(dbeta, channels, 0.0f);
-  if (rows <= 0) return;
+  if (x.channels <= 0) return;
+  std::fill_n(out.dgamma, x.channels, 0.0f);
+  std::fill_n(out.dbeta, x.channels, 0.0f);
+  if (x.rows <= 0) return;
   const auto gradient =
-      LayerNormKernelsOf(Isa::kBest).gradient[static_cast<int>(dtype)];
-  const auto* in = static_cast<const uint8_t*>(x);
+      LayerNormKernelsOf(Isa::kBest).gradient[static_cast<int>(x.dtype)];
+  const auto* in = static_cast<const uint8_t*>(x.data);
   const auto* g = static_cast<const uint8_t*>(dy);
-  auto* out = static_cast<uint8_t*>(dx);
-  const int64_t row_bytes = channels * ItemBytes(dtype);
-  const int64_t block_rows = std::max(kFewestRows, CeilDiv(rows, kMostBlocks));
-  const int64_t blocks = CeilDiv(rows, block_rows);
-  std::vector<float> sums(blocks * 2 * channels);
-  parallel(blocks, 4 * block_rows * channels, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(2 * channels);
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t row = block * block_rows;
-      float* sum = &sums[block * 2 * channels];
-      gradient(in + row * row_bytes, std::min(block_rows, rows - row), channels,
-               gamma, epsilon, g + row * row_bytes, out + row * row_bytes, sum,
-               sum + channels, scratch.data());
-    }
-  });
+  auto* dx = static_cast<uint8_t*>(out.dx);
+  const int64_t row_bytes = x.channels * ItemBytes(x.dtype);
+  const int64_t block_rows =
+      std::max(kFewestRows, CeilDiv(x.rows, kMostBlocks));
+  const int64_t blocks = CeilDiv(x.rows, block_rows);
+  std::vector<float> sums(blocks * 2 * x.channels);
+  parallel(blocks, 4 * block_rows * x.channels,
+           [&](int64_t begin, int64_t end) {
+             std::vector<float> scratch(2 * x.channels);
+             for (int64_t block = begin; block < end; ++block) {
+               const int64_t row = block * block_rows;
+               float* sum = &sums[block * 2 * x.channels];
+               gradient({in + row * row_bytes, x.dtype,
+                         std::min(block_rows, x.rows - row), x.channels},
+                        params, g + row * row_bytes,
+                        {dx + row * row_bytes, sum, sum + x.channels},
+                        scratch.data());
+             }
+           });
   for (int64_t block = 0; block < blocks; ++block) {
-    const float* sum = &sums[block * 2 * channels];
-    for (int64_t c = 0; c < channels; ++c) {
-      dgamma[c] += sum[c];
-      dbeta[c] += sum[channels + c];
+    const float* sum = &sums[block * 2 * x.channels];
+    for (int64_t c = 0; c < x.channels; ++c) {
+      out.dgamma[c] += sum[c];
+      out.dbeta[c] += sum[x.channels + c];
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "cc/codec/layers/layer_norm.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/half.h"
 
@@ -12,12 +13,10 @@ namespace comptrain {
 
 // Indexed by DType. `gradient` adds to dgamma and dbeta. scratch: 2 * channels.
 struct LayerNormKernels {
-  void (*forward[3])(const void* x, int64_t rows, int64_t channels,
-                     const float* gamma, const float* beta, float epsilon,
-                     void* y, float* scratch);
-  void (*gradient[3])(const void* x, int64_t rows, int64_t channels,
-                      const float* gamma, float epsilon, const void* dy,
-                      void* dx, float* dgamma, float* dbeta, float* scratch);
+  void (*forward[3])(const NormRows& x, const LayerNormParams& params, void* y,
+                     float* scratch);
+  void (*gradient[3])(const NormRows& x, const LayerNormParams& params,
+                      const void* dy, const NormGradients& to, float* scratch);
 };
 
 COMPTRAIN_KERNEL_TABLES(LayerNormKernels)
@@ -55,40 +54,40 @@ static inline float NormalizeRow(const T* x, int64_t channels, float epsilon,
 }
 
 template <class T>
-static inline void LayerNormForward(const void* x, int64_t rows,
-                                    int64_t channels, const float* gamma,
-                                    const float* beta, float epsilon, void* y,
+static inline void LayerNormForward(const NormRows& x,
+                                    const LayerNormParams& params, void* y,
                                     float* scratch) {
-  const T* in = static_cast<const T*>(x);
+  const int64_t channels = x.channels;
+  const T* in = static_cast<const T*>(x.data);
   T* out = static_cast<T*>(y);
-  for (int64_t row = 0; row < rows; ++row, in += channels, out += channels) {
-    NormalizeRow(in, channels, epsilon, scratch);
+  for (int64_t row = 0; row < x.rows; ++row, in += channels, out += channels) {
+    NormalizeRow(in, channels, params.epsilon, scratch);
     for (int64_t c = 0; c < channels; ++c) {
-      FromFloat(scratch[c] * gamma[c] + beta[c], &out[c]);
+      FromFloat(scratch[c] * params.gamma[c] + params.beta[c], &out[c]);
     }
   }
 }
 
 template <class T>
-static inline void LayerNormBackward(const void* x, int64_t rows,
-                                     int64_t channels, const float* gamma,
-                                     float epsilon, const void* dy, void* dx,
-                                     float* dgamma, float* dbeta,
+static inline void LayerNormBackward(const NormRows& x,
+                                     const LayerNormParams& params,
+                                     const void* dy, const NormGradients& to,
                                      float* scratch) {
-  const T* in = static_cast<const T*>(x);
+  const int64_t channels = x.channels;
+  const T* in = static_cast<const T*>(x.data);
   const T* gradient = static_cast<const T*>(dy);
-  T* out = static_cast<T*>(dx);
+  T* out = static_cast<T*>(to.dx);
   float* x_norm = scratch;
   float* g = scratch + channels;
   const float count = static_cast<float>(channels);
-  for (int64_t row = 0; row < rows;
+  for (int64_t row = 0; row < x.rows;
        ++row, in += channels, gradient += channels, out += channels) {
-    const float inv_std = NormalizeRow(in, channels, epsilon, x_norm);
+    const float inv_std = NormalizeRow(in, channels, params.epsilon, x_norm);
     for (int64_t c = 0; c < channels; ++c) {
       g[c] = ToFloat(gradient[c]);
-      dbeta[c] += g[c];
-      dgamma[c] += g[c] * x_norm[c];
-      g[c] *= gamma[c];
+      to.dbeta[c] += g[c];
+      to.dgamma[c] += g[c] * x_norm[c];
+      g[c] *= params.gamma[c];
     }
     const float mean = SumOf(channels, [&](int64_t c) { return g[c]; }) / count;
     const float slope =

@@ -50,11 +50,11 @@ void TestFormulas(DType dtype, const Case& d) {
   const int64_t n = d.channels, bytes = d.x.bytes();
   Buffer y(bytes), dx(bytes);
   std::vector<float> dgamma(n), dbeta(n);
-  LayerNorm(d.x.data(), dtype, d.rows, n, d.gamma.data(), d.beta.data(),
-            kEpsilon, y.data(), SerialFor);
-  LayerNormGradient(d.x.data(), dtype, d.rows, n, d.gamma.data(), kEpsilon,
-                    d.dy.data(), dx.data(), dgamma.data(), dbeta.data(),
-                    SerialFor);
+  LayerNorm({d.x.data(), dtype, d.rows, n},
+            {d.gamma.data(), d.beta.data(), kEpsilon}, y.data(), SerialFor);
+  LayerNormGradient({d.x.data(), dtype, d.rows, n},
+                    {d.gamma.data(), nullptr, kEpsilon}, d.dy.data(),
+                    {dx.data(), dgamma.data(), dbeta.data()}, SerialFor);
   const double tolerance = Tolerance(dtype);
   std::vector<double> sum(n), sum_x(n);
   int64_t wrong = 0;
@@ -101,20 +101,20 @@ void TestAlike(DType dtype, const Case& d) {
   Buffer y(bytes), dx(bytes);
   std::vector<float> scratch(2 * n), sums(2 * n);
   const LayerNormKernels* plain = &kLayerNormKernelsScalar;
-  plain->forward[type](d.x.data(), d.rows, n, d.gamma.data(), d.beta.data(),
-                       kEpsilon, y.data(), scratch.data());
-  plain->gradient[type](d.x.data(), d.rows, n, d.gamma.data(), kEpsilon,
-                        d.dy.data(), dx.data(), sums.data(), sums.data() + n,
+  const NormRows x = {d.x.data(), dtype, d.rows, n};
+  const LayerNormParams params = {d.gamma.data(), d.beta.data(), kEpsilon};
+  plain->forward[type](x, params, y.data(), scratch.data());
+  plain->gradient[type](x, params, d.dy.data(),
+                        {dx.data(), sums.data(), sums.data() + n},
                         scratch.data());
   for (const Isa isa : AvailableIsas()) {
     const LayerNormKernels* const table = &LayerNormKernelsOf(isa);
     Buffer y2(bytes), dx2(bytes);
     std::vector<float> sums2(2 * n);
-    table->forward[type](d.x.data(), d.rows, n, d.gamma.data(), d.beta.data(),
-                         kEpsilon, y2.data(), scratch.data());
-    table->gradient[type](d.x.data(), d.rows, n, d.gamma.data(), kEpsilon,
-                          d.dy.data(), dx2.data(), sums2.data(),
-                          sums2.data() + n, scratch.data());
+    table->forward[type](x, params, y2.data(), scratch.data());
+    table->gradient[type](x, params, d.dy.data(),
+                          {dx2.data(), sums2.data(), sums2.data() + n},
+                          scratch.data());
     CHECK(y2 == y);
     CHECK(dx2 == dx);
     CHECK(sums2 == sums);
@@ -125,14 +125,14 @@ void TestAlike(DType dtype, const Case& d) {
     if (bytes > 0) std::memcpy(in_x.data(), d.x.data(), bytes);
     if (bytes > 0) std::memcpy(in_dy.data(), d.dy.data(), bytes);
     std::vector<float> found(2 * n, NAN);
-    LayerNormGradient(in_x.data(), dtype, d.rows, n, d.gamma.data(), kEpsilon,
-                      in_dy.data(), in_dy.data(), found.data(),
-                      found.data() + n, parallel);
+    LayerNormGradient({in_x.data(), dtype, d.rows, n},
+                      {d.gamma.data(), nullptr, kEpsilon}, in_dy.data(),
+                      {in_dy.data(), found.data(), found.data() + n}, parallel);
     CHECK(in_dy == dx);
     if (first.empty()) first = found;
     CHECK(found == first);
-    LayerNorm(in_x.data(), dtype, d.rows, n, d.gamma.data(), d.beta.data(),
-              kEpsilon, in_x.data(), parallel);
+    LayerNorm({in_x.data(), dtype, d.rows, n},
+              {d.gamma.data(), d.beta.data(), kEpsilon}, in_x.data(), parallel);
     CHECK(in_x == y);
   }
 }

@@ -26,27 +26,29 @@ constexpr BitmaskKernels kBitmaskKernelsScalar = {
     {PackScalar<float>, PackScalar<BF16>, PackScalar<F16>},
     {GradientScalar<float>, GradientScalar<BF16>, GradientScalar<F16>}};
 
-void BitmaskPack(const void* x, DType dtype, int64_t n, float lower,
-                 float upper, uint8_t* bits, const ParallelFor& parallel) {
-  const auto pack = BitmaskKernelsOf(Isa::kBest).pack[static_cast<int>(dtype)];
-  const auto* in = static_cast<const uint8_t*>(x);
-  const int64_t item_bytes = ItemBytes(dtype);
-  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
-    pack(in + begin * item_bytes, end - begin, lower, upper, bits + begin / 8);
+void BitmaskPack(const TensorIn& x, const Interval& where, uint8_t* bits,
+                 const ParallelFor& parallel) {
+  const auto pack =
+      BitmaskKernelsOf(Isa::kBest).pack[static_cast<int>(x.dtype)];
+  const auto* in = static_cast<const uint8_t*>(x.data);
+  const int64_t item_bytes = ItemBytes(x.dtype);
+  ForUnits(x.n, parallel, [&](int64_t begin, int64_t end) {
+    pack(in + begin * item_bytes, end - begin, where.lower, where.upper,
+         bits + begin / 8);
   });
 }
 
-void BitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
-                     float off, const void* dy, void* dx,
+void BitmaskGradient(const uint8_t* bits, const MaskFactors& factors,
+                     const TensorIn& dy, void* dx,
                      const ParallelFor& parallel) {
   const auto gradient =
-      BitmaskKernelsOf(Isa::kBest).gradient[static_cast<int>(dtype)];
-  const auto* in = static_cast<const uint8_t*>(dy);
+      BitmaskKernelsOf(Isa::kBest).gradient[static_cast<int>(dy.dtype)];
+  const auto* in = static_cast<const uint8_t*>(dy.data);
   auto* out = static_cast<uint8_t*>(dx);
-  const int64_t item_bytes = ItemBytes(dtype);
-  ForUnits(n, parallel, [&](int64_t begin, int64_t end) {
-    gradient(bits + begin / 8, end - begin, on, off, in + begin * item_bytes,
-             out + begin * item_bytes);
+  const int64_t item_bytes = ItemBytes(dy.dtype);
+  ForUnits(dy.n, parallel, [&](int64_t begin, int64_t end) {
+    gradient(bits + begin / 8, end - begin, factors.on, factors.off,
+             in + begin * item_bytes, out + begin * item_bytes);
   });
 }
 

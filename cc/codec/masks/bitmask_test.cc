@@ -47,7 +47,7 @@ void TestPack(DType dtype, int64_t n, float lower, float upper) {
   }
   for (const ParallelFor& parallel : ParallelVariants()) {
     Buffer bits(BitmaskBytes(n));
-    BitmaskPack(x.data(), dtype, n, lower, upper, bits.data(), parallel);
+    BitmaskPack({x.data(), dtype, n}, {lower, upper}, bits.data(), parallel);
     CHECK(bits == expected);
   }
 }
@@ -92,12 +92,12 @@ void TestGradient(DType dtype, int64_t n, Factors f) {
     CheckGradient(dx, bits, dy, dtype, n, f);
   }
   Buffer first(bytes);
-  BitmaskGradient(bits.data(), dtype, n, f.on, f.off, dy.data(), first.data(),
-                  SerialFor);
+  BitmaskGradient(bits.data(), {f.on, f.off}, {dy.data(), dtype, n},
+                  first.data(), SerialFor);
   for (const ParallelFor& parallel : ParallelVariants()) {
     Buffer in_place(bytes);
     if (n > 0) std::memcpy(in_place.data(), dy.data(), bytes);
-    BitmaskGradient(bits.data(), dtype, n, f.on, f.off, in_place.data(),
+    BitmaskGradient(bits.data(), {f.on, f.off}, {in_place.data(), dtype, n},
                     in_place.data(), parallel);
     CHECK(in_place == first);
   }
@@ -107,12 +107,12 @@ void TestGradient(DType dtype, int64_t n, Factors f) {
 void TestKnownBits() {
   const float x[] = {-1, -0.0f, 0, 1e-30f, 5.9f, 6, INFINITY, NAN, 3};
   uint8_t bits[2] = {0xff, 0xff};
-  BitmaskPack(x, DType::kF32, 9, 0, 6, bits, SerialFor);
+  BitmaskPack({x, DType::kF32, 9}, {0, 6}, bits, SerialFor);
   CHECK_EQ(bits[0], 0x18);
   CHECK_EQ(bits[1], 1);
   const float dy[] = {1, 2, 3, 4, NAN, NAN, 7, 8, -0.0f};
   float dx[9];
-  BitmaskGradient(bits, DType::kF32, 9, 1, 0, dy, dx, SerialFor);
+  BitmaskGradient(bits, {1, 0}, {dy, DType::kF32, 9}, dx, SerialFor);
   CHECK_EQ(dx[0], 0);
   CHECK_EQ(dx[3], 4);
   CHECK(std::isnan(dx[4]));

@@ -16,25 +16,27 @@ int64_t Elements(const PoolShape& s, const int64_t size[3]) {
 
 }  // namespace
 
-Status GpuBitmaskPack(const void* x, DType dtype, int64_t n, float lower,
-                      float upper, uint8_t* bits, CUstream_st* cuda_stream) {
+Status GpuBitmaskPack(const TensorIn& x, const Interval& where, uint8_t* bits,
+                      CUstream_st* cuda_stream) {
   return ForTypedItems(
-      "packing bits", dtype, BitmaskBytes(n),
+      "packing bits", x.dtype, BitmaskBytes(x.n),
       [&](auto type) {
         using T = decltype(type);
-        return PackBits<T>{static_cast<const T*>(x), n, lower, upper, bits};
+        return PackBits<T>{static_cast<const T*>(x.data), x.n, where.lower,
+                           where.upper, bits};
       },
       cuda_stream);
 }
 
-Status GpuBitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
-                          float off, const void* dy, void* dx,
+Status GpuBitmaskGradient(const uint8_t* bits, const MaskFactors& factors,
+                          const TensorIn& dy, void* dx,
                           CUstream_st* cuda_stream) {
   return ForTypedItems(
-      "a gradient by bits", dtype, n,
+      "a gradient by bits", dy.dtype, dy.n,
       [&](auto type) {
         using T = decltype(type);
-        return ApplyBits<T>{bits, on, off, static_cast<const T*>(dy),
+        return ApplyBits<T>{bits, factors.on, factors.off,
+                            static_cast<const T*>(dy.data),
                             static_cast<T*>(dx)};
       },
       cuda_stream);

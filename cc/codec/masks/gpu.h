@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "cc/codec/common/tensor.h"
+#include "cc/codec/masks/bitmask.h"
 #include "cc/codec/common/dtype.h"
 #include "cc/codec/common/gpu.h"
 #include "cc/codec/common/status.h"
@@ -14,10 +16,10 @@
 
 namespace comptrain {
 
-Status GpuBitmaskPack(const void* x, DType dtype, int64_t n, float lower,
-                      float upper, uint8_t* bits, CUstream_st* cuda_stream);
-Status GpuBitmaskGradient(const uint8_t* bits, DType dtype, int64_t n, float on,
-                          float off, const void* dy, void* dx,
+Status GpuBitmaskPack(const TensorIn& x, const Interval& where, uint8_t* bits,
+                      CUstream_st* cuda_stream);
+Status GpuBitmaskGradient(const uint8_t* bits, const MaskFactors& factors,
+                          const TensorIn& dy, void* dx,
                           CUstream_st* cuda_stream);
 
 Status GpuMaxPoolIndex(const void* x, DType dtype, const PoolShape& shape,

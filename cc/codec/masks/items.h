@@ -69,13 +69,11 @@ struct Places {
   }
 };
 
-COMPTRAIN_HD static inline int64_t ElementAt(int64_t batch, int64_t a,
-                                             int64_t b, int64_t c,
-                                             int64_t channel,
-                                             const int64_t size[3],
-                                             int64_t channels) {
-  return (((batch * size[0] + a) * size[1] + b) * size[2] + c) * channels +
-         channel;
+// The number of a pixel, where images have size[0] x size[1] x size[2]
+// pixels.
+COMPTRAIN_HD static inline int64_t PixelAt(int64_t batch, int64_t a, int64_t b,
+                                           int64_t c, const int64_t size[3]) {
+  return ((batch * size[0] + a) * size[1] + b) * size[2] + c;
 }
 
 // Item: a byte of the index, or with 16 bits a position.
@@ -119,9 +117,10 @@ struct PoolMaxima {
         if (!Inside(1, start[1] + j)) continue;
         for (int64_t k = 0; k < s.window[2]; ++k) {
           if (!Inside(2, start[2] + k)) continue;
-          const T v =
-              x[ElementAt(o.batch, start[0] + i, start[1] + j, start[2] + k,
-                          o.channel, s.in_size, s.channels)];
+          const T v = x[PixelAt(o.batch, start[0] + i, start[1] + j,
+                                start[2] + k, s.in_size) *
+                            s.channels +
+                        o.channel];
           if (found && !PoolBeats(ToFloat(v), ToFloat(best))) continue;
           found = true;
           best = v;
@@ -169,7 +168,7 @@ struct PoolScatter {
       for (int64_t j = first[1]; j <= last[1]; ++j) {
         for (int64_t k = first[2]; k <= last[2]; ++k) {
           const int64_t from =
-              ElementAt(in.batch, i, j, k, in.channel, s.out_size, s.channels);
+              PixelAt(in.batch, i, j, k, s.out_size) * s.channels + in.channel;
           const int64_t position =
               (Offset(in, 0, i) * s.window[1] + Offset(in, 1, j)) *
                   s.window[2] +

@@ -158,9 +158,11 @@ const uint8_t* At(const void* base, int64_t element, int64_t item_bytes) {
 }
 
 // Positions and maxima of output pixels [range).
-void IndexPixels(const PoolKernels& kernels, const void* x, DType dtype,
-                 const PoolShape& s, Span range, void* y, uint8_t* positions) {
-  const auto kernel = Kernels(kernels, s).index[static_cast<int>(dtype)];
+void IndexPixels(const PoolTask& pool, const void* x, Span range, void* y,
+                 uint8_t* positions) {
+  const PoolShape& s = pool.shape;
+  const DType dtype = pool.dtype;
+  const auto kernel = Kernels(pool.kernels, s).index[static_cast<int>(dtype)];
   const int64_t item_bytes = ItemBytes(dtype);
   const int64_t pixel_bytes = s.channels * PositionBytes(PoolIndexBits(s));
   Window window(s);
@@ -332,57 +334,57 @@ int64_t PoolIndexBytes(const PoolShape& shape) {
   return (elements * PoolIndexBits(shape) + 7) / 8;
 }
 
-void MaxPoolIndexWith(const PoolKernels& kernels, const void* x, DType dtype,
-                      const PoolShape& shape, void* y, uint8_t* index,
-                      const ParallelFor& parallel) {
-  const int64_t pixels = Pixels(shape, shape.out_size);
-  if (pixels <= 0 || shape.channels <= 0) return;
-  const int bits = PoolIndexBits(shape);
-  const int64_t unit = UnitPixels(shape, bits);
-  const int64_t cost = unit * shape.channels * shape.window[0] *
-                       shape.window[1] * shape.window[2] / 2;
+void MaxPoolIndexWith(const PoolTask& pool, const void* x, void* y,
+                      uint8_t* index, const ParallelFor& parallel) {
+  const int64_t pixels = Pixels(pool.shape, pool.shape.out_size);
+  if (pixels <= 0 || pool.shape.channels <= 0) return;
+  const int bits = PoolIndexBits(pool.shape);
+  const int64_t unit = UnitPixels(pool.shape, bits);
+  const int64_t cost = unit * pool.shape.channels * pool.shape.window[0] *
+                       pool.shape.window[1] * pool.shape.window[2] / 2;
   const auto body = [&](int64_t begin, int64_t end) {
-    std::vector<uint8_t> positions(bits < 8 ? unit * shape.channels : 0);
+    std::vector<uint8_t> positions(bits < 8 ? unit * pool.shape.channels : 0);
     for (int64_t u = begin; u < end; ++u) {
       const Span range = {u * unit, std::min(pixels, (u + 1) * unit)};
-      uint8_t* packed = index + range.begin * shape.channels * bits / 8;
+      uint8_t* packed = index + range.begin * pool.shape.channels * bits / 8;
       uint8_t* bytes = bits < 8 ? positions.data() : packed;
-      IndexPixels(kernels, x, dtype, shape, range, y, bytes);
+      IndexPixels(pool, x, range, y, bytes);
       if (bits == 8 || bits == 16) continue;
-      kernels.pack(bytes, range.count() * shape.channels, bits, packed);
+      pool.kernels.pack(bytes, range.count() * pool.shape.channels, bits,
+                        packed);
     }
   };
   parallel((pixels + unit - 1) / unit, cost, body);
 }
 
-void MaxPoolGradientWith(const PoolKernels& kernels, const uint8_t* index,
-                         DType dtype, const PoolShape& shape, const void* dy,
-                         void* dx, const ParallelFor& parallel) {
-  const int64_t pixels = Pixels(shape, shape.in_size);
-  if (pixels <= 0 || shape.channels <= 0) return;
-  const int64_t width = shape.in_size[2];
-  const int64_t stretch =
-      std::min(width, std::max<int64_t>(1, kPositionBytes / shape.channels));
+void MaxPoolGradientWith(const PoolTask& pool, const uint8_t* index,
+                         const void* dy, void* dx,
+                         const ParallelFor& parallel) {
+  const int64_t pixels = Pixels(pool.shape, pool.shape.in_size);
+  if (pixels <= 0 || pool.shape.channels <= 0) return;
+  const int64_t width = pool.shape.in_size[2];
+  const int64_t stretch = std::min(
+      width, std::max<int64_t>(1, kPositionBytes / pool.shape.channels));
   const int64_t per_row = (width + stretch - 1) / stretch;
   const auto body = [&](int64_t begin, int64_t end) {
-    RowGradient gradient(kernels, index, dtype, shape, dy, dx);
+    RowGradient gradient(pool.kernels, index, pool.dtype, pool.shape, dy, dx);
     for (int64_t u = begin; u < end; ++u) {
       const int64_t first = u % per_row * stretch;
       gradient.Run(u / per_row, {first, std::min(width, first + stretch)});
     }
   };
-  parallel(pixels / width * per_row, stretch * shape.channels * 2, body);
+  parallel(pixels / width * per_row, stretch * pool.shape.channels * 2, body);
 }
 
 void MaxPoolIndex(const void* x, DType dtype, const PoolShape& shape, void* y,
                   uint8_t* index, const ParallelFor& parallel) {
-  MaxPoolIndexWith(PoolKernelsOf(Isa::kBest), x, dtype, shape, y, index,
+  MaxPoolIndexWith({PoolKernelsOf(Isa::kBest), dtype, shape}, x, y, index,
                    parallel);
 }
 
 void MaxPoolGradient(const uint8_t* index, DType dtype, const PoolShape& shape,
                      const void* dy, void* dx, const ParallelFor& parallel) {
-  MaxPoolGradientWith(PoolKernelsOf(Isa::kBest), index, dtype, shape, dy, dx,
+  MaxPoolGradientWith({PoolKernelsOf(Isa::kBest), dtype, shape}, index, dy, dx,
                       parallel);
 }
 

@@ -52,13 +52,18 @@ COMPTRAIN_KERNEL_TABLES(PoolKernels)
 // Two-byte positions; nothing to pack.
 extern const PoolKernels kPoolKernelsWide;
 
+// One call. The shape and the table outlive it.
+struct PoolTask {
+  const PoolKernels& kernels;
+  DType dtype;
+  const PoolShape& shape;
+};
+
 // MaxPoolIndex and MaxPoolGradient with a given table.
-void MaxPoolIndexWith(const PoolKernels& kernels, const void* x, DType dtype,
-                      const PoolShape& shape, void* y, uint8_t* index,
-                      const ParallelFor& parallel);
-void MaxPoolGradientWith(const PoolKernels& kernels, const uint8_t* index,
-                         DType dtype, const PoolShape& shape, const void* dy,
-                         void* dx, const ParallelFor& parallel);
+void MaxPoolIndexWith(const PoolTask& pool, const void* x, void* y,
+                      uint8_t* index, const ParallelFor& parallel);
+void MaxPoolGradientWith(const PoolTask& pool, const uint8_t* index,
+                         const void* dy, void* dx, const ParallelFor& parallel);
 
 // True when `v`, seen after `best`, is the new maximum: the first of equals
 // and the first NaN stay.

@@ -160,7 +160,7 @@ void TestForward(const PoolShape& s, DType dtype, int special) {
   CheckForward(x, dtype, s, first_y, first, which);
   for (const Isa isa : AvailableIsas()) {
     Buffer y(first_y.bytes(), 4), index(first.bytes(), 1);
-    MaxPoolIndexWith(PoolKernelsOf(isa), x.data(), dtype, s, y.data(),
+    MaxPoolIndexWith({PoolKernelsOf(isa), dtype, s}, x.data(), y.data(),
                      index.data(), SerialFor);
     CHECK_MSG(y == first_y && index == first, which + Name(isa));
   }
@@ -196,7 +196,7 @@ void TestBackward(const PoolShape& s, DType dtype, int special, bool damaged) {
   CheckBackward(index, dtype, s, dy, first, which);
   for (const Isa isa : AvailableIsas()) {
     Buffer dx(first.bytes(), 4);
-    MaxPoolGradientWith(PoolKernelsOf(isa), index.data(), dtype, s, dy.data(),
+    MaxPoolGradientWith({PoolKernelsOf(isa), dtype, s}, index.data(), dy.data(),
                         dx.data(), SerialFor);
     CheckBackward(index, dtype, s, dy, dx, which + Name(isa));
   }

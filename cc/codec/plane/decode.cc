@@ -37,19 +37,19 @@ void FetchRows(const uint8_t* to, int64_t row_bytes, int64_t tile_row) {
 
 }  // namespace
 
-Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                   int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
+Status PlaneDecode(const StreamIn& stream, void* out,
+                   const ParallelFor& parallel, Isa isa) {
   Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   StreamView v;
-  s = plane::OpenValues(stream, stream_bytes, dtype, n, &v);
+  s = plane::OpenValues(stream.data, stream.bytes, stream.dtype, stream.n, &v);
   if (!s.ok()) return s;
-  if (out == nullptr && n > 0) {
+  if (out == nullptr && stream.n > 0) {
     return Status::Invalid("plane: out must not be null when n > 0");
   }
   const plane::TileKernels kernels =
-      plane::SelectKernels(isa, dtype, v.quantizer.coding);
-  const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
+      plane::SelectKernels(isa, stream.dtype, v.quantizer.coding);
+  const int64_t item = static_cast<int64_t>(ItemBytes(stream.dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
   return plane::RunRanges(
       v, parallel,
@@ -75,22 +75,21 @@ Status PlaneDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
       });
 }
 
-Status PlaneMaskGradient(const uint8_t* stream, size_t stream_bytes,
-                         DType dtype, int64_t n, const void* dy, void* dx,
+Status PlaneMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                          const ParallelFor& parallel, Isa isa) {
   Status s = CheckIsa(CodecId::kPlane, isa);
   if (!s.ok()) return s;
   StreamView v;
-  s = plane::OpenStream(stream, stream_bytes, n, &v);
+  s = plane::OpenStream(stream.data, stream.bytes, stream.n, &v);
   if (!s.ok()) return s;
   s = CheckHasMask(CodecId::kPlane, v.quantizer.coding);
   if (!s.ok()) return s;
-  if ((dy == nullptr || dx == nullptr) && n > 0) {
+  if ((dy == nullptr || dx == nullptr) && stream.n > 0) {
     return Status::Invalid("plane: dy and dx must not be null when n > 0");
   }
   const plane::TileKernels kernels =
-      plane::SelectKernels(isa, dtype, v.quantizer.coding);
-  const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
+      plane::SelectKernels(isa, stream.dtype, v.quantizer.coding);
+  const int64_t item = static_cast<int64_t>(ItemBytes(stream.dtype));
   const int64_t row_bytes = v.geometry.row * item, tile_row = kLanes * item;
   return plane::RunRanges(
       v, parallel,

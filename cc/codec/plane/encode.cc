@@ -168,7 +168,7 @@ void PlaneEncoder::FillHeader(uint8_t* stream) const {
   const plane::Sections at(geometry_);
   std::memset(stream, 0, at.payload);
   StreamHeader h =
-      MakeHeader(CodecId::kPlane, params_.dtype, params_.n, params_.channels,
+      MakeHeader({CodecId::kPlane, params_.dtype, params_.n, params_.channels},
                  plane::kLog2Pixels, geometry_.tiles, at, total_bytes());
   SetQuantizer(quantizer_, geometry_.flat, params_.scales, &h);
   std::memcpy(stream, &h, sizeof h);

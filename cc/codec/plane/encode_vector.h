@@ -130,10 +130,11 @@ struct Tile {
   bool large;  // a code outside the safe ones
 };
 
+// How many of its values are not zero.
 template <class T, Coding kCoding>
-inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
-                         const uint8_t* next, int64_t row_bytes, Rows* rows,
-                         Tile* tile, int32_t* nonzero) {
+inline int32_t QuantizeTile(const Quantizer& quant, const uint8_t* x,
+                            const uint8_t* next, int64_t row_bytes, Rows* rows,
+                            Tile* tile) {
   RowScales scales(quant);
   Ints smallest = {};
   Extent e = {};
@@ -168,8 +169,7 @@ inline void QuantizeTile(const Quantizer& quant, const uint8_t* x,
   tile->large =
       AnyGreater16(most, All16(kLargestSafe - quant.centre)) ||
       AnyGreater16(All16(SmallestSafe(kCoding) + quant.centre), smallest);
-  *nonzero =
-      kCoding != Coding::kPlain ? SumCounts(e.nonzero) : kTileValues - zeros;
+  return kCoding != Coding::kPlain ? SumCounts(e.nonzero) : kTileValues - zeros;
 }
 
 template <class T, Coding kCoding>
@@ -325,8 +325,8 @@ uint16_t EncodeTile(const Quantizer& quant, const void* x, const void* next,
   const uint8_t* from = static_cast<const uint8_t*>(x);
   Rows rows, delta;
   Tile tile;
-  QuantizeTile<T, kCoding>(quant, from, static_cast<const uint8_t*>(next),
-                           row_bytes, &rows, &tile, nonzero);
+  *nonzero = QuantizeTile<T, kCoding>(
+      quant, from, static_cast<const uint8_t*>(next), row_bytes, &rows, &tile);
   if ((tile.large || quant.verify_all) &&
       !WithinBound<T, kCoding>(quant, from, row_bytes, rows)) {
     return kRaw;

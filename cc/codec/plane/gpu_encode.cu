@@ -349,7 +349,7 @@ Status Measure(const EncodeParams& params, const void* x_dev, void* scratch_dev,
     });
     if (!s.ok()) return s;
   }
-  return gpu::AddUpSizes(kOnGpu, at, scratch, g.tiles, g.ranges(), totals,
+  return gpu::AddUpSizes(kOnGpu, at, scratch, {g.tiles, g.ranges()}, totals,
                          cuda_stream);
 }
 
@@ -369,7 +369,7 @@ Status Write(const EncodeParams& params, const void* x_dev,
   StreamHeader h =
       HeaderOf(params.dtype, g, params.channels, StreamBytes(params, totals));
   SetQuantizer(q, g.flat, params.scales, &h);
-  s = gpu::LaunchWriteHead(kOnGpu, h, g.tiles, g.ranges(), entries, starts,
+  s = gpu::LaunchWriteHead(kOnGpu, h, {g.tiles, g.ranges()}, {entries, starts},
                            out_dev, cuda_stream);
   if (s.ok()) {
     s = gpu::LaunchWriteScales(kOnGpu, params, h, out_dev, cuda_stream);

@@ -187,7 +187,7 @@ static inline TensorView TensorOf(const Geometry& g, int64_t channels) {
 
 static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
                                     int64_t channels, uint64_t total_bytes) {
-  StreamHeader h = MakeHeader(CodecId::kPlane, dtype, g.n, channels,
+  StreamHeader h = MakeHeader({CodecId::kPlane, dtype, g.n, channels},
                               kLog2Pixels, g.tiles, Sections(g), total_bytes);
   h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
   return h;

@@ -63,13 +63,18 @@ struct Pitch {
   int64_t piece[kPieces];
 };
 
-// x: the first value of a chunk of `rows` rows. Fills work but for words, and
-// the head but for its states; unspecified unless kCoded. *nonzero: how many
-// values are not zero.
+// The values of a chunk, in host memory of the caller; or its first rows.
+struct ChunkValues {
+  const uint8_t* x;
+  Pitch pitch;
+  int rows;
+};
+
+// Fills work but for words, and the head but for its states; unspecified unless
+// kCoded. *nonzero: how many values are not zero.
 using PrepareFn = ChunkKind (*)(const Quantizer& quant, const Model& model,
-                                const void* x, const Pitch& pitch, int rows,
-                                ChunkWork* work, ChunkHead* head,
-                                int64_t* nonzero);
+                                const ChunkValues& from, ChunkWork* work,
+                                ChunkHead* head, int64_t* nonzero);
 
 // A prepared chunk to encode.
 struct EncodeJob {

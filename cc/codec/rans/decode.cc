@@ -309,30 +309,29 @@ struct MaskReader {
 
 }  // namespace
 
-Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                  int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
+Status RansDecode(const StreamIn& stream, void* out,
+                  const ParallelFor& parallel, Isa isa) {
   StreamView v;
-  Status s = Open(stream, stream_bytes, n, isa, &v);
+  Status s = Open(stream.data, stream.bytes, stream.n, isa, &v);
   if (!s.ok()) return s;
-  s = CheckDType(CodecId::kRans, v.quantizer.dtype, dtype);
+  s = CheckDType(CodecId::kRans, v.quantizer.dtype, stream.dtype);
   if (!s.ok()) return s;
-  if (out == nullptr && n > 0) {
+  if (out == nullptr && stream.n > 0) {
     return Status::Invalid("rans: out must not be null when n > 0");
   }
-  const int64_t item = static_cast<int64_t>(ItemBytes(dtype));
+  const int64_t item = static_cast<int64_t>(ItemBytes(stream.dtype));
   return ReadChunks(&v, parallel, isa,
                     ValueReader{v.geometry, static_cast<uint8_t*>(out), item});
 }
 
-Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                        int64_t n, const void* dy, void* dx,
+Status RansMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                         const ParallelFor& parallel, Isa isa) {
   StreamView v;
-  Status s = Open(stream, stream_bytes, n, isa, &v);
+  Status s = Open(stream.data, stream.bytes, stream.n, isa, &v);
   if (!s.ok()) return s;
   s = CheckHasMask(CodecId::kRans, v.quantizer.coding);
   if (!s.ok()) return s;
-  if ((dy == nullptr || dx == nullptr) && n > 0) {
+  if ((dy == nullptr || dx == nullptr) && stream.n > 0) {
     return Status::Invalid("rans: dy and dx must not be null when n > 0");
   }
   const DType stored = v.quantizer.dtype;
@@ -341,8 +340,8 @@ Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
                           static_cast<const uint8_t*>(dy),
                           static_cast<uint8_t*>(dx),
                           stored,
-                          static_cast<int64_t>(ItemBytes(dtype)),
-                          plane::SelectKernels(isa, dtype, coding).apply,
+                          static_cast<int64_t>(ItemBytes(stream.dtype)),
+                          plane::SelectKernels(isa, stream.dtype, coding).apply,
                           rans::SelectKernels(isa, stored, coding).mask};
   return ReadChunks(&v, parallel, isa, reader);
 }

@@ -70,10 +70,8 @@ class RansEncoder : public StreamEncoder {
   }
   void WriteAll(uint8_t* stream, const ParallelFor& parallel) override;
 
-  // Of its first `rows` rows.
-  ChunkKind Prepare(int64_t chunk, const ChunkPlace& place, int rows,
-                    Source* source, ChunkWork* work, ChunkHead* head,
-                    int64_t* nonzero) const;
+  // Of its first rows, at most so many.
+  ChunkKind Prepare(int64_t chunk, int most_rows, Slot* slot) const;
   void ChooseShiftAndPrior();
   void ChooseFrequencies(const ParallelFor& parallel);
   template <class Wanted, class Put>
@@ -112,9 +110,11 @@ RansEncoder::RansEncoder(const EncodeParams& params, Isa isa)
   model_.stride = geometry_.Stride(params.width, params.channels);
 }
 
-ChunkKind RansEncoder::Prepare(int64_t chunk, const ChunkPlace& place, int rows,
-                               Source* source, ChunkWork* work, ChunkHead* head,
-                               int64_t* nonzero) const {
+ChunkKind RansEncoder::Prepare(int64_t chunk, int most_rows, Slot* slot) const {
+  const ChunkPlace place = geometry_.Place(chunk);
+  slot->chunk = chunk;
+  slot->place = place;
+  Source* const source = &slot->source;
   const int64_t item = static_cast<int64_t>(ItemBytes(params_.dtype));
   source->x = x_ + place.offset * item;
   source->pixel_bytes = geometry_.row * item;
@@ -128,31 +128,25 @@ ChunkKind RansEncoder::Prepare(int64_t chunk, const ChunkPlace& place, int rows,
   }
   return kernels_.prepare(
       CountedFrom(quantizer_, place.first, lanes_.First(chunk, place.offset)),
-      model_, source->x,
-      geometry_.PitchOf(place.rows, source->pixel_bytes, item), rows, work,
-      head, nonzero);
+      model_,
+      {source->x, geometry_.PitchOf(place.rows, source->pixel_bytes, item),
+       std::min(place.rows, most_rows)},
+      slot->work.get(), &slot->head, &slot->nonzero);
 }
 
 // From the first rows of a few chunks: tokens are fine for means below 16.
 void RansEncoder::ChooseShiftAndPrior() {
   const int64_t step = geometry_.ShiftStep();
-  std::unique_ptr<ChunkWork> work(new ChunkWork);
-  Source source;
+  Slot slot;
   uint64_t sum = 0, count = 0;
   int64_t lanes = 0, negative = 0;
   model_.shift = 0;
   for (int64_t chunk = step / 2; chunk < geometry_.chunks; chunk += step) {
-    const ChunkPlace place = geometry_.Place(chunk);
-    ChunkHead head;
-    int64_t nonzero = 0;
-    const int rows = std::min(place.rows, rans::kShiftRows);
-    if (Prepare(chunk, place, rows, &source, work.get(), &head, &nonzero) !=
-        ChunkKind::kCoded) {
-      continue;
-    }
+    if (Prepare(chunk, rans::kShiftRows, &slot) != ChunkKind::kCoded) continue;
+    const int rows = std::min(slot.place.rows, rans::kShiftRows);
     lanes += kLanes;
-    negative += __builtin_popcount(head.negative);
-    const uint16_t* u = work->u + rans::kPadRows * kLanes;
+    negative += __builtin_popcount(slot.head.negative);
+    const uint16_t* u = slot.work->u + rans::kPadRows * kLanes;
     for (int i = 0; i < rows * kLanes; ++i) sum += u[i];
     count += static_cast<uint64_t>(rows) * kLanes;
   }
@@ -169,34 +163,29 @@ void RansEncoder::ChooseFrequencies(const ParallelFor& parallel) {
   const int64_t step = geometry_.CountStep();
   std::vector<uint64_t> totals(kContexts * kTokens, 0);
   std::mutex mutex;
-  parallel(CeilDiv(geometry_.chunks, step),
-           kCyclesPerValue * kLanes << geometry_.log2_pixels,
-           [&](int64_t begin, int64_t end) {
-             std::unique_ptr<ChunkWork> work(new ChunkWork);
-             Source source;
-             // Two counters a token: equal tokens in a row do not wait for each
-             // other.
-             std::vector<uint32_t> counts(2 * kContexts * kTokens, 0);
-             for (int64_t i = begin; i < end; ++i) {
-               const ChunkPlace place = geometry_.Place(i * step);
-               ChunkHead head;
-               int64_t nonzero = 0;
-               if (Prepare(i * step, place, place.rows, &source, work.get(),
-                           &head, &nonzero) != ChunkKind::kCoded) {
-                 continue;
-               }
-               const uint16_t* index = work->index + rans::kPadRows * kLanes;
-               for (int k = 0; k < place.rows * kLanes; k += 2) {
-                 ++counts[index[k]];
-                 ++counts[index[k + 1] + kContexts * kTokens];
-               }
-             }
-             const std::lock_guard<std::mutex> lock(mutex);
-             for (int k = 0; k < kContexts * kTokens; ++k) {
-               totals[k] +=
-                   counts[k] + uint64_t{counts[k + kContexts * kTokens]};
-             }
-           });
+  parallel(
+      CeilDiv(geometry_.chunks, step),
+      kCyclesPerValue * kLanes << geometry_.log2_pixels,
+      [&](int64_t begin, int64_t end) {
+        Slot slot;
+        // Two counters a token: equal tokens in a row do not wait for each
+        // other.
+        std::vector<uint32_t> counts(2 * kContexts * kTokens, 0);
+        for (int64_t i = begin; i < end; ++i) {
+          if (Prepare(i * step, rans::kMaxPixels, &slot) != ChunkKind::kCoded) {
+            continue;
+          }
+          const uint16_t* index = slot.work->index + rans::kPadRows * kLanes;
+          for (int k = 0; k < slot.place.rows * kLanes; k += 2) {
+            ++counts[index[k]];
+            ++counts[index[k + 1] + kContexts * kTokens];
+          }
+        }
+        const std::lock_guard<std::mutex> lock(mutex);
+        for (int k = 0; k < kContexts * kTokens; ++k) {
+          totals[k] += counts[k] + uint64_t{counts[k + kContexts * kTokens]};
+        }
+      });
   rans::Normalize(totals.data(), prior_, freq_);
   rans::SetFrequencies(freq_, &model_);
 }
@@ -219,13 +208,10 @@ void RansEncoder::EncodeChunks(int64_t begin, int64_t end, const Wanted& wanted,
   };
   for (int64_t chunk = begin; chunk < end; ++chunk) {
     if (!wanted(chunk)) continue;
-    const ChunkPlace place = geometry_.Place(chunk);
-    if (waiting > 0 && slots[0].place.rows != place.rows) flush();
+    const int rows = geometry_.Place(chunk).rows;
+    if (waiting > 0 && slots[0].place.rows != rows) flush();
     Slot& slot = slots[waiting];
-    slot.chunk = chunk;
-    slot.place = place;
-    switch (Prepare(chunk, place, place.rows, &slot.source, slot.work.get(),
-                    &slot.head, &slot.nonzero)) {
+    switch (Prepare(chunk, rans::kMaxPixels, &slot)) {
       case ChunkKind::kZero:
         put(chunk, 0, slot.nonzero);
         break;
@@ -307,7 +293,7 @@ void RansEncoder::FillHeader(uint8_t* stream) const {
   const rans::Sections at(geometry_, counted_);
   std::memset(stream, 0, at.payload);
   StreamHeader h =
-      MakeHeader(CodecId::kRans, params_.dtype, params_.n, params_.channels,
+      MakeHeader({CodecId::kRans, params_.dtype, params_.n, params_.channels},
                  geometry_.log2_pixels, geometry_.chunks, at, total_bytes());
   SetQuantizer(quantizer_, geometry_.flat, params_.scales, &h);
   std::memcpy(stream, &h, sizeof h);

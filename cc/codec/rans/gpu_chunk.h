@@ -47,8 +47,8 @@ static inline StreamHeader HeaderOf(DType dtype, const Geometry& g,
                                     int64_t channels, bool counted,
                                     uint64_t total_bytes) {
   StreamHeader h =
-      MakeHeader(CodecId::kRans, dtype, g.n, channels, g.log2_pixels, g.chunks,
-                 Sections(g, counted), total_bytes);
+      MakeHeader({CodecId::kRans, dtype, g.n, channels}, g.log2_pixels,
+                 g.chunks, Sections(g, counted), total_bytes);
   h.flags = static_cast<uint8_t>(g.flat ? kFlat : 0);
   return h;
 }

@@ -139,14 +139,14 @@ inline void PrefetchRow(const uint8_t* row, const Pitch& pitch) {
 }
 
 template <class T, Coding kCoding>
-inline void QuantizeRows(const Quantizer& quant, const uint8_t* x,
-                         const Pitch& pitch, int rows, ChunkWork* work,
-                         Extent* extent, int64_t* nonzero) {
+inline void QuantizeRows(const Quantizer& quant, const ChunkValues& from,
+                         ChunkWork* work, Extent* extent, int64_t* nonzero) {
+  const Pitch pitch = from.pitch;
   RowScales scales(quant);
   Extent e;
   int64_t count = 0;
-  for (int t = 0; t < rows; ++t, scales.NextRow()) {
-    const uint8_t* const row = x + t * pitch.row;
+  for (int t = 0; t < from.rows; ++t, scales.NextRow()) {
+    const uint8_t* const row = from.x + t * pitch.row;
     PrefetchRow(row + kRowsAhead * pitch.row, pitch);
     Floats v[2 * kHalves];
     Row q, biased;
@@ -177,12 +177,13 @@ inline void QuantizeRows(const Quantizer& quant, const uint8_t* x,
 }
 
 template <class T, Coding kCoding>
-bool WithinBound(const Quantizer& quant, const uint8_t* x, const Pitch& pitch,
-                 int rows, const ChunkWork& work) {
+bool WithinBound(const Quantizer& quant, const ChunkValues& from,
+                 const ChunkWork& work) {
+  const Pitch& pitch = from.pitch;
   Mask outside = {};
   RowScales scales(quant);
-  for (int t = 0; t < rows; ++t, scales.NextRow()) {
-    const uint8_t* const row = x + t * pitch.row;
+  for (int t = 0; t < from.rows; ++t, scales.NextRow()) {
+    const uint8_t* const row = from.x + t * pitch.row;
     const Row biased = LoadRow(work.q + (t + kPadRows) * kLanes);
     for (int h = 0; h < kHalves; ++h) {
       const Ints q = biased.v[h] ^ Bias();
@@ -295,13 +296,12 @@ ChunkKind FromCodes(const Model& model, int rows, ChunkWork* work,
 }
 
 template <class T, Coding kCoding>
-ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
-                  const Pitch& pitch, int rows, ChunkWork* work,
-                  ChunkHead* head, int64_t* nonzero) {
-  const uint8_t* from = static_cast<const uint8_t*>(x);
+ChunkKind Prepare(const Quantizer& quant, const Model& model,
+                  const ChunkValues& from, ChunkWork* work, ChunkHead* head,
+                  int64_t* nonzero) {
   ClearPadding(work);
   Extent e;
-  QuantizeRows<T, kCoding>(quant, from, pitch, rows, work, &e, nonzero);
+  QuantizeRows<T, kCoding>(quant, from, work, &e, nonzero);
   bool large = false;
   Row any;
   for (int h = 0; h < kHalves; ++h) {
@@ -311,14 +311,16 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
     any.v[h] = e.smallest.v[h] | e.largest.v[h];
   }
   if ((large || quant.verify_all) &&
-      !WithinBound<T, kCoding>(quant, from, pitch, rows, *work)) {
+      !WithinBound<T, kCoding>(quant, from, *work)) {
     return ChunkKind::kRaw;
   }
   if (NonzeroBits(any) == 0) return ChunkKind::kZero;
   head->negative = SignBits(e.smallest);
-  return head->negative == kNone  ? FromCodes<kNone>(model, rows, work, head)
-         : head->negative == kAll ? FromCodes<kAll>(model, rows, work, head)
-                                  : FromCodes<kSome>(model, rows, work, head);
+  return head->negative == kNone
+             ? FromCodes<kNone>(model, from.rows, work, head)
+         : head->negative == kAll
+             ? FromCodes<kAll>(model, from.rows, work, head)
+             : FromCodes<kSome>(model, from.rows, work, head);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/tensor.h"
 #include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
@@ -23,13 +24,11 @@ std::unique_ptr<StreamEncoder> MakeRansEncoder(const EncodeParams& params,
 size_t RansMaxBytes(int64_t n, int64_t channels, DType dtype);
 
 // As PlaneDecode: whatever the bytes, no access is outside the two buffers.
-Status RansDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                  int64_t n, void* out, const ParallelFor& parallel,
-                  Isa isa = Isa::kBest);
+Status RansDecode(const StreamIn& stream, void* out,
+                  const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 // As PlaneMaskGradient: dx[i] = code[i] != 0 ? dy[i] : 0, mid-rise streams.
-Status RansMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                        int64_t n, const void* dy, void* dx,
+Status RansMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                         const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain

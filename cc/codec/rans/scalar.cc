@@ -102,24 +102,24 @@ bool Transform(const Model& model, const ChunkHead& head, int rows,
 }
 
 template <Coding kCoding>
-ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
-                  const Pitch& pitch, int rows, ChunkWork* work,
-                  ChunkHead* head, int64_t* nonzero) {
-  const uint8_t* from = static_cast<const uint8_t*>(x);
+ChunkKind Prepare(const Quantizer& quant, const Model& model,
+                  const ChunkValues& from, ChunkWork* work, ChunkHead* head,
+                  int64_t* nonzero) {
+  const Pitch& pitch = from.pitch;
   *nonzero = 0;
-  for (int t = 0; t < rows; ++t) {
+  for (int t = 0; t < from.rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
-      *nonzero +=
-          !CountsAsZero(LoadLane(from + t * pitch.row, pitch, quant.dtype, l));
+      *nonzero += !CountsAsZero(
+          LoadLane(from.x + t * pitch.row, pitch, quant.dtype, l));
     }
   }
   ClearPadding(work);
   head->negative = 0;
   bool any = false, check = quant.verify_all, within = true;
-  for (int t = 0; t < rows; ++t) {
+  for (int t = 0; t < from.rows; ++t) {
     for (int l = 0; l < kLanes; ++l) {
       const Quantizer lane = OfLane(quant, t, l);
-      const float v = LoadLane(from + t * pitch.row, pitch, quant.dtype, l);
+      const float v = LoadLane(from.x + t * pitch.row, pitch, quant.dtype, l);
       const uint32_t i = quant.counter + static_cast<uint32_t>(t * kLanes + l);
       int code = 0;
       if (!QuantizeValue<kCoding>(lane, v, i, &code)) {
@@ -135,9 +135,9 @@ ChunkKind Prepare(const Quantizer& quant, const Model& model, const void* x,
   }
   if (check && !within) return ChunkKind::kRaw;
   if (!any) return ChunkKind::kZero;
-  ChoosePredictors(model, rows, work->q, head);
-  return Transform(model, *head, rows, work) ? ChunkKind::kCoded
-                                             : ChunkKind::kRaw;
+  ChoosePredictors(model, from.rows, work->q, head);
+  return Transform(model, *head, from.rows, work) ? ChunkKind::kCoded
+                                                  : ChunkKind::kRaw;
 }
 
 void EncodeChunks(const Model& model, int rows, EncodeJob* job,
@@ -170,13 +170,21 @@ void EncodeChunks(const Model& model, int rows, EncodeJob* job,
   job->n_words = static_cast<int>(out - work->words);
 }
 
+// The states, and the words that are left to fill them up from: [words, end).
+struct Reader {
+  const uint16_t* words;
+  const uint16_t* end;
+  uint32_t state[kLanes];
+};
+
 // Takes words off the end, one for each state that fell below the range.
-bool Refill(uint32_t* state, const uint16_t* begin, const uint16_t** end) {
+bool Refill(Reader* of) {
+  uint32_t* const state = of->state;
   int low = 0;
   for (int i = 0; i < kLanes; ++i) low += state[i] < kStateLow;
-  if (*end - begin < low) return false;
-  *end -= low;
-  const uint16_t* from = *end;
+  if (of->end - of->words < low) return false;
+  of->end -= low;
+  const uint16_t* from = of->end;
   for (int i = 0; i < kLanes; ++i) {
     if (state[i] < kStateLow) state[i] = state[i] << 16 | *from++;
   }
@@ -185,8 +193,8 @@ bool Refill(uint32_t* state, const uint16_t* begin, const uint16_t** end) {
 
 // One row of codes to be undone, from the states. False: out of words.
 bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
-               const uint16_t* words, const uint16_t** end, uint32_t* state,
-               ChunkWork* work) {
+               Reader* from, ChunkWork* work) {
+  uint32_t* const state = from->state;
   int token[kLanes];
   for (int i = 0; i < kLanes; ++i) {
     const int lane = LaneOfState(i);
@@ -200,7 +208,7 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
     const uint32_t f = model.start[k + 1][context] - start;
     state[i] = f * (state[i] >> kProbBits) + slot - start;
   }
-  if (!Refill(state, words, end)) return false;
+  if (!Refill(from)) return false;
   for (int i = 0; i < kLanes; ++i) {
     const int k = token[i];
     const int bits = k == kEscape ? kEscapeBits : kTokenBits[k] + model.shift;
@@ -211,27 +219,25 @@ bool DecodeRow(const Model& model, const ChunkHead& head, const RowPlaces& at,
     work->u[at.here + LaneOfState(i)] = u;
     work->c[at.here + LaneOfState(i)] = Neighbour(u, model.shift);
   }
-  return Refill(state, words, end);
+  return Refill(from);
 }
 
 template <Coding kCoding>
 bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
                  const DecodeJob& job) {
   const ChunkHead& head = *job.head;
-  const uint16_t* const words = job.words;
   ChunkWork* const work = job.work;
   Quantizer lanes = quant;
   lanes.first_lane = job.first_lane;
-  uint32_t state[kLanes];
+  Reader from = {job.words, job.words + job.n_words, {}};
   for (int i = 0; i < kLanes; ++i) {
-    state[i] = head.state[i];
-    if (state[i] < kStateLow || state[i] >> 31 != 0) return false;
+    from.state[i] = head.state[i];
+    if (from.state[i] < kStateLow || from.state[i] >> 31 != 0) return false;
   }
   ClearPadding(work);
-  const uint16_t* end = words + job.n_words;
   for (int t = 0; t < rows; ++t) {
     const RowPlaces at = PlacesOf(t, model.stride);
-    if (!DecodeRow(model, head, at, words, &end, state, work)) return false;
+    if (!DecodeRow(model, head, at, &from, work)) return false;
     uint8_t* row = static_cast<uint8_t*>(job.out) + t * job.pitch.row;
     for (int l = 0; l < kLanes; ++l) {
       const Lane how(head, l);
@@ -245,8 +251,9 @@ bool DecodeChunk(const Quantizer& quant, const Model& model, int rows,
                  quant.dtype, row + job.pitch.piece[l / 8], l % 8);
     }
   }
-  bool even = end == words || (end == words + 1 && *words == 0);
-  for (int i = 0; i < kLanes; ++i) even &= state[i] == kStateLow;
+  const auto left = from.end - from.words;
+  bool even = left == 0 || (left == 1 && *from.words == 0);
+  for (int i = 0; i < kLanes; ++i) even &= from.state[i] == kStateLow;
   return even;
 }
 

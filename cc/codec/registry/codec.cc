@@ -57,18 +57,14 @@ CodecId StreamCodec(const uint8_t* stream, size_t stream_bytes) {
   return CodecOf(stream, stream_bytes).id;
 }
 
-Status DecodeStream(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                    int64_t n, void* out, const ParallelFor& parallel,
-                    Isa isa) {
-  return CodecOf(stream, stream_bytes)
-      .decode(stream, stream_bytes, dtype, n, out, parallel, isa);
+Status DecodeStream(const StreamIn& stream, void* out,
+                    const ParallelFor& parallel, Isa isa) {
+  return CodecOf(stream.data, stream.bytes).decode(stream, out, parallel, isa);
 }
 
-Status StreamMaskGradient(const uint8_t* stream, size_t stream_bytes,
-                          DType dtype, int64_t n, const void* dy, void* dx,
+Status StreamMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                           const ParallelFor& parallel, Isa isa) {
-  return CodecOf(stream, stream_bytes)
-      .mask(stream, stream_bytes, dtype, n, dy, dx, parallel, isa);
+  return CodecOf(stream.data, stream.bytes).mask(stream, dy, dx, parallel, isa);
 }
 
 }  // namespace comptrain

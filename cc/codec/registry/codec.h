@@ -10,6 +10,7 @@
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/tensor.h"
 #include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
@@ -30,11 +31,9 @@ inline bool IsLossless(CodecId id) { return id == CodecId::kZvc; }
 CodecId StreamCodec(const uint8_t* stream, size_t stream_bytes);
 
 // PlaneDecode and PlaneMaskGradient for a stream of any codec.
-Status DecodeStream(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                    int64_t n, void* out, const ParallelFor& parallel,
-                    Isa isa = Isa::kBest);
-Status StreamMaskGradient(const uint8_t* stream, size_t stream_bytes,
-                          DType dtype, int64_t n, const void* dy, void* dx,
+Status DecodeStream(const StreamIn& stream, void* out,
+                    const ParallelFor& parallel, Isa isa = Isa::kBest);
+Status StreamMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                           const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain

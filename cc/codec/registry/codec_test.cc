@@ -23,17 +23,17 @@ void TestRoundTrip() {
     CHECK_EQ(static_cast<int>(stream[5]), static_cast<int>(id));
     CHECK(encoder->nonzero() > 0);
     Bytes y(x.size(), 0xcd), dx(x.size(), 0xcd);
-    CHECK(DecodeStream(stream.data(), stream.size(), p.dtype, p.n, y.data(),
+    CHECK(DecodeStream({stream.data(), stream.size(), p.dtype, p.n}, y.data(),
                        SerialFor)
               .ok());
     CHECK_EQ(Violations(x, y, p), 0);
-    CHECK(StreamMaskGradient(stream.data(), stream.size(), p.dtype, p.n,
+    CHECK(StreamMaskGradient({stream.data(), stream.size(), p.dtype, p.n},
                              x.data(), dx.data(), SerialFor)
               .ok());
     CHECK(dx == x);
     // A codec that does not exist.
     stream[5] = 77;
-    const Status s = DecodeStream(stream.data(), stream.size(), p.dtype, p.n,
+    const Status s = DecodeStream({stream.data(), stream.size(), p.dtype, p.n},
                                   y.data(), SerialFor);
     CHECK(s.code == Code::kDamagedStream);
     CHECK_MSG(s.message.find("field codec") != std::string::npos, s.message);
@@ -44,7 +44,7 @@ void TestUnknown() {
   CodecId id{};
   CHECK(!CodecFromName("zip", &id));
   CHECK(MakeEncoder(static_cast<CodecId>(77), EncodeParams()) == nullptr);
-  CHECK(!DecodeStream(nullptr, 0, DType::kF32, 0, nullptr, SerialFor).ok());
+  CHECK(!DecodeStream({nullptr, 0, DType::kF32, 0}, nullptr, SerialFor).ok());
 }
 
 }  // namespace

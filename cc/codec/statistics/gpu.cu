@@ -36,10 +36,9 @@ Status GpuSummarize(const void* x, DType dtype, int64_t n, void* scratch,
                         "copying a sum");
 }
 
-Status GpuGradientStats(const void* dy, DType dtype, int64_t n,
-                        int64_t channels, void* scratch, float* stats,
-                        CUstream_st* cuda_stream) {
-  const Status s = GpuSummarize(dy, dtype, n, scratch, cuda_stream);
+Status GpuGradientStats(const TensorIn& dy, int64_t channels, void* scratch,
+                        float* stats, CUstream_st* cuda_stream) {
+  const Status s = GpuSummarize(dy.data, dy.dtype, dy.n, scratch, cuda_stream);
   if (!s.ok()) return s;
   return ForItems("gradient statistics", 1,
                   FinishGradientStats{static_cast<const Summary*>(scratch),

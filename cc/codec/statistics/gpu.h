@@ -11,6 +11,7 @@
 #include "cc/codec/common/dtype.h"
 #include "cc/codec/common/gpu.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/tensor.h"
 
 namespace comptrain {
 
@@ -21,8 +22,7 @@ size_t GpuSummaryScratchBytes();
 Status GpuSummarize(const void* x, DType dtype, int64_t n, void* scratch,
                     CUstream_st* cuda_stream);
 // stats: 3 floats, as GradientStats has them. scratch as above.
-Status GpuGradientStats(const void* dy, DType dtype, int64_t n,
-                        int64_t channels, void* scratch, float* stats,
-                        CUstream_st* cuda_stream);
+Status GpuGradientStats(const TensorIn& dy, int64_t channels, void* scratch,
+                        float* stats, CUstream_st* cuda_stream);
 
 }  // namespace comptrain

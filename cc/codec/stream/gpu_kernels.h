@@ -448,27 +448,36 @@ inline Status LaunchWriteScales(const char* codec, const EncodeParams& p,
                                             header.total_bytes - bytes));
 }
 
+// Tiles or chunks of a stream, and the ranges that its directory has of them.
+struct Counts {
+  int64_t items, ranges;
+};
+// Of a stream, device: an entry an item, and where each range begins.
+struct SizesIn {
+  const uint16_t* entries;
+  const uint32_t* starts;
+};
+
 // The end of the first pass: the scan of what was measured to scratch.
 inline Status AddUpSizes(const char* codec, const Scratch& at, uint8_t* scratch,
-                         int64_t items, int64_t ranges, GpuTotals* totals,
+                         const Counts& of, GpuTotals* totals,
                          CUstream_st* cuda_stream) {
   return Launch(codec, "adding up sizes", ScanRanges, 1, kScanThreads, 0,
-                cuda_stream, ranges,
+                cuda_stream, of.ranges,
                 reinterpret_cast<const uint32_t*>(scratch + at.words),
                 reinterpret_cast<uint32_t*>(scratch + at.starts),
-                static_cast<int64_t>(Scratch::Blocks(items)),
+                static_cast<int64_t>(Scratch::Blocks(of.items)),
                 reinterpret_cast<const BlockSums*>(scratch + at.sums), totals);
 }
 
 // The start of the second one.
 inline Status LaunchWriteHead(const char* codec, const StreamHeader& header,
-                              int64_t items, int64_t ranges,
-                              const uint16_t* entries, const uint32_t* starts,
+                              const Counts& of, const SizesIn& sizes,
                               void* out_dev, CUstream_st* cuda_stream) {
   return Launch(codec, "writing the header", WriteHead,
                 CeilDiv(header.payload_offset / 4, kHeadThreads), kHeadThreads,
-                0, cuda_stream, header, items, ranges, entries, starts,
-                static_cast<uint32_t*>(out_dev));
+                0, cuda_stream, header, of.items, of.ranges, sizes.entries,
+                sizes.starts, static_cast<uint32_t*>(out_dev));
 }
 
 }  // namespace comptrain::gpu

@@ -128,18 +128,18 @@ size_t GpuScalesScratchBytes(int64_t channels) {
   return Scratch(nullptr, channels).bytes;
 }
 
-Status GpuSampleChannels(const void* x_dev, DType dtype, int64_t n,
-                         int64_t channels, void* scratch_dev,
-                         GpuScaleTotals* totals, CUstream_st* cuda_stream) {
-  channels = OwnChannels(n, channels);
+Status GpuSampleChannels(const TensorIn& x_dev, int64_t channels,
+                         void* scratch_dev, GpuScaleTotals* totals,
+                         CUstream_st* cuda_stream) {
+  channels = OwnChannels(x_dev.n, channels);
   const Scratch at(scratch_dev, channels);
-  const SampledRows rows(n / channels, channels);
+  const SampledRows rows(x_dev.n / channels, channels);
   const Status s = gpu::ForTypedItems(
-      "sampling channels", dtype, channels,
+      "sampling channels", x_dev.dtype, channels,
       [&](auto type) {
         using T = decltype(type);
-        return SampleChannel<T>{rows, channels, static_cast<const T*>(x_dev),
-                                at.moments};
+        return SampleChannel<T>{rows, channels,
+                                static_cast<const T*>(x_dev.data), at.moments};
       },
       cuda_stream);
   if (!s.ok()) return s;

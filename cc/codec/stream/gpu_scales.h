@@ -10,6 +10,7 @@
 
 #include "cc/codec/common/gpu.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/tensor.h"
 #include "cc/codec/stream/params.h"
 
 namespace comptrain {
@@ -25,9 +26,9 @@ struct GpuScaleTotals {
 size_t GpuScalesScratchBytes(int64_t channels);
 
 // x_dev: n > 0 elements in rows of `channels`. Fills in sigma and mean_square.
-Status GpuSampleChannels(const void* x_dev, DType dtype, int64_t n,
-                         int64_t channels, void* scratch_dev,
-                         GpuScaleTotals* totals, CUstream_st* cuda_stream);
+Status GpuSampleChannels(const TensorIn& x_dev, int64_t channels,
+                         void* scratch_dev, GpuScaleTotals* totals,
+                         CUstream_st* cuda_stream);
 
 // Fills in the rest, and the scales in scratch. params: all but `scales`, of
 // the same tensor.

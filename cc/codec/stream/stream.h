@@ -114,19 +114,25 @@ static inline void CopyRows(const uint8_t* from, int64_t from_row, uint8_t* to,
   }
 }
 
+// What a stream holds: n elements in rows of `channels`.
+struct Contents {
+  CodecId codec;
+  DType dtype;
+  int64_t n, channels;
+};
+
 // All but flags, step and inv. at: has the offsets of the sections directory,
 // table and payload.
 template <class Sections>
-StreamHeader MakeHeader(CodecId codec, DType dtype, int64_t n, int64_t channels,
-                        int log2_pixels, int64_t chunks, const Sections& at,
-                        uint64_t total_bytes) {
+StreamHeader MakeHeader(const Contents& of, int log2_pixels, int64_t chunks,
+                        const Sections& at, uint64_t total_bytes) {
   StreamHeader h = {};
   h.magic = kStreamMagic;
   h.version = kStreamVersion;
-  h.codec = static_cast<uint8_t>(codec);
-  h.dtype = static_cast<uint8_t>(dtype);
-  h.n = static_cast<uint64_t>(n);
-  h.channels = static_cast<uint32_t>(channels);
+  h.codec = static_cast<uint8_t>(of.codec);
+  h.dtype = static_cast<uint8_t>(of.dtype);
+  h.n = static_cast<uint64_t>(of.n);
+  h.channels = static_cast<uint32_t>(of.channels);
   h.log2_pixels = static_cast<uint32_t>(log2_pixels);
   h.total_bytes = total_bytes;
   h.n_chunks = static_cast<uint32_t>(chunks);

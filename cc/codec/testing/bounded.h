@@ -332,12 +332,12 @@ inline void TestMaskGradient(const BoundedCodec& codec) {
         }
         for (Isa isa : AvailableIsas()) {
           Bytes dx(n * item, 0x77);
-          CHECK(StreamMaskGradient(stream.data(), stream.size(), dtype, n,
+          CHECK(StreamMaskGradient({stream.data(), stream.size(), dtype, n},
                                    dy.data(), dx.data(), Threads(2), isa)
                     .ok());
           CHECK_MSG(dx == expected, Case(codec, p, "mask"));
           Bytes in_place = dy;
-          CHECK(StreamMaskGradient(stream.data(), stream.size(), dtype, n,
+          CHECK(StreamMaskGradient({stream.data(), stream.size(), dtype, n},
                                    in_place.data(), in_place.data(), SerialFor,
                                    isa)
                     .ok());

@@ -90,7 +90,7 @@ inline Bytes DecodeWith(const Bytes& stream, const EncodeParams& p,
                         Isa isa = Isa::kBest,
                         const ParallelFor& parallel = SerialFor) {
   Bytes y(p.n * ItemBytes(p.dtype), 0xcd);
-  const Status s = DecodeStream(stream.data(), stream.size(), p.dtype, p.n,
+  const Status s = DecodeStream({stream.data(), stream.size(), p.dtype, p.n},
                                 y.data(), parallel, isa);
   CHECK_MSG(s.ok(), s.message);
   return y;

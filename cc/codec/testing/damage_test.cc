@@ -120,10 +120,10 @@ Status TryDecode(const uint8_t* stream, size_t bytes, const EncodeParams& p,
   y->assign(p.n * ItemBytes(p.dtype), 0);
   y->shrink_to_fit();
   if (mask) {
-    return StreamMaskGradient(exact.get(), bytes, p.dtype, p.n, y->data(),
+    return StreamMaskGradient({exact.get(), bytes, p.dtype, p.n}, y->data(),
                               y->data(), SerialFor, isa);
   }
-  return DecodeStream(exact.get(), bytes, p.dtype, p.n, y->data(), SerialFor,
+  return DecodeStream({exact.get(), bytes, p.dtype, p.n}, y->data(), SerialFor,
                       isa);
 }
 

@@ -49,9 +49,10 @@ void TestSameBytesAndPromise() {
                  {ParallelFor(SerialFor), Threads(3)}) {
               CHECK(EncodeWith(codec, x, p, isa, threads) == stream);
               CHECK(DecodeWith(stream, p, isa, threads) == y);
-              CHECK(StreamMaskGradient(stream.data(), stream.size(), dtype, p.n,
-                                       dy.data(), dx.data(), threads, isa)
-                        .ok());
+              CHECK(
+                  StreamMaskGradient({stream.data(), stream.size(), dtype, p.n},
+                                     dy.data(), dx.data(), threads, isa)
+                      .ok());
               CHECK(dx == expected);
             }
           }
@@ -136,7 +137,7 @@ void TestFlags() {
     CHECK_EQ(static_cast<int>(stream[7]), static_cast<int>(kDither));
     stream[7] |= kMidRise;
     Bytes y(x.size());
-    const Status s = DecodeStream(stream.data(), stream.size(), p.dtype, p.n,
+    const Status s = DecodeStream({stream.data(), stream.size(), p.dtype, p.n},
                                   y.data(), SerialFor);
     CHECK(s.code == Code::kDamagedStream);
     CHECK_MSG(s.message.find("field flags") != std::string::npos, s.message);
@@ -158,9 +159,9 @@ void TestBatchNorm() {
     of.channels = channels;
     of.gamma = of.inv_std = ones.data();
     of.mean = zeros.data();
-    CHECK(BatchNormGradient(stream.data(), stream.size(), p.dtype, p.n,
-                            dy.data(), of, dx.data(), dgamma.data(),
-                            dbeta.data(), SerialFor)
+    CHECK(BatchNormGradient({stream.data(), stream.size(), p.dtype, p.n},
+                            dy.data(), of,
+                            {dx.data(), dgamma.data(), dbeta.data()}, SerialFor)
               .ok());
     std::vector<double> sums(channels, 0.0), sizes(channels, 0.0);
     for (int64_t i = 0; i < p.n; ++i) {

@@ -37,7 +37,7 @@ void TestHuge(CodecId codec, int64_t n) {
   }
   std::memset(x.get(), 0xff, 2 * n);
   const Status s =
-      DecodeStream(stream.get(), bytes, kType, n, x.get(), Threads(2));
+      DecodeStream({stream.get(), bytes, kType, n}, x.get(), Threads(2));
   CHECK_MSG(s.ok(), s.message);
   int64_t bad = 0;
   for (int64_t i = 0; i < n; ++i) {

@@ -149,16 +149,16 @@ void ApplyMask(const void* x, DType x_dtype, DType dtype, int n,
 
 }  // namespace
 
-Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                 int64_t n, void* out, const ParallelFor& parallel, Isa isa) {
+Status ZvcDecode(const StreamIn& stream, void* out, const ParallelFor& parallel,
+                 Isa isa) {
   Status s = CheckIsa(CodecId::kZvc, isa);
   if (!s.ok()) return s;
   StreamView v;
-  s = zvc::OpenStream(stream, stream_bytes, n, &v);
+  s = zvc::OpenStream(stream.data, stream.bytes, stream.n, &v);
   if (!s.ok()) return s;
-  s = CheckDType(CodecId::kZvc, v.dtype, dtype);
+  s = CheckDType(CodecId::kZvc, v.dtype, stream.dtype);
   if (!s.ok()) return s;
-  if (out == nullptr && n > 0) {
+  if (out == nullptr && stream.n > 0) {
     return Status::Invalid("zvc: out must not be null when n > 0");
   }
   uint8_t* const to = static_cast<uint8_t*>(out);
@@ -178,18 +178,18 @@ Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
                    });
 }
 
-Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                       int64_t n, const void* dy, void* dx,
+Status ZvcMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                        const ParallelFor& parallel, Isa isa) {
   Status s = CheckIsa(CodecId::kZvc, isa);
   if (!s.ok()) return s;
   StreamView v;
-  s = zvc::OpenStream(stream, stream_bytes, n, &v);
+  s = zvc::OpenStream(stream.data, stream.bytes, stream.n, &v);
   if (!s.ok()) return s;
-  if ((dy == nullptr || dx == nullptr) && n > 0) {
+  if ((dy == nullptr || dx == nullptr) && stream.n > 0) {
     return Status::Invalid("zvc: dy and dx must not be null when n > 0");
   }
-  const int64_t stride = kChunkValues * static_cast<int64_t>(ItemBytes(dtype));
+  const int64_t stride =
+      kChunkValues * static_cast<int64_t>(ItemBytes(stream.dtype));
   return RunChunks(v, zvc::ChunkKernelsOf(isa), parallel,
                    [&](ChunkDecoder* decoder, int64_t chunk,
                        const uint8_t* from, uint32_t words, size_t readable) {
@@ -197,7 +197,7 @@ Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
                      const int valid = v.layout.Valid(chunk);
                      if (!decoder->Decode(from, words, readable, valid, x))
                        return false;
-                     ApplyMask(x, v.dtype, dtype, valid,
+                     ApplyMask(x, v.dtype, stream.dtype, valid,
                                static_cast<const uint8_t*>(dy) + chunk * stride,
                                static_cast<uint8_t*>(dx) + chunk * stride);
                      return true;

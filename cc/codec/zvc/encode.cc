@@ -107,7 +107,7 @@ uint64_t ZvcEncoder::EncodeAll(uint8_t* /*scratch*/, size_t /*scratch_bytes*/,
 void ZvcEncoder::FillHeader(uint8_t* stream) const {
   std::memset(stream, 0, layout_.payload);
   const StreamHeader h =
-      MakeHeader(CodecId::kZvc, params_.dtype, params_.n, params_.channels,
+      MakeHeader({CodecId::kZvc, params_.dtype, params_.n, params_.channels},
                  zvc::kLog2ChunkValues, layout_.chunks, layout_, total_bytes());
   std::memcpy(stream, &h, sizeof h);
   if (layout_.chunks == 0) return;

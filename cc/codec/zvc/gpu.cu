@@ -250,8 +250,8 @@ gpu::Scratch ScratchOf(const Layout& layout) {
 
 StreamHeader HeaderOf(DType dtype, const Layout& layout, int64_t channels,
                       uint64_t total_bytes) {
-  return MakeHeader(CodecId::kZvc, dtype, layout.n, channels, kLog2ChunkValues,
-                    layout.chunks, layout, total_bytes);
+  return MakeHeader({CodecId::kZvc, dtype, layout.n, channels},
+                    kLog2ChunkValues, layout.chunks, layout, total_bytes);
 }
 
 size_t ScratchBytes(const EncodeParams& p) {
@@ -286,7 +286,7 @@ Status Measure(const EncodeParams& p, const void* x_dev, void* scratch_dev,
     });
     if (!s.ok()) return s;
   }
-  return gpu::AddUpSizes(kOnGpu, at, scratch, layout.chunks, layout.ranges,
+  return gpu::AddUpSizes(kOnGpu, at, scratch, {layout.chunks, layout.ranges},
                          totals, cuda_stream);
 }
 
@@ -303,7 +303,7 @@ Status Write(const EncodeParams& p, const void* x_dev, const void* scratch_dev,
   const auto* starts = reinterpret_cast<const uint32_t*>(scratch + at.starts);
   s = gpu::LaunchWriteHead(
       kOnGpu, HeaderOf(p.dtype, layout, p.channels, StreamBytes(p, totals)),
-      layout.chunks, layout.ranges, entries, starts, out_dev, cuda_stream);
+      {layout.chunks, layout.ranges}, {entries, starts}, out_dev, cuda_stream);
   if (!s.ok() || layout.chunks == 0) return s;
   auto* payload = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out_dev) +
                                               layout.payload);

@@ -13,6 +13,7 @@
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/isa.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/tensor.h"
 #include "cc/codec/stream/encoder.h"
 #include "cc/codec/stream/stream.h"
 
@@ -28,15 +29,13 @@ size_t ZvcMaxBytes(int64_t n, DType dtype);
 // Decodes into out (n elements of dtype, host). Every header field, directory
 // entry, offset and mask is checked against stream_bytes: whatever the bytes,
 // no access is outside the two buffers. dtype and n must match the header.
-Status ZvcDecode(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                 int64_t n, void* out, const ParallelFor& parallel,
+Status ZvcDecode(const StreamIn& stream, void* out, const ParallelFor& parallel,
                  Isa isa = Isa::kBest);
 
 // dx[i] = x[i] is not zero ? dy[i] : 0, the gradient of ReLU from the stream of
 // its output x. Zero as in plane: -0 and subnormals of f32 and bf16 too. dy,
 // dx: n elements of dtype (may be the stream's or another), may be one buffer.
-Status ZvcMaskGradient(const uint8_t* stream, size_t stream_bytes, DType dtype,
-                       int64_t n, const void* dy, void* dx,
+Status ZvcMaskGradient(const StreamIn& stream, const void* dy, void* dx,
                        const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain

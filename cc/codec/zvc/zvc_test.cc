@@ -39,7 +39,7 @@ Status TryDecode(const Bytes& stream, DType dtype, int64_t n, Isa isa, Bytes* y,
   std::copy(stream.begin(), stream.end(), exact.get());
   y->assign(n * ItemBytes(dtype), 0xcd);
   y->shrink_to_fit();
-  return ZvcDecode(exact.get(), stream.size(), dtype, n, y->data(), parallel,
+  return ZvcDecode({exact.get(), stream.size(), dtype, n}, y->data(), parallel,
                    isa);
 }
 
@@ -138,7 +138,7 @@ void TestMaskGradient() {
       FillRandom(5, dy_dtype, n, 9, dy.data());
       for (Isa isa : AvailableIsas()) {
         Bytes dx = dy;  // in place
-        CHECK(ZvcMaskGradient(stream.data(), stream.size(), dy_dtype, n,
+        CHECK(ZvcMaskGradient({stream.data(), stream.size(), dy_dtype, n},
                               dx.data(), dx.data(), SerialFor, isa)
                   .ok());
         int64_t wrong = 0;

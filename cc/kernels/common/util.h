@@ -7,6 +7,7 @@
 #include "cc/codec/common/dtype.h"
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/status.h"
+#include "cc/codec/common/tensor.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/lib/core/threadpool.h"
@@ -84,6 +85,15 @@ inline absl::Status CheckShape(absl::string_view name, const TensorShape& shape,
 inline const void* Data(const Tensor& t) { return t.tensor_data().data(); }
 inline void* MutableData(Tensor* t) {
   return const_cast<char*>(t->tensor_data().data());
+}
+inline TensorIn TensorInOf(const Tensor& t) {
+  return {Data(t), ToDType(t.dtype()), t.NumElements()};
+}
+// The stream, in bytes, of a tensor like that.
+inline StreamIn StreamInOf(const Tensor& stream, const Tensor& like) {
+  return {stream.flat<uint8_t>().data(),
+          static_cast<size_t>(stream.NumElements()), ToDType(like.dtype()),
+          like.NumElements()};
 }
 
 }  // namespace comptrain

@@ -34,8 +34,7 @@ class ActivationGradOp : public OpKernel {
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
-    ActivationGradient(kActivation, Data(x), ToDType(x.dtype()),
-                       x.NumElements(), Data(dy), MutableData(dx),
+    ActivationGradient(kActivation, TensorInOf(x), Data(dy), MutableData(dx),
                        WorkerThreads(ctx));
   }
 };

@@ -23,26 +23,22 @@ class BatchNormGradOp : public OpKernel {
     of.gamma = ctx->input(2).flat<float>().data();
     of.mean = ctx->input(3).flat<float>().data();
     of.inv_std = ctx->input(4).flat<float>().data();
-    const uint8_t* const bytes = stream.flat<uint8_t>().data();
-    const DType dtype = ToDType(dy.dtype());
-    const int64_t n = dy.NumElements();
-    float* const dgamma_to = to.dgamma->flat<float>().data();
-    float* const dbeta_to = to.dbeta->flat<float>().data();
+    const StreamIn held = StreamInOf(stream, dy);
+    const NormGradients out = {MutableData(to.dx),
+                               to.dgamma->flat<float>().data(),
+                               to.dbeta->flat<float>().data()};
     const ParallelFor threads = WorkerThreads(ctx);
-    if (StreamCodec(bytes, stream.NumElements()) == CodecId::kPlane) {
+    if (StreamCodec(held.data, held.bytes) == CodecId::kPlane) {
       OP_REQUIRES_OK(
-          ctx, ToAbsl(BatchNormGradient(bytes, stream.NumElements(), dtype, n,
-                                        Data(dy), of, MutableData(to.dx),
-                                        dgamma_to, dbeta_to, threads)));
+          ctx, ToAbsl(BatchNormGradient(held, Data(dy), of, out, threads)));
       return;
     }
     Tensor x_hat;
     OP_REQUIRES_OK(ctx, ctx->allocate_temp(dy.dtype(), dy.shape(), &x_hat));
-    OP_REQUIRES_OK(ctx, ToAbsl(DecodeStream(bytes, stream.NumElements(), dtype,
-                                            n, MutableData(&x_hat), threads)));
-    OP_REQUIRES_OK(ctx, ToAbsl(BatchNormGradientOf(
-                            Data(x_hat), dtype, n, Data(dy), of,
-                            MutableData(to.dx), dgamma_to, dbeta_to, threads)));
+    OP_REQUIRES_OK(ctx,
+                   ToAbsl(DecodeStream(held, MutableData(&x_hat), threads)));
+    OP_REQUIRES_OK(ctx, ToAbsl(BatchNormGradientOf(TensorInOf(x_hat), Data(dy),
+                                                   of, out, threads)));
   }
 };
 

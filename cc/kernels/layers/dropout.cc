@@ -40,8 +40,8 @@ class DropoutOp : public OpKernel {
                        1, TensorShape({BitmaskBytes(x.NumElements())}), &bits));
     const auto words = counter.flat<uint64_t>();
     const Philox philox = {key.flat<uint64_t>()(0), {words(0), words(1)}};
-    Dropout(Data(x), ToDType(x.dtype()), x.NumElements(), rate_, scale_, philox,
-            MutableData(y), bits->flat<uint8_t>().data(), WorkerThreads(ctx));
+    Dropout(TensorInOf(x), {rate_, scale_, philox}, MutableData(y),
+            bits->flat<uint8_t>().data(), WorkerThreads(ctx));
   }
 
  private:

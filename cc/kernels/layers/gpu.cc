@@ -30,14 +30,16 @@ class GpuBatchNormGradOp : public GpuReaderOp {
     OP_REQUIRES_OK(
         ctx, AllocateScratch(ctx, GpuBatchNormScratchBytes(from.n, to.channels),
                              &scratch));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(GpuBatchNormGradient(
-                 Data(x_hat), from.dtype, from.n, to.channels, Data(dy),
-                 ctx->input(2).flat<float>().data(),
-                 ctx->input(3).flat<float>().data(),
-                 ctx->input(4).flat<float>().data(), MutableData(&scratch),
-                 MutableData(to.dx), to.dgamma->flat<float>().data(),
-                 to.dbeta->flat<float>().data(), cuda_stream)));
+    OP_REQUIRES_OK(ctx,
+                   ToAbsl(GpuBatchNormGradient(
+                       {Data(x_hat), from.dtype, from.n}, Data(dy),
+                       {to.channels, ctx->input(2).flat<float>().data(),
+                        ctx->input(3).flat<float>().data(),
+                        ctx->input(4).flat<float>().data()},
+                       MutableData(&scratch),
+                       {MutableData(to.dx), to.dgamma->flat<float>().data(),
+                        to.dbeta->flat<float>().data()},
+                       cuda_stream)));
   }
 };
 

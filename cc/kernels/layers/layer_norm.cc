@@ -35,10 +35,10 @@ class LayerNormOp : public OpWithAttrs<Epsilon> {
     Tensor* y = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    LayerNorm(Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape()),
-              ctx->input(1).flat<float>().data(),
-              ctx->input(2).flat<float>().data(), attrs_.value, MutableData(y),
-              WorkerThreads(ctx));
+    LayerNorm({Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape())},
+              {ctx->input(1).flat<float>().data(),
+               ctx->input(2).flat<float>().data(), attrs_.value},
+              MutableData(y), WorkerThreads(ctx));
   }
 };
 
@@ -57,10 +57,12 @@ class LayerNormGradOp : public OpWithAttrs<Epsilon> {
         ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, gamma.shape(), &dbeta));
-    LayerNormGradient(Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape()),
-                      gamma.flat<float>().data(), attrs_.value, Data(dy),
-                      MutableData(dx), dgamma->flat<float>().data(),
-                      dbeta->flat<float>().data(), WorkerThreads(ctx));
+    LayerNormGradient(
+        {Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape())},
+        {gamma.flat<float>().data(), nullptr, attrs_.value}, Data(dy),
+        {MutableData(dx), dgamma->flat<float>().data(),
+         dbeta->flat<float>().data()},
+        WorkerThreads(ctx));
   }
 };
 

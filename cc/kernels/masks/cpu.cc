@@ -8,14 +8,12 @@ namespace {
 struct Cpu {
   static Status Pack(OpKernelContext* ctx, const Tensor& x, float lower,
                      float upper, uint8_t* bits) {
-    BitmaskPack(Data(x), ToDType(x.dtype()), x.NumElements(), lower, upper,
-                bits, WorkerThreads(ctx));
+    BitmaskPack(TensorInOf(x), {lower, upper}, bits, WorkerThreads(ctx));
     return {};
   }
   static Status Unpack(OpKernelContext* ctx, const uint8_t* bits, float on,
                        float off, const Tensor& dy, void* dx) {
-    BitmaskGradient(bits, ToDType(dy.dtype()), dy.NumElements(), on, off,
-                    Data(dy), dx, WorkerThreads(ctx));
+    BitmaskGradient(bits, {on, off}, TensorInOf(dy), dx, WorkerThreads(ctx));
     return {};
   }
   static Status Pool(OpKernelContext* ctx, const Tensor& x,

@@ -10,13 +10,12 @@ namespace {
 struct Gpu {
   static Status Pack(OpKernelContext* ctx, const Tensor& x, float lower,
                      float upper, uint8_t* bits) {
-    return GpuBitmaskPack(Data(x), ToDType(x.dtype()), x.NumElements(), lower,
-                          upper, bits, CudaStream(ctx));
+    return GpuBitmaskPack(TensorInOf(x), {lower, upper}, bits, CudaStream(ctx));
   }
   static Status Unpack(OpKernelContext* ctx, const uint8_t* bits, float on,
                        float off, const Tensor& dy, void* dx) {
-    return GpuBitmaskGradient(bits, ToDType(dy.dtype()), dy.NumElements(), on,
-                              off, Data(dy), dx, CudaStream(ctx));
+    return GpuBitmaskGradient(bits, {on, off}, TensorInOf(dy), dx,
+                              CudaStream(ctx));
   }
   static Status Pool(OpKernelContext* ctx, const Tensor& x,
                      const PoolShape& shape, void* y, uint8_t* index) {

@@ -14,9 +14,9 @@ struct Gpu {
     const absl::Status s =
         AllocateScratch(ctx, GpuSummaryScratchBytes(), &scratch);
     if (!s.ok()) return s;
-    return ToAbsl(GpuGradientStats(
-        Data(dy), ToDType(dy.dtype()), dy.NumElements(), Channels(dy.shape()),
-        MutableData(&scratch), stats, CudaStream(ctx)));
+    return ToAbsl(GpuGradientStats(TensorInOf(dy), Channels(dy.shape()),
+                                   MutableData(&scratch), stats,
+                                   CudaStream(ctx)));
   }
 };
 

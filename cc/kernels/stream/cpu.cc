@@ -80,10 +80,9 @@ class DecompressOp : public OpKernel {
     OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(shape_tensor, &shape));
     Tensor* x_hat = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
-    OP_REQUIRES_OK(ctx, ToAbsl(DecodeStream(
-                            stream.flat<uint8_t>().data(), stream.NumElements(),
-                            ToDType(x_hat->dtype()), x_hat->NumElements(),
-                            MutableData(x_hat), WorkerThreads(ctx))));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(DecodeStream(StreamInOf(stream, *x_hat), MutableData(x_hat),
+                                 WorkerThreads(ctx))));
   }
 };
 
@@ -97,10 +96,9 @@ class StreamMaskGradOp : public OpKernel {
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
-    OP_REQUIRES_OK(ctx, ToAbsl(StreamMaskGradient(
-                            stream.flat<uint8_t>().data(), stream.NumElements(),
-                            ToDType(dy.dtype()), dy.NumElements(), Data(dy),
-                            MutableData(dx), WorkerThreads(ctx))));
+    OP_REQUIRES_OK(
+        ctx, ToAbsl(StreamMaskGradient(StreamInOf(stream, dy), Data(dy),
+                                       MutableData(dx), WorkerThreads(ctx))));
   }
 };
 

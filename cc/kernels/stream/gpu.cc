@@ -40,9 +40,10 @@ class GpuCompressOp : public CompressOpBase {
         static_cast<GpuScaleTotals*>(MutableData(&scale_totals_host));
     *scale_totals = GpuScaleTotals{0, 0, 1, 0, 0};
     if (params.n > 0) {
-      OP_REQUIRES_OK(ctx, ToAbsl(GpuSampleChannels(
-                              Data(x), params.dtype, params.n, params.channels,
-                              scales_dev, scale_totals, cuda_stream)));
+      OP_REQUIRES_OK(ctx,
+                     ToAbsl(GpuSampleChannels({Data(x), params.dtype, params.n},
+                                              params.channels, scales_dev,
+                                              scale_totals, cuda_stream)));
     }
     const SamplePlan plan = attrs_.is_auto ? SamplePlan(params) : SamplePlan();
     Summary summary;

@@ -77,12 +77,13 @@ inline int ReadEverywhere(const uint8_t* data, size_t size,
 inline int FuzzPlane(const uint8_t* data, size_t size) {
   const Reader decode = [](const uint8_t* stream, size_t bytes, DType dtype,
                            int64_t n, uint8_t* out, Isa isa) {
-    return PlaneDecode(stream, bytes, dtype, n, out, SerialFor, isa);
+    return PlaneDecode({stream, bytes, dtype, n}, out, SerialFor, isa);
   };
   const Reader mask = [](const uint8_t* stream, size_t bytes, DType dtype,
                          int64_t n, uint8_t* out, Isa isa) {
     std::fill(out, out + n * ItemBytes(dtype), uint8_t{0x3f});
-    return PlaneMaskGradient(stream, bytes, dtype, n, out, out, SerialFor, isa);
+    return PlaneMaskGradient({stream, bytes, dtype, n}, out, out, SerialFor,
+                             isa);
   };
   const Reader norm = [](const uint8_t* stream, size_t bytes, DType dtype,
                          int64_t n, uint8_t* out, Isa isa) {
@@ -97,8 +98,8 @@ inline int FuzzPlane(const uint8_t* data, size_t size) {
     of.channels = channels;
     of.gamma = of.mean = of.inv_std = ones.data();
     const Status s =
-        BatchNormGradient(stream, bytes, dtype, n, out, of, out, dgamma.data(),
-                          dbeta.data(), SerialFor, isa);
+        BatchNormGradient({stream, bytes, dtype, n}, out, of,
+                          {out, dgamma.data(), dbeta.data()}, SerialFor, isa);
     // Its values follow from the decoded ones, which are compared already; NaN
     // payloads need not agree.
     std::fill(out, out + n * ItemBytes(dtype), uint8_t{0});
@@ -114,13 +115,13 @@ int FuzzDecoder(const uint8_t* data, size_t size, Decode* decode, Mask* mask) {
   const Reader values = [decode](const uint8_t* stream, size_t bytes,
                                  DType dtype, int64_t n, uint8_t* out,
                                  Isa isa) {
-    return decode(stream, bytes, dtype, n, out, SerialFor, isa);
+    return decode({stream, bytes, dtype, n}, out, SerialFor, isa);
   };
   const Reader gradient = [mask](const uint8_t* stream, size_t bytes,
                                  DType dtype, int64_t n, uint8_t* out,
                                  Isa isa) {
     std::fill(out, out + n * ItemBytes(dtype), uint8_t{0x3f});
-    return mask(stream, bytes, dtype, n, out, out, SerialFor, isa);
+    return mask({stream, bytes, dtype, n}, out, out, SerialFor, isa);
   };
   return ReadEverywhere(data, size, values) +
          ReadEverywhere(data, size, gradient);
