@@ -156,11 +156,6 @@ def _function(name: str, gradient: Mapping[int, str], **properties: object) -> d
     return {name: OperationType(ELEMENTWISE, gradient, **known)}
 
 
-def _steep(name: str, gradient: Mapping[int, str] | None, **properties: object) -> dict[str, OperationType]:
-    """Likewise; a small error of its first input may become any."""
-    return _function(name, gradient or {}, **{"exact": (0,), **properties})
-
-
 def _activation(
     name: str, of: int, need: str, by: str, reads: int, divides: bool = False, **properties: object
 ) -> dict[str, OperationType]:
@@ -177,17 +172,8 @@ def _activation(
     """
     limits: Any = properties.get("limits")
     near_zero = reads if divides else None
-    return {
-        **_function(name, {of: need}, **properties),
-        by: OperationType(
-            ELEMENTWISE,
-            reads={reads: need},
-            rows=EVERY_AXIS,
-            gradient_of=name,
-            near_zero=near_zero,
-            limits=limits,
-        ),
-    }
+    row = OperationType(ELEMENTWISE, None, {reads: need}, rows=EVERY_AXIS, gradient_of=name, limits=limits)
+    return {**_function(name, {of: need}, **properties), by: row._replace(near_zero=near_zero)}
 
 
 # Their gradients read no values, and an error passes through them as it is.
@@ -262,13 +248,13 @@ TABLE: Mapping[str, OperationType] = {
     **_rows("Maximum Minimum", _LARGER),
     **_function("SquaredDifference", {0: LINEAR, 1: LINEAR}, least=0.0, cancels=True),
     # A whole exponent of one or more needs no exact base: see `held_or_rebuilt`.
-    **_steep("Pow", {0: UNBOUNDED, 1: UNBOUNDED, OUTPUT: LINEAR}, exact=(0, 1), near_zero=0),
+    **_function("Pow", {0: UNBOUNDED, 1: UNBOUNDED, OUTPUT: LINEAR}, exact=(0, 1), near_zero=0),
     **_rows(
         "Equal FloorDiv Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr Mod NotEqual", _COMPARISON
     ),
     "FloorMod": _COMPARISON._replace(gradient={0: EXACT, 1: EXACT}),
     **_rows("Ceil Floor IsFinite IsInf IsNan LogicalNot Rint Round", _COMPARISON._replace(exact=(0,))),
-    **_steep("Sign", {}, saturates=True),
+    **_function("Sign", {}, exact=(0,), saturates=True),
     # Elementwise functions with a gradient operation of their own: what that reads, what it needs of it
     **_activation("Relu", OUTPUT, SIGN, "ReluGrad", 1, limits=(0.0, math.inf), **_RELU),
     **_activation("Relu6", OUTPUT, SIGN, "Relu6Grad", 1, limits=(0.0, 6.0), **_RELU),
@@ -288,17 +274,17 @@ TABLE: Mapping[str, OperationType] = {
     "Comptrain>BitmaskGrad": OperationType(ELEMENTWISE, reads={0: EXACT}),
     # Elementwise functions whose gradient is a formula
     **_function("Square", {0: LINEAR}, least=0.0),
-    **_steep("Abs", {0: SIGN}, least=0.0),
+    **_function("Abs", {0: SIGN}, exact=(0,), least=0.0),
     **_function("Exp", {OUTPUT: LINEAR}, least=0.0, is_logarithmic=True),
     **_function("Expm1", {0: NONLINEAR}, is_logarithmic=True),
-    **_steep("Log", {0: UNBOUNDED}, is_logarithmic=True),
-    **_steep("Log1p", {0: UNBOUNDED}, is_logarithmic=True),
+    **_function("Log", {0: UNBOUNDED}, exact=(0,), is_logarithmic=True),
+    **_function("Log1p", {0: UNBOUNDED}, exact=(0,), is_logarithmic=True),
     **_function("Cos", {0: NONLINEAR}, least=-1.0, saturates=True),
     **_function("Sin", {0: NONLINEAR}, least=-1.0, saturates=True),
-    **_steep("Tan", {0: UNBOUNDED}, has_no_bound=True),
+    **_function("Tan", {0: UNBOUNDED}, exact=(0,), has_no_bound=True),
     **_function("Erf", {0: NONLINEAR}, least=-1.0, saturates=True),
     **_function("Erfc", {0: NONLINEAR}),
-    **_steep("Erfinv", {OUTPUT: UNBOUNDED}, has_no_bound=True),
+    **_function("Erfinv", {OUTPUT: UNBOUNDED}, exact=(0,), has_no_bound=True),
     # Along axes
     **_rows("Mean Sum", OperationType(SUMMATION, {}, {0: LINEAR}, LINEAR, rows=OTHER_AXES)),
     **_rows("Max Min", _EXTREME),
