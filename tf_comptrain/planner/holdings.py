@@ -124,7 +124,9 @@ class Holdings:
                 taken = better
         return Choice(tuple(zip(layers, taken)), min(bound, sum(h.seconds for h in taken)))
 
-    def _rounded(self, start: int, end: int, items: list[list[ItemHolding]], room: float) -> list[ItemHolding]:
+    def _rounded(
+        self, start: int, end: int, items: list[list[ItemHolding]], room: float
+    ) -> list[ItemHolding]:
         """What fits at the lowest price, and then what is saved most by the bytes that are left."""
         fits = self._bytes[:, end] - self._bytes[:, start] <= room
         price = self.prices[int(np.argmax(fits))] if fits.any() else np.inf
