@@ -59,12 +59,11 @@ def test_one_lossy_way_makes_a_step_lossy():
 
 
 def test_a_decision_claims_the_rows_that_its_streams_will_have():
-    sites = Sites()
-    for number in range(CAPACITY - 1):
+    sites, (_, (op,)) = Sites(), operations("first")
+    sites.claim("first")
+    sites.of(op.outputs[0], Holding("compress", PLANE, kind="linear"))
+    for number in range(CAPACITY - 2):
         sites.claim(f"claimed/{number}")
-    assert sites.has_room_for("last")
+    assert sites.has_room_for("last") and sites.table.used == 1
     sites.claim("last")
     assert sites.has_room_for("last") and not sites.has_room_for("more")
-    _, (op,) = operations("last")
-    sites.of(op.outputs[0], Holding("compress", PLANE, kind="linear"))
-    assert sites.table.used == 1 and not sites.has_room_for("more")

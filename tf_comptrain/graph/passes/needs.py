@@ -64,7 +64,7 @@ def needs_of(step: TracedStep, streams: StreamsOfStep) -> Needs:
       streams: Says which tensors may come back with an error.
     """
     reads = step.gradients.reads if streams.is_lossless else with_exact_reads(step.gradients)
-    poolings = {read.op.name: read.op for read in reads if may_read_positions(step, streams, read)}
+    poolings = {read.op.name: read.op for read in reads if _may_read_positions(step, streams, read)}
     of_need: dict[str, list[GradientRead]] = {}
     for read in reads:
         is_value = read.need not in (SIGN, SIZE)
@@ -90,7 +90,7 @@ def may_read_stream(step: TracedStep, read: GradientRead) -> bool:
     return is_input and not step.backward.recorded and statistics_of(read.op) is not None
 
 
-def may_read_positions(step: TracedStep, streams: StreamsOfStep, read: GradientRead) -> bool:
+def _may_read_positions(step: TracedStep, streams: StreamsOfStep, read: GradientRead) -> bool:
     """Whether an operation is the gradient of a max pooling that may have its positions instead."""
     if read.need != WINDOW or step.backward.recorded:
         return False
@@ -102,7 +102,7 @@ def may_read_positions(step: TracedStep, streams: StreamsOfStep, read: GradientR
     return not any(map(streams.why_plain, (pooling.inputs[0], pooling.outputs[0])))
 
 
-def answers_relu(read: GradientRead) -> bool:
+def _answers_relu(read: GradientRead) -> bool:
     """Whether "is it zero", which a stream says of a tensor, is what a gradient operation asks of it.
 
     Relatives of a ReLU have other limits or slopes, and of a tensor with negative values x != 0 is not x > 0.
@@ -115,7 +115,7 @@ def _masked(step: TracedStep, signs: Sequence[GradientRead]) -> frozenset:
     """Of a pass that another tape records the ReLUs' gradients stay."""
     if step.backward.recorded:
         return frozenset()
-    return frozenset(base_of(read.tensor).ref() for read in signs if answers_relu(read))
+    return frozenset(base_of(read.tensor).ref() for read in signs if _answers_relu(read))
 
 
 def _windows_overlap(pooling: tf.Operation) -> bool:
