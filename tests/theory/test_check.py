@@ -73,7 +73,7 @@ def test_a_check_leaves_the_model_as_it_was(trained):
     for now, then in zip((*model.variables, *model.optimizer.variables), before):
         np.testing.assert_array_equal(now.numpy(), then)
     assert {name: site.read_state() for name, site in handle.sites().items()} == states
-    assert handle.held.errors is None and handle.collecting is None
+    assert handle.held._law.errors is None and handle.collecting is None
 
 
 def test_a_tensor_that_two_layers_read_is_held_once(trained):

@@ -1,7 +1,7 @@
 """What holds of each type of operation: one row for each, which everything else asks.
 
 A row says what the gradient of the operation reads, and what the operation itself needs of a forward tensor where it
-hands a gradient on. `tests/graph/test_operations.py` holds every row against the operation, and goes through
+hands a gradient on. `tests/graph/test_table_of_operations.py` holds every row against the operation, and goes through
 TensorFlow's whole registry. What is not in the table is kept as it is.
 
 To find what the gradient of Selu needs, look for "Selu": its output, as the argument of a derivative.
