@@ -114,7 +114,7 @@ def test_nothing_outlives_the_launcher(tmp_path, number):
     folder = tmp_path / "pids"
     folder.mkdir()
     # Children of a worker end with its group, which a launcher that is killed cannot end any more.
-    text = FAIL.replace("FAIL", "pass").replace('time.sleep(60)"]', 'time.sleep(3)"]')
+    text = FAIL.replace("FAIL", "pass").replace('time.sleep(60)"]', 'time.sleep(10)"]')
     command = [sys.executable, str(script(tmp_path, text)), str(folder)]
     program = [sys.executable, "-c", LAUNCHER, json.dumps(command)]
     with subprocess.Popen(program, stdout=subprocess.DEVNULL) as launcher:

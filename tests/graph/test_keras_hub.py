@@ -68,7 +68,7 @@ def test_exact_and_default_gradients(name, lora):
     assert distance(exact, plain) <= (RESNET_ROUNDING if name == "ResNet" else 1e-5)
     ours, as_plain, held = compressed_gradients(model, x, y)
     assert 0 < distance(ours, plain) <= 0.15
-    assert as_plain >= 4 * held
+    assert as_plain >= (3 if lora else 4) * held  # products of small weights are held as they are
 
 
 def test_resnet_rounds_as_plain_keras_does(policy):
