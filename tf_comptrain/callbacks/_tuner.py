@@ -149,9 +149,10 @@ def retreat(
 ) -> Decided:
     """What follows from a peak over the limit, at whichever step; arguments and result as for `decide`."""
     peak = f"over the limit: peak {_of_limit(peak_bytes, policy)}"
-    looser = min(2.0 * state.bound_scale, max(1.0, 2.0 * state.bound_scale if _may_loosen(error) else 0.0))
-    saved = (peak_bytes - resting_bytes) * (1 - (1 - 1 / _HALVED) * math.log2(looser / state.bound_scale))
-    if looser > state.bound_scale and saved <= policy.limit_bytes - resting_bytes:
+    doubled = 2.0 * state.bound_scale
+    looser = doubled if _may_loosen(error) else min(doubled, 1.0)
+    need = (peak_bytes - resting_bytes) * (1 - (1 - 1 / _HALVED) * math.log2(looser / state.bound_scale))
+    if looser > state.bound_scale and need <= policy.limit_bytes - resting_bytes:
         return state._replace(bound_scale=looser, tightest=looser, since=0, peak_bytes=0), "loosen", peak
     proven = state.proven if state.proven < state.batch else 0
     fits = max(_fits(state, policy, peak_bytes, resting_bytes), proven)
