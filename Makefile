@@ -3,6 +3,7 @@
 # make build        compiles the op library for the TensorFlow in .venv
 # make test-cc      only the C++ tests;       TESTS="plane pool" picks folders or tests
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
+# make test-long    the Python tests that repeat at length what shorter ones show
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.9-3.11)
 # make lint         ruff, mypy, clang-format
 # make clean        removes what was built; the virtual environments stay
@@ -32,7 +33,7 @@ KERAS_HUB = keras-hub==0.32.*
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test build venv test-cc test-py legacy-python test-legacy lint clean
+.PHONY: demo test build venv test-cc test-py test-long legacy-python test-legacy lint clean
 
 demo: build
 	$(VENV_PYTHON) examples/demo.py $(DEMO_ARGS)
@@ -62,6 +63,9 @@ test-cc:
 test-py: build
 	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(MEASURING)) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 	$(VENV_PYTHON) -m pytest $(MEASURING) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+test-long: build
+	$(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
 
 $(LEGACY_VENV)/.stamp: pyproject.toml
 	@python="$(call pick_python,9,11)"; \

@@ -79,7 +79,36 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items):
+def _leave_out_the_long_ones(config, items):
+    folders = config.getoption("--long").split(",")
+    here = Path(__file__).parent
+    left_out = [
+        item
+        for item in items
+        if item.get_closest_marker("long")
+        and "all" not in folders
+        and item.path.relative_to(here).parts[0] not in folders
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--long",
+        metavar="FOLDERS",
+        default="",
+        help='folders of tests, such as "examples,study", whose tests marked `long` run too; all for every folder',
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: repeats at length what a shorter test shows; make test-long")
+
+
+def pytest_collection_modifyitems(config, items):
+    _leave_out_the_long_ones(config, items)
     first = {Path(__file__).parent / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
 

@@ -89,7 +89,8 @@ def test_the_bound_of_a_group_follows_its_largest_value(bits, mid_rise):
         error = np.abs(x_hat - x).max(axis=0)
         assert np.all(error <= needed * 2**0.25 * 1.001)
         assert 8 - first - 1 <= 9 * state.widened <= 8 - first + 0.01
-        assert needed[-1] / 3 <= state.rms_bound <= needed[-1] / 3 * 2**0.25 * 1.01
+        whole = np.sqrt(np.mean(needed**2))
+        assert whole * 0.999 <= state.rms_bound <= whole * 2**0.25 * 1.01
 
 
 @pytest.mark.parametrize("mid_rise", [False, True])
@@ -481,6 +482,34 @@ def test_memory_of_the_compiled_step_falls(build, depth):
     assert peaks[1] < 0.5 * peaks[0]
 
 
+def test_a_gradient_that_others_wait_for_is_not_copied():
+    """The gradient of the logits is a hundred times larger than what is restored when it is there."""
+    if tf.config.list_logical_devices("GPU"):
+        pytest.skip("on a GPU XLA plans the convolutions' workspaces in, as large as the tensors here")
+    rows, words, width = 512, 8192, 32
+    tokens = tf.zeros((8, rows // 8), tf.int32)
+    peaks = []
+    for compress in (False, True):
+        keras.utils.set_random_seed(0)
+        x = inputs = keras.Input((rows // 8,), dtype="int32")
+        x = layers.Embedding(words, width)(x)
+        for _ in range(2):
+            x = x + layers.Dense(width)(
+                layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
+            )
+        model = keras.Model(inputs, layers.Dense(words)(layers.LayerNormalization()(x)))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(1e-3), loss, jit_compile=True)
+        if compress:
+            ct.compress_model(model)
+        for _ in range(2):
+            model.train_on_batch(tokens, tokens)
+        peaks.append(requested_peak(trace_step(lambda: model.train_on_batch(tokens, tokens))))  # noqa: B023
+    logits = 4 * rows * words
+    # XLA may find the loss, of a tensor of that size, while the gradient is alive; copies of it would be more.
+    assert peaks[0] > 2 * logits and peaks[1] < peaks[0] + 1.25 * logits
+
+
 @pytest.mark.parametrize("fence", ["custom-call", "opt-barrier"])
 def test_input_gradients_wait_for_weight_gradients(fence, monkeypatch):
     """In the program that XLA is given; a control dependency would not be in it."""
@@ -506,7 +535,8 @@ def test_input_gradients_wait_for_weight_gradients(fence, monkeypatch):
         assert any("BackpropFilter" in operand for operand in operands)
     gradients = {name for name in made if re.match(r"Conv2DBackpropInput(_1)?[.\d]*$", name)}
     read = [made[name][1][0] for name in gradients if made[name][0] == "convolution"]
-    waiting = [dy for dy in read if made[dy][0] == "get-tuple-element" and made[dy][1][0] in fences]
+    behind = "add-dependency" if fence == "custom-call" else "get-tuple-element"
+    waiting = [dy for dy in read if made[dy][0] == behind and made[dy][1][-1] in fences]
     assert len(waiting) == 2
 
 
@@ -523,7 +553,7 @@ def test_products_of_a_reshaped_gradient_wait_under_xla():
     shapes = tf.TensorSpec((8, 16, 64)), tf.TensorSpec((8, 16, 64))
     program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
     read = re.findall(r"= \S+ reshape\((?:\S+ )?%(\S+)\).*late/Reshape", program)
-    fences = [re.search(rf"%{re.escape(name)} = .*get-tuple-element.*Fence", program) for name in read]
+    fences = [re.search(rf"%{re.escape(name)} = .*add-dependency.*Fence", program) for name in read]
     assert len(read) == 2 and all(fences)
 
 

@@ -48,13 +48,14 @@ def entry_of(text: str) -> dict[str, Instruction]:
 
 def decoders(program: dict[str, Instruction]) -> dict[str, list[str]]:
     """For each stream the instructions that make a tensor of its size from its scales."""
-    scales = {
-        name: one.operands[0]
-        for name, one in program.items()
-        if one.operation == "get-tuple-element"
-        and one.shape.startswith("u8")
-        and "Compress" in one.operands[0]
-    }
+    scales: dict[str, str] = {}
+    for name, one in program.items():  # in the order in which they are made
+        if one.shape.startswith("u8") and one.operation in ("add-dependency", "bitcast"):
+            made, *token = one.operands
+            if made in scales:
+                scales[name] = scales[made]
+            elif token and "Compress" in token[0]:
+                scales[name] = token[0]
     found: dict[str, list[str]] = {stream: [] for stream in scales.values()}
     for name, one in program.items():
         for operand in set(one.operands) & set(scales):
@@ -97,8 +98,10 @@ def test_what_the_test_looks_for_is_found():
     shape = ",".join(map(str, SHAPE))
     program = entry_of(f"""
 ENTRY %main () -> f32[1] {{
-  %Compress.1 = (u32[4]{{0}}, u8[4]{{0}}) custom-call(%x), custom_call_target="fence"
-  %scales = u8[4]{{0}} get-tuple-element(%Compress.1), index=1
+  %Compress.1 = token[] custom-call(%x), custom_call_target="fence"
+  %packed = u8[4]{{0}} add-dependency(%made, %Compress.1)
+  %Decompress.1 = token[] custom-call(%dy), custom_call_target="fence"
+  %scales = u8[4]{{0}} add-dependency(%packed, %Decompress.1)
   %once = f32[{shape}]{{3,2,1,0}} fusion(%scales, %step), kind=kLoop
   %twice = f32[{shape}]{{3,2,1,0}} fusion(%scales, %step), kind=kLoop
   %turned = f32[32,32,32,16]{{3,2,1,0}} transpose(%once), dimensions={{1,2,3,0}}

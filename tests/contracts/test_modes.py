@@ -139,7 +139,14 @@ with strategy.scope():
 """
 
 
-@pytest.mark.parametrize("mode", [*MODES, "mirrored"])
+# bfloat16 rounds as mixed_float16 does, and test_mirrored.py has two replicas of a model.
+LONG = ("bfloat16", "mirrored")
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [pytest.param(mode, marks=pytest.mark.long) if mode in LONG else mode for mode in (*MODES, "mirrored")],
+)
 def test_layers_train_as_plain_keras_has_them(mode):
     with quick_graphs():  # test_public_layers.py has the graph's optimizer
         answer = of_mode(mode)

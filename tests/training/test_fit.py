@@ -365,7 +365,7 @@ def test_a_torn_write_leaves_the_last_complete_checkpoint(tmp_path):
     assert equal(model, plain)
 
 
-@pytest.mark.parametrize("mode", ["executor", "xla"])
+@pytest.mark.parametrize("mode", ["executor", pytest.param("xla", marks=pytest.mark.long)])
 def test_killed_processes_and_failed_steps(mode):
     """SIGKILL at random moments, out of memory at random ops; the benchmark is the same at 20."""
     command = [sys.executable, BENCHMARK, "--kills", "2", "--ooms", "1", "--epochs", "6", "--modes", mode]
