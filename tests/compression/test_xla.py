@@ -90,7 +90,7 @@ def test_the_bound_of_a_group_follows_its_largest_value(bits, mid_rise):
         assert np.all(error <= needed * 2**0.25 * 1.001)
         assert 8 - first - 1 <= 9 * state.widened <= 8 - first + 0.01
         whole = np.sqrt(np.mean(needed**2))
-        assert whole * 0.999 <= state.rms_bound <= whole * 2**0.25 * 1.01
+        assert whole * 0.999 <= state.rms_bound <= whole * 2**0.25 * 1.001
 
 
 @pytest.mark.parametrize("mid_rise", [False, True])

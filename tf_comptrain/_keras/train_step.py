@@ -256,7 +256,7 @@ def replica_parts(variable: Any) -> list:
 
     In the place of those that are in other processes, None.
     """
-    value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
+    value = _value_of(variable)
     own = getattr(value, "synchronization", None) == tf.VariableSynchronization.ON_READ
     if not own or not isinstance(value, tf.distribute.DistributedValues):
         return [variable]
@@ -296,9 +296,12 @@ def mean_of_replicas(variable: Any) -> np.ndarray:
 
 
 def _strategy_of(variable: Any) -> Any:
-    return (
-        variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
-    ).distribute_strategy
+    return _value_of(variable).distribute_strategy
+
+
+def _value_of(variable: Any) -> Any:
+    """TensorFlow's variable: one of Keras 3 has it inside."""
+    return variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
 
 
 def trainable_variables(model: keras.Model) -> list:
@@ -314,6 +317,6 @@ def abandon_buffers(variables: Iterable[Any]) -> None:
     good, prevents that. The values are not looked at.
     """
     for variable in variables:
-        value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
+        value = _value_of(variable)
         for part in value.values if isinstance(value, tf.distribute.DistributedValues) else [value]:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(part.read_value()))

@@ -51,9 +51,9 @@ std::vector<XlaOp> Fence(bool on_cpu, const std::vector<XlaOp>& operands) {
 }
 
 std::vector<XlaOp> Gated(bool on_cpu, std::vector<XlaOp> parts, XlaOp gate) {
+  if (on_cpu) return GatedWith(on_cpu, std::move(parts), &gate);
   xla::XlaBuilder* b = gate.builder();
   const xla::Shape shape = b->GetShape(gate).value();
-  if (on_cpu) return GatedWith(on_cpu, std::move(parts), &gate);
   if (xla::ShapeUtil::ElementsIn(shape) == 0 ||
       !xla::primitive_util::IsFloatingPointType(shape.element_type())) {
     return parts;
