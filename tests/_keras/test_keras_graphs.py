@@ -123,3 +123,20 @@ def test_body_of_a_loop():
     assert found["other"] is None
     assert "Mul" in [op.type for op in found["loop"].get_operations()]
     assert len(found["loop"].outputs) == found["outputs"]
+
+
+def test_an_operation_runs_outside_of_its_graph(graph):
+    joined = tf.concat([tf.constant([1, 2]), tf.constant([3])], 0)
+    several = tf.raw_ops.TopKV2(input=tf.constant([1.0, 3.0, 2.0]), k=2)
+    (whole,) = _keras.run_eagerly(joined.op, [[4, 5], [6], 0])
+    values, places = _keras.run_eagerly(several.values.op, [[5.0, 7.0, 6.0], 2])
+    assert whole.numpy().tolist() == [4, 5, 6]
+    assert values.numpy().tolist() == [7.0, 6.0] and places.numpy().tolist() == [1, 2]
+
+
+def test_what_waits_for_one_operation_waits_for_another_or_for_none(graph):
+    first, second, third = (tf.constant(value).op for value in (1.0, 2.0, 3.0))
+    with tf.control_dependencies([first]):
+        moved, freed = (tf.exp(third.outputs[0]).op for _ in range(2))
+    _keras.wait_instead(first, second, free=[freed.name])
+    assert moved.control_inputs == [second] and freed.control_inputs == []

@@ -1,6 +1,7 @@
 """`_keras/tapes.py`: where in a graph each backward pass stands."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tf_comptrain import _keras
@@ -85,3 +86,37 @@ def test_tapes_say_where_they_began():
             assert _keras.graphs_of_tapes() == []
     assert _keras.graphs_of_tapes() == []
     assert len(found) == 3 and found[1] is found[2] and found[0] is not found[1]
+
+
+def test_the_end_of_a_trace_knows_what_is_returned():
+    told = []
+
+    @tf.function(autograph=False)
+    def step(x):
+        y = tf.exp(x)
+        _keras.at_end_of_trace(y.graph, told.append)
+        assert told == []
+        return y + 1.0, tf.constant(2)
+
+    with _keras.on_gradients(lambda backward: {}):
+        step(tf.constant([1.0, 2.0]))
+        with pytest.raises(ValueError, match="stopped"):
+            stopped(told)
+    ((first, second),) = told
+    assert {first.op.inputs[0].op.type, second.op.inputs[0].op.type} == {"AddV2", "Const"}
+
+
+@tf.function(autograph=False)
+def stopped(told):
+    _keras.at_end_of_trace(tf.exp(1.0).graph, told.append)
+    raise ValueError("stopped")
+
+
+def test_a_tape_does_not_see_what_is_made_unrecorded():
+    x = tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with _keras.stop_recording():
+            unseen = x * x
+        y = x * unseen
+    assert tape.gradient(y, x) == 4.0

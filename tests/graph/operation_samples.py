@@ -34,6 +34,10 @@ def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
     return (scale * (values + 0.1 * np.sign(values))).astype("float32")
 
 
+def bits(values: tf.Tensor) -> tf.Tensor:
+    return RAW.Bitcast(input=values, type=tf.int32)
+
+
 def inside(*shape: int) -> np.ndarray:
     """Between 0.2 and 0.9, where logarithms, roots and inverses are smooth."""
     return RNG.uniform(0.2, 0.9, shape).astype("float32")
@@ -137,6 +141,11 @@ SAMPLES: dict[str, Sample] = {
     **named("FloorDiv FloorMod Greater GreaterEqual Less LessEqual Mod", two, "x", "y"),
     **named("Equal NotEqual", lambda: 2 * one(), "x", "y"),
     **named("LogicalAnd LogicalOr", truths, "x", "y"),
+    "Bitcast": sample(lambda a: bits(a), normal(4, 6)),
+    **{
+        name: sample(lambda a, b, name=name: getattr(RAW, name)(x=bits(a), y=bits(b)), *two())
+        for name in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+    },
     **named("LogicalNot", lambda: truths()[:1], "x"),
     **named("Ceil Floor IsFinite IsInf IsNan Rint Round Sign", one, "x"),
     # Elementwise functions

@@ -24,6 +24,7 @@ from tf_comptrain._keras.graphs import (
     kept_with,
     loop_body,
     run_again,
+    run_eagerly,
     set_device,
     set_input,
     wait_for,
@@ -99,7 +100,15 @@ from tf_comptrain._keras.stages import (
     set_step,
     weights_and_slots,
 )
-from tf_comptrain._keras.tapes import BackwardPass, graphs_of_tapes, note_tapes, on_gradients, under_xla
+from tf_comptrain._keras.tapes import (
+    BackwardPass,
+    at_end_of_trace,
+    graphs_of_tapes,
+    note_tapes,
+    on_gradients,
+    stop_recording,
+    under_xla,
+)
 from tf_comptrain._keras.train_step import (
     abandon_buffers,
     all_variables,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context, execute
 
 
 def set_device(op: tf.Operation, device: str) -> None:
@@ -40,14 +41,15 @@ def wait_for_nothing(op: tf.Operation) -> None:
     op._remove_all_control_inputs()
 
 
-def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
-    """Makes what waits for one operation wait for another.
+def wait_instead(old: tf.Operation, new: tf.Operation, free: Collection[str] = ()) -> None:
+    """Makes what waits for one operation wait for another, but for those named in `free`, which wait no longer.
 
     Private: `Operation._control_outputs`, `Operation._add_control_inputs`,
       `Operation._remove_all_control_inputs` (TensorFlow 2.21, 2.15).
     """
     for op in list(old._control_outputs):
-        waits = [new if before is old else before for before in op.control_inputs]
+        instead = [] if op.name in free else [new]
+        waits = [after for before in op.control_inputs for after in (instead if before is old else [before])]
         op._remove_all_control_inputs()
         op._add_control_inputs(waits)
 
@@ -55,12 +57,14 @@ def wait_instead(old: tf.Operation, new: tf.Operation) -> None:
 def run_again(
     op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str, shaped: bool = True
 ) -> list[tf.Tensor]:
-    """The outputs of a copy of an operation, with other inputs; `shaped`: which make outputs of the same shapes.
+    """The outputs of a copy of an operation in the graph being built, with other inputs.
+
+    `shaped`: they make outputs of the same shapes.
 
     Private: `Graph._create_op_internal` (TensorFlow 2.21, 2.15).
     """
     attributes = {key: value for key, value in op.node_def.attr.items() if not key.startswith("_")}
-    copy = op.graph._create_op_internal(
+    copy = tf.compat.v1.get_default_graph()._create_op_internal(
         op.type,
         list(inputs),
         [output.dtype for output in op.outputs],
@@ -70,6 +74,20 @@ def run_again(
     for made, output in zip(copy.outputs, op.outputs if shaped else ()):
         made.set_shape(output.shape)
     return list(copy.outputs)
+
+
+def run_eagerly(op: tf.Operation, inputs: Sequence[Any]) -> list[tf.Tensor]:
+    """What an operation of a graph makes of values, outside of that graph.
+
+    Private: `context.context`, `context.eager_mode`, `execute.execute` (TensorFlow 2.21, 2.15).
+    """
+    attributes: list[Any] = []
+    for attr in op.op_def.attr:
+        value = op.get_attr(attr.name)
+        attributes += [attr.name, value.as_datatype_enum if isinstance(value, tf.DType) else value]
+    with context.eager_mode():
+        values = [tf.constant(value, tensor.dtype) for value, tensor in zip(inputs, op.inputs)]
+        return list(execute.execute(op.type, len(op.outputs), values, tuple(attributes), context.context()))
 
 
 def captured_from_outside(graph: Any) -> set[int]:

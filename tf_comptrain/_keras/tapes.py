@@ -1,17 +1,18 @@
 """Gradients as a GradientTape takes them: where in a traced graph each backward pass stands.
 
-Private: `record`, `ops`, `control_flow_util` (TensorFlow 2.21, 2.15).
+Private: `auto_control_deps`, `record`, `ops`, `control_flow_util` (TensorFlow 2.21, 2.15).
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework import ops as tf_ops
 from tensorflow.python.ops import control_flow_util
 
@@ -68,6 +69,7 @@ class on_gradients:
 
     def begin(self) -> None:
         _tell_of_gradients()
+        _tell_of_ends()
         note_tapes()
         _hooks.append(self._hook)
 
@@ -133,6 +135,43 @@ def _tell_of_gradients() -> None:
 def under_xla() -> bool:
     """Whether the graph being built will be compiled by XLA."""
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()))
+
+
+def at_end_of_trace(graph: Any, do: Callable[[Sequence[tf.Tensor]], None]) -> None:
+    """Has something done to a function's graph when all of the function is traced, before TensorFlow orders it.
+
+    Of graphs whose trace began after `on_gradients`. `do` is called with what the function returns.
+    """
+    if not hasattr(graph, "_comptrain_at_end"):
+        graph._comptrain_at_end = []
+    graph._comptrain_at_end.append(do)
+
+
+def _tell_of_ends() -> None:
+    """Lets the end of every function's trace do what waits for it, once for the process.
+
+    Private: `AutomaticControlDependencies.__exit__`, `AutomaticControlDependencies._graph`,
+      `AutomaticControlDependencies._returned_tensors` (TensorFlow 2.21, 2.15).
+    """
+    ordering = auto_control_deps.AutomaticControlDependencies
+    leave = ordering.__exit__
+    if hasattr(leave, "ends_trace"):
+        return
+
+    @functools.wraps(leave)
+    def end(self: Any, kind: Any, error: Any, trace: Any) -> Any:
+        waiting = getattr(getattr(self, "_graph", None), "_comptrain_at_end", [])
+        while waiting and error is None:
+            waiting.pop(0)(list(self._returned_tensors))
+        return leave(self, kind, error, trace)
+
+    end.ends_trace = True  # type: ignore[attr-defined]
+    ordering.__exit__ = end
+
+
+def stop_recording() -> Any:
+    """Inside, no tape records."""
+    return record.stop_recording()
 
 
 def graphs_of_tapes() -> list[tf.Graph]:

@@ -22,7 +22,7 @@ class ReportRow(NamedTuple):
       layer: Name of the TensorFlow operation that makes it, with the scopes of the layers it is in.
       layer_class: Type of that operation.
       role: What reads it in the backward pass.
-      storage: "compress", "offload", "bitmask" or "keep".
+      storage: "compress", "offload", "bitmask", "tile" or "keep".
       shape: Of one sample (without the batch dimension); None where it is not known yet.
       value_bytes: Bytes of the tensor's values per sample, as they are; None where not known.
       predicted_bytes: Bytes held in memory per sample, predicted.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tf_comptrain.compression.report import ReportRow
 from tf_comptrain.graph import SMALL, USUAL_BATCH, Crossing, HeldTensors
-from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD, Site
+from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD, TILE, Site
 
 _DENSITY_OF_RELU = 0.5  # of values that are not zero, before one has been seen
 
@@ -22,7 +22,7 @@ def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
     if crossing.storage in (COMPRESS, BITMASK):
         bits = crossing.bits or _bits(held, crossing, site)
         held_bytes = value_bytes and round(value_bytes * bits / (8 * crossing.dtype.size))
-    elif crossing.storage == OFFLOAD and value_bytes:
+    elif crossing.storage in (OFFLOAD, TILE) and value_bytes:
         held_bytes = 0
     return ReportRow(
         crossing.name,

@@ -16,7 +16,7 @@ _LEAST_BYTES = 1 << 16
 _MOST_ADDED = 8  # up to which AddN adds its inputs in turn
 
 
-def narrow_broadcasts(backward: _keras.BackwardPass) -> None:
+def narrow_broadcasts(backward: _keras.BackwardPass, at_once: frozenset[str] = frozenset()) -> None:
     """Puts additions that broadcast in the place of sums that read repeated values, in the same order.
 
     TensorFlow makes the gradient of a mean by repeating the small tensor to the size of what was averaged, and scales
@@ -27,8 +27,9 @@ def narrow_broadcasts(backward: _keras.BackwardPass) -> None:
 
     Args:
       backward: The pass, rewired, on TensorFlow's executor.
+      at_once: Names of operations that run by tiles.
     """
-    operations = backward.graph.get_operations()[backward.start :]
+    operations = [op for op in backward.graph.get_operations()[backward.start :] if op.name not in at_once]
     returned = {id(tensor) for tensor in backward.gradients}
     kept: set[str] = set()
     while True:

@@ -39,7 +39,7 @@ class Crossing(NamedTuple):
       op_type: Of that operation.
       shape: None for a dimension that is known at run time; () also where not even the rank is known.
       dtype: Its type.
-      storage: "compress", "offload", "bitmask" or "keep".
+      storage: "compress", "offload", "bitmask", "tile" or "keep".
       readers: Types of the operations that read it or what is rebuilt from it.
       note: Why it is kept, or what holds it.
       bits: Of a value, where that is known.

@@ -54,6 +54,10 @@ class GradientRead(NamedTuple):
 class GradientOperations:
     """The operations of a backward pass that the wanted gradients come from and that take an incoming gradient.
 
+    Args:
+      backward: The pass.
+      at_once: Names of operations that run with the forward pass: what they read does not cross.
+
     Attributes:
       operations: In the order in which they were made.
       reads: What they read that is no gradient.
@@ -61,7 +65,7 @@ class GradientOperations:
         error: (operation, tensor).
     """
 
-    def __init__(self, backward: _keras.BackwardPass):
+    def __init__(self, backward: _keras.BackwardPass, at_once: frozenset[str] = frozenset()):
         made = backward.operations()
         self._xla = backward.xla
         live = _ancestors(
@@ -76,11 +80,11 @@ class GradientOperations:
             (op, index, tensor)
             for op in self.operations
             for index, tensor in enumerate(op.inputs)
-            if not self.is_gradient(tensor)
+            if not self.is_gradient(tensor) and op.name not in at_once
         ]
         self._groups = self._grouped(inputs)
         self.reads = [self._read(*each) for each in inputs]
-        self.factors = self._factors(made, live)
+        self.factors = self._factors(made, live - at_once)
 
     def is_gradient(self, tensor: tf.Tensor) -> bool:
         return tensor.op.name in self._gradients

@@ -49,13 +49,12 @@ class HeldTensors:
     Attributes:
       wishes: As given.
       variables: As given.
-      crossings: What crossed in the step that was traced last, in order.
     """
 
     def __init__(self, wishes: Wishes, variables: Callable[[], list]):
         self.wishes = wishes
         self.variables = variables
-        self.crossings: tuple[Crossing, ...] = ()
+        self._crossings: Mapping[str, Crossing] = {}
         self._sites = Sites()
         self._law = LawStatistics()
         self._said: set[str] = set()
@@ -63,6 +62,11 @@ class HeldTensors:
     def beside(self) -> HeldTensors:
         """Another with the same wishes, and states of its own: for a step that is traced to be looked at."""
         return HeldTensors(self.wishes, self.variables)
+
+    @property
+    def crossings(self) -> tuple[Crossing, ...]:
+        """What crossed in the step that was traced last, in order."""
+        return tuple(self._crossings.values())
 
     @property
     def codec(self) -> Codec:
@@ -102,7 +106,7 @@ class HeldTensors:
         keep_on_stages(backward, result.replaced)
         for crossing in _with_staying(result.crossings, staying):  # of all gradients of a step
             streams.crossings.setdefault(crossing.name, crossing)
-        self.crossings = tuple(streams.crossings.values())
+        self._crossings = streams.crossings
         return result.replaced
 
     def collect(self, enabled: tf.Variable) -> None:
@@ -111,12 +115,15 @@ class HeldTensors:
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[list[LawError]]:
-        """Inside, steps that are traced also compute what the error-bound law is held against, for the list."""
-        self._law.errors = []
+        """Inside, steps that are traced also compute what the error-bound law is held against, for the list.
+
+        They are not the step that `crossings` tells of afterwards.
+        """
+        self._law.errors, crossings = [], self._crossings
         try:
             yield self._law.errors
         finally:
-            self._law.errors = None
+            self._law.errors, self._crossings = None, crossings
 
     def law_sites(self) -> list[LawSite]:
         """Tensors that gradients of weights are made of, in the steps that were traced since `collect`."""

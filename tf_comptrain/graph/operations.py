@@ -254,6 +254,7 @@ TABLE: Mapping[str, OperationType] = {
     ),
     "FloorMod": _COMPARISON._replace(gradient={0: EXACT, 1: EXACT}),
     **_rows("Ceil Floor IsFinite IsInf IsNan LogicalNot Rint Round", _COMPARISON._replace(exact=(0,))),
+    **_rows("Bitcast BitwiseAnd BitwiseOr BitwiseXor", OperationType(ELEMENTWISE, rows=EVERY_AXIS)),
     **_function("Sign", {}, exact=(0,), saturates=True),
     # Elementwise functions with a gradient operation of their own: what that reads, what it needs of it
     **_activation("Relu", OUTPUT, SIGN, "ReluGrad", 1, limits=(0.0, math.inf), **_RELU),

@@ -25,6 +25,7 @@ from tf_comptrain.graph.passes.report import crossings_of, uses_of
 from tf_comptrain.graph.passes.restoring import restore
 from tf_comptrain.graph.passes.step import traced_step
 from tf_comptrain.graph.passes.streams import make_streams
+from tf_comptrain.graph.passes.tiles import plan_tiles
 from tf_comptrain.graph.passes.xla import XLA
 
 
@@ -50,7 +51,8 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
       streams: What is wished for tensors, and what holds them.
     """
     engine = XLA if backward.xla else EXECUTOR
-    step = traced_step(backward)
+    tiled = plan_tiles(backward, streams)
+    step = traced_step(backward, tiled.at_once)
     needs = needs_of(step, streams)
     chosen = choose_held(step, needs, streams)
     decision = decide(step, needs, chosen, streams)
@@ -62,5 +64,5 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
         fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, reads))
     replaced = replace(step, needs, decision, held, fenced)
     engine.finish(step)
-    crossings = crossings_of(step, needs, decision, held, replaced)
+    crossings = crossings_of(step, needs, decision, held, replaced, tiled)
     return Result(replaced.gradients, crossings, uses_of(decision, held, replaced))

@@ -20,6 +20,7 @@ KEEP = "keep"  # as it is, by plain Keras
 COMPRESS = "compress"  # error-bounded stream
 BITMASK = "bitmask"  # one bit per element, or the position in a pooling window: exact
 REBUILD = "rebuild"  # what a batch normalization makes may be rebuilt from the stream of its input
+TILE = "tile"  # by tiles of rows, each made and used up before the next: it never exists whole
 FUSED = "fused"  # as it is, by operations that this package prefers
 
 # A stream's header and directory outweigh what a smaller tensor could save.

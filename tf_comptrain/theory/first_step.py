@@ -240,7 +240,6 @@ class FirstStepCheck:
 
     def _trace_anew(self, model: keras.Model, data: Any, specs: list, key: Any) -> _Traced:
         held: Any = self._handle.held
-        crossings = held.crossings
         # Both by the engine of the step: random numbers of XLA are others than those of the executor.
         compiled = functools.partial(tf.function, autograph=False, jit_compile=_keras.jit_compile(model))
 
@@ -253,12 +252,9 @@ class FirstStepCheck:
                 found = _sampled(_keras.loss_gradients(model, tf.nest.pack_sequence_as(data, flat)))
             return found, numbers_of(laws)
 
-        try:
-            with held.checked() as laws:
-                traced = compiled(compressed).get_concrete_function(*specs)
+        with held.checked() as laws:
+            traced = compiled(compressed).get_concrete_function(*specs)
             order = [crossing.name for crossing in held.crossings if crossing.name in held.sites]
-        finally:
-            held.crossings = crossings
         return _Traced(key, compiled(plain).get_concrete_function(*specs), traced, laws, order)
 
     def _errors(

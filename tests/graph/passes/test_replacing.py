@@ -7,6 +7,7 @@ from toy import dense, toy
 from tf_comptrain.graph.passes.executor import EXECUTOR
 from tf_comptrain.graph.passes.replacing import replace
 from tf_comptrain.graph.passes.report import crossings_of, uses_of
+from tf_comptrain.graph.passes.tiles import TiledParts
 from tf_comptrain.storage import KEEP, holdings_of
 
 
@@ -14,7 +15,11 @@ def run(step):
     held = step.held()
     step.restored(held, EXECUTOR)
     replaced = replace(step.step, step.needs, step.decision, held, {})
-    return held, replaced, crossings_of(step.step, step.needs, step.decision, held, replaced)
+    return (
+        held,
+        replaced,
+        crossings_of(step.step, step.needs, step.decision, held, replaced, TiledParts((), frozenset())),
+    )
 
 
 def test_a_relu_finds_its_mask_in_the_stream_of_its_output():

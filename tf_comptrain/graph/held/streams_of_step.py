@@ -35,6 +35,7 @@ from tf_comptrain.storage import (
 
 KEPT_BEFORE = "an earlier gradient of the step keeps it"
 _OFFLOADED_NOWHERE = "Tensors with storage='offload' stay in memory: the step is %s."
+_WHOLE = "%s is held whole, not by tiles of rows: %s."
 _TRUTH = tf.float16  # the smallest type that the mask operations take
 _LARGEST_GAIN = 64.0  # of a constant before a nonlinear function: six bits a value
 
@@ -116,6 +117,20 @@ class StreamsOfStep:
         """Whether what is restored of a tensor has to be it, bit for bit."""
         offload = self._wishes.offload_of(tensor.op)
         return offload is not None and offload.is_lossless
+
+    def may_tile(self, tensor: tf.Tensor) -> bool:
+        """Whether what a product makes may be made by tiles of rows, which round otherwise than the whole."""
+        return self._way(tensor.op) in (None, COMPRESS) and not self.is_exact(tensor)
+
+    def say_whole(self, tensor: tf.Tensor, why: str) -> None:
+        """Says, once, why a wide tensor is not made by tiles, in the report too where it had said so."""
+        name = name_of(tensor)
+        if name in self.crossings:
+            self.crossings[name] = self.crossings[name]._replace(storage=KEEP, note=why)
+        sentence = _WHOLE % (name, why)
+        if sentence not in self._said:
+            self._said.add(sentence)
+            logging.warning(sentence)
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""

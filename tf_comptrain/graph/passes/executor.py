@@ -45,7 +45,7 @@ def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReader
 def finish(step: TracedStep) -> None:
     """Means have gradients without a tensor of equal values, which XLA does by itself."""
     if not step.backward.recorded:
-        narrow_broadcasts(step.backward)
+        narrow_broadcasts(step.backward, step.at_once)
 
 
 EXECUTOR = EnginePasses(late, order_readers, finish)

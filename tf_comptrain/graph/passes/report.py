@@ -10,12 +10,18 @@ from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.replacing import Replaced
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.passes.streams import HeldStreams
+from tf_comptrain.graph.passes.tiles import TiledParts
 from tf_comptrain.graph.pooling import bits_of
-from tf_comptrain.storage import BITMASK, KEEP, REBUILD
+from tf_comptrain.storage import BITMASK, KEEP, REBUILD, TILE
 
 
 def crossings_of(
-    step: TracedStep, needs: Needs, decision: StepDecision, held: HeldStreams, replaced: Replaced
+    step: TracedStep,
+    needs: Needs,
+    decision: StepDecision,
+    held: HeldStreams,
+    replaced: Replaced,
+    tiled: TiledParts,
 ) -> tuple[Crossing, ...]:
     """Every tensor that crosses, in the order in which the forward pass makes them."""
     crossings = Crossings()
@@ -35,6 +41,8 @@ def crossings_of(
     for pooling, gradient, positions in replaced.poolings:
         bits = bits_of(pooling.get_attr("ksize"))
         crossings.note(pooling.outputs[0], BITMASK, (gradient.type,), "", bits, held_as=positions)
+    for wide, readers in tiled.parts:
+        crossings.note(wide.outputs[0], TILE, readers, "")
     for tensor, readers, sample_bytes in needs.lists:
         crossings.note(tensor, KEEP, readers, IN_LISTS, sample_bytes=sample_bytes)
     return crossings.in_order(lambda op: step.places.get(op.name, 0))

@@ -21,11 +21,13 @@ class TracedStep:
       backward: The pass, as the tape has made it.
       gradients: Its gradient operations, and what they read.
       places: By name of an operation: its number in the order in which the graph had them made.
+      at_once: Names of operations that run by tiles, with the forward pass.
     """
 
     backward: _keras.BackwardPass
     gradients: GradientOperations
     places: Mapping[str, int]
+    at_once: frozenset[str]
 
     def is_late(self, op: tf.Operation) -> bool:
         """Whether an operation is one of the backward pass, or was made after it."""
@@ -62,7 +64,7 @@ class TracedStep:
         return True
 
 
-def traced_step(backward: _keras.BackwardPass) -> TracedStep:
+def traced_step(backward: _keras.BackwardPass, at_once: frozenset[str] = frozenset()) -> TracedStep:
     """The description of a pass that nothing has changed yet."""
     places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
-    return TracedStep(backward, GradientOperations(backward), places)
+    return TracedStep(backward, GradientOperations(backward, at_once), places, at_once)

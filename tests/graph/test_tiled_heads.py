@@ -1,0 +1,222 @@
+"""A head whose result is wide runs by tiles of rows: the same loss and gradients, and nothing wide exists whole."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from steps import Weights
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.compression.instrumentation import instrumentation
+from tf_comptrain.graph.tiles import loop, region
+
+WIDTH, WORDS = 16, 512
+SHAPES = [[WIDTH, WIDTH], [WIDTH, WORDS], [WORDS]]
+RNG = np.random.default_rng(0)
+
+sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(region, "_LEAST_BYTES", 1 << 16)
+    monkeypatch.setattr(loop, "TILE_BYTES", 1 << 16)
+
+
+def dense(h, kernel, bias):
+    return tf.tensordot(h, kernel, 1) + bias
+
+
+def flat(h, kernel, bias):
+    rows = tf.reshape(h, [-1, WIDTH])
+    return tf.reshape(tf.nn.bias_add(tf.matmul(rows, kernel), bias), [-1, h.shape[1], WORDS])
+
+
+def tied(h, kernel, bias):
+    return keras.ops.matmul(h, tf.transpose(tf.reshape(kernel, [WORDS, WIDTH])))
+
+
+def capped(h, kernel, bias):
+    return 5.0 * tf.tanh(dense(h, kernel, bias) / 5.0)
+
+
+def half(h, kernel, bias):
+    made = dense(*(tf.cast(part, tf.bfloat16) for part in (h, kernel, bias)))
+    return tf.cast(made, tf.float32)
+
+
+def one_hot(y):
+    return tf.one_hot(tf.cast(y, tf.int32), WORDS)
+
+
+def z_loss(y, z):
+    log_sum = tf.reduce_logsumexp(z, -1)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, z) + 1e-2 * log_sum**2)
+
+
+def focal(y, z):
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    return tf.reduce_mean((1.0 - tf.exp(-loss)) ** 2 * loss)
+
+
+def by_hand(y, z):
+    z = z - tf.stop_gradient(tf.reduce_max(z, -1, keepdims=True))
+    own = tf.reduce_sum(one_hot(y) * z, -1)
+    return tf.reduce_mean(tf.math.log(tf.reduce_sum(tf.exp(z), -1)) - own)
+
+
+def weighted(y, z):
+    weights = tf.cast(y % 3 > 0, tf.float32)
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    return tf.reduce_sum(loss * weights) / tf.reduce_sum(weights)
+
+
+HEADS = {"dense": dense, "flat": flat, "tied": tied, "capped": capped, "bfloat16": half}
+LOSSES = {
+    "sparse": sparse,
+    "sparse_of_softmax": lambda y, z: keras.losses.SparseCategoricalCrossentropy()(y, tf.nn.softmax(z)),
+    "dense": lambda y, z: keras.losses.CategoricalCrossentropy(from_logits=True)(one_hot(y), z),
+    "smoothed": lambda y, z: keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)(
+        one_hot(y), z
+    ),
+    "binary": lambda y, z: keras.losses.BinaryCrossentropy(from_logits=True)(one_hot(y), z),
+    "z_loss": z_loss,
+    "focal": focal,
+    "by_hand": by_hand,
+    "weighted": weighted,
+    "scaled": lambda y, z: 1024.0 * sparse(y, z),
+}
+CASES = [*((head, "sparse") for head in HEADS), *(("dense", loss) for loss in list(LOSSES)[1:])]
+
+
+def data(samples=8, steps=32):
+    x = tf.constant(RNG.normal(size=(samples, steps, WIDTH)), tf.float32)
+    return x, tf.constant(RNG.integers(0, WORDS, (samples, steps)))
+
+
+def step_of(model, batch, head, loss, metric=None, jit=False, dynamic=True):
+    signature = [
+        tf.TensorSpec([None if dynamic else len(part), *part.shape[1:]], part.dtype) for part in batch
+    ]
+
+    @tf.function(autograph=False, jit_compile=jit, input_signature=signature)
+    def step(x, y):
+        inner, kernel, bias = (part.value for part in model.parts)
+        with tf.GradientTape() as tape:
+            z = head(tf.tanh(tf.tensordot(x, inner, 1)), kernel, bias)
+            value = loss(y, z)
+        gradients = tape.gradient(value, [inner, kernel, bias])
+        return value, gradients, () if metric is None else metric(y, z)
+
+    return step
+
+
+def run(head, loss, batch, metric=None, jit=False, dynamic=True, **how):
+    """What a step returns, plain and by tiles, and the graph of the second."""
+    plain = step_of(Weights(*SHAPES), batch, head, loss, metric, jit, dynamic)(*batch)
+    model = Weights(*SHAPES)
+    ct.compress_model(model, **{"codec": "plane" if jit else "zvc", **how})
+    step = step_of(model, batch, head, loss, metric, jit, dynamic)
+    held = instrumentation(model).held
+    return plain, step(*batch), step.get_concrete_function(), () if held is None else held.crossings
+
+
+def wide_tensors(function):
+    """What a run makes that has the words of several rows."""
+    found, waiting, seen = [], [t.op for t in function.graph.outputs], set()
+    while waiting:
+        op = waiting.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+            made = op.outputs if op.type not in ("Identity", "Cast") else ()  # of the kernel's gradient
+            found += [t for t in made if t.shape.rank and t.shape[-1] == WORDS and has_rows(t)]
+    return found
+
+
+def has_rows(tensor):
+    before = [size for size in tensor.shape[:-1] if size != 1]
+    return bool(before) and before != [WIDTH]
+
+
+def assert_same(plain, tiled, tolerance=1e-5):
+    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6)
+    for ours, its in zip(tiled[1], plain[1]):
+        if its is not None:
+            assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
+
+
+@pytest.mark.parametrize("head, loss", CASES)
+def test_loss_and_gradients_are_plains(head, loss):
+    plain, tiled, function, crossings = run(HEADS[head], LOSSES[loss], data())
+    assert_same(plain, tiled, 1e-2 if head == "bfloat16" else 1e-5)
+    assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
+    assert wide_tensors(function) == []
+
+
+@pytest.mark.parametrize("head", ["dense", "tied"])
+@pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
+def test_loss_and_gradients_under_xla(head, dynamic):
+    # The inner weight's gradient reads streams: of the head nothing is restored.
+    plain, tiled, _, crossings = run(HEADS[head], sparse, data(), jit=True, dynamic=dynamic)
+    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6)
+    assert np.linalg.norm(tiled[1][1] - plain[1][1]) <= 1e-5 * np.linalg.norm(plain[1][1])
+    assert "tile" in [crossing.storage for crossing in crossings]
+
+
+@pytest.mark.parametrize("samples, steps", [(7, 31), (1, 1), (3, 257)])
+def test_any_number_of_rows(samples, steps):
+    plain, tiled, _, _ = run(flat, weighted, data(samples, steps))
+    assert_same(plain, tiled)
+
+
+METRICS = {
+    "accuracy": lambda y, z: keras.metrics.sparse_categorical_accuracy(y, z),
+    "top_5": lambda y, z: keras.metrics.sparse_top_k_categorical_accuracy(y, z, 5),
+    "entropy": lambda y, z: -tf.reduce_sum(tf.nn.softmax(z) * tf.nn.log_softmax(z), -1),
+    "shape": lambda y, z: tf.shape(z),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_metrics_that_come_after_the_gradient(metric, jit):
+    plain, tiled, function, _ = run(dense, sparse, data(), METRICS[metric], jit)
+    np.testing.assert_allclose(tiled[2], plain[2], rtol=1e-4)
+    assert wide_tensors(function) == []
+
+
+def test_what_reads_the_logits_whole_keeps_them_whole(caplog):
+    plain, tiled, function, crossings = run(dense, sparse, data(), lambda y, z: tf.nn.softmax(z))
+    assert_same(plain, tiled)
+    np.testing.assert_allclose(tiled[2], plain[2], rtol=1e-5)
+    assert wide_tensors(function)
+    assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["keep"]
+    assert "read whole" in "".join(c.note for c in crossings)
+
+
+UNTILED = {
+    "a_sum_of_all_logits": lambda y, z: sparse(y, z) + 1e-3 * tf.reduce_mean(z**2),
+    "a_loss_that_mixes_rows": lambda y, z: sparse(y, z[:, ::-1]),
+    "a_gradient_that_waits_for_the_loss": lambda y, z: tf.exp(sparse(y, z)),
+}
+
+
+@pytest.mark.parametrize("loss", UNTILED)
+def test_what_depends_on_other_rows_is_plain(loss):
+    plain, untiled, function, crossings = run(dense, UNTILED[loss], data())
+    assert_same(plain, untiled)
+    assert wide_tensors(function)
+    assert "tile" not in [crossing.storage for crossing in crossings]
+
+
+@pytest.mark.parametrize("how", [{"storage": "keep"}, {"storage": {"the/head": "keep"}}], ids=["all", "head"])
+def test_what_is_to_be_kept_is_bit_equal(how):
+    def named(h, kernel, bias):
+        with tf.name_scope("the/head"):
+            return dense(h, kernel, bias)
+
+    plain, kept, function, _ = run(named, sparse, data(), **how)
+    for ours, its in zip(kept[1], plain[1]):
+        np.testing.assert_array_equal(ours, its)
+    assert wide_tensors(function)

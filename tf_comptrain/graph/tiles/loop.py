@@ -1,0 +1,269 @@
+"""A region of a traced step as a loop over tiles of its rows, in the place of its operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Union
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.operations import REPEAT, VIEW, about
+from tf_comptrain.graph.replacements import redirect
+from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tiles.region import Region, Untiled
+from tf_comptrain.graph.tiles.rows import Rows, viewed
+from tf_comptrain.graph.tiles.sums import sum_of
+
+# What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to whole gradients of
+# weights: smaller ones take less memory, and more passes over these.
+TILE_BYTES = 8 << 20
+
+_Number = Union[int, tf.Tensor]
+
+
+class _Tiling(NamedTuple):
+    """How many rows there are, tiles, and rows of one."""
+
+    rows: _Number
+    tiles: _Number
+    size: _Number
+
+
+def run_by_tiles(region: Region) -> None:
+    """Puts a loop in the place of a region: what read its results reads those of the loop.
+
+    Args:
+      region: Of a graph that is being traced, whose passes are all there.
+
+    Raises:
+      Untiled: Why it stays as it is.
+    """
+    row_sizes = {op.name: _row_sizes(region, op.inputs[0]) for op in region.shapes}
+    sources = _sources(region)
+    if not sources:
+        raise Untiled("the number of rows is known only when they are there")
+    with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope("tiles"):
+        tiling = _tiling(region, *sources[0])
+        inputs = [_in_tiles(region, tensor, tiling) for tensor in region.inputs]
+        outputs, sums = _loop(region, inputs, tiling)
+        row_values = [_from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
+        for op in region.shapes:
+            _say_shape(region, op, row_sizes[op.name])
+    last = sums[0].op if sums else row_values[0].op
+    for old, new in zip((*region.outputs, *region.sums), (*row_values, *sums)):
+        new.set_shape(old.shape)
+        outside = [(op, index) for op, index in readers_of(old) if op.name not in region.inside]
+        redirect(outside, new)
+    before = _names_before(region, [tensor.op for op in region.inside.values() for tensor in op.inputs])
+    for op in region.inside.values():
+        _keras.wait_instead(op, last, free=before)
+
+
+def _names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str]:
+    """Names of the operations outside that these come from, and of these."""
+    found: set[str] = set()
+    waiting = list(operations)
+    while waiting:
+        op = waiting.pop()
+        if op.name not in found and op.name not in region.inside:
+            found.add(op.name)
+            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return found
+
+
+def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
+    """Tiles of nearly one size; of a number of rows that the graph says the sizes are numbers."""
+    rows: _Number
+    sizes = [region.known.of(some)[number] for number in place.dimensions]
+    most = max(TILE_BYTES // region.row_bytes, 1)
+    if None not in sizes:
+        rows = math.prod(sizes)  # type: ignore[arg-type]
+        tiles = max(-(-rows // most), 1)
+        return _Tiling(rows, tiles, max(-(-rows // tiles), 1))
+    rows = tf.reduce_prod(tf.shape(some)[place.first : place.first + place.spread])
+    tiles = tf.maximum(-(-rows // most), 1)
+    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1))
+
+
+def _in_tiles(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
+    """A tensor with its tiles along a new first dimension; rows that are missing in the last one are zeros."""
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    before, after = list(rows.before(sizes)), list(rows.after(sizes))
+    flat = tf.reshape(tensor, [*before, tiling.rows, *after])
+    missing = tiling.tiles * tiling.size - tiling.rows
+    if not isinstance(missing, int) or missing:
+        flat = tf.pad(flat, [*[[0, 0]] * len(before), [0, missing], *[[0, 0]] * len(after)])
+    tiles = tf.reshape(flat, [*before, tiling.tiles, tiling.size, *after])
+    if not before:
+        return tiles
+    order = [rows.first, *(place for place in range(len(before) + 2 + len(after)) if place != rows.first)]
+    return tf.transpose(tiles, order)
+
+
+def _from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
+    """The opposite of `_in_tiles`, for a result."""
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    before, after = list(rows.before(sizes)), list(rows.after(sizes))
+    if before:
+        places = list(range(1, rows.first + 1))
+        tiles = tf.transpose(tiles, [*places, 0, *range(rows.first + 1, rows.first + 2 + len(after))])
+    flat = tf.reshape(tiles, [*before, tiling.tiles * tiling.size, *after])
+    flat = tf.slice(flat, [0] * (len(before) + 1 + len(after)), [*before, tiling.rows, *after])
+    return tf.reshape(flat, [*before, *_row_sizes(region, tensor), *after])
+
+
+def _loop(
+    region: Region, inputs: Sequence[tf.Tensor], tiling: _Tiling
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Runs the tiles; results for each row by tile, and sums."""
+    ops = tf.raw_ops
+    shapes = [_tile_shape(region, tensor, tiling.size) for tensor in region.outputs]
+    lists = [
+        ops.TensorListReserve(element_shape=shape, num_elements=tiling.tiles, element_dtype=tensor.dtype)
+        for tensor, shape in zip(region.outputs, shapes)
+    ]
+    sums = [sum_of(tensor, region.known, TILE_BYTES) for tensor in region.sums]
+    body = _Body(region, [each.tensor.op.name for each in sums if len(each.cuts) > 1])
+
+    def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
+        tiles = {t.ref(): tf.gather(whole, number) for t, whole in zip(region.inputs, inputs)}
+        made = body.run(tiles)
+        added = [each.added(some, lambda t: made.get(t.ref(), t)) for each, some in zip(sums, parts)]
+        lists = [
+            ops.TensorListSetItem(input_handle=handle, index=number, item=_flat(region, t, made[t.ref()]))
+            for handle, t in zip(lists, region.outputs)
+        ]
+        return number + 1, lists, added
+
+    start = (0, lists, [each.zeros() for each in sums])
+    _, lists, parts = tf.while_loop(
+        lambda number, *_: number < tiling.tiles, run, start, parallel_iterations=1
+    )
+    outputs = [
+        ops.TensorListStack(input_handle=handle, element_shape=shape, element_dtype=tensor.dtype)
+        for handle, tensor, shape in zip(lists, region.outputs, shapes)
+    ]
+    return outputs, [each.joined(some) for each, some in zip(sums, parts)]
+
+
+class _Body:
+    """The operations of a region in the graph of a loop's body, where each tensor has the rows of one tile.
+
+    Args:
+      region: The region.
+      apart: Names of operations inside that are not run.
+    """
+
+    def __init__(self, region: Region, apart: Collection[str]):
+        self._region = region
+        self._order = [op for op in _in_order(region) if op.name not in apart]
+
+    def run(self, tiles: Mapping[Any, tf.Tensor]) -> dict[Any, tf.Tensor]:
+        """The tensors of one tile, by those of the region.
+
+        Args:
+          tiles: What is read by rows, with these in one dimension.
+        """
+        region = self._region
+        self._size = tf.shape(next(iter(tiles.values())))[region.rows[next(iter(tiles))].first]
+        made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
+        for op in self._order:
+            for old, new in zip(op.outputs, self._run_op(op, made)):
+                sizes = self._shape_of(old, None) if old.ref() in region.rows else region.known.of(old)
+                new.set_shape(sizes)
+                made[old.ref()] = new
+        return made
+
+    def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
+        result = op.outputs[0]
+        operands = [made.get(tensor.ref(), tensor) for tensor in op.inputs]
+        if about(op.type).kind == VIEW:
+            return [tf.reshape(operands[0], self._shape_of(result, -1))]
+        if about(op.type).kind == REPEAT:
+            return [tf.broadcast_to(operands[0], self._shape_of(result, self._size))]
+        if op.type == "Fill":
+            return [tf.fill(self._shape_of(result, self._size), operands[1])]
+        return _keras.run_again(op, operands, "tile", shaped=False)
+
+    def _shaped(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """A tile with as many dimensions of rows as the whole tensor has, all but the last of one row."""
+        flat = self._region.rows[tensor.ref()].spread == 1
+        return tile if flat else tf.reshape(tile, self._shape_of(tensor, -1))
+
+    def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
+        sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
+        return [*rows.before(sizes), *[1] * (rows.spread - 1), size, *rows.after(sizes)]
+
+
+def _tile_shape(region: Region, tensor: tf.Tensor, size: _Number) -> Any:
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    return tf.stack([*rows.before(sizes), size, *rows.after(sizes)])
+
+
+def _flat(region: Region, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+    """The opposite of `_Body._shaped`."""
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    return tile if rows.spread == 1 else tf.reshape(tile, [*rows.before(sizes), -1, *rows.after(sizes)])
+
+
+def _in_order(region: Region) -> list[tf.Operation]:
+    """The operations of a region, each after what it reads."""
+    found: dict[str, tf.Operation] = {}
+    waiting = [(op, False) for op in region.inside.values()]
+    while waiting:
+        op, is_ready = waiting.pop()
+        if is_ready:
+            found.setdefault(op.name, op)
+        elif op.name not in found:
+            waiting.append((op, True))
+            inputs = (tensor.op for tensor in op.inputs)
+            waiting += [(before, False) for before in inputs if before.name in region.inside]
+    return list(found.values())
+
+
+def _row_sizes(region: Region, tensor: tf.Tensor) -> list[_Number]:
+    """The sizes of a tensor's rows without the tensor.
+
+    Raises:
+      Untiled: Nothing outside has them.
+    """
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    own = [sizes[place] for place in rows.dimensions]
+    if own.count(None) == 0:
+        return own  # type: ignore[return-value]
+    for source, place in _sources(region):
+        there = [region.known.of(source)[number] for number in place.dimensions]
+        if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
+            dynamic = tf.shape(source)
+            return [dynamic[place.first + k] if size is None else size for k, size in enumerate(own)]
+    raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
+
+
+def _sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
+    """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
+    shapes = {op.name for op in region.shapes}
+    apart = (t for t in region.inputs if shapes.isdisjoint(_names_before(region, [t.op])))
+    found = [(tensor, region.rows[tensor.ref()]) for tensor in apart]
+    for tensor, rows in found:
+        if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
+            before = tensor.op.inputs[0]
+            place = viewed(rows, region.known.of(tensor), region.known.of(before))
+            if place is not None:
+                found.append((before, place))
+    return found
+
+
+def _say_shape(region: Region, op: tf.Operation, row_sizes: list[_Number]) -> None:
+    """Lets the readers of a shape have it without the tensor."""
+    tensor = op.inputs[0]
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    own = [*rows.before(sizes), *row_sizes, *rows.after(sizes)]
+    if op.type == "Shape":
+        said = tf.cast(tf.stack(own), op.outputs[0].dtype)
+    elif op.type == "Size":
+        said = tf.cast(tf.reduce_prod(tf.stack(own)), op.outputs[0].dtype)
+    else:
+        said = tf.constant(len(own))
+    redirect([place for place in readers_of(op.outputs[0]) if place[0].name not in region.inside], said)

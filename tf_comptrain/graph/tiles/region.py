@@ -1,0 +1,252 @@
+"""What of a traced step runs tile after tile: what is around a wide tensor, to where all is narrow again.
+
+A product makes rows that are several times as long as those it reads, as the logits of a language model. What is made
+of them row by row is followed, in the forward and the backward pass, to results that are short for each row (a loss,
+the gradient of what the product reads, a prediction) or sums over all rows (the gradient of the weights). Where all of
+that is found, none of the wide tensors has to exist whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.tensors import plain_bytes
+from tf_comptrain.graph.tiles.rows import Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.sizes import KnownSizes, product
+
+# A product is taken for wide from so many times the length of the rows that it reads on, and so many bytes.
+_WIDER = 4
+_LEAST_BYTES = 16 << 20
+# Operations on one number a row that stand between a loss and its gradient, at most.
+_MOST_BETWEEN = 100
+
+
+class Untiled(Exception):
+    """Why a wide tensor has to exist whole."""
+
+
+class MuchBetween(Untiled):
+    """The wide tensor is held meanwhile: as a stream, or however its layer is held."""
+
+
+class Region(NamedTuple):
+    """What runs tile after tile.
+
+    Attributes:
+      product: The operation that makes it wide.
+      inside: Its operations, by name.
+      rows: By reference of a tensor that is made inside or read by rows: where its rows are.
+      known: What is known of sizes.
+      inputs: Tensors that are read by rows.
+      outputs: Results for each row that others read.
+      sums: Sums over all rows that others read.
+      shapes: Operations outside that read the shape of something inside.
+    """
+
+    product: tf.Operation
+    inside: Mapping[str, tf.Operation]
+    rows: Mapping[Any, Rows]
+    known: KnownSizes
+    inputs: tuple[tf.Tensor, ...]
+    outputs: tuple[tf.Tensor, ...]
+    sums: tuple[tf.Tensor, ...]
+    shapes: tuple[tf.Operation, ...]
+
+    def of(self, tensor: tf.Tensor) -> Rows | None:
+        return self.rows.get(tensor.ref())
+
+    def reads_wide(self, op: tf.Operation) -> bool:
+        """Whether an operation inside reads rows as wide as the product's."""
+        return any(
+            self._row_bytes(tensor) >= self.row_bytes for tensor in op.inputs if tensor.ref() in self.rows
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row of what the product makes."""
+        return self._row_bytes(self.product.outputs[0])
+
+    def _row_bytes(self, tensor: tf.Tensor) -> int:
+        sizes, rows = self.known.of(tensor), self.rows[tensor.ref()]
+        return (product((*rows.before(sizes), *rows.after(sizes))) or 1) * tensor.dtype.size
+
+
+def wide_products(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
+    """Products that make rows much longer than those they read."""
+    known = KnownSizes()
+    for op in operations:
+        if about(op.type).kind != MATRIX_PRODUCT or len(op.inputs) != 2 or op.inputs[1].shape.rank != 2:
+            continue
+        made, read = op.outputs[0], op.inputs[0]
+        if made.shape.rank is None or read.shape.rank != made.shape.rank:
+            continue
+        width, before = known.of(made)[-1], known.of(read)[-1]
+        if width and before and width >= _WIDER * before and plain_bytes(made) >= _LEAST_BYTES:
+            yield op
+
+
+def find_region(wide: tf.Operation, late: Collection[str], returned: Iterable[tf.Tensor] = ()) -> Region:
+    """What runs by tiles around a product.
+
+    Args:
+      wide: The product, of the forward pass.
+      late: Names of the operations of the backward pass. What these make of a row with no incoming gradient is
+        nothing, so that such rows may be added to a sum.
+      returned: What the function that is traced returns, as far as that is known.
+
+    Raises:
+      Untiled: Why nothing does.
+    """
+    growth = _Growth(wide, late)
+    growth.grow([wide])
+    while between := growth.between():
+        growth.absorb(between)
+    growth.take_operands()
+    return growth.region({tensor.ref() for tensor in returned})
+
+
+class _Growth:
+    """Follows rows from a product on."""
+
+    def __init__(self, wide: tf.Operation, late: Collection[str]):
+        self._wide, self._late = wide, late
+        self._inside: dict[str, tf.Operation] = {}
+        # Of these: what is made inside because wide operands are read by rows; others may read the original.
+        self._operands: set[str] = set()
+        self._shapes: dict[str, tf.Operation] = {}
+        self._known = KnownSizes()
+        read = wide.inputs[0]
+        self._rows: dict[Any, Rows] = {read.ref(): Rows(0, read.shape.rank - 1)}
+        self._width = self._known.of(wide.outputs[0])[-1]
+
+    def grow(self, operations: Iterable[tf.Operation]) -> None:
+        """Takes operations in, and all that reads something wide of what they make."""
+        waiting = list(operations)
+        while waiting:
+            op = waiting.pop()
+            if op.name not in self._inside:
+                waiting += self._take(op)
+
+    def between(self) -> list[tf.Operation]:
+        """Operations outside on a way from what is made inside to what is read there, in an order to take them in."""
+        before: dict[str, tf.Operation] = {}
+        waiting = [t.op for op in self._inside.values() for t in op.inputs if t.op.name not in self._inside]
+        while waiting:
+            op = waiting.pop()
+            if op.name not in before and op.name not in self._inside:
+                before[op.name] = op
+                waiting += [tensor.op for tensor in op.inputs]
+        waiting = [reader for tensor in self._results() for reader in self._readers(tensor)]
+        found: dict[str, tf.Operation] = {}
+        while waiting:
+            op = waiting.pop()
+            if op.name in before and op.name not in found and op.name not in self._inside:
+                found[op.name] = op
+                waiting += [reader for tensor in op.outputs for reader in self._readers(tensor)]
+        return list(found.values())
+
+    def absorb(self, operations: list[tf.Operation]) -> None:
+        """Takes in what stands between results and reads."""
+        if len(operations) > _MOST_BETWEEN:
+            raise MuchBetween("its gradient comes later")
+        for op in operations:
+            if any(tensor.ref() in self._rows for tensor in op.inputs):
+                self.grow([op])
+                return
+        raise Untiled(f"the gradient of each row waits for all rows, at {operations[0].name}")
+
+    def take_operands(self) -> None:
+        """Has wide tensors that are read by rows made inside, where they can be, as labels that are one-hot."""
+        waiting = list(self._inside.values())
+        while waiting:
+            for tensor in waiting.pop().inputs:
+                rows, op = self._rows.get(tensor.ref()), tensor.op
+                if rows is None or op.name in self._inside or not self._is_wide(tensor):
+                    continue
+                found = fit_result(op, rows, self._known)
+                if found is not None:
+                    self._operands.add(op.name)
+                    self._note(op, found)
+                    self._readers(tensor)
+                    waiting.append(op)
+
+    def region(self, returned: Collection[Any]) -> Region:
+        read = [t for t in self._results() if self._is_read(t) or t.ref() in returned]
+        inputs = {
+            tensor.ref(): tensor
+            for op in self._inside.values()
+            for tensor in op.inputs
+            if tensor.op.name not in self._inside and tensor.ref() in self._rows
+        }
+        outputs = tuple(tensor for tensor in read if tensor.ref() in self._rows)
+        for tensor in outputs:
+            if self._is_wide(tensor):
+                raise Untiled(f"{tensor.op.name} is read whole")
+        sums = tuple(tensor for tensor in read if tensor.ref() not in self._rows)
+        for tensor in (*(reference.deref() for reference in self._rows), *sums):
+            self._check_sizes(tensor)
+        shapes = tuple(op for op in self._shapes.values() if op.name not in self._inside)
+        inside, rows, known = self._inside, self._rows, self._known
+        return Region(self._wide, inside, rows, known, tuple(inputs.values()), outputs, sums, shapes)
+
+    def _is_read(self, tensor: tf.Tensor) -> bool:
+        """Whether something outside reads the values of what is made inside."""
+        return any(reader.name not in self._inside for reader in self._readers(tensor))
+
+    def _results(self) -> Iterator[tf.Tensor]:
+        for op in self._inside.values():
+            if op.name not in self._operands:
+                yield from op.outputs
+
+    def _check_sizes(self, tensor: tf.Tensor) -> None:
+        sizes, rows = self._known.of(tensor), self._rows.get(tensor.ref())
+        if None in (sizes if rows is None else (*rows.before(sizes), *rows.after(sizes))):
+            raise Untiled(f"a size of {tensor.op.name} is known only when it runs")
+
+    def _take(self, op: tf.Operation) -> list[tf.Operation]:
+        """Takes an operation in; what has to follow."""
+        rows = {n: self._rows[t.ref()] for n, t in enumerate(op.inputs) if t.ref() in self._rows}
+        found = fit(op, rows, self._known) if rows else None
+        if found is None:
+            raise Untiled(f"{op.type} ({op.name}) makes its rows of more than one row")
+        if None in found.outputs and op.name not in self._late:
+            raise Untiled(f"{op.type} ({op.name}) sums over all rows")
+        self._note(op, found)
+        follow: list[tf.Operation] = []
+        for tensor in op.outputs:
+            if tensor.ref() in self._rows and self._is_wide(tensor):
+                follow += self._readers(tensor)
+        return follow
+
+    def _note(self, op: tf.Operation, found: Fit) -> None:
+        self._inside[op.name] = op
+        for number, rows in found.inputs.items():
+            self._ask_for(op.inputs[number], rows)
+        for number, (tensor, place) in enumerate(zip(op.outputs, found.outputs)):
+            if found.sizes:
+                self._known.note(tensor, found.sizes[number])
+            if place is not None and self._rows.setdefault(tensor.ref(), place) != place:
+                raise Untiled(f"{tensor.op.name} is read by other rows than it is made by")
+
+    def _ask_for(self, tensor: tf.Tensor, rows: Rows) -> None:
+        """Has a tensor there by rows."""
+        if self._rows.setdefault(tensor.ref(), rows) != rows:
+            raise Untiled(f"{tensor.op.name} is read by rows in two ways")
+
+    def _readers(self, tensor: tf.Tensor) -> list[tf.Operation]:
+        """What reads the values of a tensor; what reads its shape is noted."""
+        readers = []
+        for op in tensor.consumers():
+            if op.type in ("Rank", "Shape", "Size"):
+                self._shapes[op.name] = op
+            else:
+                readers.append(op)
+        return readers
+
+    def _is_wide(self, tensor: tf.Tensor) -> bool:
+        after = product(self._rows[tensor.ref()].after(self._known.of(tensor)))
+        return after is None or 2 * after > self._width  # type: ignore[operator]

@@ -1,0 +1,141 @@
+"""Sizes that a graph says without being run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.operations import EVERY_AXIS, REDUCTION, SUMMATION, about
+from tf_comptrain.graph.tensors import base_of
+
+# The sizes of a tensor; None for each that only a run says.
+Sizes = tuple[Optional[int], ...]
+
+# What dimensions are taken to have that only a run says: one number all of them, or each another. What comes of both is
+# known.
+_TAKEN = ((7919,) * 8, (11, 1_009, 20_011, 300_007, 13, 1_013, 20_021, 300_017))
+_MOST_SIZES = 16  # in a vector of them
+
+
+class KnownSizes:
+    """What a graph says of the sizes of its tensors, once for each.
+
+    TensorFlow's own shapes do not follow what a Reshape is told by operations on shapes.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Sizes] = {}
+
+    def of(self, tensor: tf.Tensor) -> Sizes:
+        """The sizes of a tensor whose number of dimensions is known.
+
+        Raises:
+          ValueError: It is not.
+        """
+        known = self._known.get(tensor.ref())
+        if known is None:
+            known = self._known[tensor.ref()] = self._find(tensor)
+        return known
+
+    def note(self, tensor: tf.Tensor, sizes: Sizes) -> None:
+        """Notes what is known from elsewhere."""
+        self._known[tensor.ref()] = merged(self.of(tensor), sizes)
+
+    def axes(self, operand: tf.Tensor) -> set[int] | None:
+        """The axes along which an operation reduces; None where only a run says it."""
+        if operand.op.type != "BroadcastGradientArgs":
+            axes = self._values(operand)
+            return None if axes is None or None in axes else set(axes)  # type: ignore[arg-type]
+        first, second = (self._values(shape) for shape in operand.op.inputs)
+        if first is None or second is None:
+            return None
+        rank = max(len(first), len(second))
+        shapes = [(1,) * (rank - len(shape)) + shape for shape in (first, second)]
+        own, other = shapes if operand.value_index == 0 else shapes[::-1]
+        return {axis for axis in range(rank) if own[axis] == 1 != other[axis]}
+
+    def _find(self, tensor: tf.Tensor) -> Sizes:
+        sizes: Sizes = tuple(tensor.shape)
+        op = tensor.op
+        if None not in sizes or not op.inputs or any(each.shape.rank is None for each in op.inputs):
+            return sizes
+        if about(op.type).rows == EVERY_AXIS and len(op.outputs) == 1:
+            return merged(sizes, broadcast([self.of(operand) for operand in op.inputs]))
+        if about(op.type).kind in (REDUCTION, SUMMATION) and len(op.inputs) == 2:
+            axes = self.axes(op.inputs[1])
+            return (
+                sizes if axes is None else merged(sizes, reduced(self.of(op.inputs[0]), axes, keeps_axes(op)))
+            )
+        target = self._values(op.inputs[1]) if op.type in ("BroadcastTo", "Reshape") else None
+        if target is None or len(target) != len(sizes):
+            return sizes
+        return merged(sizes, tuple(None if size is None or size < 0 else size for size in target))
+
+    def _values(self, tensor: tf.Tensor) -> tuple[int | None, ...] | None:
+        """The values of a small tensor of sizes, None for each that only a run says; None where all are."""
+        found = []
+        for taken in _TAKEN:
+            values = self._run(tensor, itertools.cycle(taken))
+            if values is None:
+                return None
+            found.append(np.ravel(values).tolist())
+        return tuple(a if a == b else None for a, b in zip(*found)) if len({*map(len, found)}) == 1 else None
+
+    def _run(self, tensor: tf.Tensor, taken: Iterator[int]) -> Any:
+        """The values of a small tensor of whole numbers, with sizes that are not known taken from an iterator."""
+        constant = tf.get_static_value(tensor)
+        if constant is not None:
+            return constant
+        op = base_of(tensor).op
+        if (
+            not tensor.dtype.is_integer
+            or tensor.shape.rank is None
+            or (tensor.shape.num_elements() or 0) > _MOST_SIZES
+        ):
+            return None
+        if op.type == "Shape" and op.inputs[0].shape.rank is not None:
+            return np.array(
+                [next(taken) if s is None else s for s in self.of(op.inputs[0])], tensor.dtype.as_numpy_dtype
+            )
+        operands = [self._run(operand, taken) for operand in op.inputs]
+        if not operands or any(operand is None for operand in operands):
+            return None
+        return _keras.run_eagerly(op, operands)[tensor.value_index].numpy()
+
+
+def keeps_axes(op: tf.Operation) -> bool:
+    """Whether a reduction leaves one value along its axes, and not none."""
+    return "keep_dims" in op.node_def.attr and op.get_attr("keep_dims")
+
+
+def merged(some: Sizes, others: Sizes) -> Sizes:
+    """The sizes that either says."""
+    return tuple(other if size is None else size for size, other in zip(some, others))
+
+
+def broadcast(operands: Sequence[Sizes]) -> Sizes:
+    """The sizes of what operands are broadcast to, as far as theirs say it."""
+    rank = max(map(len, operands))
+    along = zip(*((1,) * (rank - len(sizes)) + sizes for sizes in operands))
+    return tuple(
+        next((s for s in sizes if s not in (None, 1)), None if None in sizes else 1) for sizes in along
+    )
+
+
+def reduced(sizes: Sizes, axes: Collection[int], keeps: bool) -> Sizes:
+    """The sizes of what is left along the other axes, and of one value along each of these if it keeps them."""
+    gone = {axis % max(len(sizes), 1) for axis in axes}
+    return tuple(
+        1 if place in gone else size for place, size in enumerate(sizes) if keeps or place not in gone
+    )
+
+
+def product(sizes: Sizes) -> int | None:
+    """The number of values; None where only a run says it."""
+    return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]
