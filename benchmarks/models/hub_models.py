@@ -24,10 +24,9 @@ class Sizes(NamedTuple):
     blocks: int = 6
 
 
-def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> tuple[Any, dict, np.ndarray]:
-    """(model, x, y) with that many batches; with `lora`, rank-4 updates of frozen matrices alone are trained."""
+def backbone_of(name: str, sizes: Sizes, lora: bool = False) -> Any:
+    """A model without its head."""
     import keras_hub
-    from tensorflow import keras
 
     tokens, width = sizes.tokens, sizes.width
     of_all = {
@@ -50,12 +49,33 @@ def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) ->
     backbone = getattr(keras_hub.models, f"{name}Backbone")(**{**of_all, **own.get(name, heads)})
     if lora:
         backbone.enable_lora(4)
+    return backbone
+
+
+def causal_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> tuple[Any, dict, np.ndarray]:
+    """(model, x, y) of a task of keras-hub's, whose head is the embedding."""
+    import keras_hub
+
+    backbone = backbone_of(name.removesuffix("CausalLM"), sizes, lora)
+    model = getattr(keras_hub.models, name)(backbone=backbone, preprocessor=None)
+    return model, *_batches(backbone, sizes, batches)
+
+
+def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> tuple[Any, dict, np.ndarray]:
+    """(model, x, y) with that many batches; with `lora`, rank-4 updates of frozen matrices alone are trained."""
+    from tensorflow import keras
+
+    backbone = backbone_of(name, sizes, lora)
     outputs = backbone.output
     if isinstance(outputs, dict):
         outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))
     model = keras.Model(backbone.input, keras.layers.Dense(sizes.vocabulary, dtype="float32")(outputs))
+    return model, *_batches(backbone, sizes, batches)
+
+
+def _batches(backbone: Any, sizes: Sizes, batches: int) -> tuple[dict, np.ndarray]:
     rng = np.random.default_rng(0)
-    samples = batches * sizes.batch
+    samples, tokens = batches * sizes.batch, sizes.tokens
     shape = (samples, tokens)
     x = {}
     for part in backbone.input:
@@ -67,7 +87,7 @@ def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) ->
             x[part] = np.ones(shape, "int32")
         else:
             x[part] = rng.integers(1, sizes.vocabulary, shape)
-    return model, x, rng.integers(1, sizes.vocabulary, shape)
+    return x, rng.integers(1, sizes.vocabulary, shape)
 
 
 def vision_model(name: str, side: int, batch: int, batches: int) -> tuple[Any, np.ndarray, np.ndarray]:

@@ -4,7 +4,9 @@
     pip install --no-deps keras-hub; pip install regex tokenizers
     python benchmarks/models/language_models.py --out language_models.jsonl
 
-Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 (T5 and Whisper have 3 + 3 blocks);
+Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 unless said (T5 and Whisper have 3 + 3
+blocks); "GemmaCausalLM" and "GPT2CausalLM" are keras-hub's tasks with their own loss, accuracy, weights of tokens and a
+head that is the embedding;
 "blocks" are six pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192. Each variant
 trains in a child process of its own. The peak is the highest of all steps, the first included, over the level before
 it; the step is the median of all but the first five; with --turns plain and compressed are measured in turns: the
@@ -25,10 +27,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hub_models import LANGUAGE_MODELS, Sizes, language_model
+from hub_models import LANGUAGE_MODELS, Sizes, causal_model, language_model
 
-SIZES = Sizes()
-MODELS = (*LANGUAGE_MODELS, "blocks")
+CAUSAL = ("GemmaCausalLM", "GPT2CausalLM")
+MODELS = (*LANGUAGE_MODELS, *CAUSAL, "blocks")
 VARIANTS = ("plain", "compressed")
 
 
@@ -40,6 +42,10 @@ def main() -> int:
     parser.add_argument("--policy", default="float32", help="of keras.config.set_dtype_policy")
     parser.add_argument("--lora", action="store_true", help="train rank-4 updates of frozen matrices alone")
     parser.add_argument("--xla", action="store_true")
+    parser.add_argument("--vocabulary", type=int, default=Sizes().vocabulary)
+    parser.add_argument("--batch", type=int, default=Sizes().batch)
+    parser.add_argument("--tokens", type=int, default=Sizes().tokens)
+    parser.add_argument("--accuracy", action="store_true", help="compile with that metric")
     parser.add_argument("--out", type=Path, default=Path("language_models.jsonl"))
     parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -57,7 +63,8 @@ def main() -> int:
 
 
 def key(name: str, variant: str, turn: int, options: argparse.Namespace) -> tuple:
-    return (name, variant, turn, options.policy, options.lora, options.xla)
+    sizes = options.vocabulary, options.batch, options.tokens
+    return (name, variant, turn, options.policy, options.lora, options.xla, *sizes, options.accuracy)
 
 
 def measured(path: Path) -> dict[tuple, dict]:
@@ -67,7 +74,9 @@ def measured(path: Path) -> dict[tuple, dict]:
 
 def run(name: str, variant: str, turn: int, options: argparse.Namespace) -> bool:
     command = [sys.executable, __file__, "--models", name, "--variant", variant, "--policy", options.policy]
-    command += ["--steps", str(options.steps)] + ["--lora"] * options.lora + ["--xla"] * options.xla
+    for flag in ("steps", "vocabulary", "batch", "tokens"):
+        command += [f"--{flag}", str(getattr(options, flag))]
+    command += [f"--{flag}" for flag in ("lora", "xla", "accuracy") if getattr(options, flag)]
     print(f"{name}, {variant}", file=sys.stderr, flush=True)
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
@@ -105,6 +114,7 @@ def table(options: argparse.Namespace) -> str:
 
 def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, Any]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import numpy as np
     import tensorflow as tf
     from tensorflow import keras
 
@@ -112,12 +122,18 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
 
     keras.config.set_dtype_policy(options.policy)
     keras.utils.set_random_seed(0)
-    model, x, y = make(name, options.lora)
+    sizes = Sizes(options.batch, options.tokens, options.vocabulary)
+    model, x, y = make(name, sizes, options.lora)
+    sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    metrics = {"weighted_metrics" if name in CAUSAL else "metrics": [accuracy]}
     model.compile(
         keras.optimizers.SGD(0.01),  # with 0.1 the blocks diverge
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        sparse,
         jit_compile=options.xla,
+        **(metrics if options.accuracy or name in CAUSAL else {}),
     )
+    weights = np.ones(y.shape, "float32") if name in CAUSAL else None
     first = tf.nest.map_structure(lambda a: tf.constant(a[: len(y) // 6]), (x, y))
     plain = None
     if variant == "compressed":
@@ -141,7 +157,14 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
                 self.model.stop_training = True
 
     history = model.fit(
-        x, y, batch_size=len(y) // 6, epochs=options.steps, shuffle=False, verbose=0, callbacks=[Meter()]
+        x,
+        y,
+        sample_weight=weights,
+        batch_size=len(y) // 6,
+        epochs=options.steps,
+        shuffle=False,
+        verbose=0,
+        callbacks=[Meter()],
     )
     return {
         "peak_bytes": max(peaks[: options.steps]),
@@ -179,23 +202,25 @@ def errors(ours: list, plain: list) -> tuple[float, float]:
     return float(np.median(relative)), float(max(relative))
 
 
-def make(name: str, lora: bool) -> tuple:
+def make(name: str, sizes: Sizes, lora: bool) -> tuple:
     """(model, x, y) with six batches."""
     import numpy as np
     from tensorflow import keras
 
     if name == "blocks":
         rng = np.random.default_rng(0)
-        inputs = h = keras.Input((SIZES.tokens, SIZES.width))
+        inputs = h = keras.Input((sizes.tokens, sizes.width))
         for k in range(6):
-            h = raw_block()(name=f"block{k}")(h)
+            h = raw_block(sizes.width)(name=f"block{k}")(h)
         model = keras.Model(inputs, keras.layers.Dense(100, dtype="float32")(h[:, 0]))
-        x = rng.normal(size=(2 * 6 * SIZES.batch, SIZES.tokens, SIZES.width)).astype("float32")
+        x = rng.normal(size=(2 * 6 * sizes.batch, sizes.tokens, sizes.width)).astype("float32")
         return model, x, rng.integers(0, 100, len(x))
-    return language_model(name, SIZES, 6, lora)
+    if name in CAUSAL:
+        return causal_model(name, sizes, 6, lora)
+    return language_model(name, sizes, 6, lora)
 
 
-def raw_block() -> Any:
+def raw_block(width: int) -> Any:
     import tensorflow as tf
     from tensorflow import keras
 
@@ -204,7 +229,7 @@ def raw_block() -> Any:
 
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            dense, width = keras.layers.Dense, SIZES.width
+            dense = keras.layers.Dense
             self.qkv, self.out = dense(3 * width, use_bias=False), dense(width)
             self.up, self.down = dense(4 * width), dense(width)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tensorflow import keras
 
 from tf_comptrain import cli, native
 from tf_comptrain.cli import bench, doctor
@@ -35,6 +36,13 @@ def test_doctor_fails_when_the_library_does_not_load(monkeypatch, capsys):
 def test_doctor_checks_the_bound():
     found = {finding.about: finding for finding in doctor.examine()}
     assert found["codec round trip"].ok
+
+
+def test_doctor_names_the_engine_that_keras_chooses():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(loss="mse")
+    found = {finding.about: finding.found for finding in doctor.examine()}
+    assert found["engine of fit"].startswith("XLA" if model.jit_compile else "TensorFlow's executor")
 
 
 def test_bench_step_json(tmp_path):

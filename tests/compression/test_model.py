@@ -457,9 +457,9 @@ def test_a_report_as_html_and_markdown():
     )
     page, text = report.to_html(), report.to_markdown()
     assert page.count("&lt;b&gt;|&quot;&amp;") == 4 and odd not in page
-    assert page.count("</th>") == page.count("</td>") == 9 and "<td>4x?</td>" in page
+    assert page.count("</th>") == page.count("</td>") == 10 and "<td>4x?</td>" in page
     line = text.splitlines()[4]
-    assert line.count("|") == 10 and line.startswith("| &lt;b&gt;&#124;") and "| 16 B | 4 B |" in line
+    assert line.count("|") == 11 and line.startswith("| &lt;b&gt;&#124;") and "| 16 B | 4 B |" in line
 
 
 @pytest.mark.parametrize(

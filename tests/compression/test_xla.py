@@ -600,11 +600,47 @@ def test_slices_have_the_gradients_of_the_whole_batch():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_a_codec_without_a_lowering_says_so():
-    model = compiled(small_cnn(), jit_compile=True)
-    assert "'zvc'" in ct.compress_model(model, codec="zvc").obstacle
-    model.train_on_batch(X[:8], Y[:8])
+@pytest.mark.parametrize("is_compiled_first", [True, False])
+def test_a_codec_without_a_lowering_says_so(is_compiled_first, caplog):
+    model = small_cnn()
+    if is_compiled_first:
+        compiled(model, jit_compile=True)
+    report = ct.compress_model(model, codec="zvc")
+    assert not is_compiled_first or "'zvc'" in report.obstacle
+    compiled(model, jit_compile=True)
+    for _ in range(2):
+        model.train_on_batch(X[:8], Y[:8])
     assert not any(site.read_state().stream_bytes for site in instrumentation(model).sites().values())
+    said = [record.message for record in caplog.records if "trains as plain Keras" in record.message]
+    assert len(said) == 1 and "'zvc'" in said[0] and model.name in said[0]
+    assert "'zvc'" in report.obstacle and "'zvc'" in str(report)
+
+
+@pytest.mark.parametrize("is_compiled_first", [True, False])
+@pytest.mark.parametrize("codec", ["rans", "auto", "plane", "plane+dither"])
+def test_a_fixed_rate_in_place_of_entropy_coding_is_said_once(codec, is_compiled_first, caplog):
+    model = small_cnn()
+    if is_compiled_first:
+        compiled(model, jit_compile=True)
+    report = ct.compress_model(model, codec=codec)
+    compiled(model, jit_compile=True)
+    for _ in range(2):
+        model.train_on_batch(X[:8], Y[:8])
+    said = [record.message for record in caplog.records if "fixed number of bits" in record.message]
+    assert len(said) == (codec in ("rans", "auto")) and all(repr(codec) in sentence for sentence in said)
+    assert report.engine == "XLA" and "runs on XLA" in str(report)
+    assert {row.bits for row in report.rows if row.storage == "compress"} <= {2.25, 3.25, 4.25}
+
+
+def test_the_report_follows_the_engine():
+    model = compiled(small_cnn(), jit_compile=True)
+    report = ct.compress_model(model, codec="zvc")
+    model.train_on_batch(X[:8], Y[:8])
+    assert report.obstacle and report.engine == "XLA"
+    compiled(model, jit_compile=False)
+    model.train_on_batch(X[:8], Y[:8])
+    assert report.obstacle is None and report.engine == "TensorFlow's executor"
+    assert [row.bits for row in report.rows if row.storage == "compress"]
 
 
 def test_the_report_predicts_the_rates_and_names_layers_without_xla():

@@ -24,6 +24,10 @@ _AVX2 = {"avx2", "bmi1", "bmi2", "f16c"}
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vbmi", "avx512_vbmi2"}
 
 
+_XLA_BY_ITSELF = 'XLA, which jit_compile="auto" chooses beside a GPU, but not in a tf.distribute strategy'
+_EXECUTOR = "TensorFlow's executor, unless compile has jit_compile=True"
+
+
 class Finding(NamedTuple):
     """One line of the report.
 
@@ -102,6 +106,7 @@ def _devices() -> list[Finding]:
     return [
         Finding("processor", f"{len(os.sched_getaffinity(0))} cores, {_instruction_set()}"),
         Finding("GPUs", ", ".join(gpus) or "none"),
+        Finding("engine of fit", _XLA_BY_ITSELF if gpus else _EXECUTOR),
         Finding(
             "memory accounting",
             "this TensorFlow counts the bytes of its CPU allocator"

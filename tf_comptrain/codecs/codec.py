@@ -29,6 +29,7 @@ class Codec:
         keeping. With dither it is not the same: values restored from near zero may be negative.
       is_lossless: Every bit comes back, whatever the bound.
       under_xla: There is a lowering of the ops for its streams: `FixedRateCodec` stands in.
+      is_entropy_coded: Its streams take fewer bits where values are likely, which no fixed rate does.
       width: Sigmas that the codes of a value tell apart, see `predicted_bits`.
     """
 
@@ -38,6 +39,7 @@ class Codec:
     mask_of_restored = False
     is_lossless = False
     under_xla = True
+    is_entropy_coded = False
     width = 5.6
 
     def predicted_bits(self, bound: float, density: float = 1.0) -> float:
@@ -146,6 +148,7 @@ class RansCodec(Codec):
     """
 
     format = "rans"
+    is_entropy_coded = True
     width = 1.7  # of what is left after prediction: its entropy, measured on activations
 
     def __init__(self, dither: bool = False):
@@ -260,6 +263,7 @@ class AutoCodec(Codec):
     """
 
     format = "auto"
+    is_entropy_coded = True
     mask_of_restored = True  # where it chose rans
     width = RansCodec.width
 

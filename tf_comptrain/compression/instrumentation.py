@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras
@@ -15,7 +16,13 @@ from tf_comptrain.codecs import Codec
 from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import HeldTensors
-from tf_comptrain.storage import LawSite, Site, codec_obstacle, engine_of_model
+from tf_comptrain.storage import Engine, LawSite, Site, codec_obstacle, engine_of_model
+
+_PLAIN = "Model %r trains as plain Keras: %s."
+_FIXED_RATE = (
+    "Under XLA, where streams have static sizes, tensors of model %r take a fixed number of bits each: codec %r does "
+    "not encode them, and they take more memory than with jit_compile=False."
+)
 
 
 class Instrumentation:
@@ -44,6 +51,28 @@ class Instrumentation:
         self.held: HeldTensors | None = None
         self.overridden: list[Any] = []
         self.is_eager = False
+        self._said: set[str] = set()
+
+    def note_engine(self, engine: Engine, why_plain: str | None, used: Sequence[Codec]) -> None:
+        """Notes what runs the step that is traced, for the report; says once what differs from what was asked for.
+
+        Args:
+          engine: What runs it.
+          why_plain: Why that is plain Keras; None where it is not.
+          used: The codecs that are asked for.
+        """
+        self.report.note_engine("XLA" if engine.xla else "TensorFlow's executor", why_plain)
+        if why_plain is not None:
+            self._warn(_PLAIN % (self.report.model, why_plain))
+            return
+        for codec in used:
+            if engine.xla and codec.is_entropy_coded:
+                self._warn(_FIXED_RATE % (self.report.model, codec.name))
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            logging.warning(sentence)
 
     def own_sites(self) -> dict[str, Site]:
         """Places of wrappers and of layers with a rule, by "layer/role"."""

@@ -154,6 +154,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRo
     held = handle.held
     if held is None or specs is None:
         return []
+    engine, obstacle = handle.report.engine, handle.report.obstacle
     with _keras.strategy_scope(model):
         handle.held = held.beside()
 
@@ -171,6 +172,7 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRo
         return []
     finally:
         handle.held = held
+        handle.report.note_engine(engine, obstacle)
 
 
 def _held_tensors(model: keras.Model, wishes: Wishes) -> HeldTensors:
@@ -201,14 +203,18 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         return {}
     for handle in list(compressed_models.values()):
         held = handle.held
-        if held is None or any(codec_obstacle(codec, engine) for codec in held.wishes.codecs()):
+        if held is None or not held.is_of(backward.graph):
             continue
-        if held.is_of(backward.graph):
-            try:
-                return held.rewire(backward)
-            except Exception as error:
-                _keras.add_to_message(error, _NOT_REWIRED)
-                raise
+        used = held.wishes.codecs()
+        why_plain = next(filter(None, (codec_obstacle(codec, engine) for codec in used)), None)
+        handle.note_engine(engine, why_plain, used)
+        if why_plain is not None:
+            continue
+        try:
+            return held.rewire(backward)
+        except Exception as error:
+            _keras.add_to_message(error, _NOT_REWIRED)
+            raise
     return {}
 
 

@@ -11,8 +11,8 @@ from tf_comptrain.render import html
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes
 
-_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "values", "held", "bound", "note")
-_NUMBERS = ("values", "held")
+_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "values", "held", "bits", "bound", "note")
+_NUMBERS = ("values", "held", "bits")
 
 
 class ReportRow(NamedTuple):
@@ -28,6 +28,7 @@ class ReportRow(NamedTuple):
       predicted_bytes: Bytes held in memory per sample, predicted.
       bound: Error bound as text; "" for exact storage.
       note: Why it is kept, or what holds it.
+      bits: Of a value, predicted; None where that is not known, or nothing is held.
     """
 
     layer: str
@@ -39,6 +40,7 @@ class ReportRow(NamedTuple):
     predicted_bytes: int | None = None
     bound: str = ""
     note: str = ""
+    bits: float | None = None
 
 
 class Report:
@@ -60,7 +62,8 @@ class Report:
 
     Attributes:
       model: As given.
-      obstacle: As given.
+      obstacle: As given, and as the step that was traced last has it.
+      engine: What runs that step: "XLA" or "TensorFlow's executor"; "" before there is one.
       without_xla: As given.
       unchecked: Why the gradients could not be looked at when that was due, see `compress_model`; None where they
         were, or nothing was due yet.
@@ -80,8 +83,13 @@ class Report:
         self.without_xla = tuple(without_xla)
         self._rows = tuple(rows)
         self._renew = renew
+        self.engine = ""
         self.unchecked: str | None = None
         self.notes: Callable[[], Sequence[str]] = lambda: ()
+
+    def note_engine(self, engine: str, obstacle: str | None) -> None:
+        """Notes what runs the step that is traced, and why that is plain Keras; None where it is not."""
+        self.engine, self.obstacle = engine, obstacle
 
     @property
     def rows(self) -> tuple[ReportRow, ...]:
@@ -107,9 +115,10 @@ class Report:
         return tuple(row for row in self.rows if row.role and row.predicted_bytes is None)
 
     def to_json(self) -> str:
-        """The report as a JSON object {model, obstacle, rows: [...]}."""
+        """The report as a JSON object {model, engine, obstacle, rows: [...]}."""
         rows = [row._asdict() for row in self.rows]
-        return json.dumps({"model": self.model, "obstacle": self.obstacle, "rows": rows}, indent=1)
+        said = {"model": self.model, "engine": self.engine, "obstacle": self.obstacle, "rows": rows}
+        return json.dumps(said, indent=1)
 
     def to_html(self) -> str:
         """The report as an HTML table with a line below it: part of a page, or a file of its own."""
@@ -145,6 +154,8 @@ class Report:
                 f"Held per sample: {format_bytes(predicted)} predicted{without}. "
                 "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."
             )
+        if self.engine and not self.obstacle:
+            lines.append(f"The step runs on {self.engine}.")
         if self.without_xla:
             lines.append(
                 f"Keras does not turn XLA on by itself because of {', '.join(self.without_xla)} "
@@ -170,6 +181,7 @@ def _cells(row: ReportRow) -> tuple[str, ...]:
         "" if row.shape is None else "x".join("?" if s is None else str(s) for s in row.shape),
         format_bytes(row.value_bytes),
         format_bytes(row.predicted_bytes),
+        "" if row.bits is None else f"{row.bits:.1f}",
         row.bound,
         row.note,
     )

@@ -18,7 +18,7 @@ def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
     value_bytes = crossing.sample_bytes or None
     site = held.sites.get(crossing.name) if crossing.storage in (COMPRESS, OFFLOAD) else None
     codec = held.codec if site is None else site.codec
-    held_bytes = value_bytes
+    held_bytes, bits = value_bytes, 8.0 * crossing.dtype.size
     if crossing.storage in (COMPRESS, BITMASK):
         bits = crossing.bits or _bits(held, crossing, site)
         held_bytes = value_bytes and round(value_bytes * bits / (8 * crossing.dtype.size))
@@ -34,6 +34,7 @@ def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
         held_bytes,
         "" if site is None or codec.is_lossless else str(site.bound),
         crossing.note,
+        None if crossing.storage in (OFFLOAD, TILE) else bits,
     )
 
 
