@@ -112,6 +112,22 @@ def stopped(told):
     raise ValueError("stopped")
 
 
+def test_a_trace_is_ended_early():
+    told = []
+
+    @tf.function(autograph=False)
+    def step(x):
+        y = tf.exp(x)
+        _keras.at_end_of_trace(y.graph, told.append)
+        _keras.end_trace(y.graph, [y])
+        assert told == [[y]]
+        return y
+
+    with _keras.on_gradients(lambda backward: {}):
+        step(tf.constant(1.0))
+    assert len(told) == 1
+
+
 def test_a_tape_does_not_see_what_is_made_unrecorded():
     x = tf.constant(2.0)
     with tf.GradientTape() as tape:

@@ -103,6 +103,7 @@ from tf_comptrain._keras.stages import (
 from tf_comptrain._keras.tapes import (
     BackwardPass,
     at_end_of_trace,
+    end_trace,
     graphs_of_tapes,
     note_tapes,
     on_gradients,

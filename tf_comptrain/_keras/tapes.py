@@ -147,6 +147,13 @@ def at_end_of_trace(graph: Any, do: Callable[[Sequence[tf.Tensor]], None]) -> No
     graph._comptrain_at_end.append(do)
 
 
+def end_trace(graph: Any, returned: Sequence[tf.Tensor] = ()) -> None:
+    """Does now what waits for the end of a graph's trace; what the function returns is told as far as it is known."""
+    waiting = getattr(graph, "_comptrain_at_end", [])
+    while waiting:
+        waiting.pop(0)(list(returned))
+
+
 def _tell_of_ends() -> None:
     """Lets the end of every function's trace do what waits for it, once for the process.
 
@@ -160,9 +167,8 @@ def _tell_of_ends() -> None:
 
     @functools.wraps(leave)
     def end(self: Any, kind: Any, error: Any, trace: Any) -> Any:
-        waiting = getattr(getattr(self, "_graph", None), "_comptrain_at_end", [])
-        while waiting and error is None:
-            waiting.pop(0)(list(self._returned_tensors))
+        if error is None and not tf.executing_eagerly():
+            end_trace(self._graph, self._returned_tensors)
         return leave(self, kind, error, trace)
 
     end.ends_trace = True  # type: ignore[attr-defined]

@@ -7,10 +7,12 @@ from tf_comptrain.graph.held.states import StateTable, unnumbered
 from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.tensors import USUAL_BATCH
+from tf_comptrain.graph.tiles.loop import TILES_SCOPE
 from tf_comptrain.graph.updates import after_gradient
 
 __all__ = [
     "SMALL",
+    "TILES_SCOPE",
     "USUAL_BATCH",
     "Crossing",
     "HeldTensors",

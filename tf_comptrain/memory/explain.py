@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.graph import TILES_SCOPE
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import AllocationEvent, Trace, trace_step
@@ -20,6 +21,7 @@ STREAM = "streams and masks"
 FORWARD = "activations"
 RESTORED = "restored inputs"
 ACTIVATION_GRADIENT = "gradients of activations"
+TILE = "tiles of rows"
 WEIGHT_GRADIENT = "weight gradients"
 METRIC = "metric"
 UPDATE = "new values of variables"
@@ -27,7 +29,7 @@ WORKSPACE = "scratch space of operations"
 OTHER = "other"
 REPLACED = "old values freed"
 KINDS = (
-    STREAM, FORWARD, RESTORED, ACTIVATION_GRADIENT, WEIGHT_GRADIENT, METRIC, UPDATE, WORKSPACE, OTHER, REPLACED,
+    STREAM, FORWARD, RESTORED, TILE, ACTIVATION_GRADIENT, WEIGHT_GRADIENT, METRIC, UPDATE, WORKSPACE, OTHER, REPLACED,
 )  # fmt: skip
 
 _OWN_OP = "Comptrain>"
@@ -207,6 +209,8 @@ class Classifier:
             return UPDATE
         if event.region == "temp":
             return WORKSPACE
+        if TILES_SCOPE in event.op:
+            return WEIGHT_GRADIENT if event.shape in self._variable_shapes else TILE
         if own and event.dtype in _PACKED_DTYPES:
             return STREAM
         if event.op.rpartition("/")[2].startswith(_RESTORING):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.operations import SHAPE, SOURCE, about
+from tf_comptrain.graph.operations import BLANK, SHAPE, SOURCE, about
 from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, OFFLOAD
@@ -148,16 +148,33 @@ def _storage(tensor: tf.Tensor) -> str:
 
 
 def crossing_of(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
-    """What the backward passes in the graph being traced read of what was made before them, in its order."""
+    """What the backward passes in the graph being traced read of what was made before them, in its order.
+
+    To be called at the end of the trace. What nothing updates is of no use by then, as the operations that a loop over
+    tiles stands for.
+    """
+    _keras.end_trace(tf.compat.v1.get_default_graph())
     numbers = {op.name: number for number, op in enumerate(_operations())}
     found: dict = {}
     for backward in passes:
         if backward.graph is tf.compat.v1.get_default_graph():
-            found.update(_read_before(backward))
+            found.update(_read_before(backward, _useful()))
     return sorted(found.values(), key=lambda tensor: (numbers[tensor.op.name], tensor.value_index))
 
 
-def _read_before(backward: _keras.BackwardPass) -> dict:
+def _useful() -> set[str]:
+    """Names of operations that something comes of which is updated."""
+    found: set[str] = set()
+    waiting = [op for op in _operations() if op.op_def.is_stateful]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in found:
+            found.add(op.name)
+            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return found
+
+
+def _read_before(backward: _keras.BackwardPass, useful: set[str]) -> dict:
     """By reference: outputs of earlier operations that those leading to the gradients read."""
     found: dict = {}
     seen: set[str] = set()
@@ -169,7 +186,7 @@ def _read_before(backward: _keras.BackwardPass) -> dict:
     ]
     while waiting:
         op = waiting.pop()
-        if op.name in seen or op.name in forward:
+        if op.name in seen or op.name in forward or op.name not in useful:
             continue
         seen.add(op.name)
         waiting.extend(t.op for t in op.inputs)
@@ -180,8 +197,8 @@ def _read_before(backward: _keras.BackwardPass) -> dict:
             if tensor.op.name in forward:
                 base = behind_views(tensor)
                 is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
-                # No activations: weights, constants, and the batch, which the caller holds.
-                if about(base.op.type).kind != SOURCE and not is_handle:
+                # No activations: weights, constants, what is made of a shape, and the batch, which the caller holds.
+                if about(base.op.type).kind not in (BLANK, SOURCE) and not is_handle:
                     found[base.ref()] = base
     return found
 

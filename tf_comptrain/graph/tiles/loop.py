@@ -20,6 +20,8 @@ from tf_comptrain.graph.tiles.sums import sum_of
 # weights: smaller ones take less memory, and more passes over these.
 TILE_BYTES = 8 << 20
 
+TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
+
 _Number = Union[int, tf.Tensor]
 
 
@@ -44,7 +46,8 @@ def run_by_tiles(region: Region) -> None:
     sources = _sources(region)
     if not sources:
         raise Untiled("the number of rows is known only when they are there")
-    with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope("tiles"):
+    scope = f"{TILES_SCOPE}/{region.product.name}/"
+    with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope(scope):
         tiling = _tiling(region, *sources[0])
         inputs = [_in_tiles(region, tensor, tiling) for tensor in region.inputs]
         outputs, sums = _loop(region, inputs, tiling)
