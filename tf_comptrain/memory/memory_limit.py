@@ -12,6 +12,11 @@ from tensorflow import keras
 from tf_comptrain import _keras, arguments, native
 from tf_comptrain.memory.measure import device
 
+_UNDER_XLA = (
+    "`memory.limit` checks steps on TensorFlow's executor, and XLA compiles this one: it plans all memory of a step "
+    "before that runs. Compile the model with jit_compile=False."
+)
+
 _limit_bytes: tf.Variable | None = None
 
 
@@ -33,6 +38,7 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
     Raises:
       ValueError: Not bytes, not above what is in use already, or a limit is set already.
       tf.errors.ResourceExhaustedError: From the training step.
+      RuntimeError: From a step that XLA compiles, before it runs.
 
     Example:
       >>> with ct.memory.limit("2GB"):
@@ -62,6 +68,9 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
 
 
 def _checked(layer: keras.layers.Layer, output: Any) -> Any:
+    if _keras.under_xla():
+        raise RuntimeError(_UNDER_XLA)
+
     def check(tensor: tf.Tensor) -> Any:
         if not tf.is_tensor(tensor) or not tensor.dtype.is_floating:
             return tensor
