@@ -61,18 +61,18 @@ class Region(NamedTuple):
 
     def reads_wide(self, op: tf.Operation) -> bool:
         """Whether an operation inside reads rows as wide as the product's."""
-        return any(
-            self._row_bytes(tensor) >= self.row_bytes for tensor in op.inputs if tensor.ref() in self.rows
-        )
+        width = self._width_of(self.product.outputs[0])
+        return any(self._width_of(tensor) >= width for tensor in op.inputs if tensor.ref() in self.rows)
 
     @property
     def row_bytes(self) -> int:
-        """Of one row of what the product makes."""
-        return self._row_bytes(self.product.outputs[0])
+        """Of one row of the largest tensor inside."""
+        inside = (reference.deref() for reference in self.rows)
+        return max(self._width_of(tensor) * tensor.dtype.size for tensor in inside)
 
-    def _row_bytes(self, tensor: tf.Tensor) -> int:
+    def _width_of(self, tensor: tf.Tensor) -> int:
         sizes, rows = self.known.of(tensor), self.rows[tensor.ref()]
-        return (product((*rows.before(sizes), *rows.after(sizes))) or 1) * tensor.dtype.size
+        return product((*rows.before(sizes), *rows.after(sizes))) or 1
 
 
 def wide_products(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:

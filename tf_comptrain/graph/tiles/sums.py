@@ -58,8 +58,9 @@ class Sum(NamedTuple):
         return added
 
     def joined(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-        whole = parts[0] if len(parts) == 1 else tf.concat(parts, self.axis)
-        return tf.cast(whole, self.tensor.dtype)
+        """The sum, of its parts in the end."""
+        cast = [tf.cast(part, self.tensor.dtype) for part in parts]
+        return cast[0] if len(cast) == 1 else tf.concat(cast, self.axis)
 
 
 def sum_of(tensor: tf.Tensor, known: KnownSizes, part_bytes: int) -> Sum:
