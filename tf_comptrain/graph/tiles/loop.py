@@ -14,11 +14,14 @@ from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.region import Region, Untiled
 from tf_comptrain.graph.tiles.rows import Rows, viewed
+from tf_comptrain.graph.tiles.sizes import product
 from tf_comptrain.graph.tiles.sums import sum_of
 
 # What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to whole gradients of
 # weights: smaller ones take less memory, and more passes over these.
 TILE_BYTES = 8 << 20
+
+_SUM_IN_TILES = 2  # a tile takes at least this part of the largest sum that it adds to
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 
@@ -80,7 +83,7 @@ def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
     """Tiles of nearly one size; of a number of rows that the graph says the sizes are numbers."""
     rows: _Number
     sizes = [region.known.of(some)[number] for number in place.dimensions]
-    most = max(TILE_BYTES // region.row_bytes, 1)
+    most = max(_tile_bytes(region) // region.row_bytes, 1)
     if None not in sizes:
         rows = math.prod(sizes)  # type: ignore[arg-type]
         tiles = max(-(-rows // most), 1)
@@ -88,6 +91,12 @@ def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
     rows = tf.reduce_prod(tf.shape(some)[place.first : place.first + place.spread])
     tiles = tf.maximum(-(-rows // most), 1)
     return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1))
+
+
+def _tile_bytes(region: Region) -> int:
+    """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
+    sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
+    return max(TILE_BYTES, *(size * 4 // _SUM_IN_TILES for size in sums), 0)
 
 
 def _in_tiles(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
