@@ -21,7 +21,7 @@ from tf_comptrain.graph.tiles.sums import sum_of
 # weights: smaller ones take less memory, and more passes over these.
 TILE_BYTES = 8 << 20
 
-_SUM_IN_TILES = 2  # a tile takes at least this part of the largest sum that it adds to
+_SUM_IN_TILES = 3  # a tile takes at least this part of the largest sum that it adds to
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 
