@@ -148,7 +148,9 @@ def test_a_step_of_xla_is_refused_under_a_limit_before_it_runs(compress):
         model.fit(x, y, batch_size=8, verbose=0)
     for value, earlier in zip(model.get_weights(), before):
         np.testing.assert_array_equal(value, earlier)
-    model.fit(x, y, batch_size=8, verbose=0)
+    compiled(model, jit_compile=False)  # as the error says
+    with ct.memory.limit("900GB"):
+        model.fit(x, y, batch_size=8, verbose=0)
 
 
 def test_what_explain_peak_refuses():
