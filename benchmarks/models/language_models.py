@@ -4,9 +4,9 @@
     pip install --no-deps keras-hub; pip install regex tokenizers
     python benchmarks/models/language_models.py --out language_models.jsonl
 
-Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 unless said (T5 and Whisper have 3 + 3
-blocks); "GemmaCausalLM" and "GPT2CausalLM" are keras-hub's tasks with their own loss, accuracy, weights of tokens and a
-head that is the embedding;
+Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 unless said (T5 and
+Whisper have 3 + 3 blocks); "GemmaCausalLM" and "GPT2CausalLM" are keras-hub's tasks with their own
+loss, accuracy, weights of tokens and a head that is the embedding;
 "blocks" are six pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192. Each variant
 trains in a child process of its own. The peak is the highest of all steps, the first included, over the level before
 it; the step is the median of all but the first five; with --turns plain and compressed are measured in turns: the

@@ -88,43 +88,45 @@ def test_tapes_say_where_they_began():
     assert len(found) == 3 and found[1] is found[2] and found[0] is not found[1]
 
 
-def test_the_end_of_a_trace_knows_what_is_returned():
-    told = []
+def traced(told, then):
+    """Traces a function that has `told` told of its end, and then does something in the trace."""
 
     @tf.function(autograph=False)
     def step(x):
         y = tf.exp(x)
         _keras.at_end_of_trace(y.graph, told.append)
-        assert told == []
-        return y + 1.0, tf.constant(2)
+        return then(y)
 
     with _keras.on_gradients(lambda backward: {}):
-        step(tf.constant([1.0, 2.0]))
-        with pytest.raises(ValueError, match="stopped"):
-            stopped(told)
+        return step(tf.constant([1.0, 2.0]))
+
+
+def test_the_end_of_a_trace_knows_what_is_returned():
+    told = []
+    traced(told, lambda y: (y + 1.0, tf.constant(2)))
     ((first, second),) = told
     assert {first.op.inputs[0].op.type, second.op.inputs[0].op.type} == {"AddV2", "Const"}
 
 
-@tf.function(autograph=False)
-def stopped(told):
-    _keras.at_end_of_trace(tf.exp(1.0).graph, told.append)
-    raise ValueError("stopped")
+def test_a_trace_that_fails_has_no_end():
+    def stop(y):
+        raise ValueError("stopped")
+
+    told = []
+    with pytest.raises(ValueError, match="stopped"):
+        traced(told, stop)
+    assert told == []
 
 
-def test_a_trace_is_ended_early():
+def test_a_trace_is_ended_early_once():
     told = []
 
-    @tf.function(autograph=False)
-    def step(x):
-        y = tf.exp(x)
-        _keras.at_end_of_trace(y.graph, told.append)
+    def end(y):
         _keras.end_trace(y.graph, [y])
         assert told == [[y]]
         return y
 
-    with _keras.on_gradients(lambda backward: {}):
-        step(tf.constant(1.0))
+    traced(told, end)
     assert len(told) == 1
 
 

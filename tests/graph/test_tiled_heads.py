@@ -1,4 +1,4 @@
-"""A head whose result is wide runs by tiles of rows: the same loss and gradients, and nothing wide exists whole."""
+"""A head whose result is wide runs by tiles of rows: loss and gradients are the same, nothing wide is whole."""
 
 import numpy as np
 import pytest
@@ -66,9 +66,14 @@ def by_hand(y, z):
 
 
 def weighted(y, z):
-    weights = tf.cast(y % 3 > 0, tf.float32)
+    weights = 0.5 + tf.cast(y % 3 > 0, tf.float32)
     loss = tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
     return tf.reduce_sum(loss * weights) / tf.reduce_sum(weights)
+
+
+def with_squares(y, z):
+    """The gradient of a sum over all rows is made of a scalar: rows that are not there would have one as well."""
+    return sparse(y, z) + 1e-3 * tf.reduce_sum(tf.square(z))
 
 
 HEADS = {"dense": dense, "flat": flat, "tied": tied, "capped": capped, "bfloat16": half}
@@ -84,6 +89,7 @@ LOSSES = {
     "focal": focal,
     "by_hand": by_hand,
     "weighted": weighted,
+    "with_squares": with_squares,
     "scaled": lambda y, z: 1024.0 * sparse(y, z),
 }
 CASES = [*((head, "sparse") for head in HEADS), *(("dense", loss) for loss in list(LOSSES)[1:])]
@@ -164,10 +170,18 @@ def test_loss_and_gradients_under_xla(head, dynamic):
     assert "tile" in [crossing.storage for crossing in crossings]
 
 
+@pytest.mark.parametrize("loss", ["weighted", "with_squares", "dense"])
 @pytest.mark.parametrize("samples, steps", [(7, 31), (1, 1), (3, 257)])
-def test_any_number_of_rows(samples, steps):
-    plain, tiled, _, _ = run(flat, weighted, data(samples, steps))
+def test_any_number_of_rows(samples, steps, loss):
+    plain, tiled, _, crossings = run(flat, LOSSES[loss], data(samples, steps))
     assert_same(plain, tiled)
+    assert "tile" in [crossing.storage for crossing in crossings]
+
+
+def test_any_number_of_rows_under_xla():
+    plain, tiled, _, crossings = run(flat, with_squares, data(7, 31), jit=True)
+    assert np.linalg.norm(tiled[1][1] - plain[1][1]) <= 1e-5 * np.linalg.norm(plain[1][1])
+    assert "tile" in [crossing.storage for crossing in crossings]
 
 
 METRICS = {
@@ -196,8 +210,9 @@ def test_what_reads_the_logits_whole_keeps_them_whole(caplog):
 
 
 UNTILED = {
-    "a_sum_of_all_logits": lambda y, z: sparse(y, z) + 1e-3 * tf.reduce_mean(z**2),
+    "a_mean_of_all_logits": lambda y, z: sparse(y, z) + 1e-3 * tf.reduce_mean(z**2),
     "a_loss_that_mixes_rows": lambda y, z: sparse(y, z[:, ::-1]),
+    "a_loss_of_half_the_squares": lambda y, z: sparse(y, z) + 1e-3 * tf.nn.l2_loss(z),
     "a_gradient_that_waits_for_the_loss": lambda y, z: tf.exp(sparse(y, z)),
 }
 

@@ -150,8 +150,8 @@ def _storage(tensor: tf.Tensor) -> str:
 def crossing_of(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
     """What the backward passes in the graph being traced read of what was made before them, in its order.
 
-    To be called at the end of the trace. What nothing updates is of no use by then, as the operations that a loop over
-    tiles stands for.
+    To be called at the end of the trace. What nothing updates is of no use by then, as the operations
+    that a loop over tiles stands for.
     """
     _keras.end_trace(tf.compat.v1.get_default_graph())
     numbers = {op.name: number for number, op in enumerate(_operations())}

@@ -15,6 +15,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.tiles.loop import run_by_tiles
 from tf_comptrain.graph.tiles.region import MuchBetween, Region, Untiled, find_region, wide_products
+from tf_comptrain.graph.tiles.sizes import KnownSizes
 
 
 class TiledParts(NamedTuple):
@@ -40,11 +41,12 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     late = frozenset(op.name for op in operations[backward.start : backward.stop])
     regions: list[Region] = []
     at_once: frozenset[str] = frozenset()
-    for wide in () if backward.recorded else wide_products(operations[: backward.start]):
+    known = KnownSizes()
+    for wide in () if backward.recorded else wide_products(operations[: backward.start], known):
         if not streams.may_tile(wide.outputs[0]):
             continue
         try:
-            region = find_region(wide, late)
+            region = find_region(wide, known)
         except MuchBetween:
             continue
         except Untiled as reason:
@@ -53,16 +55,16 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
         if at_once.isdisjoint(region.inside) and not late.isdisjoint(region.inside):
             regions.append(region)
             at_once |= region.inside.keys()
-            _keras.at_end_of_trace(backward.graph, functools.partial(_run_by_tiles, wide, late, streams))
+            _keras.at_end_of_trace(backward.graph, functools.partial(_run_by_tiles, wide, known, streams))
     parts = ((region.product, _readers(region, late)) for region in regions)
     return TiledParts(tuple(parts), at_once)
 
 
 def _run_by_tiles(
-    wide: tf.Operation, late: frozenset[str], streams: StreamsOfStep, returned: Sequence[tf.Tensor]
+    wide: tf.Operation, known: KnownSizes, streams: StreamsOfStep, returned: Sequence[tf.Tensor]
 ) -> None:
     try:
-        run_by_tiles(find_region(wide, late, returned))
+        run_by_tiles(find_region(wide, known, returned))
     except Untiled as reason:
         streams.say_whole(wide.outputs[0], str(reason))
 

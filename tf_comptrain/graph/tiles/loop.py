@@ -17,10 +17,9 @@ from tf_comptrain.graph.tiles.rows import Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
 from tf_comptrain.graph.tiles.sums import sum_of
 
-# What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to whole gradients of
-# weights: smaller ones take less memory, and more passes over these.
+# What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to
+# whole gradients of weights: smaller ones take less memory, and more passes over these.
 TILE_BYTES = 8 << 20
-
 _SUM_IN_TILES = 3  # a tile takes at least this part of the largest sum that it adds to
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
@@ -35,6 +34,16 @@ class _Tiling(NamedTuple):
     tiles: _Number
     size: _Number
 
+    @property
+    def missing(self) -> _Number:
+        """Rows that the last tile has too many."""
+        return self.tiles * self.size - self.rows
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known that none are missing."""
+        return isinstance(self.missing, int) and self.missing == 0
+
 
 def run_by_tiles(region: Region) -> None:
     """Puts a loop in the place of a region: what read its results reads those of the loop.
@@ -45,12 +54,14 @@ def run_by_tiles(region: Region) -> None:
     Raises:
       Untiled: Why it stays as it is.
     """
-    row_sizes = {op.name: _row_sizes(region, op.inputs[0]) for op in region.shapes}
-    sources = _sources(region)
-    if not sources:
-        raise Untiled("the number of rows is known only when they are there")
+    if not (region.outputs or region.sums):
+        return  # nothing reads what it makes
     scope = f"{TILES_SCOPE}/{region.product.name}/"
     with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope(scope):
+        row_sizes = {op.name: _row_sizes(region, op.inputs[0]) for op in region.shapes}
+        sources = _sources(region)
+        if not sources:
+            raise Untiled("the number of rows is known only when they are there")
         tiling = _tiling(region, *sources[0])
         inputs = [_in_tiles(region, tensor, tiling) for tensor in region.inputs]
         outputs, sums = _loop(region, inputs, tiling)
@@ -84,6 +95,7 @@ def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
     rows: _Number
     sizes = [region.known.of(some)[number] for number in place.dimensions]
     most = max(_tile_bytes(region) // region.row_bytes, 1)
+    most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
     if None not in sizes:
         rows = math.prod(sizes)  # type: ignore[arg-type]
         tiles = max(-(-rows // most), 1)
@@ -96,17 +108,20 @@ def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
 def _tile_bytes(region: Region) -> int:
     """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
     sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
-    return max(TILE_BYTES, *(size * 4 // _SUM_IN_TILES for size in sums), 0)
+    return max([TILE_BYTES, *(size * 4 // _SUM_IN_TILES for size in sums)])
 
 
 def _in_tiles(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """A tensor with its tiles along a new first dimension; rows that are missing in the last one are zeros."""
+    """A tensor with its tiles along a new first dimension; rows that are missing in the last one are other ones again.
+
+    Zeros in their place may be what a loss divides by.
+    """
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
     before, after = list(rows.before(sizes)), list(rows.after(sizes))
     flat = tf.reshape(tensor, [*before, tiling.rows, *after])
-    missing = tiling.tiles * tiling.size - tiling.rows
-    if not isinstance(missing, int) or missing:
-        flat = tf.pad(flat, [*[[0, 0]] * len(before), [0, missing], *[[0, 0]] * len(after)])
+    if not tiling.fits:
+        pads = [*[[0, 0]] * len(before), [0, tiling.missing], *[[0, 0]] * len(after)]
+        flat = tf.pad(flat, pads, "SYMMETRIC")
     tiles = tf.reshape(flat, [*before, tiling.tiles, tiling.size, *after])
     if not before:
         return tiles
@@ -137,12 +152,15 @@ def _loop(
         for tensor, shape in zip(region.outputs, shapes)
     ]
     sums = [sum_of(tensor, region.known, TILE_BYTES) for tensor in region.sums]
-    body = _Body(region, [each.tensor.op.name for each in sums if len(each.cuts) > 1])
+    body = _Body(region, [each.tensor.op.name for each in sums])
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
         tiles = {t.ref(): tf.gather(whole, number) for t, whole in zip(region.inputs, inputs)}
         made = body.run(tiles)
-        added = [each.added(some, lambda t: made.get(t.ref(), t)) for each, some in zip(sums, parts)]
+        there = None if tiling.fits else number * tiling.size + tf.range(tiling.size) < tiling.rows
+        added = [
+            each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
+        ]
         lists = [
             ops.TensorListSetItem(input_handle=handle, index=number, item=_flat(region, t, made[t.ref()]))
             for handle, t in zip(lists, region.outputs)
@@ -188,6 +206,24 @@ class _Body:
                 made[old.ref()] = new
         return made
 
+    def operands(
+        self, op: tf.Operation, made: Mapping[Any, tf.Tensor], there: tf.Tensor | None
+    ) -> list[tf.Tensor]:
+        """What a sum over rows is made of in one tile, with zeros for the rows that are not there.
+
+        Args:
+          op: The sum.
+          made: As `run` has it.
+          there: Which rows are; None: all.
+        """
+        first, *others = (made.get(tensor.ref(), tensor) for tensor in op.inputs)
+        if there is not None:
+            rows = self._region.rows[op.inputs[0].ref()]
+            after = op.inputs[0].shape.rank - rows.first - rows.spread
+            column = tf.reshape(there, [*[1] * (rows.spread - 1), -1, *[1] * after])
+            first = _where(column, first)
+        return [first, *others]
+
     def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
         result = op.outputs[0]
         operands = [made.get(tensor.ref(), tensor) for tensor in op.inputs]
@@ -207,6 +243,15 @@ class _Body:
     def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
         sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
         return [*rows.before(sizes), *[1] * (rows.spread - 1), size, *rows.after(sizes)]
+
+
+def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+    """A tile with zeros for rows that are not there: nothing that XLA makes, and a copy on the executor if need be."""
+
+    def masked() -> tf.Tensor:
+        return tf.where(there, tile, 0)
+
+    return masked() if _keras.under_xla() else tf.cond(tf.reduce_all(there), lambda: tile, masked)
 
 
 def _tile_shape(region: Region, tensor: tf.Tensor, size: _Number) -> Any:

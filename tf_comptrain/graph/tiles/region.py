@@ -1,9 +1,9 @@
 """What of a traced step runs tile after tile: what is around a wide tensor, to where all is narrow again.
 
-A product makes rows that are several times as long as those it reads, as the logits of a language model. What is made
-of them row by row is followed, in the forward and the backward pass, to results that are short for each row (a loss,
-the gradient of what the product reads, a prediction) or sums over all rows (the gradient of the weights). Where all of
-that is found, none of the wide tensors has to exist whole.
+A product makes rows that are several times as long as those it reads, as the logits of a language model.
+What is made of them row by row is followed, in the forward and the backward pass, to results that are
+short for each row (a loss, the gradient of what the product reads, a prediction) or sums over all rows
+(the gradient of the weights). Where all of that is found, none of the wide tensors has to exist whole.
 """
 
 from __future__ import annotations
@@ -56,9 +56,6 @@ class Region(NamedTuple):
     sums: tuple[tf.Tensor, ...]
     shapes: tuple[tf.Operation, ...]
 
-    def of(self, tensor: tf.Tensor) -> Rows | None:
-        return self.rows.get(tensor.ref())
-
     def reads_wide(self, op: tf.Operation) -> bool:
         """Whether an operation inside reads rows as wide as the product's."""
         width = self._width_of(self.product.outputs[0])
@@ -75,9 +72,8 @@ class Region(NamedTuple):
         return product((*rows.before(sizes), *rows.after(sizes))) or 1
 
 
-def wide_products(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
+def wide_products(operations: Iterable[tf.Operation], known: KnownSizes) -> Iterator[tf.Operation]:
     """Products that make rows much longer than those they read."""
-    known = KnownSizes()
     for op in operations:
         if about(op.type).kind != MATRIX_PRODUCT or len(op.inputs) != 2 or op.inputs[1].shape.rank != 2:
             continue
@@ -89,19 +85,18 @@ def wide_products(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
             yield op
 
 
-def find_region(wide: tf.Operation, late: Collection[str], returned: Iterable[tf.Tensor] = ()) -> Region:
+def find_region(wide: tf.Operation, known: KnownSizes, returned: Iterable[tf.Tensor] = ()) -> Region:
     """What runs by tiles around a product.
 
     Args:
       wide: The product, of the forward pass.
-      late: Names of the operations of the backward pass. What these make of a row with no incoming gradient is
-        nothing, so that such rows may be added to a sum.
+      known: What is known of sizes; more is found.
       returned: What the function that is traced returns, as far as that is known.
 
     Raises:
       Untiled: Why nothing does.
     """
-    growth = _Growth(wide, late)
+    growth = _Growth(wide, known)
     growth.grow([wide])
     while between := growth.between():
         growth.absorb(between)
@@ -112,13 +107,12 @@ def find_region(wide: tf.Operation, late: Collection[str], returned: Iterable[tf
 class _Growth:
     """Follows rows from a product on."""
 
-    def __init__(self, wide: tf.Operation, late: Collection[str]):
-        self._wide, self._late = wide, late
+    def __init__(self, wide: tf.Operation, known: KnownSizes):
+        self._wide, self._known = wide, known
         self._inside: dict[str, tf.Operation] = {}
         # Of these: what is made inside because wide operands are read by rows; others may read the original.
         self._operands: set[str] = set()
         self._shapes: dict[str, tf.Operation] = {}
-        self._known = KnownSizes()
         read = wide.inputs[0]
         self._rows: dict[Any, Rows] = {read.ref(): Rows(0, read.shape.rank - 1)}
         self._width = self._known.of(wide.outputs[0])[-1]
@@ -132,7 +126,7 @@ class _Growth:
                 waiting += self._take(op)
 
     def between(self) -> list[tf.Operation]:
-        """Operations outside on a way from what is made inside to what is read there, in an order to take them in."""
+        """Operations outside on a way from what is made inside to what is read there."""
         before: dict[str, tf.Operation] = {}
         waiting = [t.op for op in self._inside.values() for t in op.inputs if t.op.name not in self._inside]
         while waiting:
@@ -213,8 +207,6 @@ class _Growth:
         found = fit(op, rows, self._known) if rows else None
         if found is None:
             raise Untiled(f"{op.type} ({op.name}) makes its rows of more than one row")
-        if None in found.outputs and op.name not in self._late:
-            raise Untiled(f"{op.type} ({op.name}) sums over all rows")
         self._note(op, found)
         follow: list[tf.Operation] = []
         for tensor in op.outputs:

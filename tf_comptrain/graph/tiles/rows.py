@@ -147,6 +147,8 @@ def _elementwise(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) 
 def _reduced(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
     """Of sums and the like along axes; over all rows only a sum."""
     own, found = known.of(op.inputs[0]), rows[0]
+    if op.type == "L2Loss":
+        return None
     if op.type == "BiasAddGrad":
         axes, keeps, is_sum = set(range(len(own) - 1)), False, True
     else:

@@ -17,8 +17,8 @@ from tf_comptrain.graph.tensors import base_of
 # The sizes of a tensor; None for each that only a run says.
 Sizes = tuple[Optional[int], ...]
 
-# What dimensions are taken to have that only a run says: one number all of them, or each another. What comes of both is
-# known.
+# What dimensions are taken to have that only a run says: one number all of them, or each another.
+# What comes of both is known.
 _TAKEN = ((7919,) * 8, (11, 1_009, 20_011, 300_007, 13, 1_013, 20_021, 300_017))
 _MOST_SIZES = 16  # in a vector of them
 
@@ -63,7 +63,8 @@ class KnownSizes:
     def _find(self, tensor: tf.Tensor) -> Sizes:
         sizes: Sizes = tuple(tensor.shape)
         op = tensor.op
-        if None not in sizes or not op.inputs or any(each.shape.rank is None for each in op.inputs):
+        # Of the first dimension, which is that of samples, operands say no more.
+        if None not in sizes[1:] or any(each.shape.rank is None for each in op.inputs):
             return sizes
         if about(op.type).rows == EVERY_AXIS and len(op.outputs) == 1:
             return merged(sizes, broadcast([self.of(operand) for operand in op.inputs]))
@@ -92,21 +93,19 @@ class KnownSizes:
         constant = tf.get_static_value(tensor)
         if constant is not None:
             return constant
-        op = base_of(tensor).op
-        if (
-            not tensor.dtype.is_integer
-            or tensor.shape.rank is None
-            or (tensor.shape.num_elements() or 0) > _MOST_SIZES
-        ):
+        op, shape = base_of(tensor).op, tensor.shape
+        if not tensor.dtype.is_integer or shape.rank is None or (shape.num_elements() or 0) > _MOST_SIZES:
             return None
         if op.type == "Shape" and op.inputs[0].shape.rank is not None:
-            return np.array(
-                [next(taken) if s is None else s for s in self.of(op.inputs[0])], tensor.dtype.as_numpy_dtype
-            )
+            sizes = (next(taken) if size is None else size for size in self.of(op.inputs[0]))
+            return np.array(list(sizes), tensor.dtype.as_numpy_dtype)
         operands = [self._run(operand, taken) for operand in op.inputs]
-        if not operands or any(operand is None for operand in operands):
+        if not operands or any(operand is None for operand in operands) or op.op_def.is_stateful:
             return None
-        return _keras.run_eagerly(op, operands)[tensor.value_index].numpy()
+        try:
+            return _keras.run_eagerly(op, operands)[tensor.value_index].numpy()
+        except tf.errors.OpError:  # the sizes that were taken do not go together
+            return None
 
 
 def keeps_axes(op: tf.Operation) -> bool:

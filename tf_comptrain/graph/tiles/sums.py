@@ -1,8 +1,8 @@
-"""Sums over all rows, added up tile after tile: a large one in parts, so that what a tile adds is small beside it."""
+"""Sums over all rows, added up tile after tile, and a large one in parts: what a tile adds is small then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -36,26 +36,30 @@ class Sum(NamedTuple):
         dtype = _ADDED_UP_IN.get(self.tensor.dtype, self.tensor.dtype)
         return [tf.zeros(shape if self.sizes else (), dtype) for shape in shapes]
 
-    def added(self, parts: Sequence[tf.Tensor], of_tile: Callable[[tf.Tensor], tf.Tensor]) -> list[tf.Tensor]:
+    def added(self, parts: Sequence[tf.Tensor], operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The parts with what a tile adds.
 
         Args:
           parts: So far.
-          of_tile: Returns what stands for a tensor of the step in this tile.
+          operands: What the sum is made of in this tile.
         """
-        if len(parts) == 1:
-            return [parts[0] + tf.cast(of_tile(self.tensor), parts[0].dtype)]
-        op = self.tensor.op
-        operands = [of_tile(operand) for operand in op.inputs]
-        flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-        along = 1 - self.axis if op.get_attr(flags[self.axis]) else self.axis
         added = []
-        for total, cut in zip(parts, tf.split(operands[self.axis], self.cuts, along)):
-            factors = [cut if number == self.axis else operand for number, operand in enumerate(operands)]
-            (made,) = _keras.run_again(op, factors, "tile", shaped=False)
+        for total, factors in zip(parts, self._cut(operands)):
+            (made,) = _keras.run_again(self.tensor.op, factors, "tile", shaped=False)
+            made.set_shape(total.shape)
             # One part after the other: its own tensor is there only until it is added.
             added.append(total + tf.cast(made, total.dtype))
         return added
+
+    def _cut(self, operands: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        """The operands of each part."""
+        if len(self.cuts) == 1:
+            return [list(operands)]
+        op = self.tensor.op
+        flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+        along = 1 - self.axis if op.get_attr(flags[self.axis]) else self.axis
+        cuts = tf.split(operands[self.axis], self.cuts, along)
+        return [[cut if n == self.axis else operand for n, operand in enumerate(operands)] for cut in cuts]
 
     def joined(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         """The sum, of its parts in the end."""
