@@ -1,13 +1,12 @@
 """Training under a memory limit: plain at the batch it manages, adaptive from there on.
 
-    python benchmarks/accuracy/limit.py CIFAR10.npz [--network resnet20] [--batch 32] [--seeds 1 2 3]
+    python benchmarks/accuracy/limit.py --fashion FASHION_MNIST.npz --text tinyshakespeare.txt [--tasks cnn resnet20]
 
-The limit is what the plain network needs at that batch, measured. The adaptive run is given the limit and
-begins at the same batch: bounds by `AdaptiveErrorBound`, batch and learning rate by `AdaptiveBatchSize`, all
-defaults. The control is plain training at four times the batch, under no limit: what it loses, the batch costs
-and not the compression. All see the same number of images under the same schedule: SGD with momentum, a highest
-rate of 0.1 per 128 images (He et al.), warm-up over a tenth of the steps, then half a cosine to 0. Each training
-has a process of its own, and is one line of results/limit.jsonl; those that are there are not run again.
+The limit is what plain training needs at its batch, measured. The adaptive run begins at the same batch, and
+`AdaptiveTraining(memory=limit)` does the rest: bounds, batch and learning rate, all defaults. Both see the same number
+of samples under the same schedule: a linear warm-up over a tenth of the steps, then half a cosine to 0. The weights
+that are tested are the mean of those after each of the last three epochs. Each training has a process of its own, and
+is one line of results/limit.jsonl; those that are there are not run again. `--report` prints the table of them.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ import argparse
 import json
 import multiprocessing
 import os
-import statistics
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -28,134 +26,169 @@ import keras
 import networks
 import numpy as np
 import tensorflow as tf
+from sequential import interval
+from training import Averaged, set_threads
 
 import tf_comptrain as ct
 
-METHODS = ("plain", "control", "adaptive")
+PLAIN, ADAPTIVE = "plain", "adaptive"
 RESULTS = Path(__file__).resolve().parent / "results" / "limit.jsonl"
+_CONTEXT = 64  # characters of a passage
+_AVERAGED = 3
 
 
-class Seconds(keras.callbacks.Callback):
-    """CPU seconds of the training steps of each epoch."""
+class Task(NamedTuple):
+    """What is trained. `rate` is the highest learning rate at `batch`; of a text, `samples` are passages an epoch."""
 
-    def on_train_begin(self, logs=None):
-        self.epochs: list[float] = []
+    network: str
+    samples: int
+    epochs: int
+    batch: int
+    rate: float
+    lr_scaling: str = "linear"
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.sum = 0.0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.start = time.process_time()
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.sum += time.process_time() - self.start
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.epochs.append(self.sum)
+    @property
+    def is_text(self) -> bool:
+        return self.network == "decoder"
 
 
-def compiled(args: argparse.Namespace, batch: int, seed: int) -> keras.Model:
+TASKS = {
+    "cnn": Task("cnn3-grey", 12_000, 16, 64, 0.05),
+    "resnet20": Task("resnet20-grey", 6_000, 16, 32, 0.025),
+    "decoder": Task("decoder", 4_800, 8, 16, 2e-3, "sqrt"),
+}
+
+
+def compiled(task: Task, seed: int) -> keras.Model:
     keras.utils.set_random_seed(seed)
-    model = networks.BUILDERS[args.network]()
-    steps = args.epochs * (args.images // batch)
+    model = networks.BUILDERS[task.network]()
+    steps = task.epochs * (task.samples // task.batch)
     rate = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=0.1 * batch / 128, warmup_steps=steps // 10
+        0.0, steps, warmup_target=task.rate, warmup_steps=steps // 10
     )
-    model.compile(
-        keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        jit_compile=False,
-    )
+    if task.is_text:
+        optimizer = keras.optimizers.AdamW(rate, weight_decay=0.01, clipnorm=1.0)
+    else:
+        optimizer = keras.optimizers.SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
     return model
 
 
-def run(args: argparse.Namespace, method: str, seed: int, limit: int) -> dict[str, Any]:
-    """One training, in a process that has done nothing else: the allocator's heap keeps the form it once had."""
-    images = data.load(args.cifar, args.images, 2000)
-    batch = 4 * args.batch if method == "control" else args.batch
-    model = compiled(args, batch, seed)
-    tuner, steering = None, []
-    if method == "adaptive":
-        ct.compress_model(model, codec=args.codec)
-        tuner = ct.AdaptiveBatchSize(limit_bytes=limit, verbose=0)
-        steering = [ct.AdaptiveErrorBound(), tuner]
-    # By number, so that the images stay out of the allocator, as they would with a GPU.
+def samples(task: Task, path: str) -> tuple[tf.data.Dataset, tuple[np.ndarray, np.ndarray]]:
+    """Single samples in a new order each epoch, and what is tested."""
+    if task.is_text:
+        text = data.load_text(path)
+        starts = tf.data.Dataset.range(len(text.training) - _CONTEXT - 1)
+        drawn = starts.shuffle(len(text.training)).take(task.samples)
+        return drawn.map(lambda start: _passage(start, text.training)), text.validation(_CONTEXT)
+    images, x_test, y_test = data.load_apart(path, task.samples)
     x, y = data.scaled(images.x), images.y
 
     def sample(row):
         image, label = tf.numpy_function(lambda row: (x[row], y[row]), [row], (tf.float32, tf.int64))
         return tf.ensure_shape(image, x.shape[1:]), tf.ensure_shape(label, ())
 
+    # By number, so that the images stay out of the allocator, as they would with a GPU.
     rows = tf.data.Dataset.range(len(x)).shuffle(len(x))
-    batches = ct.elastic_batch(rows.map(sample), batch, drop_remainder=True)
-    seconds, memory = Seconds(), ct.MemoryLogger()
-    history = model.fit(
-        batches, epochs=args.epochs, verbose=0, callbacks=[*steering, memory, seconds]
-    ).history
-    x_test, y_test = data.scaled(images.x_test), images.y_test
-    _, accuracy = model.evaluate(x_test, y_test, batch_size=args.batch, verbose=0)
-    decisions = [] if tuner is None else tuner.decisions
+    return rows.map(sample), (data.scaled(x_test), y_test)
+
+
+def _passage(start: tf.Tensor, characters: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+    taken = tf.numpy_function(lambda at: characters[at : at + _CONTEXT + 1], [start], tf.int32)
+    taken = tf.ensure_shape(taken, (_CONTEXT + 1,))
+    return taken[:-1], taken[1:]
+
+
+def run(task: Task, path: str, method: str, seed: int, limit: int, threads: int) -> dict[str, Any]:
+    """One training, in a process that has done nothing else: the allocator's heap keeps the form it once had."""
+    set_threads(threads)
+    model = compiled(task, seed)
+    rows, test = samples(task, path)
+    steering = None
+    if method == ADAPTIVE:
+        ct.compress_model(model)
+        steering = ct.AdaptiveTraining(limit, lr_scaling=task.lr_scaling, verbose=0)
+    batches = ct.elastic_batch(rows, task.batch, drop_remainder=True)
+    memory, averaged = ct.MemoryLogger(), Averaged(task.epochs, _AVERAGED)
+    callbacks = [memory, averaged] if steering is None else [steering, memory, averaged]
+    history = model.fit(batches, epochs=task.epochs, verbose=0, callbacks=callbacks).history
+    averaged.put()
+    found = model.evaluate(*test, batch_size=500, verbose=0, return_dict=True)
+    decisions = [] if steering is None else steering.batch.decisions
     return {
-        "accuracy": round(accuracy, 5),
+        "accuracy": round(100 * found["accuracy"], 4),
+        "test_loss": round(found["loss"], 6),
         "loss": [round(loss, 5) for loss in history["loss"]],
-        "batches": [int(size) for size in history.get("batch_size", [batch] * args.epochs)],
+        "batches": [int(size) for size in history.get("batch_size", [task.batch] * task.epochs)],
         "peak_bytes": [record.peak_bytes for record in memory.records],
-        "cpu_s": [round(s, 3) for s in seconds.epochs],
         "decisions": [f"epoch {d.epoch + 1}: {d.action}, batch {d.batch}: {d.reason}" for d in decisions],
     }
 
 
-def in_own_process(*arguments) -> dict[str, Any]:
+def in_own_process(*arguments: Any) -> dict[str, Any]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(run, arguments)
 
 
-def told(seed: int, found: dict[str, dict[str, Any]]) -> str:
-    plain, control, adaptive = (found[method] for method in METHODS)
-    first, last = plain["batches"][0], adaptive["batches"][-1]
-    return (
-        f"seed {seed}, limit {max(plain['peak_bytes']) / 1e6:.1f} MB: plain batch {first}, accuracy "
-        f"{plain['accuracy']:.2%}; control batch {control['batches'][0]}, peak "
-        f"{max(control['peak_bytes']) / 1e6:.1f} MB, accuracy {control['accuracy']:.2%}; adaptive batches "
-        f"{adaptive['batches']}, ends at {last / first:.2f} b, peak "
-        f"{max(adaptive['peak_bytes']) / 1e6:.1f} MB, accuracy {adaptive['accuracy']:.2%}; images per CPU second "
-        f"{plain['cpu_s'][-1] / adaptive['cpu_s'][-1]:.2f} times plain's in the last epoch, "
-        f"{sum(plain['cpu_s'][1:]) / sum(adaptive['cpu_s'][1:]):.2f} times after the first"
-    )
+Found = dict[tuple[int, str], dict[str, Any]]
+
+
+def read(path: Path, name: str) -> Found:
+    """The runs of a task as it is now, by seed and method."""
+    records = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    setting = json.loads(json.dumps(TASKS[name]._asdict()))
+    return {(r["seed"], r["method"]): r for r in records if (r["task"], r["setting"]) == (name, setting)}
+
+
+def table(path: Path) -> Iterator[str]:
+    """Lines of Markdown."""
+    yield "| task | pairs | plain, % | adaptive less plain | 95% interval | batch, first and last | over the limit |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, task in TASKS.items():
+        found = read(path, name)
+        seeds = [seed for seed, method in sorted(found) if method == ADAPTIVE]
+        if len(seeds) < 2:
+            continue
+        plain, adaptive = ([found[seed, method] for seed in seeds] for method in (PLAIN, ADAPTIVE))
+        changes = [a["accuracy"] - p["accuracy"] for a, p in zip(adaptive, plain)]
+        last = sorted(run["batches"][-1] for run in adaptive)
+        over = sum(max(a["peak_bytes"]) > max(p["peak_bytes"]) for a, p in zip(adaptive, plain))
+        change, half = interval(changes)
+        mean = np.mean([run["accuracy"] for run in plain])
+        yield (
+            f"| {name} | {len(seeds)} | {mean:.2f} | {change:+.2f} | [{change - half:+.2f}, {change + half:+.2f}] "
+            f"| {task.batch}, {last[0]} to {last[-1]} | {over} of {len(seeds)} |"
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cifar", help="CIFAR-10 as .npz; see data.load")
-    parser.add_argument("--network", choices=networks.BUILDERS, default="resnet20")
-    parser.add_argument("--codec", default="plane")
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--methods", choices=METHODS, nargs="+", default=METHODS)
+    parser.add_argument("--fashion", help="Fashion-MNIST as .npz; see data.load")
+    parser.add_argument("--text", help="tinyshakespeare, or another text")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=10, help="pairs of each task")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--report", action="store_true", help="print the table of the results alone")
     args = parser.parse_args()
-    lines = args.results.read_text().splitlines() if args.results.exists() else []
-    task = {name: getattr(args, name) for name in ("network", "batch", "images", "epochs", "codec")}
-    done = {(r["seed"], r["method"]): r for r in map(json.loads, lines) if r["task"] == task}
-    for seed in args.seeds:
-        for method in args.methods:
-            if (seed, method) not in done:
-                limit = max(done[seed, "plain"]["peak_bytes"]) if method == "adaptive" else 0
-                found = in_own_process(args, method, seed, limit)
-                done[seed, method] = {"task": task, "seed": seed, "method": method, **found}
+    for name in () if args.report else args.tasks:
+        task, path = TASKS[name], args.text if TASKS[name].is_text else args.fashion
+        if path is None:
+            parser.error(f"{name} needs {'--text' if task.is_text else '--fashion'}.")
+        done = read(args.results, name)
+        for seed in range(1, args.seeds + 1):
+            for method in (PLAIN, ADAPTIVE):
+                if (seed, method) in done:
+                    continue
+                limit = max(done[seed, PLAIN]["peak_bytes"]) if method == ADAPTIVE else 0
+                found = in_own_process(task, path, method, seed, limit, args.threads)
+                record = {"task": name, "setting": task._asdict(), "seed": seed, "method": method, **found}
+                done[seed, method] = record
                 with open(args.results, "a") as file:
-                    file.write(json.dumps(done[seed, method]) + "\n")
-        trained = {method: done[seed, method] for method in METHODS if (seed, method) in done}
-        if len(trained) == len(METHODS):
-            print(told(seed, trained), flush=True)
-    for method in METHODS:
-        values = [100 * record["accuracy"] for (_, which), record in done.items() if which == method]
-        if values:
-            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-            print(f"{method}: accuracy {np.mean(values):.2f}{spread}, {len(values)} seeds")
+                    file.write(json.dumps(record) + "\n")
+                print(f"{name} {method} seed {seed}: {found['accuracy']:.2f}, {found['batches']}", flush=True)
+    print("\n".join(table(args.results)))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def decoder(width: int, depth: int, context: int, dropout: float) -> keras.Model
 BUILDERS: dict[str, Callable[..., keras.Model]] = {
     "resnet14": lambda: resnet(14),
     "resnet20": lambda: resnet(20),
+    "resnet20-grey": lambda: resnet(20, GREY, strides=2),
     "vgg_small": lambda: vgg(16),
     "vgg": lambda: vgg(64),
     "cnn": lambda: cnn(32),

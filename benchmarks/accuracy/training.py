@@ -75,7 +75,7 @@ def _kind() -> str:
     return " ".join([platform.machine(), *units])
 
 
-class _Averaged(keras.callbacks.Callback):
+class Averaged(keras.callbacks.Callback):
     """The mean of the weights after each of the last epochs."""
 
     def __init__(self, epochs: int, averaged: int):
@@ -123,7 +123,7 @@ class Trainer:
         task, start = self.task, (time.perf_counter(), time.process_time())
         batches = self._batches(seed, order)
         model, callbacks = self._begin(arm, seed, task.epochs * len(batches))
-        meter, averaged = Meter(task.batch), _Averaged(task.epochs, task.averaged)
+        meter, averaged = Meter(task.batch), Averaged(task.epochs, task.averaged)
         history = model.fit(
             batches, epochs=task.epochs, shuffle=False, verbose=0, callbacks=[*callbacks, meter, averaged]
         ).history
