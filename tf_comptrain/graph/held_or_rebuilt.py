@@ -99,6 +99,7 @@ class _Cut:
         self._capacities: dict[tuple[int, int], int] = {}
         self._distances: dict = {}
         self._exact: set = set()
+        self._free: dict = {}
         self._ingredients = Ingredients()
 
     def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
@@ -183,12 +184,14 @@ class _Cut:
         return is_small(tensor) or self._is_exact_by_nature(tensor)
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
-        op = tensor.op
-        row = about(op.type)
-        late = self._made_late(op) and (row.kind == BLANK or not row.again)
-        if late or is_free(tensor):
-            return True
-        return self._ingredients.of(tensor) == 0  # TensorFlow computes it once for all steps
+        found = self._free.get(tensor.ref())
+        if found is None:
+            row = about(tensor.op.type)
+            late = self._made_late(tensor.op) and (row.kind == BLANK or not row.again)
+            # What is made of nothing TensorFlow computes once for all steps.
+            found = late or is_free(tensor) or self._ingredients.of(tensor) == 0
+            self._free[tensor.ref()] = found
+        return found
 
     def _require_exact(self, tensor: tf.Tensor) -> None:
         if not self._is_free(tensor):
