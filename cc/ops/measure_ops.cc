@@ -53,4 +53,31 @@ the memory in use back under the limit, so training can go on.
 where: name of the place, for the message.
 )doc");
 
+REGISTER_OP("Comptrain>MemoryPlan")
+    .Input("program: string")
+    .Output("totals: int64")
+    .Output("buffer_bytes: int64")
+    .Output("made_by: string")
+    .Output("shapes: string")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      ShapeHandle unused;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+      c->set_output(0, c->Vector(3));
+      for (int i = 1; i < 4; ++i) {
+        c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
+      }
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Compiles a program of XLA's for the default device and reads its memory plan;
+nothing runs.
+
+program: an HloModuleProto, as tf.function's compiler IR "hlo_serialized".
+totals: bytes of temporary memory, of arguments and of results.
+buffer_bytes: of the temporary buffers alive at the peak, [n].
+made_by: the TensorFlow operation behind each, else %instruction, [n].
+shapes: theirs, with the data type, [n].
+)doc");
+
 }  // namespace tensorflow

@@ -95,6 +95,16 @@ def test_a_step_is_traced_without_running():
     assert model.optimizer.iterations == 1
 
 
+def test_a_lowered_step_is_a_program_and_runs_nothing():
+    model = network()
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+    _keras.build_for_step(model, *batch())
+    before = model.get_weights()
+    program = _keras.lowered_train_step(model, *batch())
+    assert isinstance(program, bytes) and b"dot" in program
+    assert np.array_equal(model.get_weights()[0], before[0]) and model.optimizer.iterations == 0
+
+
 def test_a_step_under_the_users_tf_function_is_traced_anew():
     class Traced(Own):
         train_step = tf.function(Own.train_step)

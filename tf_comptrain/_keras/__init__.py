@@ -120,6 +120,7 @@ from tf_comptrain._keras.train_step import (
     has_strategy,
     is_compiled,
     loss_in_training,
+    lowered_train_step,
     mean_of_replicas,
     moving_statistics,
     note_loss,

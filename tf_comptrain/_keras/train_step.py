@@ -97,13 +97,31 @@ def trace_train_step(
       A function that runs the step, updates and all.
     """
     data = keras.utils.pack_x_y_sample_weight(x, y)
+    traced = _step_function(model, results).get_concrete_function(data)
+    return lambda: traced(data)
 
+
+def lowered_train_step(model: keras.Model, x: Any, y: Any) -> bytes:
+    """The model's train step as a program of XLA's, traced anew and neither compiled nor run.
+
+    Args:
+      model: A compiled model whose variables are all made, that XLA compiles.
+      x: One batch of inputs, tensors or their TensorSpecs.
+      y: Its targets; None for a train step that takes none.
+
+    Returns:
+      An HloModuleProto.
+    """
+    data = keras.utils.pack_x_y_sample_weight(x, y)
+    return _step_function(model, lambda: ()).experimental_get_compiler_ir(data)(stage="hlo_serialized")
+
+
+def _step_function(model: keras.Model, results: Callable[[], Any]) -> Any:
     def step(data: Any) -> Any:
         model.distribute_strategy.run(_fresh_train_step(model), args=(data,))
         return results()
 
-    traced = tf.function(step, autograph=False, jit_compile=jit_compile(model)).get_concrete_function(data)
-    return lambda: traced(data)
+    return tf.function(step, autograph=False, jit_compile=jit_compile(model))
 
 
 def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """What training takes, measured and predicted: a step, a saved tensor, the peak, the largest batch."""
 
+from tf_comptrain.memory.analysis import MemoryAnalysis, PlannedBuffer, memory_analysis
 from tf_comptrain.memory.explain import Peak, PeakRow, explain_peak
 from tf_comptrain.memory.max_batch import MaxBatch, PeakLine, find_max_batch_size
 from tf_comptrain.memory.measure import StepMemory, device, measure_call, measure_step, synchronize
@@ -13,10 +14,12 @@ from tf_comptrain.memory.trial import Trial, TrialError
 
 __all__ = [
     "MaxBatch",
+    "MemoryAnalysis",
     "MemoryReport",
     "Peak",
     "PeakLine",
     "PeakRow",
+    "PlannedBuffer",
     "SavedTensor",
     "StepMemory",
     "Timeline",
@@ -30,6 +33,7 @@ __all__ = [
     "limit",
     "measure_call",
     "measure_step",
+    "memory_analysis",
     "predict_peak",
     "report",
     "saved_bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.graph import TILES_SCOPE
+from tf_comptrain.memory.analysis import MemoryAnalysis, PlannedBuffer, memory_analysis
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import AllocationEvent, Trace, trace_step
@@ -66,7 +68,7 @@ class Peak(NamedTuple):
       batch_size: Samples in the step.
       peak_bytes: The allocator's peak over the resting level: the sum of the rows.
       resting_bytes: Weights, optimizer slots and the batch, which lie below.
-      during: The operation whose allocation made the peak.
+      during: The operation whose allocation made the peak; under XLA its program.
       rows: The tensors alive, largest first.
     """
 
@@ -118,11 +120,14 @@ class Peak(NamedTuple):
 
 
 def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
-    """Runs one real training step under the profiler and lists what is alive at its peak.
+    """Lists what is alive at the peak of a training step.
 
-    The step is the model's own compiled one, after two of warm-up; weights are put back. The
-    allocator's own total says where the peak is, so the rows add up to it exactly: variables that the
-    step replaces are counted as new values, and what it frees of the old ones as one negative row.
+    On TensorFlow's executor one real step runs under the profiler. It is the model's own compiled one, after
+    two of warm-up; weights are put back. The allocator's own total says where the peak is, so the rows add up to
+    it exactly: variables that the step replaces are counted as new values, and what it frees of the old ones as
+    one negative row.
+
+    A step that XLA compiles is not run: the rows are the buffers of the compiler's plan, see `memory_analysis`.
 
     Args:
       model: A compiled Keras model, compressed or not.
@@ -141,8 +146,10 @@ def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
       >>> print(ct.memory.explain_peak(model, 32))
     """
     x, y = batch_of(model, x, y)
-    trace = trace_model(model, x, y)
-    return _explain(model, len(tf.nest.flatten(x)[0]), trace)
+    batch_size = len(tf.nest.flatten(x)[0])
+    if _keras.jit_compile(model):
+        return _explain_plan(model, batch_size, memory_analysis(model, x, y))
+    return _explain(model, batch_size, trace_model(model, x, y))
 
 
 def trace_model(model: keras.Model, x: Any, y: Any) -> Trace:
@@ -162,7 +169,7 @@ def trace_steps(model: keras.Model, x: Any, y: Any, count: int) -> list[Trace]:
 def _explain(model: keras.Model, batch_size: int, trace: Trace) -> Peak:
     index = trace.peak_index
     live = trace.live_at(index)
-    classify = Classifier(model, trace)
+    classify = Classifier(model, trace.events)
     rows = [
         PeakRow(classify(event), event.op, event.shape, event.dtype, event.bytes, event.requested_bytes)
         for event in live
@@ -175,9 +182,24 @@ def _explain(model: keras.Model, batch_size: int, trace: Trace) -> Peak:
     return Peak(model.name, batch_size, trace.peak_bytes, trace.base_bytes, during, tuple(rows))
 
 
+def _explain_plan(model: keras.Model, batch_size: int, planned: MemoryAnalysis) -> Peak:
+    kind_of = Classifier(model).kind_of_planned
+    rows = [
+        PeakRow(kind_of(each), each.op, each.shape, each.dtype, each.bytes, each.bytes)
+        for each in planned.buffers
+    ]
+    gaps = planned.temporary_bytes - sum(row.bytes for row in rows)
+    if gaps > 0:
+        rows.append(PeakRow(OTHER, "gaps between buffers", "", "", gaps, 0))
+    rows.sort(key=lambda row: -row.bytes)
+    return Peak(
+        model.name, batch_size, planned.temporary_bytes, planned.argument_bytes, "XLA's program", tuple(rows)
+    )
+
+
 def forward_end_s(model: keras.Model, trace: Trace) -> float:
     """When the forward pass of a traced step made its last tensor."""
-    return Classifier(model, trace).forward_end_s
+    return Classifier(model, trace.events).forward_end_s
 
 
 class Classifier:
@@ -189,7 +211,7 @@ class Classifier:
     was under way.
     """
 
-    def __init__(self, model: keras.Model, trace: Trace):
+    def __init__(self, model: keras.Model, events: Sequence[AllocationEvent] = ()):
         self._has_metrics = not _keras.has_own_train_step(model) and len(model.metrics) > 1  # beside the loss
         # A train step may call the parts of a model, and not the model.
         called = [model, *_keras.direct_sublayers(model)] if _keras.has_own_train_step(model) else [model]
@@ -200,7 +222,7 @@ class Classifier:
         self._optimizers = {optimizer.name for optimizer in optimizers}
         self._variable_shapes = {_text(v.shape) for v in model.trainable_variables}
         self.forward_end_s = max(
-            (event.time_s for event in trace.events if self._forward_name.match(event.op)), default=0.0
+            (event.time_s for event in events if self._forward_name.match(event.op)), default=0.0
         )
 
     def __call__(self, event: AllocationEvent) -> str:
@@ -222,6 +244,15 @@ class Classifier:
         if event.shape in self._variable_shapes:
             return WEIGHT_GRADIENT
         return ACTIVATION_GRADIENT if event.shape else OTHER
+
+    def kind_of_planned(self, buffer: PlannedBuffer) -> str:
+        """Of a buffer that XLA's compiler planned; scratch space is what no operation is named for."""
+        if buffer.op.startswith("%"):
+            return WORKSPACE
+        made = AllocationEvent(
+            0.0, buffer.bytes, 0, 0, buffer.op, "output", buffer.dtype, buffer.shape, buffer.bytes
+        )
+        return self(made)
 
     def _is_update(self, op: str) -> bool:
         return re.sub(r"_\d+$", "", op.partition("/")[0]) in self._optimizers or "AssignVariableOp" in op

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
+from tf_comptrain.memory.analysis import memory_analysis
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.saved import saved_bytes
 from tf_comptrain.memory.state import state_restored
@@ -29,6 +30,8 @@ class StepMemory(NamedTuple):
       step_s: Median seconds a step.
       saved_bytes: What is held between forward and backward pass, as the model is now.
       saved_plain_bytes: Plain bytes: what the step in plain Keras holds there.
+      planned_bytes: Under XLA the step's temporary memory by the compiler's plan, which the allocator may round up;
+        None on TensorFlow's executor.
     """
 
     peak_bytes: int
@@ -36,6 +39,7 @@ class StepMemory(NamedTuple):
     step_s: float
     saved_bytes: int
     saved_plain_bytes: int
+    planned_bytes: int | None = None
 
 
 def device() -> str:
@@ -81,7 +85,8 @@ def measure_step(model: keras.Model, x: tf.Tensor, y: Any = None, steps: int = 3
     saved = saved_bytes(model, x, y)
     with _keras.plain_scope():
         saved_plain = saved_bytes(model, x, y)
-    return StepMemory(peak, resting, seconds, saved, saved_plain)
+    planned = memory_analysis(model, x, y).temporary_bytes if _keras.jit_compile(model) else None
+    return StepMemory(peak, resting, seconds, saved, saved_plain, planned)
 
 
 def measure_steps(model: keras.Model, x: Any, y: Any, steps: int) -> tuple[int, int, float]:

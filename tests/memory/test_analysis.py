@@ -1,0 +1,89 @@
+"""What XLA's compiler plans for the memory of a step, beside what the allocator gives out."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import layers
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.memory import explain
+
+BATCH = 64
+
+
+def network(compress, jit=True):
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 16, 8))
+    for k in range(4):
+        x = layers.Conv2D(16, 3, padding="same", name=f"convolution{k}")(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+    model = keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, jit_compile=jit)
+    if compress:
+        ct.compress_model(model)
+    return model
+
+
+@functools.lru_cache
+def analysis(compress):
+    return ct.memory.memory_analysis(network(compress), BATCH)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_plan_is_what_the_allocator_gives_out(compress):
+    step = ct.memory.measure_step(network(compress), *ct.memory.batches.random_batch(network(False), BATCH))
+    assert step.planned_bytes == analysis(compress).temporary_bytes
+    # The allocator may round it up to the next power of two; results come on top.
+    assert step.planned_bytes <= 1.02 * step.peak_bytes
+    assert step.peak_bytes <= 2.2 * step.planned_bytes
+
+
+def test_compressed_steps_plan_less():
+    plain, compressed = analysis(False), analysis(True)
+    assert compressed.temporary_bytes < 0.6 * plain.temporary_bytes
+    assert compressed.argument_bytes >= plain.argument_bytes > BATCH * 16 * 16 * 8 * 4
+    assert compressed.output_bytes < 1e6
+
+
+def test_the_buffers_of_the_peak_are_named():
+    plain = analysis(False)
+    assert sum(buffer.bytes for buffer in plain.buffers) <= plain.temporary_bytes
+    assert [buffer.bytes for buffer in plain.buffers] == sorted(
+        (b.bytes for b in plain.buffers), reverse=True
+    )
+    largest = plain.buffers[0]
+    assert largest.bytes == BATCH * 16 * 16 * 16 * 4 and largest.dtype == "float"
+    assert any("convolution1" in buffer.op for buffer in plain.buffers)
+
+
+def test_explain_peak_has_the_rows_of_the_plan():
+    peak = ct.memory.explain_peak(network(True), BATCH)
+    planned = analysis(True)
+    assert peak.peak_bytes == planned.temporary_bytes == sum(row.bytes for row in peak.rows)
+    assert peak.resting_bytes == planned.argument_bytes
+    kinds = set(peak.by_kind)
+    assert explain.STREAM in kinds and kinds & {explain.FORWARD, explain.ACTIVATION_GRADIENT}
+    assert "XLA's program" in str(peak) and "streams and masks" in str(peak)
+
+
+def test_nothing_runs():
+    model = network(True)
+    before = [np.array(v) for v in model.get_weights()]
+    ct.memory.memory_analysis(model, BATCH)
+    for value, earlier in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(value, earlier)
+    assert model.optimizer.iterations == 0
+
+
+def test_what_the_analysis_refuses():
+    with pytest.raises(ValueError, match="jit_compile=True"):
+        ct.memory.memory_analysis(network(False, jit=False), BATCH)
+    model = network(False)
+    with pytest.raises(ValueError, match="`y` is missing"):
+        ct.memory.memory_analysis(model, tf.zeros((2, 16, 16, 8)))
+    with pytest.raises(ValueError, match="not compiled"):
+        ct.memory.memory_analysis(keras.Model(model.inputs, model.outputs), BATCH)
