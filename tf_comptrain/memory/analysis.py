@@ -81,7 +81,11 @@ def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis
             "compile it with jit_compile=True, or see memory.measure_step."
         )
     _keras.build_for_step(model, x, y)
-    program = _keras.lowered_train_step(model, x, y)
+    return analysis_of(_keras.lowered_train_step(model, x, y))
+
+
+def analysis_of(program: bytes) -> MemoryAnalysis:
+    """Of any program of XLA's: an HloModuleProto, as a tf.function's compiler IR "hlo_serialized"; see above."""
     try:
         totals, sizes, names, shapes = (part.numpy() for part in native.ops().comptrain_memory_plan(program))
     except tf.errors.NotFoundError:
