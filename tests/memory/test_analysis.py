@@ -87,3 +87,10 @@ def test_what_the_analysis_refuses():
         ct.memory.memory_analysis(model, tf.zeros((2, 16, 16, 8)))
     with pytest.raises(ValueError, match="not compiled"):
         ct.memory.memory_analysis(keras.Model(model.inputs, model.outputs), BATCH)
+
+
+def test_a_batch_that_has_not_run_is_predicted():
+    model = network(True)
+    assert ct.memory.predict_peak(model, BATCH) == analysis(True).temporary_bytes
+    x, y = ct.memory.batches.random_batch(model, 2)
+    assert ct.memory.predict_peak(model, BATCH, x, y) == analysis(True).temporary_bytes

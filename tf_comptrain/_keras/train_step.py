@@ -97,7 +97,12 @@ def trace_train_step(
       A function that runs the step, updates and all.
     """
     data = keras.utils.pack_x_y_sample_weight(x, y)
-    traced = _step_function(model, results).get_concrete_function(data)
+
+    def step(data: Any) -> Any:
+        model.distribute_strategy.run(_fresh_train_step(model), args=(data,))
+        return results()
+
+    traced = tf.function(step, autograph=False, jit_compile=jit_compile(model)).get_concrete_function(data)
     return lambda: traced(data)
 
 
@@ -113,15 +118,13 @@ def lowered_train_step(model: keras.Model, x: Any, y: Any) -> bytes:
       An HloModuleProto.
     """
     data = keras.utils.pack_x_y_sample_weight(x, y)
-    return _step_function(model, lambda: ()).experimental_get_compiler_ir(data)(stage="hlo_serialized")
 
+    def step(*parts: Any) -> Any:  # TensorSpecs may be arguments, and not in structures
+        model.distribute_strategy.run(_fresh_train_step(model), args=(tf.nest.pack_sequence_as(data, parts),))
+        return ()
 
-def _step_function(model: keras.Model, results: Callable[[], Any]) -> Any:
-    def step(data: Any) -> Any:
-        model.distribute_strategy.run(_fresh_train_step(model), args=(data,))
-        return results()
-
-    return tf.function(step, autograph=False, jit_compile=jit_compile(model))
+    lowered = tf.function(step, autograph=False, jit_compile=True)
+    return lowered.experimental_get_compiler_ir(*tf.nest.flatten(data))(stage="hlo_serialized")
 
 
 def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:

@@ -40,16 +40,19 @@ class MeasuredVariant(NamedTuple):
       saved_bytes: Held between forward and backward pass.
       predicted_bytes: The peak as memory.predict_peak predicts it from smaller batches; None where
         that was not asked for.
+      planned_bytes: The step's temporary memory as XLA's compiler plans it; None on TensorFlow's executor.
     """
 
     peak_bytes: int
     steps_s: list[float]
     saved_bytes: int
     predicted_bytes: int | None = None
+    planned_bytes: int | None = None
 
     def summary(self) -> dict:
         return {
             "peak_bytes": self.peak_bytes,
+            "planned_bytes": self.planned_bytes,
             "step_s": statistics.median(self.steps_s),
             "saved_bytes": self.saved_bytes,
         }
@@ -86,12 +89,14 @@ class BenchWorker:
         )
         self._saved_bytes = 0
         self._predicted_bytes: int | None = None
+        self._planned_bytes: int | None = None
         self._peaks: list[int] = []
         self._steps_s: list[float] = []
 
     def wait_until_ready(self) -> None:
         ready = self._reply()
         self._saved_bytes = ready["saved_bytes"]
+        self._planned_bytes = ready["planned_bytes"]
         self._peaks.append(ready["peak_bytes"])
 
     def step(self) -> None:
@@ -100,7 +105,9 @@ class BenchWorker:
         self._steps_s.append(reply["step_s"])
 
     def measured(self) -> MeasuredVariant:
-        return MeasuredVariant(max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes)
+        return MeasuredVariant(
+            max(self._peaks), self._steps_s, self._saved_bytes, self._predicted_bytes, self._planned_bytes
+        )
 
     def close(self) -> None:
         if self._process.poll() is None:
@@ -137,6 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=options.positive, default=5, help="measured steps of each variant (%(default)s)"
     )
     bench_worker.add_compression_arguments(parser)
+    bench_worker.add_jit_compile(parser)
     options.add_json(parser)
     parser.set_defaults(function=main)
 
@@ -151,6 +159,7 @@ def main(args: argparse.Namespace) -> int:
     command = [sys.executable, "-c", start, "--model", args.model]
     command += ["--image", str(args.image), "--batch", str(args.batch), "--codec", args.codec]
     command += ["--storage", args.storage] if args.storage else []
+    command += ["--jit-compile"] if args.jit_compile else []
     results = measure(command, args.steps, Console(stderr=True))
     if args.json:
         print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))
@@ -223,17 +232,19 @@ def ending(status: int) -> str:
 
 
 def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None]) -> Table:
-    numbers = ("peak memory", "s/step", "saved activations")
+    planned = args.jit_compile
+    numbers = ("peak memory", *["planned by XLA"] * planned, "s/step", "saved activations")
     title = f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step"
     table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():
         if found is None:
-            table.add_row(_LABELS[name], "failed", "", "")
+            table.add_row(_LABELS[name], "failed", *[""] * (len(numbers) - 1))
         else:
             row = found.summary()
             table.add_row(
                 _LABELS[name],
                 format_bytes(row["peak_bytes"]) if row["peak_bytes"] else "not counted",
+                *[format_bytes(row["planned_bytes"] or 0)] * planned,
                 f"{row['step_s']:.3f}",
                 format_bytes(row["saved_bytes"]),
             )
@@ -246,6 +257,8 @@ def _ratios(results: dict[str, MeasuredVariant | None]) -> list[str]:
     if plain and compressed:
         if compressed.peak_bytes:
             lines.append(f"peak plain / compressed: {plain.peak_bytes / compressed.peak_bytes:.2f}")
+        if plain.planned_bytes and compressed.planned_bytes:
+            lines.append(f"planned plain / compressed: {plain.planned_bytes / compressed.planned_bytes:.2f}")
         lines.append(f"saved plain / compressed: {plain.saved_bytes / compressed.saved_bytes:.2f}")
         lines.append(f"step time compressed / plain: {paired_ratio(compressed, plain):.2f}")
     if fused and compressed:

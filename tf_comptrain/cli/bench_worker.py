@@ -1,7 +1,8 @@
 """One variant of `bench step`, in a process of its own: one measured step for each line of stdin.
 
-Replies are JSON objects, a line each: {"saved_bytes": ..., "peak_bytes": ...} when ready, the peak being that of the
-first two steps, then {"peak_bytes": ..., "step_s": ...} for a line "step", {"predicted_bytes": ...} for "predict".
+Replies are JSON objects, a line each: {"saved_bytes": ..., "peak_bytes": ..., "planned_bytes": ...} when
+ready, the peak being that of the first two steps, the plan that of XLA's compiler where it compiles the
+step, else null; then {"peak_bytes": ..., "step_s": ...} for a line "step", {"predicted_bytes": ...} for "predict".
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def add_compression_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_jit_compile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jit-compile", action="store_true", help="have XLA compile the step, as Keras does with one GPU"
+    )
+
+
 def build(name: str, image: int, variant: str, **options: Any) -> keras.Model:
     """A keras.applications model with random weights, compiled, in one of the VARIANTS; see `prepare`."""
     keras.utils.set_random_seed(0)
@@ -47,7 +54,7 @@ def build(name: str, image: int, variant: str, **options: Any) -> keras.Model:
     return prepare(built, variant, **options)
 
 
-def prepare(built: keras.Model, variant: str, **options: Any) -> keras.Model:
+def prepare(built: keras.Model, variant: str, jit_compile: bool = False, **options: Any) -> keras.Model:
     """A classifier as one of the VARIANTS, compiled; options of compress_model for the compressed one."""
     if variant == "fused_bn":
         model.compress_model(built, storage=fused_batch_norm)
@@ -57,6 +64,7 @@ def prepare(built: keras.Model, variant: str, **options: Any) -> keras.Model:
     built.compile(
         optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=not softmax),
+        jit_compile=jit_compile or "auto",
     )
     return built
 
@@ -75,8 +83,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
     add_compression_arguments(parser)
+    add_jit_compile(parser)
     args = parser.parse_args()
-    options = {"codec": args.codec, "storage": args.storage}
+    options = {"jit_compile": args.jit_compile, "codec": args.codec, "storage": args.storage}
     serve(lambda: (build(args.model, args.image, args.variant, **options), *images(args.image, args.batch)))
 
 
@@ -91,9 +100,14 @@ def serve(make: Callable[[], tuple[keras.Model, Any, Any]]) -> None:
     first = [memory.measure_call(step) for _ in range(_WARM_UP_STEPS)]
     _, resting, _ = first[-1]  # with what the first step makes and leaves: the optimizer's slots
     peak_bytes = max(over + rest for over, rest, _ in first) - resting
-    print(
-        json.dumps({"saved_bytes": memory.saved_bytes(built, x, y), "peak_bytes": peak_bytes}), file=replies
-    )
+    ready = {
+        "saved_bytes": memory.saved_bytes(built, x, y),
+        "peak_bytes": peak_bytes,
+        "planned_bytes": memory.memory_analysis(built, x, y).temporary_bytes
+        if _keras.jit_compile(built)
+        else None,
+    }
+    print(json.dumps(ready), file=replies)
     for line in sys.stdin:
         if line.strip() == "predict":
             predicted_bytes = memory.predict_peak(built, len(x), x, y)

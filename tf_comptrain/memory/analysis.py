@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -75,13 +76,25 @@ def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis
       >>> ct.memory.memory_analysis(model, 32).temporary_bytes
     """
     x, y = batch_of(model, x, y)
+    return analysis_of_step(model, x, y)
+
+
+def analysis_of_step(model: keras.Model, x: Any, y: Any, batch_size: int | None = None) -> MemoryAnalysis:
+    """As `memory_analysis`, of tensors; as if the batch had so many samples."""
     if not _keras.jit_compile(model):
         raise ValueError(
             f"`model` must be compiled by XLA. Received: {model.name!r}, which runs on TensorFlow's executor; "
             "compile it with jit_compile=True, or see memory.measure_step."
         )
     _keras.build_for_step(model, x, y)
+    if batch_size is not None:
+        resized = functools.partial(_resized, batch_size)
+        x, y = tf.nest.map_structure(resized, x), None if y is None else tf.nest.map_structure(resized, y)
     return analysis_of(_keras.lowered_train_step(model, x, y))
+
+
+def _resized(batch_size: int, tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([batch_size, *tensor.shape[1:]], tensor.dtype)
 
 
 def analysis_of(program: bytes) -> MemoryAnalysis:

@@ -14,7 +14,8 @@ from tf_comptrain.memory.measure import device
 
 _UNDER_XLA = (
     "`memory.limit` checks steps on TensorFlow's executor, and XLA compiles this one: it plans all memory of a step "
-    "before that runs. Compile the model with jit_compile=False."
+    "before that runs; memory.memory_analysis(model, x, y) says how much. Or compile the model with "
+    "jit_compile=False."
 )
 
 _limit_bytes: tf.Variable | None = None

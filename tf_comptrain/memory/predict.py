@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import arguments
+from tf_comptrain import _keras, arguments
 from tf_comptrain.memory.allocator_model import BestFitHeap
+from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import trace_model, trace_steps
 from tf_comptrain.memory.saved import SavedTensor, saved_tensors
@@ -39,6 +40,8 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
     under 256 kB: those that are held for the backward pass are taken from `saved_tensors`, and to grow
     with the batch.
 
+    Of a step that XLA compiles it is the temporary memory of the compiler's plan, see `memory_analysis`.
+
     Args:
       model: A compiled Keras model, compressed or not.
       batch_size: Samples a step.
@@ -58,6 +61,9 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
       >>> ct.memory.predict_peak(model, 256) / 1e9
     """
     batch_size = arguments.whole("batch_size", batch_size, remedy="Data goes into x and y.")
+    if _keras.jit_compile(model):
+        given_x, given_y = batch_of(model, 1 if x is None else x, y)
+        return analysis_of_step(model, given_x, given_y, batch_size).temporary_bytes
     (small_x, small_y), (large_x, large_y) = (
         _first(count, *batch_of(model, count if x is None else x, y)) for count in _SMALL_BATCHES
     )
