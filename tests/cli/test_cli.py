@@ -58,7 +58,8 @@ def test_bench_step_json(tmp_path):
     results = json.loads(run.stdout)
     assert list(results) == ["plain", "fused_bn", "compressed"]
     for found in results.values():
-        assert list(found) == ["peak_bytes", "step_s", "saved_bytes"]
+        assert list(found) == ["peak_bytes", "planned_bytes", "step_s", "saved_bytes"]
+        assert found.pop("planned_bytes") is None  # on the executor
         assert all(value > 0 for value in found.values())
     assert results["compressed"]["saved_bytes"] < results["plain"]["saved_bytes"] / 2
 
@@ -114,6 +115,24 @@ class FakeWorker:
         pass
 
 
+def test_a_step_of_xla_has_its_planned_memory(monkeypatch, capsys):
+    class Planned(FakeWorker):
+        dies_at: dict[str, int] = {}
+
+        def __init__(self, variant, command):
+            super().__init__(variant, command)
+            assert command[-1] == "--jit-compile"
+
+        def measured(self):
+            planned = 40 if self.variant == "compressed" else 80
+            return bench.MeasuredVariant(100, [1.0], 50, planned_bytes=planned)
+
+    monkeypatch.setattr(bench, "BenchWorker", Planned)
+    assert command("bench", "step", "--model", "VGG16", "--steps", "1", "--jit-compile") == 0
+    shown = capsys.readouterr().out
+    assert "planned by XLA" in shown and "planned plain / compressed: 2.00" in shown
+
+
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_failed_variant_leaves_the_others(at, monkeypatch, capsys):
     monkeypatch.setattr(bench, "BenchWorker", FakeWorker)
@@ -122,7 +141,8 @@ def test_a_failed_variant_leaves_the_others(at, monkeypatch, capsys):
     captured = capsys.readouterr()
     results = json.loads(captured.out)
     assert results["plain"] is None
-    assert results["compressed"] == {"peak_bytes": 100, "step_s": 1.0, "saved_bytes": 50}
+    measured = {"peak_bytes": 100, "planned_bytes": None, "step_s": 1.0, "saved_bytes": 50}
+    assert results["compressed"] == measured
     assert "plain died" in captured.err
     assert command("bench", "step", "--model", "VGG16", "--steps", "3") == 1
     assert "failed" in capsys.readouterr().out
