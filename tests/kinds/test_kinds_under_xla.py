@@ -9,11 +9,7 @@ from test_kinds import CASES
 
 # Those whose plain step plans 2 MB or more; in smaller ones the table of the streams' states counts.
 SHORT = ("SimCLR", "siamese", "triplet")
-LONG = (
-    "VAE", "DCGAN", "WGAN with gradient penalty, smooth", "diffusion", "U-Net", "Conv3D", "vision transformer",
-    "NeRF", "masked language model", "dilated TCN", "decoder with rotary positions", "message passing", "Reptile",
-    "tf.recompute_grad", "persistent tape", "sharpness-aware", "gradients of inputs",
-)  # fmt: skip
+LONG = ("DCGAN", "Conv3D", "message passing", "Reptile", "gradients of inputs")
 
 
 @pytest.mark.parametrize("name", [*SHORT, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
