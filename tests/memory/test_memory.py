@@ -508,3 +508,12 @@ def test_predicted_peak(compress):
     np.testing.assert_allclose(ct.memory.predict_peak(model, 32, x, y), measured, rtol=0.15, atol=one_tensor)
     with pytest.raises(ValueError, match="at least 8"):
         ct.memory.predict_peak(model, 32, x[:3], y[:3])
+
+
+def test_what_an_optimizer_makes_is_an_update_whatever_its_name():
+    for name in ("adam", "adam_1"):  # as Keras names a second one
+        model = small_cnn()
+        model.compile(keras.optimizers.Adam(name=name), "mse", jit_compile=False)
+        classify = explain.Classifier(model)
+        made = trace.AllocationEvent(0.0, 8, 8, 0, f"{name}/Square", "output", "float", "[3,3]", 8)
+        assert classify(made) == explain.UPDATE

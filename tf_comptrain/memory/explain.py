@@ -255,7 +255,9 @@ class Classifier:
         return self(made)
 
     def _is_update(self, op: str) -> bool:
-        return re.sub(r"_\d+$", "", op.partition("/")[0]) in self._optimizers or "AssignVariableOp" in op
+        scope = op.partition("/")[0]
+        named = {scope, re.sub(r"_\d+$", "", scope)}  # an optimizer's name, or that of a scope made anew
+        return not named.isdisjoint(self._optimizers) or "AssignVariableOp" in op
 
     def _is_forward(self, event: AllocationEvent) -> bool:
         if self._forward_name.match(event.op):
