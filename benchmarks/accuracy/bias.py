@@ -2,9 +2,9 @@
 
     python benchmarks/accuracy/bias.py FASHION_MNIST.npz [--networks cnn3-grey resnet8-grey] [--batches 64]
 
-Weights do not change. d is the compressed gradient less the plain one of the same batch, all weights together. The
-single error is the root mean square of |d| over that of the gradient; the mean error that of the mean of d over
-all batches. Without a bias mean / single is 1 / sqrt(batches), 0.125 of 64. On the executor and under XLA.
+Weights do not change. d is the compressed gradient less the plain one of the same batch, all weights
+together. The single error is the root mean square of |d| over that of the gradient; the mean error that of
+the mean of d over all batches. Without a bias mean / single is 1 / sqrt(batches), 0.125 of 64.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def errors(name: str, xla: bool, x: np.ndarray, y: np.ndarray) -> tuple[float, float, int]:
-    """(single, mean), both over the root mean square of the gradient; and the bytes saved for the backward pass."""
+    """(single, mean, bytes saved for the backward pass); the errors over the norm of the gradient."""
     keras.utils.set_random_seed(0)
     model = networks.BUILDERS[name]()
     plain = gradients(model, xla, x, y)

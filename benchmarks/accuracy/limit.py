@@ -1,12 +1,13 @@
 """Training under a memory limit: plain at the batch it manages, adaptive from there on.
 
-    python benchmarks/accuracy/limit.py --fashion FASHION_MNIST.npz --text tinyshakespeare.txt [--tasks cnn resnet20]
+    python benchmarks/accuracy/limit.py --fashion FASHION_MNIST.npz --text tinyshakespeare.txt
 
-The limit is what plain training needs at its batch, measured. The adaptive run begins at the same batch, and
-`AdaptiveTraining(memory=limit)` does the rest: bounds, batch and learning rate, all defaults. Both see the same number
-of samples under the same schedule: a linear warm-up over a tenth of the steps, then half a cosine to 0. The weights
-that are tested are the mean of those after each of the last three epochs. Each training has a process of its own, and
-is one line of results/limit.jsonl; those that are there are not run again. `--report` prints the table of them.
+The limit is what plain training needs at its batch, measured. The adaptive run begins at the same batch,
+and `AdaptiveTraining(memory=limit)` does the rest: bounds, batch and learning rate, all defaults. Both see
+the same number of samples under the same schedule: a linear warm-up over a tenth of the steps, then half a
+cosine to 0. The weights that are tested are the mean of those after each of the last three epochs. Each
+training has a process of its own, and is one line of results/limit.jsonl; those that are there are not run
+again. `--report` prints the table of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,16 @@ _AVERAGED = 3
 
 
 class Task(NamedTuple):
-    """What is trained. `rate` is the highest learning rate at `batch`; of a text, `samples` are passages an epoch."""
+    """What is trained.
+
+    Attributes:
+      network: A key of `networks.BUILDERS`.
+      samples: An epoch; of a text, passages.
+      epochs: Of the training.
+      batch: Samples a step, to begin with.
+      rate: Highest learning rate, at that batch.
+      lr_scaling: How the rate follows the batch, see `AdaptiveTraining`.
+    """
 
     network: str
     samples: int
@@ -101,7 +111,7 @@ def _passage(start: tf.Tensor, characters: np.ndarray) -> tuple[tf.Tensor, tf.Te
 
 
 def run(task: Task, path: str, method: str, seed: int, limit: int, threads: int) -> dict[str, Any]:
-    """One training, in a process that has done nothing else: the allocator's heap keeps the form it once had."""
+    """One training, in a fresh process: the allocator's heap keeps the form it once had."""
     set_threads(threads)
     model = compiled(task, seed)
     rows, test = samples(task, path)

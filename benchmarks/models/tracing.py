@@ -2,8 +2,8 @@
 
     python benchmarks/models/tracing.py [--models ResNet50 DenseNet121 Gemma] [--turns 5] [--xla]
 
-Each turn traces the train step of the plain and of the compressed model as `fit` does; CPU seconds, median of the
-turns after a first one that is not counted. Nothing runs, and XLA compiles nothing.
+Each turn traces the train step of the plain and of the compressed model as `fit` does; CPU seconds, median
+of the turns after a first one that is not counted. Nothing runs, and XLA compiles nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What XLA's compiler plans for plain and compressed training steps: temporary memory, and how long it compiles.
+"""What XLA's compiler plans for plain and compressed training steps: temporary memory, and its own time.
 
     python benchmarks/models/xla_memory.py --set networks --text tinyshakespeare.txt --out xla_memory.jsonl
     python benchmarks/models/xla_memory.py --set keras-hub --out xla_memory.jsonl
     python benchmarks/models/xla_memory.py --set kinds --out xla_memory.jsonl
 
-No step runs (`tf_comptrain.memory.memory_analysis`). "networks" are those of peaks.py, "keras-hub" its backbones of two
-blocks or six, "kinds" the trainings of tests/kinds. Each model has a process of its own and adds a line to the file;
-those that are there already are not compiled again. Seconds are of tracing and compiling, on a shared machine.
+No step runs (`tf_comptrain.memory.memory_analysis`). "networks" are those of peaks.py, "keras-hub" its
+backbones of two blocks or six, "kinds" the trainings of tests/kinds. Each model has a process of its own and
+adds a line to the file; those that are there already are not compiled again. Seconds are of tracing and
+compiling.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ Compiles a program of XLA's for the default device and reads its memory plan;
 nothing runs.
 
 program: an HloModuleProto, as tf.function's compiler IR "hlo_serialized".
-totals: bytes of temporary memory, of arguments and of results.
+totals: bytes of temporary memory, of arguments and of outputs.
 buffer_bytes: of the temporary buffers alive at the peak, [n].
 made_by: the TensorFlow operation behind each, else %instruction, [n].
 shapes: theirs, with the data type, [n].

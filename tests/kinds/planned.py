@@ -18,12 +18,11 @@ def analysis(make: Callable[[], Kind], compress: bool) -> MemoryAnalysis:
     keras.utils.set_random_seed(0)
     kind = make()
     batch = [tf.constant(part) for part in kind.batches[0]]
-    if isinstance(getattr(kind.step, "__self__", None), FromKeras):
-        kind.models[0].jit_compile = True
     if compress:
         for model in kind.models:
             ct.compress_model(model)
     if isinstance(getattr(kind.step, "__self__", None), FromKeras):
+        kind.models[0].jit_compile = True
         return ct.memory.memory_analysis(kind.models[0], *batch)
 
     def traced(*batch: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:

@@ -1,4 +1,4 @@
-"""Compressed training takes no more memory than plain where XLA compiles the step: its compiler's plan says so.
+"""Compressed training plans no more memory than plain where XLA compiles the step.
 
 All kinds: `python benchmarks/models/xla_memory.py --set kinds`.
 """

@@ -232,7 +232,7 @@ def ending(status: int) -> str:
 
 
 def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None]) -> Table:
-    planned = args.jit_compile
+    planned = any(found and found.planned_bytes for found in results.values())  # XLA, asked for or by Keras
     numbers = ("peak memory", *["planned by XLA"] * planned, "s/step", "saved activations")
     title = f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step"
     table = text.table_of(title, ("", *numbers), numbers)

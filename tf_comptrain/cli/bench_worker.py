@@ -2,7 +2,8 @@
 
 Replies are JSON objects, a line each: {"saved_bytes": ..., "peak_bytes": ..., "planned_bytes": ...} when
 ready, the peak being that of the first two steps, the plan that of XLA's compiler where it compiles the
-step, else null; then {"peak_bytes": ..., "step_s": ...} for a line "step", {"predicted_bytes": ...} for "predict".
+step, else null; then {"peak_bytes": ..., "step_s": ...} for a line "step", and {"predicted_bytes": ...}
+for "predict".
 """
 
 from __future__ import annotations

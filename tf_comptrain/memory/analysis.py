@@ -35,7 +35,7 @@ class PlannedBuffer(NamedTuple):
 
 
 class MemoryAnalysis(NamedTuple):
-    """What XLA's compiler plans for a training step, as JAX's `memory_analysis` has it of a compiled function.
+    """What XLA's compiler plans for a training step, as JAX's `memory_analysis` of a function.
 
     Attributes:
       temporary_bytes: Temporary memory: the step's peak over weights, optimizer slots and batch.
@@ -51,14 +51,14 @@ class MemoryAnalysis(NamedTuple):
 
 
 def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis:
-    """Compiles the model's training step with XLA and reads what memory the compiler has planned; no step runs.
+    """Compiles the model's training step with XLA and reads the compiler's memory plan; no step runs.
 
     The plan is exact: the compiled step asks the device allocator for these bytes at once. (That allocator
-    may round them up, to a power of two on a CPU.) The step is traced and compiled anew, which takes as long as the
-    first step of `fit`.
+    may round them up, to a power of two on a CPU.) The step is traced and compiled anew, which takes as long
+    as the first step of `fit`.
 
     Args:
-      model: A Keras model compiled with jit_compile=True, or where Keras resolves "auto" to it; compressed or not.
+      model: A Keras model compiled with jit_compile=True, or where Keras resolves "auto" to it.
       x: One batch of inputs; or a batch size, for random inputs of the model's input shapes.
       y: The batch's targets; None with a batch size, and for a model with a `train_step` of its own that
         takes none.
@@ -67,8 +67,8 @@ def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis
       A `MemoryAnalysis`.
 
     Raises:
-      ValueError: The model is not compiled, XLA does not compile its step, or it has no input shapes to make a random
-        batch from.
+      ValueError: The model is not compiled, XLA does not compile its step, or it has no input shapes to
+        make a random batch from.
       RuntimeError: This TensorFlow build has no XLA headers, so that the op library was built without this.
 
     Example:
@@ -98,7 +98,7 @@ def _resized(batch_size: int, tensor: tf.Tensor) -> tf.TensorSpec:
 
 
 def analysis_of(program: bytes) -> MemoryAnalysis:
-    """Of any program of XLA's: an HloModuleProto, as a tf.function's compiler IR "hlo_serialized"; see above."""
+    """As `memory_analysis`, of an HloModuleProto: a tf.function's compiler IR "hlo_serialized"."""
     try:
         totals, sizes, names, shapes = (part.numpy() for part in native.ops().comptrain_memory_plan(program))
     except tf.errors.NotFoundError:

@@ -123,11 +123,11 @@ def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
     """Lists what is alive at the peak of a training step.
 
     On TensorFlow's executor one real step runs under the profiler. It is the model's own compiled one, after
-    two of warm-up; weights are put back. The allocator's own total says where the peak is, so the rows add up to
-    it exactly: variables that the step replaces are counted as new values, and what it frees of the old ones as
-    one negative row.
+    two of warm-up; weights are put back. The allocator's own total says where the peak is, so the rows add up
+    to it exactly: variables that the step replaces are counted as new values, and what it frees of the old
+    ones as one negative row.
 
-    A step that XLA compiles is not run: the rows are the buffers of the compiler's plan, see `memory_analysis`.
+    A step that XLA compiles is not run: the rows are the buffers of the compiler's plan, `memory_analysis`.
 
     Args:
       model: A compiled Keras model, compressed or not.

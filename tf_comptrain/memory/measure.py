@@ -30,8 +30,8 @@ class StepMemory(NamedTuple):
       step_s: Median seconds a step.
       saved_bytes: What is held between forward and backward pass, as the model is now.
       saved_plain_bytes: Plain bytes: what the step in plain Keras holds there.
-      planned_bytes: Under XLA the step's temporary memory by the compiler's plan, which the allocator may round up;
-        None on TensorFlow's executor.
+      planned_bytes: Under XLA the step's temporary memory by the compiler's plan, which the allocator may
+        round up; None on TensorFlow's executor.
     """
 
     peak_bytes: int

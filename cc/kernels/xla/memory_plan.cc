@@ -37,16 +37,15 @@ struct Buffer {
 struct Plan {
   int64_t temporary_bytes = 0;
   int64_t argument_bytes = 0;
-  int64_t result_bytes = 0;
+  int64_t output_bytes = 0;
   std::vector<Buffer> at_peak;
 };
 
 Buffer Described(const xla::BufferAllocation& allocation,
                  const xla::HloValue& value) {
   const auto placed = allocation.assigned_buffers().find(&value);
-  const int64_t bytes = placed == allocation.assigned_buffers().end()
-                            ? 0
-                            : placed->second.size;
+  const int64_t bytes =
+      placed == allocation.assigned_buffers().end() ? 0 : placed->second.size;
   const xla::HloInstruction& made = *value.instruction();
   const std::string& name = made.metadata().op_name();
   return {bytes, name.empty() ? absl::StrCat("%", made.name()) : name,
@@ -60,7 +59,7 @@ Plan Read(const xla::Executable& executable) {
     if (allocation->is_entry_computation_parameter()) {
       plan.argument_bytes += allocation->size();
     } else if (allocation->maybe_live_out()) {
-      plan.result_bytes += allocation->size();
+      plan.output_bytes += allocation->size();
     } else {
       plan.temporary_bytes += allocation->size();
       for (const xla::HloValue* value : allocation->PeakMemoryLogicalBuffers())
@@ -80,10 +79,11 @@ absl::StatusOr<Plan> Compiled(const std::string& program) {
   std::vector<const xla::Shape*> layouts;
   for (const xla::Shape& parameter : shape.parameters())
     layouts.push_back(&parameter);
+  TF_ASSIGN_OR_RETURN(xla::LocalClient* const client,
+                      xla::ClientLibrary::GetOrCreateLocalClient());
   TF_ASSIGN_OR_RETURN(
       const std::vector<std::unique_ptr<xla::LocalExecutable>> executables,
-      xla::ClientLibrary::LocalClientOrDie()->Compile(
-          computation, layouts, xla::ExecutableBuildOptions()));
+      client->Compile(computation, layouts, xla::ExecutableBuildOptions()));
   return Read(*executables.front()->executable());
 }
 
@@ -103,7 +103,7 @@ class MemoryPlan : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(3, TensorShape({count}), &shapes));
     totals->vec<int64_t>()(0) = plan->temporary_bytes;
     totals->vec<int64_t>()(1) = plan->argument_bytes;
-    totals->vec<int64_t>()(2) = plan->result_bytes;
+    totals->vec<int64_t>()(2) = plan->output_bytes;
     for (int64_t i = 0; i < count; ++i) {
       bytes->vec<int64_t>()(i) = plan->at_peak[i].bytes;
       made_by->vec<tstring>()(i) = plan->at_peak[i].made_by;

@@ -112,7 +112,7 @@ def _tile_bytes(region: Region) -> int:
 
 
 def _in_tiles(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """A tensor with its tiles along a new first dimension; rows that are missing in the last one are other ones again.
+    """A tensor with its tiles along a new first dimension; rows missing in the last one are other ones again.
 
     Zeros in their place may be what a loss divides by.
     """
@@ -246,7 +246,7 @@ class _Body:
 
 
 def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
-    """A tile with zeros for rows that are not there: nothing that XLA makes, and a copy on the executor if need be."""
+    """A tile with zeros for rows that are not there; on the executor a copy, where some are not."""
 
     def masked() -> tf.Tensor:
         return tf.where(there, tile, 0)
