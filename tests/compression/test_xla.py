@@ -14,6 +14,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain import native, storage
 from tf_comptrain.codecs import LARGEST_BOUND, RATES, FixedRateCodec, State
+from tf_comptrain.compression import wrapper
 from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.memory.trace import trace_step
 
@@ -679,6 +680,37 @@ def test_a_fixed_rate_in_place_of_entropy_coding_is_said_once(codec, is_compiled
     assert len(said) == (codec in ("rans", "auto")) and all(repr(codec) in sentence for sentence in said)
     assert report.engine == "XLA" and "runs on XLA" in str(report)
     assert {row.bits for row in report.rows if row.storage == "compress"} <= {2.25, 3.25, 4.25}
+
+
+@pytest.mark.parametrize("is_compiled_first", [True, False])
+@pytest.mark.parametrize("codec, said", [("zvc", "trains as plain Keras"), ("rans", "fixed number of bits")])
+def test_codecs_of_a_policy_are_said_once(codec, said, is_compiled_first, caplog):
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64, activation="tanh"), layers.Dense(10)])
+    if is_compiled_first:
+        compiled(model, jit_compile=True)
+    report = ct.compress_model(model, policy=ct.Policy({"linear": ct.Setting(codec)}))
+    compiled(model, jit_compile=True)
+    for count in (256, 128):  # two traces
+        model.train_on_batch(tf.ones((count, 64)), tf.zeros(count))
+    sentences = [record.message for record in caplog.records if said in record.message]
+    assert len(sentences) == 1 and repr(codec) in sentences[0]
+    assert report.engine == "XLA" and bool(report.obstacle) == (codec == "zvc")
+
+
+@pytest.mark.parametrize(
+    "codec, said", [("zvc", "run as plain Keras"), ("rans", "fixed number of bits"), ("plane", None)]
+)
+def test_wrappers_say_once_what_xla_makes_of_their_codec(codec, said, caplog, monkeypatch):
+    monkeypatch.setattr(wrapper._Alone, "_said", set())
+    hidden = [ct.Compress(layers.Dense(64, activation="tanh"), codec=codec) for _ in range(2)]
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64), *hidden, layers.Dense(10)])
+    compiled(model, jit_compile=False).train_on_batch(tf.ones((256, 64)), tf.zeros(256))
+    assert not caplog.records
+    compiled(model, jit_compile=True)
+    for count in (256, 128):
+        model.train_on_batch(tf.ones((count, 64)), tf.zeros(count))
+    assert len(caplog.records) == (said is not None)
+    assert all(said in record.message and repr(codec) in record.message for record in caplog.records)
 
 
 def test_the_report_follows_the_engine():

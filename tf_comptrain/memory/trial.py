@@ -17,9 +17,10 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.model import compress_model
+from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.batches import batch_of, random_batch
 from tf_comptrain.memory.measure import device
-from tf_comptrain.memory.memory_limit import limit
+from tf_comptrain.memory.memory_limit import limit, refuse_above
 
 OK = "ok"
 OUT_OF_MEMORY = "out of memory"
@@ -40,7 +41,7 @@ class Trial(NamedTuple):
       batch: Samples.
       outcome: "ok" or "out of memory".
       total_bytes: The allocator's peak in all, weights and batch included; 0 where the step failed
-        or this TensorFlow build does not count.
+        or this TensorFlow build does not count. Under XLA and a limit by the compiler's plan.
       detail: How a step that failed ended.
     """
 
@@ -144,6 +145,8 @@ def _try(job: Job) -> tuple[str, int, str]:
     if job.limit_bytes is not None and job.limit_bytes <= in_use:
         return OUT_OF_MEMORY, 0, f"weights and batch alone take {in_use} bytes"
     try:
+        if job.limit_bytes is not None and _keras.jit_compile(model):
+            return OK, refuse_above(job.limit_bytes, analysis_of_step(model, x, y), model, (x, y)), ""
         if on_cpu and job.limit_bytes is not None:
             with limit(job.limit_bytes):
                 _steps(model, x, y)
