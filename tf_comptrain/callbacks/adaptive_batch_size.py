@@ -15,6 +15,7 @@ from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_byte
 from tf_comptrain.callbacks._tuner import TunerLimits, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic import ElasticBatch
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
+from tf_comptrain.memory.counters import HOW_TO_COUNT
 
 _LR_POWER = {"linear": 1.0, "sqrt": 0.5, None: 0.0}
 
@@ -291,8 +292,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         _keras.build_optimizer(self.model)
         if not counts_bytes():
             raise ValueError(
-                "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow build does not count "
-                "allocated bytes on the CPU (get_memory_info answers 0). Choose the batch size by hand."
+                "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow does not count allocated bytes. "
+                f"{HOW_TO_COUNT}, or choose the batch size by hand."
             )
         resting = self._largest(bytes_in_use())
         if self.limit_bytes <= resting:

@@ -13,8 +13,9 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments, native
 from tf_comptrain.compression.instrumentation import is_compressed
+from tf_comptrain.memory import counters
 from tf_comptrain.memory.analysis import MemoryAnalysis, analysis_of
-from tf_comptrain.memory.measure import device
+from tf_comptrain.memory.counters import device
 from tf_comptrain.render.units import format_bytes
 
 _UNDER_XLA = (
@@ -62,7 +63,7 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
     """
     global _limit_bytes
     limit_bytes = arguments.size_in_bytes("limit_bytes", limit_bytes)
-    in_use = _bytes_in_use()
+    in_use = counters.bytes_in_use()
     if not limit_bytes > in_use:
         raise ValueError(
             f"`limit_bytes` must be above the {in_use} bytes that are in use already. "
@@ -74,7 +75,7 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
     if int(_limit_bytes) != 0:
         raise ValueError(f"A limit of {int(_limit_bytes)} bytes is set already; limits do not nest.")
     native.ops()
-    tf.config.experimental.reset_memory_stats(device())
+    counters.reset_peak()
     _limit_bytes.assign(limit_bytes)
     try:
         with _keras.layer_output_hook(_checked), _keras.compiled_step_hook(_PlannedSteps(limit_bytes)):
@@ -151,13 +152,9 @@ def _total_bytes(planned: MemoryAnalysis, batch: Any) -> int:
         for tensor in _tensors(batch)
         if f"device:{kind}" not in tensor.device
     )
-    resting = max(_bytes_in_use() + elsewhere, planned.argument_bytes)
+    resting = max(counters.bytes_in_use() + elsewhere, planned.argument_bytes)
     return resting + planned.temporary_bytes + planned.output_bytes
 
 
 def _tensors(batch: Any) -> list[tf.Tensor]:
     return [tensor for tensor in tf.nest.flatten(batch) if tf.is_tensor(tensor)]
-
-
-def _bytes_in_use() -> int:
-    return tf.config.experimental.get_memory_info(device())["current"]
