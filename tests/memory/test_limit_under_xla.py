@@ -91,6 +91,17 @@ def test_a_refusal_has_the_numbers_and_the_largest_buffers(plans):
     assert "compress_model" not in str(refused.value)
 
 
+def test_the_plan_is_enough_where_the_allocator_does_not_count(monkeypatch):
+    def uncounted(name):
+        raise ValueError(f"Allocator stats not available for device {name!r}")
+
+    model = network()
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", uncounted)
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", uncounted)
+    with ct.memory.limit(ROOM), pytest.raises(StepRefusedError, match="memory limit: a step of 'network'"):
+        model.train_on_batch(X, Y)
+
+
 def test_each_shape_is_planned_once(plans):
     model = network()
     with limit():

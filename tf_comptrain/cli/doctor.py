@@ -102,7 +102,10 @@ def _devices() -> list[Finding]:
         tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
         for gpu in tf.config.list_physical_devices("GPU")
     ]
-    counted = tf.config.experimental.get_memory_info("CPU:0")["peak"] > 0
+    try:
+        counted = tf.config.experimental.get_memory_info("CPU:0")["peak"] > 0
+    except ValueError:  # there are no numbers where TensorFlow leaves oneDNN off
+        counted = False
     return [
         Finding("processor", f"{len(os.sched_getaffinity(0))} cores, {_instruction_set()}"),
         Finding("GPUs", ", ".join(gpus) or "none"),
@@ -111,7 +114,7 @@ def _devices() -> list[Finding]:
             "memory accounting",
             "this TensorFlow counts the bytes of its CPU allocator"
             if counted
-            else "this TensorFlow build does not count: peaks read 0, memory.limit never stops a step",
+            else "this TensorFlow build does not count: peaks are not measured, memory.limit stops steps of XLA alone",
         ),
     ]
 
