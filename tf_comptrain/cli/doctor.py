@@ -112,7 +112,7 @@ def _devices() -> list[Finding]:
             "memory accounting",
             "this TensorFlow counts the bytes of its CPU allocator"
             if counted
-            else f"none: peaks read 0, memory.limit never stops a step. {counters.HOW_TO_COUNT}",
+            else f"none: peaks read 0, memory.limit stops steps of XLA alone. {counters.HOW_TO_COUNT}",
         ),
     ]
 
