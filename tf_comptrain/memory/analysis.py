@@ -49,6 +49,11 @@ class MemoryAnalysis(NamedTuple):
     output_bytes: int
     buffers: tuple[PlannedBuffer, ...]
 
+    @property
+    def total_bytes(self) -> int:
+        """All that the step takes: temporary memory, arguments and outputs."""
+        return self.temporary_bytes + self.argument_bytes + self.output_bytes
+
 
 def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis:
     """Compiles the model's training step with XLA and reads the compiler's memory plan; no step runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import device
 from tf_comptrain.model_planning import reasons, trials
+from tf_comptrain.model_planning.compiled_plan import CompiledEnds, plan_compiled
 from tf_comptrain.model_planning.devices import plan_over_devices
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
@@ -91,6 +93,7 @@ def plan(
     if count > 1:
         arguments.whole("batch_size", batch_size)
         _check_model(model)
+        _check_no_xla(model)
         machine = _machine(hardware)
         return plan_over_devices(model, batch_size, memory, count, machine, budget_s, streams, progress)
     if memory is None:
@@ -120,12 +123,20 @@ def _planned(
     budget_s: float,
     streams: dict[str, Any],
     progress: Callable[[Progress], None] | None = None,
-) -> tuple[ModelPlan, trials.Prepared]:
+) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
     arguments.real("budget_s", budget_s, above=0)
     machine = _machine(hardware)
     _check_model(model)
+    if _keras.jit_compile(model):
+        if machine is not None:
+            raise ValueError(
+                "`hardware` must be left out for a model that XLA compiles: its plan is of the machine that is here. "
+                f"Received: {model.name!r}; leave it out, or compile the model with jit_compile=False."
+            )
+        return plan_compiled(model, batch, limit, streams, progress)
+    _check_train_step(model)
     report = compression.compress_model(model, **streams)
     try:
         if report.obstacle is not None:
@@ -161,9 +172,20 @@ def _check_model(model: keras.Model) -> None:
             f"Model {model.name!r} must be built, and have a graph, so that its input shapes are known: call it, or "
             "model.build(...), or make it of keras.Input. A subclassed model cannot be planned."
         )
-    problem = trials.obstacle(model)
-    if problem is not None:
-        raise ValueError(f"Model {model.name!r} cannot be planned: {problem}.")
+
+
+def _check_no_xla(model: keras.Model) -> None:
+    if _keras.jit_compile(model):
+        raise ValueError(
+            f"Model {model.name!r} cannot be planned for several devices: XLA compiles its step. Compile it with "
+            "jit_compile=False."
+        )
+    _check_train_step(model)
+
+
+def _check_train_step(model: keras.Model) -> None:
+    if _keras.has_own_train_step(model):
+        raise ValueError(f"Model {model.name!r} cannot be planned: it has a `train_step` of its own.")
 
 
 def compress_model(
@@ -266,7 +288,10 @@ def _planned_and_applied(
     if not found.feasible:
         raise ValueError(too_small(found, prepared.parts(found.limit_bytes)))
     report = found.apply(model, **streams)
-    _Check(model, found, prepared, report).begin(model)
+    if isinstance(prepared, CompiledEnds):
+        report.notes = functools.partial(reasons.lines_of_compiled, found)
+    else:
+        _Check(model, found, prepared, report).begin(model)
     return report
 
 
