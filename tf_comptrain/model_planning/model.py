@@ -55,24 +55,29 @@ def plan(
     the limit and at least 96% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
     not tried.
 
+    Of a model that XLA compiles no step runs. Its compiler plans the memory of a step exactly: steps are compiled, and
+    the plan is one of them that is within the limit. It has no seconds: `step_s` is None.
+
     Args:
-      model: A compiled model that is functional or a built Sequential, and not compressed. No XLA, no `train_step` of
-        its own.
+      model: A compiled model that is functional or a built Sequential, and not compressed. Without XLA it has no
+        `train_step` of its own.
       batch_size: Samples a step.
       memory: The most that the device's allocator may give out during a step, weights and batch included: bytes, or
-        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB. With `devices`,
-        of each of them; None: what the machine has.
+        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB. Under XLA: of
+        temporary memory, arguments and outputs of the step. With `devices`, of each of them; None: what the machine
+        has.
       hardware: A machine that is not here, as a `planner.Hardware` or the path of its JSON: for times. Its plan is not
-        tried.
-      seed: Of the search.
-      budget_s: Seconds for each search; measurements come on top.
+        tried. Not with XLA.
+      seed: Of the search. XLA's plans have no chance in them.
+      budget_s: Seconds for each search; measurements come on top. Under XLA the number of compiled steps is limited,
+        at most seven.
       devices: Of more than one the plan says in which stages, splits and microbatches they run the model: a
         `planner.DevicePlan`, which `apply` carries out by `tf_comptrain.distribute.place`. It is made of the
         model's graph and the machine's figures, and no step is run.
       codec: See `compress_model`.
       error_bound: See `compress_model`.
       policy: See `compress_model`.
-      progress: Is told of each better plan and bound.
+      progress: Is told of each better plan and bound; under XLA of each step that was compiled.
 
     Returns:
       A `ModelPlan`; with `feasible` False, and the smallest plan there is, where none fits. A KeyboardInterrupt during
@@ -227,7 +232,8 @@ def compress_model(
         normalization).
       memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,
         or text such as "8GiB". The plan of least time is made and applied; after step 2 of `fit` the peak so far is
-        held against the limit, and where it is over, the step is planned once more. None: no limit.
+        held against the limit, and where it is over, the step is planned once more. Under XLA the plan is exact, and
+        nothing is looked at. None: no limit.
       batch_size: Samples a step, with `memory`.
       policy: Codec and error bound of each class of tensors, or of single ones, in place of `codec` and `error_bound`:
         a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. With `memory` the
