@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 USED = 0.99  # of the limit: where a step takes as much, the search ends
 _GOAL = 0.997  # of the limit: what is estimated is meant to come to
+_BOLDNESS = 0.25  # left after each step over the limit
 _PASSES = 3  # over the steps that an estimate has to agree with
 
 
@@ -45,10 +48,10 @@ class KeptSearch:
     """Finds the tensors to keep.
 
     At its peak a step holds some tensors. Another step takes at least what that moment takes with other tensors kept:
-    the steps that were compiled are lower bounds for all others, each exact at its own. The next step keeps what saves
-    the most time a byte, as far as the highest of these bounds is within the limit. Where bounds contradict a step that
-    was compiled, their bytes of a tensor are corrected. After a step over the limit the next one is half as bold: a
-    straight line from the best step to that one is an upper bound where totals are convex.
+    the steps that were compiled are lower bounds for all others, each exact at its own. The next step adds to the best
+    one what saves the most time a byte, as far as the highest of these bounds is within the limit. Where bounds
+    contradict a step that was compiled, their bytes of a tensor are corrected. After steps over the limit the next one
+    is less bold: a straight line from the best step to one of those is an upper bound where totals are convex.
 
     Args:
       candidates: The tensors.
@@ -86,47 +89,50 @@ class KeptSearch:
         """What to try; None where there is nothing left that could fit."""
         known = {step.kept for step in self.compiled}
         bounds = [_Bound(step, self._more, self.compiled) for step in self.compiled]
-        over = self.compiled[-1].total_bytes > self._limit
-        slope = self._slope(best)
-        for caution in (0.5, 0.0) if over and slope else (0.0,):
-            kept = self._filled(bounds, best, slope, caution)
+        costs = self._costs(best)
+        for caution in dict.fromkeys((1 - _BOLDNESS ** self._overs(), 0.0)):
+            kept = self._filled(bounds, best, costs, caution)
             if kept not in known and self._gains(kept, best):
                 return kept
         room = self._limit - best.total_bytes
-        more = set(best.kept)
-        for one in self._candidates:  # by their own sizes, whatever the bounds say
-            if one.name not in more and one.more_bytes <= room:
-                more.add(one.name)
-                room -= one.more_bytes
-        return None if frozenset(more) in known else frozenset(more)
+        left = (one for one in self._candidates if one.name not in best.kept and one.more_bytes <= room)
+        single = (best.kept | {one.name} for one in left)  # by their own sizes, whatever the bounds say
+        return next((kept for kept in single if kept not in known), None)
+
+    def _overs(self) -> int:
+        """Steps over the limit since the last one within it."""
+        tried = (step for step in reversed(self.compiled) if len(step.kept) < len(self._more))
+        return sum(1 for _ in itertools.takewhile(lambda step: step.total_bytes > self._limit, tried))
 
     def _gains(self, kept: frozenset[str], best: CompiledStep) -> bool:
         gains = {one.name: one.gain for one in self._candidates}
         return sum(gains[name] for name in kept) > sum(gains[name] for name in best.kept)
 
-    def _slope(self, best: CompiledStep) -> float:
-        """Bytes of the step for each byte that is kept on the way from the best step to the nearest over the limit."""
-        slopes = [
-            (step.total_bytes, (step.total_bytes - best.total_bytes) / more)
-            for step in self.compiled
-            if step.total_bytes > self._limit and (more := self._bytes(step.kept - best.kept)) > 0
-        ]
-        return min(slopes)[1] if slopes else 0.0
+    def _costs(self, best: CompiledStep) -> dict[str, float]:
+        """What keeping a tensor besides the best step's adds, on the straight lines to the steps over the limit."""
+        costs = dict.fromkeys(best.kept, 0.0)
+        for step in self.compiled:
+            added = step.kept - best.kept
+            if step.total_bytes > self._limit and added and len(step.kept) < len(self._more):
+                slope = (step.total_bytes - best.total_bytes) / max(self._bytes(added), 1.0)
+                for name in added:
+                    costs[name] = min(costs.get(name, math.inf), slope * self._more[name])
+        return {**self._more, **costs}
 
     def _bytes(self, names: Iterable[str]) -> float:
         return sum(self._more[name] for name in names)
 
     def _filled(
-        self, bounds: Sequence[_Bound], best: CompiledStep, slope: float, caution: float
+        self, bounds: Sequence[_Bound], best: CompiledStep, costs: Mapping[str, float], caution: float
     ) -> frozenset[str]:
-        """Candidates in their order, each where it fits by what is estimated."""
+        """The best step's tensors and others in their order, each where it fits by what is estimated."""
         goal = _GOAL * self._limit
-        at = [bound.at_nothing for bound in bounds]
+        at = [bound.of(best.kept) for bound in bounds]
         line = float(best.total_bytes)
-        kept: set[str] = set()
-        for one in self._candidates:
+        kept = set(best.kept)
+        for one in (one for one in self._candidates if one.name not in best.kept):
             levels = [level + bound.bytes_of(one.name) for level, bound in zip(at, bounds)]
-            further = line + (0.0 if one.name in best.kept else slope * one.more_bytes)
+            further = line + costs[one.name]
             level = max(levels)
             if (1 - caution) * level + caution * max(further, level) <= goal:
                 at, line = levels, further
@@ -150,22 +156,17 @@ class _Bound:
             for other in compiled:
                 self._agree(other, more)
 
-    @property
-    def at_nothing(self) -> float:
-        """Of the step that keeps nothing."""
-        return self._of(frozenset())
-
     def bytes_of(self, name: str) -> float:
         """What keeping a tensor adds."""
         return self._weights[name]
 
-    def _of(self, kept: frozenset[str]) -> float:
+    def of(self, kept: frozenset[str]) -> float:
         added = sum(self._weights[name] for name in kept - self._step.kept)
         return self._step.total_bytes + added - sum(self._weights[name] for name in self._step.kept - kept)
 
     def _agree(self, other: CompiledStep, more: Mapping[str, float]) -> None:
         """Corrects bytes of tensors so that another step's total is not below the bound."""
-        above = self._of(other.kept) - other.total_bytes
+        above = self.of(other.kept) - other.total_bytes
         if above <= 0:
             return
         gone, added = self._step.kept - other.kept, other.kept - self._step.kept
