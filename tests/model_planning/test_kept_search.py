@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tf_comptrain.model_planning.kept_search import USED, Candidate, CompiledStep, KeptSearch
+from tf_comptrain.model_planning.kept_search import USED, CompiledStep, KeepableTensor, KeptSearch
 
 TRIES = 5
 
@@ -27,7 +27,7 @@ class Network:
 
     def candidates(self):
         items = zip(self.names, self.sizes - self.streams, self.gains)
-        return [Candidate(name, int(more), float(gain)) for name, more, gain in items]
+        return [KeepableTensor(name, int(more), float(gain)) for name, more, gain in items]
 
     def step(self, kept):
         keeps = np.array([name in kept for name in self.names])
@@ -83,7 +83,7 @@ def test_tensors_that_save_the_most_time_a_byte_come_first():
     def step(kept):
         return CompiledStep(frozenset(kept), 1000 + 100 * len(kept), frozenset("abcd"))
 
-    candidates = [Candidate(name, 100, gain) for name, gain in zip("abcd", (1, 4, 2, 3))]
+    candidates = [KeepableTensor(name, 100, gain) for name, gain in zip("abcd", (1, 4, 2, 3))]
     search = KeptSearch(candidates, 1210, [step(()), step("abcd")])
     search.run(step, TRIES)
     assert search.best().kept == {"b", "d"}
@@ -97,7 +97,7 @@ def test_names_at_the_peak_that_are_wrong():
             frozenset(kept), 10_000 + sum(map(int, kept)), frozenset(map(str, range(60, 100))) - kept
         )
 
-    candidates = [Candidate(str(size), size, 1.0 / size) for size in range(50, 100)]
+    candidates = [KeepableTensor(str(size), size, 1.0 / size) for size in range(50, 100)]
     limit = 12_000
     search = KeptSearch(candidates, limit, [step(frozenset()), step(frozenset(map(str, range(50, 100))))])
     search.run(step, TRIES)
@@ -105,7 +105,7 @@ def test_names_at_the_peak_that_are_wrong():
 
 
 def test_nothing_fits():
-    search = KeptSearch([Candidate("a", 10, 1.0)], 100, [CompiledStep(frozenset(), 101, frozenset())])
+    search = KeptSearch([KeepableTensor("a", 10, 1.0)], 100, [CompiledStep(frozenset(), 101, frozenset())])
     search.run(lambda kept: pytest.fail("compiled"), TRIES)
     assert search.best() is None
 

@@ -17,7 +17,7 @@ from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.memory.analysis import MemoryAnalysis, analysis_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.model_planning.crossing_tensors import BITS, CrossingTensor, held_tensors, storage_of
-from tf_comptrain.model_planning.kept_search import Candidate, CompiledStep, KeptSearch
+from tf_comptrain.model_planning.kept_search import CompiledStep, KeepableTensor, KeptSearch
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
 from tf_comptrain.planner import PlanRow, Progress
 from tf_comptrain.storage import KEEP
@@ -27,7 +27,7 @@ _GROUP = 32  # values that have a scale of one byte
 _MARGIN = 0.02  # of what is taken to be proportional to the batch
 
 
-class Traced(NamedTuple):
+class LoweredStep(NamedTuple):
     """A step of a compressed model, as XLA's compiler takes it.
 
     Attributes:
@@ -184,7 +184,7 @@ class _CompiledSteps:
         readers = (op for name in kept for op in self.tensors[name].normalizations)
         return {**found, **{self._normalizing[op]: KEEP for op in readers if op in self._normalizing}}
 
-    def trace(self, kept: frozenset[str]) -> Traced:
+    def trace(self, kept: frozenset[str]) -> LoweredStep:
         """The step that keeps these tensors."""
         graphs: list[tf.Graph] = []
         report = compress_model(self._model, storage=self.storage(kept), **self._streams)
@@ -200,7 +200,7 @@ class _CompiledSteps:
             restore_model(self._model)
         held = {tensor.name: tensor for tensor in held_tensors(graphs[-1])}
         self._held[kept] = held
-        return Traced(program, graphs[-1], held)
+        return LoweredStep(program, graphs[-1], held)
 
     def as_step(self, kept: frozenset[str], analysis: MemoryAnalysis) -> CompiledStep:
         """What was traced and compiled, and which tensors are alive at its peak, by the names of its buffers.
@@ -218,10 +218,10 @@ class _CompiledSteps:
         }
         return CompiledStep(kept, analysis.total_bytes, frozenset(streams & self.tensors.keys() | values))
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[KeepableTensor]:
         """The tensors, as the search takes them: streams are encoded once and decoded for all that is no mask."""
         return [
-            Candidate(
+            KeepableTensor(
                 name,
                 tensor.bytes - self._stream_bytes[name],
                 tensor.elements * (1.0 + sum(not reading.is_mask for reading in tensor.readings)),

@@ -13,7 +13,7 @@ _BOLDNESS = 0.25  # left after each step over the limit
 _PASSES = 3  # over the steps that an estimate has to agree with
 
 
-class Candidate(NamedTuple):
+class KeepableTensor(NamedTuple):
     """A tensor that may be kept as it is, in place of its stream or bits.
 
     Attributes:
@@ -62,7 +62,7 @@ class KeptSearch:
       compiled: Those, and what was compiled since.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], limit: int, compiled: Iterable[CompiledStep]):
+    def __init__(self, candidates: Sequence[KeepableTensor], limit: int, compiled: Iterable[CompiledStep]):
         self._candidates = sorted(candidates, key=lambda one: (-one.gain / max(one.more_bytes, 1), one.name))
         self._more = {one.name: float(one.more_bytes) for one in candidates}
         self._limit = limit
