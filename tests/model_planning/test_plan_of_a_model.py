@@ -288,8 +288,6 @@ def test_models_that_cannot_be_planned(case):
         ct.plan(sequential, 8, "1GB")
     with pytest.raises(ValueError, match="is not compiled"):
         ct.plan(keras.Model(case.model.input, case.model.output), 8, "1GB")
-    with pytest.raises(ValueError, match="jit_compile=False"):
-        ct.plan(compiled(keras.Sequential([keras.Input((3,)), layers.Dense(3)]), jit_compile=True), 8, "1GB")
     with pytest.raises(TypeError, match="`model` must be a keras.Model"):
         ct.plan("resnet", 8, "1GB")
     with pytest.raises(ValueError, match="`batch_size` is missing"):

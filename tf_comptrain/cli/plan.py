@@ -13,7 +13,7 @@ from tf_comptrain import model_planning
 from tf_comptrain.cli import bench, bench_worker, options
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.planner import DevicePlan, Progress
-from tf_comptrain.render.units import format_seconds
+from tf_comptrain.render.units import format_bytes, format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="plan stages and splits over so many (%(default)s)",
     )
+    bench_worker.add_jit_compile(parser)
     parser.add_argument("--hardware", type=Path, help="JSON of a machine that is not here")
     parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each search (%(default)s)")
@@ -46,14 +47,11 @@ def main(args: argparse.Namespace) -> int:
         print(problem, file=sys.stderr)
         return 2
     model = bench_worker.build(args.model, args.image, "plain")
-    model.compile(model.optimizer, model.loss, jit_compile=False)  # the planned order is the executor's
-    with console.status("measuring steps, planning") as status:
+    model.compile(model.optimizer, model.loss, jit_compile=args.jit_compile)
+    with console.status("compiling steps" if args.jit_compile else "measuring steps, planning") as status:
 
         def show(progress: Progress) -> None:
-            step = "none yet" if progress.step_s is None else f"step {format_seconds(progress.step_s)}"
-            status.update(
-                f"planning: {step}, bound {format_seconds(progress.bound_s)} (Ctrl-C keeps the best so far)"
-            )
+            status.update(f"planning: {_standing(progress)} (Ctrl-C keeps the best so far)")
 
         try:
             plan = model_planning.plan(
@@ -71,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
             return 2
         except KeyboardInterrupt:
             print(
-                "Interrupted while the model's own steps were measured: there is no plan yet.",
+                "Interrupted before there is a plan.",
                 file=sys.stderr,
             )
             return 130
@@ -79,6 +77,14 @@ def main(args: argparse.Namespace) -> int:
         args.out.write_text(plan.to_json())
     print(json.dumps(summary(plan), indent=1) if args.json else plan)
     return 0 if plan.feasible else 1
+
+
+def _standing(progress: Progress) -> str:
+    if progress.step_s is not None:
+        return f"step {format_seconds(progress.step_s)}, bound {format_seconds(progress.bound_s)}"
+    if progress.peak_bytes is not None:  # of a step that XLA compiled and that did not run
+        return f"{format_bytes(progress.peak_bytes)} in {progress.elapsed_s:.0f} s"
+    return "none yet"
 
 
 def summary(plan: ModelPlan | DevicePlan) -> dict:

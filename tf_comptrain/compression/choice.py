@@ -68,6 +68,11 @@ def operations_chosen(model: keras.Model, storage: StorageChoice) -> dict[str, S
     return {key: _named(value) for key, value in storage.items() if key not in known and isinstance(key, str)}
 
 
+def parts_of_model(model: keras.Model) -> list[tuple[str, Any]]:
+    """(path, layer) of all layers and operations of a model; the paths are keys of a mapping."""
+    return list(_parts(model, ""))
+
+
 def _parts(layer: keras.layers.Layer, prefix: str, seen: set[int] | None = None) -> Iterator[tuple[str, Any]]:
     """(path, layer) of all layers and operations inside, each once, inner ones before those they are in."""
     seen = set() if seen is None else seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import device
 from tf_comptrain.model_planning import reasons, trials
+from tf_comptrain.model_planning.compiled_plan import CompiledEnds, plan_compiled
 from tf_comptrain.model_planning.devices import plan_over_devices
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
@@ -53,24 +55,29 @@ def plan(
     the limit and at least 96% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
     not tried.
 
+    Of a model that XLA compiles no step runs. Its compiler plans the memory of a step exactly: steps are compiled, and
+    the plan is one of them that is within the limit. It has no seconds: `step_s` is None.
+
     Args:
-      model: A compiled model that is functional or a built Sequential, and not compressed. No XLA, no `train_step` of
-        its own.
+      model: A compiled model that is functional or a built Sequential, and not compressed. Without XLA it has no
+        `train_step` of its own.
       batch_size: Samples a step.
       memory: The most that the device's allocator may give out during a step, weights and batch included: bytes, or
-        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB. With `devices`,
-        of each of them; None: what the machine has.
+        text such as "8GiB". On a CPU TensorFlow counts all of the process, but no buffers below 256 kB. Under XLA: of
+        temporary memory, arguments and outputs of the step. With `devices`, of each of them; None: what the machine
+        has.
       hardware: A machine that is not here, as a `planner.Hardware` or the path of its JSON: for times. Its plan is not
-        tried.
-      seed: Of the search.
-      budget_s: Seconds for each search; measurements come on top.
+        tried. Not with XLA.
+      seed: Of the search. XLA's plans have no chance in them.
+      budget_s: Seconds for each search; measurements come on top. Under XLA the number of compiled steps is limited,
+        at most seven.
       devices: Of more than one the plan says in which stages, splits and microbatches they run the model: a
         `planner.DevicePlan`, which `apply` carries out by `tf_comptrain.distribute.place`. It is made of the
         model's graph and the machine's figures, and no step is run.
       codec: See `compress_model`.
       error_bound: See `compress_model`.
       policy: See `compress_model`.
-      progress: Is told of each better plan and bound.
+      progress: Is told of each better plan and bound; under XLA of each step that was compiled.
 
     Returns:
       A `ModelPlan`; with `feasible` False, and the smallest plan there is, where none fits. A KeyboardInterrupt during
@@ -91,6 +98,7 @@ def plan(
     if count > 1:
         arguments.whole("batch_size", batch_size)
         _check_model(model)
+        _check_no_xla(model)
         machine = _machine(hardware)
         return plan_over_devices(model, batch_size, memory, count, machine, budget_s, streams, progress)
     if memory is None:
@@ -120,12 +128,20 @@ def _planned(
     budget_s: float,
     streams: dict[str, Any],
     progress: Callable[[Progress], None] | None = None,
-) -> tuple[ModelPlan, trials.Prepared]:
+) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
     arguments.real("budget_s", budget_s, above=0)
     machine = _machine(hardware)
     _check_model(model)
+    if _keras.jit_compile(model):
+        if machine is not None:
+            raise ValueError(
+                "`hardware` must be left out for a model that XLA compiles: its plan is of the machine that is here. "
+                f"Received: {model.name!r}; leave it out, or compile the model with jit_compile=False."
+            )
+        return plan_compiled(model, batch, limit, streams, progress)
+    _check_train_step(model)
     report = compression.compress_model(model, **streams)
     try:
         if report.obstacle is not None:
@@ -161,9 +177,20 @@ def _check_model(model: keras.Model) -> None:
             f"Model {model.name!r} must be built, and have a graph, so that its input shapes are known: call it, or "
             "model.build(...), or make it of keras.Input. A subclassed model cannot be planned."
         )
-    problem = trials.obstacle(model)
-    if problem is not None:
-        raise ValueError(f"Model {model.name!r} cannot be planned: {problem}.")
+
+
+def _check_no_xla(model: keras.Model) -> None:
+    if _keras.jit_compile(model):
+        raise ValueError(
+            f"Model {model.name!r} cannot be planned for several devices: XLA compiles its step. Compile it with "
+            "jit_compile=False."
+        )
+    _check_train_step(model)
+
+
+def _check_train_step(model: keras.Model) -> None:
+    if _keras.has_own_train_step(model):
+        raise ValueError(f"Model {model.name!r} cannot be planned: it has a `train_step` of its own.")
 
 
 def compress_model(
@@ -205,7 +232,8 @@ def compress_model(
         normalization).
       memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,
         or text such as "8GiB". The plan of least time is made and applied; after step 2 of `fit` the peak so far is
-        held against the limit, and where it is over, the step is planned once more. None: no limit.
+        held against the limit, and where it is over, the step is planned once more. Under XLA the plan is exact, and
+        nothing is looked at. None: no limit.
       batch_size: Samples a step, with `memory`.
       policy: Codec and error bound of each class of tensors, or of single ones, in place of `codec` and `error_bound`:
         a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. With `memory` the
@@ -266,7 +294,10 @@ def _planned_and_applied(
     if not found.feasible:
         raise ValueError(too_small(found, prepared.parts(found.limit_bytes)))
     report = found.apply(model, **streams)
-    _Check(model, found, prepared, report).begin(model)
+    if isinstance(prepared, CompiledEnds):
+        report.notes = functools.partial(reasons.lines_of_compiled, found)
+    else:
+        _Check(model, found, prepared, report).begin(model)
     return report
 
 

@@ -100,7 +100,7 @@ class Prepared(NamedTuple):
         """Knowing one more measurement."""
         live = (plan.peak_bytes - self.graph.resting_bytes) / waste.factor
         wastes = {*self.wastes, (live, measured.peak_bytes / max(live, 1.0))}
-        faster = min(measured.step_s / plan.step_s, 1.0)  # other work only ever makes a step slower
+        faster = min(measured.step_s / plan.known_step_s, 1.0)  # other work only ever makes a step slower
         return self._replace(wastes=tuple(sorted(wastes)), graph=_with_speed(self.graph, faster))
 
 
@@ -311,12 +311,12 @@ def _run(model: keras.Model, prepared: Prepared, plan: Plan) -> MeasuredSteps:
 
 def _as_measured(plan: Plan, peak: int, step_s: float, limit: int) -> Plan:
     """The plan with what its steps took; other work only ever makes a step slower."""
-    faster = min(step_s / plan.step_s, 1.0)
+    faster = min(step_s / plan.known_step_s, 1.0)
     return plan._replace(
         limit_bytes=limit,
         peak_bytes=peak,
         feasible=peak <= limit,
-        step_s=plan.step_s * faster,
+        step_s=plan.known_step_s * faster,
         bound_s=None if plan.bound_s is None else plan.bound_s * faster,
     )
 
@@ -363,12 +363,3 @@ def neighbours(prepared: Prepared, plan: Plan, seed: int, share: float = 0.1) ->
     room = plan.limit_bytes - prepared.graph.resting_bytes
     limits = [prepared.graph.resting_bytes + max(int(room * factor), 1) for factor in (1 - share, 1 + share)]
     return [_planned(prepared, one, one, prepared.expected_waste(one), seed, 2.0, None) for one in limits]
-
-
-def obstacle(model: keras.Model) -> str | None:
-    """Why a model's step cannot be planned; None where it can."""
-    if _keras.jit_compile(model):
-        return "XLA compiles its step, and the order of memory is XLA's: compile it with jit_compile=False"
-    if _keras.has_own_train_step(model):
-        return "it has a `train_step` of its own"
-    return None

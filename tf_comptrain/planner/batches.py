@@ -73,7 +73,7 @@ def largest_batch(
             scaled = at_batch(graph, batch)
             plan = plan_graph(scaled, limit_bytes, **options)
             allowed = slowest_s(scaled) * (1 + 1e-9)
-            tried[batch] = 1 if plan.feasible and plan.step_s <= allowed else 0
+            tried[batch] = 1 if plan.feasible and plan.known_step_s <= allowed else 0
             if tried[batch] == 0 and (plan.bound_s is None or plan.bound_s > allowed):
                 tried[batch] = -1
         return tried[batch]

@@ -28,14 +28,15 @@ class PlanRow(NamedTuple):
       choice: "keep", "stream:plane", "rebuild:a,b", "offload" or "segment:block1".
       value_bytes: Of its values.
       held_bytes: On the device between the forward and the backward pass.
-      seconds: Of computation that the choice adds to a step; those of a segment stand at its first tensor.
+      seconds: Of computation that the choice adds to a step; those of a segment stand at its first tensor. None where
+        no step ran.
     """
 
     tensor: str
     choice: str
     value_bytes: int
     held_bytes: int
-    seconds: float
+    seconds: float | None
 
 
 class Plan(NamedTuple):
@@ -47,12 +48,12 @@ class Plan(NamedTuple):
       rows: One for each tensor that had a choice, in the order of the graph.
       batch: Samples of a step.
       peak_bytes: Predicted, resting bytes and the allocator's waste included.
-      step_s: Predicted seconds.
-      bound_s: No plan within the limit takes less; None where it is proved that there is none.
+      step_s: Predicted seconds; None where no step ran.
+      bound_s: No plan within the limit takes less; None where it is proved that there is none, or no step ran.
       gap: (step_s - bound_s) / step_s; None where `bound_s` is.
       feasible: Whether the peak is within the limit. A plan that is not is the smallest that was found.
       smallest_bytes: The smallest peak of all plans that were found.
-      plain_s: Seconds of the step that keeps everything.
+      plain_s: Seconds of the step that keeps everything; None where no step ran.
       kept_peak_bytes: Its peak.
       first_backward: Name of the first task of the backward pass; "" where there is none.
       curve: (seconds since the step began, bytes) at each change of the memory in use.
@@ -67,12 +68,12 @@ class Plan(NamedTuple):
     rows: tuple[PlanRow, ...]
     batch: int
     peak_bytes: int
-    step_s: float
+    step_s: float | None
     bound_s: float | None
     gap: float | None
     feasible: bool
     smallest_bytes: int
-    plain_s: float
+    plain_s: float | None
     kept_peak_bytes: int
     first_backward: str = ""
     curve: tuple[tuple[float, float], ...] = ()
@@ -85,6 +86,19 @@ class Plan(NamedTuple):
         """The choice of each tensor, by its name."""
         return {row.tensor: row.choice for row in self.rows}
 
+    @property
+    def known_step_s(self) -> float:
+        """`step_s` of a plan that has it.
+
+        Raises:
+          ValueError: No step ran.
+        """
+        if self.step_s is None:
+            raise ValueError(
+                f"The plan of {self.model!r} has no seconds: its step has not run. print(plan) shows what it holds."
+            )
+        return self.step_s
+
     def to_json(self) -> str:
         """The plan as JSON text, a line for each tensor and event, so that plans can be compared by line."""
         return json_text(self._asdict(), _LISTS)
@@ -94,27 +108,44 @@ class Plan(NamedTuple):
         return text_difference(self, other)
 
     def plot(self, path: str | Path) -> None:
-        """Draws what each queue does, and the memory below it, into an image file; needs matplotlib."""
-        added = 100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0.0
+        """Draws what each queue does, and the memory below it, into an image file; needs matplotlib.
+
+        Raises:
+          ValueError: No step ran: there is nothing to draw.
+        """
+        step_s = self.known_step_s
         title = (
-            f"{self.model}, batch {self.batch}: {format_seconds(self.step_s)} a step ({added:+.1f}%), "
+            f"{self.model}, batch {self.batch}: {format_seconds(step_s)} a step ({self._added():+.1f}%), "
             f"peak {format_bytes(self.peak_bytes)}"
         )
         turn_s = next((event.start_s for event in self.events if event.name == self.first_backward), None)
-        draw_step(title, self.events, self.step_s, self.curve, self.limit_bytes, turn_s, path)
+        draw_step(title, self.events, step_s, self.curve, self.limit_bytes, turn_s, path)
 
     def __str__(self) -> str:
         parts: list[Table | str] = [*self._summary(), "", self._table(), "", *self._totals()]
         return as_text(parts, width=None).rstrip()
+
+    def _added(self) -> float:
+        """Percent of the step that keeps everything."""
+        return 100 * (self.step_s / self.plain_s - 1) if self.step_s and self.plain_s else 0.0
 
     def _summary(self) -> list[str]:
         lines = [
             f"{self.model}, batch {self.batch}",
             f"peak   {format_bytes(self.peak_bytes)} of {format_bytes(self.limit_bytes)} allowed; "
             f"everything kept {format_bytes(self.kept_peak_bytes)}, smallest found {format_bytes(self.smallest_bytes)}",
-            f"step   {format_seconds(self.step_s)}; everything kept {format_seconds(self.plain_s)} "
-            f"({100 * (self.step_s / self.plain_s - 1) if self.plain_s else 0:+.2f}%)",
         ]
+        if self.step_s is None:
+            lines.append("step   not run: XLA's plan is read before anything runs")
+            return (
+                lines
+                if self.feasible
+                else [*lines, "No plan within the limit was found; this is the smallest."]
+            )
+        lines.append(
+            f"step   {format_seconds(self.step_s)}; everything kept {format_seconds(self.plain_s)} "
+            f"({self._added():+.2f}%)"
+        )
         if self.bound_s is not None:
             lines.append(
                 f"bound  {format_seconds(self.bound_s)}: at most {100 * (self.gap or 0):.2f}% to gain"
@@ -141,11 +172,16 @@ class Plan(NamedTuple):
         of_kind: dict[str, list[PlanRow]] = collections.defaultdict(list)
         for row in self.rows:
             of_kind[kind_of(row.choice)].append(row)
-        return [
-            f"{len(rows)} x {kind}: {format_bytes(sum(r.value_bytes for r in rows))} held in "
-            f"{format_bytes(sum(r.held_bytes for r in rows))}, adds {format_seconds(sum(r.seconds for r in rows))}"
-            for kind, rows in sorted(of_kind.items())
-        ]
+        lines = []
+        for kind, rows in sorted(of_kind.items()):
+            sizes = (format_bytes(sum(size)) for size in zip(*((r.value_bytes, r.held_bytes) for r in rows)))
+            adds = (
+                f", adds {format_seconds(sum(r.seconds or 0 for r in rows))}"
+                if self.step_s is not None
+                else ""
+            )
+            lines.append(f"{len(rows)} x {kind}: {' held in '.join(sizes)}{adds}")
+        return lines
 
 
 _LISTS = ("rows", "curve", "events")
@@ -173,7 +209,8 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "kept_peak_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
     for name in ("step_s", "plain_s"):
-        arguments.real(name, getattr(plan, name), least=0)
+        if getattr(plan, name) is not None:
+            arguments.real(name, getattr(plan, name), least=0)
     return plan
 
 

@@ -16,8 +16,10 @@ def format_bytes(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
-def format_seconds(seconds: float) -> str:
-    """0.0123 -> '12.3 ms'."""
+def format_seconds(seconds: float | None) -> str:
+    """0.0123 -> '12.3 ms'; None -> ''."""
+    if seconds is None:
+        return ""
     for unit, divisor in (("s", 1.0), ("ms", 1e-3)):
         if abs(seconds) >= divisor:
             return f"{seconds / divisor:.4g} {unit}"
