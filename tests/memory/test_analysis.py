@@ -94,3 +94,31 @@ def test_a_batch_that_has_not_run_is_predicted():
     assert ct.memory.predict_peak(model, BATCH) == analysis(True).temporary_bytes
     x, y = ct.memory.batches.random_batch(model, 2)
     assert ct.memory.predict_peak(model, BATCH, x, y) == analysis(True).temporary_bytes
+
+
+def dropouts(rate, compress):
+    """Eight layers whose random numbers depend on a seed alone."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((256, 64))
+    for _ in range(8):
+        x = layers.Dropout(rate)(layers.Dense(64, activation="relu")(x))
+    model = keras.Model(inputs, layers.Dense(4)(x))
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=True)
+    if compress:
+        ct.compress_model(model)
+    return model
+
+
+def test_random_numbers_are_drawn_when_they_are_used():
+    one = BATCH * 256 * 64 * 4
+    without, planned = (
+        ct.memory.memory_analysis(dropouts(r, True), BATCH).temporary_bytes for r in (0.0, 0.5)
+    )
+    masks = 8 * one / 32
+    assert planned < without + masks + 2 * one
+
+
+def test_random_numbers_are_plains():
+    x, y = tf.random.stateless_normal((8, 256, 64), (1, 2)), tf.zeros((8, 256, 4))
+    plain, ours = (dropouts(0.5, compress).train_on_batch(x, y) for compress in (False, True))
+    assert ours == pytest.approx(plain, rel=1e-5)

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes import executor
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
-from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tensors import is_small, readers_of
+
+_DRAWN_BY_KEY = frozenset(
+    ("StatelessRandomNormalV2", "StatelessRandomUniformV2", "StatelessTruncatedNormalV2")
+)
+_KEY = 1  # of their inputs: shape, key, counter, algorithm
 
 
 def late(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
@@ -69,4 +75,35 @@ def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Ten
     return _keras.run_again(view.op, [_same_view(source, gate, gate_late), *shape], "late")[0]
 
 
-XLA = EnginePasses(late, order_readers, finish=lambda step: None)
+def finish(step: TracedStep) -> None:
+    """Random numbers are drawn when the tensor that they meet is there.
+
+    They depend on a seed alone, and XLA would draw those of many layers before it runs the first.
+    """
+    for op in step.backward.graph.get_operations()[: step.backward.start]:
+        if op.type not in _DRAWN_BY_KEY or is_small(op.outputs[0]):
+            continue
+        met = _met(step, op)
+        if met is not None:
+            key = native.ops().comptrain_fence([op.inputs[_KEY], met])[0]
+            _keras.set_input(op, _KEY, key)
+
+
+def _met(step: TracedStep, drawn: tf.Operation) -> tf.Tensor | None:
+    """The tensor, made before, that random numbers meet first, by elementwise operations; None where there is none."""
+    place, size = step.places[drawn.name], drawn.outputs[0].shape
+    waiting, seen = list(drawn.outputs), {drawn.name}
+    while waiting:
+        for op, _ in readers_of(waiting.pop(0)):
+            if op.name in seen or step.is_late(op) or not about(op.type).is_elementwise:
+                continue
+            seen.add(op.name)
+            for other in op.inputs:
+                # An operation reads what was made before it: such a tensor does not wait for the random numbers.
+                if step.places.get(other.op.name, place) < place and other.shape == size:
+                    return other
+            waiting += op.outputs
+    return None
+
+
+XLA = EnginePasses(late, order_readers, finish)
