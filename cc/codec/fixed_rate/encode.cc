@@ -9,11 +9,6 @@
 namespace comptrain {
 namespace {
 
-// Least bound over the largest value of the sample: scales reach 2^38 times
-// that of the bound. Of the sample no more counts than this times the running
-// sigma: an outlier would widen the bounds of all groups.
-constexpr double kLeastOverLargest = 0x1p-33, kLargestOverSigma = 0x1p20;
-
 // Values that one thread finds the range of at a time.
 constexpr int64_t kRangeValues = 8192;
 
@@ -186,8 +181,9 @@ class Encoder {
     const double bound =
         set != 0 ? set : RelativeBound(scale, in.bound.relative_bound);
     const double largest =
-        running > 0 ? std::min(sample.largest, running * kLargestOverSigma)
-                    : sample.largest;
+        running > 0
+            ? std::min<double>(sample.largest, running * kLargestOverSigma)
+            : sample.largest;
     return static_cast<float>(AtMost(
         AtLeast(bound, largest * kLeastOverLargest), double{kLargestBound}));
   }

@@ -13,6 +13,11 @@ constexpr int64_t kSample = 1 << 14;
 // many.
 constexpr int64_t kSampleOfChannel = 16;
 
+// Least bound over the largest value of the sample: scales reach 2^38 times
+// that of the bound. Of the sample no more counts than this times the running
+// sigma: an outlier would widen the bounds of all groups.
+constexpr float kLeastOverLargest = 0x1p-33f, kLargestOverSigma = 0x1p20f;
+
 // A centre stands for values whose mean is so many times further from 0 than
 // far: mean^2 * this > the mean square. So few far values, which would take the
 // centre away from all others, have none.

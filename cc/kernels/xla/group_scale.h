@@ -66,6 +66,7 @@ class ScaleGroups {
       : dims_(dims), groups_(ScaleLayout(dims)) {}
 
   std::vector<int64_t> dims() const { return groups_.group_dims(); }
+
   // The largest magnitude of each group's finite values less their centre.
   // Taken of the ends of the group: XLA's GPU compiler finds these in the pass
   // that makes x, and its CPU compiler has vector code for them.

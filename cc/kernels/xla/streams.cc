@@ -37,10 +37,8 @@ Value AtLeast(Value v, float least) {
   return AtLeast(v, Value(Scalar(v.op, least)));
 }
 
-// Least bound over the largest value of the sample: scales reach 2^38 times
-// that of the bound. Of the sample no more counts than this times the running
-// sigma: an outlier would widen the bounds of all groups.
-constexpr float kLeastOverLargest = 0x1p-33f, kLargestOverSigma = 0x1p20f;
+// A stream as operations is the GPU's: a CPU's step calls the codec.
+constexpr bool kOnCpu = false;
 
 XlaOp Sample(XlaOp x, int64_t most) {
   const std::vector<int64_t> limits = Dims(x), start(limits.size(), 0);
@@ -51,11 +49,11 @@ XlaOp Sample(XlaOp x, int64_t most) {
 struct SampleStatistics {
   XlaOp sigma, nonzero_ratio, largest;
 
-  SampleStatistics(bool on_cpu, XlaOp x) {
+  explicit SampleStatistics(XlaOp x) {
     // Of differences from one value, since squares of large ones would cancel.
     const XlaOp off = x - FirstOf(x);
     const std::vector<XlaOp> reduced =
-        Reduced(on_cpu, Groups(Dims(x), 1),
+        Reduced(kOnCpu, Groups(Dims(x), 1),
                 {{off, kSum},
                  {Squared(off), kSum},
                  {F32(xla::Not(IsZero(x))), kSum},
@@ -97,7 +95,7 @@ class CompressXla : public Lowering {
       return;
     }
     const XlaOp sampled = FiniteOrZero(F32(Sample(x, kSample)));
-    const SampleStatistics sample(on_cpu_, sampled);
+    const SampleStatistics sample(sampled);
     const XlaOp range = attrs_.rule.of_range ? Range(x) : Scalar(x, 0);
     const XlaOp bound = Bound(state, sample.sigma, range, sample.largest);
     const XlaOp steps = NextSteps(Field(state, kSteps));
@@ -111,7 +109,7 @@ class CompressXla : public Lowering {
     // states are written, with x alive until then.
     std::vector<XlaOp> fenced = encoded.parts;
     fenced.insert(fenced.end(), {sample.nonzero_ratio, x});
-    fenced = Fence(on_cpu_, fenced);
+    fenced = Fence(kOnCpu, fenced);
     ctx->SetOutput(0, fenced.back());
     fenced.pop_back();
     // What the law knows as zero has no error: here only what a mask keeps.
@@ -161,7 +159,7 @@ class CompressXla : public Lowering {
   OfGroups StatisticsOf(XlaOp scales, XlaOp bound) const {
     const XlaOp of_bound = xla::FullLike(scales, kScaleOfBound);
     const std::vector<XlaOp> whole = Reduced(
-        on_cpu_, Groups(Dims(scales), 1),
+        kOnCpu, Groups(Dims(scales), 1),
         {{F32(xla::Gt(scales, of_bound)), kSum}, {Squared(scales), kSum}});
     const XlaOp count = Scalar(scales, Size(scales));
     return {whole[0] / count, bound * xla::Sqrt(whole[1] / count) /
@@ -176,7 +174,7 @@ class CompressXla : public Lowering {
                                   values - FiniteOrZero(FirstOf(values)),
                                   xla::ZerosLike(values));
     const std::vector<XlaOp> ends =
-        Reduced(on_cpu_, Groups(Dims(x), 8),
+        Reduced(kOnCpu, Groups(Dims(x), 8),
                 {{off, kLargest}, {xla::Neg(off), kLargest}});
     return ends[0] + ends[1];
   }
@@ -211,7 +209,7 @@ class CompressXla : public Lowering {
   XlaOp CentresOf(XlaOp x) const {
     const int64_t of_channels = kSampleOfChannel * Dims(x).back();
     const XlaOp sampled = Sample(x, std::max(kSample, of_channels));
-    return Fence(on_cpu_, {Centres(FiniteOrZero(F32(sampled)))})[0];
+    return Fence(kOnCpu, {Centres(FiniteOrZero(F32(sampled)))})[0];
   }
 
   XlaOp Running(XlaOp running, XlaOp now) const {
