@@ -18,6 +18,8 @@ import multiprocessing
 import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,11 @@ def main() -> None:
     args = parser.parse_args()
     for name in args.models or in_own_process(names, args.set):
         if (args.set, name) not in measured(args.out):
-            found = in_own_process(measure, args.set, name, args.text)
+            try:
+                found = in_own_process(measure, args.set, name, args.text)
+            except BrokenProcessPool:  # the system has ended it
+                print(f"{name}: its process was ended; with more memory free it may run.", file=sys.stderr)
+                continue
             with open(args.out, "a") as file:
                 file.write(json.dumps({"set": args.set, "model": name, **found}) + "\n")
     print(table(measured(args.out), args.set))
@@ -69,8 +75,8 @@ def table(found: dict[tuple[str, str], dict[str, Any]], which: str) -> str:
 
 
 def in_own_process(function: Any, *arguments: Any) -> Any:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def names(which: str) -> list[str]:
