@@ -65,7 +65,7 @@ class Task(NamedTuple):
 TASKS = {
     "cnn": Task("cnn3-grey", 12_000, 16, 64, 0.05),
     "resnet20": Task("resnet20-grey", 6_000, 16, 32, 0.025),
-    "decoder": Task("decoder", 4_800, 8, 16, 2e-3),
+    "decoder": Task("decoder", 4_800, 8, 16, 2e-3, "sqrt"),
 }
 
 
