@@ -65,7 +65,6 @@ def round_trip(x, bits, bound, mid_rise, state=None):
 SHAPES = [(8, 4, 4, 32), (5, 7, 3, 13), (17,)]
 
 
-@both_targets
 @pytest.mark.parametrize("mid_rise", [False, True])
 @pytest.mark.parametrize("bits", RATES)
 def test_the_bound_holds_where_values_fit(bits, mid_rise):
@@ -86,7 +85,6 @@ def test_the_bound_holds_where_values_fit(bits, mid_rise):
             assert np.array_equal(x_hat == 0, x.numpy() == 0)
 
 
-@both_targets
 @pytest.mark.parametrize("mid_rise", [False, True])
 @pytest.mark.parametrize("bits", RATES)
 def test_the_bound_of_a_group_follows_its_largest_value(bits, mid_rise):
@@ -106,7 +104,6 @@ def test_the_bound_of_a_group_follows_its_largest_value(bits, mid_rise):
         assert whole * 0.999 <= state.rms_bound <= whole * 2**0.25 * 1.001
 
 
-@both_targets
 @pytest.mark.parametrize("mid_rise", [False, True])
 def test_the_mean_square_of_the_error_is_that_of_the_groups_bounds(mid_rise):
     """As the law takes it: uniform within the bound, and none where a value is zero."""
@@ -126,7 +123,6 @@ def test_bits_of_a_value():
             assert state.stream_bytes == 8 * 8 * 8 * 32 * (bits + 0.25) / 8 + centres
 
 
-@both_targets
 @pytest.mark.parametrize("shape", [(64, 40), (4, 5, 9, 7), (2, 40, 3, 8), (16, 7, 7, 33), (9, 6)])
 def test_a_group_is_of_one_channel(shape):
     """Channels each ten times the one before, and far from 0, are off by a share of their own spread."""
@@ -148,7 +144,6 @@ def test_far_values_leave_a_channel_without_a_centre():
     assert np.median(np.abs(x_hat - x)) < 0.2
 
 
-@both_targets
 @pytest.mark.parametrize("bits, mid_rise", [(3, False), (3, True), (4, False)])
 def test_errors_of_different_steps_are_independent(bits, mid_rise):
     x = tf.nn.relu(normal(256, 64)) if mid_rise else normal(256, 64)
