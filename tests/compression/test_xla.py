@@ -320,7 +320,7 @@ def test_the_cpus_calls_and_the_gpus_operations_agree(bits, mid_rise, dtype, mon
                 )
             )
         (ours, mask, state, _), (theirs, their_mask, their_state, _) = found
-        np.testing.assert_allclose(state, their_state, rtol=1e-4)
+        np.testing.assert_allclose(state, their_state, rtol=1e-3)  # theirs are sums of 16,384 in float32
         np.testing.assert_array_equal(mask, their_mask)
         off = np.abs(ours.astype("float32") - theirs.astype("float32")) > 1e-5 + 1e-2 * (dtype != tf.float32)
         assert off.mean() < 1e-3
