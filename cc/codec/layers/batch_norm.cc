@@ -26,6 +26,15 @@ struct Sums {
   std::vector<double> dyx;  // of dy * (x - mean)
 };
 
+// Of a source that cannot be damaged.
+template <class Work>
+Status RunSound(const ParallelFor& parallel, int64_t items, int64_t cost,
+                const Work& work) {
+  parallel(items, cost,
+           [&](int64_t begin, int64_t end) { work(begin, end, nullptr); });
+  return {};
+}
+
 // Where x_hat comes from: the strips of ranges of values. A plane stream.
 struct StreamSource {
   static constexpr int64_t kCyclesPerRange = plane::kDecodeCyclesPerRange;
@@ -66,9 +75,7 @@ struct TensorSource {
   template <class Work>
   Status Run(const ParallelFor& parallel, int64_t items, int64_t cost,
              const Work& work) const {
-    parallel(items, cost,
-             [&](int64_t begin, int64_t end) { work(begin, end, nullptr); });
-    return {};
+    return RunSound(parallel, items, cost, work);
   }
   template <class Body>
   void ForStrips(int64_t begin, int64_t end, FirstFailure* /*failure*/,
@@ -108,9 +115,7 @@ struct FixedRateSource {
   template <class Work>
   Status Run(const ParallelFor& parallel, int64_t items, int64_t cost,
              const Work& work) const {
-    parallel(items, cost,
-             [&](int64_t begin, int64_t end) { work(begin, end, nullptr); });
-    return {};
+    return RunSound(parallel, items, cost, work);
   }
   template <class Body>
   void ForStrips(int64_t begin, int64_t end, FirstFailure* /*failure*/,
