@@ -1,5 +1,6 @@
 """ct.fit's restart with every callback of Keras that holds state: as if there had been none."""
 
+import contextlib
 import csv
 
 import numpy as np
@@ -144,6 +145,14 @@ STOCK = {
     "LambdaCallback": lambda folder: [callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)],
     "History": lambda folder: [callbacks.History()],
 }
+
+
+@pytest.fixture(autouse=True)
+def no_profiler_is_left():
+    """A training that is ended within a profile, as a kill ends it, leaves that running in this process."""
+    yield
+    with contextlib.suppress(tf.errors.UnavailableError):
+        tf.profiler.experimental.stop(save=False)
 
 
 @pytest.mark.parametrize("name", STOCK)

@@ -14,6 +14,7 @@ from tf_comptrain import _keras
 from tf_comptrain.compression.choice import parts_of_model
 from tf_comptrain.compression.model import compress_model, restore_model
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
+from tf_comptrain.graph.operations import about
 from tf_comptrain.memory.analysis import MemoryAnalysis, analysis_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.model_planning.crossing_tensors import BITS, CrossingTensor, held_tensors, storage_of
@@ -281,7 +282,7 @@ def _normalizing_layers(model: keras.Model, graph: tf.Graph) -> dict[str, str]:
 
 def _source(tensor: tf.Tensor) -> str:
     """Name of the operation that a weight comes from."""
-    while tensor.op.type in ("ReadVariableOp", "Cast", "Identity", "Reshape"):
+    while tensor.op.type in ("ReadVariableOp", "Cast") or about(tensor.op.type).is_view:
         tensor = tensor.op.inputs[0]
     return tensor.op.name
 
