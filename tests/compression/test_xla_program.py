@@ -12,13 +12,15 @@ TESTS = Path(__file__).resolve().parents[1]
 SHAPE = (16, 32, 32, 32)  # of what each layer holds
 SIZE = math.prod(SHAPE)
 STEP = """
+import os
 import numpy as np, tensorflow as tf
 from tensorflow import keras
 from models import chain
 import tf_comptrain as ct
 model = chain(4)
 model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
-ct.compress_model(model)
+if os.environ["STORAGE"] == "compress":
+    ct.compress_model(model)
 model.train_on_batch(np.ones((16, 32, 32, 32), "float32"), np.zeros((16, 32), "float32"))
 """
 
@@ -73,12 +75,23 @@ def copies(program: dict[str, Instruction], of: set[str]) -> list[str]:
     ]
 
 
-def test_a_stream_is_decoded_once(tmp_path):
-    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+def largest_program(folder: Path, storage: str) -> Path:
+    """The program of the step, with all that XLA writes down of it in a folder."""
+    flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
-    environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"}
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": flags,
+        "PYTHONPATH": path,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "STORAGE": storage,
+    }
     subprocess.run([sys.executable, "-c", STEP], env=environment, check=True, capture_output=True)
-    (largest, *_) = sorted(tmp_path.glob("*after_optimizations.txt"), key=lambda p: -p.stat().st_size)
+    return max(folder.glob("*after_optimizations.txt"), key=lambda path: path.stat().st_size)
+
+
+def test_a_stream_is_decoded_once(tmp_path):
+    largest = largest_program(tmp_path / "compressed", "compress")
     program = entry_of(largest.read_text())
     decoded = decoders(program)
     assert len(decoded) == 3  # the first layer reads the images
@@ -90,6 +103,10 @@ def test_a_stream_is_decoded_once(tmp_path):
     # Turned once, for the gradient of the convolution's weights, as XLA's CPU compiler turns the input of a plain one.
     turned = copies(program, results)
     assert len(turned) == len(results) and all(name.startswith("transpose") for name in turned)
+    plain = entry_of(largest_program(tmp_path / "plain", "keep").read_text())
+    assert len(turned) <= sum(
+        one.size == SIZE and name.startswith("transpose") for name, one in plain.items()
+    )
 
     # No two decoded tensors at the same place in time: all of them share one place of the plan.
     plan = largest.with_name(largest.name.replace(".txt", "-buffer-assignment.txt")).read_text()
