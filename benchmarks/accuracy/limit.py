@@ -47,7 +47,6 @@ class Task(NamedTuple):
       epochs: Of the training.
       batch: Samples a step, to begin with.
       rate: Highest learning rate, at that batch.
-      lr_scaling: How the rate follows the batch, see `AdaptiveTraining`.
     """
 
     network: str
@@ -55,7 +54,6 @@ class Task(NamedTuple):
     epochs: int
     batch: int
     rate: float
-    lr_scaling: str = "linear"
 
     @property
     def is_text(self) -> bool:
@@ -65,7 +63,7 @@ class Task(NamedTuple):
 TASKS = {
     "cnn": Task("cnn3-grey", 12_000, 16, 64, 0.05),
     "resnet20": Task("resnet20-grey", 6_000, 16, 32, 0.025),
-    "decoder": Task("decoder", 4_800, 8, 16, 2e-3, "sqrt"),
+    "decoder": Task("decoder", 4_800, 8, 16, 2e-3),
 }
 
 
@@ -118,7 +116,7 @@ def run(task: Task, path: str, method: str, seed: int, limit: int, threads: int)
     steering = None
     if method == ADAPTIVE:
         ct.compress_model(model)
-        steering = ct.AdaptiveTraining(limit, lr_scaling=task.lr_scaling, verbose=0)
+        steering = ct.AdaptiveTraining(limit, verbose=0)
     batches = ct.elastic_batch(rows, task.batch, drop_remainder=True)
     memory, averaged = ct.MemoryLogger(), Averaged(task.epochs, _AVERAGED)
     callbacks = [memory, averaged] if steering is None else [steering, memory, averaged]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.cli import bench_worker
+from tf_comptrain.cli import bench_worker, model_source
 
 layers = keras.layers
 
@@ -66,7 +66,7 @@ def vgg16(compressed: bool) -> keras.Model:
         y = rest(ct.Recompute(first, slices=16)(base.input))
     else:
         y = base.output
-    return keras.Model(base.input, layers.Dense(bench_worker.CLASSES)(y), name="vgg16")
+    return keras.Model(base.input, layers.Dense(model_source.CLASSES)(y), name="vgg16")
 
 
 class Positions(layers.Layer):
@@ -102,7 +102,7 @@ def vit(width: int, heads: int, depth: int = 12, patch: int = 16) -> Callable[[b
         for _ in range(depth):
             x = transformer_block(x, width, heads, dropout=0.0, causal=False)
         x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(epsilon=1e-6)(x))
-        return keras.Model(inputs, layers.Dense(bench_worker.CLASSES)(x), name=f"vit{width}")
+        return keras.Model(inputs, layers.Dense(model_source.CLASSES)(x), name=f"vit{width}")
 
     return build
 

@@ -93,6 +93,13 @@ def test_what_compile_settled_on():
     assert not _keras.jit_compile(network(compiled=False))
 
 
+def test_the_engine_is_set_after_compile():
+    model = network(jit_compile=False)
+    model.make_train_function()
+    _keras.set_jit_compile(model, True)
+    assert _keras.jit_compile(model) and model.train_function is None
+
+
 def test_layers_that_xla_does_not_take():
     model = network()
     assert _keras.layers_without_xla(model) == []

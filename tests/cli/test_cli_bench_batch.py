@@ -43,7 +43,7 @@ def test_bad_numbers(option, value, capsys):
 
 
 def search(build, limit, **kwargs):
-    batch = {"plain": 10, "compressed": 45}[build.args[2]]
+    batch = {"plain": 10, "compressed": 45}[build.args[3]]
     kwargs["progress"]("a line")
     return MaxBatch(batch, batch + 1, limit, None, (Trial(batch, "ok", 5),))
 

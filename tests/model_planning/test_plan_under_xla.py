@@ -248,7 +248,7 @@ def test_what_cannot_be_planned(case):
 
 
 def test_command(case, capsys, monkeypatch):
-    monkeypatch.setattr("tf_comptrain.cli.bench_worker.build", lambda *args: case.model)
+    monkeypatch.setattr("tf_comptrain.cli.bench_worker.build", lambda *args, **options: case.model)
     engines = []
 
     def plan(model, *args, progress, **kwargs):

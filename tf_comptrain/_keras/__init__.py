@@ -53,6 +53,7 @@ from tf_comptrain._keras.layers import (
     save_alone,
     save_along,
     set_call,
+    set_jit_compile,
     strategy_scope,
     sublayers,
 )

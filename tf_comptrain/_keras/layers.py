@@ -156,6 +156,15 @@ def jit_compile(model: keras.Model) -> bool:
     return bool(getattr(model, "_jit_compile", False))
 
 
+def set_jit_compile(model: keras.Model, jit_compile: bool) -> None:
+    """Compiled as before, but for or without XLA; the next step is traced anew.
+
+    Private: `Model._jit_compile` (Keras 2.15).
+    """
+    setattr(model, "jit_compile" if KERAS_3 else "_jit_compile", jit_compile)
+    forget_traces(model)
+
+
 def layers_without_xla(model: keras.Model) -> list[str]:
     """Names of the layers that keep Keras from choosing XLA by itself."""
     return [layer.name for layer in sublayers(model) if not getattr(layer, "supports_jit", True)]

@@ -1,6 +1,7 @@
 """The command `tf-comptrain`: what works on this machine, and what a training step takes.
 
 tf-comptrain doctor
+tf-comptrain estimate train.py:build --batch 64
 tf-comptrain bench step --model ResNet50 --image 224 --batch 8
 tf-comptrain bench batch --model ResNet50 --image 224 --limit 2GB
 tf-comptrain bench codec
@@ -25,6 +26,7 @@ from absl.flags import argparse_flags
 # Command -> (module, what it does); of one with more of them the commands below it.
 _COMMANDS = {
     "doctor": ("doctor", "versions, op library, devices; what is active and why not"),
+    "estimate": ("estimate", "what your model's training takes: plain, compressed, and by other ways"),
     "bench": ("", "measure"),
     "plan": ("plan", "how a training step fits into a memory limit in the least time"),
     "calibrate": ("calibrate", "what codecs and memory take on this machine"),

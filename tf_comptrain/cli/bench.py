@@ -22,9 +22,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from tensorflow import keras
 
-from tf_comptrain.cli import bench_worker, options
+from tf_comptrain.cli import bench_worker, model_source, options
 from tf_comptrain.render import text
 from tf_comptrain.render.units import format_bytes
 
@@ -150,8 +149,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measures and prints; returns 1 when a variant failed, 2 for a model that Keras does not have."""
-    refusal = unknown_model(args.model)
+    """Measures and prints; returns 1 when a variant failed, 2 where there is no such model."""
+    refusal = model_source.refusal(args.model)
     if refusal:
         print(refusal, file=sys.stderr)
         return 2
@@ -159,6 +158,7 @@ def main(args: argparse.Namespace) -> int:
     command = [sys.executable, "-c", start, "--model", args.model]
     command += ["--image", str(args.image), "--batch", str(args.batch), "--codec", args.codec]
     command += ["--storage", args.storage] if args.storage else []
+    command += ["--loss", args.loss] if args.loss else []
     command += ["--jit-compile"] if args.jit_compile else []
     results = measure(command, args.steps, Console(stderr=True))
     if args.json:
@@ -209,19 +209,6 @@ def paired_ratio(over: MeasuredVariant, under: MeasuredVariant) -> float:
     return statistics.median(a / b for a, b in zip(over.steps_s, under.steps_s))
 
 
-def unknown_model(name: str) -> str:
-    """What to say of a name that is no model of keras.applications; "" for one that is."""
-    if _is_model(name):
-        return ""
-    names = sorted(name for name in dir(keras.applications) if _is_model(name))
-    return f"--model must be one of {', '.join(names)} (keras.applications). Received: {name!r}."
-
-
-def _is_model(name: str) -> bool:
-    """keras.applications has modules beside its model functions."""
-    return name[:1].isupper() and callable(getattr(keras.applications, name, None))
-
-
 def ending(status: int) -> str:
     """How a process with this exit status ended, in words."""
     if status >= 0:
@@ -234,7 +221,7 @@ def ending(status: int) -> str:
 def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None]) -> Table:
     planned = any(found and found.planned_bytes for found in results.values())  # XLA, asked for or by Keras
     numbers = ("peak memory", *["planned by XLA"] * planned, "s/step", "saved activations")
-    title = f"{args.model}, {args.image} x {args.image} px, batch {args.batch}: one training step"
+    title = f"{model_source.title(args.model, args.image)}, batch {args.batch}: one training step"
     table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():
         if found is None:

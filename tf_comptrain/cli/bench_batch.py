@@ -9,7 +9,7 @@ import sys
 
 from rich.console import Console
 
-from tf_comptrain.cli import bench, bench_worker, options
+from tf_comptrain.cli import bench_worker, model_source, options
 from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
 from tf_comptrain.render import text
 from tf_comptrain.render.units import format_bytes
@@ -39,20 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Searches and prints; returns 1 when a trial failed for another reason than memory."""
-    refusal = bench.unknown_model(args.model)
+    refusal = model_source.refusal(args.model)
     if refusal:
         print(refusal, file=sys.stderr)
         return 2
     console = Console(stderr=True)
+    source = (args.model, args.image, args.loss)
     compression = {"codec": args.codec, "storage": args.storage}
     results = {}
     for variant in ("plain", "compressed"):
         try:
             results[variant] = find_max_batch_size(
-                functools.partial(bench_worker.build, args.model, args.image, variant, **compression),
+                functools.partial(bench_worker.build, *source, variant, **compression),
                 args.limit,
                 max_batch=args.max_batch,
                 compress=False,  # the build does it
+                make_batch=functools.partial(bench_worker.batch, *source),
                 tolerance=args.tolerance,
                 progress=functools.partial(console.print, f"{variant}:", markup=False),
             )
@@ -69,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace, results: dict[str, MaxBatch]) -> None:
     plain, compressed = results["plain"], results["compressed"]
     limit = format_bytes(plain.limit_bytes) if plain.limit_bytes else "the device's memory"
-    title = f"{args.model}, {args.image} x {args.image} px: largest batch in {limit}"
+    title = f"{model_source.title(args.model, args.image)}: largest batch in {limit}"
     numbers = ("largest batch", "predicted", "trials")
     table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():

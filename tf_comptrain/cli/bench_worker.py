@@ -9,6 +9,7 @@ for "predict".
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -20,9 +21,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, memory, storage
+from tf_comptrain.cli import model_source
+from tf_comptrain.cli.model_source import Loaded
 from tf_comptrain.compression import model
 
-CLASSES = 1000
 VARIANTS = ("plain", "fused_bn", "compressed")
 _WARM_UP_STEPS = 2
 
@@ -48,46 +50,68 @@ def add_jit_compile(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def build(name: str, image: int, variant: str, **options: Any) -> keras.Model:
-    """A keras.applications model with random weights, compiled, in one of the VARIANTS; see `prepare`."""
-    keras.utils.set_random_seed(0)
-    built = getattr(keras.applications, name)(weights=None, input_shape=(image, image, 3), classes=CLASSES)
-    return prepare(built, variant, **options)
+@functools.lru_cache(maxsize=1)
+def load(source: str, image: int, loss: str | None) -> Loaded:
+    """`model_source.load`, which a process calls once: model and batch come from the same."""
+    return model_source.load(source, image, loss)
+
+
+def build(
+    source: str,
+    image: int,
+    loss: str | None,
+    variant: str = "plain",
+    jit_compile: bool = False,
+    **options: Any,
+) -> keras.Model:
+    """The source's model, compiled, as one of the VARIANTS; options of compress_model for the compressed one."""
+    built = load(source, image, loss).model
+    compress(built, variant, **options)
+    if jit_compile:
+        _keras.set_jit_compile(built, True)
+    return built
+
+
+def batch(source: str, image: int, loss: str | None, _: keras.Model, size: int) -> tuple:
+    """(x, y) of so many samples for `build`'s model."""
+    return load(source, image, loss).batch(size)
 
 
 def prepare(built: keras.Model, variant: str, jit_compile: bool = False, **options: Any) -> keras.Model:
     """A classifier as one of the VARIANTS, compiled; options of compress_model for the compressed one."""
+    compress(built, variant, **options)
+    model_source.compile_classifier(built, jit_compile or "auto")
+    return built
+
+
+def compress(built: keras.Model, variant: str, **options: Any) -> None:
+    """Makes a model one of the VARIANTS."""
     if variant == "fused_bn":
         model.compress_model(built, storage=fused_batch_norm)
     elif variant == "compressed":
         model.compress_model(built, **options)
-    softmax = getattr(built.layers[-1], "activation", None) is keras.activations.softmax
-    built.compile(
-        optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=not softmax),
-        jit_compile=jit_compile or "auto",
-    )
-    return built
 
 
 def images(image: int, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Random images with random labels."""
     random = np.random.default_rng(0)
     x = tf.constant(random.uniform(size=(batch, image, image, 3)).astype("float32"))
-    return x, tf.constant(random.integers(CLASSES, size=batch).astype("int32"))
+    return x, tf.constant(random.integers(model_source.CLASSES, size=batch).astype("int32"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", required=True)
     parser.add_argument("--image", type=int, required=True)
+    parser.add_argument("--loss")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
     add_compression_arguments(parser)
     add_jit_compile(parser)
     args = parser.parse_args()
+    source = (args.model, args.image, args.loss)
     options = {"jit_compile": args.jit_compile, "codec": args.codec, "storage": args.storage}
-    serve(lambda: (build(args.model, args.image, args.variant, **options), *images(args.image, args.batch)))
+    serve(lambda: (build(*source, args.variant, **options), *load(*source).batch(args.batch)))
 
 
 def serve(make: Callable[[], tuple[keras.Model, Any, Any]]) -> None:

@@ -49,11 +49,27 @@ def _number(text: str) -> float:
 
 
 def add_model(parser: argparse.ArgumentParser, batch: str | None = None) -> None:
-    """Which model, and its images; `batch` says what they are, None: there is no such option."""
-    parser.add_argument("--model", default="ResNet50", help="a model of keras.applications (%(default)s)")
-    parser.add_argument("--image", type=positive, default=224, help="image width and height (%(default)s)")
+    """Which model, and its batch; `batch` says what that is, None: there is no such option."""
+    parser.add_argument(
+        "--model",
+        default="ResNet50",
+        help="FILE.py:FUNCTION that returns a compiled model, a .keras file, or a model of keras.applications "
+        "(%(default)s)",
+    )
+    add_of_source(parser)
     if batch is not None:
         parser.add_argument("--batch", type=positive, default=8, help=f"{batch} (%(default)s)")
+
+
+def add_of_source(parser: argparse.ArgumentParser) -> None:
+    """What some models need besides their name."""
+    parser.add_argument(
+        "--image",
+        type=positive,
+        default=224,
+        help="image width and height, of a model of keras.applications (%(default)s)",
+    )
+    parser.add_argument("--loss", help="of a .keras file that is not compiled, such as mse")
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "one JSON object") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tf_comptrain import model_planning
-from tf_comptrain.cli import bench, bench_worker, options
+from tf_comptrain.cli import bench_worker, model_source, options
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.planner import DevicePlan, Progress
 from tf_comptrain.render.units import format_bytes, format_seconds
@@ -42,12 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Prints the plan; returns 1 where none fits, 2 for arguments that do not do."""
     console = Console(stderr=True)
-    problem = bench.unknown_model(args.model)
+    problem = model_source.refusal(args.model)
     if problem:
         print(problem, file=sys.stderr)
         return 2
-    model = bench_worker.build(args.model, args.image, "plain")
-    model.compile(model.optimizer, model.loss, jit_compile=args.jit_compile)
+    try:
+        model = bench_worker.build(args.model, args.image, args.loss, jit_compile=args.jit_compile)
+    except model_source.SourceError as error:
+        print(error, file=sys.stderr)
+        return 2
     with console.status("compiling steps" if args.jit_compile else "measuring steps, planning") as status:
 
         def show(progress: Progress) -> None:

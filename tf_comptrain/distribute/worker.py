@@ -19,6 +19,7 @@ from tf_comptrain.distribute.cluster import connect
 from tf_comptrain.training import checks, resilient_fit, snapshot
 from tf_comptrain.training.process import Process
 from tf_comptrain.training.samples import Samples, distributed
+from tf_comptrain.training.settings import Settings
 from tf_comptrain.training.snapshot import Snapshot
 
 # Their files are those of the whole training: one process writes them.
@@ -113,7 +114,7 @@ def fit(
         process = worker = TrainingWorker(strategy)
         callbacks = worker.own(callbacks)
         verbose = verbose if worker.leads else 0
-    settings = resilient_fit.Settings(
+    settings = Settings(
         batch_size, epochs, snapshot_every, checkpoint_dir, validation_data, callbacks, verbose
     )
 

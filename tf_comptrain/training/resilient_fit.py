@@ -6,41 +6,22 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
-from tf_comptrain import _keras, arguments
+from tf_comptrain import _keras
 from tf_comptrain.callbacks import ElasticBatch
 from tf_comptrain.memory.memory_limit import StepRefusedError
+from tf_comptrain.placement import accumulation
 from tf_comptrain.training import checks, folder_lock, keras_callbacks, snapshot
+from tf_comptrain.training.events import OUT_OF_MEMORY, OUT_OF_MEMORY_IN_VALIDATION, RESUMED, TrainingEvent
 from tf_comptrain.training.process import Process
 from tf_comptrain.training.samples import Samples, distributed
+from tf_comptrain.training.settings import Settings
 from tf_comptrain.training.snapshot import Snapshot, TrainingPosition
-
-
-class TrainingEvent(NamedTuple):
-    """Something that training survived: an element of `history["events"]`.
-
-    Attributes:
-      kind: "out of memory", "out of memory in validation" or "resumed".
-      epoch: From 0.
-      step: Steps of the epoch that were done when it happened.
-      back_to: Step of the epoch from which training went on.
-      batch: Samples per batch before.
-      new_batch: Samples per batch from then on.
-      reason: First line of the error.
-    """
-
-    kind: str
-    epoch: int
-    step: int
-    back_to: int
-    batch: int
-    new_batch: int
-    reason: str
 
 
 def fit(
@@ -54,6 +35,7 @@ def fit(
     checkpoint_dir: str | Path | None = None,
     min_batch: int = 1,
     retries: int = 0,
+    on_oom: str = "batch",
     shuffle: bool | int = True,
     seed: int = 0,
     sample_weight: Any = None,
@@ -66,8 +48,9 @@ def fit(
     Every `snapshot_every` steps, and at the start of each epoch, the state is copied to host
     memory: weights, optimizer, seeds, metrics, error bounds, the plain attributes of the callbacks (numbers,
     strings, arrays, functions that can be imported, and containers of those), position in the data and
-    batch size. A step that raises ResourceExhaustedError puts that state back, halves the batch, and training goes on
-    from there. With `checkpoint_dir` the same state is on disk, and the same call in a new process
+    batch size. A step that raises ResourceExhaustedError puts that state back, halves the batch
+    (`on_oom="batch"`) or the microbatches that it is computed in (`on_oom="microbatch"`), and training goes
+    on from there. With `checkpoint_dir` the same state is on disk, and the same call in a new process
     goes on from it, in the middle of an epoch too. Arguments of callbacks (a `patience`, a `limit_bytes`),
     `batch_size` and `epochs` may be others then: where the training itself has not changed a value, the
     new call's holds. The learning rate is the checkpoint's.
@@ -81,7 +64,9 @@ def fit(
     from stateless ops.
 
     The learning rate stays when the batch is lowered; `AdaptiveBatchSize` scales it by its rule, and
-    needs no `elastic_batch` here.
+    needs no `elastic_batch` here. In microbatches batch and learning rate stay: the gradients of the parts are added
+    up, for one update. Losses are those of the whole batch up to rounding, but for dropout, which draws for each part,
+    and batch normalization, whose statistics are those of each part.
 
     Args:
       model: Compiled; compressed or not; on one device, or made under a tf.distribute.MirroredStrategy:
@@ -96,8 +81,13 @@ def fit(
       snapshot_every: Steps from one snapshot to the next: what a failure costs at most.
       checkpoint_dir: Folder of the state on disk, of one training at a time; a checkpoint there is continued,
         unless a callback had ended that training. None: none.
-      min_batch: Smallest batch, at least a sample for each replica. Running out of memory at this size raises.
-      retries: How often a failed stretch is replayed at the same batch size before that is lowered.
+      min_batch: Smallest batch or microbatch, at least a sample for each replica. Running out of memory at this size
+        raises.
+      retries: How often a failed stretch is replayed at the same size before that is lowered.
+      on_oom: What running out of memory halves: "batch", or "microbatch", which keeps the batch. Where microbatches
+        would not give the batch's gradient (a `train_step` of the model's own, a loss that is no mean over samples,
+        several replicas) the batch is halved, and the event says why. Of an epoch up to as many samples as a batch
+        has microbatches, less one, are left out at its end.
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
         is shuffled in, True 10,000. A function's datasets are taken as they are.
       seed: Of the shuffling.
@@ -140,41 +130,9 @@ def fit(
         verbose,
         min_batch,
         retries,
+        on_oom,
     )
     return train(model, settings, lambda: Samples(x, y, sample_weight, shuffle, seed), Process())
-
-
-class Settings(NamedTuple):
-    """Arguments of `fit`."""
-
-    batch_size: int
-    epochs: int
-    snapshot_every: int
-    checkpoint_dir: str | Path | None
-    validation_data: Any
-    callbacks: Any
-    verbose: int
-    min_batch: int = 1
-    retries: int = 0
-
-    def checked(self, model: keras.Model) -> Settings:
-        """With numbers as such, and the folder as a path. Raises what `fit` does."""
-        batch_size = arguments.whole("batch_size", self.batch_size)
-        epochs = arguments.whole("epochs", self.epochs)
-        snapshot_every = arguments.whole("snapshot_every", self.snapshot_every)
-        min_batch = arguments.whole("min_batch", self.min_batch)
-        retries = arguments.whole("retries", self.retries, least=0)
-        if min_batch > batch_size:
-            raise ValueError(
-                f"`min_batch` must be at most `batch_size`. Received: min_batch={min_batch}, batch_size={batch_size}."
-            )
-        min_batch = max(min_batch, checks.replicas(model, batch_size))
-        verbose = checks.verbosity(self.verbose)
-        checks.check_callbacks(self.callbacks)
-        checks.check_validation(self.validation_data)
-        folder = None if self.checkpoint_dir is None else checks.folder(self.checkpoint_dir)
-        given = self.validation_data, self.callbacks, verbose, min_batch, retries
-        return Settings(batch_size, epochs, snapshot_every, folder, *given)
 
 
 def train(
@@ -201,8 +159,11 @@ def train(
             model, settings.callbacks, settings.verbose, settings.epochs, elastic.steps
         )
         run = _FitRun(model, samples, elastic, calls, settings, process)
-        with _keras.fitting(SimpleNamespace(elastic=elastic)):
-            return run.train(settings.epochs, kept)
+        try:
+            with _keras.fitting(SimpleNamespace(elastic=elastic)):
+                return run.train(settings.epochs, kept)
+        finally:
+            run.divide(1)
 
 
 class _FitRun:
@@ -226,7 +187,8 @@ class _FitRun:
         self.folder: Any = settings.checkpoint_dir
         self.replicas = model.distribute_strategy.num_replicas_in_sync
         self.events: list[TrainingEvent] = []
-        self.failures = 0  # at this batch size, since the snapshot
+        self.failures = 0  # at this size, since the snapshot
+        self.microbatches = 1  # of the model's step
         self.ended = False  # by a callback
         self.place = TrainingPosition(0, 0, 0, elastic.size)
 
@@ -276,9 +238,9 @@ class _FitRun:
         if resume:
             if self.snapshot.place.begun:
                 self._put_back()
-            self._happened("resumed", self.place, self.place.batch, "")
+            self._happened(RESUMED, self.place, self.place.batch, "")
         else:
-            self._keep(TrainingPosition(epoch, 0, 0, self.elastic.size))
+            self._keep(TrainingPosition(epoch, 0, 0, self.elastic.size, microbatches=self.microbatches))
         logs: dict = {}
         while self._left() and not self.ended:
             reason, begun = "", True
@@ -331,9 +293,16 @@ class _FitRun:
         return logs
 
     def _left(self) -> int:
-        """Batches of the epoch still to come: each has a sample for every replica."""
+        """Batches of the epoch still to come: each has a sample for every replica and microbatch."""
         whole, rest = divmod(self.elastic.samples - self.place.samples, self.place.batch)
-        return whole + (rest >= self.replicas)
+        return whole + (rest >= max(self.replicas, self.place.microbatches))
+
+    def divide(self, microbatches: int) -> None:
+        """Has the model's step compute a batch in so many parts."""
+        if microbatches != self.microbatches:
+            self.microbatches = microbatches
+            accumulation.set_microbatches(self.model, microbatches)
+            self.model.make_train_function()
 
     def _keep(self, place: TrainingPosition) -> None:
         self.place = place
@@ -355,9 +324,10 @@ class _FitRun:
         snapshot.restore(self.snapshot, self.model, self.callbacks.callbacks, after_failure)
         self.place = self.snapshot.place
         self.elastic.resize(self.place.batch)
+        self.divide(self.place.microbatches)
 
     def _recover(self, reason: str, begun: bool) -> None:
-        """Puts the last snapshot back and lowers the batch. Reads no variable before that is done.
+        """Puts the last snapshot back, and lowers the batch or its parts. Reads no variable before that is done.
 
         Args:
           reason: Why the step failed.
@@ -367,27 +337,41 @@ class _FitRun:
         gc.collect()
         self._put_back(after_failure=begun)
         self.failures += 1
-        batch = failed.batch
         if self.failures > self.settings.retries:
-            if batch <= self.settings.min_batch:
-                raise tf.errors.ResourceExhaustedError(
-                    None,
-                    None,
-                    f"Out of memory at batch size {batch}, and `min_batch` is {self.settings.min_batch}. The model is "
-                    f"as it was at epoch {failed.epoch + 1}, step {self.place.step}. {reason}",
-                )
-            batch = max(batch // 2, self.settings.min_batch)
-            self.failures = 0
-        self._happened("out of memory", failed, batch, reason)
-        if batch != failed.batch:
-            self.elastic.resize(batch)
-            self.place = self.place._replace(batch=batch)
+            reason = self._lower(failed, reason)
+        self._happened(OUT_OF_MEMORY, failed, self.place.batch, reason)
+        if self.place.batch != failed.batch:
             for callback in self.callbacks.callbacks:
                 if hasattr(callback, "on_out_of_memory"):
-                    callback.on_out_of_memory(failed.epoch, batch, reason)
-            # Of the state just put back, with what the callbacks made of it.
-            self.snapshot = snapshot.take(self.model, self.callbacks.callbacks, self.place)
+                    callback.on_out_of_memory(failed.epoch, self.place.batch, reason)
+        # Of the state just put back, with what the callbacks made of it.
+        self.snapshot = snapshot.take(self.model, self.callbacks.callbacks, self.place)
         self._write()
+
+    def _lower(self, failed: TrainingPosition, reason: str) -> str:
+        """Halves the microbatches, or the batch where these cannot be; returns the reason with what is in their way."""
+        self.failures = 0
+        least, parts, obstacle = self.settings.min_batch, failed.microbatches, "not asked for"
+        if self.settings.on_oom == "microbatch":
+            obstacle = "" if parts > 1 else self._obstacle()
+            reason = f"{reason} (no microbatches: {obstacle})" if obstacle else reason
+            parts = parts if obstacle else min(2 * parts, failed.batch // least)
+        batch = max(failed.batch // 2, least * parts) if obstacle else failed.batch
+        if (batch, parts) == (failed.batch, failed.microbatches):
+            of = "microbatches of" if parts > 1 else "batch size"
+            raise tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                f"Out of memory at {of} {batch // parts}, and `min_batch` is {least}. The model is as it was at epoch "
+                f"{failed.epoch + 1}, step {self.place.step}. {reason}",
+            )
+        self.elastic.resize(batch)
+        self.divide(parts)
+        self.place = self.place._replace(batch=batch, microbatches=parts)
+        return reason
+
+    def _obstacle(self) -> str:
+        return "several replicas" if self.replicas > 1 else accumulation.obstacle(self.model)
 
     def _validate(self) -> dict:
         data = self.settings.validation_data
@@ -413,7 +397,7 @@ class _FitRun:
                     None,
                     f"Out of memory in validation; `validation_data` needs smaller batches. {reason}",
                 )
-            self._happened("out of memory in validation", self.place, batch // 2, reason)
+            self._happened(OUT_OF_MEMORY_IN_VALIDATION, self.place, batch // 2, reason)
             batch //= 2
 
     def _out_of_memory(self, reason: str) -> tf.errors.ResourceExhaustedError:
@@ -428,21 +412,19 @@ class _FitRun:
 
     def _finish(self, logs: dict | None) -> keras.callbacks.History:
         if logs is not None:
-            end = TrainingPosition(self.place.epoch + 1, 0, 0, self.elastic.size, False, self.ended)
+            end = TrainingPosition(
+                self.place.epoch + 1, 0, 0, self.elastic.size, False, self.ended, self.microbatches
+            )
             self._keep(end)
         self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         self.callbacks.on_train_end(logs)
         return self.model.history
 
     def _happened(self, kind: str, failed: TrainingPosition, batch: int, reason: str) -> None:
-        at = f"ct.fit, epoch {failed.epoch + 1}, step {failed.step}"
-        event = TrainingEvent(kind, failed.epoch, failed.step, self.place.step, failed.batch, batch, reason)
+        at, parts = (failed.epoch, failed.step, self.place.step), self.place.microbatches
+        event = TrainingEvent(kind, *at, failed.batch, batch, reason, parts)
         self.events.append(event)
-        if kind == "resumed":
-            line = f"{at}: resumed from {self.folder}, batch {batch}"
-        else:
-            line = f"{at}: {kind}, batch {failed.batch} -> {batch}, back to step {self.place.step}: {reason}"
-        self._say(line)
+        self._say(event.line(self.folder))
 
     def _say(self, line: str) -> None:
         if self.settings.verbose:

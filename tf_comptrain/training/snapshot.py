@@ -36,6 +36,7 @@ class TrainingPosition(NamedTuple):
       batch: Samples per batch from here on.
       begun: Whether `on_epoch_begin` of this epoch has run.
       stopped: Whether a callback ended the training.
+      microbatches: Parts of a batch from here on, whose gradients are added up.
     """
 
     epoch: int
@@ -44,6 +45,7 @@ class TrainingPosition(NamedTuple):
     batch: int
     begun: bool = True
     stopped: bool = False
+    microbatches: int = 1
 
 
 class Snapshot(NamedTuple):
@@ -365,9 +367,9 @@ _LAYOUT = {
         "data": _is_mapping,
         "batch_size": _is_size,
         "callbacks": _ATTRIBUTES,
-        "events": [(_is_text, _is_count, _is_count, _is_count, _is_size, _is_size, _is_text)],
+        "events": [(_is_text, _is_count, _is_count, _is_count, _is_size, _is_size, _is_text, _is_size)],
     },
-    "place": (_is_count, _is_count, _is_count, _is_size, _is_flag, _is_flag),
+    "place": (_is_count, _is_count, _is_count, _is_size, _is_flag, _is_flag, _is_size),
     "variables": [_is_array],
     "bound_scale": _is_scale,
     "bases": _are_bases,

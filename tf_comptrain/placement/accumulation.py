@@ -1,0 +1,189 @@
+"""A train step by parts of the batch: the gradients of microbatches are added up, and the weights updated once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow import keras
+
+from tf_comptrain import _keras, native
+from tf_comptrain.compression.instrumentation import is_compressed
+from tf_comptrain.graph.updates import after_gradient
+
+_MEANS = ("sum_over_batch_size", "mean", None)
+
+
+class Schedule:
+    """The order of the microbatches, and where each is computed; as it is, TensorFlow's choice.
+
+    Args:
+      model: The model.
+
+    Attributes:
+      model: As given.
+      last: The device of the losses; None: where TensorFlow puts them.
+    """
+
+    last: str | None = None
+
+    def __init__(self, model: keras.Model):
+        self.model = model
+
+    def begin(self, number: int, part: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
+        """Before a forward pass: the microbatch's data and the gradients' sums so far, to be used in their stead."""
+        return part, sums
+
+    def check(self, outputs: Any) -> None:
+        """That the loss of the model's outputs is a mean over samples."""
+        if any(_keras.mask_of(tensor) is not None for tensor in tf.nest.flatten(outputs)):
+            raise ValueError(
+                f"The outputs of a model in microbatches must have no mask of Keras': the loss of {self.model.name!r} "
+                "is a mean over those of its values that are not masked, and microbatches have different numbers of "
+                "them. Use sample_weight, or train on whole batches."
+            )
+
+    def stage_inputs(self) -> list[tf.Tensor]:
+        """What tensors of that forward pass gradients are wanted of, beside the weights."""
+        return []
+
+    def end(self, weights: Sequence[Any], sums: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """After a backward pass: the weights, the sums of their gradients, the gradients of `stage_inputs()`."""
+
+    def gradients(self) -> AbstractContextManager[None]:
+        """Around a backward pass."""
+        return contextlib.nullcontext()
+
+    def updates(self) -> AbstractContextManager[None]:
+        """Around the optimizer's work."""
+        return contextlib.nullcontext()
+
+
+class OneAfterTheOther(Schedule):
+    """On one device: a microbatch begins when the gradients of the one before it are added up."""
+
+    def begin(self, number: int, part: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
+        if number == 0:
+            return part, sums
+        flat = tf.nest.flatten([part, sums], expand_composites=True)
+        at = [i for i, value in enumerate(flat) if value is not None]
+        for i, value in zip(at, native.ops().comptrain_fence([flat[i] for i in at])):
+            flat[i] = value
+        part, sums = tf.nest.pack_sequence_as([part, sums], flat, expand_composites=True)
+        return part, sums
+
+
+def obstacle(model: keras.Model) -> str:
+    """Why a model's step cannot be made of microbatches with the result of the whole batch; "" where it can."""
+    if _keras.has_own_train_step(model):
+        return "the model has a `train_step` of its own"
+    if _keras.has_set_step(model):
+        return "the model is placed on stages"
+    others = _other_reductions(model)
+    return f"a loss is no mean over samples (reduction={others!r})" if others else ""
+
+
+def set_microbatches(model: keras.Model, count: int) -> None:
+    """Makes the model's train step one of `count` microbatches on one device; of one: its own again.
+
+    Loss, gradients and metrics are those of the whole batch up to rounding, where they are means over samples. Batch
+    normalization takes its statistics from each microbatch; dropout draws anew for each.
+    """
+    if _keras.has_set_step(model):
+        _keras.reset_step(model, stays=is_compressed(model))
+    if count > 1:
+        _keras.set_step(model, functools.partial(_step, count=count), after_gradient)
+    _keras.forget_traces(model)
+
+
+def _step(model: keras.Model, data: Any, *, count: int) -> Any:
+    return train_by_parts(model, data, count, OneAfterTheOther(model))
+
+
+def train_by_parts(model: keras.Model, data: Any, count: int, schedule: Schedule) -> Any:
+    """Keras' train step, by parts of the batch whose gradients are added up; one update of the weights.
+
+    Loss, gradients and metrics are those of the whole batch where they are means over samples.
+
+    Args:
+      model: The model.
+      data: As for its `train_step`.
+      count: How many parts.
+      schedule: Their order, and where each is computed.
+
+    Returns:
+      The logs.
+    """
+    x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+    batch = samples_of(x)
+    weights = model.trainable_variables
+    sums: list[Any] = [None] * len(weights)
+    logs: Any = {}
+    for number in range(count):
+        part = _part_of((x, y, weight), batch, number, count)
+        (own_x, own_y, own_weight), sums = schedule.begin(number, part, sums)
+        with tf.GradientTape() as tape:
+            found = _keras.call_in_training(model, own_x)
+            schedule.check(found)
+            with tf.device(schedule.last):
+                loss = _keras.loss_in_training(model, own_x, own_y, found, own_weight)
+                samples = samples_of(own_x)
+                _keras.note_loss(model, loss, samples)
+                if model.optimizer is not None:
+                    loss = model.optimizer.scale_loss(loss)
+                if count > 1:
+                    loss *= tf.cast(samples / batch, loss.dtype)
+            inputs = list(schedule.stage_inputs())
+        with schedule.gradients():
+            made = tape.gradient(loss, [*weights, *inputs])
+        sums = [_sum(*pair) for pair in zip(sums, made)]
+        schedule.end(weights, sums, made[len(weights) :])
+        with tf.device(schedule.last):
+            logs = model.compute_metrics(own_x, own_y, found, sample_weight=own_weight)
+    if weights:
+        with schedule.updates():
+            model.optimizer.apply_gradients(zip(sums, weights))
+    return logs
+
+
+def samples_of(values: Any) -> Any:
+    """Number of samples of nested tensors, or a tensor of it."""
+    first = next(tensor for tensor in tf.nest.flatten(values) if tensor is not None)
+    return first.shape[0] or tf.shape(first)[0]
+
+
+def _part_of(values: Any, batch: Any, number: int, count: int) -> Any:
+    if count == 1:
+        return values
+    start, stop = batch * number // count, batch * (number + 1) // count
+    return tf.nest.map_structure(lambda value: None if value is None else value[start:stop], values)
+
+
+def _sum(total: Any, gradient: Any) -> Any:
+    if total is None or gradient is None:
+        return gradient if total is None else total
+    if isinstance(total, tf.IndexedSlices) and isinstance(gradient, tf.IndexedSlices):
+        values = tf.concat([total.values, gradient.values], 0)
+        return tf.IndexedSlices(values, tf.concat([total.indices, gradient.indices], 0), total.dense_shape)
+    total, gradient = tf.convert_to_tensor(total), tf.convert_to_tensor(gradient)
+    with tf.device(total.device):
+        # TensorFlow's optimizer makes one addition of a chain of them, for which all gradients would wait.
+        return native.ops().comptrain_fence([total + gradient])[0]
+
+
+def check_losses(model: keras.Model) -> None:
+    """Raises ValueError where a loss is no mean over samples."""
+    others = _other_reductions(model)
+    if others:
+        raise ValueError(
+            "The losses of a model in microbatches must be means over samples (reduction='sum_over_batch_size'). "
+            f"Received: {others}."
+        )
+
+
+def _other_reductions(model: keras.Model) -> str:
+    return ", ".join(sorted(map(str, _keras.reductions_of(model) - set(_MEANS))))
