@@ -26,12 +26,12 @@ if TYPE_CHECKING:
         elastic_batch,
     )
     from tf_comptrain.codecs import ErrorBound
-    from tf_comptrain.compression.model import report, restore_model
+    from tf_comptrain.compression.model import report
     from tf_comptrain.compression.recompute import Recompute
     from tf_comptrain.compression.report import Report
     from tf_comptrain.compression.wrapper import Compress
     from tf_comptrain.memory import find_max_batch_size
-    from tf_comptrain.model_planning import compress_model, plan
+    from tf_comptrain.model_planning import compress_model, plan, restore_model
     from tf_comptrain.native import LibraryError
     from tf_comptrain.rules import register_rule
     from tf_comptrain.storage import Offload, Policy, Setting
@@ -88,12 +88,12 @@ _NAMES = {
         "elastic_batch",
     ),
     "codecs": ("ErrorBound",),
-    "compression.model": ("report", "restore_model"),
+    "compression.model": ("report",),
     "compression.recompute": ("Recompute",),
     "compression.report": ("Report",),
     "compression.wrapper": ("Compress",),
     "memory": ("find_max_batch_size",),
-    "model_planning": ("compress_model", "plan"),
+    "model_planning": ("compress_model", "plan", "restore_model"),
     "native": ("LibraryError",),
     "rules": ("register_rule",),
     "storage": ("Offload", "Policy", "Setting"),

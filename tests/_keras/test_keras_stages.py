@@ -102,11 +102,11 @@ def test_a_train_step_that_was_set():
 
     _keras.build_for_step(model, *batch())
     _keras.set_step(model, step, update)
-    assert _keras.has_set_step(model)
+    assert _keras.step_set(model) is not None
     fit(model)
     assert calls[0] is True and calls.count("update") == 4
     _keras.reset_step(model, stays=True)  # that of a compressed model
-    assert not _keras.has_set_step(model)
+    assert _keras.step_set(model) is None
     _keras.forget_traces(model)
     calls.clear()
     fit(model)

@@ -54,7 +54,7 @@ def test_losses_are_those_of_the_whole_batch(undisturbed):
 def test_the_step_is_the_models_own_again():
     model = network(fault=("forward", 2))
     fit(model)
-    assert not _keras.has_set_step(model) and "train_step" not in vars(model)
+    assert _keras.step_set(model) is None and "train_step" not in vars(model)
 
 
 def test_a_step_that_xla_refuses_runs_in_parts(undisturbed):

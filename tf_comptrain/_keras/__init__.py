@@ -97,7 +97,6 @@ from tf_comptrain._keras.scopes import (
     watched,
 )
 from tf_comptrain._keras.stages import (
-    has_set_step,
     mask_of,
     move_slots,
     move_weight,
@@ -108,6 +107,7 @@ from tf_comptrain._keras.stages import (
     set_mask,
     set_masks,
     set_step,
+    step_set,
     weights_and_slots,
 )
 from tf_comptrain._keras.tapes import (

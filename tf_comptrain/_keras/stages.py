@@ -154,8 +154,9 @@ def set_step(model: keras.Model, step: Callable[[Any, Any], Any], update: Callab
     override_train_step(model, update)
 
 
-def has_set_step(model: keras.Model) -> bool:
-    return "_comptrain_step" in model.__dict__
+def step_set(model: keras.Model) -> Callable[[Any, Any], Any] | None:
+    """What `set_step` was given; None where it was not called."""
+    return model.__dict__.get("_comptrain_step")
 
 
 def reset_step(model: keras.Model, stays: bool) -> None:

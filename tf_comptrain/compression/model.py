@@ -240,7 +240,7 @@ def report(model: keras.Model) -> Report:
 
 
 def restore_model(model: keras.Model) -> None:
-    """Undoes `compress_model`; weights keep what they learned.
+    """Undoes `compress_model`; see `tf_comptrain.restore_model`.
 
     Raises:
       ValueError: The model is not compressed.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
@@ -18,19 +15,18 @@ from tf_comptrain.compression import model as compression
 from tf_comptrain.compression.choice import StorageChoice
 from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
-from tf_comptrain.memory import device
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.compiled_plan import CompiledEnds, plan_compiled
 from tf_comptrain.model_planning.devices import plan_over_devices
+from tf_comptrain.model_planning.microbatches import obstacle_to_microbatches, plan_in_microbatches
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
-from tf_comptrain.planner import Hardware, Progress, Waste, hardware_from_json, plan_graph
+from tf_comptrain.model_planning.peak_check import PeakCheck
+from tf_comptrain.placement.accumulation import set_microbatches
+from tf_comptrain.planner import Hardware, Progress, hardware_from_json
 from tf_comptrain.planner.hardware import check_hardware
-from tf_comptrain.render.units import format_bytes
-from tf_comptrain.storage import PolicyChoice, holdings_of
+from tf_comptrain.storage import PolicyChoice
 from tf_comptrain.theory.first_step import FirstStepCheck
-
-_CHECKED_STEPS = 2
 
 
 def plan(
@@ -45,6 +41,7 @@ def plan(
     codec: str | Codec = "plane",
     error_bound: float | ErrorBound | None = None,
     policy: PolicyChoice = None,
+    microbatches: bool | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> ModelPlan | ModelDevicePlan:
     """How a model's training step fits into a memory limit in the least time; the model is left as it was.
@@ -54,6 +51,9 @@ def plan(
     normalization), and the plan is tried by steps of its own and made again, up to four times, until its peak is within
     the limit and at least 96% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
     not tried.
+
+    Where no plan of the whole batch fits, it is computed in up to 16 microbatches, one after the other, whose gradients
+    are added up for one update; a step of two of them confirms the peak.
 
     Of a model that XLA compiles no step runs. Its compiler plans the memory of a step exactly: steps are compiled, and
     the plan is one of them that is within the limit. It has no seconds: `step_s` is None.
@@ -77,6 +77,8 @@ def plan(
       codec: See `compress_model`.
       error_bound: See `compress_model`.
       policy: See `compress_model`.
+      microbatches: Whether a batch may be computed in microbatches. None: where that has the whole batch's gradient, so
+        not with batch normalization, which takes its statistics from each microbatch.
       progress: Is told of each better plan and bound; under XLA of each step that was compiled.
 
     Returns:
@@ -103,7 +105,7 @@ def plan(
         return plan_over_devices(model, batch_size, memory, count, machine, budget_s, streams, progress)
     if memory is None:
         raise ValueError('`memory` is missing: a plan for one device is for a limit, such as "8GiB".')
-    found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, streams, progress)
+    found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, streams, microbatches, progress)
     return found
 
 
@@ -127,13 +129,37 @@ def _planned(
     seed: int,
     budget_s: float,
     streams: dict[str, Any],
+    divided: bool | None,
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
+    """The plan of the whole batch, or in microbatches where it does not fit; with what was measured of the whole."""
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
     arguments.real("budget_s", budget_s, above=0)
     machine = _machine(hardware)
     _check_model(model)
+
+    def plan_of(samples: int, room: int) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
+        return _plan_of_step(model, samples, room, machine, seed, budget_s, streams, progress)
+
+    found, prepared = plan_of(batch, limit)
+    parts = None if found.feasible else prepared.parts(limit)
+    if parts is None or machine is not None or obstacle_to_microbatches(model, divided):
+        return found, prepared
+    divide = plan_in_microbatches(model, found, parts[0], lambda *step: plan_of(*step)[0], streams)
+    return divide or found, prepared
+
+
+def _plan_of_step(
+    model: keras.Model,
+    batch: int,
+    limit: int,
+    machine: Hardware | None,
+    seed: int,
+    budget_s: float,
+    streams: dict[str, Any],
+    progress: Callable[[Progress], None] | None,
+) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
     if _keras.jit_compile(model):
         if machine is not None:
             raise ValueError(
@@ -202,6 +228,7 @@ def compress_model(
     batch_size: int | None = None,
     policy: PolicyChoice = None,
     check: bool | None = None,
+    microbatches: bool | None = None,
 ) -> Report:
     """Makes a model train with its saved activations held compressed, in place.
 
@@ -244,6 +271,7 @@ def compress_model(
         Where a weight's is off by more than three times what the law of
         error bounds promises, a warning names it once, and bounds are halved until it is not. Nothing is looked at in
         loops and train steps of your own, and where the report says why.
+      microbatches: With `memory`, whether a batch may be computed in microbatches, as `tf_comptrain.plan` takes it.
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -273,7 +301,7 @@ def compress_model(
             raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
         report = compression.compress_model(model, storage=storage, **streams)
     else:
-        report = _planned_and_applied(model, memory, batch_size, storage, streams)
+        report = _planned_and_applied(model, memory, batch_size, storage, streams, microbatches)
     if check is not False and compressed_models[model].held is not None:
         FirstStepCheck(model, at_once=check is True).begin()
     return report
@@ -285,72 +313,29 @@ def _planned_and_applied(
     batch_size: int | None,
     storage: StorageChoice,
     streams: dict[str, Any],
+    divided: bool | None,
 ) -> Report:
     if storage is not None:
         raise ValueError(f"`storage` and `memory` exclude each other. Received: {storage!r} and {memory!r}.")
     if batch_size is None:
         raise ValueError("`batch_size` is missing: a plan for `memory` is for steps of so many samples.")
-    found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, streams)
+    found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, streams, divided)
     if not found.feasible:
-        raise ValueError(too_small(found, prepared.parts(found.limit_bytes)))
+        obstacle = obstacle_to_microbatches(model, divided)
+        raise ValueError(too_small(found, prepared.parts(found.limit_bytes), obstacle))
     report = found.apply(model, **streams)
-    if isinstance(prepared, CompiledEnds):
-        report.notes = functools.partial(reasons.lines_of_compiled, found)
+    if found.microbatches > 1 or isinstance(prepared, CompiledEnds):
+        report.notes = functools.partial(reasons.lines_of_fixed, found)
     else:
-        _Check(model, found, prepared, report).begin(model)
+        PeakCheck(model, found, prepared, report).begin(model)
     return report
 
 
-class _Check:
-    """Holds the peak of the first steps against the plan's limit, and plans once more where it is over."""
+def restore_model(model: keras.Model) -> None:
+    """Undoes `compress_model`; weights keep what they learned.
 
-    def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared, report: Report):
-        self._handle = weakref.ref(compressed_models[model])
-        self._plan, self._prepared = found, prepared
-        self._note = "The peak is looked at after step 2."
-        self._neighbours: list | None = None
-        report.notes = self._lines
-
-    def begin(self, model: keras.Model) -> None:
-        _keras.after_first_steps(model, _CHECKED_STEPS, self._check)
-        tf.config.experimental.reset_memory_stats(device())
-
-    def _lines(self) -> list[str]:
-        if self._neighbours is None:
-            self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
-        return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
-
-    def _check(self) -> bool:
-        """Whether the step has to be traced again."""
-        info = tf.config.experimental.get_memory_info(device())
-        peak, resting, limit = int(info["peak"]), int(info["current"]), self._plan.limit_bytes
-        if peak <= limit:
-            self._note = (
-                f"Measured after step 2: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
-            )
-            return False
-        handle = self._handle()
-        if handle is None or handle.held is None:
-            return False
-        graph = self._prepared.graph._replace(resting_bytes=resting)
-        planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
-        factor = max(peak - resting, 1) / planned
-        base = self._prepared.waste(limit).factor
-        waste = Waste(max(base * max(factor, 1.0), 1.0))
-        again = plan_graph(graph, limit, waste=waste)
-        self._prepared = self._prepared._replace(graph=graph)
-        self._plan = trials.as_model_plan(again, self._prepared)
-        self._neighbours = None
-        self._note = (
-            f"Measured after step 2: a peak of {format_bytes(peak)}, over {format_bytes(limit)}. Planned again with "
-            f"that: {format_bytes(again.peak_bytes)}."
-        )
-        logging.warning(
-            "%s: the first steps took %s, over the limit of %s: planned again.",
-            self._plan.model,
-            format_bytes(peak),
-            format_bytes(limit),
-        )
-        handle.held.wishes.named = holdings_of(self._plan.storage)
-        tf.config.experimental.reset_memory_stats(device())
-        return True
+    Raises:
+      ValueError: The model is not compressed.
+    """
+    compression.restore_model(model)
+    set_microbatches(model, 1)

@@ -11,6 +11,7 @@ from tensorflow import keras
 from tf_comptrain import planner
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.compression.report import Report
+from tf_comptrain.placement.accumulation import set_microbatches
 
 
 class ModelPlan(planner.Plan):
@@ -25,7 +26,7 @@ class ModelPlan(planner.Plan):
     __slots__ = ()
 
     def apply(self, model: keras.Model, **how: Any) -> Report:
-        """Compresses a model as the plan says: `compress_model` with the plan's storages.
+        """Compresses a model as the plan says: `compress_model` with the plan's storages, in its microbatches.
 
         Args:
           model: The model that the plan was made for, or one of the same layers.
@@ -42,7 +43,9 @@ class ModelPlan(planner.Plan):
             )
         if not self.feasible:
             raise ValueError(too_small(self))
-        return compress_model(model, storage=dict(self.storage), **how)
+        report = compress_model(model, storage=dict(self.storage), **how)
+        set_microbatches(model, self.microbatches)
+        return report
 
     @classmethod
     def from_json(cls, source: str | Path | dict) -> ModelPlan:
@@ -57,19 +60,20 @@ def fingerprint(model: keras.Model) -> str:
     return hashlib.sha256(repr((model.name, layers, weights)).encode()).hexdigest()[:16]
 
 
-def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None) -> str:
+def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle: str = "") -> str:
     """The message that no plan fits.
 
     Args:
       plan: The smallest.
-      parts: (Into how many the batch may be divided so that one does, bytes that it takes then.)
+      parts: (Into how many microbatches the batch may be divided so that one does, bytes that it takes then.)
+      obstacle: Why that was not done.
     """
     remedy = "A smaller batch takes less."
-    if parts is not None:
+    if parts is not None and obstacle:
         count, size = parts
         remedy = (
-            f"The same effective batch takes about {_megabytes(size)} as {count} of "
-            f"batch_size={plan.batch // count}, with an optimizer that has gradient_accumulation_steps={count}."
+            f"The same batch in {count} microbatches of {plan.batch // count} takes about {_megabytes(size)}; it was "
+            f"not divided: {obstacle}."
         )
     return (
         f"`memory` must be at least about {_megabytes(plan.smallest_bytes)} for {plan.model!r} at batch {plan.batch}, "

@@ -24,16 +24,17 @@ def why(tensor: Tensor, choice: str) -> str:
     return f"a stream would free {format_bytes(tensor.bytes - stream.bytes)} for {spent}"
 
 
-def lines_of_compiled(plan: Plan) -> list[str]:
-    """A report's lines of a plan that XLA's compiler was asked for."""
+def lines_of_fixed(plan: Plan) -> list[str]:
+    """A report's lines of a plan that does not change after the first steps: of XLA's compiler, or in microbatches."""
     found = ["", *str(plan).split("\n\n")[0].splitlines(), ""]
     for row in plan.rows:
         spared = format_bytes(row.value_bytes - row.held_bytes)
         what = "as it is" if row.choice == "keep" else f"kept it would hold {spared} more"
         found.append(f"{row.tensor}: {row.choice}; {what}")
+    how = "Planned by XLA's compiler" if plan.step_s is None else "Confirmed by a step of two microbatches"
     return [
         *found,
-        f"Planned by XLA's compiler: {format_bytes(plan.peak_bytes)} in all, within {format_bytes(plan.limit_bytes)}.",
+        f"{how}: {format_bytes(plan.peak_bytes)} in all, within {format_bytes(plan.limit_bytes)}.",
     ]
 
 

@@ -81,7 +81,7 @@ def obstacle(model: keras.Model) -> str:
     """Why a model's step cannot be made of microbatches with the result of the whole batch; "" where it can."""
     if _keras.has_own_train_step(model):
         return "the model has a `train_step` of its own"
-    if _keras.has_set_step(model):
+    if _keras.step_set(model) is not None and microbatches_of(model) == 1:
         return "the model is placed on stages"
     others = _other_reductions(model)
     return f"a loss is no mean over samples (reduction={others!r})" if others else ""
@@ -93,11 +93,17 @@ def set_microbatches(model: keras.Model, count: int) -> None:
     Loss, gradients and metrics are those of the whole batch up to rounding, where they are means over samples. Batch
     normalization takes its statistics from each microbatch; dropout draws anew for each.
     """
-    if _keras.has_set_step(model):
+    if microbatches_of(model) > 1:
         _keras.reset_step(model, stays=is_compressed(model))
     if count > 1:
         _keras.set_step(model, functools.partial(_step, count=count), after_gradient)
     _keras.forget_traces(model)
+
+
+def microbatches_of(model: keras.Model) -> int:
+    """What `set_microbatches` set; 1 where it did not."""
+    step = _keras.step_set(model)
+    return step.keywords["count"] if isinstance(step, functools.partial) and step.func is _step else 1
 
 
 def _step(model: keras.Model, data: Any, *, count: int) -> Any:
@@ -124,14 +130,13 @@ def train_by_parts(model: keras.Model, data: Any, count: int, schedule: Schedule
     sums: list[Any] = [None] * len(weights)
     logs: Any = {}
     for number in range(count):
-        part = _part_of((x, y, weight), batch, number, count)
+        part, samples = _part_of((x, y, weight), batch, number, count)
         (own_x, own_y, own_weight), sums = schedule.begin(number, part, sums)
         with tf.GradientTape() as tape:
             found = _keras.call_in_training(model, own_x)
             schedule.check(found)
             with tf.device(schedule.last):
                 loss = _keras.loss_in_training(model, own_x, own_y, found, own_weight)
-                samples = samples_of(own_x)
                 _keras.note_loss(model, loss, samples)
                 if model.optimizer is not None:
                     loss = model.optimizer.scale_loss(loss)
@@ -156,11 +161,17 @@ def samples_of(values: Any) -> Any:
     return first.shape[0] or tf.shape(first)[0]
 
 
-def _part_of(values: Any, batch: Any, number: int, count: int) -> Any:
+def _part_of(values: Any, batch: Any, number: int, count: int) -> tuple[Any, Any]:
+    """(A microbatch, its number of samples); where a batch has fewer samples than parts, some are one of 0 samples.
+
+    Kernels fail on tensors without any: such a part has a sample that does not count. Metrics see it twice.
+    """
     if count == 1:
-        return values
+        return values, batch
     start, stop = batch * number // count, batch * (number + 1) // count
-    return tf.nest.map_structure(lambda value: None if value is None else value[start:stop], values)
+    end = max(stop, start + 1) if isinstance(batch, int) else tf.maximum(stop, start + 1)
+    part = tf.nest.map_structure(lambda value: None if value is None else value[start:end], values)
+    return part, stop - start
 
 
 def _sum(total: Any, gradient: Any) -> Any:

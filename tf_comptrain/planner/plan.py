@@ -61,6 +61,7 @@ class Plan(NamedTuple):
       storage: By name of an operation of the traced step how what it makes is held, as `storage=` takes it; empty for
         a step that was no model's.
       fingerprint: Of the model that the plan was made for; "" likewise.
+      microbatches: Parts of the batch, one after the other, whose gradients are added up. The rows are those of one.
     """
 
     model: str
@@ -80,6 +81,7 @@ class Plan(NamedTuple):
     events: tuple[QueueEvent, ...] = ()
     storage: Mapping[str, str] = {}
     fingerprint: str = ""
+    microbatches: int = 1
 
     @property
     def choices(self) -> dict[str, str]:
@@ -129,9 +131,12 @@ class Plan(NamedTuple):
         """Percent of the step that keeps everything."""
         return 100 * (self.step_s / self.plain_s - 1) if self.step_s and self.plain_s else 0.0
 
+    def _parts(self) -> str:
+        return f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
+
     def _summary(self) -> list[str]:
         lines = [
-            f"{self.model}, batch {self.batch}",
+            f"{self.model}, batch {self.batch}{self._parts()}",
             f"peak   {format_bytes(self.peak_bytes)} of {format_bytes(self.limit_bytes)} allowed; "
             f"everything kept {format_bytes(self.kept_peak_bytes)}, smallest found {format_bytes(self.smallest_bytes)}",
         ]

@@ -310,7 +310,7 @@ def _obstacle(model: keras.Model) -> str | None:
     """Why `_keras.loss_gradients` is not what the model's train step computes, or would change it; None where it is."""
     if not _keras.KERAS_3:
         return "Keras 2"
-    if _keras.has_own_train_step(model) or _keras.has_set_step(model):
+    if _keras.has_own_train_step(model) or _keras.step_set(model) is not None:
         return "a train step of its own"
     if _keras.has_strategy(model):
         return "a distribution strategy"

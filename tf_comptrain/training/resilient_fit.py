@@ -86,8 +86,7 @@ def fit(
       retries: How often a failed stretch is replayed at the same size before that is lowered.
       on_oom: What running out of memory halves: "batch", or "microbatch", which keeps the batch. Where microbatches
         would not give the batch's gradient (a `train_step` of the model's own, a loss that is no mean over samples,
-        several replicas) the batch is halved, and the event says why. Of an epoch up to as many samples as a batch
-        has microbatches, less one, are left out at its end.
+        several replicas) the batch is halved, and the event says why.
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
         is shuffled in, True 10,000. A function's datasets are taken as they are.
       seed: Of the shuffling.
@@ -163,7 +162,7 @@ def train(
             with _keras.fitting(SimpleNamespace(elastic=elastic)):
                 return run.train(settings.epochs, kept)
         finally:
-            run.divide(1)
+            run.divide(run.microbatches_before)
 
 
 class _FitRun:
@@ -188,9 +187,10 @@ class _FitRun:
         self.replicas = model.distribute_strategy.num_replicas_in_sync
         self.events: list[TrainingEvent] = []
         self.failures = 0  # at this size, since the snapshot
-        self.microbatches = 1  # of the model's step
+        self.microbatches_before = accumulation.microbatches_of(model)
+        self.microbatches = self.microbatches_before  # of the model's step
         self.ended = False  # by a callback
-        self.place = TrainingPosition(0, 0, 0, elastic.size)
+        self.place = TrainingPosition(0, 0, 0, elastic.size, microbatches=self.microbatches)
 
     def train(self, epochs: int, kept: tuple[Snapshot, dict] | None) -> keras.callbacks.History:
         self.model.stop_training = False
@@ -293,9 +293,9 @@ class _FitRun:
         return logs
 
     def _left(self) -> int:
-        """Batches of the epoch still to come: each has a sample for every replica and microbatch."""
+        """Batches of the epoch still to come: each has a sample for every replica."""
         whole, rest = divmod(self.elastic.samples - self.place.samples, self.place.batch)
-        return whole + (rest >= max(self.replicas, self.place.microbatches))
+        return whole + (rest >= self.replicas)
 
     def divide(self, microbatches: int) -> None:
         """Has the model's step compute a batch in so many parts."""
@@ -353,7 +353,7 @@ class _FitRun:
         self.failures = 0
         least, parts, obstacle = self.settings.min_batch, failed.microbatches, "not asked for"
         if self.settings.on_oom == "microbatch":
-            obstacle = "" if parts > 1 else self._obstacle()
+            obstacle = self._obstacle()
             reason = f"{reason} (no microbatches: {obstacle})" if obstacle else reason
             parts = parts if obstacle else min(2 * parts, failed.batch // least)
         batch = max(failed.batch // 2, least * parts) if obstacle else failed.batch

@@ -1,0 +1,76 @@
+"""Whether the first steps keep a plan's limit."""
+
+from __future__ import annotations
+
+import weakref
+
+import tensorflow as tf
+from absl import logging
+from tensorflow import keras
+
+from tf_comptrain import _keras
+from tf_comptrain.compression.instrumentation import compressed_models
+from tf_comptrain.compression.report import Report
+from tf_comptrain.memory import device
+from tf_comptrain.model_planning import reasons, trials
+from tf_comptrain.model_planning.model_plan import ModelPlan
+from tf_comptrain.planner import Waste, plan_graph
+from tf_comptrain.render.units import format_bytes
+from tf_comptrain.storage import holdings_of
+
+_CHECKED_STEPS = 2
+
+
+class PeakCheck:
+    """Holds the peak of the first steps against the plan's limit, and plans once more where it is over."""
+
+    def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared, report: Report):
+        self._handle = weakref.ref(compressed_models[model])
+        self._plan, self._prepared = found, prepared
+        self._note = "The peak is looked at after step 2."
+        self._neighbours: list | None = None
+        report.notes = self._lines
+
+    def begin(self, model: keras.Model) -> None:
+        _keras.after_first_steps(model, _CHECKED_STEPS, self._check)
+        tf.config.experimental.reset_memory_stats(device())
+
+    def _lines(self) -> list[str]:
+        if self._neighbours is None:
+            self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
+        return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
+
+    def _check(self) -> bool:
+        """Whether the step has to be traced again."""
+        info = tf.config.experimental.get_memory_info(device())
+        peak, resting, limit = int(info["peak"]), int(info["current"]), self._plan.limit_bytes
+        if peak <= limit:
+            self._note = (
+                f"Measured after step 2: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
+            )
+            return False
+        handle = self._handle()
+        if handle is None or handle.held is None:
+            return False
+        graph = self._prepared.graph._replace(resting_bytes=resting)
+        planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
+        factor = max(peak - resting, 1) / planned
+        base = self._prepared.waste(limit).factor
+        waste = Waste(max(base * max(factor, 1.0), 1.0))
+        again = plan_graph(graph, limit, waste=waste)
+        self._prepared = self._prepared._replace(graph=graph)
+        self._plan = trials.as_model_plan(again, self._prepared)
+        self._neighbours = None
+        self._note = (
+            f"Measured after step 2: a peak of {format_bytes(peak)}, over {format_bytes(limit)}. Planned again with "
+            f"that: {format_bytes(again.peak_bytes)}."
+        )
+        logging.warning(
+            "%s: the first steps took %s, over the limit of %s: planned again.",
+            self._plan.model,
+            format_bytes(peak),
+            format_bytes(limit),
+        )
+        handle.held.wishes.named = holdings_of(self._plan.storage)
+        tf.config.experimental.reset_memory_stats(device())
+        return True
