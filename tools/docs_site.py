@@ -1,0 +1,70 @@
+"""What MkDocs adds to the pages in docs/: the README as the first page, tables of CSV files, the API.
+
+mkdocs.yml names this file as a hook. The pages read well without it: on a code host a table is a link to its CSV file,
+and the API a list of names.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+# Pages that stand at the top of the repository.
+TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]*)(#[^)\s]*)?\)")
+TABLE = re.compile(r"^\[([^\]]+)\]\((tables/[\w-]+\.csv)\)$", re.M)
+MODULE = re.compile(r"^## ([\w.]+)\n(.*?)(?=^## |\Z)", re.M | re.S)
+NAME = re.compile(r"^\| `(\w+)` \|.*\n", re.M)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages of the repository's top folder."""
+    for name, page in TOP.items():
+        text = (ROOT / name).read_text().replace("](docs/", "](")
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Puts tables and the API in, and turns links to other files of the repository into their paths."""
+    if page.file.src_uri == "api.md":
+        return MODULE.sub(_module, markdown)
+    top = {site: ROOT for site in TOP.values()}.get(page.file.src_uri, DOCS)
+    markdown = TABLE.sub(lambda found: table(found[1], DOCS / found[2], found[2]), markdown)
+    return LINK.sub(lambda found: _link(found, top, files), markdown)
+
+
+def table(title: str, path: Path, link: str) -> str:
+    """A CSV file as a table, below its title, which links to the file."""
+    with path.open(newline="") as file:
+        head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in csv.reader(file)]
+    lines = [head, ["---"] * len(head), *rows]
+    return f"**[{title}]({link})**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _link(found: re.Match, folder: Path, files: Files) -> str:
+    text, target, anchor = found[1], found[2], found[3] or ""
+    if not target or files.get_file_from_path(target):
+        return found[0]
+    path = (folder / target).resolve()
+    if path.parent == ROOT and path.name in TOP:
+        return f"[{text}]({TOP[path.name]}{anchor})"
+    if path.is_relative_to(DOCS):
+        return found[0]  # MkDocs says what is wrong with it
+    name = path.relative_to(ROOT).as_posix()
+    return f"`{name}`" if text.strip("`") in (name, path.name, target) else f"{text} (`{name}`)"
+
+
+def _module(found: re.Match) -> str:
+    """The docstrings of the names in a module's table, in place of the table."""
+    module, rows = found[1], found[2]
+    members = "".join(f"        - {name}\n" for name in NAME.findall(rows))
+    options = f"::: {module}\n    options:\n      members:\n{members}"
+    before = re.sub(r"^\|.*\n", "", rows, flags=re.M).strip()
+    return f"## {module}\n\n{before}\n\n{options}\n"
