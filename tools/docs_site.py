@@ -6,6 +6,7 @@ and the API a list of names.
 
 from __future__ import annotations
 
+import ast
 import csv
 import re
 from pathlib import Path
@@ -34,7 +35,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Puts tables and the API in, and turns links to other files of the repository into their paths."""
     if page.file.src_uri == "api.md":
-        return MODULE.sub(_module, markdown)
+        return api(markdown)
     top = {site: ROOT for site in TOP.values()}.get(page.file.src_uri, DOCS)
     markdown = TABLE.sub(lambda found: table(found[1], DOCS / found[2], found[2]), markdown)
     return LINK.sub(lambda found: _link(found, top, files), markdown)
@@ -61,10 +62,36 @@ def _link(found: re.Match, folder: Path, files: Files) -> str:
     return f"`{name}`" if text.strip("`") in (name, path.name, target) else f"{text} (`{name}`)"
 
 
-def _module(found: re.Match) -> str:
-    """The docstrings of the names in a module's table, in place of the table."""
-    module, rows = found[1], found[2]
-    members = "".join(f"        - {name}\n" for name in NAME.findall(rows))
-    options = f"::: {module}\n    options:\n      members:\n{members}"
-    before = re.sub(r"^\|.*\n", "", rows, flags=re.M).strip()
-    return f"## {module}\n\n{before}\n\n{options}\n"
+def api(markdown: str) -> str:
+    """The docstrings of the names in each module's table, in its place; of a name in two modules, once."""
+    places: dict[tuple[str, str], str] = {}
+
+    def module(found: re.Match) -> str:
+        name, rows = found[1], found[2]
+        own, elsewhere = [], []
+        for member in NAME.findall(rows):
+            place = places.setdefault(origin(name, member), f"{name}.{member}")
+            if place == f"{name}.{member}":
+                own.append(member)
+            else:
+                elsewhere.append(f"[`{member}`](#{place})")
+        text = f"## {name}\n\n::: {name}\n    options:\n      members:\n"
+        text += "".join(f"        - {member}\n" for member in own)
+        return text + (f"\nAlso here: {', '.join(elsewhere)}.\n\n" if elsewhere else "\n")
+
+    return MODULE.sub(module, markdown)
+
+
+def origin(module: str, name: str) -> tuple[str, str]:
+    """The module that defines a name which another one imports, and its name there; from the sources."""
+    folder = ROOT.joinpath(*module.split("."))
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tf_comptrain"):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    submodule = ROOT.joinpath(*str(node.module).split("."), alias.name)
+                    if submodule.is_dir() or submodule.with_suffix(".py").is_file():
+                        return f"{node.module}.{alias.name}", ""
+                    return origin(str(node.module), alias.name)
+    return module, name
