@@ -36,9 +36,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Puts tables and the API in, and turns links to other files of the repository into their paths."""
     if page.file.src_uri == "api.md":
         return api(markdown)
-    top = {site: ROOT for site in TOP.values()}.get(page.file.src_uri, DOCS)
+    folder = ROOT if page.file.src_uri in TOP.values() else DOCS
     markdown = TABLE.sub(lambda found: table(found[1], DOCS / found[2], found[2]), markdown)
-    return LINK.sub(lambda found: _link(found, top, files), markdown)
+    return LINK.sub(lambda found: _link(found, folder, files), markdown)
 
 
 def table(title: str, path: Path, link: str) -> str:
