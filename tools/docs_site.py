@@ -21,6 +21,7 @@ TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]*)(#[^)\s]*)?\)")
 TABLE = re.compile(r"^\[([^\]]+)\]\((tables/[\w-]+\.csv)\)$", re.M)
 MODULE = re.compile(r"^## ([\w.]+)\n(.*?)(?=^## |\Z)", re.M | re.S)
+UNIT = re.compile(r"(?<=\d) (?=(?:[kMG]?B|GB/s|m?s|M|bits|px)\b)")
 NAME = re.compile(r"^\| `(\w+)` \|.*\n", re.M)
 
 
@@ -42,11 +43,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def table(title: str, path: Path, link: str) -> str:
-    """A CSV file as a table, below its title, which links to the file."""
+    """A CSV file as a table, below its title and a link to the file; units stay with their numbers."""
     with path.open(newline="") as file:
-        head, *rows = [[cell.replace("|", "\\|") for cell in row] for row in csv.reader(file)]
+        cells = [[UNIT.sub("\u00a0", cell.replace("|", "\\|")) for cell in row] for row in csv.reader(file)]
+    head, *rows = cells
     lines = [head, ["---"] * len(head), *rows]
-    return f"**[{title}]({link})**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"*{title}* ([CSV]({link}))\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _link(found: re.Match, folder: Path, files: Files) -> str:
