@@ -6,12 +6,14 @@
 # make test-long    the Python tests that repeat at length what shorter ones show
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.9-3.11)
 # make lint         ruff, mypy, clang-format
+# make docs         the site, in build/site; every warning is an error
 # make clean        removes what was built; the virtual environments stay
 #
 # Needs a Python that TensorFlow supports (PYTHON=... to choose it), g++ and make.
 
 VENV ?= .venv
 LEGACY_VENV ?= .venv-legacy
+DOCS_VENV ?= .venv-docs
 VENV_PYTHON := $(VENV)/bin/python
 LEGACY_PYTHON := $(LEGACY_VENV)/bin/python
 # Without it TensorFlow counts no memory on a CPU before AVX-512.
@@ -35,7 +37,7 @@ KERAS_HUB = keras-hub==0.32.*
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test build venv test-cc test-py test-long legacy-python test-legacy lint clean
+.PHONY: demo test build venv test-cc test-py test-long legacy-python test-legacy lint docs clean
 
 demo: build
 	$(VENV_PYTHON) examples/demo.py $(DEMO_ARGS)
@@ -93,6 +95,17 @@ lint: $(VENV)/.stamp
 	find cc benchmarks examples -name '*.h' -o -name '*.cc' -o -name '*.cu' | \
 	  xargs $(VENV)/bin/clang-format --dry-run --Werror || failed=1; \
 	exit $$failed
+
+# Of its own: the site reads the sources and imports neither the package nor TensorFlow.
+$(DOCS_VENV)/.stamp: pyproject.toml
+	@python="$(call pick_python,10,13)"; \
+	if [ -z "$$python" ]; then echo "No Python 3.10-3.13 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
+	test -x $(DOCS_VENV)/bin/python || { echo "Making $(DOCS_VENV) with $$python"; $$python -m venv $(DOCS_VENV); }
+	$(DOCS_VENV)/bin/python -m pip install --quiet $$(sed -n 's/^docs = \[\(.*\)\].*/\1/p' pyproject.toml | tr -d '",')
+	touch $@
+
+docs: $(DOCS_VENV)/.stamp
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet
 
 clean:
 	rm -rf build dist *.egg-info tf_comptrain/*.so .pytest_cache .mypy_cache .ruff_cache

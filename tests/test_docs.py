@@ -1,8 +1,11 @@
-"""The documentation: commands parse, and scripts, targets, extras and data are in the repository."""
+"""The documentation: commands parse, scripts, targets, extras and data are in the repository, and pages are short."""
 
+import csv
 import json
+import os
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,12 @@ PROGRAMS = ("tf-comptrain", "python", "pip", "make")
 # What stands for the reader's own files.
 PLACEHOLDERS = re.compile(r"\[[^]]*\]|\.\.\.")
 OF_ARGPARSE = ("-h", "--help")
+# README and docs: COMPTRAIN_DOCS names another folder that has them, such as a checkout of other pages.
+WRITTEN = Path(os.environ.get("COMPTRAIN_DOCS", ROOT))
+WRITTEN = [WRITTEN / "README.md", *sorted((WRITTEN / "docs").glob("*.md"))]
+MOST_WORDS, LINE, MEDIAN, LONGEST = 18_000, 100, 18, 30
+# What `equivalence.py --report` writes.
+GENERATED = re.compile(r"<!-- equivalence: begin.*?equivalence: end -->", re.S)
 
 
 def commands():
@@ -88,3 +97,53 @@ def test_the_readme_credits_what_the_sources_name():
     credits = (ROOT / "README.md").read_text().split("The ideas come from")[1]
     for name in ("COMET", "Gist", "AC-GC", "cDMA", "MemFlow", "CompTrain", "Chen et al."):
         assert name in credits
+
+
+def words(text):
+    """What is between blanks and has a letter or a digit: the rules of tables are no words."""
+    return [word for word in text.split() if re.search(r"[^\W_]", word)]
+
+
+def prose(text):
+    """Lines of a page with "" where code, a table, a heading, an image or what a script writes stands."""
+    text = re.sub(r"^```.*?^```", "", GENERATED.sub("", text), flags=re.M | re.S)
+    lines, code = [], False
+    for line in text.splitlines():
+        code = bool(re.match(r"    \S", line)) and (code or not lines or lines[-1] == "") or code and not line
+        alone = re.match(r"[|#!]", line) or re.fullmatch(r"\[[^]]+\]\([^)]+\)", line)
+        lines.append("" if code or alone else line)
+    return lines
+
+
+def sentences(text):
+    """Words of each sentence; an item of a list begins one, and three words or fewer are a label."""
+    text = re.sub(r"^\s*([-*]|\d+\.) ", "\n\n", "\n".join(prose(text)), flags=re.M)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("*", "")
+    parts = (part for one in re.split(r"\n\s*\n", text) for part in re.split(r"(?<=[.!?])[\")]*\s+", one))
+    return [found for found in map(words, parts) if len(found) > 3]
+
+
+def test_all_pages_together_are_short():
+    counts = {page.name: len(words(page.read_text())) for page in WRITTEN}
+    assert sum(counts.values()) <= MOST_WORDS, counts
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_prose_lines_are_wrapped(page):
+    assert [line for line in prose(page.read_text()) if len(line) > LINE and " " in line.strip()] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_sentences_are_short(page):
+    found = sentences(page.read_text())
+    if found:  # docs/api.md may be lists alone
+        assert statistics.median(map(len, found)) <= MEDIAN
+        assert [" ".join(one) for one in found if len(one) > LONGEST] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "tables").glob("*.csv")), ids=lambda path: path.stem)
+def test_a_table_is_shown_and_has_equal_rows(path):
+    pages = [page for page in WRITTEN if f"(tables/{path.name})" in page.read_text()]
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert len(pages) == 1 and len({len(row) for row in rows}) == 1 < len(rows)

@@ -30,7 +30,6 @@ RUN = {
     "tf-comptrain launch --print slurm -n 8 train.py": "#SBATCH --nodes=8",
     "tf-comptrain launch --print tf-config -n 8 train.py": "worker 7: TF_CONFIG=",
     "tf-comptrain launch -n 2 train.py": r"\[1\] worker 1",
-    "tf-comptrain launch -n 4 train.py": r"\[3\] worker 3",
     "tf-comptrain study --help": "--no-trainings",
 }
 # Of the others, with the reason: what runs of them instead.
