@@ -33,6 +33,7 @@ def lines_of_compiled(plan: Plan) -> list[str]:
         found.append(f"{row.tensor}: {row.choice}; {what}")
     return [
         *found,
+        "",
         f"Planned by XLA's compiler: {format_bytes(plan.peak_bytes)} in all, within {format_bytes(plan.limit_bytes)}.",
     ]
 
@@ -57,6 +58,7 @@ def lines(plan: Plan, graph: TaskGraph, neighbours: Sequence[Plan], note: str = 
         for row in plan.rows
         if row.tensor in by_name
     ]
+    found.append("")
     for other in neighbours:
         what = "with less memory" if other.limit_bytes < plan.limit_bytes else "with more memory"
         if other.feasible:
