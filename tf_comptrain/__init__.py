@@ -103,4 +103,4 @@ _NAMES = {
     "theory.check": ("LawCheck", "check_error_law"),
     "training.resilient_fit": ("fit",),
 }
-__getattr__, __dir__ = lazy_names(__name__, _NAMES, _FOLDERS)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _FOLDERS, first="backend")

@@ -1,5 +1,6 @@
 """The command line: doctor, bench step, and what starts without TensorFlow."""
 
+import argparse
 import json
 import os
 import signal
@@ -193,6 +194,14 @@ def test_ratios_pair_neighbouring_steps():
     slow_then_fast = bench.MeasuredVariant(1, [2.0, 1.0, 1.0], 1)
     same_machine = bench.MeasuredVariant(1, [1.0, 0.5, 0.5], 1)
     assert bench.paired_ratio(slow_then_fast, same_machine) == 2.0
+
+
+def test_a_library_that_does_not_serve_is_one_sentence(monkeypatch, capsys):
+    def fails(args):
+        raise native.LibraryError("was built for TensorFlow 2.15. Run: make build")
+
+    assert cli.run(argparse.Namespace(function=fails)) == 1
+    assert capsys.readouterr().err == "was built for TensorFlow 2.15. Run: make build\n"
 
 
 # What a user waits for before a word is shown: TensorFlow's import takes seconds.

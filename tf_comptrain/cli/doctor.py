@@ -20,7 +20,9 @@ from rich.text import Text
 
 from tf_comptrain.render import text
 
-_EXAMINATION = (sys.executable, "-c", "from tf_comptrain.cli import examination; examination.main()")
+# The backend comes first: it says what is wrong with a TensorFlow that does not serve.
+_CODE = "from tf_comptrain import backend; from tf_comptrain.cli import examination; examination.main()"
+_EXAMINATION = (sys.executable, "-c", _CODE)
 _LAST_LINES = 12  # of what a child that was ended by a signal wrote: TensorFlow says why it aborts
 
 

@@ -23,4 +23,5 @@ __getattr__, __dir__ = lazy_names(
         "placement": ("place", "unplace"),
         "planner.stages": ("Stage",),
     },
+    first="backend",
 )

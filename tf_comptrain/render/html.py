@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from html import escape
-from typing import Union
 
-Cell = Union[str, tuple[float, str], None]  # a number by its value, for sorting, and its text
+Cell = str | tuple[float, str] | None  # a number by its value, for sorting, and its text
 
 # Of tables, by selector: for a page, and below one element for a part of another's page.
 _TABLES = {
