@@ -97,7 +97,15 @@ def test_report_names_every_tensor_that_crosses_and_prints_as_a_table():
     assert mask.storage == "bitmask" and mask.predicted_bytes == 16 * 16 * 32 / 8
     assert sum(row.value_bytes for row in report.rows) > 5 * report.predicted_bytes
     assert "conv1" in str(report) and "0.2 sigma" in str(report)
-    assert [row.path for row in report.rows] == ["conv1", "relu1", "conv2", "pool", "flatten", "dense1"]
+    assert [row.path for row in report.rows] == [
+        "conv1",
+        "relu1",
+        "conv2",
+        "pool",
+        "dropout",
+        "flatten",
+        "dense1",
+    ]
     assert "conv1" in json.loads(report.to_json())["rows"][0]["layer"]
 
 

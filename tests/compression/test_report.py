@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tf_comptrain.compression.report import Report, ReportRow, Traced
+from tf_comptrain.compression.report import Report, ReportRow, StepRows
 
 ODD = '<b>|"&'
 NAME = "a_layer_whose_name_is_longer_than_any_column_of_a_table_would_be"
@@ -33,7 +33,7 @@ ROWS = [row(k) for k in range(30)] + [row(30, "keep", note="it is asked for"), r
 
 
 def traced(rows=ROWS, batch_size=None):
-    found = Report("model", (), renew=lambda: Traced(rows, batch_size))
+    found = Report("model", (), renew=lambda: StepRows(rows, batch_size))
     found.note_engine("XLA", None)
     return found
 

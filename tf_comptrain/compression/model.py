@@ -28,7 +28,7 @@ from tf_comptrain.compression.instrumentation import (
     obstacle_of,
     wrapped_instruments,
 )
-from tf_comptrain.compression.report import Report, Traced
+from tf_comptrain.compression.report import Report, StepRows
 from tf_comptrain.compression.rows import traced
 from tf_comptrain.graph import HeldTensors, Wishes, after_gradient
 from tf_comptrain.storage import (
@@ -130,12 +130,12 @@ def _override(
     handle.overridden.append(plan.layer)
 
 
-def _renewed(model: keras.Model) -> Callable[[], Traced | None]:
+def _renewed(model: keras.Model) -> Callable[[], StepRows | None]:
     """Returns what is known of a model's step as it is now; None once it is restored or gone."""
     reference = weakref.ref(model)
-    expected: list[Traced] = []  # of one attempt
+    expected: list[StepRows] = []  # of one attempt
 
-    def known() -> Traced | None:
+    def known() -> StepRows | None:
         model: Any = reference()
         handle = None if model is None else compressed_models.get(model)
         if handle is None or handle.held is None:
@@ -144,21 +144,21 @@ def _renewed(model: keras.Model) -> Callable[[], Traced | None]:
             return _traced(model, handle.held)
         if not expected and tf.executing_eagerly() and handle.report.obstacle is None:
             expected.append(_expected(model, handle))
-        return expected[0] if expected else Traced(())
+        return expected[0] if expected else StepRows(())
 
     return known
 
 
-def _traced(model: keras.Model, held: HeldTensors) -> Traced:
+def _traced(model: keras.Model, held: HeldTensors) -> StepRows:
     return traced(held, {path for path, _ in parts_of_model(model)})
 
 
-def _expected(model: keras.Model, handle: Instrumentation) -> Traced:
+def _expected(model: keras.Model, handle: Instrumentation) -> StepRows:
     """What will be held, by a trace of the model alone; nothing where it does not say what it takes."""
     specs = _keras.input_specs(model)
     held = handle.held
     if held is None or specs is None:
-        return Traced(())
+        return StepRows(())
     engine, obstacle = handle.report.engine, handle.report.obstacle
     with _keras.strategy_scope(model):
         handle.held = held.beside()
@@ -175,7 +175,7 @@ def _expected(model: keras.Model, handle: Instrumentation) -> Traced:
         return _traced(model, handle.held)
     except Exception as error:  # the step that is trained may be another: that one's errors count
         logging.info("The report of %s waits for its first step: %s", model.name, error)
-        return Traced(())
+        return StepRows(())
     finally:
         handle.held = held
         handle.report.note_engine(engine, obstacle)

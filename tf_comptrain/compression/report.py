@@ -63,7 +63,7 @@ class ReportRow(NamedTuple):
     operation: str = ""
 
 
-class Traced(NamedTuple):
+class StepRows(NamedTuple):
     """What is known of a step.
 
     Attributes:
@@ -115,12 +115,12 @@ class Report:
         rows: Sequence[ReportRow],
         obstacle: str | None = None,
         without_xla: Sequence[str] = (),
-        renew: Callable[[], Traced | None] = lambda: None,
+        renew: Callable[[], StepRows | None] = lambda: None,
     ):
         self.model = model
         self.obstacle = obstacle
         self.without_xla = tuple(without_xla)
-        self._known = Traced(tuple(rows))
+        self._known = StepRows(tuple(rows))
         self._renew = renew
         self.engine = ""
         self.peak_bytes = 0
@@ -141,7 +141,7 @@ class Report:
         """Samples in the step that was traced last; None where it takes any number, and before there is one."""
         return self._traced().batch_size
 
-    def _traced(self) -> Traced:
+    def _traced(self) -> StepRows:
         found = self._renew()
         if found is not None:
             self._known = found

@@ -7,14 +7,14 @@ from collections.abc import Collection
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.layer_names import split_name
-from tf_comptrain.compression.report import ReportRow, Traced
+from tf_comptrain.compression.report import ReportRow, StepRows
 from tf_comptrain.graph import SMALL, USUAL_BATCH, Crossing, HeldTensors
 from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD, TILE, Site
 
 _DENSITY_OF_RELU = 0.5  # of values that are not zero, before one has been seen
 
 
-def traced(held: HeldTensors, paths: Collection[str]) -> Traced:
+def traced(held: HeldTensors, paths: Collection[str]) -> StepRows:
     """What crossed in the step that was traced last, without small tensors.
 
     Args:
@@ -22,7 +22,7 @@ def traced(held: HeldTensors, paths: Collection[str]) -> Traced:
       paths: Of the model's layers, as it names them.
     """
     crossings = [crossing for crossing in held.crossings if crossing.note != SMALL]
-    return Traced(tuple(_row(held, crossing, paths) for crossing in crossings), _batch_size(crossings))
+    return StepRows(tuple(_row(held, crossing, paths) for crossing in crossings), _batch_size(crossings))
 
 
 def _batch_size(crossings: Collection[Crossing]) -> int | None:
