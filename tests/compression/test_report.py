@@ -44,7 +44,7 @@ def test_print_begins_with_the_sums_and_has_the_ten_largest_tensors():
     lines = str(found).splitlines()
     assert len(lines) < 40 and max(map(len, lines)) <= 110
     assert lines[2] == "Held per sample: 7.12 kB predicted, of 128 kB as plain values (18.0x)."
-    assert lines[3] == "At batch 64: 456 kB, of 8.19 MB."
+    assert lines[3] == "At batch 64: 456 kB held, of 8.19 MB."
     assert "The step runs on XLA." in lines and "Peak: 12 MB, measured by MemoryLogger." in lines
     start = next(k for k, line in enumerate(lines) if line.startswith("storage"))
     assert [line.split()[0] for line in lines[start + 2 : start + 6]] == [
@@ -90,7 +90,8 @@ def test_a_plans_reasons_are_shown_in_part():
     text = str(found)
     assert text.index("peak 3 GB") < text.index("Measured after step 2.") < text.index("largest of 32")
     assert text.count(": stream") == 10 and "... and 15 more in the table" in text
-    assert found.table().count(": stream") == 25
+    assert found.table().count(": stream") == found.to_html().count(": stream") == 25
+    assert "<summary>25 tensors of the plan</summary>" in found.to_html()
 
 
 def test_every_text_is_escaped():
@@ -99,8 +100,9 @@ def test_every_text_is_escaped():
     page, text = found.to_html(), found.to_markdown()
     assert page.count("&lt;b&gt;|&quot;&amp;") == 4 and ODD not in page
     assert page.count("</tr>") == 4 and "<td>4x?</td>" in page
-    line = text.splitlines()[4]
+    line = text.splitlines()[-1]
     assert line.count("|") == 11 and line.startswith("| &lt;b&gt;&#124;") and "| 16 B | 4 B |" in line
+    assert ODD not in text
 
 
 def test_a_notebook_shows_a_part_with_a_style_of_its_own():

@@ -177,10 +177,15 @@ class Report:
 
     def to_html(self) -> str:
         """The report as part of a page of HTML: a summary, and a table of every tensor."""
-        paragraphs = [self._title(), *self._summary(), *self.notes()]
-        lines = "".join(f"<p>{escape(line)}</p>" for line in paragraphs if line)
-        totals = html.table(_TOTALS, self._totals(), _NUMBERS) if self.rows else ""
-        return lines + totals + html.table(_HEADINGS, map(_cells, self.rows), _NUMBERS)
+        parts = [f"<p><strong>{escape(self._title())}</strong></p>", *map(_paragraph, self._summary())]
+        for lines in _paragraphs(self.notes()):
+            shown = "".join(map(_paragraph, lines))
+            if len(lines) > _LARGEST:
+                shown = f"<details><summary>{len(lines)} tensors of the plan</summary>{shown}</details>"
+            parts.append(shown)
+        if self.rows:
+            parts.append(html.table(_TOTALS, self._totals(), _NUMBERS))
+        return "".join((*parts, html.table(_HEADINGS, map(_cells, self.rows), _NUMBERS)))
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the same, with a style and a script of its own."""
@@ -190,19 +195,23 @@ class Report:
         """The report as a Markdown table, which TensorBoard shows as text."""
         lines = [_HEADINGS, ("---",) * len(_HEADINGS), *(map(_text, _cells(row)) for row in self.rows)]
         table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
-        below = (*self._summary(), *self.notes())
-        return "\n\n".join((f"**{_escaped(self._title())}**", table, *map(_escaped, below))) + "\n"
+        above = map(_escaped, (*self._summary(), *self.notes()))
+        return "\n\n".join((f"**{_escaped(self._title())}**", *above, table)) + "\n"
 
     def __str__(self) -> str:
-        short, long = _by_length(self.notes())
-        parts: list = [self._title(), "", *self._summary(), *short]
+        paragraphs = _paragraphs(self.notes())
+        parts: list = [self._title(), "", *self._summary()]
+        for paragraph in paragraphs:
+            parts += ["", *paragraph] if len(paragraph) <= _LARGEST else []
         if self.rows:
             totals = table_of("", _TOTALS, _NUMBERS)
             for cells in self._totals():
                 totals.add_row(*map(_text, cells))
             parts += ["", totals, "", self._largest()]
-        if long:
-            parts += ["", *long]
+        long = [paragraph for paragraph in paragraphs if len(paragraph) > _LARGEST]
+        for paragraph in long:
+            more = f"... and {len(paragraph) - _LARGEST} more in the table"
+            parts += ["", *paragraph[:_LARGEST], more]
         if len(self.rows) > _LARGEST or long:
             parts += ["", f"All {len(self.rows)} tensors: print(report.table())"]
         return as_text(parts, width=None)
@@ -272,7 +281,7 @@ class Report:
         ]
         if self.batch_size:
             of_batch = format_bytes(held * self.batch_size), format_bytes(values * self.batch_size)
-            lines.append(f"At batch {self.batch_size}: {of_batch[0]}, of {of_batch[1]}.")
+            lines.append(f"At batch {self.batch_size}: {of_batch[0]} held, of {of_batch[1]}.")
         return [*lines, "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."]
 
 
@@ -287,17 +296,10 @@ def _total(storage: str, rows: Sequence[ReportRow]) -> tuple[html.Cell, ...]:
     return storage, (len(rows), str(len(rows))), _size(values), _size(held), ratio
 
 
-def _by_length(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Paragraphs of few lines, and those of many: of these the first lines and how many more there are."""
-    short: list[str] = []
-    long: list[str] = []
-    for paragraph in "\n".join(lines).strip("\n").split("\n\n") if lines else ():
-        found = paragraph.strip("\n").split("\n")
-        if len(found) <= _LARGEST:
-            short += ["", *found]
-        else:
-            long += [*found[:_LARGEST], f"... and {len(found) - _LARGEST} more in the table"]
-    return short, long
+def _paragraphs(lines: Sequence[str]) -> list[list[str]]:
+    """Lines between empty ones."""
+    text = "\n".join(lines).strip("\n")
+    return [part.strip("\n").split("\n") for part in text.split("\n\n")] if text else []
 
 
 def _shortened(path: str) -> str:
@@ -306,6 +308,10 @@ def _shortened(path: str) -> str:
     while len("/".join(names)) > _NAME and len(names) > 1:
         names = names[1:]
     return path if len(names) == path.count("/") + 1 else "/".join(("...", *names))
+
+
+def _paragraph(line: str) -> str:
+    return f"<p>{escape(line)}</p>"
 
 
 def _escaped(text: str) -> str:
