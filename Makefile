@@ -4,7 +4,7 @@
 # make test-cc      only the C++ tests;       TESTS="plane pool" picks folders or tests
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
 # make test-long    the Python tests that repeat at length what shorter ones show
-# make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.9-3.11)
+# make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.10 or 3.11)
 # make lint         ruff, mypy, clang-format
 # make docs         the site, in build/site; every warning is an error
 # make clean        removes what was built; the virtual environments stay
@@ -24,7 +24,7 @@ TESTS ?=
 MEASURING := tests/memory/test_memory.py tests/graph/test_peak.py
 
 # The first Python between 3.$(1) and 3.$(2) that can make a virtual environment.
-pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.13 python3.10 python3.9 python; do \
+pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.13 python3.10 python; do \
   if $$p -c 'import ensurepip, sys; sys.exit(not (3, $(1)) <= sys.version_info[:2] <= (3, $(2)))' >/dev/null 2>&1; \
   then echo $$p; break; fi; done)
 
@@ -62,7 +62,7 @@ build: $(VENV)/.stamp
 	$(VENV_PYTHON) tools/build_native.py ops
 
 test-cc:
-	$(call pick_python,9,13) tools/build_native.py test $(TESTS)
+	$(call pick_python,10,13) tools/build_native.py test $(TESTS)
 
 test-py: build
 	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(MEASURING)) $(PYTEST_ARGS) || [ $$? -eq 5 ]
@@ -72,8 +72,8 @@ test-long: build
 	$(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
 
 $(LEGACY_VENV)/.stamp: pyproject.toml
-	@python="$(call pick_python,9,11)"; \
-	if [ -z "$$python" ]; then echo "No Python 3.9-3.11 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
+	@python="$(call pick_python,10,11)"; \
+	if [ -z "$$python" ]; then echo "No Python 3.10 or 3.11 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
 	test -x $(LEGACY_PYTHON) || { echo "Making $(LEGACY_VENV) with $$python"; $$python -m venv $(LEGACY_VENV); }
 	$(LEGACY_PYTHON) -m pip install --quiet 'setuptools<81' wheel tensorflow-cpu==2.15.1 tensorflow-addons==0.23.0 pytest
 	$(LEGACY_PYTHON) -m pip install --quiet --no-build-isolation -e .
@@ -81,7 +81,7 @@ $(LEGACY_VENV)/.stamp: pyproject.toml
 
 # Prints nothing where no Python is old enough.
 legacy-python:
-	@echo $(call pick_python,9,11)
+	@echo $(call pick_python,10,11)
 
 test-legacy: $(LEGACY_VENV)/.stamp
 	$(LEGACY_PYTHON) tools/build_native.py ops

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import tensorflow as tf
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "build_native.py"
 LIBRARY = f"_comptrain_ops_tf{'_'.join(tf.__version__.split('.')[:2])}.so"
+
+VERSION = re.search(r'"(.*)"', (ROOT / "tf_comptrain" / "version.py").read_text().split("=")[1])[1]
 
 sys.path.insert(0, str(TOOL.parent))
 import build_native  # noqa: E402
@@ -78,6 +81,38 @@ def test_bazel_uses_the_same_flags():
     assert flags("NVCC_FLAGS")[0].startswith(" ".join(build_native.NVCC_FLAGS))
 
 
+def test_the_version_is_everywhere_the_same():
+    for file, pattern in {
+        "CHANGELOG.md": r"^## (\S+)",
+        "CITATION.cff": r"^version: (\S+)",
+        "MODULE.bazel": r'^    version = "(.*)"',
+        "examples/bazel_consumer/MODULE.bazel": r'name = "tf_comptrain", version = "(.*?)"',
+    }.items():
+        assert re.search(pattern, (ROOT / file).read_text(), re.M)[1] == VERSION, file
+
+
+def test_a_source_distribution_has_what_a_build_needs(tmp_path):
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = tmp_path.glob("tf_comptrain-*.tar.gz")
+    with tarfile.open(archive) as sources:
+        names = {name.partition("/")[2] for name in sources.getnames()}
+    needed = {
+        "setup.py",
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "tools/build_native.py",
+        "tf_comptrain/py.typed",
+    }
+    needed |= {
+        str(path.relative_to(ROOT))
+        for pattern in ("cc/**/*.h", "cc/**/*.cc", "cc/**/*.cu", "tf_comptrain/**/*.py")
+        for path in ROOT.glob(pattern)
+    }
+    assert len(needed) > 400 and needed <= names, sorted(needed - names)
+
+
 def test_wheel_works_outside_the_sources(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--no-cache-dir"]
     offline = ["--no-deps", "--no-build-isolation", "--no-index"]
@@ -87,6 +122,7 @@ def test_wheel_works_outside_the_sources(tmp_path):
     assert [n for n in names if n.endswith(".so")] == [f"tf_comptrain/{LIBRARY}"]
     top = {n.split("/")[0] for n in names}
     assert {t for t in top if not t.endswith(".dist-info")} == {"tf_comptrain"}
+    assert "tf_comptrain/py.typed" in names
 
     site = tmp_path / "site"
     subprocess.run([*pip, "install", *offline, "--target", str(site), str(wheel)], check=True)
@@ -98,4 +134,4 @@ def test_wheel_works_outside_the_sources(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", code], env=env, cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    assert run.stdout.split() == [str(site / "tf_comptrain" / "__init__.py"), "0.1.0"]
+    assert run.stdout.split() == [str(site / "tf_comptrain" / "__init__.py"), VERSION]

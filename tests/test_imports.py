@@ -18,7 +18,7 @@ ORDER = (
 )  # fmt: skip
 # Use nothing but BASE and those before them; whoever is in ORDER may use them.
 ALONE = ("render", "planner")
-BASE = ("arguments", "backend", "version")
+BASE = ("arguments", "backend", "lazy", "version")
 # Pure Python and NumPy: usable, and testable, without TensorFlow; but for what holds the law against a model.
 PURE = ("render", "theory", "planner")
 NOT_PURE = ("tf_comptrain.theory.check", "tf_comptrain.theory.first_step")
@@ -66,6 +66,13 @@ class _Imports(ast.NodeVisitor):
             parents = self.package.split(".")
             base = ".".join(parents[: len(parents) - node.level + 1] + ([base] if base else []))
         self.found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+
+    def visit_Call(self, node):
+        """lazy_names(package, {"planner.plan": ("Plan",)}): what is imported later."""
+        if ast.unparse(node.func) == "lazy_names" and isinstance(node.args[1], ast.Dict):
+            for module, names in ast.literal_eval(node.args[1]).items():
+                self.found += [(node.lineno, f"{PACKAGE.name}.{module}.{name}") for name in names]
+        self.generic_visit(node)
 
 
 def imports_of(module: str) -> list:

@@ -7,7 +7,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("benchmarks", "cc", "docs", "examples", "tests", "tf_comptrain", "tools")
-DOCUMENTS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", ".ci/run")]
+DOCUMENTS = [
+    ROOT / name
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "README.md", "SECURITY.md", ".ci/run")
+]
 DOCUMENTS += sorted((ROOT / "docs").glob("*.md"))
 
 

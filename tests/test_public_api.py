@@ -1,5 +1,6 @@
 """The public names: those of docs/api.md, with the names that saved models and checkpoints know them by."""
 
+import ast
 import importlib
 import inspect
 import re
@@ -43,3 +44,13 @@ def test_models_saved_before_a_class_moved_load(wrapper, module):
     assert config["registered_name"] == f"tf_comptrain>{wrapper.__name__}"
     loaded = keras.saving.deserialize_keras_object({**config, "module": f"tf_comptrain.{module}"})
     assert type(loaded) is wrapper and loaded.layer.units == 3
+
+
+@pytest.mark.parametrize("module", ["tf_comptrain", "tf_comptrain.distribute", "tf_comptrain.planner"])
+def test_names_that_are_imported_late_are_those_that_type_checkers_see(module):
+    package = importlib.import_module(module)
+    (block,) = (node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If))
+    seen = {alias.name for node in block.body for alias in node.names}
+    assert seen == set(package.__all__) - {"__version__"} and seen <= set(dir(package))
+    with pytest.raises(AttributeError, match=f"'{module}' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018

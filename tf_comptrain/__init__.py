@@ -10,9 +10,9 @@ docs/design.md says how it works, docs/limitations.md what it does not do.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tf_comptrain.lazy import lazy_names
 from tf_comptrain.version import __version__
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ __all__ = [
     "training_scope",
 ]
 
-# Names are imported when they are first asked for (PEP 562), so that `tf_comptrain.planner` and `tf-comptrain --help`
-# need no TensorFlow, whose import takes seconds.
+# Names are imported when they are first asked for, so that `tf_comptrain.planner` and `tf-comptrain --help` need no
+# TensorFlow, whose import takes seconds.
 _FOLDERS = ("codecs", "distribute", "memory", "rules")
 _NAMES = {
     "_keras": ("training_scope",),
@@ -103,18 +103,4 @@ _NAMES = {
     "theory.check": ("LawCheck", "check_error_law"),
     "training.resilient_fit": ("fit",),
 }
-_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FOLDERS:
-        return importlib.import_module(f"{__name__}.{name}")  # which makes it an attribute
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _NAMES, _FOLDERS, first="backend")

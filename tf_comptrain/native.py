@@ -15,7 +15,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
-from tf_comptrain import backend  # noqa: F401 (it refuses a Keras with another backend)
+from tf_comptrain import backend  # noqa: F401 (it refuses what does not serve)
 
 _FOLDER = Path(__file__).absolute().parent  # not resolved: Bazel puts links side by side
 _SEAL, _SEAL_BYTES = b"comptrain", 9 + 8 + 32  # name, size, SHA-256
@@ -75,7 +75,7 @@ def library_path() -> Path:
     if others:
         raise LibraryError(
             f"The op library of tf_comptrain was built for TensorFlow {' and '.join(others)}, but this is "
-            f"TensorFlow {tf.__version__}; a library fits one minor version only. {_remedy()}"
+            f"TensorFlow {tf.__version__}. {_remedy()}"
         )
     raise LibraryError(
         f"The op library of tf_comptrain is not built: there is no {path.name} in {_FOLDER}. {_remedy()}"

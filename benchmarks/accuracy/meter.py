@@ -8,7 +8,7 @@ from tensorflow import keras
 
 from tf_comptrain import memory
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.compression.rows import rows_of
+from tf_comptrain.compression.rows import traced
 
 _EVERY = 10  # steps; the first step of an epoch is always one of them
 _FACTORS = ("convolution", "linear")  # what weight gradients multiply with incoming gradients
@@ -60,7 +60,7 @@ class Meter(keras.callbacks.Callback):
 
     def _read(self) -> None:
         held = instrumentation(self.model).held if is_compressed(self.model) else None
-        for row in () if held is None else rows_of(held):
+        for row in () if held is None else traced(held, ()).rows:
             if row.storage == "compress" and row.value_bytes and held.sites[row.layer].kind in _FACTORS:
                 self._sums[0] += self.batch * row.value_bytes
                 self._sums[1] += held.sites[row.layer].read_state().stream_bytes

@@ -1,5 +1,6 @@
-"""The command line: doctor and bench step."""
+"""The command line: doctor, bench step, and what starts without TensorFlow."""
 
+import argparse
 import json
 import os
 import signal
@@ -10,38 +11,72 @@ import pytest
 from tensorflow import keras
 
 from tf_comptrain import cli, native
-from tf_comptrain.cli import bench, doctor
+from tf_comptrain.cli import bench, doctor, examination
 
 
 def command(*arguments: str) -> int:
     return cli.run(cli.parse(["tf-comptrain", *arguments]))
 
 
-def test_doctor_says_what_works(capsys):
-    assert command("doctor") == 0
-    out = capsys.readouterr().out
-    assert native.library_path().name in out.replace("\n", "")
+def run_doctor(*arguments):
+    command = [sys.executable, "-m", "tf_comptrain.cli", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_doctor_says_what_works_and_nothing_else():
+    run = run_doctor()
+    assert (run.returncode, run.stderr) == (0, "")
+    assert native.library_path().name in run.stdout.replace("\n", "")
     for word in ("Python", "TensorFlow", "Keras", "NumPy", "XLA lowering", "GPU kernels", "round trip"):
-        assert word in out
+        assert word in run.stdout
+    assert "oneDNN" in run_doctor("--verbose").stderr
 
 
-def test_doctor_fails_when_the_library_does_not_load(monkeypatch, capsys):
-    monkeypatch.setattr(native, "problem", lambda: "not built. [remedy] make build")
-    monkeypatch.setattr(native, "is_loaded", lambda: False)
+def examines(monkeypatch, code):
+    monkeypatch.setattr(doctor, "_EXAMINATION", (sys.executable, "-c", code))
+
+
+def test_doctor_fails_when_something_is_broken(monkeypatch, capsys):
+    found = doctor.Finding("op library", "not built. [remedy] make build", ok=False)
+    examines(monkeypatch, f"print('a line of another'); print(3); print({json.dumps(found._asdict())!r})")
     assert command("doctor") == 1
     out = capsys.readouterr().out
-    assert "broken" in out and "[remedy] make build" in out
+    assert "broken" in out and "[remedy] make build" in out and "another" not in out
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise ModuleNotFoundError('no TensorFlow')", "no TensorFlow"),
+        ("import sys, os; print('built for AVX', file=sys.stderr, flush=True); os.abort()", "by SIGABRT"),
+        ("exit(3)", "it ended with status 3"),
+    ],
+)
+def test_doctor_says_why_it_could_not_look(code, words, monkeypatch, capsys):
+    examines(monkeypatch, f'print(\'{{"about": "Python", "found": "3"}}\', flush=True); {code}')
+    assert command("doctor") == 1
+    captured = capsys.readouterr()
+    assert "Python" in captured.out and words in captured.out and not captured.err
+    assert "AVX" not in code or "built for AVX" in captured.out
+
+
+def test_doctor_names_a_library_that_does_not_load(monkeypatch):
+    monkeypatch.setattr(native, "problem", lambda: "not built")
+    monkeypatch.setattr(native, "is_loaded", lambda: False)
+    found = {finding.about: finding for finding in examination.examine()}
+    assert found["op library"].ok is False and found["op library"].found == "not built"
+    assert found["compression"].found.startswith("not active")
 
 
 def test_doctor_checks_the_bound():
-    found = {finding.about: finding for finding in doctor.examine()}
+    found = {finding.about: finding for finding in examination.examine()}
     assert found["codec round trip"].ok
 
 
 def test_doctor_names_the_engine_that_keras_chooses():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile(loss="mse")
-    found = {finding.about: finding.found for finding in doctor.examine()}
+    found = {finding.about: finding.found for finding in examination.examine()}
     assert found["engine of fit"].startswith("XLA" if model.jit_compile else "TensorFlow's executor")
 
 
@@ -159,3 +194,53 @@ def test_ratios_pair_neighbouring_steps():
     slow_then_fast = bench.MeasuredVariant(1, [2.0, 1.0, 1.0], 1)
     same_machine = bench.MeasuredVariant(1, [1.0, 0.5, 0.5], 1)
     assert bench.paired_ratio(slow_then_fast, same_machine) == 2.0
+
+
+def test_a_library_that_does_not_serve_is_one_sentence(monkeypatch, capsys):
+    def fails(args):
+        raise native.LibraryError("was built for TensorFlow 2.15. Run: make build")
+
+    assert cli.run(argparse.Namespace(function=fails)) == 1
+    assert capsys.readouterr().err == "was built for TensorFlow 2.15. Run: make build\n"
+
+
+# What a user waits for before a word is shown: TensorFlow's import takes seconds.
+WITHOUT_TENSORFLOW = {
+    "help": "from tf_comptrain import cli; cli.parse(['tf-comptrain', '--help'])",
+    "doctor": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'doctor'])",
+    "calibrate": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'calibrate'])",
+    "launch": "from tf_comptrain import cli\n"
+    "cli.run(cli.parse(['tf-comptrain', 'launch', '--print', 'slurm', 'train.py']))",
+    "package": "import tf_comptrain, tf_comptrain.distribute",
+    "hardware": "from pathlib import Path; from tf_comptrain import planner\n"
+    "planner.hardware_from_json(Path('examples/hardware/h200x4.json'))",
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_TENSORFLOW)
+def test_what_needs_no_tensorflow_imports_neither_it_nor_numpy(what, request):
+    code = f"""
+import sys
+try:
+    {WITHOUT_TENSORFLOW[what].replace(chr(10), chr(10) + "    ")}
+except SystemExit:
+    pass
+assert not {{"tensorflow", "keras", "numpy", "scipy"}} & set(sys.modules)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=request.config.rootpath, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_described_step_is_planned_without_tensorflow(request):
+    code = """
+import sys
+sys.path.insert(0, "benchmarks/planner")
+from synthetic import network
+from tf_comptrain import planner
+graph = network("unet", 20)
+assert planner.plan_graph(graph, 10**12, budget_s=0.1).feasible
+assert not {"tensorflow", "keras"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=request.config.rootpath, check=True)

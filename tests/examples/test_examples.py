@@ -76,7 +76,7 @@ def test_the_page_escapes_every_text(monkeypatch):
     runs = {"plain": run, "compressed": run}
     page = demo_report._page(args, b"", runs, limited, Report("model", (row,)), images)
     assert odd not in page and "<b>" not in page
-    assert page.count("&lt;b&gt;&amp;") == 8
+    assert page.count("&lt;b&gt;&amp;") == 9
 
 
 def test_shipped_images():

@@ -8,7 +8,7 @@ import sys
 UNCOUNTED = """
 import json, tf_comptrain as ct
 from tensorflow import keras
-from tf_comptrain.cli import doctor
+from tf_comptrain.cli import examination
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
 model.compile("sgd", "mse", jit_compile=False)
 import numpy as np
@@ -22,7 +22,7 @@ try:
     refused = ""
 except ValueError as error:
     refused = str(error)
-found = {finding.about: finding.found for finding in doctor._devices()}
+found = {finding.about: finding.found for finding in examination._devices()}
 print(json.dumps([step.peak_bytes, step.resting_bytes, refused, found["memory accounting"]]))
 """
 

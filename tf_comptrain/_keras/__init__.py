@@ -5,7 +5,7 @@ Nothing here decides anything: it answers questions (is this call a training cal
 has this model?) and performs the few acts that need private attributes.
 """
 
-# First: it refuses a Keras with another backend, which may not even import.
+# First: it refuses a TensorFlow or a Keras that does not serve, and may not even import.
 from tf_comptrain import backend
 from tf_comptrain._keras.fit_loop import (
     PROCESS_ATTRIBUTES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import record
@@ -50,7 +50,7 @@ class BackwardPass(NamedTuple):
 
 # What is called with a backward pass, and answers which of its gradients are to be replaced: by the name of a
 # gradient tensor its replacement; None for none.
-Hook = Callable[[BackwardPass], Optional[dict[str, tf.Tensor]]]
+Hook = Callable[[BackwardPass], dict[str, tf.Tensor] | None]
 
 _hooks: list[tuple[Hook, Callable[[list], None]]] = []
 _inside = threading.local()

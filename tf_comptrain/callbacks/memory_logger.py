@@ -75,6 +75,8 @@ class MemoryLogger(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         record = MemoryRecord(epoch, self._peak.stop(), bytes_in_use(), self._stream_bytes or 0)
         self.records.append(record)
+        if is_compressed(self.model):
+            instrumentation(self.model).report.peak_bytes = record.peak_bytes
         if logs is not None:
             logs.update(record._asdict())
             del logs["epoch"]

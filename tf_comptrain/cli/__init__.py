@@ -38,6 +38,8 @@ _BENCHES = {
     "codec": ("bench_codec", "ratio, speed and error of this library's codecs on the same arrays"),
     "batch": ("bench_batch", "the largest batch that trains under a limit, plain and compressed"),
 }
+# Commands that run without TensorFlow, or find out by themselves what is wrong with it.
+_NEED_NONE = ("", "doctor", "launch")
 
 
 class _CommandParser(argparse_flags.ArgumentParser):
@@ -50,8 +52,17 @@ class _CommandParser(argparse_flags.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self._module:
             module, self._module = self._module, ""
+            if module not in _NEED_NONE:
+                self._require_tensorflow()
             importlib.import_module(f"{__name__}.{module}").add_arguments(self)
         return super().parse_known_args(args, namespace)
+
+    def _require_tensorflow(self) -> None:
+        """Ends the program with one sentence where there is none that serves."""
+        try:
+            importlib.import_module("tf_comptrain.backend")
+        except ImportError as error:
+            self.exit(2, f"{error}\n")
 
 
 def main() -> None:
@@ -75,4 +86,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> int:
     """Runs a parsed command; returns its exit status."""
-    return args.function(args)
+    try:
+        return args.function(args)
+    except RuntimeError as error:
+        native = sys.modules.get("tf_comptrain.native")  # which imports TensorFlow
+        if native is None or not isinstance(error, native.LibraryError):
+            raise
+        print(error, file=sys.stderr)
+        return 1

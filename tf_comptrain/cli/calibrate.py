@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tf_comptrain import model_planning
 from tf_comptrain.cli import options
-from tf_comptrain.model_planning import costs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints what this machine was measured to take."""
+    from tf_comptrain import model_planning
+    from tf_comptrain.model_planning import costs
+
     hardware = model_planning.calibrate(renew=args.renew)
     if args.json:
         print(hardware.to_json())

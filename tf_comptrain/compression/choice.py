@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from tensorflow import keras
 
@@ -11,10 +11,8 @@ from tf_comptrain import _keras
 from tf_comptrain.rules import Rule, find_rule
 from tf_comptrain.storage import COMPRESS, FUSED, KEEP, OFFLOAD, REBUILD, Holding, Offload, holding_of
 
-Storage = Union[str, Offload]
-StorageChoice = Union[
-    Storage, Mapping[Any, Storage], Callable[[keras.layers.Layer], Union[Storage, None]], None
-]
+Storage = str | Offload
+StorageChoice = Storage | Mapping[Any, Storage] | Callable[[keras.layers.Layer], Storage | None] | None
 _CHOICES = (COMPRESS, REBUILD, FUSED, KEEP, OFFLOAD)
 
 

@@ -17,6 +17,7 @@ from tf_comptrain.compression.choice import (
     StorageChoice,
     offloads_all,
     operations_chosen,
+    parts_of_model,
     plan_model,
 )
 from tf_comptrain.compression.instrument import Chosen, Instrument
@@ -27,8 +28,8 @@ from tf_comptrain.compression.instrumentation import (
     obstacle_of,
     wrapped_instruments,
 )
-from tf_comptrain.compression.report import Report, ReportRow
-from tf_comptrain.compression.rows import rows_of
+from tf_comptrain.compression.report import Report, StepRows
+from tf_comptrain.compression.rows import traced
 from tf_comptrain.graph import HeldTensors, Wishes, after_gradient
 from tf_comptrain.storage import (
     KEEP,
@@ -81,7 +82,7 @@ def compress_model(
         (),
         obstacle_of(model, chosen_codec, *used),
         _keras.layers_without_xla(model),
-        _rows_of(model),
+        _renewed(model),
     )
     handle = Instrumentation(report, wrapped_instruments(model))
     if storage != KEEP:
@@ -129,31 +130,35 @@ def _override(
     handle.overridden.append(plan.layer)
 
 
-def _rows_of(model: keras.Model) -> Callable[[], list[ReportRow] | None]:
-    """Returns a model's rows as they are now; None once it is restored or gone."""
+def _renewed(model: keras.Model) -> Callable[[], StepRows | None]:
+    """Returns what is known of a model's step as it is now; None once it is restored or gone."""
     reference = weakref.ref(model)
-    expected: list[list[ReportRow]] = []  # of one attempt
+    expected: list[StepRows] = []  # of one attempt
 
-    def rows() -> list[ReportRow] | None:
+    def known() -> StepRows | None:
         model: Any = reference()
         handle = None if model is None else compressed_models.get(model)
         if handle is None or handle.held is None:
             return None
         if handle.held.crossings:
-            return rows_of(handle.held)
+            return _traced(model, handle.held)
         if not expected and tf.executing_eagerly() and handle.report.obstacle is None:
-            expected.append(_expected_rows(model, handle))
-        return expected[0] if expected else []
+            expected.append(_expected(model, handle))
+        return expected[0] if expected else StepRows(())
 
-    return rows
+    return known
 
 
-def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRow]:
+def _traced(model: keras.Model, held: HeldTensors) -> StepRows:
+    return traced(held, {path for path, _ in parts_of_model(model)})
+
+
+def _expected(model: keras.Model, handle: Instrumentation) -> StepRows:
     """What will be held, by a trace of the model alone; nothing where it does not say what it takes."""
     specs = _keras.input_specs(model)
     held = handle.held
     if held is None or specs is None:
-        return []
+        return StepRows(())
     engine, obstacle = handle.report.engine, handle.report.obstacle
     with _keras.strategy_scope(model):
         handle.held = held.beside()
@@ -167,10 +172,10 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRo
         step = tf.function(gradients, autograph=False, jit_compile=_keras.jit_compile(model))
         with _keras.own_trace():
             step.get_concrete_function(*tf.nest.flatten(specs))
-        return rows_of(handle.held)
+        return _traced(model, handle.held)
     except Exception as error:  # the step that is trained may be another: that one's errors count
         logging.info("The report of %s waits for its first step: %s", model.name, error)
-        return []
+        return StepRows(())
     finally:
         handle.held = held
         handle.report.note_engine(engine, obstacle)

@@ -5,21 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tf_comptrain.render import html
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes
 
-_HEADINGS = ("layer", "class", "tensor", "storage", "shape", "values", "held", "bits", "bound", "note")
-_NUMBERS = ("values", "held", "bits")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_HEADINGS = ("layer", "operation", "read by", "storage", "shape", "values", "held", "bits", "bound", "note")
+_SHORT = (
+    "layer",
+    "operation",
+    "storage",
+    "shape",
+    "values",
+    "held",
+    "bits",
+    "bound",
+)  # of the largest tensors
+_TOTALS = ("storage", "tensors", "values", "held", "values / held")
+_NUMBERS = ("tensors", "values", "held", "values / held", "bits")
+_LARGEST = 10  # tensors, and lines of a plan's reasons, that `print` shows
+_NAME = 40  # characters of a layer's path that `print` shows, where its last name is no longer
 
 
 class ReportRow(NamedTuple):
     """One tensor that crosses from the forward to the backward pass.
 
     Attributes:
-      layer: Name of the TensorFlow operation that makes it, with the scopes of the layers it is in.
+      layer: Name of the TensorFlow operation that makes it, with the scopes it is in: a key of `storage` mappings.
       layer_class: Type of that operation.
       role: What reads it in the backward pass.
       storage: "compress", "offload", "bitmask", "tile" or "keep".
@@ -29,6 +45,8 @@ class ReportRow(NamedTuple):
       bound: Error bound as text; "" for exact storage.
       note: Why it is kept, or what holds it.
       bits: Of a value, predicted; None where that is not known, or nothing is held.
+      path: The layer that makes it, as the model names it: a key of `storage` mappings too. "" outside of any.
+      operation: What the operation is called inside of that layer; outside of any as `layer`.
     """
 
     layer: str
@@ -41,10 +59,24 @@ class ReportRow(NamedTuple):
     bound: str = ""
     note: str = ""
     bits: float | None = None
+    path: str = ""
+    operation: str = ""
+
+
+class StepRows(NamedTuple):
+    """What is known of a step.
+
+    Attributes:
+      rows: One for each tensor, in the order in which the forward pass makes them.
+      batch_size: Samples in the step; None where its graph takes any number.
+    """
+
+    rows: Sequence[ReportRow]
+    batch_size: int | None = None
 
 
 class Report:
-    """How a compressed model holds its saved activations; `print(report)` shows it as a table.
+    """How a compressed model holds its saved activations; `print(report)` sums it up, `table()` has every tensor.
 
     It has every tensor that crosses from the forward to the backward pass, what reads it there, and how it is held or
     why it is kept. It fills itself: before a step has been traced (by `fit`, or a tf.function of your own) that is of
@@ -58,7 +90,7 @@ class Report:
       without_xla: Layers that say they do not support XLA: because of them Keras does not turn
         it on by itself, which it does on a GPU and where a step can take more than twice as long
         without.
-      renew: Returns the rows as they are now, or None where they are no longer known.
+      renew: Returns what is known of the step as it is now, or None where that is no longer known.
 
     Attributes:
       model: As given.
@@ -67,7 +99,14 @@ class Report:
       without_xla: As given.
       unchecked: Why the gradients could not be looked at when that was due, see `compress_model`; None where they
         were, or nothing was due yet.
-      notes: Returns the lines that stand below everything else: of a plan, where there is one.
+      peak_bytes: Peak of the device's allocator that a `MemoryLogger` measured last; 0 before.
+      notes: Returns the lines of a plan, where there is one; paragraphs are divided by empty lines.
+
+    Example:
+      >>> report = ct.compress_model(model)
+      >>> model.fit(images, labels)
+      >>> print(report)
+      >>> print(report.table())
     """
 
     def __init__(
@@ -76,14 +115,15 @@ class Report:
         rows: Sequence[ReportRow],
         obstacle: str | None = None,
         without_xla: Sequence[str] = (),
-        renew: Callable[[], Sequence[ReportRow] | None] = lambda: None,
+        renew: Callable[[], StepRows | None] = lambda: None,
     ):
         self.model = model
         self.obstacle = obstacle
         self.without_xla = tuple(without_xla)
-        self._rows = tuple(rows)
+        self._known = StepRows(tuple(rows))
         self._renew = renew
         self.engine = ""
+        self.peak_bytes = 0
         self.unchecked: str | None = None
         self.notes: Callable[[], Sequence[str]] = lambda: ()
 
@@ -94,10 +134,18 @@ class Report:
     @property
     def rows(self) -> tuple[ReportRow, ...]:
         """As of the step that was traced last."""
+        return tuple(self._traced().rows)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples in the step that was traced last; None where it takes any number, and before there is one."""
+        return self._traced().batch_size
+
+    def _traced(self) -> StepRows:
         found = self._renew()
         if found is not None:
-            self._rows = tuple(found)
-        return self._rows
+            self._known = found
+        return self._known
 
     @property
     def skipped(self) -> tuple[ReportRow, ...]:
@@ -120,42 +168,97 @@ class Report:
         said = {"model": self.model, "engine": self.engine, "obstacle": self.obstacle, "rows": rows}
         return json.dumps(said, indent=1)
 
-    def to_html(self) -> str:
-        """The report as an HTML table with a line below it: part of a page, or a file of its own."""
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self._lines())
-        return html.table(_HEADINGS, map(_cells, self.rows), _NUMBERS, self._title()) + lines
+    def table(self) -> str:
+        """Every tensor, as a table of text with a line for each."""
+        shown = table_of(self._title(), _HEADINGS, _NUMBERS)
+        for row in self.rows:
+            shown.add_row(*map(_text, _cells(row)))
+        return as_text([shown, *self._summary(), *self.notes()], width=None)
 
-    _repr_html_ = to_html  # what a notebook shows
+    def to_html(self) -> str:
+        """The report as part of a page of HTML: a summary, and a table of every tensor."""
+        parts = [f"<p><strong>{escape(self._title())}</strong></p>", *map(_paragraph, self._summary())]
+        for lines in _paragraphs(self.notes()):
+            shown = "".join(map(_paragraph, lines))
+            if len(lines) > _LARGEST:
+                shown = f"<details><summary>{len(lines)} tensors of the plan</summary>{shown}</details>"
+            parts.append(shown)
+        if self.rows:
+            parts.append(html.table(_TOTALS, self._totals(), _NUMBERS))
+        return "".join((*parts, html.table(_HEADINGS, map(_cells, self.rows), _NUMBERS)))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same, with a style and a script of its own."""
+        return html.fragment(self.to_html())
 
     def to_markdown(self) -> str:
         """The report as a Markdown table, which TensorBoard shows as text."""
-        lines = [_HEADINGS, ("---",) * len(_HEADINGS), *map(_cells, self.rows)]
+        lines = [_HEADINGS, ("---",) * len(_HEADINGS), *(map(_text, _cells(row)) for row in self.rows)]
         table = "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
-        return "\n\n".join((f"**{_escaped(self._title())}**", table, *map(_escaped, self._lines()))) + "\n"
+        above = map(_escaped, (*self._summary(), *self.notes()))
+        return "\n\n".join((f"**{_escaped(self._title())}**", *above, table)) + "\n"
 
     def __str__(self) -> str:
-        table = table_of(self._title(), _HEADINGS, _NUMBERS)
-        for row in self.rows:
-            table.add_row(*_cells(row))
-        return as_text([table, *self._lines()], width=150)
+        paragraphs = _paragraphs(self.notes())
+        parts: list = [self._title(), "", *self._summary()]
+        for paragraph in paragraphs:
+            parts += ["", *paragraph] if len(paragraph) <= _LARGEST else []
+        if self.rows:
+            totals = table_of("", _TOTALS, _NUMBERS)
+            for cells in self._totals():
+                totals.add_row(*map(_text, cells))
+            parts += ["", totals, "", self._largest()]
+        long = [paragraph for paragraph in paragraphs if len(paragraph) > _LARGEST]
+        for paragraph in long:
+            more = f"... and {len(paragraph) - _LARGEST} more in the table"
+            parts += ["", *paragraph[:_LARGEST], more]
+        if len(self.rows) > _LARGEST or long:
+            parts += ["", f"All {len(self.rows)} tensors: print(report.table())"]
+        return as_text(parts, width=None)
 
     def _title(self) -> str:
         return f"{self.model}: how activations are held"
 
-    def _lines(self) -> list[str]:
-        """What stands below the table."""
+    def _largest(self) -> Table:
+        """The rows that hold most."""
+        rows = sorted(self.rows, key=lambda row: row.predicted_bytes or 0, reverse=True)[:_LARGEST]
+        which = (
+            f"The {len(rows)} largest of {len(self.rows)} tensors"
+            if len(self.rows) > len(rows)
+            else "Tensors"
+        )
+        shown = table_of(f"{which}, per sample", _SHORT, _NUMBERS)
+        for row in rows:
+            cells = dict(zip(_HEADINGS, map(_text, _cells(row))))
+            cells["layer"] = _shortened(cells["layer"])
+            shown.add_row(*(cells[heading] for heading in _SHORT))
+        return shown
+
+    def _totals(self) -> list[tuple[html.Cell, ...]]:
+        """Cells of each storage, and of all where there are several."""
+        kinds: dict[str, list[ReportRow]] = {}
+        for row in self.rows:
+            kinds.setdefault(row.storage, []).append(row)
+        found = [_total(storage, rows) for storage, rows in kinds.items()]
+        return [*found, _total("all", self.rows)] if len(found) > 1 else found
+
+    def _summary(self) -> list[str]:
+        """What there is to say of all tensors together, and of the step."""
         lines = []
-        predicted, unknown = self.predicted_bytes, len(self.unpredicted)
         if self.obstacle:
             lines.append(f"The model runs as plain Keras: {self.obstacle}.")
-        elif predicted:
-            without = f", not counting {unknown} of unknown shape" if unknown else ""
-            lines.append(
-                f"Held per sample: {format_bytes(predicted)} predicted{without}. "
-                "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."
-            )
+        elif self.rows:
+            lines += self._sums()
         if self.engine and not self.obstacle:
             lines.append(f"The step runs on {self.engine}.")
+        elif not self.engine and not self.obstacle:
+            lines.append(
+                "No step has been traced yet: this is the model alone, without its loss."
+                if self.rows
+                else "No step has been traced yet; the tensors are known from the first one on, as of fit."
+            )
+        if self.peak_bytes:
+            lines.append(f"Peak: {format_bytes(self.peak_bytes)}, measured by MemoryLogger.")
         if self.without_xla:
             lines.append(
                 f"Keras does not turn XLA on by itself because of {', '.join(self.without_xla)} "
@@ -163,7 +266,52 @@ class Report:
             )
         if self.unchecked and not self.obstacle:
             lines.append(f"Gradients are not checked: {self.unchecked}.")
-        return [*lines, *self.notes()]
+        return lines
+
+    def _sums(self) -> list[str]:
+        """Bytes of all tensors whose shapes are known: of a sample, and of a batch of known size."""
+        known = [row for row in self.rows if row.predicted_bytes is not None]
+        held, values = self.predicted_bytes, sum(row.value_bytes or 0 for row in known)
+        ratio = f" ({values / held:.1f}x)" if held else ""
+        unknown = len(self.unpredicted)
+        without = f", not counting {unknown} of unknown shape" if unknown else ""
+        lines = [
+            f"Held per sample: {format_bytes(held)} predicted, of {format_bytes(values)} as plain values{ratio}"
+            f"{without}."
+        ]
+        if self.batch_size:
+            of_batch = format_bytes(held * self.batch_size), format_bytes(values * self.batch_size)
+            lines.append(f"At batch {self.batch_size}: {of_batch[0]} held, of {of_batch[1]}.")
+        return [*lines, "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."]
+
+
+def _total(storage: str, rows: Sequence[ReportRow]) -> tuple[html.Cell, ...]:
+    """Cells of the tensors that are held in one way, in the order of `_TOTALS`."""
+    known = [row for row in rows if row.predicted_bytes is not None]
+    values, held = (
+        sum(row.value_bytes or 0 for row in known),
+        sum(row.predicted_bytes or 0 for row in known),
+    )
+    ratio = (values / held, f"{values / held:.1f}") if held else None
+    return storage, (len(rows), str(len(rows))), _size(values), _size(held), ratio
+
+
+def _paragraphs(lines: Sequence[str]) -> list[list[str]]:
+    """Lines between empty ones."""
+    text = "\n".join(lines).strip("\n")
+    return [part.strip("\n").split("\n") for part in text.split("\n\n")] if text else []
+
+
+def _shortened(path: str) -> str:
+    """A path of at most `_NAME` characters, of which outer names are left out, or else its last name."""
+    names = path.split("/")
+    while len("/".join(names)) > _NAME and len(names) > 1:
+        names = names[1:]
+    return path if len(names) == path.count("/") + 1 else "/".join(("...", *names))
+
+
+def _paragraph(line: str) -> str:
+    return f"<p>{escape(line)}</p>"
 
 
 def _escaped(text: str) -> str:
@@ -171,17 +319,25 @@ def _escaped(text: str) -> str:
     return escape(text, quote=False).replace("|", "&#124;")
 
 
-def _cells(row: ReportRow) -> tuple[str, ...]:
-    """Of a row, as text, in the order of `_HEADINGS`."""
+def _size(count: int | None) -> html.Cell:
+    return None if count is None else (count, format_bytes(count))
+
+
+def _text(cell: html.Cell) -> str:
+    return cell[1] if isinstance(cell, tuple) else cell or ""
+
+
+def _cells(row: ReportRow) -> tuple[html.Cell, ...]:
+    """Of a row, in the order of `_HEADINGS`."""
     return (
-        row.layer,
-        row.layer_class,
-        row.role,
+        row.path or ("" if row.operation else row.layer),
+        row.operation or row.layer_class,
+        row.role.removeprefix("read by "),
         row.storage,
         "" if row.shape is None else "x".join("?" if s is None else str(s) for s in row.shape),
-        format_bytes(row.value_bytes),
-        format_bytes(row.predicted_bytes),
-        "" if row.bits is None else f"{row.bits:.1f}",
+        _size(row.value_bytes),
+        _size(row.predicted_bytes),
+        None if row.bits is None else (row.bits, f"{row.bits:.1f}"),
         row.bound,
         row.note,
     )

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from tf_comptrain.compression.report import ReportRow
+from collections import Counter
+from collections.abc import Collection
+
+from tf_comptrain import _keras
+from tf_comptrain.compression.layer_names import split_name
+from tf_comptrain.compression.report import ReportRow, StepRows
 from tf_comptrain.graph import SMALL, USUAL_BATCH, Crossing, HeldTensors
 from tf_comptrain.storage import BITMASK, COMPRESS, OFFLOAD, TILE, Site
 
 _DENSITY_OF_RELU = 0.5  # of values that are not zero, before one has been seen
 
 
-def rows_of(held: HeldTensors) -> list[ReportRow]:
-    """What crossed in the step that was traced last, without small tensors."""
-    return [_row(held, crossing) for crossing in held.crossings if crossing.note != SMALL]
+def traced(held: HeldTensors, paths: Collection[str]) -> StepRows:
+    """What crossed in the step that was traced last, without small tensors.
+
+    Args:
+      held: What is held of the model's steps.
+      paths: Of the model's layers, as it names them.
+    """
+    crossings = [crossing for crossing in held.crossings if crossing.note != SMALL]
+    return StepRows(tuple(_row(held, crossing, paths) for crossing in crossings), _batch_size(crossings))
 
 
-def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
+def _batch_size(crossings: Collection[Crossing]) -> int | None:
+    """The first dimension of most: some are reshaped, so that it counts the steps of sequences."""
+    found = Counter(crossing.shape[0] for crossing in crossings if crossing.shape)
+    return found.most_common(1)[0][0] if found else None
+
+
+def _row(held: HeldTensors, crossing: Crossing, paths: Collection[str]) -> ReportRow:
     value_bytes = crossing.sample_bytes or None
     site = held.sites.get(crossing.name) if crossing.storage in (COMPRESS, OFFLOAD) else None
     codec = held.codec if site is None else site.codec
@@ -35,6 +52,7 @@ def _row(held: HeldTensors, crossing: Crossing) -> ReportRow:
         "" if site is None or codec.is_lossless else str(site.bound),
         crossing.note,
         None if crossing.storage in (OFFLOAD, TILE) else bits,
+        *split_name(crossing.name, paths, _keras.KERAS_3),
     )
 
 

@@ -10,7 +10,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow import keras
@@ -31,8 +31,8 @@ _FAILED = "failed"
 _FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT)
 _STEPS = 2
 
-Build = Union[str, Callable[[], keras.Model]]
-Compression = Union[bool, str, Callable[[keras.Model], Any]]
+Build = str | Callable[[], keras.Model]
+Compression = bool | str | Callable[[keras.Model], Any]
 
 
 class Trial(NamedTuple):

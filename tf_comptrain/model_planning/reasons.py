@@ -34,6 +34,7 @@ def lines_of_fixed(plan: Plan) -> list[str]:
     how = "Planned by XLA's compiler" if plan.step_s is None else "Confirmed by a step of two microbatches"
     return [
         *found,
+        "",
         f"{how}: {format_bytes(plan.peak_bytes)} in all, within {format_bytes(plan.limit_bytes)}.",
     ]
 
@@ -58,6 +59,7 @@ def lines(plan: Plan, graph: TaskGraph, neighbours: Sequence[Plan], note: str = 
         for row in plan.rows
         if row.tensor in by_name
     ]
+    found.append("")
     for other in neighbours:
         what = "with less memory" if other.limit_bytes < plan.limit_bytes else "with more memory"
         if other.feasible:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
@@ -96,7 +96,7 @@ class OffloadOption(NamedTuple):
         return "offload"
 
 
-HoldingOption = Union[StreamOption, RebuildOption, OffloadOption]
+HoldingOption = StreamOption | RebuildOption | OffloadOption
 _OPTIONS: dict[str, type] = {"stream": StreamOption, "rebuild": RebuildOption, "offload": OffloadOption}
 
 

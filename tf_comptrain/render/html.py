@@ -4,11 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from html import escape
-from typing import Union
 
-Cell = Union[str, tuple[float, str], None]  # a number by its value, for sorting, and its text
+Cell = str | tuple[float, str] | None  # a number by its value, for sorting, and its text
 
-_STYLE = """
+# Of tables, by selector: for a page, and below one element for a part of another's page.
+_TABLES = {
+    ".wide": "overflow: auto; max-height: 32rem; border: 1px solid var(--line); border-radius: 6px",
+    "table": "border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; min-width: 100%",
+    "caption": "text-align: left; font-weight: 600; padding: .25rem .55rem",
+    "th": "padding: .25rem .55rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); "
+    "position: sticky; top: 0; background: var(--soft); z-index: 1",
+    "td": "padding: .25rem .55rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line)",
+    ".sortable th": "cursor: pointer",
+    "th[aria-sort=ascending]::after": 'content: " \\2191"',
+    "th[aria-sort=descending]::after": 'content: " \\2193"',
+    "th.number": "text-align: right",
+    "td.number": "text-align: right",
+    "tbody tr:hover": "background: var(--soft)",
+}
+# A notebook's colours are not known here: greys that let them through. The blur keeps a fixed head legible above rows.
+_OF_PART = """
+.tf-comptrain { --line: #8886; --soft: #8882 }
+.tf-comptrain p { margin: .2rem 0 }
+.tf-comptrain .wide { margin: .5rem 0 }
+.tf-comptrain th { backdrop-filter: blur(8px) }
+"""
+
+
+def _tables(inside: str = "") -> str:
+    """Rules of tables, inside of an element where one is named."""
+    return "\n".join(f"{inside}{selector} {{ {rules} }}" for selector, rules in _TABLES.items())
+
+
+_BEFORE_TABLES = """
 :root { color-scheme: light dark; --line: #d9dce1; --soft: #f4f5f7; --text: #1c1f24; --muted: #5c6470; --page: #fff }
 @media (prefers-color-scheme: dark) {
   :root { --line: #3a3f47; --soft: #22262c; --text: #e6e8eb; --muted: #9aa3ae; --page: #16191d } }
@@ -20,14 +48,8 @@ h3 { font-size: 1rem; margin: 1.4rem 0 .3rem } p { margin: .3rem 0 .7rem; max-wi
 p.full { max-width: none }
 img { width: 100%; background: #fff } .muted { color: var(--muted) }
 code { background: var(--soft); padding: .1rem .3rem }
-.wide { overflow-x: auto; max-height: 32rem; overflow-y: auto; border: 1px solid var(--line); border-radius: 6px }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; min-width: 100% }
-caption { text-align: left; font-weight: 600; padding: .25rem .55rem }
-th, td { padding: .25rem .55rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line) }
-th { position: sticky; top: 0; background: var(--soft); z-index: 1 }
-.sortable th { cursor: pointer } th[aria-sort=ascending]::after { content: " \\2191" }
-th[aria-sort=descending]::after { content: " \\2193" }
-th.number, td.number { text-align: right } tbody tr:hover { background: var(--soft) }
+"""
+_AFTER_TABLES = """
 .heat td { padding: .2rem .4rem; text-align: center } .heat th { font-weight: 500 }
 .pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 430px), 1fr)) }
 svg.plot { width: 100%; height: auto } svg text { font-size: 12px; fill: var(--muted) }
@@ -40,6 +62,8 @@ pre { background: var(--soft); padding: .7rem; border-radius: 6px; white-space: 
 # Sorts a table by the column whose head is clicked: numbers by their value, in data-value, other cells by their text.
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sortable")) {
+  if (table.dataset.sorts) continue;  // of a part that was shown before, with a script of its own
+  table.dataset.sorts = "true";
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
     head.tabIndex = 0;
@@ -69,9 +93,15 @@ def page(title: str, body: str) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_BEFORE_TABLES}{_tables()}{_AFTER_TABLES}</style></head>\n"
         f"<body><h1>{escape(title)}</h1>\n{body}\n<script>{_SCRIPT}</script></body></html>\n"
     )
+
+
+def fragment(body: str) -> str:
+    """A part of a page that is not ours, such as a notebook: with a style for itself alone, and tables that sort."""
+    style = f"{_OF_PART}{_tables('.tf-comptrain ')}"
+    return f'<div class="tf-comptrain"><style>{style}</style>\n{body}\n<script>{_SCRIPT}</script></div>\n'
 
 
 def table(
@@ -80,7 +110,7 @@ def table(
     numbers: Collection[str] = (),
     caption: str = "",
 ) -> str:
-    """A table that sorts by a click in a `page`.
+    """A table that sorts by a click in a `page` or `fragment`.
 
     Args:
       headings: Of its columns.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from tf_comptrain import codecs
 from tf_comptrain.codecs import RANGE, SIGMA, Codec, ErrorBound
@@ -123,7 +123,7 @@ class Policy(_PolicyFields):
         return cls(*(_settings(part, found.get(part, {})) for part in ("classes", "tensors")))
 
 
-PolicyChoice = Union[Policy, str, Path, None]
+PolicyChoice = Policy | str | Path | None
 
 
 def policy_of(choice: PolicyChoice) -> Policy | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from tf_comptrain import arguments, codecs
 from tf_comptrain.codecs import RATES, Codec, ErrorBound
@@ -28,7 +28,7 @@ DEFAULT_BOUNDS = {
 # Of all steps of a training: when its tensors are looked at.
 STAGES = {"start": 0.0, "early": 0.1, "mid": 0.5, "late": 1.0}
 
-Bounds = Union[Sequence[float], Mapping[str, Sequence[float]], None]
+Bounds = Sequence[float] | Mapping[str, Sequence[float]] | None
 
 
 class Contestant(NamedTuple):

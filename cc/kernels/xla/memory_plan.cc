@@ -52,9 +52,18 @@ Buffer Described(const xla::BufferAllocation& allocation,
           xla::ShapeUtil::HumanString(value.shape())};
 }
 
+// TensorFlow 2.20 has the allocations themselves in a list, 2.21 pointers.
+const xla::BufferAllocation* Pointer(const xla::BufferAllocation& allocation) {
+  return &allocation;
+}
+const xla::BufferAllocation* Pointer(const xla::BufferAllocation* allocation) {
+  return allocation;
+}
+
 Plan Read(const xla::Executable& executable) {
   Plan plan;
-  for (const xla::BufferAllocation* allocation : executable.GetAllocations()) {
+  for (const auto& each : executable.GetAllocations()) {
+    const xla::BufferAllocation* allocation = Pointer(each);
     if (allocation->is_constant() || allocation->is_thread_local()) continue;
     if (allocation->is_entry_computation_parameter()) {
       plan.argument_bytes += allocation->size();

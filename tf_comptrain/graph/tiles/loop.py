@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -24,7 +24,7 @@ _SUM_IN_TILES = 3  # a tile takes at least this part of the largest sum that it 
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 
-_Number = Union[int, tf.Tensor]
+_Number: TypeAlias = int | tf.Tensor
 
 
 class _Tiling(NamedTuple):

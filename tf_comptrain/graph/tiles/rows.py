@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -247,7 +247,7 @@ def _joined(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fi
     return Fit(dict.fromkeys(parts, each), (each,))
 
 
-_Rule = Callable[[tf.Operation, Mapping[int, Rows], KnownSizes], Optional[Fit]]
+_Rule = Callable[[tf.Operation, Mapping[int, Rows], KnownSizes], Fit | None]
 
 _BY_NAME: Mapping[str, _Rule] = {
     "ConcatV2": _joined,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,7 @@ from tf_comptrain.graph.operations import EVERY_AXIS, REDUCTION, SUMMATION, abou
 from tf_comptrain.graph.tensors import base_of
 
 # The sizes of a tensor; None for each that only a run says.
-Sizes = tuple[Optional[int], ...]
+Sizes = tuple[int | None, ...]
 
 # What dimensions are taken to have that only a run says: one number all of them, or each another.
 # What comes of both is known.

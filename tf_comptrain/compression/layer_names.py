@@ -1,0 +1,32 @@
+"""The names of a model's layers in the names that TensorFlow gives to their operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+
+def split_name(name: str, paths: Collection[str], keras_3: bool) -> tuple[str, str]:
+    """What a layer is called in its model, and what its operation is called inside of it.
+
+    "resnet_1/block_1/conv_1/BiasAdd" -> ("block/conv", "BiasAdd"). Keras 3 opens the scope of a layer twice for each
+    call, to build it and to call it: TensorFlow numbers the second one, so the name without its number comes first.
+    Keras 2 opens it once, and a first call has no number.
+
+    Args:
+      name: Of the operation, with the scopes that it is in.
+      paths: Of all layers, as the model names them: "block/conv".
+      keras_3: Whether Keras 3 made the scopes.
+
+    Returns:
+      (path, operation); the path is "" where no scope is a layer's.
+    """
+    scopes = name.split("/")
+    path, end = "", 0
+    for place, scope in enumerate(scopes[:-1]):
+        names = (re.sub(r"_\d+$", "", scope), scope)
+        inside = (f"{path}/{one}" if path else one for one in (names if keras_3 else names[::-1]))
+        found = next((one for one in inside if one in paths), None)
+        if found is not None:
+            path, end = found, place + 1
+    return path, "/".join(scopes[end:])
