@@ -45,7 +45,7 @@ TESTING = CODEC / "testing"  # what only tests need
 BUILD = ROOT / "build" / "native"
 
 # As tf_comptrain/backend.py has them: what it refuses is not worth minutes of compiling.
-NEWEST_REFUSED, LEGACY = (2, 20), (2, 15)
+NEWEST_REFUSED, LEGACY = (2, 19), (2, 15)
 # No contraction: streams are byte-identical on every instruction set.
 CODEC_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra"]
 KERNEL_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall"]
@@ -143,7 +143,7 @@ def find_tensorflow() -> TensorFlow:
     minor = tuple(int(part) for part in version.split(".")[:2])
     if minor <= NEWEST_REFUSED and minor != LEGACY:
         raise BuildError(
-            f"tf_comptrain needs TensorFlow 2.21 or newer, or the legacy lane's 2.15; {sys.executable} has {version}. "
+            f"tf_comptrain needs TensorFlow 2.20 or newer, or the legacy lane's 2.15; {sys.executable} has {version}. "
             "Run: pip install 'tensorflow-cpu>=2.21' (with a GPU: 'tensorflow[and-cuda]>=2.21'), then build again."
         )
     # TensorFlow's headers are system headers: their warnings are not ours.
