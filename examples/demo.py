@@ -198,7 +198,7 @@ def attempt(model: keras.Model, images: demo_data.Images, batch: int) -> tuple[s
     try:
         history = model.fit(x, y, batch_size=batch, shuffle=False, verbose=0)
     except tf.errors.ResourceExhaustedError as error:
-        message = re.search(r"memory limit of .*? bytes are in use", error.message, re.DOTALL)
+        message = re.search(r"memory limit of .*? are in use", error.message, re.DOTALL)
         return f"ResourceExhaustedError: {message[0] if message else error.message[:200]}", 0.0
     return "", history.history["loss"][0]
 

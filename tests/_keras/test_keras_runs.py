@@ -36,17 +36,15 @@ def test_runs_stand_around_the_train_function():
 def test_an_act_after_the_first_steps(again):
     model, acts = network(), []
 
-    def act():
-        acts.append((model.optimizer.iterations.numpy(), model.train_function))
-        return again
+    def act(runs):
+        acts.append((int(model.optimizer.iterations), runs, model.train_function))
+        return again and len(acts) == 1
 
-    _keras.after_first_steps(model, 2, act)
+    _keras.after_first_steps(model, (2, 3), act)
     fit(model, steps=2)
-    ((steps, function),) = acts
-    assert steps == 2
-    assert (model.train_function is not function) == again
-    fit(model)
-    assert len(acts) == 1
+    assert (model.train_function is not acts[0][2]) == again
+    fit(model, steps=4)
+    assert [found[:2] for found in acts] == ([(2, 2), (4, 2), (5, 3)] if again else [(2, 2), (3, 3)])
 
 
 def test_gradients_of_the_loss():

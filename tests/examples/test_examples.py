@@ -55,7 +55,7 @@ def test_demo(tmp_path):
     fast = "--offline --blocks 2 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
     out = run("demo.py", *fast.split(), "--out", str(tmp_path))
     assert "plain / compressed" in out
-    assert "ResourceExhaustedError: memory limit of 30000000 bytes exceeded" in out
+    assert "ResourceExhaustedError: memory limit of 30 MB exceeded" in out
     page = (tmp_path / "report.html").read_text()
     assert "data:image/png;base64," in page and "ResourceExhaustedError" in page
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")

@@ -228,6 +228,26 @@ def test_compress_model_under_a_limit(case, measured_before):
         ct.restore_model(model)
 
 
+def test_steps_over_the_limit_are_planned_tighter(case, measured_before, monkeypatch, caplog):
+    """Until they are within; the training goes on meanwhile."""
+    model, limit = case.model, middle(case)
+    # After 2 steps of the first plan and of the second, 2 and 12 of the third and of the fourth.
+    peaks = [limit + 10**6, limit + 10**5, limit - 1, limit + 1, limit - 1, limit - 1]
+    report = ct.compress_model(model, memory=limit, batch_size=BATCH)
+    info = tf.config.experimental.get_memory_info
+    monkeypatch.setattr(
+        tf.config.experimental, "get_memory_info", lambda name: {**info(name), "peak": peaks.pop(0)}
+    )
+    try:
+        before = int(model.optimizer.iterations)
+        model.fit(tf.data.Dataset.from_tensors(random_batch(model, BATCH)).repeat(60), verbose=0)
+        assert int(model.optimizer.iterations) == before + 60 and not peaks
+        assert sum("planned again" in record.message for record in caplog.records) == 3
+        assert "Measured after step 12" in str(report)
+    finally:
+        ct.restore_model(model)
+
+
 def test_the_first_steps_over_the_limit_are_planned_again(case, measured_before):
     """Everything would be kept, if the process did not hold half of the limit besides."""
     model, limit = case.model, int(1.2 * case.prepared.ends()[1])

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,10 @@ def forget_runs(model: keras.Model, name: str | None = None) -> None:
         model.__dict__.pop("make_train_function", None)
 
 
-def after_first_steps(model: keras.Model, count: int, act: Callable[[], bool]) -> None:
-    """Calls `act` once, after that many runs of the compiled train function; at True the function is traced anew.
+def after_first_steps(model: keras.Model, counts: Sequence[int], act: Callable[[int], bool]) -> None:
+    """Calls `act(runs)` after each of these numbers of runs of the compiled train function, in ascending order.
 
-    `forget_runs` takes it back.
+    At True the function is traced anew, and its runs are counted from 0. `forget_runs` takes it back.
     """
     reference = weakref.ref(model)
     runs = 0
@@ -69,10 +69,12 @@ def after_first_steps(model: keras.Model, count: int, act: Callable[[], bool]) -
         logs = train_function(iterator)
         runs += 1
         model: Any = reference()
-        if runs == count and model is not None:
-            forget_runs(model, "first steps")
-            if act():
+        if runs in counts and model is not None:
+            if act(runs):
+                runs = 0
                 model.make_train_function(force=True)
+            elif runs == counts[-1]:
+                forget_runs(model, "first steps")
         return logs
 
     around_runs(model, "first steps", counted)

@@ -258,8 +258,8 @@ def compress_model(
         "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
         normalization).
       memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,
-        or text such as "8GiB". The plan of least time is made and applied; after step 2 of `fit` the peak so far is
-        held against the limit, and where it is over, the step is planned once more. Under XLA the plan is exact, and
+        or text such as "8GiB". The plan of least time is made and applied. The peak of the first 50 steps of `fit` is
+        held against the limit; where it is over, the next steps are planned tighter. Under XLA the plan is exact, and
         nothing is looked at. None: no limit.
       batch_size: Samples a step, with `memory`.
       policy: Codec and error bound of each class of tensors, or of single ones, in place of `codec` and `error_bound`:

@@ -18,16 +18,19 @@ from tf_comptrain.planner import Waste, plan_graph
 from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import holdings_of
 
-_CHECKED_STEPS = 2
+# The executor orders the operations anew in each step, so that the highest peak shows late.
+_CHECKED_STEPS = (2, 12, 50)
+_REPLANS = 3
 
 
 class PeakCheck:
-    """Holds the peak of the first steps against the plan's limit, and plans once more where it is over."""
+    """Holds the peak of the first steps against the plan's limit; where it is over, the next are planned tighter."""
 
     def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared, report: Report):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
-        self._note = "The peak is looked at after step 2."
+        self._note = "The peak is looked at after step 2, 12 and 50."
+        self._replans = 0
         self._neighbours: list | None = None
         report.notes = self._lines
 
@@ -40,18 +43,23 @@ class PeakCheck:
             self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
         return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
 
-    def _check(self) -> bool:
-        """Whether the step has to be traced again."""
+    def _check(self, steps: int) -> bool:
+        """Whether the step has to be traced again, after so many of this trace."""
         info = tf.config.experimental.get_memory_info(device())
         peak, resting, limit = int(info["peak"]), int(info["current"]), self._plan.limit_bytes
         if peak <= limit:
             self._note = (
-                f"Measured after step 2: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
+                f"Measured after step {steps}: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
             )
             return False
+        over = f"Measured after step {steps}: a peak of {format_bytes(peak)}, over {format_bytes(limit)}."
         handle = self._handle()
         if handle is None or handle.held is None:
             return False
+        if self._replans == _REPLANS:
+            self._note = f"{over} Planned again {_REPLANS} times."
+            return False
+        self._replans += 1
         graph = self._prepared.graph._replace(resting_bytes=resting)
         planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
         factor = max(peak - resting, 1) / planned
@@ -61,10 +69,7 @@ class PeakCheck:
         self._prepared = self._prepared._replace(graph=graph)
         self._plan = trials.as_model_plan(again, self._prepared)
         self._neighbours = None
-        self._note = (
-            f"Measured after step 2: a peak of {format_bytes(peak)}, over {format_bytes(limit)}. Planned again with "
-            f"that: {format_bytes(again.peak_bytes)}."
-        )
+        self._note = f"{over} Planned again with that: {format_bytes(again.peak_bytes)}."
         logging.warning(
             "%s: the first steps took %s, over the limit of %s: planned again.",
             self._plan.model,

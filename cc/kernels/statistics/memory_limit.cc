@@ -13,6 +13,10 @@ namespace {
 // limit: until then the allocator's peak belongs to the failed step.
 std::atomic<bool> peak_is_history{false};
 
+std::string Megabytes(int64_t bytes) {
+  return absl::StrCat(static_cast<double>(bytes) / 1e6, " MB");
+}
+
 class MemoryLimitOp : public OpKernel {
  public:
   explicit MemoryLimitOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -32,13 +36,15 @@ class MemoryLimitOp : public OpKernel {
         peak_is_history = false;
       }
       if (peak > limit) peak_is_history = true;
-      OP_REQUIRES(ctx, peak <= limit,
-                  absl::ResourceExhaustedError(absl::StrCat(
-                      "memory limit of ", limit, " bytes exceeded at ",
-                      where_.empty() ? name() : where_, ": the peak is ", peak,
-                      " bytes, ", stats->bytes_in_use,
-                      " bytes are in use. Lower the batch size, compress more "
-                      "layers, or raise tf_comptrain.memory.limit.")));
+      OP_REQUIRES(
+          ctx, peak <= limit,
+          absl::ResourceExhaustedError(absl::StrCat(
+              "memory limit of ", Megabytes(limit), " exceeded at ",
+              where_.empty() ? name() : where_, ": the peak is ",
+              Megabytes(peak), ", of which ", Megabytes(stats->bytes_in_use),
+              " are in use. Lower the batch size, compress the model "
+              "(tf_comptrain.compress_model), have tf_comptrain.fit "
+              "compute it in microbatches, or raise `limit_bytes`.")));
     }
     ctx->set_output(0, ctx->input(0));
   }
