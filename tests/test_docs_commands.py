@@ -40,7 +40,7 @@ REASONS = {
     r"python tools/build_native.py .*": "compiles for minutes; tests/test_build.py reads its targets",
     r"make .*": "builds, tests or trains for minutes: make says what it would run",
     r"pip .*": "installs, from the network: tests/test_docs.py looks for its extras",
-    r"tf-comptrain (bench|plan|calibrate).*": "measures a machine for minutes; tests/cli runs smaller ones",
+    r"tf-comptrain (bench|plan|calibrate|estimate).*": "measures a machine for minutes; tests/cli runs smaller ones",
     r"tf-comptrain study (mine|examples/study_fashion).py": "trains for hours; tests/cli runs a smaller one",
     r"tf-comptrain launch -n N SCRIPT \[arguments\]": "says how the others are called",
 }
