@@ -76,11 +76,17 @@ def test_compressed_takes_less_and_xla_is_planned(script):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("way", ["planned", "mixed precision", "keras.RematScope", "gradient accumulation"])
+@pytest.mark.parametrize("way", ["planned", "mixed precision", "gradient accumulation"])
 def test_other_ways_run(way, script):
     limit = ["--limit", "30000000"] if way == "planned" else []
     found = answer(script, "--way", way, *limit)
     assert found["total_bytes"] > 0 and found["line"][-1][0] == 2048
+
+
+@pytest.mark.long
+def test_why_a_way_failed(script):
+    """Keras' rematerialization takes no keyword arguments in a graph, and a Sequential model passes them."""
+    assert "keywords arguments only when eager" in answer(script, "--way", "keras.RematScope")["failed"]
 
 
 FAKE = {

@@ -371,3 +371,12 @@ def test_command_plan(case, capsys, monkeypatch):
     assert found["feasible"] and found["layers"]
     assert cli.run(cli.parse(["tf-comptrain", "plan", "--model", "resnet", "--memory", "1GB"])) == 2
     assert "--model must be one of" in capsys.readouterr().err
+
+
+def test_samples_that_are_small():
+    """A step of 32 has no tensor that TensorFlow records; one of 256 has."""
+    parts = [layers.Dense(512, activation="relu") for _ in range(4)]
+    model = keras.Sequential([keras.Input((512,)), *parts, layers.Dense(10)])
+    model.compile("sgd", "mse", jit_compile=False)
+    plan = ct.plan(model, 1024, "40MB", budget_s=1.0)
+    assert plan.feasible and len(plan.rows) == 4 and plan.batch == 1024

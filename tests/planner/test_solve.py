@@ -38,6 +38,12 @@ def test_against_all_plans(offload, slices):
         assert nothing.bound_s is None  # proved
 
 
+def test_a_step_without_tensors():
+    graph = chain(4, offload=False, slices=1)._replace(tensors=(), segments=())
+    with pytest.raises(ValueError, match="`graph` must have a tensor"):
+        plan_graph(graph, "1GB")
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_plans_of_larger_graphs(kind, seed):

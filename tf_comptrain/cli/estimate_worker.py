@@ -14,6 +14,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -59,10 +60,17 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         found = _measured(args)
-    except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as error:
+    except (ValueError, TypeError, RuntimeError, NotImplementedError, tf.errors.OpError) as error:
         print(error, file=sys.stderr)
-        found = {"failed": str(error).strip().splitlines()[0][:200] if str(error).strip() else repr(error)}
+        found = {"failed": _reason(error)}
     print(json.dumps(found), file=answers)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a message that says what is wrong; Keras puts one before it, and colours."""
+    lines = [re.sub(r"\x1b\[\d+m", "", line).strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
+    return said[0][:200] if said else repr(error)
 
 
 def _measured(args: argparse.Namespace) -> dict[str, Any]:

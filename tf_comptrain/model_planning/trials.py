@@ -10,6 +10,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.memory.trace import NothingRecordedError
 from tf_comptrain.model_planning.costs import calibrate
 from tf_comptrain.model_planning.crossing_tensors import CrossingTensor, held_tensors, storage_of
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
@@ -28,8 +29,10 @@ from tf_comptrain.planner import (
 )
 from tf_comptrain.planner.effects import compile_graph
 
-# Steps of more samples are not run: one of so many is, and scaled.
+# Steps of more samples are not run: one of so many is, and scaled; or of eight times as many, until most of what
+# crosses is recorded.
 LARGEST_PROBE = 32
+_RECORDED = 256_000  # bytes: TensorFlow's profile has no smaller buffers
 RUNS = 5
 # The peak of a step scatters from run to run, with the order in which its operations run.
 _MARGIN = 0.02
@@ -113,9 +116,8 @@ def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepar
       hardware: Described; None: this machine.
     """
     here = calibrate()
-    probe = min(batch, LARGEST_PROBE)
+    probe, held = _probe(model, batch)
     x, y = batch_of(model, probe, None)
-    held = measure(model, x, y, {}, profile=True)
     tensors = held_tensors(held.graph)
     kept = measure(model, x, y, storage_of(tensors, {t.name: "keep" for t in tensors}), profile=False)
     assert held.trace is not None
@@ -136,6 +138,22 @@ def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepar
     )
     graph = graph._replace(gradient_bytes=gradients)
     return Prepared(graph, tensors, probe, tuple(sorted(wastes)), held_bytes, fingerprint(model))
+
+
+def _probe(model: keras.Model, batch: int) -> tuple[int, MeasuredSteps]:
+    """Samples of the steps that run, and one that holds everything as a stream or bits."""
+    probe = min(batch, LARGEST_PROBE)
+    while True:
+        try:
+            x, y = batch_of(model, probe, None)
+            held = measure(model, x, y, {}, profile=True)
+            sizes = [tensor.bytes for tensor in held_tensors(held.graph)]
+            if probe == batch or 2 * sum(size for size in sizes if size >= _RECORDED) >= sum(sizes):
+                return probe, held
+        except NothingRecordedError:
+            if probe == batch:
+                raise
+        probe = min(batch, 8 * probe)
 
 
 def _with_all(graph: TaskGraph, label: str) -> PlanState:

@@ -86,6 +86,10 @@ def plan_graph(
     arguments.real("tolerance", tolerance, least=0, below=1)
     arguments.real("waste.factor", waste.factor, least=1)
     arguments.real("waste.bytes", waste.bytes, least=0)
+    if not graph.tensors:
+        raise ValueError(
+            f"`graph` must have a tensor that there is a choice for. Received: {graph.name!r} with none."
+        )
     run = _SolverRun(compile_graph(graph), limit, seed, budget_s, tolerance, waste, progress)
     return run.plan(method)
 
