@@ -4,6 +4,7 @@
 # make test-cc      only the C++ tests;       TESTS="plane pool" picks folders or tests
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
 # make test-long    the Python tests that repeat at length what shorter ones show
+# make test-versions  the same sources on older TensorFlows; VERSIONS="2.20" picks them
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.10 or 3.11)
 # make lint         ruff, mypy, clang-format
 # make docs         the site, in build/site; every warning is an error
@@ -37,7 +38,7 @@ KERAS_HUB = keras-hub==0.32.*
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test build venv test-cc test-py test-long legacy-python test-legacy lint docs clean
+.PHONY: demo test build venv test-cc test-py test-long test-versions legacy-python test-legacy lint docs clean
 
 demo: build
 	$(VENV_PYTHON) examples/demo.py $(DEMO_ARGS)
@@ -70,6 +71,17 @@ test-py: build
 
 test-long: build
 	$(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
+
+# Each has a virtual environment of its own, and a library beside the others: its name has TensorFlow's version.
+VERSIONS ?= 2.20
+SMOKE := tests/test_native.py tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py \
+  tests/model_planning/test_plan_under_xla.py tests/kinds/test_kinds.py tests/callbacks tests/training
+
+test-versions:
+	@for version in $(VERSIONS); do \
+	  $(MAKE) VENV=.venv-tf$$version TENSORFLOW="tensorflow-cpu==$$version.*" build && \
+	  .venv-tf$$version/bin/python -m pytest -q $(SMOKE) $(PYTEST_ARGS) || exit 1; \
+	done
 
 $(LEGACY_VENV)/.stamp: pyproject.toml
 	@python="$(call pick_python,10,11)"; \

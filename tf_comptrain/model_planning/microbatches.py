@@ -18,7 +18,8 @@ from tf_comptrain.placement import accumulation
 
 _TRIES = 3
 _MOST = 16  # microbatches: a step is traced with all of them
-_MARGIN = 0.02  # the peak of a step scatters from run to run, with the order in which its operations run
+_STEPS = 6  # that confirm a plan
+_MARGIN = 0.03  # the peak of a step scatters from run to run, with the order in which its operations run
 
 
 def obstacle_to_microbatches(model: keras.Model, wanted: bool | None) -> str:
@@ -97,7 +98,7 @@ def _peak(model: keras.Model, plan: ModelPlan, samples: int, streams: dict[str, 
         x, y = random_batch(model, 2 * samples)
         if _keras.jit_compile(model):
             return analysis_of_step(model, x, y).total_bytes
-        above, resting, _ = measure_steps(model, x, y, 1)
+        above, resting, _ = measure_steps(model, x, y, _STEPS)
         return resting + int(above * (1 + _MARGIN))
     finally:
         accumulation.set_microbatches(model, 1)
