@@ -71,7 +71,7 @@ def plan_in_microbatches(
         plan = plan_of(samples, limit - others)
         if not plan.feasible:
             continue
-        peak = _peak(model, plan, samples, streams) + (batch - 2 * samples) * sample_bytes
+        peak = _peak(model, plan, count, sample_bytes, streams)
         if peak <= limit:
             return plan._replace(
                 batch=batch,
@@ -90,16 +90,21 @@ def plan_in_microbatches(
     return None
 
 
-def _peak(model: keras.Model, plan: ModelPlan, samples: int, streams: dict[str, Any]) -> int:
-    """Of a step of two microbatches: the second finds the gradients of the first, as all later ones do."""
+def _peak(model: keras.Model, plan: ModelPlan, count: int, sample_bytes: int, streams: dict[str, Any]) -> int:
+    """Of a step of so many microbatches.
+
+    On the executor of two: the second finds the gradients of the first, as all later ones do.
+    """
+    compiled = _keras.jit_compile(model)
+    run = count if compiled else 2
     plan.apply(model, **streams)
     try:
-        accumulation.set_microbatches(model, 2)
-        x, y = random_batch(model, 2 * samples)
-        if _keras.jit_compile(model):
+        accumulation.set_microbatches(model, run)
+        x, y = random_batch(model, run * plan.batch)
+        if compiled:
             return analysis_of_step(model, x, y).total_bytes
         above, resting, _ = measure_steps(model, x, y, _STEPS)
-        return resting + int(above * (1 + _MARGIN))
+        return resting + int(above * (1 + _MARGIN)) + (count - run) * plan.batch * sample_bytes
     finally:
         accumulation.set_microbatches(model, 1)
         restore_model(model)

@@ -53,7 +53,7 @@ def plan(
     not tried.
 
     Where no plan of the whole batch fits, it is computed in up to 16 microbatches, one after the other, whose gradients
-    are added up for one update; a step of two of them confirms the peak.
+    are added up for one update. On the executor a step of two of them confirms the peak.
 
     Of a model that XLA compiles no step runs. Its compiler plans the memory of a step exactly: steps are compiled, and
     the plan is one of them that is within the limit. It has no seconds: `step_s` is None.
