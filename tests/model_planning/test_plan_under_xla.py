@@ -14,6 +14,7 @@ from tf_comptrain import cli
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, compiled_plan
+from tf_comptrain.placement.accumulation import set_microbatches
 
 layers = keras.layers
 BATCH = 1024
@@ -159,15 +160,16 @@ def planned_before(case, monkeypatch):
 def test_microbatches_that_keep_within_a_limit(case, planned_before):
     """What the message advises does."""
     limit = int(0.9 * case.too_small.smallest_bytes)
-    with pytest.raises(ValueError, match="The same effective batch takes about") as caught:
-        ct.compress_model(case.model, memory=limit, batch_size=BATCH)
-    size, count, batch = re.search(r'"([\d.]+)MB" as (\d+) of batch_size=(\d+),', str(caught.value)).groups()
+    with pytest.raises(ValueError, match="it was not divided: microbatches=False") as caught:
+        ct.compress_model(case.model, memory=limit, batch_size=BATCH, microbatches=False)
+    advised = re.search(r'in (\d+) microbatches of (\d+) takes about "([\d.]+)MB"', str(caught.value))
+    count, samples, size = advised.groups()
+    assert int(count) * int(samples) == BATCH and float(size) * 1e6 <= 1.01 * limit
     model = perceptron()
-    optimizer = keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=int(count))
-    compiled(model, optimizer, jit_compile=True)
+    compiled(model, keras.optimizers.SGD(0.05, momentum=0.9), jit_compile=True)
     ct.compress_model(model)
-    assert ct.memory.memory_analysis(model, int(batch)).total_bytes <= limit
-    assert float(size) * 1e6 <= 1.01 * limit
+    set_microbatches(model, int(count))
+    assert ct.memory.memory_analysis(model, BATCH).total_bytes <= limit
 
 
 def test_compress_model_under_a_limit(case, planned_before):
@@ -248,12 +250,16 @@ def test_what_cannot_be_planned(case):
 
 
 def test_command(case, capsys, monkeypatch):
-    monkeypatch.setattr("tf_comptrain.cli.bench_worker.build", lambda *args, **options: case.model)
     engines = []
 
+    def build(*args, jit_compile):
+        engines.append(jit_compile)
+        return case.model
+
     def plan(model, *args, progress, **kwargs):
-        engines.append(model.jit_compile)
         return case.kept
+
+    monkeypatch.setattr("tf_comptrain.cli.bench_worker.build", build)
 
     monkeypatch.setattr("tf_comptrain.model_planning.plan", plan)
     command = ["tf-comptrain", "plan", "--memory", "1GB", "--json"]
@@ -262,4 +268,3 @@ def test_command(case, capsys, monkeypatch):
     assert found["step_s"] is None and found["peak_bytes"] == case.kept.peak_bytes and found["layers"]
     cli.run(cli.parse(command))
     assert engines == [True, False]
-    compiled(case.model, jit_compile=True)
