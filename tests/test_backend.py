@@ -58,7 +58,7 @@ def distributions(monkeypatch, **versions):
     monkeypatch.setattr(backend, "version", version)
 
 
-@pytest.mark.parametrize("found", ["2.17.1", "2.16.0", "2.20.0rc1", "2.14.1", "1.15.5"])
+@pytest.mark.parametrize("found", ["2.17.1", "2.16.0", "2.19.0rc1", "2.14.1", "1.15.5"])
 def test_a_tensorflow_without_a_lane_is_refused_in_one_sentence(found, monkeypatch):
     distributions(monkeypatch, tensorflow=found)
     with pytest.raises(ImportError) as caught:
