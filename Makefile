@@ -72,7 +72,7 @@ test-py: build
 test-long: build
 	$(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
 
-# Each has a virtual environment of its own, and a library beside the others: its name has TensorFlow's version.
+# Each has a virtual environment of its own, and a library named after its TensorFlow.
 VERSIONS ?= 2.20
 SMOKE := tests/test_native.py tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py \
   tests/model_planning/test_plan_under_xla.py tests/kinds/test_kinds.py tests/callbacks tests/training

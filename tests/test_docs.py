@@ -1,4 +1,4 @@
-"""The documentation: commands parse, scripts, targets, extras and data are in the repository, and pages are short."""
+"""The documentation: commands parse, scripts, targets, extras and data are there, and pages are short."""
 
 import csv
 import json

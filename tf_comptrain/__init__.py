@@ -75,7 +75,7 @@ __all__ = [
     "training_scope",
 ]
 
-# Names are imported when they are first asked for, so that `tf_comptrain.planner` and `tf-comptrain --help` need no
+# Names are imported when they are first asked for: `tf_comptrain.planner` and `tf-comptrain --help` need no
 # TensorFlow, whose import takes seconds.
 _FOLDERS = ("codecs", "distribute", "memory", "rules")
 _NAMES = {

@@ -1,6 +1,6 @@
-"""Which TensorFlow there is, and which backend Keras has, found before either is imported: a wrong one may not import.
+"""Which TensorFlow there is, and which backend Keras has, found before either is imported.
 
-Importing this module raises where one does not serve.
+A wrong one may not import. Importing this module raises where one does not serve.
 """
 
 from __future__ import annotations

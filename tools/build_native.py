@@ -149,8 +149,8 @@ def find_tensorflow() -> TensorFlow:
     # TensorFlow's headers are system headers: their warnings are not ours.
     compile_flags = ["-isystem" + f[2:] if f.startswith("-I") else f for f in compile_flags]
     if minor == (2, 20):
-        # Its headers log numbers by a template of Abseil's that GCC and Clang, which built it, name differently.
-        # Without messages there is nothing to link; a check that fails still ends the process.
+        # Its headers log numbers by a template of Abseil's, which GCC names otherwise than the Clang that built
+        # TensorFlow. Without messages nothing is to be linked; a check that fails still ends the process.
         compile_flags.append("-DABSL_MIN_LOG_LEVEL=4")
     return TensorFlow(version, compile_flags, link_flags, is_cuda_build)
 

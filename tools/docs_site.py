@@ -1,7 +1,7 @@
 """What MkDocs adds to the pages in docs/: the README as the first page, tables of CSV files, the API.
 
-mkdocs.yml names this file as a hook. The pages read well without it: on a code host a table is a link to its CSV file,
-and the API a list of names.
+mkdocs.yml names this file as a hook. The pages read well without it: on a code host a table is a link to its
+CSV file, and the API a list of names.
 """
 
 from __future__ import annotations

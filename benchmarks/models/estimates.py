@@ -2,9 +2,9 @@
 
     python benchmarks/models/estimates.py
 
-The batches are large enough that the activations, and not the allocator, decide. `fit` runs 12 steps, in a process
-of its own; its peak is the allocator's highest, from the first step on. Rows go to results/estimates.jsonl; those
-that are there are not measured again.
+The batches are large enough that the activations, and not the allocator, decide. `fit` runs 12 steps, in a
+process of its own; its peak is the allocator's highest, from the first step on. Rows go to
+results/estimates.jsonl; those that are there are not measured again.
 """
 
 from __future__ import annotations

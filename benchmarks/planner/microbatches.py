@@ -2,8 +2,9 @@
 
     python benchmarks/planner/microbatches.py
 
-Each network is planned for shares of its smallest plan, each in a process of its own, and trained by `fit` as in
-limits.py. Each measurement adds a line to results/microbatches.jsonl; those that are there are not made again.
+Each network is planned for shares of the peak with everything held, each in a process of its own, and
+trained by `fit` as in limits.py. Each measurement adds a line to results/microbatches.jsonl; those that are
+there are not made again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def read(args: argparse.Namespace) -> dict[tuple[str, float], dict]:
-    """The file's lines at these sizes, by network and share; 0: the smallest plan of the whole batch."""
+    """The file's lines at these sizes, by network and share; 0: everything held, the whole batch."""
     lines = args.out.read_text().splitlines() if args.out.exists() else []
     entries = map(json.loads, lines)
     return {(e["net"], e["share"]): e for e in entries if (e["size"], e["batch"]) == (args.size, args.batch)}

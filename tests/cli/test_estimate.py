@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import cli
-from tf_comptrain.cli import estimate, estimate_worker, model_source
+from tf_comptrain.cli import estimate, model_source
 from tf_comptrain.memory import counters
 
 SCRIPT = """
@@ -122,7 +122,7 @@ def test_json_has_every_way_and_engine(fake, capsys):
     assert {(row["way"], row["engine"]) for row in found["ways"]} == set(estimate._ORDER)
     largest = {row["way"]: row["largest_batch"] for row in found["ways"] if row["engine"] == "XLA"}
     assert largest == {**dict.fromkeys(FAKE), "plain": 72, "compressed": 288, "keras.RematScope": 160}
-    assert {row["way"] for row in found["ways"]} == set(estimate_worker.WAYS)
+    assert {row["way"] for row in found["ways"]} == set(estimate.WAYS)
 
 
 def test_nothing_is_begun_after_the_seconds(fake, monkeypatch, capsys):

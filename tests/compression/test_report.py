@@ -1,10 +1,8 @@
 """What a report prints: a summary, the largest tensors, all of them; as text, HTML and Markdown."""
 
 import re
-import shutil
-import subprocess
 
-import pytest
+from browser import shown
 
 from tf_comptrain.compression.report import Report, ReportRow, StepRows
 
@@ -114,26 +112,14 @@ def test_a_notebook_shows_a_part_with_a_style_of_its_own():
 
 
 def test_a_browser_sorts_the_table_once_a_click(tmp_path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("there is no Chromium to look at the page with")
     clicks = """
     const table = document.querySelectorAll("table.sortable")[1];
     const heads = [...table.tHead.rows[0].cells], held = heads.findIndex(head => head.textContent === "held");
     heads[held].click(); heads[held].click();
-    document.title = "sorted " + [...table.tBodies[0].rows].slice(0, 3).map(r => r.cells[held].textContent).join();
+    const rows = [...table.tBodies[0].rows].slice(0, 3);
+    document.title = "sorted " + rows.map(row => row.cells[held].textContent).join();
     """
     twice = traced()._repr_html_() + traced()._repr_html_()  # a cell that ran again: each part has the script
     page = tmp_path / "page.html"
     page.write_text(f'<meta charset="utf-8"><title></title><body>{twice}<script>{clicks}</script></body>')
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    command += ["--enable-logging=stderr", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert "<title>sorted 4 kB,125 B,100 B</title>" in done.stdout
+    assert "<title>sorted 4 kB,125 B,100 B</title>" in shown(page, tmp_path)

@@ -1,10 +1,9 @@
 """The report of a study: what is in it, that nothing in it is taken for HTML, and that a browser runs it."""
 
 import re
-import shutil
-import subprocess
 
 import pytest
+from browser import shown
 from test_best_fit import written
 
 from tf_comptrain.study.folder import Folder
@@ -50,9 +49,6 @@ def test_every_text_is_escaped(page):
 
 @pytest.mark.parametrize("size", ["1280,900", "400,800"])
 def test_a_browser_sorts_its_tables_without_an_error(page, size, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("there is no Chromium to look at the page with")
     clicks = """
     const heads = [...document.querySelector("table.sortable").tHead.rows[0].cells];
     const bound = heads.findIndex(head => head.textContent === "bound");
@@ -62,14 +58,5 @@ def test_a_browser_sorts_its_tables_without_an_error(page, size, tmp_path):
       (document.documentElement.scrollWidth > document.documentElement.clientWidth);
     """
     page.write_text(page.read_text().replace("</body>", f"<script>{clicks}</script></body>"))
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    command += [f"--window-size={size}", "--enable-logging=stderr", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert "CONSOLE" not in done.stderr, done.stderr
-    assert "<title>sorted 0.4 0.4 0.2 0.2 0.1 0.1 0.1 wide false</title>" in done.stdout
+    found = shown(page, tmp_path, f"--window-size={size}")
+    assert "<title>sorted 0.4 0.4 0.2 0.2 0.1 0.1 0.1 wide false</title>" in found

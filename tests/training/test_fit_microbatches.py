@@ -33,6 +33,14 @@ def close(model, other):
     return all(np.linalg.norm(a - b) <= ROUNDING * (np.linalg.norm(b) + 1) for a, b in pairs)
 
 
+def change(model, x, y):
+    """What a step of gradient descent does to all weights."""
+    model.compile(keras.optimizers.SGD(0.1), model.loss, jit_compile=False)
+    before = model.get_weights()
+    model.train_on_batch(x, y)
+    return np.concatenate([np.ravel(b - a) for a, b in zip(before, model.get_weights())])
+
+
 @pytest.fixture(scope="module")
 def undisturbed():
     model = network()
@@ -85,20 +93,17 @@ def test_parts_take_less(jit_compile):
 
 
 def test_a_compressed_model_in_parts():
+    """Its gradient is as near to plain's as that of the whole batch."""
     x, y = map(tf.constant, data(64))
-    held, found = [], []
+    plain = change(network(), x, y)
     for count in (1, 4):
         model = network()
         ct.compress_model(model)
         accumulation.set_microbatches(model, count)
-        found.append(model.train_on_batch(x, y, return_dict=True)["loss"])
-        with ct.memory.limit("20GB"):  # it trains under what else overrides a step
-            model.train_on_batch(x, y)
-        held.append(ct.memory.saved_bytes(model, x, y) if hasattr(ct.memory, "saved_bytes") else 0)
+        found = change(model, x, y)
+        assert 0 < np.linalg.norm(found - plain) < 0.1 * np.linalg.norm(plain), count
         accumulation.set_microbatches(model, 1)
         assert "train_step" in vars(model)  # as that of a compressed model
-        ct.restore_model(model)
-    np.testing.assert_allclose(*found, rtol=1e-5)
 
 
 def test_gradients_of_embeddings_stay_sparse():

@@ -57,7 +57,7 @@ def forget_runs(model: keras.Model, name: str | None = None) -> None:
 
 
 def after_first_steps(model: keras.Model, counts: Sequence[int], act: Callable[[int], bool]) -> None:
-    """Calls `act(runs)` after each of these numbers of runs of the compiled train function, in ascending order.
+    """Calls `act(runs)` after each of these numbers of runs of the compiled train function, which ascend.
 
     At True the function is traced anew, and its runs are counted from 0. `forget_runs` takes it back.
     """

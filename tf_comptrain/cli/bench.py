@@ -155,10 +155,8 @@ def main(args: argparse.Namespace) -> int:
         print(refusal, file=sys.stderr)
         return 2
     start = f"from {bench_worker.__name__} import main; main()"
-    command = [sys.executable, "-c", start, "--model", args.model]
-    command += ["--image", str(args.image), "--batch", str(args.batch), "--codec", args.codec]
+    command = [sys.executable, "-c", start, *options.for_worker(args), "--codec", args.codec]
     command += ["--storage", args.storage] if args.storage else []
-    command += ["--loss", args.loss] if args.loss else []
     command += ["--jit-compile"] if args.jit_compile else []
     results = measure(command, args.steps, Console(stderr=True))
     if args.json:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, codecs, memory, storage
-from tf_comptrain.cli import model_source
+from tf_comptrain.cli import model_source, options
 from tf_comptrain.cli.model_source import Loaded
 from tf_comptrain.compression import model
 
@@ -62,11 +62,11 @@ def build(
     loss: str | None,
     variant: str = "plain",
     jit_compile: bool = False,
-    **options: Any,
+    **how: Any,
 ) -> keras.Model:
-    """The source's model, compiled, as one of the VARIANTS; options of compress_model for the compressed one."""
+    """The source's model, compiled, as one of the VARIANTS; `how` is for compress_model."""
     built = load(source, image, loss).model
-    compress(built, variant, **options)
+    compress(built, variant, **how)
     if jit_compile:
         _keras.set_jit_compile(built, True)
     return built
@@ -77,19 +77,19 @@ def batch(source: str, image: int, loss: str | None, _: keras.Model, size: int) 
     return load(source, image, loss).batch(size)
 
 
-def prepare(built: keras.Model, variant: str, jit_compile: bool = False, **options: Any) -> keras.Model:
-    """A classifier as one of the VARIANTS, compiled; options of compress_model for the compressed one."""
-    compress(built, variant, **options)
+def prepare(built: keras.Model, variant: str, jit_compile: bool = False, **how: Any) -> keras.Model:
+    """A classifier as one of the VARIANTS, compiled; `how` is for compress_model."""
+    compress(built, variant, **how)
     model_source.compile_classifier(built, jit_compile or "auto")
     return built
 
 
-def compress(built: keras.Model, variant: str, **options: Any) -> None:
-    """Makes a model one of the VARIANTS."""
+def compress(built: keras.Model, variant: str, **how: Any) -> None:
+    """Makes a model one of the VARIANTS; `how` is for compress_model."""
     if variant == "fused_bn":
         model.compress_model(built, storage=fused_batch_norm)
     elif variant == "compressed":
-        model.compress_model(built, **options)
+        model.compress_model(built, **how)
 
 
 def images(image: int, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -101,17 +101,14 @@ def images(image: int, batch: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--image", type=int, required=True)
-    parser.add_argument("--loss")
-    parser.add_argument("--batch", type=int, required=True)
+    options.add_to_worker(parser)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
     add_compression_arguments(parser)
     add_jit_compile(parser)
     args = parser.parse_args()
     source = (args.model, args.image, args.loss)
-    options = {"jit_compile": args.jit_compile, "codec": args.codec, "storage": args.storage}
-    serve(lambda: (build(*source, args.variant, **options), *load(*source).batch(args.batch)))
+    how = {"jit_compile": args.jit_compile, "codec": args.codec, "storage": args.storage}
+    serve(lambda: (build(*source, args.variant, **how), *load(*source).batch(args.batch)))
 
 
 def serve(make: Callable[[], tuple[keras.Model, Any, Any]]) -> None:

@@ -1,6 +1,6 @@
 """`tf-comptrain doctor`: what is installed, what works here, what does not and why.
 
-A child process looks, because TensorFlow writes to the terminal while it is imported, and because a TensorFlow or an op
+A child process looks: TensorFlow writes to the terminal while it is imported, and a TensorFlow or an op
 library that does not fit may end the process.
 """
 
@@ -89,7 +89,7 @@ def _finding(line: str) -> Finding | None:
 
 
 def _ending(status: int, log: Sequence[str]) -> str:
-    """Why a child ended: by the last line of a Python exception, or by a signal and what was written before."""
+    """Why a child ended: the last line of a Python exception, or a signal and what was written before."""
     if status > 0:
         last = log[-1] if log else f"it ended with status {status}"
         return last.removeprefix("ImportError: ").removeprefix("ModuleNotFoundError: ")

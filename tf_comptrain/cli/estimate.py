@@ -1,7 +1,7 @@
 """`tf-comptrain estimate`: how much memory a model's training takes, plain, compressed and by other ways.
 
-Each way trains a few steps on one batch, in a process of its own. Its memory is the highest of the allocator, weights
-and optimizer included, from the first step on.
+Each way trains a few steps on one batch, in a process of its own. Its memory is the highest of the
+allocator, weights and optimizer included, from the first step on.
 """
 
 from __future__ import annotations
@@ -27,20 +27,18 @@ if TYPE_CHECKING:
 
 EXECUTOR, XLA = "executor", "XLA"
 PLAIN, COMPRESSED, PLANNED = "plain", "compressed", "planned"
-_MIXED = "mixed precision"
-_OTHERS = ("keras.RematScope", "gradient accumulation")
+MIXED, REMAT, ACCUMULATED = "mixed precision", "keras.RematScope", "gradient accumulation"
+WAYS = (PLAIN, COMPRESSED, PLANNED, MIXED, REMAT, ACCUMULATED)
 # What a user asks first comes first: --seconds may end the rest.
 _ORDER = (
     (PLAIN, EXECUTOR),
     (COMPRESSED, EXECUTOR),
     (PLAIN, XLA),
     (COMPRESSED, XLA),
-    *((way, EXECUTOR) for way in _OTHERS),
-    (PLANNED, EXECUTOR),
-    *((way, XLA) for way in _OTHERS),
-    (PLANNED, XLA),
-    (_MIXED, EXECUTOR),  # slow on most CPUs
-    (_MIXED, XLA),
+    *((way, EXECUTOR) for way in (REMAT, ACCUMULATED, PLANNED)),
+    *((way, XLA) for way in (REMAT, ACCUMULATED, PLANNED)),
+    (MIXED, EXECUTOR),  # slow on most CPUs
+    (MIXED, XLA),
 )
 _MB = 1_000_000
 _NOT_COUNTED = "TensorFlow counts no memory here; set TF_ENABLE_ONEDNN_OPTS=1"
@@ -50,8 +48,8 @@ class Estimate(NamedTuple):
     """What one way to train takes.
 
     Attributes:
-      way: "plain", "compressed", "planned" for half of plain's memory, "mixed precision", "keras.RematScope" or
-        "gradient accumulation" over four parts of the batch.
+      way: One of `WAYS`; "planned" is for half of plain's memory, "gradient accumulation" over four parts
+        of the batch.
       engine: "executor" or "XLA".
       total_bytes: Highest of the allocator in the first steps, weights and optimizer included; None where the
         way failed.
@@ -115,8 +113,9 @@ def main(args: argparse.Namespace) -> int:
     else:
         text.show(*_summary(found, name, args.batch, memory_bytes), "", _table(found, memory_bytes))
         text.show(
-            "Memory: the allocator's highest in the first steps, weights and optimizer included; ~ where the batch did "
-            "not run. Largest batch: by the straight line through two batches. Ratios are to plain, on the same engine."
+            "Memory: the allocator's highest in the first steps, weights and optimizer included; ~ where the "
+            "batch did not run. Largest batch: by the straight line through two batches. Ratios are to plain, on "
+            "the same engine."
         )
     if args.picture is not None:
         draw(found, f"{name}, batch {args.batch}", args.picture)
@@ -149,9 +148,14 @@ def _measure(args: argparse.Namespace, console: Console) -> tuple[list[Estimate]
 
 def _answer(args: argparse.Namespace, way: str, engine: str, plain: Estimate | None) -> dict:
     """What the process of a way says; {"failed": why} also where it ended without a word."""
-    command = [sys.executable, "-m", "tf_comptrain.cli.estimate_worker", "--model", args.model]
-    command += ["--image", str(args.image), "--batch", str(args.batch), "--way", way]
-    command += ["--loss", args.loss] if args.loss else []
+    command = [
+        sys.executable,
+        "-m",
+        "tf_comptrain.cli.estimate_worker",
+        *options.for_worker(args),
+        "--way",
+        way,
+    ]
     command += ["--xla"] if engine == XLA else []
     if way == PLANNED:
         if plain is None or plain.total_bytes is None:

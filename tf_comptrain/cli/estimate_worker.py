@@ -2,9 +2,11 @@
 
 Prints a JSON object: {"failed": why}, or
 
-{"line": [[batch, total_bytes], ...], "total_bytes": ..., "resting_bytes": ..., "step_s": ..., "room_bytes": ...}
+{"line": [[batch, total_bytes], ...], "total_bytes": ..., "resting_bytes": ..., "step_s": ...,
+ "room_bytes": ...}
 
-where "line" is what two batches take, and the others are of the batch that was asked for, null where it did not run.
+where "line" is what two batches take, and the others are of the batch that was asked for, null where it did
+not run.
 """
 
 from __future__ import annotations
@@ -26,19 +28,13 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, memory, model_planning
-from tf_comptrain.cli import model_source
+from tf_comptrain.cli import model_source, options
+from tf_comptrain.cli.estimate import ACCUMULATED, COMPRESSED, MIXED, PLANNED, REMAT, WAYS
 from tf_comptrain.cli.model_source import Loaded
 from tf_comptrain.memory import counters
 from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.max_batch import device_memory
 
-PLAIN = "plain"
-COMPRESSED = "compressed"
-PLANNED = "planned"
-MIXED = "mixed precision"
-REMAT = "keras.RematScope"
-ACCUMULATED = "gradient accumulation"
-WAYS = (PLAIN, COMPRESSED, PLANNED, MIXED, REMAT, ACCUMULATED)
 PARTS = 4  # of a batch whose gradients are accumulated
 _STEPS = 12  # the executor orders operations anew in each, so that the highest shows late
 _ENOUGH_S = 12.0  # of timed steps
@@ -47,10 +43,7 @@ _NOT_RUN: dict[str, Any] = {"total_bytes": None, "resting_bytes": None, "step_s"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--image", type=int, required=True)
-    parser.add_argument("--loss")
-    parser.add_argument("--batch", type=int, required=True)
+    options.add_to_worker(parser)
     parser.add_argument("--way", choices=WAYS, required=True)
     parser.add_argument("--xla", action="store_true")
     parser.add_argument("--limit", type=int, default=0, help="of a planned model")
@@ -60,7 +53,7 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         found = _measured(args)
-    except (ValueError, TypeError, RuntimeError, NotImplementedError, tf.errors.OpError) as error:
+    except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
         print(error, file=sys.stderr)
         found = {"failed": _reason(error)}
     print(json.dumps(found), file=answers)
@@ -110,7 +103,7 @@ def _on_executor(loaded: Loaded, batch: int, parts: int, room: int | None) -> di
 
 
 def _under_xla(loaded: Loaded, batch: int, parts: int, room: int | None) -> dict[str, Any]:
-    """The compiler plans a step's memory; the allocator may round it up, so that a line goes through plans."""
+    """The compiler plans a step's memory; the allocator may round it up, so the line goes through plans."""
     x, y = loaded.batch(1)
     _keras.build_for_step(loaded.model, x, y)
     sizes = [size for size in (batch // 2, batch) if size]

@@ -1,4 +1,4 @@
-"""What `tf-comptrain doctor` looks at, in a process of its own: prints a JSON object a line for each finding."""
+"""What `tf-comptrain doctor` looks at, in a process of its own: prints a JSON object for each finding."""
 
 from __future__ import annotations
 

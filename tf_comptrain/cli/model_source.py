@@ -1,4 +1,4 @@
-"""The model that a command measures: one of keras.applications, a `.keras` file, or a function of the user's."""
+"""The model of a command: one of keras.applications, a `.keras` file, or a function of the user's."""
 
 from __future__ import annotations
 

@@ -72,6 +72,20 @@ def add_of_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loss", help="of a .keras file that is not compiled, such as mse")
 
 
+def add_to_worker(parser: argparse.ArgumentParser) -> None:
+    """Model and batch, as `for_worker` passes them on."""
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--image", type=int, required=True)
+    parser.add_argument("--loss")
+    parser.add_argument("--batch", type=int, required=True)
+
+
+def for_worker(args: argparse.Namespace) -> list[str]:
+    """A command's model and batch as arguments for a process of its own."""
+    arguments = ["--model", args.model, "--image", str(args.image), "--batch", str(args.batch)]
+    return [*arguments, "--loss", args.loss] if args.loss else arguments
+
+
 def add_json(parser: argparse.ArgumentParser, what: str = "one JSON object") -> None:
     """Whether the result is printed for programs."""
     parser.add_argument("--json", action="store_true", help=f"print {what} instead of a table")

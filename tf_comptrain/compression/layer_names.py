@@ -9,9 +9,9 @@ from collections.abc import Collection
 def split_name(name: str, paths: Collection[str], keras_3: bool) -> tuple[str, str]:
     """What a layer is called in its model, and what its operation is called inside of it.
 
-    "resnet_1/block_1/conv_1/BiasAdd" -> ("block/conv", "BiasAdd"). Keras 3 opens the scope of a layer twice for each
-    call, to build it and to call it: TensorFlow numbers the second one, so the name without its number comes first.
-    Keras 2 opens it once, and a first call has no number.
+    "resnet_1/block_1/conv_1/BiasAdd" -> ("block/conv", "BiasAdd"). Keras 3 opens the scope of a layer twice
+    for each call, to build it and to call it: TensorFlow numbers the second one, so the name without its
+    number comes first. Keras 2 opens it once, and a first call has no number.
 
     Args:
       name: Of the operation, with the scopes that it is in.

@@ -35,7 +35,8 @@ class ReportRow(NamedTuple):
     """One tensor that crosses from the forward to the backward pass.
 
     Attributes:
-      layer: Name of the TensorFlow operation that makes it, with the scopes it is in: a key of `storage` mappings.
+      layer: Name of the TensorFlow operation that makes it, with the scopes it is in: a key of `storage`
+        mappings.
       layer_class: Type of that operation.
       role: What reads it in the backward pass.
       storage: "compress", "offload", "bitmask", "tile" or "keep".
@@ -45,7 +46,8 @@ class ReportRow(NamedTuple):
       bound: Error bound as text; "" for exact storage.
       note: Why it is kept, or what holds it.
       bits: Of a value, predicted; None where that is not known, or nothing is held.
-      path: The layer that makes it, as the model names it: a key of `storage` mappings too. "" outside of any.
+      path: The layer that makes it, as the model names it: a key of `storage` mappings too. "" outside of
+        any.
       operation: What the operation is called inside of that layer; outside of any as `layer`.
     """
 
@@ -76,7 +78,7 @@ class StepRows(NamedTuple):
 
 
 class Report:
-    """How a compressed model holds its saved activations; `print(report)` sums it up, `table()` has every tensor.
+    """How a compressed model holds its saved activations; `print` sums it up, `table()` has every tensor.
 
     It has every tensor that crosses from the forward to the backward pass, what reads it there, and how it is held or
     why it is kept. It fills itself: before a step has been traced (by `fit`, or a tf.function of your own) that is of
@@ -138,7 +140,7 @@ class Report:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples in the step that was traced last; None where it takes any number, and before there is one."""
+        """Samples in the step traced last; None where it takes any number, and before there is one."""
         return self._traced().batch_size
 
     def _traced(self) -> StepRows:

@@ -1,4 +1,4 @@
-"""A plan for a limit that no step of the whole batch keeps: the batch in microbatches, whose gradients are added up."""
+"""A plan for a limit that no step of the whole batch keeps: in microbatches, whose gradients are added up."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def plan(
     the limit and at least 96% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
     not tried.
 
-    Where no plan of the whole batch fits, it is computed in up to 16 microbatches, one after the other, whose gradients
-    are added up for one update. On the executor a step of two of them confirms the peak.
+    Where no plan of the whole batch fits, it is computed in up to 16 microbatches, one after the other, whose
+    gradients are added up for one update. On the executor a step of two of them confirms the peak.
 
     Of a model that XLA compiles no step runs. Its compiler plans the memory of a step exactly: steps are compiled, and
     the plan is one of them that is within the limit. It has no seconds: `step_s` is None.
@@ -77,8 +77,8 @@ def plan(
       codec: See `compress_model`.
       error_bound: See `compress_model`.
       policy: See `compress_model`.
-      microbatches: Whether a batch may be computed in microbatches. None: where that has the whole batch's gradient, so
-        not with batch normalization, which takes its statistics from each microbatch.
+      microbatches: Whether a batch may be computed in microbatches. None: where that has the whole batch's
+        gradient, so not with batch normalization, which takes its statistics from each microbatch.
       progress: Is told of each better plan and bound; under XLA of each step that was compiled.
 
     Returns:
@@ -132,7 +132,7 @@ def _planned(
     divided: bool | None,
     progress: Callable[[Progress], None] | None = None,
 ) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
-    """The plan of the whole batch, or in microbatches where it does not fit; with what was measured of the whole."""
+    """The plan of the whole batch, or in microbatches where that does not fit; and what was measured of it."""
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
     arguments.real("budget_s", budget_s, above=0)
@@ -257,10 +257,10 @@ def compress_model(
         `Offload` says);
         "fused" (kept, but computed by the operations that this package prefers, such as TensorFlow's fused batch
         normalization).
-      memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes it: bytes,
-        or text such as "8GiB". The plan of least time is made and applied. The peak of the first 50 steps of `fit` is
-        held against the limit; where it is over, the next steps are planned tighter. Under XLA the plan is exact, and
-        nothing is looked at. None: no limit.
+      memory: The most that the device's allocator may give out during a step, as `tf_comptrain.plan` takes
+        it: bytes, or text such as "8GiB". The plan of least time is made and applied. The peak of the first
+        50 steps of `fit` is held against the limit; where it is over, the next steps are planned tighter.
+        Under XLA the plan is exact, and nothing is looked at. None: no limit.
       batch_size: Samples a step, with `memory`.
       policy: Codec and error bound of each class of tensors, or of single ones, in place of `codec` and `error_bound`:
         a `tf_comptrain.Policy`, or the path of its JSON, such as `tf_comptrain.best_fit` makes. With `memory` the
@@ -271,7 +271,7 @@ def compress_model(
         Where a weight's is off by more than three times what the law of
         error bounds promises, a warning names it once, and bounds are halved until it is not. Nothing is looked at in
         loops and train steps of your own, and where the report says why.
-      microbatches: With `memory`, whether a batch may be computed in microbatches, as `tf_comptrain.plan` takes it.
+      microbatches: With `memory`, whether a batch may be computed in microbatches; see `tf_comptrain.plan`.
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when

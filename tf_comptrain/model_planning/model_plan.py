@@ -26,7 +26,7 @@ class ModelPlan(planner.Plan):
     __slots__ = ()
 
     def apply(self, model: keras.Model, **how: Any) -> Report:
-        """Compresses a model as the plan says: `compress_model` with the plan's storages, in its microbatches.
+        """Compresses a model as the plan says: `compress_model` with its storages, in its microbatches.
 
         Args:
           model: The model that the plan was made for, or one of the same layers.

@@ -24,7 +24,7 @@ _REPLANS = 3
 
 
 class PeakCheck:
-    """Holds the peak of the first steps against the plan's limit; where it is over, the next are planned tighter."""
+    """Holds the peak of the first steps against the limit; where it is over, the next are planned tighter."""
 
     def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared, report: Report):
         self._handle = weakref.ref(compressed_models[model])

@@ -25,7 +25,7 @@ def why(tensor: Tensor, choice: str) -> str:
 
 
 def lines_of_fixed(plan: Plan) -> list[str]:
-    """A report's lines of a plan that does not change after the first steps: of XLA's compiler, or in microbatches."""
+    """A report's lines of a plan that the first steps do not change: of XLA's compiler, or in microbatches."""
     found = ["", *str(plan).split("\n\n")[0].splitlines(), ""]
     for row in plan.rows:
         spared = format_bytes(row.value_bytes - row.held_bytes)

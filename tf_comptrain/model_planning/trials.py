@@ -29,8 +29,8 @@ from tf_comptrain.planner import (
 )
 from tf_comptrain.planner.effects import compile_graph
 
-# Steps of more samples are not run: one of so many is, and scaled; or of eight times as many, until most of what
-# crosses is recorded.
+# Steps of more samples are not run: one of so many is, and scaled; or of eight times as many, until most of
+# what crosses is recorded.
 LARGEST_PROBE = 32
 _RECORDED = 256_000  # bytes: TensorFlow's profile has no smaller buffers
 RUNS = 5

@@ -1,4 +1,4 @@
-"""A train step by parts of the batch: the gradients of microbatches are added up, and the weights updated once."""
+"""A train step in microbatches: their gradients are added up, and the weights updated once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Schedule:
         self.model = model
 
     def begin(self, number: int, part: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
-        """Before a forward pass: the microbatch's data and the gradients' sums so far, to be used in their stead."""
+        """Before a forward pass: the data and the gradients' sums so far, to be used in their stead."""
         return part, sums
 
     def check(self, outputs: Any) -> None:
@@ -52,7 +52,7 @@ class Schedule:
         return []
 
     def end(self, weights: Sequence[Any], sums: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """After a backward pass: the weights, the sums of their gradients, the gradients of `stage_inputs()`."""
+        """After a backward pass: weights, sums of their gradients, gradients of `stage_inputs()`."""
 
     def gradients(self) -> AbstractContextManager[None]:
         """Around a backward pass."""
@@ -78,7 +78,7 @@ class OneAfterTheOther(Schedule):
 
 
 def obstacle(model: keras.Model) -> str:
-    """Why a model's step cannot be made of microbatches with the result of the whole batch; "" where it can."""
+    """Why microbatches would not have the gradient of the whole batch; "" where they have."""
     if _keras.has_own_train_step(model):
         return "the model has a `train_step` of its own"
     if _keras.step_set(model) is not None and microbatches_of(model) == 1:
@@ -90,8 +90,8 @@ def obstacle(model: keras.Model) -> str:
 def set_microbatches(model: keras.Model, count: int) -> None:
     """Makes the model's train step one of `count` microbatches on one device; of one: its own again.
 
-    Loss, gradients and metrics are those of the whole batch up to rounding, where they are means over samples. Batch
-    normalization takes its statistics from each microbatch; dropout draws anew for each.
+    Loss, gradients and metrics are those of the whole batch up to rounding, where they are means over
+    samples. Batch normalization takes its statistics from each microbatch; dropout draws anew for each.
     """
     if microbatches_of(model) > 1:
         _keras.reset_step(model, stays=is_compressed(model))
@@ -162,7 +162,7 @@ def samples_of(values: Any) -> Any:
 
 
 def _part_of(values: Any, batch: Any, number: int, count: int) -> tuple[Any, Any]:
-    """(A microbatch, its number of samples); where a batch has fewer samples than parts, some are one of 0 samples.
+    """(A microbatch, its number of samples), which is 0 of some where a batch has fewer samples than parts.
 
     Kernels fail on tensors without any: such a part has a sample that does not count. Metrics see it twice.
     """

@@ -61,7 +61,8 @@ class Plan(NamedTuple):
       storage: By name of an operation of the traced step how what it makes is held, as `storage=` takes it; empty for
         a step that was no model's.
       fingerprint: Of the model that the plan was made for; "" likewise.
-      microbatches: Parts of the batch, one after the other, whose gradients are added up. The rows are those of one.
+      microbatches: Parts of the batch, one after the other, whose gradients are added up. The rows are those
+        of one.
     """
 
     model: str

@@ -22,7 +22,7 @@ _TABLES = {
     "td.number": "text-align: right",
     "tbody tr:hover": "background: var(--soft)",
 }
-# A notebook's colours are not known here: greys that let them through. The blur keeps a fixed head legible above rows.
+# A notebook's colours are not known here: greys that let them through. The blur keeps a fixed head legible.
 _OF_PART = """
 .tf-comptrain { --line: #8886; --soft: #8882 }
 .tf-comptrain p { margin: .2rem 0 }
@@ -99,7 +99,7 @@ def page(title: str, body: str) -> str:
 
 
 def fragment(body: str) -> str:
-    """A part of a page that is not ours, such as a notebook: with a style for itself alone, and tables that sort."""
+    """A part of a page that is not ours, such as a notebook: with a style of its own, and tables that sort."""
     style = f"{_OF_PART}{_tables('.tf-comptrain ')}"
     return f'<div class="tf-comptrain"><style>{style}</style>\n{body}\n<script>{_SCRIPT}</script></div>\n'
 

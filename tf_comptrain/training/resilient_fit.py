@@ -63,10 +63,10 @@ def fit(
     bit, as one that was not; random numbers must come from Keras' layers and seed generators, or
     from stateless ops.
 
-    The learning rate stays when the batch is lowered; `AdaptiveBatchSize` scales it by its rule, and
-    needs no `elastic_batch` here. In microbatches batch and learning rate stay: the gradients of the parts are added
-    up, for one update. Losses are those of the whole batch up to rounding, but for dropout, which draws for each part,
-    and batch normalization, whose statistics are those of each part.
+    The learning rate stays when the batch is lowered; `AdaptiveBatchSize` scales it by its rule, and needs no
+    `elastic_batch` here. In microbatches batch and learning rate stay: the gradients of the parts are added
+    up, for one update. Losses are those of the whole batch up to rounding, but for dropout, which draws for
+    each part, and batch normalization, whose statistics are those of each part.
 
     Args:
       model: Compiled; compressed or not; on one device, or made under a tf.distribute.MirroredStrategy:
@@ -81,12 +81,12 @@ def fit(
       snapshot_every: Steps from one snapshot to the next: what a failure costs at most.
       checkpoint_dir: Folder of the state on disk, of one training at a time; a checkpoint there is continued,
         unless a callback had ended that training. None: none.
-      min_batch: Smallest batch or microbatch, at least a sample for each replica. Running out of memory at this size
-        raises.
+      min_batch: Smallest batch or microbatch, at least a sample for each replica. Running out of memory at
+        this size raises.
       retries: How often a failed stretch is replayed at the same size before that is lowered.
-      on_oom: What running out of memory halves: "batch", or "microbatch", which keeps the batch. Where microbatches
-        would not give the batch's gradient (a `train_step` of the model's own, a loss that is no mean over samples,
-        several replicas) the batch is halved, and the event says why.
+      on_oom: What running out of memory halves: "batch", or "microbatch", which keeps the batch. Where
+        microbatches would not give the batch's gradient (a `train_step` of the model's own, a loss that is no
+        mean over samples, several replicas) the batch is halved, and the event says why.
       shuffle: Whether each epoch is shuffled. For a dataset a number is the size of the buffer it
         is shuffled in, True 10,000. A function's datasets are taken as they are.
       seed: Of the shuffling.
@@ -327,7 +327,7 @@ class _FitRun:
         self.divide(self.place.microbatches)
 
     def _recover(self, reason: str, begun: bool) -> None:
-        """Puts the last snapshot back, and lowers the batch or its parts. Reads no variable before that is done.
+        """Puts the last snapshot back, and lowers the batch or its parts. No variable is read before that.
 
         Args:
           reason: Why the step failed.
@@ -349,7 +349,7 @@ class _FitRun:
         self._write()
 
     def _lower(self, failed: TrainingPosition, reason: str) -> str:
-        """Halves the microbatches, or the batch where these cannot be; returns the reason with what is in their way."""
+        """Halves the microbatches, or the batch; returns the reason, with what is in the way of microbatches."""
         self.failures = 0
         least, parts, obstacle = self.settings.min_batch, failed.microbatches, "not asked for"
         if self.settings.on_oom == "microbatch":
