@@ -11,7 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import compressed_models
-from tf_comptrain.memory import measure_call
+from tf_comptrain.memory.measure import measure_calls
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Trace, trace_step
 from tf_comptrain.storage import holdings_of
@@ -49,7 +49,7 @@ def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], prof
     with _stored(model, storage), _keras.on_gradients(lambda backward: graphs.append(backward.graph)):
         step = _keras.train_step_runner(model, x, y)
         with state_restored(model):
-            calls = [measure_call(step) for _ in range(2 + _STEPS)]
+            calls = measure_calls(step, 2 + _STEPS)
             trace = trace_step(step) if profile else None
     seconds = min(elapsed for _, _, elapsed in calls[2:])  # other work only ever makes a step slower
     return MeasuredSteps(seconds, max(peak for peak, _, _ in calls), graphs[-1], trace)
