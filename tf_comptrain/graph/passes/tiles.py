@@ -5,16 +5,24 @@ What reads something wide later, as a metric does, so runs by tiles too.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.tiles.loop import run_by_tiles
-from tf_comptrain.graph.tiles.region import MuchBetween, Region, Untiled, find_region, wide_products
+from tf_comptrain.graph.tiles.region import (
+    MuchBetween,
+    Scope,
+    Untiled,
+    find_region,
+    is_of_many,
+    is_wide,
+    makes_large_matrices,
+)
 from tf_comptrain.graph.tiles.sizes import KnownSizes
 
 
@@ -23,11 +31,13 @@ class TiledParts(NamedTuple):
 
     Attributes:
       parts: (the product that is wide, types of operations of the backward pass beside it).
-      at_once: Names of all operations inside: they read with the forward pass what that makes.
+      at_once: Names of all operations inside that run with the forward pass: they read what that makes.
+      later: By name of an operation of a part of the backward pass alone: the name of the product that is wide.
     """
 
     parts: tuple[tuple[tf.Operation, tuple[str, ...]], ...]
     at_once: frozenset[str]
+    later: Mapping[str, str]
 
 
 def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledParts:
@@ -37,39 +47,68 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
       backward: A pass that nothing has changed yet.
       streams: Says what is to stay as it is.
     """
-    operations = backward.graph.get_operations()
-    late = frozenset(op.name for op in operations[backward.start : backward.stop])
-    regions: list[Region] = []
-    at_once: frozenset[str] = frozenset()
-    known = KnownSizes()
-    for wide in () if backward.recorded else wide_products(operations[: backward.start], known):
-        if not streams.may_tile(wide.outputs[0]):
-            continue
+    plan = _Plan(backward, streams)
+    if not backward.recorded:
+        for op in backward.graph.get_operations()[: backward.start]:
+            if is_wide(op, plan.known) and streams.may_tile(op.outputs[0]):
+                plan.add(op)
+    return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later)
+
+
+class _Plan:
+    """The parts that were found so far."""
+
+    def __init__(self, backward: _keras.BackwardPass, streams: StreamsOfStep):
+        self.known = KnownSizes()
+        self.parts: list[tuple[tf.Operation, tuple[str, ...]]] = []
+        self.at_once: set[str] = set()
+        self.later: dict[str, str] = {}
+        self._graph, self._streams = backward.graph, streams
+        operations = backward.graph.get_operations()
+        self._late = {op.name: op for op in backward.operations()}
+        early = frozenset(op.name for op in operations[: backward.start])
+        self._scope = Scope(early, frozenset(self._late.keys() - names_of_live(backward)))
+
+    def add(self, wide: tf.Operation) -> None:
+        """Looks for what can run by tiles around a product."""
         try:
-            region = find_region(wide, known)
-        except MuchBetween:
-            continue
+            region = find_region(wide, self.known, self._scope)
+        except MuchBetween as found:
+            if is_of_many(wide):
+                self._add_both(wide, found.inside)
+            return
         except Untiled as reason:
-            streams.say_whole(wide.outputs[0], str(reason))
-            continue
-        if at_once.isdisjoint(region.inside) and not late.isdisjoint(region.inside):
-            regions.append(region)
-            at_once |= region.inside.keys()
-            _keras.at_end_of_trace(backward.graph, functools.partial(_run_by_tiles, wide, known, streams))
-    parts = ((region.product, _readers(region, late)) for region in regions)
-    return TiledParts(tuple(parts), at_once)
+            self._streams.say_whole(wide.outputs[0], str(reason))
+            return
+        if self.at_once.isdisjoint(region.inside) and not self._late.keys().isdisjoint(region.inside):
+            self.at_once |= region.inside.keys()
+            self._note(wide, (op.type for op in self._late_of(region.inside) if region.reads_wide(op)))
+            self._run_at_end(wide, wide)
 
+    def _add_both(self, wide: tf.Operation, inside: Mapping[str, tf.Operation]) -> None:
+        """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
+        late = self._late_of(inside)
+        first = next((op for op in late if makes_large_matrices(op, self.known)), None)
+        if first is None or not self.later.keys().isdisjoint(inside):
+            return
+        self.later |= {op.name: wide.name for op in late}
+        self._note(wide, (op.type for op in late))
+        for product in (wide, first):
+            self._run_at_end(wide, product)
 
-def _run_by_tiles(
-    wide: tf.Operation, known: KnownSizes, streams: StreamsOfStep, returned: Sequence[tf.Tensor]
-) -> None:
-    try:
-        run_by_tiles(find_region(wide, known, returned))
-    except Untiled as reason:
-        streams.say_whole(wide.outputs[0], str(reason))
+    def _late_of(self, inside: Mapping[str, tf.Operation]) -> list[tf.Operation]:
+        return [op for name, op in self._late.items() if name in inside]
 
+    def _note(self, wide: tf.Operation, readers: Iterable[str]) -> None:
+        self.parts.append((wide, tuple(dict.fromkeys(readers))))
 
-def _readers(region: Region, late: frozenset[str]) -> tuple[str, ...]:
-    """Types of the operations of the backward pass that read something wide."""
-    found = (op.type for name, op in region.inside.items() if name in late and region.reads_wide(op))
-    return tuple(dict.fromkeys(found))
+    def _run_at_end(self, wide: tf.Operation, product: tf.Operation) -> None:
+        """Has the loop made when all of the step is traced."""
+
+        def run(returned: Sequence[tf.Tensor]) -> None:
+            try:
+                run_by_tiles(find_region(product, self.known, self._scope, returned))
+            except Untiled as reason:
+                self._streams.say_whole(wide.outputs[0], str(reason))
+
+        _keras.at_end_of_trace(self._graph, run)
