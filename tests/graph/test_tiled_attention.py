@@ -93,7 +93,7 @@ def capped(scores):
     return 5 * tf.tanh(scores / 5)
 
 
-WRITINGS = {f.__name__: f for f in (einsum, keys_first, matmul, one_batch, by_hand, half)}
+WRITINGS = {f.__name__: f for f in (einsum, keys_first, matmul, one_batch, half)}
 SCORES = {f.__name__: f for f in (plain_scores, padded, causal, alibi, capped)}
 CASES = [*((name, "plain_scores") for name in WRITINGS), *(("einsum", name) for name in list(SCORES)[1:])]
 
@@ -167,7 +167,7 @@ def is_of_many(tensor, steps):
 
 
 def assert_same(plain, tiled, tolerance=1e-5):
-    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6 if tolerance < 1e-3 else tolerance)
+    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6 if tolerance < 1e-3 else tolerance, atol=1e-8)
     for ours, its in zip(tiled[1], plain[1]):
         assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
 
@@ -242,27 +242,34 @@ def test_layers_train_as_without_tiles(layer, jit, monkeypatch):
     np.testing.assert_allclose(ours, whole, rtol=2e-3)
 
 
-def test_what_reads_the_probabilities_whole_keeps_them_whole():
-    class Model(Weights):
-        pass
+def test_scores_that_are_returned_are_whole(caplog):
+    kept = []
+
+    def watched(scores):
+        kept.append(scores)
+        return scores
 
     model = model_of(SHAPES)
-    ct.compress_model(model, check=False)
+    ct.compress_model(model, check=False, codec="zvc")
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, STEPS, WIDTH])])
     def step(x):
-        kept = []
-
-        def watched(scores):
-            kept.append(scores)
-            return scores
-
         with tf.GradientTape() as tape:
             value = network(einsum, watched)(x, *(part.value for part in model.parts))
-        return value, tape.gradient(value, [part.value for part in model.parts]), kept[0]
+        return value, tape.gradient(value, [part.value for part in model.parts]), kept[-1]
 
-    step(data())
+    x = data()
+    assert_same(step_of(model_of(SHAPES), network(einsum, plain_scores))(x), step(x))
     assert whole_scores(step.get_concrete_function())
+    assert sum("read whole" in record.message for record in caplog.records) == 1
+    assert "tile" not in [crossing.storage for crossing in instrumentation(model).held.crossings]
+
+
+def test_a_softmax_by_hand_is_whole(caplog):
+    plain, whole, function, crossings = run(network(by_hand, plain_scores), data())
+    assert_same(plain, whole)
+    assert whole_scores(function) and "tile" not in [crossing.storage for crossing in crossings]
+    assert sum("made whole" in record.message for record in caplog.records) == 1
 
 
 def test_what_is_to_be_kept_is_bit_equal():

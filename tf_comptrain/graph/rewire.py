@@ -54,7 +54,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later)
     needs = needs_of(step, streams)
-    chosen = choose_held(step, needs, streams)
+    chosen = choose_held(step, needs, streams, tiled.again)
     decision = decide(step, needs, chosen, streams)
     # From here on the graph changes.
     held = make_streams(step, decision, streams)

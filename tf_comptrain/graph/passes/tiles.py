@@ -33,11 +33,13 @@ class TiledParts(NamedTuple):
       parts: (the product that is wide, types of operations of the backward pass beside it).
       at_once: Names of all operations inside that run with the forward pass: they read what that makes.
       later: By name of an operation of a part of the backward pass alone: the name of the product that is wide.
+      again: Names of operations of the forward pass that such a part runs again, where they make something wide.
     """
 
     parts: tuple[tuple[tf.Operation, tuple[str, ...]], ...]
     at_once: frozenset[str]
     later: Mapping[str, str]
+    again: frozenset[str]
 
 
 def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledParts:
@@ -52,7 +54,7 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
         for op in backward.graph.get_operations()[: backward.start]:
             if is_wide(op, plan.known) and streams.may_tile(op.outputs[0]):
                 plan.add(op)
-    return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later)
+    return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again))
 
 
 class _Plan:
@@ -63,6 +65,7 @@ class _Plan:
         self.parts: list[tuple[tf.Operation, tuple[str, ...]]] = []
         self.at_once: set[str] = set()
         self.later: dict[str, str] = {}
+        self.again: set[str] = set()
         self._graph, self._streams = backward.graph, streams
         operations = backward.graph.get_operations()
         self._late = {op.name: op for op in backward.operations()}
@@ -75,7 +78,7 @@ class _Plan:
             region = find_region(wide, self.known, self._scope)
         except MuchBetween as found:
             if is_of_many(wide):
-                self._add_both(wide, found.inside)
+                self._add_both(wide, found)
             return
         except Untiled as reason:
             self._streams.say_whole(wide.outputs[0], str(reason))
@@ -83,18 +86,18 @@ class _Plan:
         if self.at_once.isdisjoint(region.inside) and not self._late.keys().isdisjoint(region.inside):
             self.at_once |= region.inside.keys()
             self._note(wide, (op.type for op in self._late_of(region.inside) if region.reads_wide(op)))
-            self._run_at_end(wide, wide)
+            self._run_at_end(wide, [wide])
 
-    def _add_both(self, wide: tf.Operation, inside: Mapping[str, tf.Operation]) -> None:
+    def _add_both(self, wide: tf.Operation, found: MuchBetween) -> None:
         """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
-        late = self._late_of(inside)
+        late = self._late_of(found.inside)
         first = next((op for op in late if makes_large_matrices(op, self.known)), None)
-        if first is None or not self.later.keys().isdisjoint(inside):
+        if first is None or not self.later.keys().isdisjoint(found.inside):
             return
         self.later |= {op.name: wide.name for op in late}
+        self.again |= found.wide - self._late.keys()
         self._note(wide, (op.type for op in late))
-        for product in (wide, first):
-            self._run_at_end(wide, product)
+        self._run_at_end(wide, [wide, first])
 
     def _late_of(self, inside: Mapping[str, tf.Operation]) -> list[tf.Operation]:
         return [op for name, op in self._late.items() if name in inside]
@@ -102,13 +105,14 @@ class _Plan:
     def _note(self, wide: tf.Operation, readers: Iterable[str]) -> None:
         self.parts.append((wide, tuple(dict.fromkeys(readers))))
 
-    def _run_at_end(self, wide: tf.Operation, product: tf.Operation) -> None:
-        """Has the loop made when all of the step is traced."""
+    def _run_at_end(self, wide: tf.Operation, products: Sequence[tf.Operation]) -> None:
+        """Has loops made around products when all of the step is traced; all of them or, for the first reason, none."""
 
         def run(returned: Sequence[tf.Tensor]) -> None:
             try:
-                run_by_tiles(find_region(product, self.known, self._scope, returned))
+                for region in [find_region(op, self.known, self._scope, returned) for op in products]:
+                    run_by_tiles(region)
             except Untiled as reason:
-                self._streams.say_whole(wide.outputs[0], str(reason))
+                self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
 
         _keras.at_end_of_trace(self._graph, run)

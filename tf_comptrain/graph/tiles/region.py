@@ -38,11 +38,12 @@ class MuchBetween(Untiled):
 
     Attributes:
       inside: Of the region that would be there: its operations, by name.
+      wide: Names of those that make something wide.
     """
 
-    def __init__(self, inside: Mapping[str, tf.Operation]):
+    def __init__(self, inside: Mapping[str, tf.Operation], wide: frozenset[str]):
         super().__init__("its gradient comes later")
-        self.inside = inside
+        self.inside, self.wide = inside, wide
 
 
 class Region(NamedTuple):
@@ -203,7 +204,8 @@ class _Growth:
     def absorb(self, operations: list[tf.Operation]) -> None:
         """Takes in what stands between results and reads."""
         if len(operations) > _MOST_BETWEEN or self._is_of_many:
-            raise MuchBetween(self._inside)
+            wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
+            raise MuchBetween(self._inside, frozenset(wide))
         for op in operations:
             if self._rows_read(op):
                 self.grow([op])
@@ -321,5 +323,8 @@ class _Growth:
         return readers
 
     def _is_wide(self, tensor: tf.Tensor) -> bool:
-        size = product(self._rows[tensor.ref()].others(self._known.of(tensor)))
+        rows = self._rows.get(tensor.ref())
+        if rows is None:
+            return False
+        size = product(rows.others(self._known.of(tensor)))
         return size is None or 2 * size > self._width
