@@ -86,7 +86,9 @@ def causal(scores):
 
 def alibi(scores):
     slopes = tf.reshape(2.0 ** -tf.range(1.0, HEADS + 1), [1, HEADS, 1, 1])
-    return scores + tf.cast(slopes * -tf.abs(tf.range(1.0 * STEPS)[:, None] - tf.range(1.0 * STEPS)), scores.dtype)
+    return scores + tf.cast(
+        slopes * -tf.abs(tf.range(1.0 * STEPS)[:, None] - tf.range(1.0 * STEPS)), scores.dtype
+    )
 
 
 def capped(scores):

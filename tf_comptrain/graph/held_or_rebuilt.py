@@ -76,7 +76,9 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled).solve(list(reads), list(kept))
+    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled).solve(
+        list(reads), list(kept)
+    )
 
 
 class _Cut:

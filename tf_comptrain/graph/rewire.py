@@ -52,9 +52,9 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     """
     engine = XLA if backward.xla else EXECUTOR
     tiled = plan_tiles(backward, streams)
-    step = traced_step(backward, tiled.at_once, tiled.later)
+    step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
     needs = needs_of(step, streams)
-    chosen = choose_held(step, needs, streams, tiled.again)
+    chosen = choose_held(step, needs, streams)
     decision = decide(step, needs, chosen, streams)
     # From here on the graph changes.
     held = make_streams(step, decision, streams)

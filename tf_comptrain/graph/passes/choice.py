@@ -43,16 +43,13 @@ class HeldSet(NamedTuple):
         return self.errors.travelling(reference) <= ({NORM} if has_gamma else set())
 
 
-def choose_held(
-    step: TracedStep, needs: Needs, streams: StreamsOfStep, tiled: frozenset[str] = frozenset()
-) -> HeldSet:
+def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldSet:
     """Runs the default rule over what a step needs.
 
     Args:
       step: The step.
       needs: What its backward pass reads.
       streams: Says what a tensor will take, and what may be rebuilt.
-      tiled: Names of operations that the backward pass runs again by tiles.
     """
     choice = choose(
         needs.values,
@@ -63,7 +60,7 @@ def choose_held(
         whole=needs.whole,
         verbatim=streams.is_exact,
         signs=[reference.deref() for reference in needs.masked],
-        tiled=tiled,
+        tiled=step.again,
     )
     kernels = _kernels(step, choice)
     ends = {(kernel.op.name, kernel.stored) for found in kernels.values() for kernel in found}

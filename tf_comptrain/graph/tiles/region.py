@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
 from tf_comptrain.graph.tensors import plain_bytes
 from tf_comptrain.graph.tiles.rows import Fit, Rows, fit, fit_result, leading, letters_of
 from tf_comptrain.graph.tiles.sizes import KnownSizes, product
@@ -27,6 +27,7 @@ _WIDER = 4
 _LEAST_BYTES = 16 << 20
 # Operations on one number a row that stand between a loss and its gradient, at most.
 _MOST_BETWEEN = 100
+_OF_MASKS = ("Comptrain>BitmaskGrad",)  # what bits are restored by
 
 
 class Untiled(Exception):
@@ -106,8 +107,12 @@ def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
 def makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
     """Whether many products make matrices that are each much larger than both factors."""
     many = _rows_of_many(op)
-    sizes = [product(rows.others(known.of(t))) for rows, t in zip(many, (*op.inputs, *op.outputs))]
-    return bool(sizes) and None not in sizes and _WIDER * max(sizes[:2]) <= sizes[2]
+    if not many:
+        return False
+    first, second, made = (
+        product(rows.others(known.of(tensor))) for rows, tensor in zip(many, (*op.inputs, *op.outputs))
+    )
+    return None not in (first, second, made) and _WIDER * max(first, second) <= made  # type: ignore[operator, type-var]
 
 
 def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
@@ -171,9 +176,10 @@ class _Growth:
         else:
             made = leading(wide.inputs[0].shape.rank - 1)
             self._rows[wide.inputs[0].ref()] = made
-        self._width = product(made.others(self._known.of(wide.outputs[0])))
-        if self._width is None:
+        width = product(made.others(self._known.of(wide.outputs[0])))
+        if width is None:
             raise Untiled(f"a size of {wide.name} is known only when it runs")
+        self._width: int = width
 
     def grow(self, operations: Iterable[tf.Operation]) -> None:
         """Takes operations in, and all that reads something wide of what they make."""
@@ -204,6 +210,8 @@ class _Growth:
     def absorb(self, operations: list[tf.Operation]) -> None:
         """Takes in what stands between results and reads."""
         if len(operations) > _MOST_BETWEEN or self._is_of_many:
+            if self._is_of_many:
+                self.take_operands()
             wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
             raise MuchBetween(self._inside, frozenset(wide))
         for op in operations:
@@ -221,9 +229,9 @@ class _Growth:
         while waiting:
             for tensor in waiting.pop().inputs:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
-                if rows is None or rows.repeats or {op.name}.issubset({*self._inside, *self._scope.early}):
+                if rows is None or op.name in self._scope.early or not self._is_made_inside(tensor):
                     continue
-                if self._is_wide(tensor) and (found := fit_result(op, rows, self._known)) is not None:
+                if (found := fit_result(op, rows, self._known)) is not None:
                     before = set(self._inside)
                     self._note(op, found)
                     self.grow(reader for made in op.outputs for reader in self._readers(made))
@@ -235,7 +243,7 @@ class _Growth:
         while waiting:
             for tensor in waiting.pop().inputs:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
-                if rows is None or rows.repeats or op.name in self._inside or not self._is_wide(tensor):
+                if rows is None or not self._is_made_inside(tensor):
                     continue
                 found = fit_result(op, rows, self._known)
                 if found is not None:
@@ -243,6 +251,19 @@ class _Growth:
                     self._note(op, found)
                     self._readers(tensor)
                     waiting.append(op)
+
+    def _is_made_inside(self, tensor: tf.Tensor) -> bool:
+        """Whether to make a tensor that is read by rows inside: it is wide, and no dropout's mask.
+
+        Random numbers and bits that were restored would be whole, which take more than the mask does.
+        """
+        rows, behind = self._rows[tensor.ref()], tensor
+        while about(behind.op.type).is_elementwise and behind.op.type not in _OF_MASKS:
+            behind = behind.op.inputs[0]
+        is_mask = about(behind.op.type).kind == RANDOM or behind.op.type in _OF_MASKS
+        return (
+            not rows.repeats and tensor.op.name not in self._inside and self._is_wide(tensor) and not is_mask
+        )
 
     def region(self, returned: Collection[Any]) -> Region:
         read = [t for t in self._results() if self._is_read(t) or t.ref() in returned]

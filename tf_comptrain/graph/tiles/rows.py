@@ -121,7 +121,9 @@ def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
         return _multiplied_each(op, result)
     if rule is _transposed:
         order = known.order(op.inputs[1])
-        return order and Fit({0: Rows(tuple(order[place] for place in result.dimensions))}, (result,))
+        if order is None:
+            return None
+        return Fit({0: Rows(tuple(order[place] for place in result.dimensions))}, (result,))
     if rule is _reshaped:
         before = viewed(result, known.of(op.outputs[0]), known.of(op.inputs[0]))
         return None if before is None else Fit({0: before}, (result,))
@@ -162,9 +164,7 @@ def _operand_rows(tensor: tf.Tensor, result: Rows, output: tf.Tensor, known: Kno
     if all(single):
         return None
     repeats = (
-        k
-        for k, place in enumerate(rows.dimensions)
-        if single[k] and (place < 0 or whole[place + shift] != 1)
+        k for k, place in enumerate(rows.dimensions) if single[k] and (place < 0 or whole[place + shift] != 1)
     )
     return rows._replace(repeats=frozenset(repeats))
 

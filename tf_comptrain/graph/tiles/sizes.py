@@ -31,6 +31,7 @@ class KnownSizes:
 
     def __init__(self) -> None:
         self._known: dict[Any, Sizes] = {}
+        self._values_of: dict[Any, Sizes | None] = {}
 
     def of(self, tensor: tf.Tensor) -> Sizes:
         """The sizes of a tensor whose number of dimensions is known.
@@ -45,7 +46,10 @@ class KnownSizes:
 
     def note(self, tensor: tf.Tensor, sizes: Sizes) -> None:
         """Notes what is known from elsewhere."""
-        self._known[tensor.ref()] = merged(self.of(tensor), sizes)
+        before = self.of(tensor)
+        now = self._known[tensor.ref()] = merged(before, sizes)
+        if now != before:
+            self._values_of.clear()
 
     def axes(self, operand: tf.Tensor) -> set[int] | None:
         """The axes along which an operation reduces; None where only a run says it."""
@@ -103,6 +107,11 @@ class KnownSizes:
 
     def _values(self, tensor: tf.Tensor) -> tuple[int | None, ...] | None:
         """The values of a small tensor of sizes, None for each that only a run says; None where all are."""
+        if tensor.ref() not in self._values_of:
+            self._values_of[tensor.ref()] = self._find_values(tensor)
+        return self._values_of[tensor.ref()]
+
+    def _find_values(self, tensor: tf.Tensor) -> tuple[int | None, ...] | None:
         found = []
         for taken in _TAKEN:
             values = self._run(tensor, itertools.cycle(taken))
