@@ -200,21 +200,23 @@ def test_any_number_of_samples(samples):
     assert whole_scores(function) == []
 
 
-def layer_model(layer, compress, jit, policy="float32"):
+def layer_model(layer, jit):
     keras.utils.set_random_seed(0)
     inputs, there = keras.Input((STEPS, WIDTH)), keras.Input((STEPS,), dtype="bool")
     x = keras.layers.Dense(WIDTH)(inputs)
     x = x + layer(x, there)
     model = keras.Model([inputs, there], keras.layers.Dense(WIDTH)(keras.layers.Dense(WIDTH)(x)))
     model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=jit)
-    if compress:
-        ct.compress_model(model, check=False)
+    ct.compress_model(model, check=False, **({} if jit else {"codec": "zvc"}))
     return model
 
 
 LAYERS = {
     "MultiHeadAttention": lambda x, there: keras.layers.MultiHeadAttention(HEADS, SIZE)(
         x, x, attention_mask=there[:, None, :], use_causal_mask=True
+    ),
+    "with_dropout": lambda x, there: keras.layers.MultiHeadAttention(HEADS, SIZE, dropout=0.3)(
+        x, x, attention_mask=there[:, None, :]
     ),
     "GroupQueryAttention": lambda x, there: keras.layers.GroupQueryAttention(SIZE, HEADS, 2)(x, x),
     "TransformerEncoder": lambda x, there: keras_hub.layers.TransformerEncoder(WIDTH, HEADS)(
@@ -226,8 +228,11 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
-@pytest.mark.parametrize("layer", LAYERS)
+# XLA draws the random numbers of a dropout at once: the mask is whole there, and so is the rest.
+ON_ENGINES = [(name, jit) for name in LAYERS for jit in (False, True) if not (jit and "dropout" in name)]
+
+
+@pytest.mark.parametrize("layer, jit", ON_ENGINES)
 def test_layers_train_as_without_tiles(layer, jit, monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(SAMPLES, STEPS, WIDTH)).astype("float32")
@@ -235,13 +240,13 @@ def test_layers_train_as_without_tiles(layer, jit, monkeypatch):
     found = []
     for least in (1 << 16, 1 << 40):
         monkeypatch.setattr(region, "_LEAST_BYTES", least)
-        model = layer_model(LAYERS[layer], True, jit)
+        model = layer_model(LAYERS[layer], jit)
         losses = [model.train_on_batch((x, there), x[..., ::-1]) for _ in range(4)]
         storages = [crossing.storage for crossing in instrumentation(model).held.crossings]
         found.append((losses, "tile" in storages))
     (ours, by_tiles), (whole, is_whole_by_tiles) = found
     assert by_tiles and not is_whole_by_tiles
-    np.testing.assert_allclose(ours, whole, rtol=2e-3)
+    np.testing.assert_allclose(ours, whole, rtol=2e-3 if jit else 1e-6)
 
 
 def test_scores_that_are_returned_are_whole(caplog):

@@ -16,6 +16,7 @@ from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_smal
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 NORMALIZATION = "FusedBatchNormV3"
+_DROPOUT = "Comptrain>Dropout"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -167,6 +168,8 @@ class _Cut:
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
+        if op.name in self._tiled and op.type == _DROPOUT:  # draws the same numbers again
+            return tensor.value_index == 0
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
         # Sums of residual blocks would be rebuilt each from the one before, and live until the first of them is read.

@@ -5,14 +5,18 @@ What reads something wide later, as a metric does, so runs by tiles too.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.crossings import name_of
 from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.replacements import redirect
+from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.loop import run_by_tiles
 from tf_comptrain.graph.tiles.region import (
     MuchBetween,
@@ -23,6 +27,7 @@ from tf_comptrain.graph.tiles.region import (
     is_wide,
     makes_large_matrices,
 )
+from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.sizes import KnownSizes
 
 
@@ -38,8 +43,8 @@ class TiledParts(NamedTuple):
 
     parts: tuple[tuple[tf.Operation, tuple[str, ...]], ...]
     at_once: frozenset[str]
-    later: Mapping[str, str]
-    again: frozenset[str]
+    later: Mapping[str, str] = types.MappingProxyType({})
+    again: frozenset[str] = frozenset()
 
 
 def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledParts:
@@ -99,6 +104,20 @@ class _Plan:
         self._note(wide, (op.type for op in late))
         self._run_at_end(wide, [wide, first])
 
+    def _draw_again(self, wide: tf.Operation) -> None:
+        """Has gradients of dropouts inside draw their numbers again: bits of all of them would be read whole."""
+        for op in list(self._late.values()):
+            if self.later.get(op.name) != wide.name or op.type != MASKED or op.inputs[0].op.type != DROPOUT:
+                continue
+            dropout = op.inputs[0].op
+            with _keras.stop_recording(), tf.device(op.device):
+                operands = [op.inputs[1], *list(dropout.inputs)[1:]]
+                again = _keras.run_again(dropout, operands, "again", shaped=False)[0]
+                again.set_shape(op.outputs[0].shape)
+            redirect(readers_of(op.outputs[0]), again)
+            self._streams.crossings.pop(name_of(op.inputs[0]), None)
+            self._scope = self._scope._replace(unread=self._scope.unread | {op.name})
+
     def _late_of(self, inside: Mapping[str, tf.Operation]) -> list[tf.Operation]:
         return [op for name, op in self._late.items() if name in inside]
 
@@ -110,6 +129,7 @@ class _Plan:
 
         def run(returned: Sequence[tf.Tensor]) -> None:
             try:
+                self._draw_again(wide)
                 for region in [find_region(op, self.known, self._scope, returned) for op in products]:
                     run_by_tiles(region)
             except Untiled as reason:

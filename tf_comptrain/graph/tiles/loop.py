@@ -14,7 +14,7 @@ from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.region import Region, Untiled
-from tf_comptrain.graph.tiles.rows import Rows, viewed
+from tf_comptrain.graph.tiles.rows import DROPOUT, Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
 from tf_comptrain.graph.tiles.sums import sum_of
 
@@ -194,7 +194,7 @@ def _loop(
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
         tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
-        made = body.run(tiles)
+        made = body.run(tiles, number)
         there = None if are_there is None else tf.gather(are_there, number)
         added = [
             each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
@@ -228,19 +228,23 @@ class _Body:
         self._region = region
         self._order = [op for op in _in_order(region) if op.name not in apart]
 
-    def run(self, tiles: Mapping[Any, tf.Tensor]) -> dict[Any, tf.Tensor]:
+    def run(self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor) -> dict[Any, tf.Tensor]:
         """The tensors of one tile, by those of the region.
 
         Args:
           tiles: What is read by rows, with these in the first dimension.
+          number: Of the tile.
         """
         region, some = self._region, next(iter(tiles.values()))
+        self._number = number
         self._size = tf.shape(some)[0]  # XLA sees it here, and not in a size from outside of the loop
         made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
         for op in self._order:
             for old, new in zip(op.outputs, self._run_op(op, made)):
-                sizes = self._shape_of(old, None) if old.ref() in region.rows else region.known.of(old)
-                new.set_shape(sizes)
+                if old.ref() in region.rows:
+                    new.set_shape(self._shape_of(old, None))
+                elif region.known.rank(old) is not None:
+                    new.set_shape(region.known.of(old))
                 made[old.ref()] = new
         return made
 
@@ -270,7 +274,16 @@ class _Body:
             return [tf.broadcast_to(operands[0], self._shape_of(result, self._size))]
         if op.type == "Fill":
             return [tf.fill(self._shape_of(result, self._size), operands[1])]
+        if op.type == DROPOUT:
+            operands[2] = self._counter(operands[2], operands[0])
         return _keras.run_again(op, operands, "tile", shaped=False)
+
+    def _counter(self, counter: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """Where in the random numbers of a dropout those of a tile begin: each count is four of them."""
+        before = tf.cast(self._number, tf.int64) * tf.size(tile, tf.int64)
+        low, high = tf.unstack(counter)
+        sum_ = low + tf.cast(before // 4, tf.uint64)
+        return tf.stack([sum_, high + tf.cast(sum_ < low, tf.uint64)])
 
     def _shaped(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
         """A tile with as many dimensions as the whole tensor has; of those of rows all but the last have one row."""

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
 from tf_comptrain.graph.tensors import plain_bytes
-from tf_comptrain.graph.tiles.rows import Fit, Rows, fit, fit_result, leading, letters_of
+from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED, Fit, Rows, fit, fit_result, leading, letters_of
 from tf_comptrain.graph.tiles.sizes import KnownSizes, product
 
 # A product is taken for wide from so many times the length of the rows that it reads on, and so many bytes.
@@ -27,7 +27,6 @@ _WIDER = 4
 _LEAST_BYTES = 16 << 20
 # Operations on one number a row that stand between a loss and its gradient, at most.
 _MOST_BETWEEN = 100
-_OF_MASKS = ("Comptrain>BitmaskGrad",)  # what bits are restored by
 
 
 class Untiled(Exception):
@@ -258,9 +257,10 @@ class _Growth:
         Random numbers and bits that were restored would be whole, which take more than the mask does.
         """
         rows, behind = self._rows[tensor.ref()], tensor
-        while about(behind.op.type).is_elementwise and behind.op.type not in _OF_MASKS:
+        while about(behind.op.type).is_elementwise and behind.op.type != MASKED:
             behind = behind.op.inputs[0]
-        is_mask = about(behind.op.type).kind == RANDOM or behind.op.type in _OF_MASKS
+        is_random = about(behind.op.type).kind == RANDOM and behind.op.type != DROPOUT
+        is_mask = is_random or behind.op.type == MASKED and behind.op.inputs[0].op.type != DROPOUT
         return (
             not rows.repeats and tensor.op.name not in self._inside and self._is_wide(tensor) and not is_mask
         )
@@ -321,7 +321,7 @@ class _Growth:
         for number, rows in found.inputs.items():
             self._ask_for(op.inputs[number], rows)
         for number, (tensor, place) in enumerate(zip(op.outputs, found.outputs)):
-            if found.sizes:
+            if found.sizes and found.sizes[number]:
                 self._known.note(tensor, found.sizes[number])
             if place is not None and self._rows.setdefault(tensor.ref(), place) != place:
                 raise Untiled(f"{tensor.op.name} is read by other rows than it is made by")

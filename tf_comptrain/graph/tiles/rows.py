@@ -22,6 +22,8 @@ from tf_comptrain.graph.operations import (
 )
 from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, broadcast, keeps_axes, product, reduced
 
+DROPOUT, MASKED = "Comptrain>Dropout", "Comptrain>BitmaskGrad"  # and its gradient
+
 
 class Rows(NamedTuple):
     """Where the rows of a tensor are.
@@ -100,6 +102,8 @@ def fit(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | 
     rule = _rule_of(op)
     if rule is None or (0 not in rows and rule not in _ANY_INPUT):
         return None
+    if rule is _dropped:
+        return _dropped(op, rows, known)
     if any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
         return None
     try:
@@ -110,6 +114,8 @@ def fit(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | 
 
 def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     """How an operation makes the rows of its result, of whose inputs none is known to have rows."""
+    if op.type in (DROPOUT, MASKED):
+        return _dropped(op, {int(op.type == MASKED): result}, known)
     if len(op.outputs) != 1 or any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
         return None
     rule = _rule_of(op)
@@ -234,6 +240,20 @@ def _by_samples(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -
     return Fit(inputs, outputs, ((None,), known.of(op.inputs[0]))[: len(op.outputs)])
 
 
+def _dropped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
+    """Of a dropout and its gradient, whose bits nothing else reads; a tile draws its numbers where it begins."""
+    number = 0 if op.type == DROPOUT else 1
+    found = rows.get(number)
+    if found is None or found != leading(len(found.dimensions)):
+        return None
+    sizes = known.of(op.inputs[number])
+    if (product(found.others(sizes)) or 1) % 4:  # numbers are drawn by fours
+        return None
+    if op.type == DROPOUT:
+        return Fit({0: found}, (found, None), (sizes, ()))
+    return Fit({1: found}, (found,), (sizes,)) if op.inputs[0].op.type == DROPOUT else None
+
+
 def _one_hot(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
     if set(rows) != {0} or op.get_attr("axis") not in (-1, op.inputs[0].shape.rank):
         return None
@@ -348,6 +368,8 @@ def _joined(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fi
 _Rule = Callable[[tf.Operation, Mapping[int, Rows], KnownSizes], Optional[Fit]]
 
 _BY_NAME: Mapping[str, _Rule] = {
+    DROPOUT: _dropped,
+    MASKED: _dropped,
     "ConcatV2": _joined,
     "Einsum": _multiplied,
     "InTopKV2": _by_samples,
@@ -369,7 +391,7 @@ _BY_ROWS: Mapping[str, _Rule] = {
     ROWS_OF_FIRST: _multiplied,
 }
 # Rules of operations whose rows may be those of any input; of the others they are those of the first.
-_ANY_INPUT = (_by_samples, _elementwise, _joined, _multiplied)
+_ANY_INPUT = (_by_samples, _dropped, _elementwise, _joined, _multiplied)
 
 
 def _rule_of(op: tf.Operation) -> _Rule | None:
