@@ -97,6 +97,9 @@ class _Plan:
         """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
         late = self._late_of(found.inside)
         first = next((op for op in late if makes_large_matrices(op, self.known)), None)
+        if first is None:
+            why = "no product of the backward pass makes its gradient"
+            self._streams.say_whole(wide.outputs[0], why, crosses=False)
         if first is None or not self.later.keys().isdisjoint(found.inside):
             return
         self.later |= {op.name: wide.name for op in late}

@@ -257,7 +257,7 @@ class _Growth:
         Random numbers and bits that were restored would be whole, which take more than the mask does.
         """
         rows, behind = self._rows[tensor.ref()], tensor
-        while about(behind.op.type).is_elementwise and behind.op.type != MASKED:
+        while about(behind.op.type).is_elementwise and behind.op.type not in (MASKED, "Select", "SelectV2"):
             behind = behind.op.inputs[0]
         is_random = about(behind.op.type).kind == RANDOM and behind.op.type != DROPOUT
         is_mask = is_random or behind.op.type == MASKED and behind.op.inputs[0].op.type != DROPOUT
