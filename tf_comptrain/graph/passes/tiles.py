@@ -54,7 +54,7 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
       backward: A pass that nothing has changed yet.
       streams: Says what is to stay as it is.
     """
-    plan = _Plan(backward, streams)
+    plan = _FoundParts(backward, streams)
     if not backward.recorded:
         for op in backward.graph.get_operations()[: backward.start]:
             if is_wide(op, plan.known) and streams.may_tile(op.outputs[0]):
@@ -62,7 +62,7 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again))
 
 
-class _Plan:
+class _FoundParts:
     """The parts that were found so far."""
 
     def __init__(self, backward: _keras.BackwardPass, streams: StreamsOfStep):
