@@ -14,6 +14,8 @@ VENV ?= .venv
 LEGACY_VENV ?= .venv-legacy
 VENV_PYTHON := $(VENV)/bin/python
 LEGACY_PYTHON := $(LEGACY_VENV)/bin/python
+# Without it TensorFlow counts no memory on a CPU before AVX-512.
+export TF_ENABLE_ONEDNN_OPTS ?= 1
 PYTEST_ARGS ?=
 TESTS ?=
 # They measure peaks, which another process on the same cores would move: run by themselves.

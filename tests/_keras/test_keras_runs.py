@@ -61,3 +61,45 @@ def test_gradients_of_the_loss():
     for gradient, expected in zip(found, tape.gradient(loss, variables)):
         np.testing.assert_allclose(gradient, expected, rtol=1e-5)
     assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights()))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_each_compiled_step_passes_the_hook(at_once):
+    model, batches = network(jit_compile=True, steps_per_execution=at_once), []
+    fit(model)  # made before
+
+    def hook(of, train_function, data):
+        assert of is model
+        batches.append(tuple(data[0].shape))
+        return train_function([data])
+
+    with _keras.compiled_step_hook(hook):
+        losses = fit(model, steps=3).history["loss"]
+        model.train_on_batch(*(part.numpy() for part in batch(2)))
+        eager = network()
+        fit(eager)  # on the executor
+    assert batches == [(4, 3), (4, 3), (4, 3), (2, 3)] and np.isfinite(losses).all()
+    assert model.optimizer.iterations == 5
+    fit(model)
+    assert len(batches) == 4
+
+
+def test_a_lowered_step_is_traced_once_for_that_and_for_running():
+    traces = []
+
+    class Counted(tf.keras.layers.Layer):
+        def call(self, x):
+            traces.append(x.shape)
+            return x
+
+    inputs = tf.keras.Input((3,))
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(2)(Counted()(inputs)))
+    model.compile("sgd", "mse", jit_compile=True)
+    model.optimizer.build(model.trainable_variables)
+    model.make_train_function()
+    traces.clear()
+    data = batch(4)
+    program = _keras.lowered_step(model, model.train_function, data)
+    assert isinstance(program, bytes) and program
+    model.train_function([data])
+    assert len(traces) == 1

@@ -1,5 +1,7 @@
 """`_keras/scopes.py`: what kind of call it is, under which scopes and tapes."""
 
+import threading
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -47,6 +49,22 @@ def test_scopes_of_this_package():
             assert _keras.scope_says() is False and _keras.in_plain_scope()
         assert _keras.scope_says() is True and not _keras.in_plain_scope()
     assert _keras.scope_says() is None
+
+
+def test_traces_of_this_package():
+    seen = []
+
+    def look():
+        seen.append(_keras.in_own_trace())
+
+    with _keras.own_trace():
+        with _keras.own_trace():
+            pass
+        other = threading.Thread(target=look)  # where TensorFlow traces replicas
+        other.start()
+        other.join()
+    look()
+    assert seen == [True, False]
 
 
 def test_shape_inference():

@@ -41,6 +41,24 @@ def test_reaches_the_limit_from_below_where_a_part_of_the_need_is_fixed():
     assert batches == sorted(batches) and 220 - 8 <= batches[-1] <= 300
 
 
+def test_few_sizes_have_two_leading_bits():
+    few = LIMITS._replace(limit_bytes=10**6, max_batch=4096, few_sizes=True)
+
+    def lowered(limits):
+        """Where batches of any size are lowered to by a peak of twice the limit."""
+        return {
+            retreat(TunerState(k), limits, 2 * limits.limit_bytes, RESTING)[0].batch for k in range(17, 4096)
+        }
+
+    assert lowered(few) <= {8 * k << j for k in (1, 2, 3) for j in range(10)} and 5 < len(lowered(few)) < 20
+    assert len(lowered(few._replace(few_sizes=False))) > 100
+    state, batches = TunerState(16), []
+    for loss in range(40, 20, -1):
+        state, _, _ = run(state, loss, RESTING + 200 + 250 * state.batch, few)  # room for 3,998
+        batches.append(state.batch)
+    assert sorted(set(batches)) == [32, 64, 128, 256, 512, 1024, 2048, 3072]
+
+
 def test_a_size_that_passed_the_limit_is_not_tried_again():
     state, action, _ = run(TunerState(64, losses=(9.0, 8.0)), 2.0, 1040)
     assert (state.batch, action, state.ceiling) == (56, "lower", 56)

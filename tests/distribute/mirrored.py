@@ -44,9 +44,18 @@ def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * devices)
     one = tf.distribute.get_strategy()
+    refused = ""
     several = tf.distribute.MirroredStrategy([f"CPU:{k}" for k in range(devices)])
     runs = {way: {fit: trained(way, fit, several) for fit in ("fit", "ct.fit")} for way in WAYS}
     runs["one"] = trained("keep", "ct.fit", one)
+    with several.scope():
+        model = network("keep")
+        model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=True)
+    try:
+        ct.fit(model, *data(), batch_size=BATCH)
+    except ValueError as error:
+        refused = str(error)
+    runs["xla"] = refused
     print(json.dumps(runs))
 
 

@@ -29,6 +29,10 @@ def test_kept_tensors_give_the_same_weights(runs, fit):
     np.testing.assert_allclose(runs["keep"][fit]["weights"], runs["one"]["weights"], rtol=0, atol=1e-6)
 
 
+def test_xla_is_refused_for_several_replicas(runs):
+    assert "compiled with jit_compile=False under a strategy of several replicas" in runs["xla"]
+
+
 @pytest.mark.parametrize("fit", ["fit", "ct.fit"])
 @pytest.mark.parametrize("way", ["stream", "recompute"])
 def test_losses_follow_one_device(runs, way, fit):

@@ -137,22 +137,6 @@ def test_the_limit_holds_for_models_that_have_trained_before(compress):
     model.fit(x, y, batch_size=256, verbose=0)
 
 
-@pytest.mark.parametrize("compress", [False, True])
-def test_a_step_of_xla_is_refused_under_a_limit_before_it_runs(compress):
-    model = compiled(small_cnn(), jit_compile=True)
-    if compress:
-        ct.compress_model(model)
-    x, y = images(8)
-    before = model.get_weights()
-    with ct.memory.limit("900GB"), pytest.raises(RuntimeError, match="jit_compile=False"):
-        model.fit(x, y, batch_size=8, verbose=0)
-    for value, earlier in zip(model.get_weights(), before):
-        np.testing.assert_array_equal(value, earlier)
-    compiled(model, jit_compile=False)  # as the error says
-    with ct.memory.limit("900GB"):
-        model.fit(x, y, batch_size=8, verbose=0)
-
-
 def test_what_explain_peak_refuses():
     model = small_cnn()
     with pytest.raises(ValueError, match="not compiled"):

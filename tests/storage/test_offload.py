@@ -217,16 +217,22 @@ def test_arguments(how, message):
         ct.Offload(**how)
 
 
-def test_under_xla_it_says_so_and_tensors_stay(tmp_path, caplog):
-    model = network()
-    model.jit_compile = True
+@pytest.mark.parametrize("is_compiled_first", [True, False])
+def test_under_xla_it_says_so_once_and_tensors_stay(is_compiled_first, tmp_path, caplog):
+    keras.utils.set_random_seed(0)
+    dense = [layers.Dense(256, activation="tanh"), layers.Dense(10)]
+    model = keras.Sequential([keras.Input((64,)), *dense])
+    if is_compiled_first:
+        compiled(model, jit_compile=True)
     storage = ct.Offload(codec="plane", folder=tmp_path)
-    ct.compress_model(model, storage=storage)
-    x, y = images(BATCH, SIZE)
-    model.train_on_batch(x, y)
-    model.train_on_batch(x, y)
+    report = ct.compress_model(model, storage=storage)
+    assert is_compiled_first == bool(report.rows and "stay in memory" in caplog.text)
+    compiled(model, jit_compile=True)
+    for count in (256, 128):  # two traces
+        model.train_on_batch(tf.ones((count, 64)), tf.zeros(count))
     assert caplog.text.count("stay in memory: the step is compiled with XLA") == 1
-    assert "compress" in {row.storage for row in ct.report(model).rows} and not storage.traffic()
+    assert "no memory but the device's; jit_compile=False offloads them" in caplog.text
+    assert "compress" in {row.storage for row in report.rows} and not storage.traffic()
 
 
 # --- Faults -----------------------------------------------------------------

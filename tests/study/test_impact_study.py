@@ -200,7 +200,7 @@ def test_xla_is_refused(tmp_path):
         model.compile("sgd", "mse", jit_compile=True)
         return model
 
-    with pytest.raises(ValueError, match="jit_compile=False"):
+    with pytest.raises(ValueError, match="jit_compile=False: a study runs .* codec 'fixed' is what XLA has"):
         ct.impact_study(build, nets.data, folder=tmp_path, **HOW)
 
 

@@ -65,17 +65,26 @@ from tf_comptrain._keras.optimizers import (
     steps_of,
 )
 from tf_comptrain._keras.profiles import planes_of_profile
-from tf_comptrain._keras.runs import after_first_steps, around_runs, forget_runs, loss_gradients
+from tf_comptrain._keras.runs import (
+    after_first_steps,
+    around_runs,
+    compiled_step_hook,
+    forget_runs,
+    loss_gradients,
+    lowered_step,
+)
 from tf_comptrain._keras.scopes import (
     branch_inside_tape,
     call_scope,
     draw_key,
+    in_own_trace,
     in_plain_scope,
     in_scope_of_values,
     in_shape_inference,
     in_vectorized_map,
     kernel_devices,
     layer_scope,
+    own_trace,
     plain_scope,
     quiet_tape,
     recording,

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain._keras.train_step import call_in_training, loss_in_training, trainable_variables
+from tf_comptrain._keras.layers import jit_compile
+from tf_comptrain._keras.train_step import (
+    call_in_training,
+    loss_in_training,
+    steps_at_once,
+    trainable_variables,
+)
+from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain._keras.workers import optionals_as_none
 
 # In a model's __dict__, past Keras' tracking of attributes.
 _RUNS = "_comptrain_runs"
@@ -65,6 +76,70 @@ def after_first_steps(model: keras.Model, count: int, act: Callable[[], bool]) -
         return logs
 
     around_runs(model, "first steps", counted)
+
+
+@contextlib.contextmanager
+def compiled_step_hook(hook: Callable[[keras.Model, Callable, Any], Any]) -> Iterator[None]:
+    """Inside, `hook(model, train_function, batch)` is called for each training step that XLA compiles. Keras 3.
+
+    `train_function([batch])` runs the step, and its logs are to be returned. Train functions are made anew, with the
+    hook, and end their use of it with this scope.
+    """
+    original_make = keras.Model.make_train_function
+    hooks = [hook]
+    fresh: weakref.WeakSet = weakref.WeakSet()
+
+    def make_train_function(model: keras.Model, force: bool = False) -> Any:
+        before = model.train_function
+        original_make(model, force=force or model not in fresh)
+        fresh.add(model)
+        if model.train_function is not before and KERAS_3 and jit_compile(model) and not model.run_eagerly:
+            model.train_function = functools.partial(
+                _step_by_step, hooks, weakref.ref(model), model.train_function
+            )
+        return model.train_function
+
+    keras.Model.make_train_function = make_train_function
+    try:
+        yield
+    finally:
+        keras.Model.make_train_function = original_make
+        hooks.clear()
+
+
+def _step_by_step(hooks: list, model: Callable, train_function: Callable, iterator: Any) -> Any:
+    """Logs of the last of the steps that one call of the train function takes."""
+    if not hooks:
+        return train_function(iterator)
+    logs = None
+    for _ in range(steps_at_once(model())):
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            if logs is None:
+                raise
+            break
+        batch = tf.nest.map_structure(_as_tensor, batch)
+        logs = hooks[0](model(), train_function, batch)
+    return logs
+
+
+def _as_tensor(part: Any) -> Any:
+    """`train_on_batch` gives arrays."""
+    return tf.convert_to_tensor(part) if isinstance(part, (np.ndarray, np.generic)) else part
+
+
+def lowered_step(model: keras.Model, train_function: Callable, batch: Any) -> bytes:
+    """One step of a train function for a batch of tensors as a program of XLA's, an HloModuleProto; Keras 3.
+
+    It is traced at most once for that and for running it.
+
+    Private: `one_step_on_data` of `Model.make_train_function` (Keras 3.15).
+    """
+    step = inspect.getclosurevars(train_function).nonlocals["one_step_on_data"].__wrapped__
+    data: list = []
+    optionals_as_none(model, data.append)(batch)
+    return step.experimental_get_compiler_ir(*data)(stage="hlo_serialized")
 
 
 def loss_gradients(model: keras.Model, data: Any) -> list:

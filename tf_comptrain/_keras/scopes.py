@@ -34,6 +34,7 @@ else:
     from keras.src.mixed_precision import autocast_variable as _autocast_variable
 
 _scopes = threading.local()
+_own_traces: list[None] = []
 
 
 @contextlib.contextmanager
@@ -78,6 +79,24 @@ def in_plain_scope() -> bool:
 def scope_says() -> bool | None:
     """What the innermost `training_scope` says; None outside of one."""
     return getattr(_scopes, "training", None)
+
+
+@contextlib.contextmanager
+def own_trace() -> Iterator[None]:
+    """Says that a function traced inside is read, measured or watched over by this package.
+
+    In every thread: TensorFlow traces a strategy's replicas in threads of their own.
+    """
+    _own_traces.append(None)
+    try:
+        yield
+    finally:
+        _own_traces.pop()
+
+
+def in_own_trace() -> bool:
+    """Whether any thread is inside `own_trace`."""
+    return bool(_own_traces)
 
 
 def in_shape_inference() -> bool:

@@ -18,7 +18,7 @@ from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
 
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
-from tf_comptrain._keras.scopes import training_scope
+from tf_comptrain._keras.scopes import own_trace, training_scope
 from tf_comptrain._keras.version import KERAS_3
 from tf_comptrain._keras.workers import are_workers, of_all_workers, worker_number
 
@@ -102,7 +102,10 @@ def trace_train_step(
         model.distribute_strategy.run(_fresh_train_step(model), args=(data,))
         return results()
 
-    traced = tf.function(step, autograph=False, jit_compile=jit_compile(model)).get_concrete_function(data)
+    with own_trace():
+        traced = tf.function(step, autograph=False, jit_compile=jit_compile(model)).get_concrete_function(
+            data
+        )
     return lambda: traced(data)
 
 
@@ -124,7 +127,8 @@ def lowered_train_step(model: keras.Model, x: Any, y: Any) -> bytes:
         return ()
 
     lowered = tf.function(step, autograph=False, jit_compile=True)
-    return lowered.experimental_get_compiler_ir(*tf.nest.flatten(data))(stage="hlo_serialized")
+    with own_trace():
+        return lowered.experimental_get_compiler_ir(*tf.nest.flatten(data))(stage="hlo_serialized")
 
 
 def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:

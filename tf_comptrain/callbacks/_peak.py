@@ -9,6 +9,7 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tf_comptrain import memory
+from tf_comptrain.memory import counters
 
 _PROBE_BYTES = 1 << 22
 
@@ -19,7 +20,7 @@ def bytes_in_use() -> int:
     Some allocators count large tensors only (256 kB and more).
     """
     gc.collect()
-    return int(tf.config.experimental.get_memory_info(memory.device())["current"])
+    return counters.bytes_in_use()
 
 
 def counts_bytes() -> bool:
@@ -49,15 +50,14 @@ class TrainingPeak:
     def start(self) -> None:
         for other in self._measuring:
             other.read()
-        tf.config.experimental.reset_memory_stats(memory.device())
+        counters.reset_peak()
         self.peak_bytes = 0
         self._measuring.add(self)
 
     def read(self) -> int:
         """The peak in bytes since `start`, weights included; the same again after `stop`."""
         if self.running:
-            now = int(tf.config.experimental.get_memory_info(memory.device())["peak"])
-            self.peak_bytes = max(self.peak_bytes, now)
+            self.peak_bytes = max(self.peak_bytes, counters.peak_bytes())
         return self.peak_bytes
 
     def stop(self) -> int:

@@ -32,7 +32,8 @@ _LARGEST_ERROR = 0.2
 class TunerLimits(NamedTuple):
     """The fixed part of the tuner; see the arguments of `AdaptiveBatchSize`.
 
-    Batches are multiples of `multiple`, above that size.
+    Batches are multiples of `multiple`, above that size. With `few_sizes` they are of two leading bits: 2, 3, 4, 6, 8,
+    12, ... multiples, so that a training moves among few.
     """
 
     limit_bytes: int
@@ -44,6 +45,7 @@ class TunerLimits(NamedTuple):
     patience: int = 5
     min_bound_scale: float = 0.25
     hold: int = 1
+    few_sizes: bool = False
 
 
 class TunerState(NamedTuple):
@@ -237,6 +239,9 @@ def _grow(state: TunerState, policy: TunerLimits, resting_bytes: int, trend: str
 
 def _rounded(batch: int, policy: TunerLimits) -> int:
     """Down to a multiple, but not below the smallest."""
-    if batch > policy.multiple:
-        batch -= batch % policy.multiple
+    unit = policy.multiple
+    if policy.few_sizes:
+        unit <<= max((batch // unit).bit_length() - 2, 0)
+    if batch > unit:
+        batch -= batch % unit
     return max(batch, policy.min_batch, 1)

@@ -15,6 +15,7 @@ from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_byte
 from tf_comptrain.callbacks._tuner import TunerLimits, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic import ElasticBatch
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
+from tf_comptrain.memory.counters import HOW_TO_COUNT
 
 _LR_POWER = {"linear": 1.0, "sqrt": 0.5, None: 0.0}
 
@@ -97,8 +98,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
     Known weakness: a step's peak is known after the step, so that one step passes the limit before the batch goes
-    back; under `model.fit` a step that runs out of memory ends the training. Under XLA each new size compiles the
-    step anew.
+    back; under `model.fit` a step that runs out of memory ends the training. Under XLA the step is compiled once for
+    each size, and once for the incomplete last batch of each: `elastic_batch(drop_remainder=True)` has none. Sizes
+    are 2, 3, 4, 6, 8, 12, ... times 8 there, so that they are few.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             min_batch=self.min_batch or max(start // 8, 1),
             multiple=8 * self.model.distribute_strategy.num_replicas_in_sync,
             hold=self.hold or max(self.params["epochs"] // 4, 1),
+            few_sizes=_keras.jit_compile(self.model),
         )
         self._check_start(start)
         self._pace = None
@@ -289,8 +292,8 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         _keras.build_optimizer(self.model)
         if not counts_bytes():
             raise ValueError(
-                "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow build does not count "
-                "allocated bytes on the CPU (get_memory_info answers 0). Choose the batch size by hand."
+                "AdaptiveBatchSize needs the allocator's peak, and this TensorFlow does not count allocated bytes. "
+                f"{HOW_TO_COUNT}, or choose the batch size by hand."
             )
         resting = self._largest(bytes_in_use())
         if self.limit_bytes <= resting:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -53,6 +54,7 @@ class _CommandParser(argparse_flags.ArgumentParser):
 
 def main() -> None:
     """Entry point of the console script; exits with the command's status."""
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # see memory/counters.py
     app.run(run, flags_parser=parse, argv=sys.argv)
 
 

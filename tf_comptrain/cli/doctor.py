@@ -14,6 +14,7 @@ import tensorflow as tf
 from rich.text import Text
 
 from tf_comptrain import _keras, codecs, native
+from tf_comptrain.memory import counters
 from tf_comptrain.render import text
 from tf_comptrain.storage import engine_of_model, gpu_check
 from tf_comptrain.version import __version__
@@ -102,7 +103,7 @@ def _devices() -> list[Finding]:
         tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
         for gpu in tf.config.list_physical_devices("GPU")
     ]
-    counted = tf.config.experimental.get_memory_info("CPU:0")["peak"] > 0
+    counted = counters.peak_bytes() > 0
     return [
         Finding("processor", f"{len(os.sched_getaffinity(0))} cores, {_instruction_set()}"),
         Finding("GPUs", ", ".join(gpus) or "none"),
@@ -111,7 +112,7 @@ def _devices() -> list[Finding]:
             "memory accounting",
             "this TensorFlow counts the bytes of its CPU allocator"
             if counted
-            else "this TensorFlow build does not count: peaks read 0, memory.limit never stops a step",
+            else f"none: peaks read 0, memory.limit stops steps of XLA alone. {counters.HOW_TO_COUNT}",
         ),
     ]
 

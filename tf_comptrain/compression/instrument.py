@@ -62,7 +62,9 @@ class Instrument:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         layer: Any = self._layer()
         context = Context(layer, self.sites, engine_of_call())
-        if self._why_plain(layer, context.engine, args, kwargs) is not None:
+        why_plain = self._why_plain(layer, context.engine, args, kwargs)
+        self._say(context.engine, why_plain)
+        if why_plain is not None:
             return context.original(*args, **kwargs)
         try:
             positional, named = _arranged(self.parameters, args, kwargs)
@@ -92,6 +94,9 @@ class Instrument:
             for site in self.sites.values()
             if product is not None and site.statistics is not None
         ]  # fmt: skip
+
+    def _say(self, engine: Engine, why_plain: str | None) -> None:
+        """Says what differs from what was asked for; of a model's layers `Instrumentation.note_engine` says it."""
 
     def _why_plain(self, layer: Any, engine: Engine, args: tuple, kwargs: dict[str, Any]) -> str | None:
         reason = engine.why_plain or _undense((args, kwargs))

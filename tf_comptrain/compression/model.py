@@ -165,7 +165,8 @@ def _expected_rows(model: keras.Model, handle: Instrumentation) -> list[ReportRo
 
     try:
         step = tf.function(gradients, autograph=False, jit_compile=_keras.jit_compile(model))
-        step.get_concrete_function(*tf.nest.flatten(specs))
+        with _keras.own_trace():
+            step.get_concrete_function(*tf.nest.flatten(specs))
         return rows_of(handle.held)
     except Exception as error:  # the step that is trained may be another: that one's errors count
         logging.info("The report of %s waits for its first step: %s", model.name, error)

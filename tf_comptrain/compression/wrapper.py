@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
+from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, codecs
@@ -12,6 +13,13 @@ from tf_comptrain.codecs import ErrorBound
 from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.rules import Context, FromInput, Rule, find_rule
 from tf_comptrain.rules.linear import LINEAR_LAYERS, InputAndMask, MaskOfReLU, is_relu
+from tf_comptrain.storage import Engine, codec_obstacle
+
+_PLAIN = "Compress wrappers, of layer %r and others, run as plain Keras: %s."
+_FIXED_RATE = (
+    "Under XLA, where streams have static sizes, Compress wrappers, of layer %r and others, take a fixed number of "
+    "bits a value: codec %r does not encode them, and they take more memory than with jit_compile=False."
+)
 
 
 class _OneInput(FromInput):
@@ -62,6 +70,23 @@ class Wrapper(keras.layers.Wrapper):
             config["error_bound"] = ErrorBound(*bound)
         layer = keras.layers.deserialize(config.pop("layer"), custom_objects=custom_objects)
         return cls(layer, **config)
+
+
+class _Alone(Instrument):
+    """Of a wrapper, which is in no model that could speak for it: each sentence is said once in a process."""
+
+    _said: ClassVar[set[str]] = set()
+
+    def _say(self, engine: Engine, why_plain: str | None) -> None:
+        obstacle = codec_obstacle(self.codec, engine)
+        sentence = None
+        if obstacle is not None and why_plain == obstacle:
+            sentence = _PLAIN % (self.path, obstacle)
+        elif engine.xla and why_plain is None and self.sites and self.codec.is_entropy_coded:
+            sentence = _FIXED_RATE % (self.path, self.codec.name)
+        if sentence is not None and self.codec.name not in self._said:
+            self._said.add(self.codec.name)
+            logging.warning(sentence)
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")
@@ -115,7 +140,7 @@ class Compress(Wrapper):
         rule = _rule(layer)
         if rule.obstacle(layer) is None:
             _keras.note_tapes()
-            instrument = Instrument(layer, layer.name, rule, codecs.get(codec), self._bound)
+            instrument = _Alone(layer, layer.name, rule, codecs.get(codec), self._bound)
             _keras.set_call(layer, instrument)
             _keras.save_along(self, instrument.variables)
 

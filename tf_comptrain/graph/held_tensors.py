@@ -61,7 +61,9 @@ class HeldTensors:
 
     def beside(self) -> HeldTensors:
         """Another with the same wishes, and states of its own: for a step that is traced to be looked at."""
-        return HeldTensors(self.wishes, self.variables)
+        other = HeldTensors(self.wishes, self.variables)
+        other._said = self._said
+        return other
 
     @property
     def crossings(self) -> tuple[Crossing, ...]:

@@ -10,6 +10,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, native
 from tf_comptrain.memory.batches import batch_of
+from tf_comptrain.render.units import format_bytes
 
 # As XLA writes them, and TensorFlow.
 _DTYPES = {
@@ -48,6 +49,23 @@ class MemoryAnalysis(NamedTuple):
     argument_bytes: int
     output_bytes: int
     buffers: tuple[PlannedBuffer, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """All that the step needs of the device."""
+        return self.temporary_bytes + self.argument_bytes + self.output_bytes
+
+    def described(self, largest: int = 5) -> str:
+        """The plan in words, with so many of the largest buffers of the peak."""
+        parts = (
+            f"{format_bytes(self.temporary_bytes)} of temporary memory, {format_bytes(self.argument_bytes)} of "
+            f"arguments (weights, optimizer slots and the batch) and {format_bytes(self.output_bytes)} of results"
+        )
+        named = "; ".join(
+            f"{buffer.op} {buffer.dtype}{buffer.shape} {format_bytes(buffer.bytes)}"
+            for buffer in self.buffers[:largest]
+        )
+        return f"XLA plans {parts}." + (f" Largest at the peak: {named}." if named else "")
 
 
 def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis:

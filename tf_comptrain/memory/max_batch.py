@@ -91,6 +91,8 @@ def find_max_batch_size(
     do not run in the same order each time, so neither is the peak the same. Each trial runs two training steps in
     a child process, so that neither a failed step nor a crash inside a kernel touches this one.
 
+    Under XLA and a limit no step runs: a trial compiles the step and reads the compiler's plan, see `memory_analysis`.
+
     Args:
       build: A function without arguments that returns a compiled model: one that a child process can
         import (of a module, not a lambda, nor of a notebook), a `functools.partial` of one, or

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
+from tf_comptrain.memory import counters
 from tf_comptrain.memory.analysis import memory_analysis
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.saved import saved_bytes
@@ -40,11 +41,6 @@ class StepMemory(NamedTuple):
     saved_bytes: int
     saved_plain_bytes: int
     planned_bytes: int | None = None
-
-
-def device() -> str:
-    """The device whose allocator counts: the first GPU, else the CPU."""
-    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
 
 
 def synchronize() -> None:
@@ -103,16 +99,14 @@ def measure_steps(model: keras.Model, x: Any, y: Any, steps: int) -> tuple[int, 
 def measure_call(step: Any) -> tuple[int, int, float]:
     """(peak over resting, resting, seconds) of one call of `step`; no warm-up."""
     gc.collect()
-    name = device()
-    tf.config.experimental.reset_memory_stats(name)
-    resting = tf.config.experimental.get_memory_info(name)["current"]
+    counters.reset_peak()
+    resting = counters.bytes_in_use()
     synchronize()
     start = time.perf_counter()
     step()
     synchronize()
     elapsed = time.perf_counter() - start
-    peak = tf.config.experimental.get_memory_info(name)["peak"]
-    return max(peak - resting, 0), resting, elapsed
+    return max(counters.peak_bytes() - resting, 0), resting, elapsed
 
 
 def timed_call(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:

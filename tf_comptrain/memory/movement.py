@@ -14,7 +14,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.memory.batches import batch_of
-from tf_comptrain.memory.measure import device
+from tf_comptrain.memory.counters import device
 from tf_comptrain.memory.profile import Recorded, profile_step
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.render import plots

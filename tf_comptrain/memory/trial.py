@@ -17,9 +17,11 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.model import compress_model
+from tf_comptrain.memory import counters
+from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.batches import batch_of, random_batch
-from tf_comptrain.memory.measure import device
-from tf_comptrain.memory.memory_limit import limit
+from tf_comptrain.memory.counters import device
+from tf_comptrain.memory.memory_limit import limit, refuse_above
 
 OK = "ok"
 OUT_OF_MEMORY = "out of memory"
@@ -40,7 +42,7 @@ class Trial(NamedTuple):
       batch: Samples.
       outcome: "ok" or "out of memory".
       total_bytes: The allocator's peak in all, weights and batch included; 0 where the step failed
-        or this TensorFlow build does not count.
+        or this TensorFlow build does not count. Under XLA and a limit by the compiler's plan.
       detail: How a step that failed ended.
     """
 
@@ -139,11 +141,13 @@ def _try(job: Job) -> tuple[str, int, str]:
     x, y = batch_of(model, *make_batch(model, job.batch))
     _keras.build_for_step(model, x, y)
     gc.collect()
-    tf.config.experimental.reset_memory_stats(device())
-    in_use = tf.config.experimental.get_memory_info(device())["current"]
+    counters.reset_peak()
+    in_use = counters.bytes_in_use()
     if job.limit_bytes is not None and job.limit_bytes <= in_use:
         return OUT_OF_MEMORY, 0, f"weights and batch alone take {in_use} bytes"
     try:
+        if job.limit_bytes is not None and _keras.jit_compile(model):
+            return OK, refuse_above(job.limit_bytes, analysis_of_step(model, x, y), model, (x, y)), ""
         if on_cpu and job.limit_bytes is not None:
             with limit(job.limit_bytes):
                 _steps(model, x, y)
@@ -151,7 +155,7 @@ def _try(job: Job) -> tuple[str, int, str]:
             _steps(model, x, y)
     except tf.errors.ResourceExhaustedError as error:
         return OUT_OF_MEMORY, 0, _reason(error)
-    total = tf.config.experimental.get_memory_info(device())["peak"]
+    total = counters.peak_bytes()
     if job.limit_bytes is not None and total > job.limit_bytes:
         # Between the last check of the limit and the end of the step.
         return OUT_OF_MEMORY, total, f"the step's peak was {total} bytes"

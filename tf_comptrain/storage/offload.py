@@ -145,7 +145,10 @@ class Offload:
 def obstacle(offload: Offload, engine: Engine) -> str | None:
     """Why an engine cannot offload so; None where it can."""
     if engine.xla:
-        return "compiled with XLA (jit_compile=True), which has no tensors outside of the device"
+        return (
+            "compiled with XLA (jit_compile=True), whose programs TensorFlow gives no memory but the device's; "
+            "jit_compile=False offloads them"
+        )
     on_gpu = engine.device == "GPU"
     if offload.tier not in (None, _HOST if on_gpu else _FILE):
         return (

@@ -73,7 +73,8 @@ class TrainingTask(NamedTuple):
             raise ValueError(f"`build` must return a compiled keras.Model. Received: {model!r}.")
         if _keras.jit_compile(model):
             raise ValueError(
-                f"`build` must compile the model with jit_compile=False: other compressors do not run under XLA. "
+                "`build` must compile the model with jit_compile=False: a study runs on TensorFlow's executor, since "
+                "other compressors do not run under XLA; its codec 'fixed' is what XLA has. "
                 f"Received: {model.name!r} with jit_compile=True."
             )
         return model

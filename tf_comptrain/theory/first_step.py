@@ -252,10 +252,11 @@ class FirstStepCheck:
                 found = _sampled(_keras.loss_gradients(model, tf.nest.pack_sequence_as(data, flat)))
             return found, numbers_of(laws)
 
-        with held.checked() as laws:
-            traced = compiled(compressed).get_concrete_function(*specs)
-            order = [crossing.name for crossing in held.crossings if crossing.name in held.sites]
-        return _Traced(key, compiled(plain).get_concrete_function(*specs), traced, laws, order)
+        with _keras.own_trace():
+            with held.checked() as laws:
+                traced = compiled(compressed).get_concrete_function(*specs)
+                order = [crossing.name for crossing in held.crossings if crossing.name in held.sites]
+            return _Traced(key, compiled(plain).get_concrete_function(*specs), traced, laws, order)
 
     def _errors(
         self, model: keras.Model, data: Any, plain: list

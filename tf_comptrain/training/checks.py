@@ -10,6 +10,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
+from tf_comptrain import _keras
+
 
 def check_model(model: Any) -> None:
     if not isinstance(model, keras.Model):
@@ -21,6 +23,12 @@ def check_model(model: Any) -> None:
 def check_strategy(model: keras.Model) -> None:
     strategy = model.distribute_strategy
     mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if strategy.num_replicas_in_sync > 1 and _keras.jit_compile(model):
+        raise ValueError(
+            "`model` must be compiled with jit_compile=False under a strategy of several replicas: Keras has XLA "
+            "compile the step of all replicas as one program, which runs on one device. Received a model of "
+            f"{strategy.num_replicas_in_sync} replicas with jit_compile=True."
+        )
     if strategy.num_replicas_in_sync > 1 and not mirrored:
         raise ValueError(
             "ct.fit trains in one process, on one device or under a tf.distribute.MirroredStrategy. Received a "

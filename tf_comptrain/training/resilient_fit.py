@@ -14,6 +14,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
 from tf_comptrain.callbacks import ElasticBatch
+from tf_comptrain.memory.memory_limit import StepRefusedError
 from tf_comptrain.training import checks, folder_lock, keras_callbacks, snapshot
 from tf_comptrain.training.process import Process
 from tf_comptrain.training.samples import Samples, distributed
@@ -280,15 +281,15 @@ class _FitRun:
             self._keep(TrainingPosition(epoch, 0, 0, self.elastic.size))
         logs: dict = {}
         while self._left() and not self.ended:
-            reason = ""
+            reason, begun = "", True
             try:
                 logs = self._steps()
             except tf.errors.ResourceExhaustedError as error:
-                reason = _first_line(error)
+                reason, begun = _first_line(error), not isinstance(error, StepRefusedError)
                 if not self.process.goes_back:
                     raise self._out_of_memory(reason) from None
             if reason:  # outside the handler: its traceback holds tensors of the failed step
-                self._recover(reason)
+                self._recover(reason, begun)
         epoch_logs = _keras.epoch_logs(self.model, logs)
         if self.settings.validation_data is not None:
             epoch_logs.update(self._validate())
@@ -355,11 +356,16 @@ class _FitRun:
         self.place = self.snapshot.place
         self.elastic.resize(self.place.batch)
 
-    def _recover(self, reason: str) -> None:
-        """Puts the last snapshot back and lowers the batch. Reads no variable before that is done."""
+    def _recover(self, reason: str, begun: bool) -> None:
+        """Puts the last snapshot back and lowers the batch. Reads no variable before that is done.
+
+        Args:
+          reason: Why the step failed.
+          begun: Whether it had begun, so that XLA may have taken the memory of variables.
+        """
         failed = self.place
         gc.collect()
-        self._put_back(after_failure=True)
+        self._put_back(after_failure=begun)
         self.failures += 1
         batch = failed.batch
         if self.failures > self.settings.retries:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/codec/fixed_rate/rows.h"
 #include "cc/codec/layers/batch_norm_kernels.h"
 #include "cc/codec/stream/check_params.h"
 #include "cc/codec/plane/layout.h"
@@ -87,6 +88,37 @@ struct TensorSource {
             strip.values, buffer);
       }
       body(strip);
+    }
+  }
+};
+
+// A stream of a fixed rate, in ranges of its units of work.
+struct FixedRateSource {
+  static constexpr int64_t kCyclesPerRange =
+      int64_t{FixedRateCoding::kPacked} * kStretch;
+  const FixedRateDecoder& decoder;
+  const DType type;
+  const int64_t count;
+
+  DType dtype() const { return type; }
+  int64_t n() const { return count; }
+  bool flat() const { return true; }
+  int64_t ranges() const { return decoder.units(); }
+
+  template <class Work>
+  Status Run(const ParallelFor& parallel, int64_t items, int64_t cost,
+             const Work& work) const {
+    parallel(items, cost,
+             [&](int64_t begin, int64_t end) { work(begin, end, nullptr); });
+    return {};
+  }
+  template <class Body>
+  void ForStrips(int64_t begin, int64_t end, FirstFailure* /*failure*/,
+                 const Body& body) const {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      decoder.ForValues(unit, [&](int64_t first, int64_t n, const float* x) {
+        body(Strip{first, n, x, 0});
+      });
     }
   }
 };
@@ -326,6 +358,16 @@ Status BatchNormGradientOf(const TensorIn& x_hat, const void* dy,
       TensorSource{static_cast<const uint8_t*>(x_hat.data), x_hat.dtype,
                    x_hat.n, BatchNormKernelsOf(isa)},
       dy, of, out, parallel, isa);
+}
+
+void BatchNormGradientOfFixedRate(const FixedRateStream& stream, const void* dy,
+                                  const BatchNormChannels& of,
+                                  const NormGradients& out,
+                                  const ParallelFor& parallel, Isa isa) {
+  const FixedRateDecoder decoder(stream, isa);
+  const FixedRateSource source{decoder, stream.of.dtype,
+                               ElementsOf(stream.of.dims)};
+  GradientFrom(source, dy, of, out, parallel, isa);
 }
 
 }  // namespace comptrain

@@ -1,6 +1,7 @@
-// The gradient of batch normalization: straight from the plane stream of its
-// input, where tiles are decoded in cache and the decoded input is never a
-// tensor, or from that tensor, which other codecs decode in one go.
+// The gradient of batch normalization: straight from the stream of its input,
+// plane's or one of a fixed rate, which is decoded in cache, so that the
+// decoded input is never a tensor; or from that tensor, which other codecs
+// decode in one go.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 
 #include "cc/codec/common/parallel.h"
 #include "cc/codec/common/tensor.h"
+#include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/layers/norm.h"
 #include "cc/codec/plane/plane.h"
 #include "cc/codec/common/status.h"
@@ -41,5 +43,12 @@ Status BatchNormGradientOf(const TensorIn& x_hat, const void* dy,
                            const BatchNormChannels& of,
                            const NormGradients& out,
                            const ParallelFor& parallel, Isa isa = Isa::kBest);
+
+// The same from a stream of a fixed rate, which cannot be damaged.
+void BatchNormGradientOfFixedRate(const FixedRateStream& stream, const void* dy,
+                                  const BatchNormChannels& of,
+                                  const NormGradients& out,
+                                  const ParallelFor& parallel,
+                                  Isa isa = Isa::kBest);
 
 }  // namespace comptrain

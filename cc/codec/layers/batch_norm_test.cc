@@ -214,6 +214,42 @@ void TestNonFinite() {
   }
 }
 
+// From a stream of a fixed rate: the formula of what that decodes to.
+void TestFixedRate(DType dtype, const std::vector<int64_t>& dims) {
+  const int64_t channels = dims.back();
+  Case c = MakeCase(dtype, ElementsOf(dims) / channels, channels, false);
+  const FixedRateTensor of = {{5, false}, dims, dtype};
+  std::vector<uint8_t> stream(of.coding.StreamBytes(dims));
+  std::vector<float> state(kStateFields);
+  BoundRule bound;
+  bound.relative_bound = 0.1f;
+  FixedRateEncode(of, {c.x_hat.data(), state.data(), bound, false},
+                  {stream.data(), state.data()}, SerialFor);
+  const FixedRateStream in = {of, stream.data(), state.data()};
+  FixedRateDecode(in, c.x_hat.data(), SerialFor);
+  const auto run = [&](const void* dy, Result* r, const ParallelFor& parallel,
+                       Isa isa) {
+    r->dgamma.assign(channels, NAN);
+    r->dbeta.assign(channels, NAN);
+    BatchNormGradientOfFixedRate(
+        in, dy, c.channels(), {r->dx.data(), r->dgamma.data(), r->dbeta.data()},
+        parallel, isa);
+  };
+  Result first;
+  first.dx.resize(c.dy.size());
+  run(c.dy.data(), &first, SerialFor, Isa::kScalar);
+  CHECK_EQ(Mistakes(c, first), 0);
+  for (const Isa isa : AvailableIsas()) {
+    for (const ParallelFor& parallel : ParallelVariants()) {
+      Result r;
+      r.dx = c.dy;  // in place
+      run(r.dx.data(), &r, parallel, isa);
+      CHECK(r.dx == first.dx);
+      CHECK(r.dgamma == first.dgamma && r.dbeta == first.dbeta);
+    }
+  }
+}
+
 void TestArguments() {
   Case c = MakeCase(DType::kF32, 64, 32, false);
   const Case other = MakeCase(DType::kF32, 128, 16, false);
@@ -291,6 +327,11 @@ int main() {
   }
   for (const int64_t channels : {3, 32, 64}) {  // more ranges than one block
     TestGradient(DType::kF32, 2500000 / channels, channels, false);
+  }
+  for (const DType dtype : kAllDTypes) {
+    TestFixedRate(dtype, {4, 9, 33, 24});
+    TestFixedRate(dtype, {300, 7});
+    TestFixedRate(dtype, {3, 40, 40, 64});
   }
   TestEmpty();
   TestNonFinite();

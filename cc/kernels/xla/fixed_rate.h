@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "cc/codec/fixed_rate/layout.h"
+#include "cc/codec/fixed_rate/scale.h"
 #include "cc/codec/stream/bound.h"
 #include "cc/kernels/xla/dither.h"
 #include "cc/kernels/xla/group_scale.h"
@@ -15,10 +17,6 @@ inline XlaOp Field(XlaOp state, StateField field) {
   return xla::Reshape(xla::SliceInDim(state, field, field + 1, 1, 0), {});
 }
 
-// The scale of a group with the tensor's bound. Groups of small values have
-// smaller ones: at a fixed rate a finer step takes no more bits.
-constexpr float kScaleOfBound = 0x1p25f;
-
 // What a group's scale is multiplied by, in a stream with this bound.
 inline XlaOp StepFor(XlaOp bound) {
   return bound * Scalar(bound, kStepOverBound / kScaleOfBound);
@@ -28,21 +26,13 @@ inline XlaOp StepFor(XlaOp bound) {
 inline XlaOp SeedOf(XlaOp state) { return DitherSeed(Field(state, kSteps)); }
 inline XlaOp StepOf(XlaOp state) { return StepFor(Field(state, kBoundUsed)); }
 
-// A stream: for each 32 values as many 32-bit words as a value has bits; the
-// byte of the scale of each group of values; the centre of each channel. A word
-// has as many whole codes as it holds; its spare bits have one bit each of the
-// codes that are left.
+// A stream, see FixedRateCoding, as operations of XLA's: for its GPU compiler.
 //
 // Members of a group lie in a dimension of their own and are combined by
-// reductions along it: XLA makes a step's program from few operations, and its
-// GPU compiler fuses them into a pass for the scales and one for the words.
-class FixedRate {
+// reductions along it: XLA makes a step's program from few operations, and
+// fuses them into a pass for the scales and one for the words.
+class FixedRate : public FixedRateCoding {
  public:
-  static constexpr int kPacked = 32;
-
-  int bits = 8;
-  bool mid_rise = false;
-
   // with_mask: of an op that reads no other streams.
   absl::Status Read(OpKernelConstruction* ctx, bool with_mask = false) {
     absl::Status s = ctx->GetAttr("bits", &bits);
@@ -56,14 +46,10 @@ class FixedRate {
   }
 
   int64_t StreamBytes(absl::Span<const int64_t> dims) const {
-    const std::vector<int64_t> of = Ranked(dims);
-    return WordBytes(Groups(of, kPacked)) + ScaleGroups(of).count() +
-           CentreBytes(of);
+    return FixedRateCoding::StreamBytes(Ranked(dims));
   }
-
-  // The mask is kept, or there is a centre for each channel.
   bool HasCentres(absl::Span<const int64_t> dims) const {
-    return !mid_rise && ScaleGroups::HaveCentres(Ranked(dims));
+    return FixedRateCoding::HasCentres(Ranked(dims));
   }
 
   struct Encoded {
@@ -160,24 +146,13 @@ class FixedRate {
  private:
   static constexpr float kNoFraction = 0x1p23f;
 
-  // Where the mask is kept, code 0 is zero, and the others are 0, 1, ... steps.
-  // Else they are the middles between whole steps, as many below the centre as
-  // above: no code is for the centre.
-  float zero_level() const { return mid_rise ? 1 : (1 << (bits - 1)) - 0.5f; }
-  int last_code() const { return (1 << bits) - 1; }
-  // The largest value whose error is half a step whatever its dither, in steps.
-  float reach() const { return last_code() - zero_level(); }
-  int codes_a_word() const { return 32 / bits; }
-  int spare_bits() const { return 32 % bits; }
-
   // u32. Rounded by an addition that leaves no bits below the point: XLA's CPU
   // compiler makes slow loops of conversions.
   XlaOp Code(XlaOp x, XlaOp inverse_step, XlaOp offset) const {
     const XlaOp level = x * inverse_step + (offset + Scalar(x, zero_level()));
     // Of NaN: the least that is not zero, or a middle one.
-    const XlaOp known =
-        xla::Select(xla::Eq(level, level), level,
-                    xla::FullLike(level, mid_rise ? 1 : 1 << (bits - 1)));
+    const XlaOp known = xla::Select(xla::Eq(level, level), level,
+                                    xla::FullLike(level, code_of_nan()));
     const XlaOp code = xla::BitcastConvertType(
         xla::Clamp(Scalar(x, mid_rise), known, Scalar(x, last_code())) +
             Scalar(x, kNoFraction),
@@ -198,13 +173,6 @@ class FixedRate {
     if (dims.empty()) return {1};
     return {dims.begin(), dims.end()};
   }
-  int64_t WordBytes(const Groups& packed) const {
-    return 4 * TensorShape(packed.SpreadDims({bits})).num_elements();
-  }
-  int64_t CentreBytes(absl::Span<const int64_t> dims) const {
-    return HasCentres(dims) ? 2 * dims.back() : 0;
-  }
-
   // The bits along a dimension before the axis of groups combined.
   static XlaOp AllBits(const Groups& groups, int place, XlaOp x) {
     return xla::Reduce(x, ZeroOf(x),

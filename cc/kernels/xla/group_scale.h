@@ -6,13 +6,15 @@
 #include <numeric>
 #include <vector>
 
+#include "cc/codec/fixed_rate/sample.h"
+#include "cc/codec/fixed_rate/scale.h"
 #include "cc/kernels/xla/hlo.h"
 #include "cc/kernels/xla/packing.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace comptrain::hlo {
 
-// A scale in a byte k: 2^(k / 4), from 2^0.25 to 2^63.75; 0 of byte 0.
+// A scale in a byte, see scale.h.
 class GroupScale {
  public:
   // The smallest scale that is no smaller than x, f32; the largest where none
@@ -20,11 +22,11 @@ class GroupScale {
   static XlaOp CodeFor(XlaOp x) {
     const XlaOp bits =
         xla::BitcastConvertType(xla::Max(x, xla::FullLike(x, 1)), xla::U32);
-    const XlaOp mantissa = xla::And(bits, U32(bits, kMantissa));
-    XlaOp code = LeftShifted(
-        RightShifted(bits, kMantissaBits) - xla::FullLike(bits, kExponentOf1),
-        2);
-    for (uint32_t least : kQuarters) {
+    const XlaOp mantissa = xla::And(bits, U32(bits, kScaleMantissa));
+    XlaOp code = LeftShifted(RightShifted(bits, kScaleMantissaBits) -
+                                 xla::FullLike(bits, kScaleExponentOf1),
+                             2);
+    for (uint32_t least : kScaleQuarters) {
       code = code + xla::ConvertElementType(xla::Gt(mantissa, U32(bits, least)),
                                             xla::U32);
     }
@@ -40,44 +42,30 @@ class GroupScale {
     XlaOp mantissa = xla::ZerosLike(wide);
     for (int i = 1; i < 4; ++i) {
       mantissa = xla::Select(xla::Eq(quarter, xla::FullLike(wide, i)),
-                             U32(wide, kQuarters[i]), mantissa);
+                             U32(wide, kScaleQuarters[i]), mantissa);
     }
     const XlaOp exponent =
-        RightShifted(wide, 2) + xla::FullLike(wide, kExponentOf1);
+        RightShifted(wide, 2) + xla::FullLike(wide, kScaleExponentOf1);
     const XlaOp scale = xla::BitcastConvertType(
-        xla::Or(LeftShifted(exponent, kMantissaBits), mantissa), xla::F32);
+        xla::Or(LeftShifted(exponent, kScaleMantissaBits), mantissa), xla::F32);
     return xla::Select(xla::Eq(code, xla::ZerosLike(code)),
                        xla::ZerosLike(scale), scale);
   }
 
  private:
-  static constexpr int kMantissaBits = 23, kExponentOf1 = 127;
-  static constexpr uint32_t kMantissa = (1u << kMantissaBits) - 1;
-  // Mantissas of 2^(i / 4).
-  static constexpr uint32_t kQuarters[4] = {0, 0x1837f0, 0x3504f3, 0x5744fd};
-
   static XlaOp U32(XlaOp like, uint32_t value) {
     return xla::Broadcast(xla::ConstantR0<uint32_t>(like.builder(), value),
                           Dims(like));
   }
 };
 
-// Values that share a scale: at least 32 of one channel, where it has so many.
+// Values that share a scale, as operations.
 class ScaleGroups {
  public:
-  explicit ScaleGroups(absl::Span<const int64_t> dims)
-      : dims_(dims.begin(), dims.end()), groups_(GroupsOf(dims)) {}
-
-  // Whether channels (the last dimension) have values enough for a centre.
-  static bool HaveCentres(absl::Span<const int64_t> dims) {
-    return Pixels(dims) >= kFewest;
-  }
+  explicit ScaleGroups(const std::vector<int64_t>& dims)
+      : dims_(dims), groups_(ScaleLayout(dims)) {}
 
   std::vector<int64_t> dims() const { return groups_.group_dims(); }
-  int64_t count() const {
-    return tensorflow::TensorShape(dims()).num_elements();
-  }
-
   // The largest magnitude of each group's finite values less their centre.
   // Taken of the ends of the group: XLA's GPU compiler finds these in the pass
   // that makes x, and its CPU compiler has vector code for them.
@@ -103,44 +91,6 @@ class ScaleGroups {
   }
 
  private:
-  static constexpr int64_t kFewest = 8, kLeast = 32;
-
-  static int64_t Pixels(absl::Span<const int64_t> dims) {
-    return Size(dims.subspan(0, dims.size() - 1));
-  }
-  static int64_t Size(absl::Span<const int64_t> dims) {
-    return tensorflow::TensorShape(dims).num_elements();
-  }
-
-  // Along the one dimension that is divided into the smallest groups. Where
-  // none is long enough, along all between the batch and the channels, which
-  // are neighbours in any layout; or with the batch.
-  static Groups GroupsOf(absl::Span<const int64_t> dims) {
-    const int last = static_cast<int>(dims.size()) - 1;
-    if (!HaveCentres(dims)) return Along(dims, last);
-    int best = -1;
-    for (int d = 0; d < last; ++d) {
-      if (dims[d] >= kLeast &&
-          (best < 0 || Members(dims[d]) < Members(dims[best]))) {
-        best = d;
-      }
-    }
-    if (best >= 0) return Along(dims, best);
-    const int64_t channels = dims[last];
-    const int64_t inside = Size(dims.subspan(1, last - 1));
-    if (last > 1 && inside >= kLeast) {
-      return Along({dims[0], inside, channels}, 1);
-    }
-    return Along({Pixels(dims), channels}, 0);
-  }
-  static int64_t Members(int64_t along) {
-    const int64_t groups = std::max<int64_t>(1, along / kLeast);
-    return (along + groups - 1) / groups;
-  }
-  static Groups Along(absl::Span<const int64_t> dims, int axis) {
-    return Groups(dims, axis, std::max<int64_t>(1, Members(dims[axis])));
-  }
-
   // none: in the place of values that are missing or not finite.
   template <class Computation>
   XlaOp End(XlaOp x, XlaOp values, float none,
@@ -180,7 +130,7 @@ inline XlaOp Centres(XlaOp values) {
       xla::FullLike(sum, static_cast<float>(Size(values)) / Size(sum));
   const XlaOp mean = sum / count;
   const XlaOp far =
-      xla::Gt(xla::FullLike(sum, 5) * Squared(mean), squares / count);
+      xla::Gt(xla::FullLike(sum, kFarMean) * Squared(mean), squares / count);
   return xla::ReducePrecision(xla::Select(far, mean, xla::ZerosLike(mean)), 8,
                               7);
 }

@@ -4,6 +4,7 @@
 #include "cc/kernels/masks/pool_attrs.h"
 #include "cc/kernels/xla/fence.h"
 #include "cc/kernels/xla/fixed_rate.h"
+#include "cc/kernels/xla/host_calls.h"
 
 namespace comptrain::hlo {
 namespace {
@@ -17,6 +18,11 @@ class StreamMaskGradXla : public Lowering {
     XlaOp dy = ctx->Input(1);
     const std::vector<int64_t> dims = Dims(dy);
     OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
+    if (on_cpu_ && Size(dy) > 0) {
+      const XlaOp stream = GatedWith(on_cpu_, {ctx->Input(0)}, &dy).front();
+      ctx->SetOutput(0, MaskGradientOnHost(rate_, stream, dy));
+      return;
+    }
     const std::vector<XlaOp> parts =
         GatedWith(on_cpu_, rate_.Parts(ctx->Input(0), dims), &dy);
     const XlaOp set = rate_.Mask(parts, dims);

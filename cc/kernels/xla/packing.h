@@ -4,51 +4,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "cc/codec/fixed_rate/layout.h"
 #include "cc/kernels/xla/hlo.h"
 
 namespace comptrain::hlo {
 
-// The values of a tensor by groups. Value i * groups + j of the axis is the
-// i-th member of group j: neighbours in memory stay neighbours, so what is made
-// of a group's members is elementwise in any layout, and XLA fuses it.
-struct Groups {
-  std::vector<int64_t> dims;  // of the values
-  int size;                   // values a group
-  int axis = 0;
-  int64_t groups = 0;  // along the axis; the last member of some may be missing
-
+// The values of a tensor by groups, as operations.
+struct Groups : GroupLayout {
   Groups(absl::Span<const int64_t> of, int values_a_group)
-      : dims(of.begin(), of.end()), size(values_a_group) {
-    if (dims.empty()) dims.push_back(1);
-    double least = 0;
-    for (int d = 0; d < static_cast<int>(dims.size()); ++d) {
-      const int64_t along = (dims[d] + size - 1) / size;
-      const double cost =
-          dims[d] == 0 ? 1 : static_cast<double>(along * size) / dims[d];
-      if (groups == 0 || cost < least) {
-        axis = d;
-        groups = along;
-        least = cost;
-      }
-    }
-  }
-
-  // Along that axis.
-  Groups(absl::Span<const int64_t> of, int along, int values_a_group)
-      : dims(of.begin(), of.end()),
-        size(values_a_group),
-        axis(along),
-        groups((dims[axis] + size - 1) / size) {}
-
-  // Of what has one element a group.
-  std::vector<int64_t> group_dims() const { return SpreadDims({}); }
-  // Of what has more: dimensions before the axis.
-  std::vector<int64_t> SpreadDims(absl::Span<const int64_t> of_group) const {
-    std::vector<int64_t> shape = dims;
-    shape[axis] = groups;
-    shape.insert(shape.begin() + axis, of_group.begin(), of_group.end());
-    return shape;
-  }
+      : GroupLayout({of.begin(), of.end()}, values_a_group) {}
+  explicit Groups(const GroupLayout& of) : GroupLayout(of) {}
 
   // The members of all groups: the i-th of each. Missing ones are zero.
   std::vector<XlaOp> Members(XlaOp x) const {

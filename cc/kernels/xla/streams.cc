@@ -4,11 +4,13 @@
 #include <utility>
 #include <vector>
 
+#include "cc/codec/fixed_rate/sample.h"
 #include "cc/codec/stream/bound.h"
 #include "cc/kernels/layers/batch_norm_shape.h"
 #include "cc/kernels/stream/attrs.h"
 #include "cc/kernels/xla/fence.h"
 #include "cc/kernels/xla/fixed_rate.h"
+#include "cc/kernels/xla/host_calls.h"
 #include "cc/kernels/xla/reduction.h"
 
 namespace comptrain::hlo {
@@ -35,37 +37,14 @@ Value AtLeast(Value v, float least) {
   return AtLeast(v, Value(Scalar(v.op, least)));
 }
 
-// Of a tensor that is sampled for its standard deviation: what XLA's GPU
-// compiler reduces in one kernel.
-constexpr int64_t kSample = 1 << 14;
-
 // Least bound over the largest value of the sample: scales reach 2^38 times
 // that of the bound. Of the sample no more counts than this times the running
 // sigma: an outlier would widen the bounds of all groups.
 constexpr float kLeastOverLargest = 0x1p-33f, kLargestOverSigma = 0x1p20f;
 
-// Values of a channel that its centre is the mean of, at least, where it has so
-// many.
-constexpr int64_t kSampleOfChannel = 16;
-
-// Every stride-th element along the largest dimensions but the last: at most so
-// many, or one of each channel.
 XlaOp Sample(XlaOp x, int64_t most) {
-  std::vector<int64_t> limits = Dims(x), start(limits.size(), 0),
-                       stride(limits.size(), 1), left = limits;
-  int64_t n = Size(x);
-  while (n > most) {
-    int widest = -1;
-    for (int d = 0; d + 1 < static_cast<int>(left.size()); ++d) {
-      if (left[d] > 1 && (widest < 0 || left[d] > left[widest])) widest = d;
-    }
-    if (widest < 0) break;
-    n /= left[widest];
-    stride[widest] *= 2;
-    left[widest] = (limits[widest] + stride[widest] - 1) / stride[widest];
-    n *= left[widest];
-  }
-  return xla::Slice(x, start, limits, stride);
+  const std::vector<int64_t> limits = Dims(x), start(limits.size(), 0);
+  return xla::Slice(x, start, limits, SampleStrides(limits, most));
 }
 
 // Of finite values.
@@ -113,6 +92,10 @@ class CompressXla : public Lowering {
       ctx->SetOutput(2, state);
       return;
     }
+    if (on_cpu_) {
+      CompileForHost(ctx);
+      return;
+    }
     const XlaOp sampled = FiniteOrZero(F32(Sample(x, kSample)));
     const SampleStatistics sample(on_cpu_, sampled);
     const XlaOp range = attrs_.rule.of_range ? Range(x) : Scalar(x, 0);
@@ -158,6 +141,17 @@ class CompressXla : public Lowering {
   }
 
  private:
+  // Readers of x wait for the stream here too.
+  void CompileForHost(XlaOpKernelContext* ctx) const {
+    const XlaOp x = ctx->Input(0);
+    const HostEncoded encoded =
+        EncodeOnHost({rate_, attrs_.rule, group_statistics_}, x, ctx->Input(1));
+    const std::vector<XlaOp> fenced = Fence(on_cpu_, {encoded.stream, x});
+    ctx->SetOutput(0, fenced[1]);
+    ctx->SetOutput(1, fenced[0]);
+    ctx->SetOutput(2, encoded.state);
+  }
+
   struct OfGroups {
     XlaOp widened, rms_bound;
   };
@@ -241,11 +235,19 @@ class DecompressXla : public Lowering {
     const auto dims = shape.dim_sizes();
     OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
+    const xla::PrimitiveType type = ctx->output_xla_type(0);
+    if (on_cpu_ && shape.num_elements() > 0) {
+      const XlaOp stream =
+          Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(2)).front();
+      ctx->SetOutput(0, DecodeOnHost(rate_, stream, ctx->Input(3),
+                                     xla::ShapeUtil::MakeShape(type, dims)));
+      return;
+    }
     std::vector<XlaOp> parts = rate_.Parts(ctx->Input(0), dims);
     parts.push_back(SeedOf(ctx->Input(3)));
     parts = Gated(on_cpu_, parts, ctx->Input(2));
     const XlaOp x_hat = rate_.Decode(parts, dims, StepOf(ctx->Input(3)));
-    ctx->SetOutput(0, xla::ConvertElementType(x_hat, ctx->output_xla_type(0)));
+    ctx->SetOutput(0, xla::ConvertElementType(x_hat, type));
   }
 
  private:
@@ -266,6 +268,10 @@ class BatchNormGradXla : public Lowering {
     XlaOp gate = ctx->Input(1);
     const std::vector<int64_t> dims = Dims(gate);
     OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
+    if (on_cpu_ && Size(gate) > 0) {
+      CompileForHost(ctx);
+      return;
+    }
     const int64_t last = dims.size() - 1;
     auto by_channel = [&](XlaOp vector) {
       return xla::BroadcastInDim(vector, dims, {last});
@@ -290,6 +296,15 @@ class BatchNormGradXla : public Lowering {
   }
 
  private:
+  void CompileForHost(XlaOpKernelContext* ctx) const {
+    XlaOp dy = ctx->Input(1);
+    const XlaOp stream = GatedWith(on_cpu_, {ctx->Input(0)}, &dy).front();
+    const std::vector<XlaOp> gradients = BatchNormGradientOnHost(
+        rate_, {stream, ctx->Input(5), dy, ctx->Input(2), ctx->Input(3),
+                ctx->Input(4)});
+    for (int i = 0; i < 3; ++i) ctx->SetOutput(i, gradients[i]);
+  }
+
   static XlaOp SumPixels(XlaOp x) {
     std::vector<int64_t> all(Dims(x).size() - 1);
     for (size_t d = 0; d < all.size(); ++d) all[d] = d;

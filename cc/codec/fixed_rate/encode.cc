@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+#include "cc/codec/fixed_rate/rows.h"
+#include "cc/codec/fixed_rate/sample.h"
+#include "cc/codec/fixed_rate/scale.h"
+
+namespace comptrain {
+namespace {
+
+// Least bound over the largest value of the sample: scales reach 2^38 times
+// that of the bound. Of the sample no more counts than this times the running
+// sigma: an outlier would widen the bounds of all groups.
+constexpr double kLeastOverLargest = 0x1p-33, kLargestOverSigma = 0x1p20;
+
+// Values that one thread finds the range of at a time.
+constexpr int64_t kRangeValues = 8192;
+
+struct Ends {
+  float smallest = FLT_MAX, largest = -FLT_MAX;  // of no finite values
+};
+
+struct SampleStatistics {
+  double sigma = 0, nonzero_ratio = 0, largest = 0;
+};
+
+// One call.
+class Encoder {
+ public:
+  Encoder(const FixedRateTensor& of, const void* x, const ParallelFor& parallel,
+          Isa isa)
+      : of_(of),
+        x_(static_cast<const uint8_t*>(x)),
+        item_(static_cast<int64_t>(ItemBytes(of.dtype))),
+        parallel_(parallel),
+        kernels_(FixedRateKernelsOf(isa)) {}
+
+  void Run(const FixedRateInput& in, const FixedRateOutput& out) const {
+    const SampleStatistics sample = Statistics();
+    const double range = in.bound.of_range ? Range() : 0;
+    const float bound = Bound(in, sample, range);
+    const float steps = NextSteps(in.state[kSteps]);
+    const std::vector<float> centres = Centres();
+    WriteCentres(centres, out.stream);
+    uint8_t* const scales = out.stream + of_.coding.WordBytes(of_.dims);
+    WriteScales(StepOfScale1(bound), centres, scales);
+    float next[kStateFields];
+    next[kBoundSet] = in.state[kBoundSet];
+    next[kBoundUsed] = bound;
+    next[kRunningSigma] = static_cast<float>(RunningValue<double>(
+        in.state[kRunningSigma], sample.sigma, in.bound.decay));
+    // What the law knows as zero has no error: here only what a mask keeps.
+    next[kNonzeroRatio] =
+        of_.coding.mid_rise ? static_cast<float>(sample.nonzero_ratio) : 1;
+    next[kSigma] = static_cast<float>(sample.sigma);
+    next[kStreamBytes] = static_cast<float>(of_.coding.StreamBytes(of_.dims));
+    next[kRange] = static_cast<float>(range);
+    next[kWidened] = in.state[kWidened];
+    next[kRmsBound] = in.state[kRmsBound];
+    if (in.group_statistics) OfGroups(scales, bound, next);
+    next[kSteps] = steps;
+    Factors factors(of_, scales, InverseStepsOfScales(StepOfScale1(bound)),
+                    centres, kernels_);
+    WriteWords(factors, SeedOf(next), out.stream);
+    std::copy(next, next + kStateFields, out.state);
+  }
+
+ private:
+  // n values as floats: where they are, or in the buffer.
+  const float* Values(int64_t first, int64_t n, float* buffer) const {
+    const uint8_t* const at = x_ + first * item_;
+    if (of_.dtype == DType::kF32) return reinterpret_cast<const float*>(at);
+    kernels_.widen(at, of_.dtype, n, buffer);
+    return buffer;
+  }
+
+  // Finite values of a sample, with zeros for others: body(row), of one value a
+  // channel.
+  template <class Body>
+  void ForSample(int64_t most, const Body& body) const {
+    const std::vector<int64_t> strides = SampleStrides(of_.dims, most);
+    const int64_t channels = of_.dims.back();
+    const int last = static_cast<int>(of_.dims.size()) - 1;
+    std::vector<int64_t> at(last, 0);
+    std::vector<float> row(channels);
+    for (int d = last; d >= 0;) {
+      int64_t first = 0;
+      for (int k = 0; k < last; ++k) first = first * of_.dims[k] + at[k];
+      kernels_.widen(x_ + first * channels * item_, of_.dtype, channels,
+                     row.data());
+      for (float& v : row) v = std::isfinite(v) ? v : 0;
+      body(row);
+      for (d = last - 1; d >= 0; --d) {
+        at[d] += strides[d];
+        if (at[d] < of_.dims[d]) break;
+        at[d] = 0;
+      }
+    }
+  }
+
+  SampleStatistics Statistics() const {
+    double sum = 0, squares = 0, nonzero = 0, largest = 0, count = 0;
+    double from = 0;  // squares of large values would cancel
+    ForSample(kSample, [&](const std::vector<float>& row) {
+      if (count == 0) from = row[0];
+      for (float v : row) {
+        const double off = v - from;
+        sum += off;
+        squares += off * off;
+        nonzero += std::fabs(v) >= FLT_MIN;
+        largest = std::max<double>(largest, std::fabs(v));
+      }
+      count += static_cast<double>(row.size());
+    });
+    const double mean = sum / count;
+    return {std::sqrt(std::max(squares / count - mean * mean, 0.0)),
+            nonzero / count, largest};
+  }
+
+  std::vector<float> Centres() const {
+    std::vector<float> centres;
+    if (!of_.coding.HasCentres(of_.dims)) return centres;
+    const int64_t channels = of_.dims.back();
+    std::vector<double> sum(channels), squares(channels);
+    double count = 0;
+    ForSample(std::max(kSample, kSampleOfChannel * channels),
+              [&](const std::vector<float>& row) {
+                for (int64_t c = 0; c < channels; ++c) {
+                  sum[c] += row[c];
+                  squares[c] += static_cast<double>(row[c]) * row[c];
+                }
+                ++count;
+              });
+    for (int64_t c = 0; c < channels; ++c) {
+      const double mean = sum[c] / count;
+      const bool is_far = kFarMean * mean * mean > squares[c] / count;
+      const float centre = is_far ? static_cast<float>(mean) : 0;
+      centres.push_back(BF16ToFloat(FloatToBF16(centre)));
+    }
+    return centres;
+  }
+
+  // Of finite values.
+  double Range() const {
+    const int64_t n = ElementsOf(of_.dims);
+    const int64_t parts = (n + kRangeValues - 1) / kRangeValues;
+    std::vector<Ends> ends(parts);
+    parallel_(parts, kRangeValues, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t first = part * kRangeValues;
+        ends[part] = EndsOf(first, std::min(n - first, kRangeValues));
+      }
+    });
+    Ends all;
+    for (const Ends& each : ends) {
+      all.smallest = std::min(all.smallest, each.smallest);
+      all.largest = std::max(all.largest, each.largest);
+    }
+    const double range = static_cast<double>(all.largest) - all.smallest;
+    return std::max(range, 0.0);
+  }
+
+  Ends EndsOf(int64_t first, int64_t n) const {
+    float buffer[kStretch], low[kStretch], high[kStretch];
+    Ends none, all;
+    std::fill_n(low, kStretch, none.smallest);
+    std::fill_n(high, kStretch, none.largest);
+    for (int64_t done = 0; done < n; done += kStretch) {
+      const int64_t count = std::min<int64_t>(kStretch, n - done);
+      kernels_.ends(Values(first + done, count, buffer), count, low, high);
+    }
+    all.smallest = *std::min_element(low, low + kStretch);
+    all.largest = *std::max_element(high, high + kStretch);
+    return all;
+  }
+
+  // Absolute where the state sets one, else relative to sigma or to the range.
+  // No smaller than what scales can widen to the largest value.
+  static float Bound(const FixedRateInput& in, const SampleStatistics& sample,
+                     double range) {
+    const double running = in.state[kRunningSigma], set = in.state[kBoundSet];
+    const double scale = in.bound.of_range ? range
+                         : running > 0     ? running
+                                           : sample.sigma;
+    const double bound =
+        set != 0 ? set : RelativeBound(scale, in.bound.relative_bound);
+    const double largest =
+        running > 0 ? std::min(sample.largest, running * kLargestOverSigma)
+                    : sample.largest;
+    return static_cast<float>(AtMost(
+        AtLeast(bound, largest * kLeastOverLargest), double{kLargestBound}));
+  }
+
+  static float NextSteps(float steps) {
+    const float next = steps + 1;
+    return next < kStepsCycle ? next : 0;
+  }
+
+  void WriteCentres(const std::vector<float>& centres, uint8_t* stream) const {
+    uint8_t* to = stream + of_.coding.WordBytes(of_.dims) +
+                  of_.coding.ScaleBytes(of_.dims);
+    for (float centre : centres) {
+      const uint16_t half = FloatToBF16(centre);
+      std::memcpy(to, &half, sizeof half);
+      to += sizeof half;
+    }
+  }
+
+  void WriteScales(float step, const std::vector<float>& centres,
+                   uint8_t* scales) const {
+    const Rows rows{ScaleLayout(of_.dims)};
+    const float reach = step * of_.coding.reach();
+    parallel_(rows.units(), int64_t{kStretch} * rows.size,
+              [&](int64_t begin, int64_t end) {
+                for (int64_t unit = begin; unit < end; ++unit) {
+                  WriteScalesOf(Unit(rows, unit), rows, reach, centres, scales);
+                }
+              });
+  }
+
+  void WriteScalesOf(const Unit& unit, const Rows& rows, float reach,
+                     const std::vector<float>& centres, uint8_t* scales) const {
+    float buffer[kStretch], low[kStretch], high[kStretch];
+    std::fill_n(low, kStretch, FLT_MAX);
+    std::fill_n(high, kStretch, -FLT_MAX);
+    for (int member = 0; member < rows.size; ++member) {
+      const int64_t n = rows.there(member, unit.at, unit.n);
+      if (n == 0) break;
+      const int64_t first =
+          unit.block * rows.length + member * rows.row + unit.at;
+      kernels_.ends(Values(first, n, buffer), n, low, high);
+    }
+    const auto channels = static_cast<int64_t>(centres.size());
+    for (int64_t i = 0; i < unit.n; ++i) {
+      const float centre =
+          channels == 0 ? 0 : centres[(unit.at + i) % channels];
+      const float farthest = std::max(high[i] - centre, centre - low[i]);
+      scales[unit.block * rows.row + unit.at + i] =
+          ScaleCodeFor(farthest / reach);
+    }
+  }
+
+  // The share of groups with more than the bound, and the root mean square.
+  static void OfBound(const int64_t* counts, float bound, float* state) {
+    double groups = 0, widened = 0, squares = 0;
+    for (int k = 0; k < 256; ++k) {
+      const double scale = ScaleOf(static_cast<uint8_t>(k));
+      const auto count = static_cast<double>(counts[k]);
+      groups += count;
+      widened += scale > kScaleOfBound ? count : 0;
+      squares += scale * scale * count;
+    }
+    state[kWidened] = static_cast<float>(widened / groups);
+    state[kRmsBound] =
+        static_cast<float>(bound * std::sqrt(squares / groups) / kScaleOfBound);
+  }
+
+  void OfGroups(const uint8_t* scales, float bound, float* state) const {
+    int64_t counts[256] = {};
+    const int64_t groups = of_.coding.ScaleBytes(of_.dims);
+    for (int64_t g = 0; g < groups; ++g) ++counts[scales[g]];
+    OfBound(counts, bound, state);
+  }
+
+  void WriteWords(const Factors& factors, uint32_t seed,
+                  uint8_t* stream) const {
+    const Rows rows{GroupLayout(of_.dims, FixedRateCoding::kPacked)};
+    parallel_(rows.units(), int64_t{2} * kStretch * rows.size,
+              [&](int64_t begin, int64_t end) {
+                for (int64_t unit = begin; unit < end; ++unit) {
+                  WriteWordsOf(Unit(rows, unit), rows, factors, seed,
+                               reinterpret_cast<uint32_t*>(stream));
+                }
+              });
+  }
+
+  void WriteWordsOf(const Unit& unit, const Rows& rows, const Factors& factors,
+                    uint32_t seed, uint32_t* words) const {
+    alignas(64) float buffer[kStretch], factor[kStretch], centre[kStretch];
+    alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
+    for (int member = 0; member < rows.size; ++member) {
+      uint32_t* const of_member = codes + member * kStretch;
+      const int64_t in_block = member * rows.row + unit.at;
+      const int64_t n = rows.there(member, unit.at, unit.n);
+      std::fill(of_member + n, of_member + unit.n, 0);  // missing
+      if (n == 0) continue;
+      const int64_t first = unit.block * rows.length + in_block;
+      Stretch at = factors.Of(first, n, factor, centre);
+      at.number = seed + static_cast<uint32_t>(
+                             unit.block * rows.size * rows.row + in_block);
+      kernels_.codes(of_.coding, at, Values(first, n, buffer), of_member);
+    }
+    kernels_.pack(of_.coding, codes, unit.n,
+                  words + unit.block * of_.coding.bits * rows.row + unit.at,
+                  rows.row);
+  }
+
+  const FixedRateTensor& of_;
+  const uint8_t* const x_;
+  const int64_t item_;
+  const ParallelFor& parallel_;
+  const FixedRateKernels& kernels_;
+};
+
+}  // namespace
+
+void FixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
+                     const FixedRateOutput& out, const ParallelFor& parallel,
+                     Isa isa) {
+  Encoder(of, in.x, parallel, isa).Run(in, out);
+}
+
+}  // namespace comptrain

@@ -1,0 +1,148 @@
+// Internal: a tensor of the fixed-rate codec as rows of stretches, and the
+// decoder of one stretch.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cc/codec/fixed_rate/fixed_rate.h"
+#include "cc/codec/fixed_rate/kernels.h"
+
+namespace comptrain {
+
+// A group layout, counted once.
+struct Rows {
+  int64_t outer, row, length;
+  int size;
+
+  explicit Rows(const GroupLayout& of)
+      : outer(of.outer()), row(of.row()), length(of.length()), size(of.size) {}
+
+  // Stretches of a block, side by side in a row.
+  int64_t stretches() const { return (row + kStretch - 1) / kStretch; }
+  int64_t units() const { return outer * stretches(); }
+  // Of n values from `at` of row `member` on those that the block has.
+  int64_t there(int member, int64_t at, int64_t n) const {
+    return std::clamp<int64_t>(length - member * row - at, 0, n);
+  }
+};
+
+// The part of a row that is one unit of work.
+struct Unit {
+  int64_t block, at, n;
+
+  Unit(const Rows& rows, int64_t number)
+      : block(number / rows.stretches()),
+        at(number % rows.stretches() * kStretch),
+        n(std::min<int64_t>(kStretch, rows.row - at)) {}
+};
+
+// What values have in common with others of their group or channel, for
+// stretches of a tensor.
+class Factors {
+ public:
+  // scales: of the groups. of_code: what a value of a group is multiplied by.
+  // centres: of the channels; empty: none.
+  Factors(const FixedRateTensor& of, const uint8_t* scales,
+          std::vector<float> of_code, std::vector<float> centres,
+          const FixedRateKernels& kernels)
+      : rows_(ScaleLayout(of.dims)),
+        scales_(scales),
+        of_code_(std::move(of_code)),
+        centres_(std::move(centres)),
+        kernels_(kernels) {}
+
+  // Fills kStretch floats each for n values from place `first` of the tensor.
+  Stretch Of(int64_t first, int64_t n, float* factor, float* centre) const {
+    for (int64_t done = 0; done < n;) {
+      const int64_t place = first + done, in_block = place % rows_.length;
+      const int64_t in_row = in_block % rows_.row;
+      const int64_t count =
+          std::min({n - done, rows_.row - in_row, rows_.length - in_block});
+      kernels_.look_up(scales_ + place / rows_.length * rows_.row + in_row,
+                       count, of_code_.data(), factor + done);
+      done += count;
+    }
+    if (centres_.empty()) return {n, 0, factor, nullptr};
+    const auto channels = static_cast<int64_t>(centres_.size());
+    for (int64_t done = 0; done < n;) {
+      const int64_t channel = (first + done) % channels;
+      const int64_t count = std::min(n - done, channels - channel);
+      std::memcpy(centre + done, centres_.data() + channel,
+                  count * sizeof *centre);
+      done += count;
+    }
+    return {n, 0, factor, centre};
+  }
+
+ private:
+  const Rows rows_;
+  const uint8_t* const scales_;
+  const std::vector<float> of_code_, centres_;
+  const FixedRateKernels& kernels_;
+};
+
+// Of each byte of a scale what a value is multiplied by to have it in units of
+// the tensor's step, or the other way round.
+std::vector<float> StepsOfScales(float step);
+std::vector<float> InverseStepsOfScales(float step);
+
+// Of a tensor's largest bound the step of a scale of 1.
+float StepOfScale1(float bound);
+
+class FixedRateDecoder {
+ public:
+  FixedRateDecoder(const FixedRateStream& stream, Isa isa);
+
+  // Units of work: stretches of words.
+  int64_t units() const { return rows_.units(); }
+
+  // Calls body(first, n, codes) for the stretches of values of a unit: the
+  // place of the first in the tensor, how many, and their codes.
+  template <class Body>
+  void ForCodes(int64_t number, const Body& body) const {
+    alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
+    const Unit unit(rows_, number);
+    kernels_.unpack(coding_,
+                    words_ + unit.block * coding_.bits * rows_.row + unit.at,
+                    rows_.row, unit.n, codes);
+    for (int member = 0; member < rows_.size; ++member) {
+      const int64_t n = rows_.there(member, unit.at, unit.n);
+      if (n == 0) break;
+      body(unit.block * rows_.length + member * rows_.row + unit.at, n,
+           codes + member * kStretch, NumberOf(unit.block, member, unit.at));
+    }
+  }
+
+  // As ForCodes, of values: body(first, n, x_hat). x_hat is 64-byte aligned.
+  template <class Body>
+  void ForValues(int64_t number, const Body& body) const {
+    alignas(64) float factor[kStretch], centre[kStretch], x_hat[kStretch];
+    ForCodes(number, [&](int64_t first, int64_t n, const uint32_t* codes,
+                         uint32_t dither) {
+      Stretch at = factors_.Of(first, n, factor, centre);
+      at.number = dither;
+      kernels_.values(coding_, at, codes, x_hat);
+      body(first, n, x_hat);
+    });
+  }
+
+  const FixedRateKernels& kernels() const { return kernels_; }
+
+ private:
+  // Missing members are counted too.
+  uint32_t NumberOf(int64_t block, int member, int64_t at) const {
+    return seed_ + static_cast<uint32_t>(
+                       (block * rows_.size + member) * rows_.row + at);
+  }
+
+  const FixedRateCoding coding_;
+  const FixedRateKernels& kernels_;
+  const Rows rows_;
+  const uint32_t* const words_;
+  const uint32_t seed_;
+  const Factors factors_;
+};
+
+}  // namespace comptrain

@@ -1,0 +1,38 @@
+"""A TensorFlow that counts no memory: peaks read 0, and what needs them says how to count."""
+
+import json
+import os
+import subprocess
+import sys
+
+UNCOUNTED = """
+import json, tf_comptrain as ct
+from tensorflow import keras
+from tf_comptrain.cli import doctor
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4)])
+model.compile("sgd", "mse", jit_compile=False)
+import numpy as np
+x, y = np.zeros((2, 8), "float32"), np.zeros((2, 4), "float32")
+step = ct.memory.measure_step(model, x, y)
+model.fit(x, y, verbose=0, callbacks=[ct.MemoryLogger()])
+try:
+    data = ct.elastic_batch(__import__("tensorflow").data.Dataset.from_tensor_slices((x, y)), 1)
+    ct.compress_model(model)
+    model.fit(data, verbose=0, callbacks=[ct.AdaptiveTraining("1GB", verbose=0)])
+    refused = ""
+except ValueError as error:
+    refused = str(error)
+found = {finding.about: finding.found for finding in doctor._devices()}
+print(json.dumps([step.peak_bytes, step.resting_bytes, refused, found["memory accounting"]]))
+"""
+
+
+def test_where_nothing_is_counted():
+    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", UNCOUNTED], env=environment, capture_output=True, text=True, check=True
+    )
+    peak, resting, refused, accounting = json.loads(ran.stdout.splitlines()[-1])
+    assert peak == resting == 0
+    assert refused.startswith("AdaptiveBatchSize needs") and "TF_ENABLE_ONEDNN_OPTS=1" in refused
+    assert "peaks read 0" in accounting and "TF_ENABLE_ONEDNN_OPTS=1" in accounting

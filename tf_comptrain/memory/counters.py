@@ -1,0 +1,40 @@
+"""What the allocator of the device counts: bytes in use, and the highest so far."""
+
+from __future__ import annotations
+
+import contextlib
+
+import tensorflow as tf
+
+HOW_TO_COUNT = (
+    "TensorFlow counts a CPU's memory only with oneDNN, which it leaves off on processors without AVX-512: set the "
+    "environment variable TF_ENABLE_ONEDNN_OPTS=1 before Python starts"
+)
+
+
+def device() -> str:
+    """The device whose allocator counts: the first GPU, else the CPU."""
+    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+
+
+def bytes_in_use() -> int:
+    """Bytes given out now; 0 where this TensorFlow does not count."""
+    return _counted("current")
+
+
+def peak_bytes() -> int:
+    """The most since `reset_peak`; 0 where this TensorFlow does not count."""
+    return _counted("peak")
+
+
+def reset_peak() -> None:
+    """The peak begins again at what is in use."""
+    with contextlib.suppress(ValueError):  # it does not count
+        tf.config.experimental.reset_memory_stats(device())
+
+
+def _counted(name: str) -> int:
+    try:
+        return int(tf.config.experimental.get_memory_info(device())[name])
+    except ValueError:  # it does not count
+        return 0
