@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras
@@ -13,7 +14,7 @@ from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.region import Region, Untiled
-from tf_comptrain.graph.tiles.rows import Rows, viewed
+from tf_comptrain.graph.tiles.rows import DROPOUT, Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
 from tf_comptrain.graph.tiles.sums import sum_of
 
@@ -28,11 +29,12 @@ _Number: TypeAlias = int | tf.Tensor
 
 
 class _Tiling(NamedTuple):
-    """How many rows there are, tiles, and rows of one."""
+    """How many rows there are, tiles, and rows of one; rows along each of their dimensions."""
 
     rows: _Number
     tiles: _Number
     size: _Number
+    sizes: tuple[_Number, ...]
 
     @property
     def missing(self) -> _Number:
@@ -63,7 +65,7 @@ def run_by_tiles(region: Region) -> None:
         if not sources:
             raise Untiled("the number of rows is known only when they are there")
         tiling = _tiling(region, *sources[0])
-        inputs = [_in_tiles(region, tensor, tiling) for tensor in region.inputs]
+        inputs = {tensor.ref(): _tiles_of(region, tensor, tiling) for tensor in region.inputs}
         outputs, sums = _loop(region, inputs, tiling)
         row_values = [_from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
@@ -92,17 +94,17 @@ def _names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str
 
 def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
     """Tiles of nearly one size; of a number of rows that the graph says the sizes are numbers."""
-    rows: _Number
-    sizes = [region.known.of(some)[number] for number in place.dimensions]
+    own = region.known.of(some)
+    sizes: list[Any] = [tf.shape(some)[at] if own[at] is None else own[at] for at in place.dimensions]
     most = max(_tile_bytes(region) // region.row_bytes, 1)
     most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
-    if None not in sizes:
-        rows = math.prod(sizes)  # type: ignore[arg-type]
+    if not any(map(tf.is_tensor, sizes)):
+        rows = math.prod(sizes)
         tiles = max(-(-rows // most), 1)
-        return _Tiling(rows, tiles, max(-(-rows // tiles), 1))
-    rows = tf.reduce_prod(tf.shape(some)[place.first : place.first + place.spread])
+        return _Tiling(rows, tiles, max(-(-rows // tiles), 1), tuple(sizes))
+    rows = tf.reduce_prod(tf.stack(sizes))
     tiles = tf.maximum(-(-rows // most), 1)
-    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1))
+    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1), tuple(sizes))
 
 
 def _tile_bytes(region: Region) -> int:
@@ -111,40 +113,75 @@ def _tile_bytes(region: Region) -> int:
     return max([TILE_BYTES, *(size * 4 // _SUM_IN_TILES for size in sums)])
 
 
-def _in_tiles(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """A tensor with its tiles along a new first dimension; rows missing in the last one are other ones again.
+def _tiles_of(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Callable[[tf.Tensor], tf.Tensor]:
+    """What has the tile of a number: its rows in the first dimension.
 
-    Zeros in their place may be what a loss divides by.
+    Rows missing in the last tile are other ones again. Zeros in their place may be what a loss divides by.
     """
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    before, after = list(rows.before(sizes)), list(rows.after(sizes))
-    flat = tf.reshape(tensor, [*before, tiling.rows, *after])
+    rows = region.rows[tensor.ref()]
+    others = rows.others(region.known.of(tensor))
+    if rows.repeats:
+        values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(rows, tiling)
+        return lambda number: tf.gather(values, tf.gather(places, number))
+    flat = tf.reshape(_rows_first(tensor, rows), [tiling.rows, *others])
     if not tiling.fits:
-        pads = [*[[0, 0]] * len(before), [0, tiling.missing], *[[0, 0]] * len(after)]
-        flat = tf.pad(flat, pads, "SYMMETRIC")
-    tiles = tf.reshape(flat, [*before, tiling.tiles, tiling.size, *after])
-    if not before:
-        return tiles
-    order = [rows.first, *(place for place in range(len(before) + 2 + len(after)) if place != rows.first)]
-    return tf.transpose(tiles, order)
+        flat = tf.pad(flat, [[0, tiling.missing], *[[0, 0]] * len(others)], "SYMMETRIC")
+    tiles = tf.reshape(flat, [tiling.tiles, tiling.size, *others])
+    return lambda number: tf.gather(tiles, number)
+
+
+def _are_there(tiling: _Tiling) -> tf.Tensor | None:
+    """Which rows of each tile are there; None: all."""
+    if tiling.fits:
+        return None
+    return tf.reshape(tf.range(tiling.tiles * tiling.size) < tiling.rows, [tiling.tiles, tiling.size])
+
+
+def _places(rows: Rows, tiling: _Tiling) -> tf.Tensor:
+    """For each row of each tile: where the value is that several rows share."""
+    row = tf.minimum(tf.range(tiling.tiles * tiling.size), tiling.rows - 1)
+    place, stride = tf.zeros_like(row), 1
+    for number, size in reversed(list(enumerate(tiling.sizes))):
+        if number not in rows.repeats:
+            place += row % size * stride
+            stride *= size
+        row //= size
+    return tf.reshape(place, [tiling.tiles, tiling.size])
 
 
 def _from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """The opposite of `_in_tiles`, for a result."""
+    """The opposite of `_tiles_of`, for a result."""
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    before, after = list(rows.before(sizes)), list(rows.after(sizes))
-    if before:
-        places = list(range(1, rows.first + 1))
-        tiles = tf.transpose(tiles, [*places, 0, *range(rows.first + 1, rows.first + 2 + len(after))])
-    flat = tf.reshape(tiles, [*before, tiling.tiles * tiling.size, *after])
-    flat = tf.slice(flat, [0] * (len(before) + 1 + len(after)), [*before, tiling.rows, *after])
-    return tf.reshape(flat, [*before, *_row_sizes(region, tensor), *after])
+    others = rows.others(sizes)
+    flat = tf.reshape(tiles, [tiling.tiles * tiling.size, *others])
+    if not tiling.fits:
+        flat = tf.slice(flat, [0] * (1 + len(others)), [tiling.rows, *others])
+    whole = tf.reshape(flat, [*_row_sizes(region, tensor), *others])
+    order = _order(rows, len(sizes))
+    return whole if order == sorted(order) else tf.transpose(whole, np.argsort(order))
+
+
+def _order(rows: Rows, rank: int) -> list[int]:
+    """The dimensions of a tensor, those of rows first."""
+    own = [place for place in rows.dimensions if place >= 0]
+    return [*own, *(place for place in range(rank) if place not in own)]
+
+
+def _rows_first(tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
+    order = _order(rows, len(tensor.shape))
+    return tensor if order == sorted(order) else tf.transpose(tensor, order)
 
 
 def _loop(
-    region: Region, inputs: Sequence[tf.Tensor], tiling: _Tiling
+    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: _Tiling
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Runs the tiles; results for each row by tile, and sums."""
+    """Runs the tiles; results for each row by tile, and sums.
+
+    Args:
+      region: The region.
+      inputs: By reference of what is read by rows: what has a tile of it.
+      tiling: How many there are.
+    """
     ops = tf.raw_ops
     shapes = [_tile_shape(region, tensor, tiling.size) for tensor in region.outputs]
     lists = [
@@ -153,11 +190,12 @@ def _loop(
     ]
     sums = [sum_of(tensor, region.known, TILE_BYTES) for tensor in region.sums]
     body = _Body(region, [each.tensor.op.name for each in sums])
+    are_there = _are_there(tiling) if sums else None
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
-        tiles = {t.ref(): tf.gather(whole, number) for t, whole in zip(region.inputs, inputs)}
-        made = body.run(tiles)
-        there = None if tiling.fits else number * tiling.size + tf.range(tiling.size) < tiling.rows
+        tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
+        made = body.run(tiles, number)
+        there = None if are_there is None else tf.gather(are_there, number)
         added = [
             each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
         ]
@@ -190,19 +228,23 @@ class _Body:
         self._region = region
         self._order = [op for op in _in_order(region) if op.name not in apart]
 
-    def run(self, tiles: Mapping[Any, tf.Tensor]) -> dict[Any, tf.Tensor]:
+    def run(self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor) -> dict[Any, tf.Tensor]:
         """The tensors of one tile, by those of the region.
 
         Args:
-          tiles: What is read by rows, with these in one dimension.
+          tiles: What is read by rows, with these in the first dimension.
+          number: Of the tile.
         """
-        region = self._region
-        self._size = tf.shape(next(iter(tiles.values())))[region.rows[next(iter(tiles))].first]
+        region, some = self._region, next(iter(tiles.values()))
+        self._number = number
+        self._size = tf.shape(some)[0]  # XLA sees it here, and not in a size from outside of the loop
         made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
         for op in self._order:
             for old, new in zip(op.outputs, self._run_op(op, made)):
-                sizes = self._shape_of(old, None) if old.ref() in region.rows else region.known.of(old)
-                new.set_shape(sizes)
+                if old.ref() in region.rows:
+                    new.set_shape(self._shape_of(old, None))
+                elif region.known.rank(old) is not None:
+                    new.set_shape(region.known.of(old))
                 made[old.ref()] = new
         return made
 
@@ -218,10 +260,9 @@ class _Body:
         """
         first, *others = (made.get(tensor.ref(), tensor) for tensor in op.inputs)
         if there is not None:
-            rows = self._region.rows[op.inputs[0].ref()]
-            after = op.inputs[0].shape.rank - rows.first - rows.spread
-            column = tf.reshape(there, [*[1] * (rows.spread - 1), -1, *[1] * after])
-            first = _where(column, first)
+            rank = len(self._region.known.of(op.inputs[0]))
+            along = self._region.rows[op.inputs[0].ref()].last
+            first = _where(tf.reshape(there, [-1 if place == along else 1 for place in range(rank)]), first)
         return [first, *others]
 
     def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
@@ -233,16 +274,28 @@ class _Body:
             return [tf.broadcast_to(operands[0], self._shape_of(result, self._size))]
         if op.type == "Fill":
             return [tf.fill(self._shape_of(result, self._size), operands[1])]
+        if op.type == DROPOUT:
+            operands[2] = self._counter(operands[2], operands[0])
         return _keras.run_again(op, operands, "tile", shaped=False)
 
+    def _counter(self, counter: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """Where in the random numbers of a dropout those of a tile begin: each count is four of them."""
+        before = tf.cast(self._number, tf.int64) * tf.size(tile, tf.int64)
+        low, high = tf.unstack(counter)
+        sum_ = low + tf.cast(before // 4, tf.uint64)
+        return tf.stack([sum_, high + tf.cast(sum_ < low, tf.uint64)])
+
     def _shaped(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
-        """A tile with as many dimensions of rows as the whole tensor has, all but the last of one row."""
-        flat = self._region.rows[tensor.ref()].spread == 1
-        return tile if flat else tf.reshape(tile, self._shape_of(tensor, -1))
+        """A tile with as many dimensions as the whole tensor has; of those of rows all but the last have one row."""
+        rows, sizes = self._region.rows[tensor.ref()], self._region.known.of(tensor)
+        if before := len(rows.before(sizes)):
+            others = range(before + 1, tile.shape.rank)
+            tile = tf.transpose(tile, [*range(1, before + 1), 0, *others])
+        return tile if len(rows.dimensions) == 1 else tf.reshape(tile, self._shape_of(tensor, -1))
 
     def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
-        sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
-        return [*rows.before(sizes), *[1] * (rows.spread - 1), size, *rows.after(sizes)]
+        rows = self._region.rows[tensor.ref()]
+        return rows.joined(self._region.known.of(tensor), [*[1] * (len(rows.dimensions) - 1), size])
 
 
 def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
@@ -255,14 +308,17 @@ def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
 
 
 def _tile_shape(region: Region, tensor: tf.Tensor, size: _Number) -> Any:
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    return tf.stack([*rows.before(sizes), size, *rows.after(sizes)])
+    return tf.stack([size, *region.rows[tensor.ref()].others(region.known.of(tensor))])
 
 
 def _flat(region: Region, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
     """The opposite of `_Body._shaped`."""
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    return tile if rows.spread == 1 else tf.reshape(tile, [*rows.before(sizes), -1, *rows.after(sizes)])
+    before, after = rows.before(sizes), rows.after(sizes)
+    flat = tile if len(rows.dimensions) == 1 else tf.reshape(tile, [*before, -1, *after])
+    if not before:
+        return flat
+    return tf.transpose(flat, [len(before), *range(len(before)), *range(len(before) + 1, flat.shape.rank)])
 
 
 def _in_order(region: Region) -> list[tf.Operation]:
@@ -294,7 +350,7 @@ def _row_sizes(region: Region, tensor: tf.Tensor) -> list[_Number]:
         there = [region.known.of(source)[number] for number in place.dimensions]
         if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
             dynamic = tf.shape(source)
-            return [dynamic[place.first + k] if size is None else size for k, size in enumerate(own)]
+            return [dynamic[at] if size is None else size for at, size in zip(place.dimensions, own)]
     raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
 
 
@@ -302,7 +358,8 @@ def _sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
     """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
     shapes = {op.name for op in region.shapes}
     apart = (t for t in region.inputs if shapes.isdisjoint(_names_before(region, [t.op])))
-    found = [(tensor, region.rows[tensor.ref()]) for tensor in apart]
+    by_row = ((tensor, region.rows[tensor.ref()]) for tensor in apart)
+    found = [(tensor, rows) for tensor, rows in by_row if not rows.repeats]
     for tensor, rows in found:
         if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
             before = tensor.op.inputs[0]
@@ -316,7 +373,7 @@ def _say_shape(region: Region, op: tf.Operation, row_sizes: list[_Number]) -> No
     """Lets the readers of a shape have it without the tensor."""
     tensor = op.inputs[0]
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    own = [*rows.before(sizes), *row_sizes, *rows.after(sizes)]
+    own = rows.joined(sizes, row_sizes)
     if op.type == "Shape":
         said = tf.cast(tf.stack(own), op.outputs[0].dtype)
     elif op.type == "Size":

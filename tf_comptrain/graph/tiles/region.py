@@ -1,9 +1,13 @@
 """What of a traced step runs tile after tile: what is around a wide tensor, to where all is narrow again.
 
-A product makes rows that are several times as long as those it reads, as the logits of a language model.
-What is made of them row by row is followed, in the forward and the backward pass, to results that are
-short for each row (a loss, the gradient of what the product reads, a prediction) or sums over all rows
-(the gradient of the weights). Where all of that is found, none of the wide tensors has to exist whole.
+A product makes rows that are several times as long as those it reads, as the logits of a language model,
+or matrices several times as large, as the scores of an attention. What is made of them row by row, or
+matrix by matrix, is followed, in the forward and the backward pass, to results that are short for each row
+(a loss, the gradient of what the product reads, a prediction) or sums over all rows (the gradient of the
+weights). Where all of that is found, none of the wide tensors has to exist whole.
+
+Where much stands between a loss and its gradient, as after an attention, forward and backward pass are two
+regions. The second begins with what the rewiring has made again for it.
 """
 
 from __future__ import annotations
@@ -13,9 +17,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
 from tf_comptrain.graph.tensors import plain_bytes
-from tf_comptrain.graph.tiles.rows import Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED, Fit, Rows, fit, fit_result, leading, letters_of
 from tf_comptrain.graph.tiles.sizes import KnownSizes, product
 
 # A product is taken for wide from so many times the length of the rows that it reads on, and so many bytes.
@@ -30,7 +34,16 @@ class Untiled(Exception):
 
 
 class MuchBetween(Untiled):
-    """The wide tensor is held meanwhile: as a stream, or however its layer is held."""
+    """The gradient comes later: the wide tensor is held meanwhile, or made again.
+
+    Attributes:
+      inside: Of the region that would be there: its operations, by name.
+      wide: Names of those that make something wide.
+    """
+
+    def __init__(self, inside: Mapping[str, tf.Operation], wide: frozenset[str]):
+        super().__init__("its gradient comes later")
+        self.inside, self.wide = inside, wide
 
 
 class Region(NamedTuple):
@@ -68,36 +81,77 @@ class Region(NamedTuple):
         return max(self._width_of(tensor) * tensor.dtype.size for tensor in inside)
 
     def _width_of(self, tensor: tf.Tensor) -> int:
-        sizes, rows = self.known.of(tensor), self.rows[tensor.ref()]
-        return product((*rows.before(sizes), *rows.after(sizes))) or 1
+        return product(self.rows[tensor.ref()].others(self.known.of(tensor))) or 1
 
 
-def wide_products(operations: Iterable[tf.Operation], known: KnownSizes) -> Iterator[tf.Operation]:
-    """Products that make rows much longer than those they read."""
-    for op in operations:
-        if about(op.type).kind != MATRIX_PRODUCT or len(op.inputs) != 2 or op.inputs[1].shape.rank != 2:
-            continue
-        made, read = op.outputs[0], op.inputs[0]
-        if made.shape.rank is None or read.shape.rank != made.shape.rank:
-            continue
-        width, before = known.of(made)[-1], known.of(read)[-1]
-        if width and before and width >= _WIDER * before and plain_bytes(made) >= _LEAST_BYTES:
-            yield op
+class Scope(NamedTuple):
+    """Where a region is looked for.
+
+    Attributes:
+      early: Names of the operations of the forward pass.
+      unread: Names of operations that nothing comes of: what they read is read by nothing.
+    """
+
+    early: frozenset[str]
+    unread: frozenset[str] = frozenset()
 
 
-def find_region(wide: tf.Operation, known: KnownSizes, returned: Iterable[tf.Tensor] = ()) -> Region:
+def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
+    """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
+    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < _LEAST_BYTES:
+        return False
+    return makes_large_matrices(op, known) or _makes_long_rows(op, known)
+
+
+def makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
+    """Whether many products make matrices that are each much larger than both factors."""
+    many = _rows_of_many(op)
+    if not many:
+        return False
+    first, second, made = (
+        product(rows.others(known.of(tensor))) for rows, tensor in zip(many, (*op.inputs, *op.outputs))
+    )
+    return None not in (first, second, made) and _WIDER * max(first, second) <= made  # type: ignore[operator, type-var]
+
+
+def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
+    made, read = op.outputs[0], op.inputs[0]
+    ranks = made.shape.rank, read.shape.rank
+    if len(op.inputs) != 2 or op.inputs[1].shape.rank != 2 or None in ranks or ranks[0] != ranks[1]:
+        return False
+    width, before = known.of(made)[-1], known.of(read)[-1]
+    return op.type != "Einsum" and bool(width and before and width >= _WIDER * before)
+
+
+def is_of_many(op: tf.Operation) -> bool:
+    """Whether a product of matrices is many products, each of a matrix of either factor."""
+    return bool(_rows_of_many(op))
+
+
+def _rows_of_many(op: tf.Operation) -> tuple[Rows, ...]:
+    """The dimensions of both factors and of the result along which these are many matrices; () where there are none."""
+    terms = letters_of(op)
+    many = [letter for letter in terms[-1] if letter in terms[0] and letter in terms[1]] if terms else ()
+    return tuple(Rows(tuple(term.index(letter) for letter in many)) for term in terms or () if many)
+
+
+def find_region(
+    wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor] = ()
+) -> Region:
     """What runs by tiles around a product.
 
     Args:
-      wide: The product, of the forward pass.
+      wide: The product.
       known: What is known of sizes; more is found.
+      scope: Of the step.
       returned: What the function that is traced returns, as far as that is known.
 
     Raises:
       Untiled: Why nothing does.
     """
-    growth = _Growth(wide, known)
+    growth = _Growth(wide, known, scope)
     growth.grow([wide])
+    growth.take_makers()
     while between := growth.between():
         growth.absorb(between)
     growth.take_operands()
@@ -107,15 +161,24 @@ def find_region(wide: tf.Operation, known: KnownSizes, returned: Iterable[tf.Ten
 class _Growth:
     """Follows rows from a product on."""
 
-    def __init__(self, wide: tf.Operation, known: KnownSizes):
-        self._wide, self._known = wide, known
+    def __init__(self, wide: tf.Operation, known: KnownSizes, scope: Scope):
+        self._wide, self._known, self._scope = wide, known, scope
         self._inside: dict[str, tf.Operation] = {}
         # Of these: what is made inside because wide operands are read by rows; others may read the original.
         self._operands: set[str] = set()
         self._shapes: dict[str, tf.Operation] = {}
-        read = wide.inputs[0]
-        self._rows: dict[Any, Rows] = {read.ref(): Rows(0, read.shape.rank - 1)}
-        self._width = self._known.of(wide.outputs[0])[-1]
+        self._rows: dict[Any, Rows] = {}
+        self._is_of_many = is_of_many(wide)
+        if self._is_of_many:
+            first, second, made = _rows_of_many(wide)
+            self._rows |= {wide.inputs[0].ref(): first, wide.inputs[1].ref(): second}
+        else:
+            made = leading(wide.inputs[0].shape.rank - 1)
+            self._rows[wide.inputs[0].ref()] = made
+        width = product(made.others(self._known.of(wide.outputs[0])))
+        if width is None:
+            raise Untiled(f"a size of {wide.name} is known only when it runs")
+        self._width: int = width
 
     def grow(self, operations: Iterable[tf.Operation]) -> None:
         """Takes operations in, and all that reads something wide of what they make."""
@@ -145,13 +208,33 @@ class _Growth:
 
     def absorb(self, operations: list[tf.Operation]) -> None:
         """Takes in what stands between results and reads."""
-        if len(operations) > _MOST_BETWEEN:
-            raise MuchBetween("its gradient comes later")
+        if len(operations) > _MOST_BETWEEN or self._is_of_many:
+            if self._is_of_many:
+                self.take_operands()
+            wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
+            raise MuchBetween(self._inside, frozenset(wide))
         for op in operations:
-            if any(tensor.ref() in self._rows for tensor in op.inputs):
+            if self._rows_read(op):
                 self.grow([op])
                 return
         raise Untiled(f"the gradient of each row waits for all rows, at {operations[0].name}")
+
+    def take_makers(self) -> None:
+        """Takes in what makes wide matrices of the backward pass that are read by rows, and all that reads these.
+
+        Its own gradients come of another product, and what the forward pass had is made again there.
+        """
+        waiting = list(self._inside.values()) if self._is_of_many else []
+        while waiting:
+            for tensor in waiting.pop().inputs:
+                rows, op = self._rows.get(tensor.ref()), tensor.op
+                if rows is None or op.name in self._scope.early or not self._is_made_inside(tensor):
+                    continue
+                if (found := fit_result(op, rows, self._known)) is not None:
+                    before = set(self._inside)
+                    self._note(op, found)
+                    self.grow(reader for made in op.outputs for reader in self._readers(made))
+                    waiting += [self._inside[name] for name in self._inside.keys() - before]
 
     def take_operands(self) -> None:
         """Has wide tensors that are read by rows made inside, where they can be, as labels that are one-hot."""
@@ -159,7 +242,7 @@ class _Growth:
         while waiting:
             for tensor in waiting.pop().inputs:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
-                if rows is None or op.name in self._inside or not self._is_wide(tensor):
+                if rows is None or not self._is_made_inside(tensor):
                     continue
                 found = fit_result(op, rows, self._known)
                 if found is not None:
@@ -167,6 +250,20 @@ class _Growth:
                     self._note(op, found)
                     self._readers(tensor)
                     waiting.append(op)
+
+    def _is_made_inside(self, tensor: tf.Tensor) -> bool:
+        """Whether to make a tensor that is read by rows inside: it is wide, and no dropout's mask.
+
+        Random numbers and bits that were restored would be whole, which take more than the mask does.
+        """
+        rows, behind = self._rows[tensor.ref()], tensor
+        while about(behind.op.type).is_elementwise and behind.op.type not in (MASKED, "Select", "SelectV2"):
+            behind = behind.op.inputs[0]
+        is_random = about(behind.op.type).kind == RANDOM and behind.op.type != DROPOUT
+        is_mask = is_random or behind.op.type == MASKED and behind.op.inputs[0].op.type != DROPOUT
+        return (
+            not rows.repeats and tensor.op.name not in self._inside and self._is_wide(tensor) and not is_mask
+        )
 
     def region(self, returned: Collection[Any]) -> Region:
         read = [t for t in self._results() if self._is_read(t) or t.ref() in returned]
@@ -198,12 +295,12 @@ class _Growth:
 
     def _check_sizes(self, tensor: tf.Tensor) -> None:
         sizes, rows = self._known.of(tensor), self._rows.get(tensor.ref())
-        if None in (sizes if rows is None else (*rows.before(sizes), *rows.after(sizes))):
+        if None in (sizes if rows is None else rows.others(sizes)):
             raise Untiled(f"a size of {tensor.op.name} is known only when it runs")
 
     def _take(self, op: tf.Operation) -> list[tf.Operation]:
         """Takes an operation in; what has to follow."""
-        rows = {n: self._rows[t.ref()] for n, t in enumerate(op.inputs) if t.ref() in self._rows}
+        rows = self._rows_read(op)
         found = fit(op, rows, self._known) if rows else None
         if found is None:
             raise Untiled(f"{op.type} ({op.name}) makes its rows of more than one row")
@@ -214,12 +311,17 @@ class _Growth:
                 follow += self._readers(tensor)
         return follow
 
+    def _rows_read(self, op: tf.Operation) -> dict[int, Rows]:
+        """By number of an input that is there by rows, and not repeated for several: these."""
+        found = {n: self._rows[t.ref()] for n, t in enumerate(op.inputs) if t.ref() in self._rows}
+        return {n: rows for n, rows in found.items() if not rows.repeats}
+
     def _note(self, op: tf.Operation, found: Fit) -> None:
         self._inside[op.name] = op
         for number, rows in found.inputs.items():
             self._ask_for(op.inputs[number], rows)
         for number, (tensor, place) in enumerate(zip(op.outputs, found.outputs)):
-            if found.sizes:
+            if found.sizes and found.sizes[number]:
                 self._known.note(tensor, found.sizes[number])
             if place is not None and self._rows.setdefault(tensor.ref(), place) != place:
                 raise Untiled(f"{tensor.op.name} is read by other rows than it is made by")
@@ -233,6 +335,8 @@ class _Growth:
         """What reads the values of a tensor; what reads its shape is noted."""
         readers = []
         for op in tensor.consumers():
+            if op.name in self._scope.unread:
+                continue
             if op.type in ("Rank", "Shape", "Size"):
                 self._shapes[op.name] = op
             else:
@@ -240,5 +344,8 @@ class _Growth:
         return readers
 
     def _is_wide(self, tensor: tf.Tensor) -> bool:
-        after = product(self._rows[tensor.ref()].after(self._known.of(tensor)))
-        return after is None or 2 * after > self._width  # type: ignore[operator]
+        rows = self._rows.get(tensor.ref())
+        if rows is None:
+            return False
+        size = product(rows.others(self._known.of(tensor)))
+        return size is None or 2 * size > self._width
