@@ -9,7 +9,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.graph.tiles import loop, region
+from tf_comptrain.graph.tiles import limits, loop
 
 SAMPLES, STEPS, HEADS, SIZE = 3, 64, 4, 8
 WIDTH = HEADS * SIZE
@@ -17,10 +17,14 @@ SHAPES = [[WIDTH, WIDTH]] * 4
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    monkeypatch.setattr(region, "_LEAST_BYTES", 1 << 16)
-    monkeypatch.setattr(loop, "TILE_BYTES", 5 << 14)  # five matrices of which four run at once
+# Bytes of a tile: of five matrices, of which four run at once; of half a matrix.
+TILES = {"matrices": 5 << 14, "queries": 1 << 13}
+
+
+@pytest.fixture(autouse=True, params=TILES)
+def small_tiles(request, monkeypatch):
+    monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "TILE_BYTES", TILES[request.param])
 
 
 def parts_of(x, weights):
@@ -236,7 +240,7 @@ def test_layers_train_as_without_tiles(layer, jit, monkeypatch):
     there = np.arange(STEPS)[None] < np.array([[64], [40], [50]])
     found = []
     for least in (1 << 16, 1 << 40):
-        monkeypatch.setattr(region, "_LEAST_BYTES", least)
+        monkeypatch.setattr(limits, "LEAST_BYTES", least)
         model = layer_model(LAYERS[layer], jit)
         losses = [model.train_on_batch((x, there), x[..., ::-1]) for _ in range(4)]
         storages = [crossing.storage for crossing in instrumentation(model).held.crossings]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,15 +13,11 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.region import Region, Untiled
 from tf_comptrain.graph.tiles.rows import DROPOUT, Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
 from tf_comptrain.graph.tiles.sums import sum_of
-
-# What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to
-# whole gradients of weights: smaller ones take less memory, and more passes over these.
-TILE_BYTES = 8 << 20
-_SUM_IN_TILES = 3  # a tile takes at least this part of the largest sum that it adds to
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 
@@ -29,12 +25,16 @@ _Number: TypeAlias = int | tf.Tensor
 
 
 class _Tiling(NamedTuple):
-    """How many rows there are, tiles, and rows of one; rows along each of their dimensions."""
+    """How many rows there are, tiles, and rows of one; rows along each of their dimensions.
+
+    Beside them the size of the batch, where that is no dimension of rows and only a run says it.
+    """
 
     rows: _Number
     tiles: _Number
     size: _Number
     sizes: tuple[_Number, ...]
+    samples: tf.Tensor | None = None
 
     @property
     def missing(self) -> _Number:
@@ -69,7 +69,7 @@ def run_by_tiles(region: Region) -> None:
         outputs, sums = _loop(region, inputs, tiling)
         row_values = [_from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
-            _say_shape(region, op, row_sizes[op.name])
+            _say_shape(region, op, row_sizes[op.name], tiling.samples)
     last = sums[0].op if sums else row_values[0].op
     for old, new in zip((*region.outputs, *region.sums), (*row_values, *sums)):
         new.set_shape(old.shape)
@@ -93,24 +93,36 @@ def _names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str
 
 
 def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
-    """Tiles of nearly one size; of a number of rows that the graph says the sizes are numbers."""
+    """Tiles of nearly one size; where the graph says all the sizes are numbers."""
     own = region.known.of(some)
     sizes: list[Any] = [tf.shape(some)[at] if own[at] is None else own[at] for at in place.dimensions]
-    most = max(_tile_bytes(region) // region.row_bytes, 1)
-    most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
-    if not any(map(tf.is_tensor, sizes)):
+    source = _source_of_samples(region)
+    samples = None if source is None else tf.shape(source[0])[source[1]]
+    most: Any = max(_tile_bytes(region) // region.row_bytes, 1)
+    if samples is None:
+        most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
+    else:
+        powers = tf.constant([1 << power for power in range(1, 31)])
+        fitting = tf.cast(powers <= tf.cast(most // samples, tf.int32), tf.int32)
+        most = tf.bitwise.left_shift(1, tf.reduce_sum(fitting))
+    if samples is None and not any(map(tf.is_tensor, sizes)):
         rows = math.prod(sizes)
         tiles = max(-(-rows // most), 1)
         return _Tiling(rows, tiles, max(-(-rows // tiles), 1), tuple(sizes))
     rows = tf.reduce_prod(tf.stack(sizes))
     tiles = tf.maximum(-(-rows // most), 1)
-    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1), tuple(sizes))
+    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1), tuple(sizes), samples)
+
+
+def _filled(sizes: Iterable[Any], samples: tf.Tensor | None) -> list[Any]:
+    """Sizes, with the batch's in the place of what only a run says."""
+    return [samples if size is None else size for size in sizes]
 
 
 def _tile_bytes(region: Region) -> int:
     """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
     sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
-    return max([TILE_BYTES, *(size * 4 // _SUM_IN_TILES for size in sums)])
+    return max([limits.TILE_BYTES, *(size * 4 // limits.SUM_IN_TILES for size in sums)])
 
 
 def _tiles_of(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -119,7 +131,7 @@ def _tiles_of(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Callable[[t
     Rows missing in the last tile are other ones again. Zeros in their place may be what a loss divides by.
     """
     rows = region.rows[tensor.ref()]
-    others = rows.others(region.known.of(tensor))
+    others = _filled(rows.others(region.known.of(tensor)), tiling.samples)
     if rows.repeats:
         values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(rows, tiling)
         return lambda number: tf.gather(values, tf.gather(places, number))
@@ -152,7 +164,7 @@ def _places(rows: Rows, tiling: _Tiling) -> tf.Tensor:
 def _from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
     """The opposite of `_tiles_of`, for a result."""
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    others = rows.others(sizes)
+    others = _filled(rows.others(sizes), tiling.samples)
     flat = tf.reshape(tiles, [tiling.tiles * tiling.size, *others])
     if not tiling.fits:
         flat = tf.slice(flat, [0] * (1 + len(others)), [tiling.rows, *others])
@@ -183,12 +195,12 @@ def _loop(
       tiling: How many there are.
     """
     ops = tf.raw_ops
-    shapes = [_tile_shape(region, tensor, tiling.size) for tensor in region.outputs]
+    shapes = [_tile_shape(region, tensor, tiling) for tensor in region.outputs]
     lists = [
         ops.TensorListReserve(element_shape=shape, num_elements=tiling.tiles, element_dtype=tensor.dtype)
         for tensor, shape in zip(region.outputs, shapes)
     ]
-    sums = [sum_of(tensor, region.known, TILE_BYTES) for tensor in region.sums]
+    sums = [sum_of(tensor, region.known, limits.TILE_BYTES) for tensor in region.sums]
     body = _Body(region, [each.tensor.op.name for each in sums])
     are_there = _are_there(tiling) if sums else None
 
@@ -200,12 +212,12 @@ def _loop(
             each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
         ]
         lists = [
-            ops.TensorListSetItem(input_handle=handle, index=number, item=_flat(region, t, made[t.ref()]))
+            ops.TensorListSetItem(input_handle=handle, index=number, item=body.flat(t, made[t.ref()]))
             for handle, t in zip(lists, region.outputs)
         ]
         return number + 1, lists, added
 
-    start = (0, lists, [each.zeros() for each in sums])
+    start = (0, lists, [each.zeros(tiling.samples) for each in sums])
     _, lists, parts = tf.while_loop(
         lambda number, *_: number < tiling.tiles, run, start, parallel_iterations=1
     )
@@ -238,11 +250,16 @@ class _Body:
         region, some = self._region, next(iter(tiles.values()))
         self._number = number
         self._size = tf.shape(some)[0]  # XLA sees it here, and not in a size from outside of the loop
+        self._samples = None
+        if (found := _source_of_samples(region)) is not None:
+            source, place = found
+            before = sum(own < place for own in region.rows[source.ref()].dimensions)
+            self._samples = tf.shape(tiles[source.ref()])[1 + place - before]
         made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
         for op in self._order:
             for old, new in zip(op.outputs, self._run_op(op, made)):
                 if old.ref() in region.rows:
-                    new.set_shape(self._shape_of(old, None))
+                    new.set_shape(self._static_shape_of(old))
                 elif region.known.rank(old) is not None:
                     new.set_shape(region.known.of(old))
                 made[old.ref()] = new
@@ -269,7 +286,7 @@ class _Body:
         result = op.outputs[0]
         operands = [made.get(tensor.ref(), tensor) for tensor in op.inputs]
         if about(op.type).kind == VIEW:
-            return [tf.reshape(operands[0], self._shape_of(result, -1))]
+            return [tf.reshape(operands[0], self._shape_of(result, self._size))]
         if about(op.type).kind == REPEAT:
             return [tf.broadcast_to(operands[0], self._shape_of(result, self._size))]
         if op.type == "Fill":
@@ -291,9 +308,24 @@ class _Body:
         if before := len(rows.before(sizes)):
             others = range(before + 1, tile.shape.rank)
             tile = tf.transpose(tile, [*range(1, before + 1), 0, *others])
-        return tile if len(rows.dimensions) == 1 else tf.reshape(tile, self._shape_of(tensor, -1))
+        return tile if len(rows.dimensions) == 1 else tf.reshape(tile, self._shape_of(tensor, self._size))
+
+    def flat(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """The opposite of `_shaped`."""
+        sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
+        before, after = (_filled(part, self._samples) for part in (rows.before(sizes), rows.after(sizes)))
+        flat = tile if len(rows.dimensions) == 1 else tf.reshape(tile, [*before, self._size, *after])
+        if not before:
+            return flat
+        return tf.transpose(
+            flat, [len(before), *range(len(before)), *range(len(before) + 1, flat.shape.rank)]
+        )
 
     def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
+        """Of a tile of a tensor, whose last dimension of rows has that size."""
+        return _filled(self._static_shape_of(tensor, size), self._samples)
+
+    def _static_shape_of(self, tensor: tf.Tensor, size: int | None = None) -> list:
         rows = self._region.rows[tensor.ref()]
         return rows.joined(self._region.known.of(tensor), [*[1] * (len(rows.dimensions) - 1), size])
 
@@ -307,18 +339,9 @@ def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
     return masked() if _keras.under_xla() else tf.cond(tf.reduce_all(there), lambda: tile, masked)
 
 
-def _tile_shape(region: Region, tensor: tf.Tensor, size: _Number) -> Any:
-    return tf.stack([size, *region.rows[tensor.ref()].others(region.known.of(tensor))])
-
-
-def _flat(region: Region, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
-    """The opposite of `_Body._shaped`."""
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    before, after = rows.before(sizes), rows.after(sizes)
-    flat = tile if len(rows.dimensions) == 1 else tf.reshape(tile, [*before, -1, *after])
-    if not before:
-        return flat
-    return tf.transpose(flat, [len(before), *range(len(before)), *range(len(before) + 1, flat.shape.rank)])
+def _tile_shape(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Any:
+    others = region.rows[tensor.ref()].others(region.known.of(tensor))
+    return tf.stack([tiling.size, *_filled(others, tiling.samples)])
 
 
 def _in_order(region: Region) -> list[tf.Operation]:
@@ -356,9 +379,7 @@ def _row_sizes(region: Region, tensor: tf.Tensor) -> list[_Number]:
 
 def _sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
     """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
-    shapes = {op.name for op in region.shapes}
-    apart = (t for t in region.inputs if shapes.isdisjoint(_names_before(region, [t.op])))
-    by_row = ((tensor, region.rows[tensor.ref()]) for tensor in apart)
+    by_row = ((tensor, region.rows[tensor.ref()]) for tensor in _apart_from_shapes(region))
     found = [(tensor, rows) for tensor, rows in by_row if not rows.repeats]
     for tensor, rows in found:
         if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
@@ -369,11 +390,34 @@ def _sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
     return found
 
 
-def _say_shape(region: Region, op: tf.Operation, row_sizes: list[_Number]) -> None:
+def _apart_from_shapes(region: Region) -> Iterator[tf.Tensor]:
+    """What is read by rows and is not made of the shape of something inside."""
+    shapes = {op.name for op in region.shapes}
+    return (t for t in region.inputs if shapes.isdisjoint(_names_before(region, [t.op])))
+
+
+def _source_of_samples(region: Region) -> tuple[tf.Tensor, int] | None:
+    """An input and its dimension, not of rows, that has the size of the batch; None where the graph says all sizes.
+
+    Raises:
+      Untiled: Only what is inside has it.
+    """
+    tensors = (reference.deref() for reference in region.rows)
+    if not any(None in region.rows[t.ref()].others(region.known.of(t)) for t in tensors):
+        return None
+    for tensor in _apart_from_shapes(region):
+        rows = region.rows[tensor.ref()]
+        for place, size in enumerate(region.known.of(tensor)):
+            if size is None and place not in rows.dimensions:
+                return tensor, place
+    raise Untiled("the size of the batch is known only when it runs")
+
+
+def _say_shape(region: Region, op: tf.Operation, row_sizes: list[_Number], samples: tf.Tensor | None) -> None:
     """Lets the readers of a shape have it without the tensor."""
     tensor = op.inputs[0]
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    own = rows.joined(sizes, row_sizes)
+    own = _filled(rows.joined(sizes, row_sizes), samples)
     if op.type == "Shape":
         said = tf.cast(tf.stack(own), op.outputs[0].dtype)
     elif op.type == "Size":

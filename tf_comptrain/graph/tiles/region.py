@@ -17,16 +17,21 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, VIEW, about
 from tf_comptrain.graph.tensors import plain_bytes
-from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED, Fit, Rows, fit, fit_result, leading, letters_of
-from tf_comptrain.graph.tiles.sizes import KnownSizes, product
-
-# A product is taken for wide from so many times the length of the rows that it reads on, and so many bytes.
-_WIDER = 4
-_LEAST_BYTES = 16 << 20
-# Operations on one number a row that stand between a loss and its gradient, at most.
-_MOST_BETWEEN = 100
+from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.rows import (
+    DROPOUT,
+    MASKED,
+    Fit,
+    Rows,
+    fit,
+    fit_result,
+    leading,
+    letters_of,
+    viewed,
+)
+from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample, product
 
 
 class Untiled(Exception):
@@ -81,7 +86,7 @@ class Region(NamedTuple):
         return max(self._width_of(tensor) * tensor.dtype.size for tensor in inside)
 
     def _width_of(self, tensor: tf.Tensor) -> int:
-        return product(self.rows[tensor.ref()].others(self.known.of(tensor))) or 1
+        return of_sample(self.rows[tensor.ref()].others(self.known.of(tensor)))
 
 
 class Scope(NamedTuple):
@@ -98,7 +103,7 @@ class Scope(NamedTuple):
 
 def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
     """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
-    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < _LEAST_BYTES:
+    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < limits.LEAST_BYTES:
         return False
     return makes_large_matrices(op, known) or _makes_long_rows(op, known)
 
@@ -111,7 +116,7 @@ def makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
     first, second, made = (
         product(rows.others(known.of(tensor))) for rows, tensor in zip(many, (*op.inputs, *op.outputs))
     )
-    return None not in (first, second, made) and _WIDER * max(first, second) <= made  # type: ignore[operator, type-var]
+    return None not in (first, second, made) and limits.WIDER * max(first, second) <= made  # type: ignore[operator, type-var]
 
 
 def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
@@ -120,7 +125,7 @@ def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
     if len(op.inputs) != 2 or op.inputs[1].shape.rank != 2 or None in ranks or ranks[0] != ranks[1]:
         return False
     width, before = known.of(made)[-1], known.of(read)[-1]
-    return op.type != "Einsum" and bool(width and before and width >= _WIDER * before)
+    return op.type != "Einsum" and bool(width and before and width >= limits.WIDER * before)
 
 
 def is_of_many(op: tf.Operation) -> bool:
@@ -131,8 +136,50 @@ def is_of_many(op: tf.Operation) -> bool:
 def _rows_of_many(op: tf.Operation) -> tuple[Rows, ...]:
     """The dimensions of both factors and of the result along which these are many matrices; () where there are none."""
     terms = letters_of(op)
-    many = [letter for letter in terms[-1] if letter in terms[0] and letter in terms[1]] if terms else ()
+    many = [letter for letter in terms[-1] if letter in terms[0] and letter in terms[1]] if terms else []
+    # What one dimension has, views have without those of size 1.
+    several = [letter for letter in many if op.outputs[0].shape[terms[-1].index(letter)] != 1]  # type: ignore[index]
+    many = several or many[:1]
     return tuple(Rows(tuple(term.index(letter) for letter in many)) for term in terms or () if many)
+
+
+class _Start(NamedTuple):
+    """Rows to begin with: of either factor of a product, None where it is read whole, and of what that makes."""
+
+    factors: tuple[Rows | None, ...]
+    made: Rows
+
+
+def _starts(wide: tf.Operation, known: KnownSizes) -> list[_Start]:
+    """What may be the rows of a product, best first.
+
+    Of many products the matrices, which are whole products still; where one of them is more than a tile, the rows
+    of the matrices of one factor, as an attention's queries.
+    """
+    if not is_of_many(wide):
+        read = wide.inputs[0]
+        rows = leading(read.shape.rank - 1)
+        rows = viewed(rows, known.of(read), known.of(read)) or rows
+        return [_Start((rows, None), rows)]
+    *factors, made = _rows_of_many(wide)
+    matrices = _Start(tuple(factors), made)
+    of_matrix = product(made.others(known.of(wide.outputs[0]))) or 0
+    if of_matrix * wide.outputs[0].dtype.size <= limits.TILE_BYTES:
+        return [matrices, *_rows_of_one_factor(wide)]
+    return [*_rows_of_one_factor(wide), matrices]
+
+
+def _rows_of_one_factor(wide: tf.Operation) -> list[_Start]:
+    """The dimension of many matrices that one factor has alone: of the second factor, then of the first."""
+    *factors, made = letters_of(wide)  # type: ignore[misc]
+    found = []
+    for number, other in ((1, 0), (0, 1)):
+        for letter in reversed(made):
+            if letter in factors[number] and letter not in factors[other]:
+                own = Rows((factors[number].index(letter),))
+                found.append(_Start((own, None) if number == 0 else (None, own), Rows((made.index(letter),))))
+                break
+    return found[::-1]
 
 
 def find_region(
@@ -149,7 +196,21 @@ def find_region(
     Raises:
       Untiled: Why nothing does.
     """
-    growth = _Growth(wide, known, scope)
+    reasons = []
+    for start in _starts(wide, known):
+        try:
+            return _region_from(start, wide, known, scope, returned)
+        except MuchBetween:
+            raise
+        except Untiled as reason:
+            reasons.append(reason)
+    raise reasons[0]
+
+
+def _region_from(
+    start: _Start, wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor]
+) -> Region:
+    growth = _Growth(start, wide, known, scope)
     growth.grow([wide])
     growth.take_makers()
     while between := growth.between():
@@ -161,24 +222,15 @@ def find_region(
 class _Growth:
     """Follows rows from a product on."""
 
-    def __init__(self, wide: tf.Operation, known: KnownSizes, scope: Scope):
+    def __init__(self, start: _Start, wide: tf.Operation, known: KnownSizes, scope: Scope):
         self._wide, self._known, self._scope = wide, known, scope
         self._inside: dict[str, tf.Operation] = {}
         # Of these: what is made inside because wide operands are read by rows; others may read the original.
         self._operands: set[str] = set()
         self._shapes: dict[str, tf.Operation] = {}
-        self._rows: dict[Any, Rows] = {}
+        self._rows = {t.ref(): rows for t, rows in zip(wide.inputs, start.factors) if rows is not None}
         self._is_of_many = is_of_many(wide)
-        if self._is_of_many:
-            first, second, made = _rows_of_many(wide)
-            self._rows |= {wide.inputs[0].ref(): first, wide.inputs[1].ref(): second}
-        else:
-            made = leading(wide.inputs[0].shape.rank - 1)
-            self._rows[wide.inputs[0].ref()] = made
-        width = product(made.others(self._known.of(wide.outputs[0])))
-        if width is None:
-            raise Untiled(f"a size of {wide.name} is known only when it runs")
-        self._width: int = width
+        self._width = of_sample(start.made.others(self._known.of(wide.outputs[0])))
 
     def grow(self, operations: Iterable[tf.Operation]) -> None:
         """Takes operations in, and all that reads something wide of what they make."""
@@ -208,7 +260,7 @@ class _Growth:
 
     def absorb(self, operations: list[tf.Operation]) -> None:
         """Takes in what stands between results and reads."""
-        if len(operations) > _MOST_BETWEEN or self._is_of_many:
+        if len(operations) > limits.MOST_BETWEEN or self._is_of_many:
             if self._is_of_many:
                 self.take_operands()
             wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
@@ -294,9 +346,21 @@ class _Growth:
                 yield from op.outputs
 
     def _check_sizes(self, tensor: tf.Tensor) -> None:
-        sizes, rows = self._known.of(tensor), self._rows.get(tensor.ref())
-        if None in (sizes if rows is None else rows.others(sizes)):
+        """Of all sizes but those of rows only one may be known when it runs: that of the batch."""
+        sizes = self._others(tensor)
+        if sizes.count(None) > 1 or None in sizes and not self._has_same_samples(tensor):
             raise Untiled(f"a size of {tensor.op.name} is known only when it runs")
+
+    def _has_same_samples(self, tensor: tf.Tensor) -> bool:
+        """Whether what is not known of a tensor is the same size in what it is a view of."""
+        if about(tensor.op.type).kind != VIEW or tensor.op.name not in self._inside:
+            return True
+        before = self._others(tensor.op.inputs[0])
+        return before.count(None) == 1 and of_sample(before) == of_sample(self._others(tensor))
+
+    def _others(self, tensor: tf.Tensor) -> Sizes:
+        sizes, rows = self._known.of(tensor), self._rows.get(tensor.ref())
+        return sizes if rows is None else rows.others(sizes)
 
     def _take(self, op: tf.Operation) -> list[tf.Operation]:
         """Takes an operation in; what has to follow."""
@@ -347,5 +411,4 @@ class _Growth:
         rows = self._rows.get(tensor.ref())
         if rows is None:
             return False
-        size = product(rows.others(self._known.of(tensor)))
-        return size is None or 2 * size > self._width
+        return 2 * of_sample(rows.others(self._known.of(tensor))) > self._width

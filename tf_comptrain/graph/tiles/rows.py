@@ -20,7 +20,15 @@ from tf_comptrain.graph.operations import (
     VIEW,
     about,
 )
-from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, broadcast, keeps_axes, product, reduced
+from tf_comptrain.graph.tiles.sizes import (
+    KnownSizes,
+    Sizes,
+    broadcast,
+    keeps_axes,
+    of_sample,
+    product,
+    reduced,
+)
 
 DROPOUT, MASKED = "Comptrain>Dropout", "Comptrain>BitmaskGrad"  # and its gradient
 
@@ -124,7 +132,7 @@ def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     if rule is _one_hot or rule is _along_last:
         return rule(op, {0: result}, known)
     if rule is _multiplied:
-        return _multiplied_each(op, result)
+        return _multiplied_to(op, result)
     if rule is _transposed:
         order = known.order(op.inputs[1])
         if order is None:
@@ -150,15 +158,24 @@ def viewed(rows: Rows, before: Sizes, after: Sizes) -> Rows | None:
 
     Of several answers, which differ by dimensions of one value, that with the fewest dimensions.
     """
-    head, rest = product(rows.before(before)), product(rows.after(before))
     first, last = rows.dimensions[0], rows.last
-    if head is None or rest is None or rows.dimensions != tuple(range(first, last + 1)):
+    if rows.dimensions != tuple(range(first, last + 1)):
         return None
-    for first in range(len(after)):
+    others = rows.others(before)
+    # One size that only a run says is the same before and after where all the others have one product.
+    if others.count(None) > 1 or None in others and of_sample(before) != of_sample(after):
+        return None
+    head, rest = _count(before[:first]), _count(before[last + 1 :])
+    for first in reversed(range(len(after))):
         for end in range(first + 1, len(after) + 1):
-            if product(after[:first]) == head and product(after[end:]) == rest:
+            if _count(after[:first]) == head and _count(after[end:]) == rest:
                 return Rows(tuple(range(first, end)))
     return None
+
+
+def _count(sizes: Sizes) -> tuple[int, int]:
+    """How many sizes only a run says, and the product of the others."""
+    return sizes.count(None), of_sample(sizes)
 
 
 def _operand_rows(tensor: tf.Tensor, result: Rows, output: tf.Tensor, known: KnownSizes) -> Rows | None:
@@ -280,19 +297,20 @@ def _multiplied(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -
     made = (_sizes_made(terms, [known.of(tensor) for tensor in op.inputs]),)
     if set(letters) <= set(result):
         return Fit(inputs, (_rows_at(letters, result),), made)
-    is_sum = len(have) == 2 and set(letters).isdisjoint(result) and op.type != "Einsum" and len(result) == 2
+    is_sum = len(have) == 2 and set(letters).isdisjoint(result)
     return Fit(inputs, (None,), made) if is_sum else None
 
 
-def _multiplied_each(op: tf.Operation, result: Rows) -> Fit | None:
-    """Of many products: both factors have the rows of the result."""
+def _multiplied_to(op: tf.Operation, result: Rows) -> Fit | None:
+    """Of a product: each factor has the rows of the result, or is read whole."""
     terms = letters_of(op)
     if terms is None:
         return None
     letters = tuple(terms[-1][place] for place in result.dimensions)
-    if not all(set(letters) <= set(term) for term in terms):
+    have = [n for n in (0, 1) if set(letters) <= set(terms[n])]
+    if not have or any(n not in have and not set(letters).isdisjoint(terms[n]) for n in (0, 1)):
         return None
-    return Fit({n: _rows_at(letters, terms[n]) for n in (0, 1)}, (result,))
+    return Fit({n: _rows_at(letters, terms[n]) for n in have}, (result,))
 
 
 def _rows_at(letters: Sequence[str], term: str) -> Rows:

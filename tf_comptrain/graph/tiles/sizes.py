@@ -170,3 +170,8 @@ def reduced(sizes: Sizes, axes: Collection[int], keeps: bool) -> Sizes:
 def product(sizes: Sizes) -> int | None:
     """The number of values; None where only a run says it."""
     return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]
+
+
+def of_sample(sizes: Sizes) -> int:
+    """The number of values, for one sample where only a run says how many there are."""
+    return math.prod(1 if size is None else size for size in sizes)
