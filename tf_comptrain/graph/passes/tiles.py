@@ -15,17 +15,17 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.crossings import name_of
 from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.loop import run_by_tiles
 from tf_comptrain.graph.tiles.region import (
+    InTwoPasses,
     MuchBetween,
     Scope,
     Untiled,
     find_region,
-    is_of_many,
     is_wide,
-    makes_large_matrices,
 )
 from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.sizes import KnownSizes
@@ -71,7 +71,7 @@ class _FoundParts:
         self.at_once: set[str] = set()
         self.later: dict[str, str] = {}
         self.again: set[str] = set()
-        self._graph, self._streams = backward.graph, streams
+        self._graph, self._xla, self._streams = backward.graph, backward.xla, streams
         operations = backward.graph.get_operations()
         self._late = {op.name: op for op in backward.operations()}
         early = frozenset(op.name for op in operations[: backward.start])
@@ -81,9 +81,10 @@ class _FoundParts:
         """Looks for what can run by tiles around a product."""
         try:
             region = find_region(wide, self.known, self._scope)
-        except MuchBetween as found:
-            if is_of_many(wide):
-                self._add_both(wide, found)
+        except InTwoPasses as found:
+            self._add_both(wide, found)
+            return
+        except MuchBetween:
             return
         except Untiled as reason:
             self._streams.say_whole(wide.outputs[0], str(reason))
@@ -93,10 +94,11 @@ class _FoundParts:
             self._note(wide, (op.type for op in self._late_of(region.inside) if region.reads_wide(op)))
             self._run_at_end(wide, [wide])
 
-    def _add_both(self, wide: tf.Operation, found: MuchBetween) -> None:
+    def _add_both(self, wide: tf.Operation, found: InTwoPasses) -> None:
         """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
         late = self._late_of(found.inside)
-        first = next((op for op in late if makes_large_matrices(op, self.known)), None)
+        wide_late = (op for op in late if op.name in found.wide)
+        first = next((op for op in wide_late if about(op.type).kind == MATRIX_PRODUCT), None)
         if first is None:
             why = "no product of the backward pass makes its gradient"
             self._streams.say_whole(wide.outputs[0], why, crosses=False)
@@ -134,8 +136,8 @@ class _FoundParts:
             try:
                 self._draw_again(wide)
                 for region in [find_region(op, self.known, self._scope, returned) for op in products]:
-                    run_by_tiles(region)
-            except Untiled as reason:
+                    run_by_tiles(region, self._xla)
+            except (InTwoPasses, Untiled) as reason:
                 self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
 
         _keras.at_end_of_trace(self._graph, run)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, native
+from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
@@ -20,6 +21,8 @@ from tf_comptrain.graph.tiles.sizes import product
 from tf_comptrain.graph.tiles.sums import sum_of
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
+
+_MOST_CONSTANTS = 16  # in one that a loop has for itself
 
 _Number: TypeAlias = int | tf.Tensor
 
@@ -47,11 +50,12 @@ class _Tiling(NamedTuple):
         return isinstance(self.missing, int) and self.missing == 0
 
 
-def run_by_tiles(region: Region) -> None:
+def run_by_tiles(region: Region, xla: bool) -> None:
     """Puts a loop in the place of a region: what read its results reads those of the loop.
 
     Args:
       region: Of a graph that is being traced, whose passes are all there.
+      xla: XLA compiles the graph.
 
     Raises:
       Untiled: Why it stays as it is.
@@ -66,7 +70,7 @@ def run_by_tiles(region: Region) -> None:
             raise Untiled("the number of rows is known only when they are there")
         tiling = _tiling(region, *sources[0])
         inputs = {tensor.ref(): _tiles_of(region, tensor, tiling) for tensor in region.inputs}
-        outputs, sums = _loop(region, inputs, tiling)
+        outputs, sums = _loop(region, inputs, tiling, xla)
         row_values = [_from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
             _say_shape(region, op, row_sizes[op.name], tiling.samples)
@@ -185,7 +189,7 @@ def _rows_first(tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
 
 
 def _loop(
-    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: _Tiling
+    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: _Tiling, xla: bool
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Runs the tiles; results for each row by tile, and sums.
 
@@ -193,15 +197,14 @@ def _loop(
       region: The region.
       inputs: By reference of what is read by rows: what has a tile of it.
       tiling: How many there are.
+      xla: XLA compiles the graph.
     """
     ops = tf.raw_ops
     shapes = [_tile_shape(region, tensor, tiling) for tensor in region.outputs]
-    lists = [
-        ops.TensorListReserve(element_shape=shape, num_elements=tiling.tiles, element_dtype=tensor.dtype)
-        for tensor, shape in zip(region.outputs, shapes)
-    ]
+    zero = _late_zero(region) if xla else tf.zeros([])
+    lists = [_list_of(tiling.tiles, shape, tensor.dtype, zero, xla) for tensor, shape in zip(region.outputs, shapes)]
     sums = [sum_of(tensor, region.known, limits.TILE_BYTES) for tensor in region.sums]
-    body = _Body(region, [each.tensor.op.name for each in sums])
+    body = _Body(region, [each.tensor.op.name for each in sums], xla)
     are_there = _are_there(tiling) if sums else None
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
@@ -217,7 +220,7 @@ def _loop(
         ]
         return number + 1, lists, added
 
-    start = (0, lists, [each.zeros(tiling.samples) for each in sums])
+    start = (0, lists, [each.zeros(tiling.samples, zero) for each in sums])
     _, lists, parts = tf.while_loop(
         lambda number, *_: number < tiling.tiles, run, start, parallel_iterations=1
     )
@@ -228,16 +231,30 @@ def _loop(
     return outputs, [each.joined(some) for each, some in zip(sums, parts)]
 
 
+def _late_zero(region: Region) -> tf.Tensor:
+    """What loops begin with, once what they read is there; XLA would make that of all loops before the first runs."""
+    return native.ops().comptrain_fence([tf.zeros([]), *(t for t in region.inputs if t.dtype.is_floating)])[0]
+
+
+def _list_of(tiles: _Number, shape: tf.Tensor, dtype: tf.DType, zero: tf.Tensor, xla: bool) -> tf.Tensor:
+    """A list with room for what each tile makes."""
+    if not xla:
+        return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=tiles, element_dtype=dtype)
+    whole = tf.fill(tf.concat([[tiles], shape], 0), tf.cast(zero, dtype))
+    return tf.raw_ops.TensorListFromTensor(tensor=whole, element_shape=shape)
+
+
 class _Body:
     """The operations of a region in the graph of a loop's body, where each tensor has the rows of one tile.
 
     Args:
       region: The region.
       apart: Names of operations inside that are not run.
+      xla: XLA compiles the graph.
     """
 
-    def __init__(self, region: Region, apart: Collection[str]):
-        self._region = region
+    def __init__(self, region: Region, apart: Collection[str], xla: bool):
+        self._region, self._xla = region, xla
         self._order = [op for op in _in_order(region) if op.name not in apart]
 
     def run(self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor) -> dict[Any, tf.Tensor]:
@@ -279,12 +296,13 @@ class _Body:
         if there is not None:
             rank = len(self._region.known.of(op.inputs[0]))
             along = self._region.rows[op.inputs[0].ref()].last
-            first = _where(tf.reshape(there, [-1 if place == along else 1 for place in range(rank)]), first)
+            column = tf.reshape(there, [-1 if place == along else 1 for place in range(rank)])
+            first = _where(column, first, self._xla)
         return [first, *others]
 
     def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
         result = op.outputs[0]
-        operands = [made.get(tensor.ref(), tensor) for tensor in op.inputs]
+        operands = [made[t.ref()] if t.ref() in made else self._from_outside(t) for t in op.inputs]
         if about(op.type).kind == VIEW:
             return [tf.reshape(operands[0], self._shape_of(result, self._size))]
         if about(op.type).kind == REPEAT:
@@ -294,6 +312,15 @@ class _Body:
         if op.type == DROPOUT:
             operands[2] = self._counter(operands[2], operands[0])
         return _keras.run_again(op, operands, "tile", shaped=False)
+
+    @staticmethod
+    def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
+        """What is the same for all tiles; a constant as one of the loop's own, for TensorFlow's optimizer."""
+        is_number = tensor.shape.rank == 0 and tensor.dtype.is_floating
+        value: Any = constant_of(tensor) if is_number else None
+        if value is None and tensor.op.type == "Const" and tensor.shape.num_elements() <= _MOST_CONSTANTS:
+            value = tf.get_static_value(tensor)
+        return tensor if value is None else tf.constant(value, tensor.dtype)
 
     def _counter(self, counter: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
         """Where in the random numbers of a dropout those of a tile begin: each count is four of them."""
@@ -330,13 +357,13 @@ class _Body:
         return rows.joined(self._region.known.of(tensor), [*[1] * (len(rows.dimensions) - 1), size])
 
 
-def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+def _where(there: tf.Tensor, tile: tf.Tensor, xla: bool) -> tf.Tensor:
     """A tile with zeros for rows that are not there; on the executor a copy, where some are not."""
 
     def masked() -> tf.Tensor:
         return tf.where(there, tile, 0)
 
-    return masked() if _keras.under_xla() else tf.cond(tf.reduce_all(there), lambda: tile, masked)
+    return masked() if xla else tf.cond(tf.reduce_all(there), lambda: tile, masked)
 
 
 def _tile_shape(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Any:

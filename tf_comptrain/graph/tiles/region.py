@@ -39,7 +39,11 @@ class Untiled(Exception):
 
 
 class MuchBetween(Untiled):
-    """The gradient comes later: the wide tensor is held meanwhile, or made again.
+    """The gradient comes later: the wide tensor is held meanwhile."""
+
+
+class InTwoPasses(Exception):
+    """The gradient comes later, and what is wide is made again for it.
 
     Attributes:
       inside: Of the region that would be there: its operations, by name.
@@ -194,14 +198,13 @@ def find_region(
       returned: What the function that is traced returns, as far as that is known.
 
     Raises:
+      InTwoPasses: There are two regions, once what the second reads is made again.
       Untiled: Why nothing does.
     """
     reasons = []
     for start in _starts(wide, known):
         try:
             return _region_from(start, wide, known, scope, returned)
-        except MuchBetween:
-            raise
         except Untiled as reason:
             reasons.append(reason)
     raise reasons[0]
@@ -210,12 +213,26 @@ def find_region(
 def _region_from(
     start: _Start, wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor]
 ) -> Region:
+    is_early = wide.name in scope.early
+    if is_early and not is_of_many(wide):
+        growth = _Growth(start, wide, known, scope)
+        growth.grow([wide])
+        is_narrowed = growth.is_narrowed()
+        try:
+            while between := growth.between():
+                growth.absorb(between)
+            growth.take_operands()
+            return growth.region({tensor.ref() for tensor in returned})
+        except Untiled:
+            if not is_narrowed:
+                raise
     growth = _Growth(start, wide, known, scope)
     growth.grow([wide])
     growth.take_makers()
-    while between := growth.between():
-        growth.absorb(between)
+    is_before_its_gradient = is_early and growth.between()
     growth.take_operands()
+    if is_before_its_gradient:
+        raise growth.in_two_passes()
     return growth.region({tensor.ref() for tensor in returned})
 
 
@@ -229,7 +246,6 @@ class _Growth:
         self._operands: set[str] = set()
         self._shapes: dict[str, tf.Operation] = {}
         self._rows = {t.ref(): rows for t, rows in zip(wide.inputs, start.factors) if rows is not None}
-        self._is_of_many = is_of_many(wide)
         self._width = of_sample(start.made.others(self._known.of(wide.outputs[0])))
 
     def grow(self, operations: Iterable[tf.Operation]) -> None:
@@ -260,23 +276,30 @@ class _Growth:
 
     def absorb(self, operations: list[tf.Operation]) -> None:
         """Takes in what stands between results and reads."""
-        if len(operations) > limits.MOST_BETWEEN or self._is_of_many:
-            if self._is_of_many:
-                self.take_operands()
-            wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
-            raise MuchBetween(self._inside, frozenset(wide))
+        if len(operations) > limits.MOST_BETWEEN:
+            raise MuchBetween("its gradient comes later")
         for op in operations:
             if self._rows_read(op):
                 self.grow([op])
                 return
         raise Untiled(f"the gradient of each row waits for all rows, at {operations[0].name}")
 
+    def in_two_passes(self) -> InTwoPasses:
+        """What is to run by tiles in each pass."""
+        wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
+        return InTwoPasses(dict(self._inside), frozenset(wide))
+
+    def is_narrowed(self) -> bool:
+        """Whether the forward pass makes something narrow of it by another product: it is no head."""
+        early = (op for name, op in self._inside.items() if name in self._scope.early)
+        return any(op is not self._wide and about(op.type).kind == MATRIX_PRODUCT for op in early)
+
     def take_makers(self) -> None:
         """Takes in what makes wide matrices of the backward pass that are read by rows, and all that reads these.
 
         Its own gradients come of another product, and what the forward pass had is made again there.
         """
-        waiting = list(self._inside.values()) if self._is_of_many else []
+        waiting = list(self._inside.values())
         while waiting:
             for tensor in waiting.pop().inputs:
                 rows, op = self._rows.get(tensor.ref()), tensor.op

@@ -30,12 +30,12 @@ class Sum(NamedTuple):
     axis: int
     cuts: Sizes
 
-    def zeros(self, samples: tf.Tensor | None) -> list[tf.Tensor]:
-        """What its parts begin with; `samples` are as many as only a run says."""
+    def zeros(self, samples: tf.Tensor | None, zero: tf.Tensor) -> list[tf.Tensor]:
+        """What its parts begin with: a zero in all places; `samples` are as many as only a run says."""
         before, after = self.sizes[: self.axis], self.sizes[self.axis + 1 :]
         shapes = ([samples if n is None else n for n in (*before, cut, *after)] for cut in self.cuts)
         dtype = _ADDED_UP_IN.get(self.tensor.dtype, self.tensor.dtype)
-        return [tf.zeros(shape if self.sizes else (), dtype) for shape in shapes]
+        return [tf.fill(shape if self.sizes else [], tf.cast(zero, dtype)) for shape in shapes]
 
     def added(self, parts: Sequence[tf.Tensor], operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The parts with what a tile adds.
