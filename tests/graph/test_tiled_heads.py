@@ -8,7 +8,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.graph.tiles import limits, loop
+from tf_comptrain.graph.tiles import limits
 
 WIDTH, WORDS = 16, 512
 SHAPES = [[WIDTH, WIDTH], [WIDTH, WORDS], [WORDS]]

@@ -123,7 +123,7 @@ class StreamsOfStep:
         return self._way(tensor.op) in (None, COMPRESS) and not self.is_exact(tensor)
 
     def say_whole(self, tensor: tf.Tensor, why: str, crosses: bool = True) -> None:
-        """Says, once, why a wide tensor is not made by tiles, in the report too where it had said so.
+        """Says why a wide tensor is not made by tiles, each reason once, in the report too where it had said so.
 
         Args:
           tensor: The tensor.
@@ -135,10 +135,9 @@ class StreamsOfStep:
             self.crossings.pop(name, None)
         elif name in self.crossings:
             self.crossings[name] = self.crossings[name]._replace(storage=KEEP, note=why)
-        sentence = _WHOLE % (name, why)
-        if sentence not in self._said:
-            self._said.add(sentence)
-            logging.warning(sentence)
+        if why not in self._said:
+            self._said.add(why)
+            logging.warning(_WHOLE, name, why)
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""

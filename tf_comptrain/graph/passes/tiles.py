@@ -15,7 +15,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.crossings import name_of
 from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.loop import run_by_tiles
@@ -25,10 +25,10 @@ from tf_comptrain.graph.tiles.region import (
     Scope,
     Untiled,
     find_region,
-    is_wide,
 )
 from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.sizes import KnownSizes
+from tf_comptrain.graph.tiles.starts import is_wide
 
 
 class TiledParts(NamedTuple):
@@ -97,6 +97,8 @@ class _FoundParts:
     def _add_both(self, wide: tf.Operation, found: InTwoPasses) -> None:
         """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
         late = self._late_of(found.inside)
+        if any(about(op.type).need(n) == SIGN for op in late for n, _ in enumerate(op.inputs)):
+            return  # what is made again has other signs near zero: bits are held
         wide_late = (op for op in late if op.name in found.wide)
         first = next((op for op in wide_late if about(op.type).kind == MATRIX_PRODUCT), None)
         if first is None:

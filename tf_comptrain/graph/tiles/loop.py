@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
@@ -16,38 +14,25 @@ from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.region import Region, Untiled
-from tf_comptrain.graph.tiles.rows import DROPOUT, Rows, viewed
-from tf_comptrain.graph.tiles.sizes import product
+from tf_comptrain.graph.tiles.rows import DROPOUT
 from tf_comptrain.graph.tiles.sums import sum_of
+from tf_comptrain.graph.tiles.tiling import (
+    Number,
+    Tiling,
+    are_there,
+    filled,
+    from_tiles,
+    names_before,
+    row_sizes,
+    source_of_samples,
+    sources,
+    tiles_of,
+    tiling_of,
+)
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 
 _MOST_CONSTANTS = 16  # in one that a loop has for itself
-
-_Number: TypeAlias = int | tf.Tensor
-
-
-class _Tiling(NamedTuple):
-    """How many rows there are, tiles, and rows of one; rows along each of their dimensions.
-
-    Beside them the size of the batch, where that is no dimension of rows and only a run says it.
-    """
-
-    rows: _Number
-    tiles: _Number
-    size: _Number
-    sizes: tuple[_Number, ...]
-    samples: tf.Tensor | None = None
-
-    @property
-    def missing(self) -> _Number:
-        """Rows that the last tile has too many."""
-        return self.tiles * self.size - self.rows
-
-    @property
-    def fits(self) -> bool:
-        """Whether it is known that none are missing."""
-        return isinstance(self.missing, int) and self.missing == 0
 
 
 def run_by_tiles(region: Region, xla: bool) -> None:
@@ -64,132 +49,28 @@ def run_by_tiles(region: Region, xla: bool) -> None:
         return  # nothing reads what it makes
     scope = f"{TILES_SCOPE}/{region.product.name}/"
     with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope(scope):
-        row_sizes = {op.name: _row_sizes(region, op.inputs[0]) for op in region.shapes}
-        sources = _sources(region)
-        if not sources:
+        sizes_of_rows = {op.name: row_sizes(region, op.inputs[0]) for op in region.shapes}
+        found = sources(region)
+        if not found:
             raise Untiled("the number of rows is known only when they are there")
-        tiling = _tiling(region, *sources[0])
-        inputs = {tensor.ref(): _tiles_of(region, tensor, tiling) for tensor in region.inputs}
+        tiling = tiling_of(region, *found[0])
+        inputs = {tensor.ref(): tiles_of(region, tensor, tiling) for tensor in region.inputs}
         outputs, sums = _loop(region, inputs, tiling, xla)
-        row_values = [_from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
+        row_values = [from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
-            _say_shape(region, op, row_sizes[op.name], tiling.samples)
+            _say_shape(region, op, sizes_of_rows[op.name], tiling.samples)
     last = sums[0].op if sums else row_values[0].op
     for old, new in zip((*region.outputs, *region.sums), (*row_values, *sums)):
         new.set_shape(old.shape)
         outside = [(op, index) for op, index in readers_of(old) if op.name not in region.inside]
         redirect(outside, new)
-    before = _names_before(region, [tensor.op for op in region.inside.values() for tensor in op.inputs])
+    before = names_before(region, [tensor.op for op in region.inside.values() for tensor in op.inputs])
     for op in region.inside.values():
         _keras.wait_instead(op, last, free=before)
 
 
-def _names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str]:
-    """Names of the operations outside that these come from, and of these."""
-    found: set[str] = set()
-    waiting = list(operations)
-    while waiting:
-        op = waiting.pop()
-        if op.name not in found and op.name not in region.inside:
-            found.add(op.name)
-            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
-
-
-def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
-    """Tiles of nearly one size; where the graph says all the sizes are numbers."""
-    own = region.known.of(some)
-    sizes: list[Any] = [tf.shape(some)[at] if own[at] is None else own[at] for at in place.dimensions]
-    source = _source_of_samples(region)
-    samples = None if source is None else tf.shape(source[0])[source[1]]
-    most: Any = max(_tile_bytes(region) // region.row_bytes, 1)
-    if samples is None:
-        most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
-    else:
-        powers = tf.constant([1 << power for power in range(1, 31)])
-        fitting = tf.cast(powers <= tf.cast(most // samples, tf.int32), tf.int32)
-        most = tf.bitwise.left_shift(1, tf.reduce_sum(fitting))
-    if samples is None and not any(map(tf.is_tensor, sizes)):
-        rows = math.prod(sizes)
-        tiles = max(-(-rows // most), 1)
-        return _Tiling(rows, tiles, max(-(-rows // tiles), 1), tuple(sizes))
-    rows = tf.reduce_prod(tf.stack(sizes))
-    tiles = tf.maximum(-(-rows // most), 1)
-    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1), tuple(sizes), samples)
-
-
-def _filled(sizes: Iterable[Any], samples: tf.Tensor | None) -> list[Any]:
-    """Sizes, with the batch's in the place of what only a run says."""
-    return [samples if size is None else size for size in sizes]
-
-
-def _tile_bytes(region: Region) -> int:
-    """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
-    sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
-    return max([limits.TILE_BYTES, *(size * 4 // limits.SUM_IN_TILES for size in sums)])
-
-
-def _tiles_of(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Callable[[tf.Tensor], tf.Tensor]:
-    """What has the tile of a number: its rows in the first dimension.
-
-    Rows missing in the last tile are other ones again. Zeros in their place may be what a loss divides by.
-    """
-    rows = region.rows[tensor.ref()]
-    others = _filled(rows.others(region.known.of(tensor)), tiling.samples)
-    if rows.repeats:
-        values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(rows, tiling)
-        return lambda number: tf.gather(values, tf.gather(places, number))
-    flat = tf.reshape(_rows_first(tensor, rows), [tiling.rows, *others])
-    if not tiling.fits:
-        flat = tf.pad(flat, [[0, tiling.missing], *[[0, 0]] * len(others)], "SYMMETRIC")
-    tiles = tf.reshape(flat, [tiling.tiles, tiling.size, *others])
-    return lambda number: tf.gather(tiles, number)
-
-
-def _are_there(tiling: _Tiling) -> tf.Tensor | None:
-    """Which rows of each tile are there; None: all."""
-    if tiling.fits:
-        return None
-    return tf.reshape(tf.range(tiling.tiles * tiling.size) < tiling.rows, [tiling.tiles, tiling.size])
-
-
-def _places(rows: Rows, tiling: _Tiling) -> tf.Tensor:
-    """For each row of each tile: where the value is that several rows share."""
-    row = tf.minimum(tf.range(tiling.tiles * tiling.size), tiling.rows - 1)
-    place, stride = tf.zeros_like(row), 1
-    for number, size in reversed(list(enumerate(tiling.sizes))):
-        if number not in rows.repeats:
-            place += row % size * stride
-            stride *= size
-        row //= size
-    return tf.reshape(place, [tiling.tiles, tiling.size])
-
-
-def _from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """The opposite of `_tiles_of`, for a result."""
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    others = _filled(rows.others(sizes), tiling.samples)
-    flat = tf.reshape(tiles, [tiling.tiles * tiling.size, *others])
-    if not tiling.fits:
-        flat = tf.slice(flat, [0] * (1 + len(others)), [tiling.rows, *others])
-    whole = tf.reshape(flat, [*_row_sizes(region, tensor), *others])
-    order = _order(rows, len(sizes))
-    return whole if order == sorted(order) else tf.transpose(whole, np.argsort(order))
-
-
-def _order(rows: Rows, rank: int) -> list[int]:
-    """The dimensions of a tensor, those of rows first."""
-    own = [place for place in rows.dimensions if place >= 0]
-    return [*own, *(place for place in range(rank) if place not in own)]
-
-
-def _rows_first(tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
-    order = _order(rows, len(tensor.shape))
-    return tensor if order == sorted(order) else tf.transpose(tensor, order)
-
-
 def _loop(
-    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: _Tiling, xla: bool
+    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: Tiling, xla: bool
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Runs the tiles; results for each row by tile, and sums.
 
@@ -202,15 +83,18 @@ def _loop(
     ops = tf.raw_ops
     shapes = [_tile_shape(region, tensor, tiling) for tensor in region.outputs]
     zero = _late_zero(region) if xla else tf.zeros([])
-    lists = [_list_of(tiling.tiles, shape, tensor.dtype, zero, xla) for tensor, shape in zip(region.outputs, shapes)]
+    lists = [
+        _list_of(tiling.tiles, shape, tensor.dtype, zero, xla)
+        for tensor, shape in zip(region.outputs, shapes)
+    ]
     sums = [sum_of(tensor, region.known, limits.TILE_BYTES) for tensor in region.sums]
     body = _Body(region, [each.tensor.op.name for each in sums], xla)
-    are_there = _are_there(tiling) if sums else None
+    there_in = are_there(tiling) if sums else None
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
         tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
         made = body.run(tiles, number)
-        there = None if are_there is None else tf.gather(are_there, number)
+        there = None if there_in is None else tf.gather(there_in, number)
         added = [
             each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
         ]
@@ -236,7 +120,7 @@ def _late_zero(region: Region) -> tf.Tensor:
     return native.ops().comptrain_fence([tf.zeros([]), *(t for t in region.inputs if t.dtype.is_floating)])[0]
 
 
-def _list_of(tiles: _Number, shape: tf.Tensor, dtype: tf.DType, zero: tf.Tensor, xla: bool) -> tf.Tensor:
+def _list_of(tiles: Number, shape: tf.Tensor, dtype: tf.DType, zero: tf.Tensor, xla: bool) -> tf.Tensor:
     """A list with room for what each tile makes."""
     if not xla:
         return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=tiles, element_dtype=dtype)
@@ -268,7 +152,7 @@ class _Body:
         self._number = number
         self._size = tf.shape(some)[0]  # XLA sees it here, and not in a size from outside of the loop
         self._samples = None
-        if (found := _source_of_samples(region)) is not None:
+        if (found := source_of_samples(region)) is not None:
             source, place = found
             before = sum(own < place for own in region.rows[source.ref()].dimensions)
             self._samples = tf.shape(tiles[source.ref()])[1 + place - before]
@@ -340,7 +224,7 @@ class _Body:
     def flat(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
         """The opposite of `_shaped`."""
         sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
-        before, after = (_filled(part, self._samples) for part in (rows.before(sizes), rows.after(sizes)))
+        before, after = (filled(part, self._samples) for part in (rows.before(sizes), rows.after(sizes)))
         flat = tile if len(rows.dimensions) == 1 else tf.reshape(tile, [*before, self._size, *after])
         if not before:
             return flat
@@ -350,7 +234,7 @@ class _Body:
 
     def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
         """Of a tile of a tensor, whose last dimension of rows has that size."""
-        return _filled(self._static_shape_of(tensor, size), self._samples)
+        return filled(self._static_shape_of(tensor, size), self._samples)
 
     def _static_shape_of(self, tensor: tf.Tensor, size: int | None = None) -> list:
         rows = self._region.rows[tensor.ref()]
@@ -366,9 +250,9 @@ def _where(there: tf.Tensor, tile: tf.Tensor, xla: bool) -> tf.Tensor:
     return masked() if xla else tf.cond(tf.reduce_all(there), lambda: tile, masked)
 
 
-def _tile_shape(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> Any:
+def _tile_shape(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Any:
     others = region.rows[tensor.ref()].others(region.known.of(tensor))
-    return tf.stack([tiling.size, *_filled(others, tiling.samples)])
+    return tf.stack([tiling.size, *filled(others, tiling.samples)])
 
 
 def _in_order(region: Region) -> list[tf.Operation]:
@@ -386,65 +270,11 @@ def _in_order(region: Region) -> list[tf.Operation]:
     return list(found.values())
 
 
-def _row_sizes(region: Region, tensor: tf.Tensor) -> list[_Number]:
-    """The sizes of a tensor's rows without the tensor.
-
-    Raises:
-      Untiled: Nothing outside has them.
-    """
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    own = [sizes[place] for place in rows.dimensions]
-    if own.count(None) == 0:
-        return own  # type: ignore[return-value]
-    for source, place in _sources(region):
-        there = [region.known.of(source)[number] for number in place.dimensions]
-        if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
-            dynamic = tf.shape(source)
-            return [dynamic[at] if size is None else size for at, size in zip(place.dimensions, own)]
-    raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
-
-
-def _sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
-    """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
-    by_row = ((tensor, region.rows[tensor.ref()]) for tensor in _apart_from_shapes(region))
-    found = [(tensor, rows) for tensor, rows in by_row if not rows.repeats]
-    for tensor, rows in found:
-        if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
-            before = tensor.op.inputs[0]
-            place = viewed(rows, region.known.of(tensor), region.known.of(before))
-            if place is not None:
-                found.append((before, place))
-    return found
-
-
-def _apart_from_shapes(region: Region) -> Iterator[tf.Tensor]:
-    """What is read by rows and is not made of the shape of something inside."""
-    shapes = {op.name for op in region.shapes}
-    return (t for t in region.inputs if shapes.isdisjoint(_names_before(region, [t.op])))
-
-
-def _source_of_samples(region: Region) -> tuple[tf.Tensor, int] | None:
-    """An input and its dimension, not of rows, that has the size of the batch; None where the graph says all sizes.
-
-    Raises:
-      Untiled: Only what is inside has it.
-    """
-    tensors = (reference.deref() for reference in region.rows)
-    if not any(None in region.rows[t.ref()].others(region.known.of(t)) for t in tensors):
-        return None
-    for tensor in _apart_from_shapes(region):
-        rows = region.rows[tensor.ref()]
-        for place, size in enumerate(region.known.of(tensor)):
-            if size is None and place not in rows.dimensions:
-                return tensor, place
-    raise Untiled("the size of the batch is known only when it runs")
-
-
-def _say_shape(region: Region, op: tf.Operation, row_sizes: list[_Number], samples: tf.Tensor | None) -> None:
+def _say_shape(region: Region, op: tf.Operation, row_sizes: list[Number], samples: tf.Tensor | None) -> None:
     """Lets the readers of a shape have it without the tensor."""
     tensor = op.inputs[0]
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    own = _filled(rows.joined(sizes, row_sizes), samples)
+    own = filled(rows.joined(sizes, row_sizes), samples)
     if op.type == "Shape":
         said = tf.cast(tf.stack(own), op.outputs[0].dtype)
     elif op.type == "Size":

@@ -18,20 +18,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, VIEW, about
-from tf_comptrain.graph.tensors import plain_bytes
 from tf_comptrain.graph.tiles import limits
-from tf_comptrain.graph.tiles.rows import (
-    DROPOUT,
-    MASKED,
-    Fit,
-    Rows,
-    fit,
-    fit_result,
-    leading,
-    letters_of,
-    viewed,
-)
-from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample, product
+from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED, Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
+from tf_comptrain.graph.tiles.starts import Start, starts
 
 
 class Untiled(Exception):
@@ -105,87 +95,6 @@ class Scope(NamedTuple):
     unread: frozenset[str] = frozenset()
 
 
-def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
-    """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
-    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < limits.LEAST_BYTES:
-        return False
-    return makes_large_matrices(op, known) or _makes_long_rows(op, known)
-
-
-def makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
-    """Whether many products make matrices that are each much larger than both factors."""
-    many = _rows_of_many(op)
-    if not many:
-        return False
-    first, second, made = (
-        product(rows.others(known.of(tensor))) for rows, tensor in zip(many, (*op.inputs, *op.outputs))
-    )
-    return None not in (first, second, made) and limits.WIDER * max(first, second) <= made  # type: ignore[operator, type-var]
-
-
-def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
-    made, read = op.outputs[0], op.inputs[0]
-    ranks = made.shape.rank, read.shape.rank
-    if len(op.inputs) != 2 or op.inputs[1].shape.rank != 2 or None in ranks or ranks[0] != ranks[1]:
-        return False
-    width, before = known.of(made)[-1], known.of(read)[-1]
-    return op.type != "Einsum" and bool(width and before and width >= limits.WIDER * before)
-
-
-def is_of_many(op: tf.Operation) -> bool:
-    """Whether a product of matrices is many products, each of a matrix of either factor."""
-    return bool(_rows_of_many(op))
-
-
-def _rows_of_many(op: tf.Operation) -> tuple[Rows, ...]:
-    """The dimensions of both factors and of the result along which these are many matrices; () where there are none."""
-    terms = letters_of(op)
-    many = [letter for letter in terms[-1] if letter in terms[0] and letter in terms[1]] if terms else []
-    # What one dimension has, views have without those of size 1.
-    several = [letter for letter in many if op.outputs[0].shape[terms[-1].index(letter)] != 1]  # type: ignore[index]
-    many = several or many[:1]
-    return tuple(Rows(tuple(term.index(letter) for letter in many)) for term in terms or () if many)
-
-
-class _Start(NamedTuple):
-    """Rows to begin with: of either factor of a product, None where it is read whole, and of what that makes."""
-
-    factors: tuple[Rows | None, ...]
-    made: Rows
-
-
-def _starts(wide: tf.Operation, known: KnownSizes) -> list[_Start]:
-    """What may be the rows of a product, best first.
-
-    Of many products the matrices, which are whole products still; where one of them is more than a tile, the rows
-    of the matrices of one factor, as an attention's queries.
-    """
-    if not is_of_many(wide):
-        read = wide.inputs[0]
-        rows = leading(read.shape.rank - 1)
-        rows = viewed(rows, known.of(read), known.of(read)) or rows
-        return [_Start((rows, None), rows)]
-    *factors, made = _rows_of_many(wide)
-    matrices = _Start(tuple(factors), made)
-    of_matrix = product(made.others(known.of(wide.outputs[0]))) or 0
-    if of_matrix * wide.outputs[0].dtype.size <= limits.TILE_BYTES:
-        return [matrices, *_rows_of_one_factor(wide)]
-    return [*_rows_of_one_factor(wide), matrices]
-
-
-def _rows_of_one_factor(wide: tf.Operation) -> list[_Start]:
-    """The dimension of many matrices that one factor has alone: of the second factor, then of the first."""
-    *factors, made = letters_of(wide)  # type: ignore[misc]
-    found = []
-    for number, other in ((1, 0), (0, 1)):
-        for letter in reversed(made):
-            if letter in factors[number] and letter not in factors[other]:
-                own = Rows((factors[number].index(letter),))
-                found.append(_Start((own, None) if number == 0 else (None, own), Rows((made.index(letter),))))
-                break
-    return found[::-1]
-
-
 def find_region(
     wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor] = ()
 ) -> Region:
@@ -202,7 +111,7 @@ def find_region(
       Untiled: Why nothing does.
     """
     reasons = []
-    for start in _starts(wide, known):
+    for start in starts(wide, known):
         try:
             return _region_from(start, wide, known, scope, returned)
         except Untiled as reason:
@@ -211,35 +120,28 @@ def find_region(
 
 
 def _region_from(
-    start: _Start, wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor]
+    start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor]
 ) -> Region:
-    is_early = wide.name in scope.early
-    if is_early and not is_of_many(wide):
-        growth = _Growth(start, wide, known, scope)
-        growth.grow([wide])
-        is_narrowed = growth.is_narrowed()
-        try:
-            while between := growth.between():
-                growth.absorb(between)
-            growth.take_operands()
-            return growth.region({tensor.ref() for tensor in returned})
-        except Untiled:
-            if not is_narrowed:
-                raise
     growth = _Growth(start, wide, known, scope)
     growth.grow([wide])
-    growth.take_makers()
-    is_before_its_gradient = is_early and growth.between()
-    growth.take_operands()
-    if is_before_its_gradient:
-        raise growth.in_two_passes()
+    is_early = wide.name in scope.early
+    if is_early and growth.is_head():
+        while between := growth.between():
+            growth.absorb(between)
+        growth.take_operands()
+    else:
+        growth.take_makers()
+        is_before_its_gradient = is_early and growth.between()
+        growth.take_operands()
+        if is_before_its_gradient:
+            raise growth.in_two_passes()
     return growth.region({tensor.ref() for tensor in returned})
 
 
 class _Growth:
     """Follows rows from a product on."""
 
-    def __init__(self, start: _Start, wide: tf.Operation, known: KnownSizes, scope: Scope):
+    def __init__(self, start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope):
         self._wide, self._known, self._scope = wide, known, scope
         self._inside: dict[str, tf.Operation] = {}
         # Of these: what is made inside because wide operands are read by rows; others may read the original.
@@ -289,10 +191,10 @@ class _Growth:
         wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
         return InTwoPasses(dict(self._inside), frozenset(wide))
 
-    def is_narrowed(self) -> bool:
-        """Whether the forward pass makes something narrow of it by another product: it is no head."""
+    def is_head(self) -> bool:
+        """Whether no other product of the forward pass makes something narrow of it."""
         early = (op for name, op in self._inside.items() if name in self._scope.early)
-        return any(op is not self._wide and about(op.type).kind == MATRIX_PRODUCT for op in early)
+        return not any(op is not self._wide and about(op.type).kind == MATRIX_PRODUCT for op in early)
 
     def take_makers(self) -> None:
         """Takes in what makes wide matrices of the backward pass that are read by rows, and all that reads these.
@@ -390,7 +292,7 @@ class _Growth:
         rows = self._rows_read(op)
         found = fit(op, rows, self._known) if rows else None
         if found is None:
-            raise Untiled(f"{op.type} ({op.name}) makes its rows of more than one row")
+            raise Untiled(f"a {op.type} makes its rows of more than one row")
         self._note(op, found)
         follow: list[tf.Operation] = []
         for tensor in op.outputs:

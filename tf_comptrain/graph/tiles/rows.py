@@ -15,11 +15,11 @@ from tf_comptrain.graph.operations import (
     MOVE,
     REDUCTION,
     REPEAT,
-    ROWS_OF_FIRST,
     SUMMATION,
     VIEW,
     about,
 )
+from tf_comptrain.graph.tiles.letters import letters_of, sizes_made
 from tf_comptrain.graph.tiles.sizes import (
     KnownSizes,
     Sizes,
@@ -294,7 +294,7 @@ def _multiplied(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -
     if any(n not in have and not set(letters).isdisjoint(factors[n]) for n in (0, 1)):
         return None
     inputs = {n: _rows_at(letters, factors[n]) for n in have}
-    made = (_sizes_made(terms, [known.of(tensor) for tensor in op.inputs]),)
+    made = (sizes_made(terms, [known.of(tensor) for tensor in op.inputs]),)
     if set(letters) <= set(result):
         return Fit(inputs, (_rows_at(letters, result),), made)
     is_sum = len(have) == 2 and set(letters).isdisjoint(result)
@@ -317,41 +317,16 @@ def _rows_at(letters: Sequence[str], term: str) -> Rows:
     return Rows(tuple(term.index(letter) for letter in letters))
 
 
-def _sizes_made(terms: Sequence[str], sizes: Sequence[Sizes]) -> Sizes:
-    """The sizes of a product, by those of its factors."""
-    of_letters: dict[str, int | None] = {}
-    for term, own in zip(terms, sizes):
-        for letter, size in zip(term, own):
-            if of_letters.get(letter) is None:
-                of_letters[letter] = size
-    return tuple(of_letters[letter] for letter in terms[-1])
-
-
-def letters_of(op: tf.Operation) -> tuple[str, str, str] | None:
-    """The dimensions of both factors and of their product, as letters; None where that is not known."""
-    ranks = [tensor.shape.rank for tensor in op.inputs]
-    if about(op.type).kind != MATRIX_PRODUCT or len(ranks) != 2 or None in ranks:
+def _passed(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
+    """Of what passes tensors on; those of the same sizes have the same rows."""
+    found = set(rows.values())
+    sizes = {known.of(op.inputs[number]) for number in rows}
+    if len(found) != 1 or len(sizes) != 1:
         return None
-    if op.type == "Einsum":
-        terms, _, result = op.get_attr("equation").decode().partition("->")
-        first, _, second = terms.partition(",")
-        simple = all(term.isalpha() and len(set(term)) == len(term) for term in (first, second, result))
-        return (first, second, result) if simple and set(result) <= {*first, *second} else None
-    flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-    swapped = [op.get_attr(flag) for flag in flags]
-    many = "abcdefgh"[: max(ranks) - 2]
-    one, other = (_letters_of_many(many, op.inputs[n].shape, op.inputs[1 - n].shape) for n in (0, 1))
-    return one + ("zx" if swapped[0] else "xz"), other + ("yz" if swapped[1] else "zy"), many + "xy"
-
-
-def _letters_of_many(many: str, shape: tf.TensorShape, others: tf.TensorShape) -> str:
-    """Letters of the dimensions before those of matrices: capital where one matrix meets several of the others."""
-    found = ""
-    for place in range(3, shape.rank + 1):
-        size, other = shape[-place], others[-place] if place <= others.rank else 1
-        letter = many[2 - place]
-        found = (letter.upper() if size == 1 != other else letter) + found
-    return found
+    (each,) = found
+    alike = [number for number, tensor in enumerate(op.inputs) if known.of(tensor) in sizes]
+    outputs = tuple(each if number in alike else None for number in range(len(op.outputs)))
+    return Fit(dict.fromkeys(alike, each), outputs, tuple(known.of(tensor) for tensor in op.inputs))
 
 
 def _reshaped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
@@ -389,7 +364,6 @@ _BY_NAME: Mapping[str, _Rule] = {
     DROPOUT: _dropped,
     MASKED: _dropped,
     "ConcatV2": _joined,
-    "Einsum": _multiplied,
     "InTopKV2": _by_samples,
     "OneHot": _one_hot,
     "SoftmaxCrossEntropyWithLogits": _by_samples,
@@ -397,6 +371,7 @@ _BY_NAME: Mapping[str, _Rule] = {
     "TopKV2": _along_last,
 }
 _BY_KIND: Mapping[str, _Rule] = {
+    MATRIX_PRODUCT: _multiplied,
     MOVE: _transposed,
     REDUCTION: _reduced,
     REPEAT: _repeated,
@@ -406,12 +381,13 @@ _BY_KIND: Mapping[str, _Rule] = {
 _BY_ROWS: Mapping[str, _Rule] = {
     ALL_BUT_LAST: _along_last,
     EVERY_AXIS: _elementwise,
-    ROWS_OF_FIRST: _multiplied,
 }
 # Rules of operations whose rows may be those of any input; of the others they are those of the first.
-_ANY_INPUT = (_by_samples, _dropped, _elementwise, _joined, _multiplied)
+_ANY_INPUT = (_by_samples, _dropped, _elementwise, _joined, _multiplied, _passed)
 
 
 def _rule_of(op: tf.Operation) -> _Rule | None:
     row = about(op.type)
+    if row.is_alias:
+        return _passed
     return _BY_NAME.get(op.type) or _BY_KIND.get(row.kind) or _BY_ROWS.get(row.rows)
