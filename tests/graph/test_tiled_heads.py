@@ -8,7 +8,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.graph.tiles import loop, region
+from tf_comptrain.graph.tiles import limits
 
 WIDTH, WORDS = 16, 512
 SHAPES = [[WIDTH, WIDTH], [WIDTH, WORDS], [WORDS]]
@@ -19,8 +19,8 @@ sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(region, "_LEAST_BYTES", 1 << 16)
-    monkeypatch.setattr(loop, "TILE_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "TILE_BYTES", 1 << 16)
 
 
 def dense(h, kernel, bias):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -57,6 +58,7 @@ class GradientOperations:
     Args:
       backward: The pass.
       at_once: Names of operations that run with the forward pass: what they read does not cross.
+      later: By name of an operation of a part that runs by tiles in the backward pass: that of the part.
 
     Attributes:
       operations: In the order in which they were made.
@@ -65,12 +67,15 @@ class GradientOperations:
         error: (operation, tensor).
     """
 
-    def __init__(self, backward: _keras.BackwardPass, at_once: frozenset[str] = frozenset()):
+    def __init__(
+        self,
+        backward: _keras.BackwardPass,
+        at_once: frozenset[str] = frozenset(),
+        later: Mapping[str, str] = types.MappingProxyType({}),
+    ):
         made = backward.operations()
         self._xla = backward.xla
-        live = _ancestors(
-            [_tensor(g).op for g in backward.gradients if g is not None], {op.name for op in made}
-        )
+        live = names_of_live(backward)
         seeds = {seed.op.name for seed in backward.seeds}
         self.operations = _from(seeds, [op for op in made if op.name in live], _inputs)
         self._names = {op.name for op in self.operations}
@@ -82,6 +87,7 @@ class GradientOperations:
             for index, tensor in enumerate(op.inputs)
             if not self.is_gradient(tensor) and op.name not in at_once
         ]
+        self._entries = self._entered(later)
         self._groups = self._grouped(inputs)
         self.reads = [self._read(*each) for each in inputs]
         self.factors = self._factors(made, live - at_once)
@@ -122,7 +128,21 @@ class GradientOperations:
             for tensor in op.inputs
         ]
 
+    def _entered(self, later: Mapping[str, str]) -> dict[str, tf.Tensor]:
+        """By name of an operation of a part: the gradient that the part begins with.
+
+        All of it runs as one loop: what is restored for one of its operations is there for all.
+        """
+        first: dict[str, tf.Tensor] = {}
+        for op in self.operations:
+            if op.name in later:
+                first.setdefault(later[op.name], self._incoming(op))
+        return {name: first[part] for name, part in later.items() if part in first}
+
     def _read(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> GradientRead:
+        entry = self._entries.get(op.name)
+        if entry is not None:
+            return GradientRead(op, index, tensor, about(op.type).need(index), entry, entry, entry, entry)
         gate = self._gate(op)
         group, waits = gate, False
         if about(op.type).is_product and self.ends(op):
@@ -210,6 +230,12 @@ class GradientOperations:
 
     def _incoming(self, op: tf.Operation) -> tf.Tensor:
         return next(tensor for tensor in op.inputs if self.is_gradient(tensor))
+
+
+def names_of_live(backward: _keras.BackwardPass) -> set[str]:
+    """Names of the operations of a backward pass that its gradients come from."""
+    made = {op.name for op in backward.operations()}
+    return _ancestors([_tensor(gradient).op for gradient in backward.gradients if gradient is not None], made)
 
 
 def _tensor(gradient: Any) -> tf.Tensor:

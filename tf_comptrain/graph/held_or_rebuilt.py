@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +16,11 @@ from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_smal
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 NORMALIZATION = "FusedBatchNormV3"
+_DROPOUT = "Comptrain>Dropout"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
+_TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
 
 class Choice(NamedTuple):
@@ -53,6 +55,7 @@ def choose(
     whole: Iterable[tf.Tensor] = (),
     verbatim: Callable[[tf.Tensor], bool] = lambda tensor: False,
     signs: Iterable[tf.Tensor] = (),
+    tiled: Collection[str] = (),
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -66,6 +69,7 @@ def choose(
       whole: Tensors that are held themselves, and not rebuilt: what reads them reads a stream.
       verbatim: Whether a tensor has to come back bit for bit: no arithmetic makes it again.
       signs: Tensors whose signs are read too: a stream of such a tensor has them, one of a view of it does not.
+      tiled: Names of operations that run again by tiles: what they make would be whole for being held.
 
     Returns:
       A `Choice`.
@@ -73,7 +77,9 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs).solve(list(reads), list(kept))
+    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled).solve(
+        list(reads), list(kept)
+    )
 
 
 class _Cut:
@@ -87,8 +93,9 @@ class _Cut:
         whole: Iterable[tf.Tensor],
         verbatim: Callable[[tf.Tensor], bool],
         signs: Iterable[tf.Tensor],
+        tiled: Collection[str],
     ):
-        self._verbatim = verbatim
+        self._verbatim, self._tiled = verbatim, tiled
         self._signs = {tensor.ref() for tensor in signs}
         self._whole = {tensor.ref() for tensor in whole}
         self._held_bytes = held_bytes
@@ -161,12 +168,16 @@ class _Cut:
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
+        if op.name in self._tiled and op.type == _DROPOUT:  # draws the same numbers again
+            return tensor.value_index == 0
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
         # Sums of residual blocks would be rebuilt each from the one before, and live until the first of them is read.
         if row.kind == ADDITION and any(self._is_renormalized(base_of(term)) for term in op.inputs):
             return False
         if row.kind == MATRIX_PRODUCT:  # the scores of an attention are larger than queries and keys together
+            if op.name in self._tiled:
+                return True
             size = sum(element_count(factor) for factor in op.inputs)
             return element_count(tensor) > size and self._joins_activations(op)
         if row.cancels and self._joins_activations(op):
@@ -222,6 +233,8 @@ class _Cut:
             self._exact.add(tensor.ref())
         as_it_is = tensor.ref() in self._exact and tensor.dtype != tf.bool
         size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)
+        if tensor.op.name in self._tiled and tensor.dtype.is_floating:
+            size *= _TILED
         if self._hides_signs(tensor):
             size += element_count(tensor) // 8
         distance = min(self._distances[tensor.ref()], _FARTHEST)

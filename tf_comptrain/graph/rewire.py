@@ -52,7 +52,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     """
     engine = XLA if backward.xla else EXECUTOR
     tiled = plan_tiles(backward, streams)
-    step = traced_step(backward, tiled.at_once)
+    step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
     needs = needs_of(step, streams)
     chosen = choose_held(step, needs, streams)
     decision = decide(step, needs, chosen, streams)
@@ -61,7 +61,9 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     restored = restore(step, needs, decision, held, engine.late)
     fenced: dict[str, tf.Tensor] = {}
     for gate, reads in restored.readers:
-        fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, reads))
+        apart = [read for read in reads if read.op.name not in step.later]  # the others run as one loop
+        if apart:
+            fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, apart))
     replaced = replace(step, needs, decision, held, fenced)
     engine.finish(step)
     crossings = crossings_of(step, needs, decision, held, replaced, tiled)

@@ -35,7 +35,7 @@ from tf_comptrain.storage import (
 
 KEPT_BEFORE = "an earlier gradient of the step keeps it"
 _OFFLOADED_NOWHERE = "Tensors with storage='offload' stay in memory: the step is %s."
-_WHOLE = "%s is held whole, not by tiles of rows: %s."
+_WHOLE = "%s is made whole, not by tiles of rows: %s."
 _TRUTH = tf.float16  # the smallest type that the mask operations take
 _LARGEST_GAIN = 64.0  # of a constant before a nonlinear function: six bits a value
 
@@ -122,15 +122,22 @@ class StreamsOfStep:
         """Whether what a product makes may be made by tiles of rows, which round otherwise than the whole."""
         return self._way(tensor.op) in (None, COMPRESS) and not self.is_exact(tensor)
 
-    def say_whole(self, tensor: tf.Tensor, why: str) -> None:
-        """Says, once, why a wide tensor is not made by tiles, in the report too where it had said so."""
+    def say_whole(self, tensor: tf.Tensor, why: str, crosses: bool = True) -> None:
+        """Says why a wide tensor is not made by tiles, each reason once, in the report too where it had said so.
+
+        Args:
+          tensor: The tensor.
+          why: What prevents it.
+          crosses: Whether the backward pass reads the tensor itself; False: it makes it again.
+        """
         name = name_of(tensor)
-        if name in self.crossings:
+        if not crosses:
+            self.crossings.pop(name, None)
+        elif name in self.crossings:
             self.crossings[name] = self.crossings[name]._replace(storage=KEEP, note=why)
-        sentence = _WHOLE % (name, why)
-        if sentence not in self._said:
-            self._said.add(sentence)
-            logging.warning(sentence)
+        if why not in self._said:
+            self._said.add(why)
+            logging.warning(_WHOLE, name, why)
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""

@@ -60,6 +60,7 @@ def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldS
         whole=needs.whole,
         verbatim=streams.is_exact,
         signs=[reference.deref() for reference in needs.masked],
+        tiled=step.again,
     )
     kernels = _kernels(step, choice)
     ends = {(kernel.op.name, kernel.stored) for found in kernels.values() for kernel in found}

@@ -184,6 +184,8 @@ class _Walk:
         """Notes what the forward pass makes of constants and sizes alone, such as an attention's mask."""
         if about(tensor.op.type).is_free or self._step.is_late(tensor.op) or is_small(tensor):
             return
+        if tensor.op.name in self._step.again:  # made in each tile
+            return
         if tensor.ref() not in self.holdings:
             self._note(tensor, Holding(KEEP, note=_NO_ACTIVATION[0]), (read.op.type,))
 

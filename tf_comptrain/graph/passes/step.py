@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping
 
 import tensorflow as tf
@@ -22,12 +23,16 @@ class TracedStep:
       gradients: Its gradient operations, and what they read.
       places: By name of an operation: its number in the order in which the graph had them made.
       at_once: Names of operations that run by tiles, with the forward pass.
+      later: By name of an operation that runs by tiles in the backward pass: that of its part.
+      again: Names of operations of the forward pass that run again there, where they make something wide.
     """
 
     backward: _keras.BackwardPass
     gradients: GradientOperations
     places: Mapping[str, int]
     at_once: frozenset[str]
+    later: Mapping[str, str]
+    again: frozenset[str]
 
     def is_late(self, op: tf.Operation) -> bool:
         """Whether an operation is one of the backward pass, or was made after it."""
@@ -64,7 +69,13 @@ class TracedStep:
         return True
 
 
-def traced_step(backward: _keras.BackwardPass, at_once: frozenset[str] = frozenset()) -> TracedStep:
+def traced_step(
+    backward: _keras.BackwardPass,
+    at_once: frozenset[str] = frozenset(),
+    later: Mapping[str, str] = types.MappingProxyType({}),
+    again: frozenset[str] = frozenset(),
+) -> TracedStep:
     """The description of a pass that nothing has changed yet."""
     places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
-    return TracedStep(backward, GradientOperations(backward, at_once), places, at_once)
+    gradients = GradientOperations(backward, at_once, later)
+    return TracedStep(backward, gradients, places, at_once, later, again)

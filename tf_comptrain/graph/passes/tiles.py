@@ -5,17 +5,30 @@ What reads something wide later, as a metric does, so runs by tiles too.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.crossings import name_of
+from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
+from tf_comptrain.graph.replacements import redirect
+from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.loop import run_by_tiles
-from tf_comptrain.graph.tiles.region import MuchBetween, Region, Untiled, find_region, wide_products
+from tf_comptrain.graph.tiles.region import (
+    InTwoPasses,
+    MuchBetween,
+    Scope,
+    Untiled,
+    find_region,
+)
+from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.sizes import KnownSizes
+from tf_comptrain.graph.tiles.starts import is_wide
 
 
 class TiledParts(NamedTuple):
@@ -23,11 +36,15 @@ class TiledParts(NamedTuple):
 
     Attributes:
       parts: (the product that is wide, types of operations of the backward pass beside it).
-      at_once: Names of all operations inside: they read with the forward pass what that makes.
+      at_once: Names of all operations inside that run with the forward pass: they read what that makes.
+      later: By name of an operation of a part of the backward pass alone: the name of the product that is wide.
+      again: Names of operations of the forward pass that such a part runs again, where they make something wide.
     """
 
     parts: tuple[tuple[tf.Operation, tuple[str, ...]], ...]
     at_once: frozenset[str]
+    later: Mapping[str, str] = types.MappingProxyType({})
+    again: frozenset[str] = frozenset()
 
 
 def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledParts:
@@ -37,39 +54,92 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
       backward: A pass that nothing has changed yet.
       streams: Says what is to stay as it is.
     """
-    operations = backward.graph.get_operations()
-    late = frozenset(op.name for op in operations[backward.start : backward.stop])
-    regions: list[Region] = []
-    at_once: frozenset[str] = frozenset()
-    known = KnownSizes()
-    for wide in () if backward.recorded else wide_products(operations[: backward.start], known):
-        if not streams.may_tile(wide.outputs[0]):
-            continue
+    plan = _FoundParts(backward, streams)
+    if not backward.recorded:
+        for op in backward.graph.get_operations()[: backward.start]:
+            if is_wide(op, plan.known) and streams.may_tile(op.outputs[0]):
+                plan.add(op)
+    return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again))
+
+
+class _FoundParts:
+    """The parts that were found so far."""
+
+    def __init__(self, backward: _keras.BackwardPass, streams: StreamsOfStep):
+        self.known = KnownSizes()
+        self.parts: list[tuple[tf.Operation, tuple[str, ...]]] = []
+        self.at_once: set[str] = set()
+        self.later: dict[str, str] = {}
+        self.again: set[str] = set()
+        self._graph, self._xla, self._streams = backward.graph, backward.xla, streams
+        operations = backward.graph.get_operations()
+        self._late = {op.name: op for op in backward.operations()}
+        early = frozenset(op.name for op in operations[: backward.start])
+        self._scope = Scope(early, frozenset(self._late.keys() - names_of_live(backward)))
+
+    def add(self, wide: tf.Operation) -> None:
+        """Looks for what can run by tiles around a product."""
         try:
-            region = find_region(wide, known)
+            region = find_region(wide, self.known, self._scope)
+        except InTwoPasses as found:
+            self._add_both(wide, found)
+            return
         except MuchBetween:
-            continue
+            return
         except Untiled as reason:
-            streams.say_whole(wide.outputs[0], str(reason))
-            continue
-        if at_once.isdisjoint(region.inside) and not late.isdisjoint(region.inside):
-            regions.append(region)
-            at_once |= region.inside.keys()
-            _keras.at_end_of_trace(backward.graph, functools.partial(_run_by_tiles, wide, known, streams))
-    parts = ((region.product, _readers(region, late)) for region in regions)
-    return TiledParts(tuple(parts), at_once)
+            self._streams.say_whole(wide.outputs[0], str(reason))
+            return
+        if self.at_once.isdisjoint(region.inside) and not self._late.keys().isdisjoint(region.inside):
+            self.at_once |= region.inside.keys()
+            self._note(wide, (op.type for op in self._late_of(region.inside) if region.reads_wide(op)))
+            self._run_at_end(wide, [wide])
 
+    def _add_both(self, wide: tf.Operation, found: InTwoPasses) -> None:
+        """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
+        late = self._late_of(found.inside)
+        if any(about(op.type).need(n) == SIGN for op in late for n, _ in enumerate(op.inputs)):
+            return  # what is made again has other signs near zero: bits are held
+        wide_late = (op for op in late if op.name in found.wide)
+        first = next((op for op in wide_late if about(op.type).kind == MATRIX_PRODUCT), None)
+        if first is None:
+            why = "no product of the backward pass makes its gradient"
+            self._streams.say_whole(wide.outputs[0], why, crosses=False)
+        if first is None or not self.later.keys().isdisjoint(found.inside):
+            return
+        self.later |= {op.name: wide.name for op in late}
+        self.again |= found.wide - self._late.keys()
+        self._note(wide, (op.type for op in late))
+        self._run_at_end(wide, [wide, first])
 
-def _run_by_tiles(
-    wide: tf.Operation, known: KnownSizes, streams: StreamsOfStep, returned: Sequence[tf.Tensor]
-) -> None:
-    try:
-        run_by_tiles(find_region(wide, known, returned))
-    except Untiled as reason:
-        streams.say_whole(wide.outputs[0], str(reason))
+    def _draw_again(self, wide: tf.Operation) -> None:
+        """Has gradients of dropouts inside draw their numbers again: bits of all of them would be read whole."""
+        for op in list(self._late.values()):
+            if self.later.get(op.name) != wide.name or op.type != MASKED or op.inputs[0].op.type != DROPOUT:
+                continue
+            dropout = op.inputs[0].op
+            with _keras.stop_recording(), tf.device(op.device):
+                operands = [op.inputs[1], *list(dropout.inputs)[1:]]
+                again = _keras.run_again(dropout, operands, "again", shaped=False)[0]
+                again.set_shape(op.outputs[0].shape)
+            redirect(readers_of(op.outputs[0]), again)
+            self._streams.crossings.pop(name_of(op.inputs[0]), None)
+            self._scope = self._scope._replace(unread=self._scope.unread | {op.name})
 
+    def _late_of(self, inside: Mapping[str, tf.Operation]) -> list[tf.Operation]:
+        return [op for name, op in self._late.items() if name in inside]
 
-def _readers(region: Region, late: frozenset[str]) -> tuple[str, ...]:
-    """Types of the operations of the backward pass that read something wide."""
-    found = (op.type for name, op in region.inside.items() if name in late and region.reads_wide(op))
-    return tuple(dict.fromkeys(found))
+    def _note(self, wide: tf.Operation, readers: Iterable[str]) -> None:
+        self.parts.append((wide, tuple(dict.fromkeys(readers))))
+
+    def _run_at_end(self, wide: tf.Operation, products: Sequence[tf.Operation]) -> None:
+        """Has loops made around products when all of the step is traced; all of them or, for the first reason, none."""
+
+        def run(returned: Sequence[tf.Tensor]) -> None:
+            try:
+                self._draw_again(wide)
+                for region in [find_region(op, self.known, self._scope, returned) for op in products]:
+                    run_by_tiles(region, self._xla)
+            except (InTwoPasses, Untiled) as reason:
+                self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
+
+        _keras.at_end_of_trace(self._graph, run)

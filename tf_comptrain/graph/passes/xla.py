@@ -101,9 +101,16 @@ def _met(step: TracedStep, drawn: tf.Operation) -> tf.Tensor | None:
             for other in op.inputs:
                 # An operation reads what was made before it: such a tensor does not wait for the random numbers.
                 if step.places.get(other.op.name, place) < place and other.shape == size:
-                    return other
+                    return _narrow(step, other)
             waiting += op.outputs
     return None
+
+
+def _narrow(step: TracedStep, tensor: tf.Tensor) -> tf.Tensor:
+    """What stands before a tensor that never is there whole."""
+    while tensor.op.name in step.again:
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 XLA = EnginePasses(late, order_readers, finish)

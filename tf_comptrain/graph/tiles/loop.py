@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, native
+from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.region import Region, Untiled
-from tf_comptrain.graph.tiles.rows import Rows, viewed
-from tf_comptrain.graph.tiles.sizes import product
+from tf_comptrain.graph.tiles.rows import DROPOUT
 from tf_comptrain.graph.tiles.sums import sum_of
-
-# What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to
-# whole gradients of weights: smaller ones take less memory, and more passes over these.
-TILE_BYTES = 8 << 20
-_SUM_IN_TILES = 3  # a tile takes at least this part of the largest sum that it adds to
+from tf_comptrain.graph.tiles.tiling import (
+    Number,
+    Tiling,
+    are_there,
+    filled,
+    from_tiles,
+    names_before,
+    row_sizes,
+    source_of_samples,
+    sources,
+    tiles_of,
+    tiling_of,
+)
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 
-_Number: TypeAlias = int | tf.Tensor
+_MOST_CONSTANTS = 16  # in one that a loop has for itself
 
 
-class _Tiling(NamedTuple):
-    """How many rows there are, tiles, and rows of one."""
-
-    rows: _Number
-    tiles: _Number
-    size: _Number
-
-    @property
-    def missing(self) -> _Number:
-        """Rows that the last tile has too many."""
-        return self.tiles * self.size - self.rows
-
-    @property
-    def fits(self) -> bool:
-        """Whether it is known that none are missing."""
-        return isinstance(self.missing, int) and self.missing == 0
-
-
-def run_by_tiles(region: Region) -> None:
+def run_by_tiles(region: Region, xla: bool) -> None:
     """Puts a loop in the place of a region: what read its results reads those of the loop.
 
     Args:
       region: Of a graph that is being traced, whose passes are all there.
+      xla: XLA compiles the graph.
 
     Raises:
       Untiled: Why it stays as it is.
@@ -58,116 +49,62 @@ def run_by_tiles(region: Region) -> None:
         return  # nothing reads what it makes
     scope = f"{TILES_SCOPE}/{region.product.name}/"
     with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope(scope):
-        row_sizes = {op.name: _row_sizes(region, op.inputs[0]) for op in region.shapes}
-        sources = _sources(region)
-        if not sources:
+        sizes_of_rows = {op.name: row_sizes(region, op.inputs[0]) for op in region.shapes}
+        found = sources(region)
+        if not found:
             raise Untiled("the number of rows is known only when they are there")
-        tiling = _tiling(region, *sources[0])
-        inputs = [_in_tiles(region, tensor, tiling) for tensor in region.inputs]
-        outputs, sums = _loop(region, inputs, tiling)
-        row_values = [_from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
+        tiling = tiling_of(region, *found[0])
+        inputs = {tensor.ref(): tiles_of(region, tensor, tiling) for tensor in region.inputs}
+        outputs, sums = _loop(region, inputs, tiling, xla)
+        row_values = [from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
-            _say_shape(region, op, row_sizes[op.name])
+            _say_shape(region, op, sizes_of_rows[op.name], tiling.samples)
     last = sums[0].op if sums else row_values[0].op
     for old, new in zip((*region.outputs, *region.sums), (*row_values, *sums)):
         new.set_shape(old.shape)
         outside = [(op, index) for op, index in readers_of(old) if op.name not in region.inside]
         redirect(outside, new)
-    before = _names_before(region, [tensor.op for op in region.inside.values() for tensor in op.inputs])
+    before = names_before(region, [tensor.op for op in region.inside.values() for tensor in op.inputs])
     for op in region.inside.values():
         _keras.wait_instead(op, last, free=before)
 
 
-def _names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str]:
-    """Names of the operations outside that these come from, and of these."""
-    found: set[str] = set()
-    waiting = list(operations)
-    while waiting:
-        op = waiting.pop()
-        if op.name not in found and op.name not in region.inside:
-            found.add(op.name)
-            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
-
-
-def _tiling(region: Region, some: tf.Tensor, place: Rows) -> _Tiling:
-    """Tiles of nearly one size; of a number of rows that the graph says the sizes are numbers."""
-    rows: _Number
-    sizes = [region.known.of(some)[number] for number in place.dimensions]
-    most = max(_tile_bytes(region) // region.row_bytes, 1)
-    most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
-    if None not in sizes:
-        rows = math.prod(sizes)  # type: ignore[arg-type]
-        tiles = max(-(-rows // most), 1)
-        return _Tiling(rows, tiles, max(-(-rows // tiles), 1))
-    rows = tf.reduce_prod(tf.shape(some)[place.first : place.first + place.spread])
-    tiles = tf.maximum(-(-rows // most), 1)
-    return _Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1))
-
-
-def _tile_bytes(region: Region) -> int:
-    """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
-    sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
-    return max([TILE_BYTES, *(size * 4 // _SUM_IN_TILES for size in sums)])
-
-
-def _in_tiles(region: Region, tensor: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """A tensor with its tiles along a new first dimension; rows missing in the last one are other ones again.
-
-    Zeros in their place may be what a loss divides by.
-    """
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    before, after = list(rows.before(sizes)), list(rows.after(sizes))
-    flat = tf.reshape(tensor, [*before, tiling.rows, *after])
-    if not tiling.fits:
-        pads = [*[[0, 0]] * len(before), [0, tiling.missing], *[[0, 0]] * len(after)]
-        flat = tf.pad(flat, pads, "SYMMETRIC")
-    tiles = tf.reshape(flat, [*before, tiling.tiles, tiling.size, *after])
-    if not before:
-        return tiles
-    order = [rows.first, *(place for place in range(len(before) + 2 + len(after)) if place != rows.first)]
-    return tf.transpose(tiles, order)
-
-
-def _from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: _Tiling) -> tf.Tensor:
-    """The opposite of `_in_tiles`, for a result."""
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    before, after = list(rows.before(sizes)), list(rows.after(sizes))
-    if before:
-        places = list(range(1, rows.first + 1))
-        tiles = tf.transpose(tiles, [*places, 0, *range(rows.first + 1, rows.first + 2 + len(after))])
-    flat = tf.reshape(tiles, [*before, tiling.tiles * tiling.size, *after])
-    flat = tf.slice(flat, [0] * (len(before) + 1 + len(after)), [*before, tiling.rows, *after])
-    return tf.reshape(flat, [*before, *_row_sizes(region, tensor), *after])
-
-
 def _loop(
-    region: Region, inputs: Sequence[tf.Tensor], tiling: _Tiling
+    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: Tiling, xla: bool
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Runs the tiles; results for each row by tile, and sums."""
+    """Runs the tiles; results for each row by tile, and sums.
+
+    Args:
+      region: The region.
+      inputs: By reference of what is read by rows: what has a tile of it.
+      tiling: How many there are.
+      xla: XLA compiles the graph.
+    """
     ops = tf.raw_ops
-    shapes = [_tile_shape(region, tensor, tiling.size) for tensor in region.outputs]
+    shapes = [_tile_shape(region, tensor, tiling) for tensor in region.outputs]
+    zero = _late_zero(region) if xla else tf.zeros([])
     lists = [
-        ops.TensorListReserve(element_shape=shape, num_elements=tiling.tiles, element_dtype=tensor.dtype)
+        _list_of(tiling.tiles, shape, tensor.dtype, zero, xla)
         for tensor, shape in zip(region.outputs, shapes)
     ]
-    sums = [sum_of(tensor, region.known, TILE_BYTES) for tensor in region.sums]
-    body = _Body(region, [each.tensor.op.name for each in sums])
+    sums = [sum_of(tensor, region.known, limits.TILE_BYTES) for tensor in region.sums]
+    body = _Body(region, [each.tensor.op.name for each in sums], xla)
+    there_in = are_there(tiling) if sums else None
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
-        tiles = {t.ref(): tf.gather(whole, number) for t, whole in zip(region.inputs, inputs)}
-        made = body.run(tiles)
-        there = None if tiling.fits else number * tiling.size + tf.range(tiling.size) < tiling.rows
+        tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
+        made = body.run(tiles, number)
+        there = None if there_in is None else tf.gather(there_in, number)
         added = [
             each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
         ]
         lists = [
-            ops.TensorListSetItem(input_handle=handle, index=number, item=_flat(region, t, made[t.ref()]))
+            ops.TensorListSetItem(input_handle=handle, index=number, item=body.flat(t, made[t.ref()]))
             for handle, t in zip(lists, region.outputs)
         ]
         return number + 1, lists, added
 
-    start = (0, lists, [each.zeros() for each in sums])
+    start = (0, lists, [each.zeros(tiling.samples, zero) for each in sums])
     _, lists, parts = tf.while_loop(
         lambda number, *_: number < tiling.tiles, run, start, parallel_iterations=1
     )
@@ -178,31 +115,54 @@ def _loop(
     return outputs, [each.joined(some) for each, some in zip(sums, parts)]
 
 
+def _late_zero(region: Region) -> tf.Tensor:
+    """What loops begin with, once what they read is there; XLA would make that of all loops before the first runs."""
+    return native.ops().comptrain_fence([tf.zeros([]), *(t for t in region.inputs if t.dtype.is_floating)])[0]
+
+
+def _list_of(tiles: Number, shape: tf.Tensor, dtype: tf.DType, zero: tf.Tensor, xla: bool) -> tf.Tensor:
+    """A list with room for what each tile makes."""
+    if not xla:
+        return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=tiles, element_dtype=dtype)
+    whole = tf.fill(tf.concat([[tiles], shape], 0), tf.cast(zero, dtype))
+    return tf.raw_ops.TensorListFromTensor(tensor=whole, element_shape=shape)
+
+
 class _Body:
     """The operations of a region in the graph of a loop's body, where each tensor has the rows of one tile.
 
     Args:
       region: The region.
       apart: Names of operations inside that are not run.
+      xla: XLA compiles the graph.
     """
 
-    def __init__(self, region: Region, apart: Collection[str]):
-        self._region = region
+    def __init__(self, region: Region, apart: Collection[str], xla: bool):
+        self._region, self._xla = region, xla
         self._order = [op for op in _in_order(region) if op.name not in apart]
 
-    def run(self, tiles: Mapping[Any, tf.Tensor]) -> dict[Any, tf.Tensor]:
+    def run(self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor) -> dict[Any, tf.Tensor]:
         """The tensors of one tile, by those of the region.
 
         Args:
-          tiles: What is read by rows, with these in one dimension.
+          tiles: What is read by rows, with these in the first dimension.
+          number: Of the tile.
         """
-        region = self._region
-        self._size = tf.shape(next(iter(tiles.values())))[region.rows[next(iter(tiles))].first]
+        region, some = self._region, next(iter(tiles.values()))
+        self._number = number
+        self._size = tf.shape(some)[0]  # XLA sees it here, and not in a size from outside of the loop
+        self._samples = None
+        if (found := source_of_samples(region)) is not None:
+            source, place = found
+            before = sum(own < place for own in region.rows[source.ref()].dimensions)
+            self._samples = tf.shape(tiles[source.ref()])[1 + place - before]
         made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
         for op in self._order:
             for old, new in zip(op.outputs, self._run_op(op, made)):
-                sizes = self._shape_of(old, None) if old.ref() in region.rows else region.known.of(old)
-                new.set_shape(sizes)
+                if old.ref() in region.rows:
+                    new.set_shape(self._static_shape_of(old))
+                elif region.known.rank(old) is not None:
+                    new.set_shape(region.known.of(old))
                 made[old.ref()] = new
         return made
 
@@ -218,51 +178,81 @@ class _Body:
         """
         first, *others = (made.get(tensor.ref(), tensor) for tensor in op.inputs)
         if there is not None:
-            rows = self._region.rows[op.inputs[0].ref()]
-            after = op.inputs[0].shape.rank - rows.first - rows.spread
-            column = tf.reshape(there, [*[1] * (rows.spread - 1), -1, *[1] * after])
-            first = _where(column, first)
+            rank = len(self._region.known.of(op.inputs[0]))
+            along = self._region.rows[op.inputs[0].ref()].last
+            column = tf.reshape(there, [-1 if place == along else 1 for place in range(rank)])
+            first = _where(column, first, self._xla)
         return [first, *others]
 
     def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
         result = op.outputs[0]
-        operands = [made.get(tensor.ref(), tensor) for tensor in op.inputs]
+        operands = [made[t.ref()] if t.ref() in made else self._from_outside(t) for t in op.inputs]
         if about(op.type).kind == VIEW:
-            return [tf.reshape(operands[0], self._shape_of(result, -1))]
+            return [tf.reshape(operands[0], self._shape_of(result, self._size))]
         if about(op.type).kind == REPEAT:
             return [tf.broadcast_to(operands[0], self._shape_of(result, self._size))]
         if op.type == "Fill":
             return [tf.fill(self._shape_of(result, self._size), operands[1])]
+        if op.type == DROPOUT:
+            operands[2] = self._counter(operands[2], operands[0])
         return _keras.run_again(op, operands, "tile", shaped=False)
 
+    @staticmethod
+    def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
+        """What is the same for all tiles; a constant as one of the loop's own, for TensorFlow's optimizer."""
+        is_number = tensor.shape.rank == 0 and tensor.dtype.is_floating
+        value: Any = constant_of(tensor) if is_number else None
+        if value is None and tensor.op.type == "Const" and tensor.shape.num_elements() <= _MOST_CONSTANTS:
+            value = tf.get_static_value(tensor)
+        return tensor if value is None else tf.constant(value, tensor.dtype)
+
+    def _counter(self, counter: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """Where in the random numbers of a dropout those of a tile begin: each count is four of them."""
+        before = tf.cast(self._number, tf.int64) * tf.size(tile, tf.int64)
+        low, high = tf.unstack(counter)
+        sum_ = low + tf.cast(before // 4, tf.uint64)
+        return tf.stack([sum_, high + tf.cast(sum_ < low, tf.uint64)])
+
     def _shaped(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
-        """A tile with as many dimensions of rows as the whole tensor has, all but the last of one row."""
-        flat = self._region.rows[tensor.ref()].spread == 1
-        return tile if flat else tf.reshape(tile, self._shape_of(tensor, -1))
+        """A tile with as many dimensions as the whole tensor has; of those of rows all but the last have one row."""
+        rows, sizes = self._region.rows[tensor.ref()], self._region.known.of(tensor)
+        if before := len(rows.before(sizes)):
+            others = range(before + 1, tile.shape.rank)
+            tile = tf.transpose(tile, [*range(1, before + 1), 0, *others])
+        return tile if len(rows.dimensions) == 1 else tf.reshape(tile, self._shape_of(tensor, self._size))
+
+    def flat(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """The opposite of `_shaped`."""
+        sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
+        before, after = (filled(part, self._samples) for part in (rows.before(sizes), rows.after(sizes)))
+        flat = tile if len(rows.dimensions) == 1 else tf.reshape(tile, [*before, self._size, *after])
+        if not before:
+            return flat
+        return tf.transpose(
+            flat, [len(before), *range(len(before)), *range(len(before) + 1, flat.shape.rank)]
+        )
 
     def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
-        sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
-        return [*rows.before(sizes), *[1] * (rows.spread - 1), size, *rows.after(sizes)]
+        """Of a tile of a tensor, whose last dimension of rows has that size."""
+        return filled(self._static_shape_of(tensor, size), self._samples)
+
+    def _static_shape_of(self, tensor: tf.Tensor, size: int | None = None) -> list:
+        rows = self._region.rows[tensor.ref()]
+        return rows.joined(self._region.known.of(tensor), [*[1] * (len(rows.dimensions) - 1), size])
 
 
-def _where(there: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+def _where(there: tf.Tensor, tile: tf.Tensor, xla: bool) -> tf.Tensor:
     """A tile with zeros for rows that are not there; on the executor a copy, where some are not."""
 
     def masked() -> tf.Tensor:
         return tf.where(there, tile, 0)
 
-    return masked() if _keras.under_xla() else tf.cond(tf.reduce_all(there), lambda: tile, masked)
+    return masked() if xla else tf.cond(tf.reduce_all(there), lambda: tile, masked)
 
 
-def _tile_shape(region: Region, tensor: tf.Tensor, size: _Number) -> Any:
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    return tf.stack([*rows.before(sizes), size, *rows.after(sizes)])
-
-
-def _flat(region: Region, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
-    """The opposite of `_Body._shaped`."""
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    return tile if rows.spread == 1 else tf.reshape(tile, [*rows.before(sizes), -1, *rows.after(sizes)])
+def _tile_shape(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Any:
+    others = region.rows[tensor.ref()].others(region.known.of(tensor))
+    return tf.stack([tiling.size, *filled(others, tiling.samples)])
 
 
 def _in_order(region: Region) -> list[tf.Operation]:
@@ -280,43 +270,11 @@ def _in_order(region: Region) -> list[tf.Operation]:
     return list(found.values())
 
 
-def _row_sizes(region: Region, tensor: tf.Tensor) -> list[_Number]:
-    """The sizes of a tensor's rows without the tensor.
-
-    Raises:
-      Untiled: Nothing outside has them.
-    """
-    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    own = [sizes[place] for place in rows.dimensions]
-    if own.count(None) == 0:
-        return own  # type: ignore[return-value]
-    for source, place in _sources(region):
-        there = [region.known.of(source)[number] for number in place.dimensions]
-        if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
-            dynamic = tf.shape(source)
-            return [dynamic[place.first + k] if size is None else size for k, size in enumerate(own)]
-    raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
-
-
-def _sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
-    """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
-    shapes = {op.name for op in region.shapes}
-    apart = (t for t in region.inputs if shapes.isdisjoint(_names_before(region, [t.op])))
-    found = [(tensor, region.rows[tensor.ref()]) for tensor in apart]
-    for tensor, rows in found:
-        if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
-            before = tensor.op.inputs[0]
-            place = viewed(rows, region.known.of(tensor), region.known.of(before))
-            if place is not None:
-                found.append((before, place))
-    return found
-
-
-def _say_shape(region: Region, op: tf.Operation, row_sizes: list[_Number]) -> None:
+def _say_shape(region: Region, op: tf.Operation, row_sizes: list[Number], samples: tf.Tensor | None) -> None:
     """Lets the readers of a shape have it without the tensor."""
     tensor = op.inputs[0]
     sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
-    own = [*rows.before(sizes), *row_sizes, *rows.after(sizes)]
+    own = filled(rows.joined(sizes, row_sizes), samples)
     if op.type == "Shape":
         said = tf.cast(tf.stack(own), op.outputs[0].dtype)
     elif op.type == "Size":

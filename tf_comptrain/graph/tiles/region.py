@@ -1,9 +1,13 @@
 """What of a traced step runs tile after tile: what is around a wide tensor, to where all is narrow again.
 
-A product makes rows that are several times as long as those it reads, as the logits of a language model.
-What is made of them row by row is followed, in the forward and the backward pass, to results that are
-short for each row (a loss, the gradient of what the product reads, a prediction) or sums over all rows
-(the gradient of the weights). Where all of that is found, none of the wide tensors has to exist whole.
+A product makes rows that are several times as long as those it reads, as the logits of a language model,
+or matrices several times as large, as the scores of an attention. What is made of them row by row, or
+matrix by matrix, is followed, in the forward and the backward pass, to results that are short for each row
+(a loss, the gradient of what the product reads, a prediction) or sums over all rows (the gradient of the
+weights). Where all of that is found, none of the wide tensors has to exist whole.
+
+Where much stands between a loss and its gradient, as after an attention, forward and backward pass are two
+regions. The second begins with what the rewiring has made again for it.
 """
 
 from __future__ import annotations
@@ -13,16 +17,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
-from tf_comptrain.graph.tensors import plain_bytes
-from tf_comptrain.graph.tiles.rows import Fit, Rows, fit, fit_result
-from tf_comptrain.graph.tiles.sizes import KnownSizes, product
-
-# A product is taken for wide from so many times the length of the rows that it reads on, and so many bytes.
-_WIDER = 4
-_LEAST_BYTES = 16 << 20
-# Operations on one number a row that stand between a loss and its gradient, at most.
-_MOST_BETWEEN = 100
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, VIEW, about
+from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED, Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
+from tf_comptrain.graph.tiles.starts import Start, starts
 
 
 class Untiled(Exception):
@@ -30,7 +29,20 @@ class Untiled(Exception):
 
 
 class MuchBetween(Untiled):
-    """The wide tensor is held meanwhile: as a stream, or however its layer is held."""
+    """The gradient comes later: the wide tensor is held meanwhile."""
+
+
+class InTwoPasses(Exception):
+    """The gradient comes later, and what is wide is made again for it.
+
+    Attributes:
+      inside: Of the region that would be there: its operations, by name.
+      wide: Names of those that make something wide.
+    """
+
+    def __init__(self, inside: Mapping[str, tf.Operation], wide: frozenset[str]):
+        super().__init__("its gradient comes later")
+        self.inside, self.wide = inside, wide
 
 
 class Region(NamedTuple):
@@ -68,54 +80,75 @@ class Region(NamedTuple):
         return max(self._width_of(tensor) * tensor.dtype.size for tensor in inside)
 
     def _width_of(self, tensor: tf.Tensor) -> int:
-        sizes, rows = self.known.of(tensor), self.rows[tensor.ref()]
-        return product((*rows.before(sizes), *rows.after(sizes))) or 1
+        return of_sample(self.rows[tensor.ref()].others(self.known.of(tensor)))
 
 
-def wide_products(operations: Iterable[tf.Operation], known: KnownSizes) -> Iterator[tf.Operation]:
-    """Products that make rows much longer than those they read."""
-    for op in operations:
-        if about(op.type).kind != MATRIX_PRODUCT or len(op.inputs) != 2 or op.inputs[1].shape.rank != 2:
-            continue
-        made, read = op.outputs[0], op.inputs[0]
-        if made.shape.rank is None or read.shape.rank != made.shape.rank:
-            continue
-        width, before = known.of(made)[-1], known.of(read)[-1]
-        if width and before and width >= _WIDER * before and plain_bytes(made) >= _LEAST_BYTES:
-            yield op
+class Scope(NamedTuple):
+    """Where a region is looked for.
+
+    Attributes:
+      early: Names of the operations of the forward pass.
+      unread: Names of operations that nothing comes of: what they read is read by nothing.
+    """
+
+    early: frozenset[str]
+    unread: frozenset[str] = frozenset()
 
 
-def find_region(wide: tf.Operation, known: KnownSizes, returned: Iterable[tf.Tensor] = ()) -> Region:
+def find_region(
+    wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor] = ()
+) -> Region:
     """What runs by tiles around a product.
 
     Args:
-      wide: The product, of the forward pass.
+      wide: The product.
       known: What is known of sizes; more is found.
+      scope: Of the step.
       returned: What the function that is traced returns, as far as that is known.
 
     Raises:
+      InTwoPasses: There are two regions, once what the second reads is made again.
       Untiled: Why nothing does.
     """
-    growth = _Growth(wide, known)
+    reasons = []
+    for start in starts(wide, known):
+        try:
+            return _region_from(start, wide, known, scope, returned)
+        except Untiled as reason:
+            reasons.append(reason)
+    raise reasons[0]
+
+
+def _region_from(
+    start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor]
+) -> Region:
+    growth = _Growth(start, wide, known, scope)
     growth.grow([wide])
-    while between := growth.between():
-        growth.absorb(between)
-    growth.take_operands()
+    is_early = wide.name in scope.early
+    if is_early and growth.is_head():
+        while between := growth.between():
+            growth.absorb(between)
+        growth.take_operands()
+    else:
+        growth.take_makers()
+        is_before_its_gradient = is_early and growth.between()
+        growth.take_operands()
+        if is_before_its_gradient:
+            raise growth.in_two_passes()
     return growth.region({tensor.ref() for tensor in returned})
 
 
 class _Growth:
     """Follows rows from a product on."""
 
-    def __init__(self, wide: tf.Operation, known: KnownSizes):
-        self._wide, self._known = wide, known
+    def __init__(self, start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope):
+        self._wide, self._known, self._scope = wide, known, scope
         self._inside: dict[str, tf.Operation] = {}
         # Of these: what is made inside because wide operands are read by rows; others may read the original.
         self._operands: set[str] = set()
         self._shapes: dict[str, tf.Operation] = {}
-        read = wide.inputs[0]
-        self._rows: dict[Any, Rows] = {read.ref(): Rows(0, read.shape.rank - 1)}
-        self._width = self._known.of(wide.outputs[0])[-1]
+        self._rows = {t.ref(): rows for t, rows in zip(wide.inputs, start.factors) if rows is not None}
+        self._width = of_sample(start.made.others(self._known.of(wide.outputs[0])))
 
     def grow(self, operations: Iterable[tf.Operation]) -> None:
         """Takes operations in, and all that reads something wide of what they make."""
@@ -145,13 +178,40 @@ class _Growth:
 
     def absorb(self, operations: list[tf.Operation]) -> None:
         """Takes in what stands between results and reads."""
-        if len(operations) > _MOST_BETWEEN:
+        if len(operations) > limits.MOST_BETWEEN:
             raise MuchBetween("its gradient comes later")
         for op in operations:
-            if any(tensor.ref() in self._rows for tensor in op.inputs):
+            if self._rows_read(op):
                 self.grow([op])
                 return
         raise Untiled(f"the gradient of each row waits for all rows, at {operations[0].name}")
+
+    def in_two_passes(self) -> InTwoPasses:
+        """What is to run by tiles in each pass."""
+        wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
+        return InTwoPasses(dict(self._inside), frozenset(wide))
+
+    def is_head(self) -> bool:
+        """Whether no other product of the forward pass makes something narrow of it."""
+        early = (op for name, op in self._inside.items() if name in self._scope.early)
+        return not any(op is not self._wide and about(op.type).kind == MATRIX_PRODUCT for op in early)
+
+    def take_makers(self) -> None:
+        """Takes in what makes wide matrices of the backward pass that are read by rows, and all that reads these.
+
+        Its own gradients come of another product, and what the forward pass had is made again there.
+        """
+        waiting = list(self._inside.values())
+        while waiting:
+            for tensor in waiting.pop().inputs:
+                rows, op = self._rows.get(tensor.ref()), tensor.op
+                if rows is None or op.name in self._scope.early or not self._is_made_inside(tensor):
+                    continue
+                if (found := fit_result(op, rows, self._known)) is not None:
+                    before = set(self._inside)
+                    self._note(op, found)
+                    self.grow(reader for made in op.outputs for reader in self._readers(made))
+                    waiting += [self._inside[name] for name in self._inside.keys() - before]
 
     def take_operands(self) -> None:
         """Has wide tensors that are read by rows made inside, where they can be, as labels that are one-hot."""
@@ -159,7 +219,7 @@ class _Growth:
         while waiting:
             for tensor in waiting.pop().inputs:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
-                if rows is None or op.name in self._inside or not self._is_wide(tensor):
+                if rows is None or not self._is_made_inside(tensor):
                     continue
                 found = fit_result(op, rows, self._known)
                 if found is not None:
@@ -167,6 +227,20 @@ class _Growth:
                     self._note(op, found)
                     self._readers(tensor)
                     waiting.append(op)
+
+    def _is_made_inside(self, tensor: tf.Tensor) -> bool:
+        """Whether to make a tensor that is read by rows inside: it is wide, and no dropout's mask.
+
+        Random numbers and bits that were restored would be whole, which take more than the mask does.
+        """
+        rows, behind = self._rows[tensor.ref()], tensor
+        while about(behind.op.type).is_elementwise and behind.op.type not in (MASKED, "Select", "SelectV2"):
+            behind = behind.op.inputs[0]
+        is_random = about(behind.op.type).kind == RANDOM and behind.op.type != DROPOUT
+        is_mask = is_random or behind.op.type == MASKED and behind.op.inputs[0].op.type != DROPOUT
+        return (
+            not rows.repeats and tensor.op.name not in self._inside and self._is_wide(tensor) and not is_mask
+        )
 
     def region(self, returned: Collection[Any]) -> Region:
         read = [t for t in self._results() if self._is_read(t) or t.ref() in returned]
@@ -197,16 +271,28 @@ class _Growth:
                 yield from op.outputs
 
     def _check_sizes(self, tensor: tf.Tensor) -> None:
-        sizes, rows = self._known.of(tensor), self._rows.get(tensor.ref())
-        if None in (sizes if rows is None else (*rows.before(sizes), *rows.after(sizes))):
+        """Of all sizes but those of rows only one may be known when it runs: that of the batch."""
+        sizes = self._others(tensor)
+        if sizes.count(None) > 1 or None in sizes and not self._has_same_samples(tensor):
             raise Untiled(f"a size of {tensor.op.name} is known only when it runs")
+
+    def _has_same_samples(self, tensor: tf.Tensor) -> bool:
+        """Whether what is not known of a tensor is the same size in what it is a view of."""
+        if about(tensor.op.type).kind != VIEW or tensor.op.name not in self._inside:
+            return True
+        before = self._others(tensor.op.inputs[0])
+        return before.count(None) == 1 and of_sample(before) == of_sample(self._others(tensor))
+
+    def _others(self, tensor: tf.Tensor) -> Sizes:
+        sizes, rows = self._known.of(tensor), self._rows.get(tensor.ref())
+        return sizes if rows is None else rows.others(sizes)
 
     def _take(self, op: tf.Operation) -> list[tf.Operation]:
         """Takes an operation in; what has to follow."""
-        rows = {n: self._rows[t.ref()] for n, t in enumerate(op.inputs) if t.ref() in self._rows}
+        rows = self._rows_read(op)
         found = fit(op, rows, self._known) if rows else None
         if found is None:
-            raise Untiled(f"{op.type} ({op.name}) makes its rows of more than one row")
+            raise Untiled(f"a {op.type} makes its rows of more than one row")
         self._note(op, found)
         follow: list[tf.Operation] = []
         for tensor in op.outputs:
@@ -214,12 +300,17 @@ class _Growth:
                 follow += self._readers(tensor)
         return follow
 
+    def _rows_read(self, op: tf.Operation) -> dict[int, Rows]:
+        """By number of an input that is there by rows, and not repeated for several: these."""
+        found = {n: self._rows[t.ref()] for n, t in enumerate(op.inputs) if t.ref() in self._rows}
+        return {n: rows for n, rows in found.items() if not rows.repeats}
+
     def _note(self, op: tf.Operation, found: Fit) -> None:
         self._inside[op.name] = op
         for number, rows in found.inputs.items():
             self._ask_for(op.inputs[number], rows)
         for number, (tensor, place) in enumerate(zip(op.outputs, found.outputs)):
-            if found.sizes:
+            if found.sizes and found.sizes[number]:
                 self._known.note(tensor, found.sizes[number])
             if place is not None and self._rows.setdefault(tensor.ref(), place) != place:
                 raise Untiled(f"{tensor.op.name} is read by other rows than it is made by")
@@ -233,6 +324,8 @@ class _Growth:
         """What reads the values of a tensor; what reads its shape is noted."""
         readers = []
         for op in tensor.consumers():
+            if op.name in self._scope.unread:
+                continue
             if op.type in ("Rank", "Shape", "Size"):
                 self._shapes[op.name] = op
             else:
@@ -240,5 +333,7 @@ class _Growth:
         return readers
 
     def _is_wide(self, tensor: tf.Tensor) -> bool:
-        after = product(self._rows[tensor.ref()].after(self._known.of(tensor)))
-        return after is None or 2 * after > self._width  # type: ignore[operator]
+        rows = self._rows.get(tensor.ref())
+        if rows is None:
+            return False
+        return 2 * of_sample(rows.others(self._known.of(tensor))) > self._width

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -11,34 +11,74 @@ from tf_comptrain.graph.operations import (
     ALL_BUT_LAST,
     BLANK,
     EVERY_AXIS,
+    MATRIX_PRODUCT,
     MOVE,
     REDUCTION,
     REPEAT,
-    ROWS_OF_FIRST,
     SUMMATION,
     VIEW,
     about,
 )
-from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, broadcast, keeps_axes, product, reduced
+from tf_comptrain.graph.tiles.letters import letters_of, sizes_made
+from tf_comptrain.graph.tiles.sizes import (
+    KnownSizes,
+    Sizes,
+    broadcast,
+    keeps_axes,
+    of_sample,
+    product,
+    reduced,
+)
+
+DROPOUT, MASKED = "Comptrain>Dropout", "Comptrain>BitmaskGrad"  # and its gradient
 
 
 class Rows(NamedTuple):
-    """Where the rows of a tensor are: `spread` dimensions from number `first` on, whose product is their number."""
+    """Where the rows of a tensor are.
 
-    first: int
-    spread: int
+    Attributes:
+      dimensions: Whose sizes have their number as product, the last one running fastest. Below zero: one of size 1
+        that the tensor would have before its first.
+      repeats: Which of these have one value for all rows: numbers of places in `dimensions`.
+    """
+
+    dimensions: tuple[int, ...]
+    repeats: frozenset[int] = frozenset()
 
     @property
-    def dimensions(self) -> range:
-        return range(self.first, self.first + self.spread)
+    def last(self) -> int:
+        """The dimension that has the rows of a tile, while the others have one."""
+        return self.dimensions[-1]
 
     def before(self, sizes: Sizes) -> Sizes:
-        """The sizes of the dimensions before them."""
-        return sizes[: self.first]
+        """The sizes of the other dimensions before the last one."""
+        return tuple(sizes[place] for place in range(self.last) if place not in self.dimensions)
 
     def after(self, sizes: Sizes) -> Sizes:
-        """The sizes of the dimensions after them."""
-        return sizes[self.first + self.spread :]
+        """The sizes of the other dimensions after the last one."""
+        places = range(self.last + 1, len(sizes))
+        return tuple(sizes[place] for place in places if place not in self.dimensions)
+
+    def others(self, sizes: Sizes) -> Sizes:
+        """The sizes of all other dimensions: of one row."""
+        return (*self.before(sizes), *self.after(sizes))
+
+    def joined(self, sizes: Sequence[Any], row_sizes: Sequence[Any]) -> list:
+        """The sizes of a tensor, with these in the dimensions of rows."""
+        found = list(sizes)
+        for place, size in zip(self.dimensions, row_sizes):
+            if place >= 0:
+                found[place] = size
+        return found
+
+    def moved(self, shift: int) -> Rows:
+        """The same some dimensions later."""
+        return self._replace(dimensions=tuple(place + shift for place in self.dimensions))
+
+
+def leading(count: int) -> Rows:
+    """So many dimensions, from the first on."""
+    return Rows(tuple(range(count)))
 
 
 class Fit(NamedTuple):
@@ -70,7 +110,9 @@ def fit(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | 
     rule = _rule_of(op)
     if rule is None or (0 not in rows and rule not in _ANY_INPUT):
         return None
-    if any(tensor.shape.rank is None for tensor in (*op.inputs, *op.outputs)):
+    if rule is _dropped:
+        return _dropped(op, rows, known)
+    if any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
         return None
     try:
         return rule(op, rows, known)
@@ -80,19 +122,27 @@ def fit(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | 
 
 def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     """How an operation makes the rows of its result, of whose inputs none is known to have rows."""
-    if len(op.outputs) != 1 or any(tensor.shape.rank is None for tensor in (*op.inputs, *op.outputs)):
+    if op.type in (DROPOUT, MASKED):
+        return _dropped(op, {int(op.type == MASKED): result}, known)
+    if len(op.outputs) != 1 or any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
         return None
     rule = _rule_of(op)
     if about(op.type).kind == BLANK:
         return Fit({}, (result,))
-    if rule is _one_hot:
-        return _one_hot(op, {0: result}, known)
+    if rule is _one_hot or rule is _along_last:
+        return rule(op, {0: result}, known)
+    if rule is _multiplied:
+        return _multiplied_to(op, result)
+    if rule is _transposed:
+        order = known.order(op.inputs[1])
+        if order is None:
+            return None
+        return Fit({0: Rows(tuple(order[place] for place in result.dimensions))}, (result,))
     if rule is _reshaped:
         before = viewed(result, known.of(op.outputs[0]), known.of(op.inputs[0]))
         return None if before is None else Fit({0: before}, (result,))
-    if rule is _reduced and keeps_axes(op):
-        axes = known.axes(op.inputs[1])
-        return None if axes is None or not axes.isdisjoint(result.dimensions) else Fit({0: result}, (result,))
+    if rule is _reduced and len(op.inputs) == 2:
+        return _reduced_to(op, result, known)
     if rule not in (_elementwise, _repeated):
         return None
     operands = list(op.inputs) if rule is _elementwise else [op.inputs[0]]
@@ -108,32 +158,44 @@ def viewed(rows: Rows, before: Sizes, after: Sizes) -> Rows | None:
 
     Of several answers, which differ by dimensions of one value, that with the fewest dimensions.
     """
-    head, rest = product(rows.before(before)), product(rows.after(before))
-    if head is None or rest is None:
+    first, last = rows.dimensions[0], rows.last
+    if rows.dimensions != tuple(range(first, last + 1)):
         return None
-    for first in range(len(after)):
+    others = rows.others(before)
+    # One size that only a run says is the same before and after where all the others have one product.
+    if others.count(None) > 1 or None in others and of_sample(before) != of_sample(after):
+        return None
+    head, rest = _count(before[:first]), _count(before[last + 1 :])
+    for first in reversed(range(len(after))):
         for end in range(first + 1, len(after) + 1):
-            if product(after[:first]) == head and product(after[end:]) == rest:
-                return Rows(first, end - first)
+            if _count(after[:first]) == head and _count(after[end:]) == rest:
+                return Rows(tuple(range(first, end)))
     return None
+
+
+def _count(sizes: Sizes) -> tuple[int, int]:
+    """How many sizes only a run says, and the product of the others."""
+    return sizes.count(None), of_sample(sizes)
 
 
 def _operand_rows(tensor: tf.Tensor, result: Rows, output: tf.Tensor, known: KnownSizes) -> Rows | None:
     """Rows of an operand that is broadcast to a result with rows; None where all rows read the same of it."""
     own, whole = known.of(tensor), known.of(output)
     shift = len(whole) - len(own)
-    places = [place - shift for place in result.dimensions]
-    if all(place < 0 or own[place] == 1 for place in places):
+    rows = result.moved(-shift)
+    single = [place < 0 or own[place] == 1 for place in rows.dimensions]
+    if all(single):
         return None
-    if places[0] < 0 or any(own[place] == 1 != whole[place + shift] for place in places):
-        raise _Mixed
-    return Rows(places[0], result.spread)
+    repeats = (
+        k for k, place in enumerate(rows.dimensions) if single[k] and (place < 0 or whole[place + shift] != 1)
+    )
+    return rows._replace(repeats=frozenset(repeats))
 
 
 def _elementwise(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
-    rank = op.outputs[0].shape.rank
-    shifts = [rank - tensor.shape.rank for tensor in op.inputs]
-    results = {Rows(found.first + shifts[number], found.spread) for number, found in rows.items()}
+    ranks = [len(known.of(tensor)) for tensor in op.inputs]
+    shifts = [max(ranks) - rank for rank in ranks]
+    results = {found.moved(shifts[number]) for number, found in rows.items()}
     if len(results) != 1 or len(op.outputs) != 1:
         return None
     (result,) = results
@@ -157,9 +219,20 @@ def _reduced(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> F
         is_sum = op.type == "Sum"
     left = reduced(own, axes, keeps)
     if axes.isdisjoint(found.dimensions):
-        shift = 0 if keeps else sum(axis < found.first for axis in axes)
-        return Fit(rows, (Rows(found.first - shift, found.spread),), (left,))
+        places = (place - (0 if keeps else sum(axis < place for axis in axes)) for place in found.dimensions)
+        return Fit(rows, (Rows(tuple(places)),), (left,))
     return Fit(rows, (None,), (left,)) if is_sum and axes.issuperset(found.dimensions) else None
+
+
+def _reduced_to(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
+    """Of a reduction along other axes than those of the rows of its result."""
+    axes, rank = known.axes(op.inputs[1]), len(known.of(op.inputs[0]))
+    if axes is None:
+        return None
+    gone = {axis % max(rank, 1) for axis in axes}
+    left = [place for place in range(rank) if keeps_axes(op) or place not in gone]
+    places = tuple(left[place] for place in result.dimensions)
+    return Fit({0: Rows(places)}, (result,)) if gone.isdisjoint(places) else None
 
 
 def _axes(operand: tf.Tensor, rank: int, known: KnownSizes) -> set[int]:
@@ -178,10 +251,24 @@ def _along_last(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -
 
 def _by_samples(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
     """Of a loss or a metric for each row of a matrix; a gradient of the matrix beside a loss."""
-    if any(found != Rows(0, 1) for found in rows.values()):
+    if any(found != leading(1) for found in rows.values()):
         return None
-    inputs, outputs = {0: Rows(0, 1), 1: Rows(0, 1)}, (Rows(0, 1),) * len(op.outputs)
+    inputs, outputs = {0: leading(1), 1: leading(1)}, (leading(1),) * len(op.outputs)
     return Fit(inputs, outputs, ((None,), known.of(op.inputs[0]))[: len(op.outputs)])
+
+
+def _dropped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
+    """Of a dropout and its gradient, whose bits nothing else reads; a tile draws its numbers where it begins."""
+    number = 0 if op.type == DROPOUT else 1
+    found = rows.get(number)
+    if found is None or found != leading(len(found.dimensions)):
+        return None
+    sizes = known.of(op.inputs[number])
+    if (product(found.others(sizes)) or 1) % 4:  # numbers are drawn by fours
+        return None
+    if op.type == DROPOUT:
+        return Fit({0: found}, (found, None), (sizes, ()))
+    return Fit({1: found}, (found,), (sizes,)) if op.inputs[0].op.type == DROPOUT else None
 
 
 def _one_hot(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
@@ -191,29 +278,55 @@ def _one_hot(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> F
 
 
 def _multiplied(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
-    """Of a product of matrices: rows of either factor stay rows; where both have them along what is summed, a sum."""
-    flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-    sizes = [known.of(tensor) for tensor in op.inputs]
-    swapped = [op.get_attr(flag) for flag in flags]
-    free = [len(sizes[0]) - 2 + swapped[0], len(sizes[1]) - 1 - swapped[1]]
-    summed = [len(sizes[0]) - 1 - swapped[0], len(sizes[1]) - 2 + swapped[1]]
-    ends = (sizes[0][free[0]], sizes[1][free[1]])
-    if any(summed[number] in found.dimensions for number, found in rows.items()):
-        inputs = {number: Rows(summed[number], 1) for number in (0, 1)}
-        is_sum = len(sizes[0]) == len(sizes[1]) == 2 and all(inputs[n] == found for n, found in rows.items())
-        return Fit(inputs, (None,), (ends,)) if is_sum else None
-    if len(rows) != 1:
+    """Of a product of matrices: rows of either factor stay rows; where both have them along what is summed, a sum.
+
+    Rows of many products are those of both factors.
+    """
+    terms = letters_of(op)
+    if terms is None:
         return None
-    ((number, found),) = rows.items()
-    rank = op.outputs[0].shape.rank
-    if free[number] not in found.dimensions or rank != len(sizes[number]):
+    *factors, result = terms
+    found = {tuple(factors[n][place] for place in own.dimensions) for n, own in rows.items()}
+    if len(found) != 1:
         return None
-    place = rank - 2 + number
-    if found.spread > 1 and (free[number] != place or len(sizes[1 - number]) != 2):
-        return None  # of a product with one matrix all dimensions before the last may be rows
-    result = Rows(place - found.spread + 1, found.spread)
-    before = sizes[number][: rank - 2]
-    return Fit(rows, (result,), ((*before, *ends),))
+    (letters,) = found
+    have = [n for n in (0, 1) if set(letters) <= set(factors[n])]
+    if any(n not in have and not set(letters).isdisjoint(factors[n]) for n in (0, 1)):
+        return None
+    inputs = {n: _rows_at(letters, factors[n]) for n in have}
+    made = (sizes_made(terms, [known.of(tensor) for tensor in op.inputs]),)
+    if set(letters) <= set(result):
+        return Fit(inputs, (_rows_at(letters, result),), made)
+    is_sum = len(have) == 2 and set(letters).isdisjoint(result)
+    return Fit(inputs, (None,), made) if is_sum else None
+
+
+def _multiplied_to(op: tf.Operation, result: Rows) -> Fit | None:
+    """Of a product: each factor has the rows of the result, or is read whole."""
+    terms = letters_of(op)
+    if terms is None:
+        return None
+    letters = tuple(terms[-1][place] for place in result.dimensions)
+    have = [n for n in (0, 1) if set(letters) <= set(terms[n])]
+    if not have or any(n not in have and not set(letters).isdisjoint(terms[n]) for n in (0, 1)):
+        return None
+    return Fit({n: _rows_at(letters, terms[n]) for n in have}, (result,))
+
+
+def _rows_at(letters: Sequence[str], term: str) -> Rows:
+    return Rows(tuple(term.index(letter) for letter in letters))
+
+
+def _passed(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
+    """Of what passes tensors on; those of the same sizes have the same rows."""
+    found = set(rows.values())
+    sizes = {known.of(op.inputs[number]) for number in rows}
+    if len(found) != 1 or len(sizes) != 1:
+        return None
+    (each,) = found
+    alike = [number for number, tensor in enumerate(op.inputs) if known.of(tensor) in sizes]
+    outputs = tuple(each if number in alike else None for number in range(len(op.outputs)))
+    return Fit(dict.fromkeys(alike, each), outputs, tuple(known.of(tensor) for tensor in op.inputs))
 
 
 def _reshaped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
@@ -222,24 +335,22 @@ def _reshaped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> 
 
 
 def _transposed(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
-    order = tf.get_static_value(op.inputs[1])
+    order = known.order(op.inputs[1])
     if order is None:
         return None
-    places = [list(order).index(place) for place in rows[0].dimensions]
-    if places != list(range(places[0], places[0] + len(places))):
-        return None
+    places = tuple(order.index(place) for place in rows[0].dimensions)
     own = known.of(op.inputs[0])
-    return Fit(rows, (Rows(places[0], len(places)),), (tuple(own[place] for place in order),))
+    return Fit(rows, (Rows(places),), (tuple(own[place] for place in order),))
 
 
 def _repeated(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
-    shift = op.outputs[0].shape.rank - op.inputs[0].shape.rank
-    return Fit(rows, (Rows(rows[0].first + shift, rows[0].spread),))
+    shift = len(known.of(op.outputs[0])) - len(known.of(op.inputs[0]))
+    return Fit(rows, (rows[0].moved(shift),))
 
 
 def _joined(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
     parts = range(len(op.inputs) - 1)
-    axes = _axes(op.inputs[len(parts)], op.outputs[0].shape.rank, known)
+    axes = _axes(op.inputs[len(parts)], len(known.of(op.outputs[0])), known)
     found = set(rows.values())
     if len(found) != 1 or not axes.isdisjoint(next(iter(found)).dimensions):
         return None
@@ -250,6 +361,8 @@ def _joined(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fi
 _Rule = Callable[[tf.Operation, Mapping[int, Rows], KnownSizes], Fit | None]
 
 _BY_NAME: Mapping[str, _Rule] = {
+    DROPOUT: _dropped,
+    MASKED: _dropped,
     "ConcatV2": _joined,
     "InTopKV2": _by_samples,
     "OneHot": _one_hot,
@@ -258,6 +371,7 @@ _BY_NAME: Mapping[str, _Rule] = {
     "TopKV2": _along_last,
 }
 _BY_KIND: Mapping[str, _Rule] = {
+    MATRIX_PRODUCT: _multiplied,
     MOVE: _transposed,
     REDUCTION: _reduced,
     REPEAT: _repeated,
@@ -267,12 +381,13 @@ _BY_KIND: Mapping[str, _Rule] = {
 _BY_ROWS: Mapping[str, _Rule] = {
     ALL_BUT_LAST: _along_last,
     EVERY_AXIS: _elementwise,
-    ROWS_OF_FIRST: _multiplied,
 }
 # Rules of operations whose rows may be those of any input; of the others they are those of the first.
-_ANY_INPUT = (_by_samples, _elementwise, _joined, _multiplied)
+_ANY_INPUT = (_by_samples, _dropped, _elementwise, _joined, _multiplied, _passed)
 
 
 def _rule_of(op: tf.Operation) -> _Rule | None:
     row = about(op.type)
+    if row.is_alias:
+        return _passed
     return _BY_NAME.get(op.type) or _BY_KIND.get(row.kind) or _BY_ROWS.get(row.rows)

@@ -31,6 +31,7 @@ class KnownSizes:
 
     def __init__(self) -> None:
         self._known: dict[Any, Sizes] = {}
+        self._values_of: dict[Any, Sizes | None] = {}
 
     def of(self, tensor: tf.Tensor) -> Sizes:
         """The sizes of a tensor whose number of dimensions is known.
@@ -45,7 +46,10 @@ class KnownSizes:
 
     def note(self, tensor: tf.Tensor, sizes: Sizes) -> None:
         """Notes what is known from elsewhere."""
-        self._known[tensor.ref()] = merged(self.of(tensor), sizes)
+        before = self.of(tensor)
+        now = self._known[tensor.ref()] = merged(before, sizes)
+        if now != before:
+            self._values_of.clear()
 
     def axes(self, operand: tf.Tensor) -> set[int] | None:
         """The axes along which an operation reduces; None where only a run says it."""
@@ -60,11 +64,27 @@ class KnownSizes:
         own, other = shapes if operand.value_index == 0 else shapes[::-1]
         return {axis for axis in range(rank) if own[axis] == 1 != other[axis]}
 
+    def order(self, operand: tf.Tensor) -> tuple[int, ...] | None:
+        """The order into which an operation puts axes; None where only a run says it."""
+        order = self._values(operand)
+        return None if order is None or None in order else order  # type: ignore[return-value]
+
+    def rank(self, tensor: tf.Tensor) -> int | None:
+        """The number of dimensions; None where only a run says it."""
+        if tensor.shape.rank is not None:
+            return tensor.shape.rank
+        try:
+            return len(self.of(tensor))
+        except ValueError:
+            return None
+
     def _find(self, tensor: tf.Tensor) -> Sizes:
-        sizes: Sizes = tuple(tensor.shape)
         op = tensor.op
+        if tensor.shape.rank is None and about(op.type).kind == SUMMATION:
+            return self._summed(op)
+        sizes: Sizes = tuple(tensor.shape)
         # Of the first dimension, which is that of samples, operands say no more.
-        if None not in sizes[1:] or any(each.shape.rank is None for each in op.inputs):
+        if None not in sizes[1:] or any(self.rank(each) is None for each in op.inputs):
             return sizes
         if about(op.type).rows == EVERY_AXIS and len(op.outputs) == 1:
             return merged(sizes, broadcast([self.of(operand) for operand in op.inputs]))
@@ -78,8 +98,20 @@ class KnownSizes:
             return sizes
         return merged(sizes, tuple(None if size is None or size < 0 else size for size in target))
 
+    def _summed(self, op: tf.Operation) -> Sizes:
+        """The sizes of a sum along axes that TensorFlow does not know, as those of a broadcast's gradient."""
+        axes = self.axes(op.inputs[1])
+        if axes is None:
+            raise ValueError("only a run says the axes")
+        return reduced(self.of(op.inputs[0]), axes, keeps_axes(op))
+
     def _values(self, tensor: tf.Tensor) -> tuple[int | None, ...] | None:
         """The values of a small tensor of sizes, None for each that only a run says; None where all are."""
+        if tensor.ref() not in self._values_of:
+            self._values_of[tensor.ref()] = self._find_values(tensor)
+        return self._values_of[tensor.ref()]
+
+    def _find_values(self, tensor: tf.Tensor) -> tuple[int | None, ...] | None:
         found = []
         for taken in _TAKEN:
             values = self._run(tensor, itertools.cycle(taken))
@@ -96,7 +128,7 @@ class KnownSizes:
         op, shape = base_of(tensor).op, tensor.shape
         if not tensor.dtype.is_integer or shape.rank is None or (shape.num_elements() or 0) > _MOST_SIZES:
             return None
-        if op.type == "Shape" and op.inputs[0].shape.rank is not None:
+        if op.type == "Shape" and self.rank(op.inputs[0]) is not None:
             sizes = (next(taken) if size is None else size for size in self.of(op.inputs[0]))
             return np.array(list(sizes), tensor.dtype.as_numpy_dtype)
         operands = [self._run(operand, taken) for operand in op.inputs]
@@ -138,3 +170,8 @@ def reduced(sizes: Sizes, axes: Collection[int], keeps: bool) -> Sizes:
 def product(sizes: Sizes) -> int | None:
     """The number of values; None where only a run says it."""
     return None if None in sizes else math.prod(sizes)  # type: ignore[arg-type]
+
+
+def of_sample(sizes: Sizes) -> int:
+    """The number of values, for one sample where only a run says how many there are."""
+    return math.prod(1 if size is None else size for size in sizes)

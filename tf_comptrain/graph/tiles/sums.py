@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
-from tf_comptrain.graph.tiles.sizes import KnownSizes, product
+from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, product
 
 # Of 16 bits each a sum of many tiles would lose what a tile adds.
 _ADDED_UP_IN = {tf.bfloat16: tf.float32, tf.float16: tf.float32}
@@ -26,15 +26,16 @@ class Sum(NamedTuple):
     """
 
     tensor: tf.Tensor
-    sizes: tuple[int, ...]
+    sizes: Sizes
     axis: int
-    cuts: tuple[int, ...]
+    cuts: Sizes
 
-    def zeros(self) -> list[tf.Tensor]:
-        """What its parts begin with."""
-        shapes = ([*self.sizes[: self.axis], size, *self.sizes[self.axis + 1 :]] for size in self.cuts)
+    def zeros(self, samples: tf.Tensor | None, zero: tf.Tensor) -> list[tf.Tensor]:
+        """What its parts begin with: a zero in all places; `samples` are as many as only a run says."""
+        before, after = self.sizes[: self.axis], self.sizes[self.axis + 1 :]
+        shapes = ([samples if n is None else n for n in (*before, cut, *after)] for cut in self.cuts)
         dtype = _ADDED_UP_IN.get(self.tensor.dtype, self.tensor.dtype)
-        return [tf.zeros(shape if self.sizes else (), dtype) for shape in shapes]
+        return [tf.fill(shape if self.sizes else [], tf.cast(zero, dtype)) for shape in shapes]
 
     def added(self, parts: Sequence[tf.Tensor], operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The parts with what a tile adds.
@@ -78,7 +79,7 @@ def sum_of(tensor: tf.Tensor, known: KnownSizes, part_bytes: int) -> Sum:
     sizes: Any = known.of(tensor)
     axis, cuts = 0, (sizes[0] if sizes else 1,)
     count = -(-(product(sizes) or 0) * tensor.dtype.size // part_bytes)
-    if about(tensor.op.type).kind == MATRIX_PRODUCT and count > 1:
+    if about(tensor.op.type).kind == MATRIX_PRODUCT and len(sizes) == 2 and count > 1:
         axis = int(sizes[1] > sizes[0])
         size = -(-sizes[axis] // count)
         cuts = (*[size] * (sizes[axis] // size), *([sizes[axis] % size] if sizes[axis] % size else []))

@@ -1,0 +1,287 @@
+"""The inside of an attention runs by tiles of matrices: loss and gradients are the same, no scores are whole."""
+
+import keras_hub
+import numpy as np
+import pytest
+import tensorflow as tf
+from steps import Weights
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain.compression.instrumentation import instrumentation
+from tf_comptrain.graph.tiles import limits, loop
+
+SAMPLES, STEPS, HEADS, SIZE = 3, 64, 4, 8
+WIDTH = HEADS * SIZE
+SHAPES = [[WIDTH, WIDTH]] * 4
+RNG = np.random.default_rng(0)
+
+
+# Bytes of a tile: of five matrices, of which four run at once; of half a matrix.
+TILES = {"matrices": 5 << 14, "queries": 1 << 13}
+
+
+@pytest.fixture(autouse=True, params=TILES)
+def small_tiles(request, monkeypatch):
+    monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "TILE_BYTES", TILES[request.param])
+
+
+def parts_of(x, weights):
+    return [tf.reshape(tf.matmul(x, w), [-1, STEPS, HEADS, SIZE]) for w in weights]
+
+
+def einsum(q, k, v, of_scores):
+    p = tf.nn.softmax(of_scores(tf.einsum("btnh,bsnh->bnts", q, k) / SIZE**0.5))
+    return tf.einsum("bnts,bsnh->btnh", p, v)
+
+
+def keys_first(q, k, v, of_scores):
+    """As Keras has it where an attention has dropout."""
+    scores = keras.ops.einsum("aecd,abcd->acbe", k, q / SIZE**0.5)
+    return keras.ops.einsum("acbe,aecd->abcd", tf.nn.softmax(of_scores(scores)), v)
+
+
+def matmul(q, k, v, of_scores):
+    with tf.name_scope("held/parts"):
+        q, k, v = (tf.transpose(each, [0, 2, 1, 3]) for each in (q, k, v))
+    p = tf.nn.softmax(of_scores(tf.matmul(q, k, transpose_b=True) * SIZE**-0.5))
+    return tf.transpose(tf.matmul(p, v), [0, 2, 1, 3])
+
+
+def one_batch(q, k, v, of_scores):
+    """Samples and heads are one dimension, as in many attentions written by hand."""
+
+    def flat(each):
+        return tf.reshape(tf.transpose(each, [0, 2, 1, 3]), [-1, STEPS, SIZE])
+
+    scores = tf.matmul(flat(q), flat(k), transpose_b=True) / SIZE**0.5
+    scores = of_scores(tf.reshape(scores, [-1, HEADS, STEPS, STEPS]))
+    p = tf.reshape(tf.nn.softmax(scores), [-1, STEPS, STEPS])
+    return tf.transpose(tf.reshape(tf.matmul(p, flat(v)), [-1, HEADS, STEPS, SIZE]), [0, 2, 1, 3])
+
+
+def by_hand(q, k, v, of_scores):
+    scores = of_scores(tf.einsum("btnh,bsnh->bnts", q, k) / SIZE**0.5)
+    e = tf.exp(scores - tf.stop_gradient(tf.reduce_max(scores, -1, keepdims=True)))
+    return tf.einsum("bnts,bsnh->btnh", e / tf.reduce_sum(e, -1, keepdims=True), v)
+
+
+def half(q, k, v, of_scores):
+    made = einsum(*(tf.cast(each, tf.bfloat16) for each in (q, k, v)), of_scores)
+    return tf.cast(made, tf.float32)
+
+
+def plain_scores(scores):
+    return scores
+
+
+def padded(scores):
+    there = tf.range(STEPS) < tf.reshape(40 + tf.range(tf.shape(scores)[0]), [-1, 1, 1, 1])
+    return tf.where(there, scores, -1e9)
+
+
+def causal(scores):
+    """A sum with what is very negative, for each sample its own."""
+    seen = tf.linalg.band_part(tf.ones([STEPS, STEPS], scores.dtype), -1, 0)
+    seen = tf.tile(seen[None, None], [tf.shape(scores)[0], 1, 1, 1])
+    return scores + (1 - seen) * -1e9
+
+
+def alibi(scores):
+    slopes = tf.reshape(2.0 ** -tf.range(1.0, HEADS + 1), [1, HEADS, 1, 1])
+    return scores + tf.cast(
+        slopes * -tf.abs(tf.range(1.0 * STEPS)[:, None] - tf.range(1.0 * STEPS)), scores.dtype
+    )
+
+
+def capped(scores):
+    return 5 * tf.tanh(scores / 5)
+
+
+WRITINGS = {f.__name__: f for f in (einsum, keys_first, matmul, one_batch, half)}
+SCORES = {f.__name__: f for f in (plain_scores, padded, causal, alibi, capped)}
+CASES = [*((name, "plain_scores") for name in WRITINGS), *(("einsum", name) for name in list(SCORES)[1:])]
+
+
+def network(writing, of_scores):
+    def run(x, *weights):
+        with tf.name_scope("held/parts"):
+            q, k, v = parts_of(x, weights[:3])
+        made = writing(q, k, v, of_scores)
+        with tf.name_scope("held/rest"):
+            made = tf.reshape(made, [-1, STEPS, WIDTH])
+            made = x + tf.matmul(made, weights[3])
+            return tf.reduce_mean(tf.sin(made) * tf.range(1.0 * WIDTH) / WIDTH)
+
+    return run
+
+
+def model_of(shapes):
+    model = Weights(*shapes)
+    rng = np.random.default_rng(2)
+    for part in model.parts:
+        part.assign(rng.normal(size=part.shape) / part.shape[0] ** 0.5)
+    return model
+
+
+def data(samples=SAMPLES):
+    return tf.constant(RNG.normal(size=(samples, STEPS, WIDTH)), tf.float32)
+
+
+def step_of(model, loss, jit=False, dynamic=True):
+    shape = [None if dynamic else SAMPLES, STEPS, WIDTH]
+
+    @tf.function(autograph=False, jit_compile=jit, input_signature=[tf.TensorSpec(shape)])
+    def step(x):
+        with tf.GradientTape() as tape:
+            value = loss(x, *(part.value for part in model.parts))
+        return value, tape.gradient(value, [part.value for part in model.parts])
+
+    return step
+
+
+def run(loss, x, jit=False, dynamic=True, shapes=SHAPES, **how):
+    """What a step returns, plain and compressed, and the graph and the crossings of the second."""
+    plain = step_of(model_of(shapes), loss, jit, dynamic)(x)
+    model = model_of(shapes)
+    how = how or ({"storage": {"held/parts": "keep", "held/rest": "keep"}} if jit else {"codec": "zvc"})
+    ct.compress_model(model, check=False, **how)
+    step, held = step_of(model, loss, jit, dynamic), instrumentation(model).held
+    made = step(x)
+    return plain, made, step.get_concrete_function(), () if held is None else held.crossings
+
+
+def whole_scores(function, steps=STEPS):
+    """What a run makes that has the scores of several matrices."""
+    found, waiting, seen = [], [t.op for t in function.graph.outputs], set()
+    waiting += [op for op in function.graph.get_operations() if op.op_def.is_stateful]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in seen:
+            seen.add(op.name)
+            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+            found += [t for t in op.outputs if is_of_many(t, steps)]
+    return found
+
+
+def is_of_many(tensor, steps):
+    """Not counted are a bias of all heads or samples, and what loops read of one."""
+    shape = tensor.shape
+    is_square = tensor.dtype.is_floating and shape.rank and shape.rank > 2 and shape[-2:] == [steps, steps]
+    return is_square and 1 not in shape[:-2] and not tensor.op.name.startswith(loop.TILES_SCOPE)
+
+
+def assert_same(plain, tiled, tolerance=1e-5):
+    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6 if tolerance < 1e-3 else tolerance, atol=1e-8)
+    for ours, its in zip(tiled[1], plain[1]):
+        assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
+
+
+@pytest.mark.parametrize("writing, scores", CASES)
+def test_loss_and_gradients_are_plains(writing, scores):
+    plain, tiled, function, crossings = run(network(WRITINGS[writing], SCORES[scores]), data())
+    assert_same(plain, tiled, 1e-2 if writing == "half" else 1e-5)
+    assert "tile" in [crossing.storage for crossing in crossings]
+    assert whole_scores(function) == []
+
+
+@pytest.mark.parametrize("scores", ["padded", "causal"])
+@pytest.mark.parametrize("writing", ["einsum", "matmul"])
+@pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
+def test_loss_and_gradients_under_xla(writing, scores, dynamic):
+    loss = network(WRITINGS[writing], SCORES[scores])
+    plain, tiled, function, crossings = run(loss, data(), jit=True, dynamic=dynamic)
+    assert_same(plain, tiled)
+    assert "tile" in [crossing.storage for crossing in crossings]
+    assert whole_scores(function) == []
+
+
+@pytest.mark.parametrize("samples", [1, 2, 7])
+def test_any_number_of_samples(samples):
+    plain, tiled, function, _ = run(network(einsum, padded), data(samples))
+    assert_same(plain, tiled)
+    assert whole_scores(function) == []
+
+
+def layer_model(layer, jit):
+    keras.utils.set_random_seed(0)
+    inputs, there = keras.Input((STEPS, WIDTH)), keras.Input((STEPS,), dtype="bool")
+    x = keras.layers.Dense(WIDTH)(inputs)
+    x = x + layer(x, there)
+    model = keras.Model([inputs, there], keras.layers.Dense(WIDTH)(keras.layers.Dense(WIDTH)(x)))
+    model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=jit)
+    ct.compress_model(model, check=False, **({} if jit else {"codec": "zvc"}))
+    return model
+
+
+LAYERS = {
+    "MultiHeadAttention": lambda x, there: keras.layers.MultiHeadAttention(HEADS, SIZE)(
+        x, x, attention_mask=there[:, None, :], use_causal_mask=True
+    ),
+    "with_dropout": lambda x, there: keras.layers.MultiHeadAttention(HEADS, SIZE, dropout=0.3)(
+        x, x, attention_mask=there[:, None, :]
+    ),
+    "GroupQueryAttention": lambda x, there: keras.layers.GroupQueryAttention(SIZE, HEADS, 2)(x, x),
+    "TransformerEncoder": lambda x, there: keras_hub.layers.TransformerEncoder(WIDTH, HEADS)(
+        x, padding_mask=there
+    ),
+    "TransformerDecoder": lambda x, there: keras_hub.layers.TransformerDecoder(WIDTH, HEADS)(
+        x, decoder_padding_mask=there
+    ),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_train_as_without_tiles(layer, jit, monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(SAMPLES, STEPS, WIDTH)).astype("float32")
+    there = np.arange(STEPS)[None] < np.array([[64], [40], [50]])
+    found = []
+    for least in (1 << 16, 1 << 40):
+        monkeypatch.setattr(limits, "LEAST_BYTES", least)
+        model = layer_model(LAYERS[layer], jit)
+        losses = [model.train_on_batch((x, there), x[..., ::-1]) for _ in range(4)]
+        storages = [crossing.storage for crossing in instrumentation(model).held.crossings]
+        found.append((losses, "tile" in storages))
+    (ours, by_tiles), (whole, is_whole_by_tiles) = found
+    assert by_tiles and not is_whole_by_tiles
+    np.testing.assert_allclose(ours, whole, rtol=2e-3 if jit else 1e-6)
+
+
+def test_scores_that_are_returned_are_whole(caplog):
+    kept = []
+
+    def watched(scores):
+        kept.append(scores)
+        return scores
+
+    model = model_of(SHAPES)
+    ct.compress_model(model, check=False, codec="zvc")
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, STEPS, WIDTH])])
+    def step(x):
+        with tf.GradientTape() as tape:
+            value = network(einsum, watched)(x, *(part.value for part in model.parts))
+        return value, tape.gradient(value, [part.value for part in model.parts]), kept[-1]
+
+    x = data()
+    assert_same(step_of(model_of(SHAPES), network(einsum, plain_scores))(x), step(x))
+    assert whole_scores(step.get_concrete_function())
+    assert sum("read whole" in record.message for record in caplog.records) == 1
+    assert "tile" not in [crossing.storage for crossing in instrumentation(model).held.crossings]
+
+
+def test_a_softmax_by_hand_is_whole(caplog):
+    plain, whole, function, crossings = run(network(by_hand, plain_scores), data())
+    assert_same(plain, whole)
+    assert whole_scores(function) and "tile" not in [crossing.storage for crossing in crossings]
+    assert sum("made whole" in record.message for record in caplog.records) == 1
+
+
+def test_what_is_to_be_kept_is_bit_equal():
+    plain, kept, function, _ = run(network(einsum, padded), data(), storage="keep")
+    for ours, its in zip(kept[1], plain[1]):
+        np.testing.assert_array_equal(ours, its)
+    assert whole_scores(function)

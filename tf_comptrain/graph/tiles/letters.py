@@ -1,0 +1,47 @@
+"""The dimensions of products as letters, as in the equation of an einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.tiles.sizes import Sizes
+
+
+def letters_of(op: tf.Operation) -> tuple[str, str, str] | None:
+    """The dimensions of both factors and of their product, as letters; None where that is not known."""
+    ranks = [tensor.shape.rank for tensor in op.inputs]
+    if about(op.type).kind != MATRIX_PRODUCT or len(ranks) != 2 or None in ranks:
+        return None
+    if op.type == "Einsum":
+        terms, _, result = op.get_attr("equation").decode().partition("->")
+        first, _, second = terms.partition(",")
+        simple = all(term.isalpha() and len(set(term)) == len(term) for term in (first, second, result))
+        return (first, second, result) if simple and set(result) <= {*first, *second} else None
+    flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
+    swapped = [op.get_attr(flag) for flag in flags]
+    many = "abcdefgh"[: max(ranks) - 2]
+    one, other = (_letters_of_many(many, op.inputs[n].shape, op.inputs[1 - n].shape) for n in (0, 1))
+    return one + ("zx" if swapped[0] else "xz"), other + ("yz" if swapped[1] else "zy"), many + "xy"
+
+
+def _letters_of_many(many: str, shape: tf.TensorShape, others: tf.TensorShape) -> str:
+    """Letters of the dimensions before those of matrices: capital where one matrix meets several of the others."""
+    found = ""
+    for place in range(3, shape.rank + 1):
+        size, other = shape[-place], others[-place] if place <= others.rank else 1
+        letter = many[2 - place]
+        found = (letter.upper() if size == 1 != other else letter) + found
+    return found
+
+
+def sizes_made(terms: Sequence[str], sizes: Sequence[Sizes]) -> Sizes:
+    """The sizes of a product, by those of its factors."""
+    of_letters: dict[str, int | None] = {}
+    for term, own in zip(terms, sizes):
+        for letter, size in zip(term, own):
+            if of_letters.get(letter) is None:
+                of_letters[letter] = size
+    return tuple(of_letters[letter] for letter in terms[-1])

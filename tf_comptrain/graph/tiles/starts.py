@@ -1,0 +1,95 @@
+"""Which products make something wide, and what their rows may be."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.tensors import plain_bytes
+from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.letters import letters_of
+from tf_comptrain.graph.tiles.rows import Rows, leading, viewed
+from tf_comptrain.graph.tiles.sizes import KnownSizes, product
+
+
+def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
+    """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
+    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < limits.LEAST_BYTES:
+        return False
+    return makes_large_matrices(op, known) or _makes_long_rows(op, known)
+
+
+def makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
+    """Whether many products make matrices that are each much larger than both factors."""
+    many = _rows_of_many(op)
+    if not many:
+        return False
+    first, second, made = (
+        product(rows.others(known.of(tensor))) for rows, tensor in zip(many, (*op.inputs, *op.outputs))
+    )
+    return None not in (first, second, made) and limits.WIDER * max(first, second) <= made  # type: ignore[operator, type-var]
+
+
+def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
+    made, read = op.outputs[0], op.inputs[0]
+    ranks = made.shape.rank, read.shape.rank
+    if len(op.inputs) != 2 or op.inputs[1].shape.rank != 2 or None in ranks or ranks[0] != ranks[1]:
+        return False
+    width, before = known.of(made)[-1], known.of(read)[-1]
+    return op.type != "Einsum" and bool(width and before and width >= limits.WIDER * before)
+
+
+def is_of_many(op: tf.Operation) -> bool:
+    """Whether a product of matrices is many products, each of a matrix of either factor."""
+    return bool(_rows_of_many(op))
+
+
+def _rows_of_many(op: tf.Operation) -> tuple[Rows, ...]:
+    """The dimensions of both factors and of the result along which these are many matrices; () where there are none."""
+    terms = letters_of(op)
+    many = [letter for letter in terms[-1] if letter in terms[0] and letter in terms[1]] if terms else []
+    # What one dimension has, views have without those of size 1.
+    several = [letter for letter in many if op.outputs[0].shape[terms[-1].index(letter)] != 1]  # type: ignore[index]
+    many = several or many[:1]
+    return tuple(Rows(tuple(term.index(letter) for letter in many)) for term in terms or () if many)
+
+
+class Start(NamedTuple):
+    """Rows to begin with: of either factor of a product, None where it is read whole, and of what that makes."""
+
+    factors: tuple[Rows | None, ...]
+    made: Rows
+
+
+def starts(wide: tf.Operation, known: KnownSizes) -> list[Start]:
+    """What may be the rows of a product, best first.
+
+    Of many products the matrices, which are whole products still; where one of them is more than a tile, the rows
+    of the matrices of one factor, as an attention's queries.
+    """
+    if not is_of_many(wide):
+        read = wide.inputs[0]
+        rows = leading(read.shape.rank - 1)
+        rows = viewed(rows, known.of(read), known.of(read)) or rows
+        return [Start((rows, None), rows)]
+    *factors, made = _rows_of_many(wide)
+    matrices = Start(tuple(factors), made)
+    of_matrix = product(made.others(known.of(wide.outputs[0]))) or 0
+    if of_matrix * wide.outputs[0].dtype.size <= limits.TILE_BYTES:
+        return [matrices, *_rows_of_one_factor(wide)]
+    return [*_rows_of_one_factor(wide), matrices]
+
+
+def _rows_of_one_factor(wide: tf.Operation) -> list[Start]:
+    """The dimension of many matrices that one factor has alone: of the second factor, then of the first."""
+    *factors, made = letters_of(wide)  # type: ignore[misc]
+    found = []
+    for number, other in ((1, 0), (0, 1)):
+        for letter in reversed(made):
+            if letter in factors[number] and letter not in factors[other]:
+                own = Rows((factors[number].index(letter),))
+                found.append(Start((own, None) if number == 0 else (None, own), Rows((made.index(letter),))))
+                break
+    return found[::-1]

@@ -1,0 +1,199 @@
+"""How rows are cut into tiles, and how those of a result are put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.region import Region, Untiled
+from tf_comptrain.graph.tiles.rows import Rows, viewed
+from tf_comptrain.graph.tiles.sizes import product
+
+Number: TypeAlias = int | tf.Tensor
+
+
+class Tiling(NamedTuple):
+    """How many rows there are, tiles, and rows of one; rows along each of their dimensions.
+
+    Beside them the size of the batch, where that is no dimension of rows and only a run says it.
+    """
+
+    rows: Number
+    tiles: Number
+    size: Number
+    sizes: tuple[Number, ...]
+    samples: tf.Tensor | None = None
+
+    @property
+    def missing(self) -> Number:
+        """Rows that the last tile has too many."""
+        return self.tiles * self.size - self.rows
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is known that none are missing."""
+        return isinstance(self.missing, int) and self.missing == 0
+
+
+def tiling_of(region: Region, some: tf.Tensor, place: Rows) -> Tiling:
+    """Tiles of nearly one size; where the graph says all the sizes are numbers."""
+    own = region.known.of(some)
+    sizes: list[Any] = [tf.shape(some)[at] if own[at] is None else own[at] for at in place.dimensions]
+    source = source_of_samples(region)
+    samples = None if source is None else tf.shape(source[0])[source[1]]
+    most: Any = max(_tile_bytes(region) // region.row_bytes, 1)
+    if samples is None:
+        most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
+    else:
+        powers = tf.constant([1 << power for power in range(1, 31)])
+        fitting = tf.cast(powers <= tf.cast(most // samples, tf.int32), tf.int32)
+        most = tf.bitwise.left_shift(1, tf.reduce_sum(fitting))
+    if samples is None and not any(map(tf.is_tensor, sizes)):
+        rows = math.prod(sizes)
+        tiles = max(-(-rows // most), 1)
+        return Tiling(rows, tiles, max(-(-rows // tiles), 1), tuple(sizes))
+    rows = tf.reduce_prod(tf.stack(sizes))
+    tiles = tf.maximum(-(-rows // most), 1)
+    return Tiling(rows, tiles, tf.maximum(-(-rows // tiles), 1), tuple(sizes), samples)
+
+
+def filled(sizes: Iterable[Any], samples: tf.Tensor | None) -> list[Any]:
+    """Sizes, with the batch's in the place of what only a run says."""
+    return [samples if size is None else size for size in sizes]
+
+
+def _tile_bytes(region: Region) -> int:
+    """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
+    sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
+    return max([limits.TILE_BYTES, *(size * 4 // limits.SUM_IN_TILES for size in sums)])
+
+
+def tiles_of(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Callable[[tf.Tensor], tf.Tensor]:
+    """What has the tile of a number: its rows in the first dimension.
+
+    Rows missing in the last tile are other ones again. Zeros in their place may be what a loss divides by.
+    """
+    rows = region.rows[tensor.ref()]
+    others = filled(rows.others(region.known.of(tensor)), tiling.samples)
+    if rows.repeats:
+        values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(rows, tiling)
+        return lambda number: tf.gather(values, tf.gather(places, number))
+    flat = tf.reshape(_rows_first(tensor, rows), [tiling.rows, *others])
+    if not tiling.fits:
+        flat = tf.pad(flat, [[0, tiling.missing], *[[0, 0]] * len(others)], "SYMMETRIC")
+    tiles = tf.reshape(flat, [tiling.tiles, tiling.size, *others])
+    return lambda number: tf.gather(tiles, number)
+
+
+def are_there(tiling: Tiling) -> tf.Tensor | None:
+    """Which rows of each tile are there; None: all."""
+    if tiling.fits:
+        return None
+    return tf.reshape(tf.range(tiling.tiles * tiling.size) < tiling.rows, [tiling.tiles, tiling.size])
+
+
+def _places(rows: Rows, tiling: Tiling) -> tf.Tensor:
+    """For each row of each tile: where the value is that several rows share."""
+    row = tf.minimum(tf.range(tiling.tiles * tiling.size), tiling.rows - 1)
+    place, stride = tf.zeros_like(row), 1
+    for number, size in reversed(list(enumerate(tiling.sizes))):
+        if number not in rows.repeats:
+            place += row % size * stride
+            stride *= size
+        row //= size
+    return tf.reshape(place, [tiling.tiles, tiling.size])
+
+
+def from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: Tiling) -> tf.Tensor:
+    """The opposite of `tiles_of`, for a result."""
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    others = filled(rows.others(sizes), tiling.samples)
+    flat = tf.reshape(tiles, [tiling.tiles * tiling.size, *others])
+    if not tiling.fits:
+        flat = tf.slice(flat, [0] * (1 + len(others)), [tiling.rows, *others])
+    whole = tf.reshape(flat, [*row_sizes(region, tensor), *others])
+    order = _order(rows, len(sizes))
+    return whole if order == sorted(order) else tf.transpose(whole, np.argsort(order))
+
+
+def _order(rows: Rows, rank: int) -> list[int]:
+    """The dimensions of a tensor, those of rows first."""
+    own = [place for place in rows.dimensions if place >= 0]
+    return [*own, *(place for place in range(rank) if place not in own)]
+
+
+def _rows_first(tensor: tf.Tensor, rows: Rows) -> tf.Tensor:
+    order = _order(rows, len(tensor.shape))
+    return tensor if order == sorted(order) else tf.transpose(tensor, order)
+
+
+def row_sizes(region: Region, tensor: tf.Tensor) -> list[Number]:
+    """The sizes of a tensor's rows without the tensor.
+
+    Raises:
+      Untiled: Nothing outside has them.
+    """
+    sizes, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    own = [sizes[place] for place in rows.dimensions]
+    if own.count(None) == 0:
+        return own  # type: ignore[return-value]
+    for source, place in sources(region):
+        there = [region.known.of(source)[number] for number in place.dimensions]
+        if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
+            dynamic = tf.shape(source)
+            return [dynamic[at] if size is None else size for at, size in zip(place.dimensions, own)]
+    raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
+
+
+def sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
+    """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
+    by_row = ((tensor, region.rows[tensor.ref()]) for tensor in _apart_from_shapes(region))
+    found = [(tensor, rows) for tensor, rows in by_row if not rows.repeats]
+    for tensor, rows in found:
+        if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
+            before = tensor.op.inputs[0]
+            place = viewed(rows, region.known.of(tensor), region.known.of(before))
+            if place is not None:
+                found.append((before, place))
+    return found
+
+
+def _apart_from_shapes(region: Region) -> Iterator[tf.Tensor]:
+    """What is read by rows and is not made of the shape of something inside."""
+    shapes = {op.name for op in region.shapes}
+    return (t for t in region.inputs if shapes.isdisjoint(names_before(region, [t.op])))
+
+
+def source_of_samples(region: Region) -> tuple[tf.Tensor, int] | None:
+    """An input and its dimension, not of rows, that has the size of the batch; None where the graph says all sizes.
+
+    Raises:
+      Untiled: Only what is inside has it.
+    """
+    tensors = (reference.deref() for reference in region.rows)
+    if not any(None in region.rows[t.ref()].others(region.known.of(t)) for t in tensors):
+        return None
+    for tensor in _apart_from_shapes(region):
+        rows = region.rows[tensor.ref()]
+        for place, size in enumerate(region.known.of(tensor)):
+            if size is None and place not in rows.dimensions:
+                return tensor, place
+    raise Untiled("the size of the batch is known only when it runs")
+
+
+def names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str]:
+    """Names of the operations outside that these come from, and of these."""
+    found: set[str] = set()
+    waiting = list(operations)
+    while waiting:
+        op = waiting.pop()
+        if op.name not in found and op.name not in region.inside:
+            found.add(op.name)
+            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return found
