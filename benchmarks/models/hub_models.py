@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+MINILM = "MiniLM"  # BERT in the sizes of MiniLM-L6
 LANGUAGE_MODELS = ("Gemma", "Llama3", "Mistral", "GPT2", "Bert", "Roberta", "DebertaV3", "T5", "Whisper")
 VISION_MODELS = ("ViT", "SegFormer", "ResNet")
 
@@ -28,6 +29,11 @@ def backbone_of(name: str, sizes: Sizes, lora: bool = False) -> Any:
     """A model without its head."""
     import keras_hub
 
+    if name == MINILM:
+        name, sizes = "Bert", sizes._replace(width=384)
+        heads = {"num_heads": 12, "max_sequence_length": sizes.tokens, "dropout": 0.0}
+    else:
+        heads = {"num_heads": 4, "max_sequence_length": sizes.tokens}
     tokens, width = sizes.tokens, sizes.width
     of_all = {
         "vocabulary_size": sizes.vocabulary,
@@ -35,7 +41,6 @@ def backbone_of(name: str, sizes: Sizes, lora: bool = False) -> Any:
         "hidden_dim": width,
         "intermediate_dim": 4 * width,
     }
-    heads = {"num_heads": 4, "max_sequence_length": tokens}
     grouped = {"num_query_heads": 4, "num_key_value_heads": 2, "intermediate_dim": 8 * width // 3}
     half = {"num_heads": 4, "num_layers": sizes.blocks // 2}
     own = {
@@ -67,10 +72,23 @@ def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) ->
 
     backbone = backbone_of(name, sizes, lora)
     outputs = backbone.output
+    if name == MINILM:
+        return _classifier(backbone, sizes, batches)
     if isinstance(outputs, dict):
         outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))
     model = keras.Model(backbone.input, keras.layers.Dense(sizes.vocabulary, dtype="float32")(outputs))
     return model, *_batches(backbone, sizes, batches)
+
+
+def _classifier(backbone: Any, sizes: Sizes, batches: int) -> tuple[Any, dict, np.ndarray]:
+    """Of texts in two classes, as in fine-tuning."""
+    from tensorflow import keras
+
+    model = keras.Model(
+        backbone.input, keras.layers.Dense(2, dtype="float32")(backbone.output["pooled_output"])
+    )
+    x, _ = _batches(backbone, sizes, batches)
+    return model, x, np.arange(batches * sizes.batch) % 2
 
 
 def _batches(backbone: Any, sizes: Sizes, batches: int) -> tuple[dict, np.ndarray]:
