@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -246,15 +247,26 @@ def test_lossless_codecs_have_one_cell_and_rates_those_of_the_codec():
     assert json.loads(json.dumps(grid._asdict()))["codecs"] == ["plane", "zvc", "group"]
 
 
+OF_TENSORS = {**HOW, "trainings": False, "stages": ["late"]}
+
+
+@pytest.fixture(scope="module")
+def study_of_tensors(tmp_path_factory):
+    """Its folder, with the weights of one stage."""
+    folder = tmp_path_factory.mktemp("tensors")
+    ct.impact_study(nets.build, nets.data, folder=folder, **OF_TENSORS)
+    return folder
+
+
 @pytest.mark.parametrize(
     "damage", [lambda file: file[: len(file) // 2], lambda file: b"", lambda file: b"\0" + file[1:]]
 )
-def test_weights_that_were_damaged_are_trained_again(damage, tmp_path):
-    how = {**HOW, "trainings": False, "stages": ["late"]}
-    ct.impact_study(nets.build, nets.data, folder=tmp_path, **how)
+def test_weights_that_were_damaged_are_trained_again(study_of_tensors, damage, tmp_path):
+    shutil.copytree(study_of_tensors, tmp_path, dirs_exist_ok=True)
     (stage,) = (tmp_path / "stages").iterdir()
     stage.write_bytes(damage(stage.read_bytes()))
-    again = ct.impact_study(nets.build, nets.data, folder=tmp_path, **{**how, "bounds": (0.1, 0.2, 0.4)})
+    bounds = (0.1, 0.2, 0.4)
+    again = ct.impact_study(nets.build, nets.data, folder=tmp_path, **{**OF_TENSORS, "bounds": bounds})
     rows = [row for row in again.table() if row["tensor"] == "all"]
     assert sorted(row["bound"] for row in rows) == [0.1, 0.2, 0.4]
     assert not [row["problem"] for row in again.table() if row["problem"]]
