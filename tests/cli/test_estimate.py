@@ -17,7 +17,7 @@ SCRIPT = """
 import numpy as np
 from tensorflow import keras
 
-WIDTH = 512
+WIDTH = 256
 
 def build():
     parts = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(6)]
@@ -58,7 +58,7 @@ def answer(script, *arguments: str) -> dict:
 def test_plain_is_what_fit_takes(script):
     found = answer(script, "--way", "plain")
     assert [size for size, _ in found["line"]] == [1024, 2048]
-    model, data = model_source.load(f"{script}:build").model, (tf.ones((2048, 512)), tf.zeros((2048, 10)))
+    model, data = model_source.load(f"{script}:build").model, (tf.ones((2048, 256)), tf.zeros((2048, 10)))
     resting = counters.bytes_in_use()
     counters.reset_peak()
     model.fit(tf.data.Dataset.from_tensors(data).repeat(12), verbose=0)
@@ -148,7 +148,7 @@ def test_a_picture(fake, tmp_path):
 def test_samples_of_the_user_are_repeated(script):
     loaded = model_source.load(f"{script}:with_data")
     x, y = loaded.batch(5)
-    assert x.shape == (5, 512)
+    assert x.shape == (5, 256)
     np.testing.assert_array_equal(y[3], y[0])
 
 
