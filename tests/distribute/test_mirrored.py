@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 SPREAD = 0.05
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.long)])
 def runs(request):
     environment = dict(os.environ, PYTHONPATH=str(HERE.parent.parent), TF_CPP_MIN_LOG_LEVEL="2")
     command = [sys.executable, str(HERE / "mirrored.py"), str(request.param)]
