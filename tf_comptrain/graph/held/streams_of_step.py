@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_comptrain import native
+from tf_comptrain import _keras, native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.gradient_operations import is_product
@@ -52,9 +52,12 @@ class Bits:
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """The tensor, once the gate is there."""
+        bits = self._bits
+        if _keras.under_xla():  # which knows no control dependencies
+            bits = native.ops().comptrain_fence([bits, gate])[0]
         with tf.control_dependencies([gate.op]):
             ones = tf.ones(self._shape, _TRUTH)
-        restored = tf.cast(native.ops().comptrain_bitmask_grad(self._bits, ones), tf.bool)
+        restored = tf.cast(native.ops().comptrain_bitmask_grad(bits, ones), tf.bool)
         restored.set_shape(self._static_shape)
         return restored
 

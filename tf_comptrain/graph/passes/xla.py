@@ -107,9 +107,15 @@ def _met(step: TracedStep, drawn: tf.Operation) -> tf.Tensor | None:
 
 
 def _narrow(step: TracedStep, tensor: tf.Tensor) -> tf.Tensor:
-    """What stands before a tensor that never is there whole."""
-    while tensor.op.name in step.again:
-        tensor = tensor.op.inputs[0]
+    """The factor of the product that a tensor comes of which never is there whole; any other tensor itself."""
+    waiting, seen = [tensor.op], {tensor.op.name}
+    while waiting and waiting[0].name in step.again:
+        op = waiting.pop(0)
+        if about(op.type).is_product:
+            return op.inputs[0]
+        before = [operand.op for operand in op.inputs if operand.op.name in step.again]
+        waiting += [each for each in before if each.name not in seen]
+        seen.update(each.name for each in before)
     return tensor
 
 
