@@ -83,13 +83,13 @@ def starts(wide: tf.Operation, known: KnownSizes) -> list[Start]:
 
 
 def _rows_of_one_factor(wide: tf.Operation) -> list[Start]:
-    """The dimension of many matrices that one factor has alone: of the second factor, then of the first."""
+    """The dimension of many matrices that one factor has alone: of the first factor, then of the second."""
     *factors, made = letters_of(wide)  # type: ignore[misc]
     found = []
-    for number, other in ((1, 0), (0, 1)):
+    for number, other in ((0, 1), (1, 0)):
         for letter in reversed(made):
             if letter in factors[number] and letter not in factors[other]:
                 own = Rows((factors[number].index(letter),))
                 found.append(Start((own, None) if number == 0 else (None, own), Rows((made.index(letter),))))
                 break
-    return found[::-1]
+    return found
