@@ -4,12 +4,13 @@ import keras_hub
 import numpy as np
 import pytest
 import tensorflow as tf
-from steps import Weights
+import tiled_steps
 from tensorflow import keras
+from tiled_steps import assert_same, made_whole, scaled_model, step_of
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.graph.tiles import limits, loop
+from tf_comptrain.graph.tiles import limits
 
 SAMPLES, STEPS, HEADS, SIZE = 3, 64, 4, 8
 WIDTH = HEADS * SIZE
@@ -117,65 +118,26 @@ def network(writing, of_scores):
     return run
 
 
-def model_of(shapes):
-    model = Weights(*shapes)
-    rng = np.random.default_rng(2)
-    for part in model.parts:
-        part.assign(rng.normal(size=part.shape) / part.shape[0] ** 0.5)
-    return model
-
-
 def data(samples=SAMPLES):
     return tf.constant(RNG.normal(size=(samples, STEPS, WIDTH)), tf.float32)
 
 
-def step_of(model, loss, jit=False, dynamic=True):
-    shape = [None if dynamic else SAMPLES, STEPS, WIDTH]
-
-    @tf.function(autograph=False, jit_compile=jit, input_signature=[tf.TensorSpec(shape)])
-    def step(x):
-        with tf.GradientTape() as tape:
-            value = loss(x, *(part.value for part in model.parts))
-        return value, tape.gradient(value, [part.value for part in model.parts])
-
-    return step
+def spec(dynamic=True):
+    return [None if dynamic else SAMPLES, STEPS, WIDTH]
 
 
-def run(loss, x, jit=False, dynamic=True, shapes=SHAPES, **how):
-    """What a step returns, plain and compressed, and the graph and the crossings of the second."""
-    plain = step_of(model_of(shapes), loss, jit, dynamic)(x)
-    model = model_of(shapes)
+def run(loss, x, jit=False, dynamic=True, **how):
     how = how or ({"storage": {"held/parts": "keep", "held/rest": "keep"}} if jit else {"codec": "zvc"})
-    ct.compress_model(model, check=False, **how)
-    step, held = step_of(model, loss, jit, dynamic), instrumentation(model).held
-    made = step(x)
-    return plain, made, step.get_concrete_function(), () if held is None else held.crossings
+    return tiled_steps.run(loss, x, SHAPES, spec(dynamic), jit, **how)
 
 
-def whole_scores(function, steps=STEPS):
-    """What a run makes that has the scores of several matrices."""
-    found, waiting, seen = [], [t.op for t in function.graph.outputs], set()
-    waiting += [op for op in function.graph.get_operations() if op.op_def.is_stateful]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in seen:
-            seen.add(op.name)
-            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-            found += [t for t in op.outputs if is_of_many(t, steps)]
-    return found
-
-
-def is_of_many(tensor, steps):
-    """Not counted are a bias of all heads or samples, and what loops read of one."""
-    shape = tensor.shape
-    is_square = tensor.dtype.is_floating and shape.rank and shape.rank > 2 and shape[-2:] == [steps, steps]
-    return is_square and 1 not in shape[:-2] and not tensor.op.name.startswith(loop.TILES_SCOPE)
-
-
-def assert_same(plain, tiled, tolerance=1e-5):
-    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6 if tolerance < 1e-3 else tolerance, atol=1e-8)
-    for ours, its in zip(tiled[1], plain[1]):
-        assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
+def whole_scores(function):
+    """What a run makes that has the scores of several matrices, and not a bias of all heads or samples."""
+    return [
+        tensor
+        for tensor in made_whole(function)
+        if tensor.shape.rank > 2 and tensor.shape[-2:] == [STEPS, STEPS] and 1 not in tensor.shape[:-2]
+    ]
 
 
 @pytest.mark.parametrize("writing, scores", CASES)
@@ -257,7 +219,7 @@ def test_scores_that_are_returned_are_whole(caplog):
         kept.append(scores)
         return scores
 
-    model = model_of(SHAPES)
+    model = scaled_model(SHAPES)
     ct.compress_model(model, check=False, codec="zvc")
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, STEPS, WIDTH])])
@@ -267,7 +229,7 @@ def test_scores_that_are_returned_are_whole(caplog):
         return value, tape.gradient(value, [part.value for part in model.parts]), kept[-1]
 
     x = data()
-    assert_same(step_of(model_of(SHAPES), network(einsum, plain_scores))(x), step(x))
+    assert_same(step_of(scaled_model(SHAPES), network(einsum, plain_scores), spec())(x), step(x))
     assert whole_scores(step.get_concrete_function())
     assert sum("read whole" in record.message for record in caplog.records) == 1
     assert "tile" not in [crossing.storage for crossing in instrumentation(model).held.crossings]

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from steps import Weights
+import tiled_steps
 from tensorflow import keras
+from tiled_steps import assert_same, made_whole
 
-import tf_comptrain as ct
-from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.graph.tiles import limits, loop
+from tf_comptrain.graph.tiles import limits
 
 SAMPLES, STEPS, WIDTH, INNER = 3, 40, 16, 64
 ROWS = SAMPLES * STEPS
@@ -64,63 +63,26 @@ def network(layer):
     return run
 
 
-def model_of(layer):
-    model = Weights(*shapes_of(layer))
-    rng = np.random.default_rng(2)
-    for part in model.parts:
-        part.assign(rng.normal(size=part.shape) / part.shape[0] ** 0.5)
-    return model
+def data():
+    return tf.constant(RNG.normal(size=(SAMPLES, STEPS, WIDTH)), tf.float32)
 
 
-def step_of(model, loss, jit, dynamic):
-    shape = [None if dynamic else SAMPLES, STEPS, WIDTH]
-
-    @tf.function(autograph=False, jit_compile=jit, input_signature=[tf.TensorSpec(shape)])
-    def step(x):
-        with tf.GradientTape() as tape:
-            value = loss(x, *(part.value for part in model.parts))
-        return value, tape.gradient(value, [part.value for part in model.parts])
-
-    return step
+def spec(dynamic=True):
+    return [None if dynamic else SAMPLES, STEPS, WIDTH]
 
 
 def run(layer, jit=False, dynamic=True, **how):
-    """What a step returns, plain and compressed, the graph of the second, and how tensors are held."""
-    x = tf.constant(RNG.normal(size=(SAMPLES, STEPS, WIDTH)), tf.float32)
-    plain = step_of(model_of(layer), network(layer), jit, dynamic)(x)
-    model = model_of(layer)
-    ct.compress_model(
-        model,
-        check=False,
-        **(how or ({"storage": dict.fromkeys(PARTS, "keep")} if jit else {"codec": "zvc"})),
-    )
-    step = step_of(model, network(layer), jit, dynamic)
-    made = step(x)
-    return plain, made, step.get_concrete_function(), instrumentation(model).held.crossings
+    how = how or ({"storage": dict.fromkeys(PARTS, "keep")} if jit else {"codec": "zvc"})
+    return tiled_steps.run(network(layer), data(), shapes_of(layer), spec(dynamic), jit, **how)
 
 
 def whole_layers(function):
-    """What a run makes that has the inner values of all rows."""
-    found, seen = [], set()
-    waiting = [t.op for t in function.graph.outputs]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in seen:
-            seen.add(op.name)
-            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-            found += [t for t in op.outputs if t.shape.rank and t.shape[-1] == INNER and is_of_rows(t)]
-    return found
-
-
-def is_of_rows(tensor):
-    is_weight = tensor.shape[0] in (WIDTH, INNER) or tensor.shape.rank < 2
-    return tensor.dtype.is_floating and not is_weight and not tensor.op.name.startswith(loop.TILES_SCOPE)
-
-
-def assert_same(plain, tiled, tolerance=1e-5):
-    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6, atol=1e-8)
-    for ours, its in zip(tiled[1], plain[1]):
-        assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
+    """What a run makes that has the inner values of all rows, and is no weight."""
+    return [
+        tensor
+        for tensor in made_whole(function)
+        if tensor.shape.rank > 1 and tensor.shape[-1] == INNER and tensor.shape[0] not in (WIDTH, INNER)
+    ]
 
 
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
@@ -149,9 +111,7 @@ def test_signs_of_a_relu_are_held_as_bits():
 
 
 def test_what_is_to_be_kept_is_bit_equal():
-    model = model_of(gelu)
-    ct.compress_model(model, check=False, storage="keep")
-    x = tf.constant(RNG.normal(size=(SAMPLES, STEPS, WIDTH)), tf.float32)
-    steps = [step_of(each, network(gelu), False, True)(x) for each in (model_of(gelu), model)]
-    for its, ours in zip(*(gradients for _, gradients in steps)):
+    plain, kept, function, _ = run(gelu, storage="keep")
+    for ours, its in zip(kept[1], plain[1]):
         np.testing.assert_array_equal(ours, its)
+    assert whole_layers(function)
