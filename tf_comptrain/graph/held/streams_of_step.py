@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_comptrain import _keras, native
+from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.gradient_operations import is_product
@@ -41,11 +41,17 @@ _LARGEST_GAIN = 64.0  # of a constant before a nonlinear function: six bits a va
 
 
 class Bits:
-    """A tensor of truth values held as bits."""
+    """A tensor of truth values held as bits.
+
+    Args:
+      tensor: The tensor.
+      xla: XLA compiles the step.
+    """
 
     storage = BITMASK
 
-    def __init__(self, tensor: tf.Tensor):
+    def __init__(self, tensor: tf.Tensor, xla: bool):
+        self._xla = xla
         self._shape = tf.shape(tensor)
         self._static_shape = tensor.shape
         _, self._bits = native.ops().comptrain_bitmask(tf.cast(tensor, _TRUTH))
@@ -53,7 +59,7 @@ class Bits:
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """The tensor, once the gate is there."""
         bits = self._bits
-        if _keras.under_xla():  # which knows no control dependencies
+        if self._xla:  # which knows no control dependencies
             bits = native.ops().comptrain_fence([bits, gate])[0]
         with tf.control_dependencies([gate.op]):
             ones = tf.ones(self._shape, _TRUTH)
@@ -215,7 +221,7 @@ class StreamsOfStep:
         """
         stream: Held | Bits | Raw
         if holding.way == BITMASK:
-            through, stream = tensor, Bits(tensor)
+            through, stream = tensor, Bits(tensor, self._engine.xla)
         elif holding.codec is None and holding.offload is not None:
             stream = Raw(self._move(holding.offload, name_of(tensor), tensor, tensor))
             through = stream.offloaded.after(tensor)

@@ -19,13 +19,7 @@ from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.loop import run_by_tiles
-from tf_comptrain.graph.tiles.region import (
-    InTwoPasses,
-    MuchBetween,
-    Scope,
-    Untiled,
-    find_region,
-)
+from tf_comptrain.graph.tiles.region import InTwoPasses, MuchBetween, Scope, Untiled, find_region
 from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.sizes import KnownSizes
 from tf_comptrain.graph.tiles.starts import is_wide
@@ -132,7 +126,7 @@ class _FoundParts:
         self.parts.append((wide, tuple(dict.fromkeys(readers))))
 
     def _run_at_end(self, wide: tf.Operation, products: Sequence[tf.Operation]) -> None:
-        """Has loops made around products when all of the step is traced; all of them or, for the first reason, none."""
+        """Has loops made around products when all of the step is traced; none where one of them has no region."""
 
         def run(returned: Sequence[tf.Tensor]) -> None:
             try:

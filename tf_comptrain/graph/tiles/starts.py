@@ -18,10 +18,10 @@ def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
     """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
     if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < limits.LEAST_BYTES:
         return False
-    return makes_large_matrices(op, known) or _makes_long_rows(op, known)
+    return _makes_large_matrices(op, known) or _makes_long_rows(op, known)
 
 
-def makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
+def _makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:
     """Whether many products make matrices that are each much larger than both factors."""
     many = _rows_of_many(op)
     if not many:
@@ -39,11 +39,6 @@ def _makes_long_rows(op: tf.Operation, known: KnownSizes) -> bool:
         return False
     width, before = known.of(made)[-1], known.of(read)[-1]
     return op.type != "Einsum" and bool(width and before and width >= limits.WIDER * before)
-
-
-def is_of_many(op: tf.Operation) -> bool:
-    """Whether a product of matrices is many products, each of a matrix of either factor."""
-    return bool(_rows_of_many(op))
 
 
 def _rows_of_many(op: tf.Operation) -> tuple[Rows, ...]:
@@ -69,12 +64,13 @@ def starts(wide: tf.Operation, known: KnownSizes) -> list[Start]:
     Of many products the matrices, which are whole products still; where one of them is more than a tile, the rows
     of the matrices of one factor, as an attention's queries.
     """
-    if not is_of_many(wide):
+    many = _rows_of_many(wide)
+    if not many:
         read = wide.inputs[0]
         rows = leading(read.shape.rank - 1)
         rows = viewed(rows, known.of(read), known.of(read)) or rows
         return [Start((rows, None), rows)]
-    *factors, made = _rows_of_many(wide)
+    *factors, made = many
     matrices = Start(tuple(factors), made)
     of_matrix = product(made.others(known.of(wide.outputs[0]))) or 0
     if of_matrix * wide.outputs[0].dtype.size <= limits.TILE_BYTES:
