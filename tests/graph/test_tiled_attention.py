@@ -100,8 +100,12 @@ def capped(scores):
     return 5 * tf.tanh(scores / 5)
 
 
+def dropped(scores):
+    return tf.nn.experimental.stateless_dropout(scores, 0.3, seed=[1, 2])
+
+
 WRITINGS = {f.__name__: f for f in (einsum, keys_first, matmul, one_batch, half)}
-SCORES = {f.__name__: f for f in (plain_scores, padded, causal, alibi, capped)}
+SCORES = {f.__name__: f for f in (plain_scores, padded, causal, alibi, capped, dropped)}
 CASES = [*((name, "plain_scores") for name in WRITINGS), *(("einsum", name) for name in list(SCORES)[1:])]
 
 
@@ -148,7 +152,7 @@ def test_loss_and_gradients_are_plains(writing, scores):
     assert whole_scores(function) == []
 
 
-@pytest.mark.parametrize("scores", ["padded", "causal"])
+@pytest.mark.parametrize("scores", ["padded", "causal", "dropped"])
 @pytest.mark.parametrize("writing", ["einsum", "matmul"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
 def test_loss_and_gradients_under_xla(writing, scores, dynamic):
@@ -207,6 +211,7 @@ def test_layers_train_as_without_tiles(layer, jit, monkeypatch):
         losses = [model.train_on_batch((x, there), x[..., ::-1]) for _ in range(4)]
         storages = [crossing.storage for crossing in instrumentation(model).held.crossings]
         found.append((losses, "tile" in storages))
+        assert not ("tile" in storages and "bitmask" in storages)  # a dropout's numbers are drawn again
     (ours, by_tiles), (whole, is_whole_by_tiles) = found
     assert by_tiles and not is_whole_by_tiles
     np.testing.assert_allclose(ours, whole, rtol=2e-3 if jit else 1e-6)

@@ -10,13 +10,12 @@ import tensorflow as tf
 
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.ingredients import INDICES, WEIGHTS, Ingredients, constant_of, is_free
-from tf_comptrain.graph.operations import ADDITION, BLANK, MATRIX_PRODUCT, NO_ERROR, about
+from tf_comptrain.graph.operations import ADDITION, BLANK, MATRIX_PRODUCT, NO_ERROR, RANDOM, about
 from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_small, plain_bytes
 
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 NORMALIZATION = "FusedBatchNormV3"
-_DROPOUT = "Comptrain>Dropout"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -107,7 +106,7 @@ class _Cut:
         self._distances: dict = {}
         self._exact: set = set()
         self._free: dict = {}
-        self._ingredients = Ingredients()
+        self._ingredients = Ingredients(tiled)
 
     def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
@@ -168,7 +167,7 @@ class _Cut:
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
-        if op.name in self._tiled and op.type == _DROPOUT:  # draws the same numbers again
+        if op.name in self._tiled and row.kind == RANDOM:  # draws the same numbers again
             return tensor.value_index == 0
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)

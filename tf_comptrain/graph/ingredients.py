@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
 from tf_comptrain.graph.tensors import base_of
 
 # As bits; weights and indices together are an activation too (an embedding).
@@ -35,10 +36,15 @@ def _is_seen_through(tensor: tf.Tensor) -> bool:
 
 
 class Ingredients:
-    """Of the tensors of a graph; what was found stays."""
+    """Of the tensors of a graph; what was found stays.
 
-    def __init__(self) -> None:
+    Args:
+      again: Names of operations that run again. Random numbers are drawn again by the same indices.
+    """
+
+    def __init__(self, again: Collection[str] = ()) -> None:
         self._made_of: dict[Any, int] = {}
+        self._again = again
 
     def has_activations(self, tensor: tf.Tensor) -> bool:
         return bool(self.of(tensor) & ACTIVATIONS)
@@ -55,6 +61,8 @@ class Ingredients:
                 self._made_of[current.ref()] = WEIGHTS
             elif op.type == "Placeholder":
                 self._made_of[current.ref()] = ACTIVATIONS if current.dtype.is_floating else INDICES
+            elif about(op.type).kind == RANDOM and op.name in self._again:
+                self._made_of[current.ref()] = INDICES
             elif is_free(current):
                 self._made_of[current.ref()] = 0
             elif not (op.inputs and _is_seen_through(current)):

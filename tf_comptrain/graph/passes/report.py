@@ -5,6 +5,7 @@ from __future__ import annotations
 from tf_comptrain.graph.control_flow import IN_LISTS
 from tf_comptrain.graph.crossings import BY_THE_LAYER, Crossing, Crossings, packed
 from tf_comptrain.graph.kernels import KernelGradient, Use
+from tf_comptrain.graph.operations import RANDOM, about
 from tf_comptrain.graph.passes.decision import StepDecision
 from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.replacing import Replaced
@@ -27,6 +28,8 @@ def crossings_of(
     crossings = Crossings()
     for reference, holding in decision.holdings.items():
         tensor = reference.deref()
+        if tensor.op.name in step.again and about(tensor.op.type).kind == RANDOM:
+            continue  # it is drawn again
         if holding.note == BY_THE_LAYER and (layers_own := packed(tensor)) is not None:
             stands_for, storage, bits = layers_own
             crossings.note(

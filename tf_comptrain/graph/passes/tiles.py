@@ -12,7 +12,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.crossings import name_of
 from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
@@ -116,7 +115,6 @@ class _FoundParts:
                 again = _keras.run_again(dropout, operands, "again", shaped=False)[0]
                 again.set_shape(op.outputs[0].shape)
             redirect(readers_of(op.outputs[0]), again)
-            self._streams.crossings.pop(name_of(op.inputs[0]), None)
             self._scope = self._scope._replace(unread=self._scope.unread | {op.name})
 
     def _late_of(self, inside: Mapping[str, tf.Operation]) -> list[tf.Operation]:

@@ -14,7 +14,7 @@ from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.region import Region, Untiled
-from tf_comptrain.graph.tiles.rows import DROPOUT
+from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.sums import sum_of
 from tf_comptrain.graph.tiles.tiling import (
     Number,
@@ -194,7 +194,10 @@ class _Body:
         if op.type == "Fill":
             return [tf.fill(self._shape_of(result, self._size), operands[1])]
         if op.type == DROPOUT:
-            operands[2] = self._counter(operands[2], operands[0])
+            operands[2] = self._counter(operands[2], tf.size(operands[0], tf.int64))
+        if op.type == DRAWN:
+            operands[0] = tf.stack(self._shape_of(result, self._size))
+            operands[2] = self._counter(operands[2], tf.reduce_prod(tf.cast(operands[0], tf.int64)))
         return _keras.run_again(op, operands, "tile", shaped=False)
 
     @staticmethod
@@ -206,9 +209,9 @@ class _Body:
             value = tf.get_static_value(tensor)
         return tensor if value is None else tf.constant(value, tensor.dtype)
 
-    def _counter(self, counter: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
-        """Where in the random numbers of a dropout those of a tile begin: each count is four of them."""
-        before = tf.cast(self._number, tf.int64) * tf.size(tile, tf.int64)
+    def _counter(self, counter: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+        """Where in random numbers those of a tile begin, of so many each: a count is four of them."""
+        before = tf.cast(self._number, tf.int64) * size
         low, high = tf.unstack(counter)
         sum_ = low + tf.cast(before // 4, tf.uint64)
         return tf.stack([sum_, high + tf.cast(sum_ < low, tf.uint64)])

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, VIEW, about
 from tf_comptrain.graph.tiles import limits
-from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED, Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT, MASKED, Fit, Rows, fit, fit_result
 from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
 from tf_comptrain.graph.tiles.starts import Start, starts
 
@@ -30,6 +30,10 @@ class Untiled(Exception):
 
 class MuchBetween(Untiled):
     """The gradient comes later: the wide tensor is held meanwhile."""
+
+
+class DrawnWhole(Untiled):
+    """No tile can draw its own random numbers."""
 
 
 class InTwoPasses(Exception):
@@ -111,18 +115,19 @@ def find_region(
       Untiled: Why nothing does.
     """
     reasons = []
-    for start in starts(wide, known):
-        try:
-            return _region_from(start, wide, known, scope, returned)
-        except Untiled as reason:
-            reasons.append(reason)
+    for may_draw_whole in (False, True):
+        for start in starts(wide, known):
+            try:
+                growth = _Growth(start, wide, known, scope, may_draw_whole)
+                return _region_from(growth, wide, scope, returned)
+            except Untiled as reason:
+                reasons.append(reason)
+        if not any(isinstance(reason, DrawnWhole) for reason in reasons):
+            break
     raise reasons[0]
 
 
-def _region_from(
-    start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope, returned: Iterable[tf.Tensor]
-) -> Region:
-    growth = _Growth(start, wide, known, scope)
+def _region_from(growth: _Growth, wide: tf.Operation, scope: Scope, returned: Iterable[tf.Tensor]) -> Region:
     growth.grow([wide])
     is_early = wide.name in scope.early
     if is_early and growth.is_head():
@@ -139,9 +144,20 @@ def _region_from(
 
 
 class _Growth:
-    """Follows rows from a product on."""
+    """Follows rows from a product on.
 
-    def __init__(self, start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope):
+    Args:
+      start: Rows to begin with.
+      wide: The product.
+      known: What is known of sizes.
+      scope: Of the step.
+      may_draw_whole: Random numbers that no tile can draw may be drawn whole.
+    """
+
+    def __init__(
+        self, start: Start, wide: tf.Operation, known: KnownSizes, scope: Scope, may_draw_whole: bool
+    ):
+        self._may_draw_whole = may_draw_whole
         self._wide, self._known, self._scope = wide, known, scope
         self._inside: dict[str, tf.Operation] = {}
         # Of these: what is made inside because wide operands are read by rows; others may read the original.
@@ -229,14 +245,21 @@ class _Growth:
                     waiting.append(op)
 
     def _is_made_inside(self, tensor: tf.Tensor) -> bool:
-        """Whether to make a tensor that is read by rows inside: it is wide, and no dropout's mask.
+        """Whether to make a tensor that is read by rows inside: it is wide, and no dropout's mask that has to be whole.
 
-        Random numbers and bits that were restored would be whole, which take more than the mask does.
+        Random numbers and bits that were restored would be whole too, which take more than the mask does.
+
+        Raises:
+          DrawnWhole: Where that is not wanted.
         """
         rows, behind = self._rows[tensor.ref()], tensor
         while about(behind.op.type).is_elementwise and behind.op.type not in (MASKED, "Select", "SelectV2"):
             behind = behind.op.inputs[0]
         is_random = about(behind.op.type).kind == RANDOM and behind.op.type != DROPOUT
+        if behind.op.type == DRAWN and self._is_wide(tensor):
+            is_random = fit_result(behind.op, rows, self._known) is None
+            if is_random and not self._may_draw_whole:
+                raise DrawnWhole(f"{behind.op.name} is drawn whole")
         is_mask = is_random or behind.op.type == MASKED and behind.op.inputs[0].op.type != DROPOUT
         return (
             not rows.repeats and tensor.op.name not in self._inside and self._is_wide(tensor) and not is_mask

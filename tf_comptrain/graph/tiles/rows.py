@@ -31,6 +31,9 @@ from tf_comptrain.graph.tiles.sizes import (
 )
 
 DROPOUT, MASKED = "Comptrain>Dropout", "Comptrain>BitmaskGrad"  # and its gradient
+# Draws numbers of a key from a place on that is an operand: a tile draws its own.
+DRAWN = "StatelessRandomUniformV2"
+_DRAWN_AT_ONCE = 4
 
 
 class Rows(NamedTuple):
@@ -127,7 +130,7 @@ def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     if len(op.outputs) != 1 or any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
         return None
     rule = _rule_of(op)
-    if about(op.type).kind == BLANK:
+    if about(op.type).kind == BLANK or op.type == DRAWN and _may_draw(op.outputs[0], result, known):
         return Fit({}, (result,))
     if rule is _one_hot or rule is _along_last:
         return rule(op, {0: result}, known)
@@ -260,15 +263,18 @@ def _by_samples(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -
 def _dropped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
     """Of a dropout and its gradient, whose bits nothing else reads; a tile draws its numbers where it begins."""
     number = 0 if op.type == DROPOUT else 1
-    found = rows.get(number)
-    if found is None or found != leading(len(found.dimensions)):
-        return None
-    sizes = known.of(op.inputs[number])
-    if (product(found.others(sizes)) or 1) % 4:  # numbers are drawn by fours
+    found, sizes = rows.get(number), known.of(op.inputs[number])
+    if found is None or not _may_draw(op.inputs[number], found, known):
         return None
     if op.type == DROPOUT:
         return Fit({0: found}, (found, None), (sizes, ()))
     return Fit({1: found}, (found,), (sizes,)) if op.inputs[0].op.type == DROPOUT else None
+
+
+def _may_draw(tensor: tf.Tensor, rows: Rows, known: KnownSizes) -> bool:
+    """Whether the random numbers of a tile stand together, and begin where some are drawn."""
+    numbers = product(rows.others(known.of(tensor)))
+    return rows == leading(len(rows.dimensions)) and numbers is not None and numbers % _DRAWN_AT_ONCE == 0
 
 
 def _one_hot(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
