@@ -10,8 +10,10 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
 # What each prints, beside what may be other numbers.
 PRINTS = {
+    "language_model": ("head Tensordot/MatMul", "compressed  peak", "times less"),
     "quickstart": ("compressed  saved", "losses ["),
     "memory_limits": ("plain: ", " microbatches", "out of memory, batch 32 -> 32 in 2 microbatches"),
+    "study": ("times fewer bytes, gradients", "Held per sample"),
 }
 
 
@@ -32,7 +34,12 @@ def test_notebooks_have_no_outputs():
             assert not cell.get("outputs"), path.name
 
 
-@pytest.mark.parametrize("name", ["quickstart", pytest.param("memory_limits", marks=pytest.mark.long)])
+LONG = ("language_model", "memory_limits", "study")
+
+
+@pytest.mark.parametrize(
+    "name", ["quickstart", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
+)
 def test_a_notebook_runs(name):
     code = "\n".join(cells(FOLDER / f"{name}.ipynb"))
     run = subprocess.run(
