@@ -26,10 +26,22 @@ class _Attention(keras.layers.Layer):
         return tf.reshape(self.inner([rows, rows], training=training), tf.shape(x))
 
 
+class _Crossing(keras.layers.Layer):
+    """Addons' crossing of the rows of an image with themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = tfa.layers.PolynomialCrossing()
+
+    def call(self, x):
+        rows = tf.reshape(x, [-1, x.shape[1] * x.shape[2] * x.shape[3]])
+        return tf.reshape(self.inner([rows, tf.tanh(rows)]), tf.shape(x))
+
+
 LAYERS = {
     "AdaptiveAveragePooling2D": lambda: tfa.layers.AdaptiveAveragePooling2D(4),
     "AdaptiveMaxPooling2D": lambda: tfa.layers.AdaptiveMaxPooling2D(4),
-    "CorrelationCost-free": lambda: tfa.layers.SpectralNormalization(keras.layers.Conv2D(8, 3)),
+    "SpectralNormalization": lambda: tfa.layers.SpectralNormalization(keras.layers.Conv2D(8, 3)),
     "FilterResponseNormalization": tfa.layers.FilterResponseNormalization,
     "GELU": tfa.layers.GELU,
     "GroupNormalization": lambda: tfa.layers.GroupNormalization(groups=4),
@@ -37,7 +49,7 @@ LAYERS = {
     "Maxout": lambda: tfa.layers.Maxout(4),
     "MultiHeadAttention": _Attention,
     "NoisyDense": lambda: tfa.layers.NoisyDense(8),
-    "PolynomialCrossing": lambda: keras.Sequential([keras.layers.Flatten(), tfa.layers.PolynomialCrossing()]),
+    "PolynomialCrossing": _Crossing,
     "SpatialPyramidPooling2D": lambda: tfa.layers.SpatialPyramidPooling2D([1, 2]),
     "StochasticDepth": None,
     "TLU": tfa.layers.TLU,
