@@ -87,7 +87,7 @@ $(LEGACY_VENV)/.stamp: pyproject.toml
 	@python="$(call pick_python,10,11)"; \
 	if [ -z "$$python" ]; then echo "No Python 3.10 or 3.11 with the venv module found: install one, or name it with make PYTHON=..."; exit 1; fi; \
 	test -x $(LEGACY_PYTHON) || { echo "Making $(LEGACY_VENV) with $$python"; $$python -m venv $(LEGACY_VENV); }
-	$(LEGACY_PYTHON) -m pip install --quiet 'setuptools<81' wheel tensorflow-cpu==2.15.1 tensorflow-addons==0.23.0 pytest
+	$(LEGACY_PYTHON) -m pip install --quiet 'setuptools<81' wheel tensorflow-cpu==2.15.1 tensorflow-addons==0.23.0 pytest pytest-xdist
 	$(LEGACY_PYTHON) -m pip install --quiet --no-build-isolation -e .
 	touch $@
 
@@ -97,7 +97,7 @@ legacy-python:
 
 test-legacy: $(LEGACY_VENV)/.stamp
 	$(LEGACY_PYTHON) tools/build_native.py ops
-	$(LEGACY_PYTHON) -m pytest tests/legacy $(PYTEST_ARGS)
+	$(LEGACY_PYTHON) -m pytest -n 2 tests/legacy $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp
 	@failed=0; \

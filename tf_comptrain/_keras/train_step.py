@@ -63,7 +63,7 @@ def steps_at_once(model: keras.Model) -> int:
 
     Private: `Model._steps_per_execution` (Keras 2.15).
     """
-    return model.steps_per_execution if KERAS_3 else int(model._steps_per_execution)
+    return model.steps_per_execution if KERAS_3 else int(model._steps_per_execution.numpy())
 
 
 def build_for_step(model: keras.Model, x: Any, y: Any) -> None:
@@ -217,9 +217,16 @@ def build_optimizer(model: keras.Model) -> None:
     """Makes the optimizer's slots now, so that they exist before a step is measured.
 
     Not for a model that has no weights before its first step.
+
+    Private: `OptimizerV2._create_all_weights` (Keras 2.15), of older optimizers, as Addons' are.
     """
-    if not model.optimizer.built and all(layer.built for layer in sublayers(model)):
-        model.optimizer.build(model.trainable_variables)
+    optimizer, variables = model.optimizer, model.trainable_variables
+    if not all(layer.built for layer in sublayers(model)):
+        return
+    if not hasattr(optimizer, "build"):
+        optimizer._create_all_weights(variables)
+    elif not (KERAS_3 and optimizer.built):  # Keras 2 looks itself
+        optimizer.build(variables)
 
 
 def all_variables(model: keras.Model) -> list:

@@ -273,6 +273,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         return _keras.largest(self.model.distribute_strategy, found_bytes)
 
     def _checked_dataset(self) -> ElasticBatch:
+        _keras.require_keras_3("AdaptiveBatchSize", "Use a fixed batch size")
         elastic = getattr(_keras.fitted_dataset(), "elastic", None)
         if not isinstance(elastic, ElasticBatch):
             raise ValueError(

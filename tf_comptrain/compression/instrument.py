@@ -97,6 +97,7 @@ class Instrument:
 
     def _say(self, engine: Engine, why_plain: str | None) -> None:
         """Says what differs from what was asked for; of a model's layers `Instrumentation.note_engine` says it."""
+        del engine, why_plain  # Keras 2 converts what a layer calls, and stumbles over a body of nothing
 
     def _why_plain(self, layer: Any, engine: Engine, args: tuple, kwargs: dict[str, Any]) -> str | None:
         reason = engine.why_plain or _undense((args, kwargs))

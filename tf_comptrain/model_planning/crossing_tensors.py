@@ -80,7 +80,8 @@ class CrossingTensor(NamedTuple):
 def held_tensors(graph: tf.Graph) -> tuple[CrossingTensor, ...]:
     """Those of a step that was traced with static shapes, in the order in which they are made.
 
-    Left out is what an operation of several held outputs makes, for `storage=` names operations.
+    Left out is what an operation of several held outputs makes, for `storage=` names operations, and what is in no
+    scope, which it takes for a layer: the batch that an iterator gives to the step of Keras 2.
     """
     found: dict[str, tuple[tf.Tensor, CrossingTensor]] = {}
     shared: set[str] = set()
@@ -90,7 +91,8 @@ def held_tensors(graph: tf.Graph) -> tuple[CrossingTensor, ...]:
         tensor = base_of(op.inputs[0])
         readings = tuple(_readings(op.outputs[1]))
         size = tensor.shape.num_elements() if tensor.shape.rank is not None else None
-        if not readings or size is None or tensor.dtype == tf.bool or _is_truth(tensor):
+        is_key = "/" in tensor.op.name
+        if not (readings and is_key) or size is None or tensor.dtype == tf.bool or _is_truth(tensor):
             continue
         if tensor.op.name in shared or tensor.op.name in {held.op for _, held in found.values()}:
             shared.add(tensor.op.name)
