@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MINILM = "MiniLM"  # BERT in the sizes of MiniLM-L6
+MINILM = {"MiniLM": 0.0, "MiniLM-dropout": 0.1}  # BERT in the sizes of MiniLM-L6, and its dropout
 LANGUAGE_MODELS = ("Gemma", "Llama3", "Mistral", "GPT2", "Bert", "Roberta", "DebertaV3", "T5", "Whisper")
 VISION_MODELS = ("ViT", "SegFormer", "ResNet")
 
@@ -29,9 +29,9 @@ def backbone_of(name: str, sizes: Sizes, lora: bool = False) -> Any:
     """A model without its head."""
     import keras_hub
 
-    if name == MINILM:
+    if name in MINILM:
+        heads = {"num_heads": 12, "max_sequence_length": sizes.tokens, "dropout": MINILM[name]}
         name, sizes = "Bert", sizes._replace(width=384)
-        heads = {"num_heads": 12, "max_sequence_length": sizes.tokens, "dropout": 0.0}
     else:
         heads = {"num_heads": 4, "max_sequence_length": sizes.tokens}
     tokens, width = sizes.tokens, sizes.width
@@ -72,7 +72,7 @@ def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) ->
 
     backbone = backbone_of(name, sizes, lora)
     outputs = backbone.output
-    if name == MINILM:
+    if name in MINILM:
         return _classifier(backbone, sizes, batches)
     if isinstance(outputs, dict):
         outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))

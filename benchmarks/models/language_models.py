@@ -6,7 +6,8 @@
 
 Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 unless said (T5 and Whisper have
 3 + 3 blocks). "GemmaCausalLM" and "GPT2CausalLM" are keras-hub's tasks with their own loss, accuracy, weights
-of tokens and a head that is the embedding; "MiniLM" is a classifier of texts of 6 blocks of width 384; "blocks"
+of tokens and a head that is the embedding; "MiniLM" is a classifier of texts of 6 blocks of width 384, "MiniLM-dropout"
+one with dropout 0.1; "blocks"
 are six pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192; "long" are six
 causal blocks of Keras' layers of width 192, for long sequences.
 
@@ -34,7 +35,7 @@ from hub_models import LANGUAGE_MODELS, MINILM, Sizes, causal_model, language_mo
 
 CAUSAL = ("GemmaCausalLM", "GPT2CausalLM")
 LONG = "long"
-MODELS = (*LANGUAGE_MODELS, MINILM, *CAUSAL, "blocks", LONG)
+MODELS = (*LANGUAGE_MODELS, *MINILM, *CAUSAL, "blocks", LONG)
 VARIANTS = ("plain", "compressed")
 
 

@@ -1,5 +1,6 @@
 """Checkpoint files: written whole or not at all, and every other file refused with one error."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -258,20 +259,24 @@ def test_a_link_planted_at_the_last_moment_is_not_followed(tmp_path, monkeypatch
     assert victim.read_text() == "precious"
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files():
-    """No file may grow beyond 2000 bytes, as on a full disk."""
+    """No file may grow beyond 2000 bytes, as on a full disk: pytest's own log neither."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_write_that_fails_leaves_the_last_complete_file(tmp_path, small_files):
+def test_a_write_that_fails_leaves_the_last_complete_file(tmp_path):
     path = tmp_path / "run" / FILE
-    checkpoint_file.write(path, {"a": 1, "b": np.arange(3)})
-    with pytest.raises(OSError, match=f"could not write its checkpoint {path}: File too large. Free space"):
-        checkpoint_file.write(path, {"a": 2, "b": np.zeros(1000)})
+    words = f"could not write its checkpoint {path}: File too large. Free space"
+    with small_files():
+        checkpoint_file.write(path, {"a": 1, "b": np.arange(3)})
+        with pytest.raises(OSError, match=words):
+            checkpoint_file.write(path, {"a": 2, "b": np.zeros(1000)})
     found = checkpoint_file.read(path)
     assert found["a"] == 1 and found["b"].tolist() == [0, 1, 2]
     assert [path.name for path in path.parent.iterdir()] == [FILE]
