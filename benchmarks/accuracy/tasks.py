@@ -48,7 +48,8 @@ class Task(NamedTuple):
       steps: Of a text, steps an epoch.
       context: Of a text, characters a passage.
       moved: Whether colour images are shifted and mirrored: few ones are learned in a few epochs where they are not.
-      is_long: Not for two cores: it is trained only when it is named.
+      is_long: It is trained only when it is named.
+      jit_compile: XLA compiles the step, of all arms.
     """
 
     network: str
@@ -65,6 +66,7 @@ class Task(NamedTuple):
     context: int = 0
     moved: bool = False
     is_long: bool = False
+    jit_compile: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -84,10 +86,12 @@ class Task(NamedTuple):
             "context",
             "moved",
         )
-        return {name: getattr(self, name) for name in kept}
+        engine = {"jit_compile": True} if self.jit_compile else {}
+        return {**{name: getattr(self, name) for name in kept}, **engine}
 
 
 _POINTS = Rule(margin=0.3, fewest=20)
+_POINTS_OF_MORE = Rule(margin=0.3, fewest=30)
 _LOSS = Rule(margin=0.1, fewest=5)
 _TWICE = Orders(2, 2)
 _ONCE = Orders(1, 1)
@@ -122,3 +126,8 @@ TASKS: dict[str, Task] = {
         "six convolutions of 64 to 256 filters with batch normalization, two dense layers", moved=True, is_long=True,
     ),
 }  # fmt: skip
+# The same under XLA, for which `fit` compiles where there is one GPU.
+TASKS |= {
+    f"{name}-xla": TASKS[name]._replace(rule=_POINTS_OF_MORE, is_long=True, jit_compile=True)
+    for name in ("cnn-fashion", "resnet-fashion", "cnn-cifar", "resnet-cifar")
+}

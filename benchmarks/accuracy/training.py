@@ -173,7 +173,7 @@ class Trainer:
             _optimizer(self.task, steps),
             keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[] if self.task.is_text else ["accuracy"],
-            jit_compile=False,
+            jit_compile=self.task.jit_compile,
         )
         callbacks = ARMS[arm].compress(model)
         model.optimizer.build(model.trainable_variables)
