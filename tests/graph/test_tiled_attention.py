@@ -106,7 +106,11 @@ def dropped(scores):
 
 WRITINGS = {f.__name__: f for f in (einsum, keys_first, matmul, one_batch, half)}
 SCORES = {f.__name__: f for f in (plain_scores, padded, causal, alibi, capped, dropped)}
-CASES = [*((name, "plain_scores") for name in WRITINGS), *(("einsum", name) for name in list(SCORES)[1:])]
+CASES = [
+    *((name, "plain_scores") for name in WRITINGS),
+    *(("einsum", name) for name in list(SCORES)[1:]),
+    ("half", "dropped"),
+]
 
 
 def network(writing, of_scores):
@@ -147,7 +151,7 @@ def whole_scores(function):
 @pytest.mark.parametrize("writing, scores", CASES)
 def test_loss_and_gradients_are_plains(writing, scores):
     plain, tiled, function, crossings = run(network(WRITINGS[writing], SCORES[scores]), data())
-    assert_same(plain, tiled, 1e-2 if writing == "half" else 1e-5)
+    assert_same(plain, tiled, 2e-2 if writing == "half" else 1e-5)
     assert "tile" in [crossing.storage for crossing in crossings]
     assert whole_scores(function) == []
 

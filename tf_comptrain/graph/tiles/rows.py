@@ -33,7 +33,7 @@ from tf_comptrain.graph.tiles.sizes import (
 DROPOUT, MASKED = "Comptrain>Dropout", "Comptrain>BitmaskGrad"  # and its gradient
 # Draws numbers of a key from a place on that is an operand: a tile draws its own.
 DRAWN = "StatelessRandomUniformV2"
-_DRAWN_AT_ONCE = 4
+_DRAWN_BY_FOURS = (tf.float32, tf.bfloat16, tf.float16)
 
 
 class Rows(NamedTuple):
@@ -274,7 +274,9 @@ def _dropped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> F
 def _may_draw(tensor: tf.Tensor, rows: Rows, known: KnownSizes) -> bool:
     """Whether the random numbers of a tile stand together, and begin where some are drawn."""
     numbers = product(rows.others(known.of(tensor)))
-    return rows == leading(len(rows.dimensions)) and numbers is not None and numbers % _DRAWN_AT_ONCE == 0
+    if rows != leading(len(rows.dimensions)) or numbers is None:
+        return False
+    return tensor.dtype in _DRAWN_BY_FOURS and numbers % 4 == 0
 
 
 def _one_hot(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
