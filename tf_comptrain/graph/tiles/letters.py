@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -45,3 +46,30 @@ def sizes_made(terms: Sequence[str], sizes: Sequence[Sizes]) -> Sizes:
             if of_letters.get(letter) is None:
                 of_letters[letter] = size
     return tuple(of_letters[letter] for letter in terms[-1])
+
+
+def swapped_product(product: tf.Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor | None:
+    """What a product makes of these factors, with the second one first.
+
+    XLA sums along the last dimension of the first factor, and along the one before of the second. A first factor that
+    is summed along another one it transposes: all values once more, read across rows.
+
+    Returns:
+      The product; None where that would not spare the larger factor its transposition.
+    """
+    terms = letters_of(product) if product.type in ("BatchMatMulV2", "Einsum") else None
+    if terms is None:
+        return None
+    first, second, made = terms
+    if first[-1] not in made or _alone(first, second, x) <= _alone(second, first, y):
+        return None
+    if product.type == "Einsum":
+        return tf.einsum(f"{second},{first}->{made}", y, x)
+    adj_x, adj_y = product.get_attr("adj_x"), product.get_attr("adj_y")
+    return tf.linalg.matrix_transpose(tf.raw_ops.BatchMatMulV2(x=y, y=x, adj_x=not adj_y, adj_y=not adj_x))
+
+
+def _alone(own: str, other: str, factor: tf.Tensor) -> int:
+    """How many values a factor has along the dimensions that the other one lacks, as far as that is known."""
+    sizes = (size for letter, size in zip(own, factor.shape) if letter not in other)
+    return math.prod(size or 1 for size in sizes)

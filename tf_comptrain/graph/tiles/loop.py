@@ -13,6 +13,7 @@ from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.letters import swapped_product
 from tf_comptrain.graph.tiles.region import Region, Untiled
 from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.sums import sum_of
@@ -198,6 +199,8 @@ class _Body:
         if op.type == DRAWN:
             operands[0] = tf.stack(self._shape_of(result, self._size))
             operands[2] = self._counter(operands[2], tf.reduce_prod(tf.cast(operands[0], tf.int64)))
+        if self._xla and len(operands) == 2 and (swapped := swapped_product(op, *operands)) is not None:
+            return [swapped]
         return _keras.run_again(op, operands, "tile", shaped=False)
 
     @staticmethod

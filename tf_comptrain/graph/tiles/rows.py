@@ -273,10 +273,8 @@ def _dropped(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> F
 
 def _may_draw(tensor: tf.Tensor, rows: Rows, known: KnownSizes) -> bool:
     """Whether the random numbers of a tile stand together, and begin where some are drawn."""
-    numbers = product(rows.others(known.of(tensor)))
-    if rows != leading(len(rows.dimensions)) or numbers is None:
-        return False
-    return tensor.dtype in _DRAWN_BY_FOURS and numbers % 4 == 0
+    numbers = product(rows.others(known.of(tensor))) if rows == leading(len(rows.dimensions)) else None
+    return numbers is not None and numbers % 4 == 0 and tensor.dtype in _DRAWN_BY_FOURS
 
 
 def _one_hot(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
