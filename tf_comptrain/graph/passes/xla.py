@@ -14,6 +14,7 @@ from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import is_small, readers_of
+from tf_comptrain.graph.tiles.letters import swapped_product
 
 _DRAWN_BY_KEY = frozenset(
     ("StatelessRandomNormalV2", "StatelessRandomUniformV2", "StatelessTruncatedNormalV2")
@@ -76,10 +77,17 @@ def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Ten
 
 
 def finish(step: TracedStep) -> None:
-    """Random numbers are drawn when the tensor that they meet is there.
+    """Spares large factors of gradients a transposition; has random numbers drawn when the tensor that they meet is there.
 
-    They depend on a seed alone, and XLA would draw those of many layers before it runs the first.
+    These depend on a seed alone, and XLA would draw those of many layers before it runs the first.
     """
+    for op in step.backward.operations():
+        if op.name not in step.later and op.name not in step.at_once and len(op.inputs) == 2:
+            places = readers_of(op.outputs[0])
+            with tf.device(op.device):
+                swapped = swapped_product(op, *op.inputs)
+            if swapped is not None:
+                redirect(places, swapped)
     for op in step.backward.graph.get_operations()[: step.backward.start]:
         if op.type not in _DRAWN_BY_KEY or is_small(op.outputs[0]):
             continue
