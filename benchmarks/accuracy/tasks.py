@@ -128,6 +128,8 @@ TASKS: dict[str, Task] = {
 }  # fmt: skip
 # The same under XLA, for which `fit` compiles where there is one GPU.
 TASKS |= {
-    f"{name}-xla": TASKS[name]._replace(rule=_POINTS_OF_MORE, is_long=True, jit_compile=True)
+    f"{name}-xla": TASKS[name]._replace(
+        rule=_POINTS_OF_MORE, is_long=True, jit_compile=True, words=f"{TASKS[name].words}, compiled by XLA"
+    )
     for name in ("cnn-fashion", "resnet-fashion", "cnn-cifar", "resnet-cifar")
 }

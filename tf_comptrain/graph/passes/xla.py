@@ -77,7 +77,7 @@ def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Ten
 
 
 def finish(step: TracedStep) -> None:
-    """Spares large factors of gradients a transposition; has random numbers drawn when the tensor that they meet is there.
+    """Spares large factors of gradients a transposition; has random numbers drawn when what they meet is there.
 
     These depend on a seed alone, and XLA would draw those of many layers before it runs the first.
     """
