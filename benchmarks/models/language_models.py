@@ -6,10 +6,10 @@
 
 Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 unless said (T5 and Whisper have
 3 + 3 blocks). "GemmaCausalLM" and "GPT2CausalLM" are keras-hub's tasks with their own loss, accuracy, weights
-of tokens and a head that is the embedding; "MiniLM" is a classifier of texts of 6 blocks of width 384, "MiniLM-dropout"
-one with dropout 0.1; "blocks"
-are six pre-norm transformer blocks written with TensorFlow's own operations, 16 x 256 x 192; "long" are six
-causal blocks of Keras' layers of width 192, for long sequences.
+of tokens and a head that is the embedding; "MiniLM" is a classifier of texts of 6 blocks of width 384, and
+"MiniLM-dropout" the same with dropout 0.1; "blocks" are six pre-norm transformer blocks written with
+TensorFlow's own operations, 16 x 256 x 192; "long" are six causal blocks of Keras' layers of width 192, for
+long sequences.
 
 Each variant trains in a child process of its own. The peak is the highest of all steps, the first included,
 over the level before it; under --xla what the compiler plans, since an allocator's chunk may be larger by up to

@@ -111,6 +111,8 @@ CASES = [
     *(("einsum", name) for name in list(SCORES)[1:]),
     ("half", "dropped"),
 ]
+# Rounding of bfloat16, which a dropout of 0.3 magnifies.
+TOLERANCES = {("half", "plain_scores"): 1e-2, ("half", "dropped"): 1e-2 / 0.7}
 
 
 def network(writing, of_scores):
@@ -151,7 +153,7 @@ def whole_scores(function):
 @pytest.mark.parametrize("writing, scores", CASES)
 def test_loss_and_gradients_are_plains(writing, scores):
     plain, tiled, function, crossings = run(network(WRITINGS[writing], SCORES[scores]), data())
-    assert_same(plain, tiled, 2e-2 if writing == "half" else 1e-5)
+    assert_same(plain, tiled, TOLERANCES.get((writing, scores), 1e-5))
     assert "tile" in [crossing.storage for crossing in crossings]
     assert whole_scores(function) == []
 

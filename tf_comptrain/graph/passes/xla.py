@@ -77,10 +77,13 @@ def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Ten
 
 
 def finish(step: TracedStep) -> None:
-    """Spares large factors of gradients a transposition; has random numbers drawn when what they meet is there.
+    """Spares large factors a transposition, and draws random numbers when what they meet is there."""
+    _swap_factors(step)
+    _draw_late(step)
 
-    These depend on a seed alone, and XLA would draw those of many layers before it runs the first.
-    """
+
+def _swap_factors(step: TracedStep) -> None:
+    """Of products of the backward pass; a loop over tiles does so itself."""
     for op in step.backward.operations():
         if op.name not in step.later and op.name not in step.at_once and len(op.inputs) == 2:
             places = readers_of(op.outputs[0])
@@ -88,6 +91,10 @@ def finish(step: TracedStep) -> None:
                 swapped = swapped_product(op, *op.inputs)
             if swapped is not None:
                 redirect(places, swapped)
+
+
+def _draw_late(step: TracedStep) -> None:
+    """Random numbers depend on a seed alone: XLA would draw those of many layers before it runs the first."""
     for op in step.backward.graph.get_operations()[: step.backward.start]:
         if op.type not in _DRAWN_BY_KEY or is_small(op.outputs[0]):
             continue

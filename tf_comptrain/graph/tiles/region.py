@@ -245,7 +245,7 @@ class _Growth:
                     waiting.append(op)
 
     def _is_made_inside(self, tensor: tf.Tensor) -> bool:
-        """Whether to make a tensor that is read by rows inside: it is wide, and no dropout's mask that has to be whole.
+        """Whether to make a tensor that is read by rows inside: it is wide, and no mask that has to be whole.
 
         Random numbers and bits that were restored would be whole too, which take more than the mask does.
 
