@@ -216,8 +216,8 @@ def note_loss(model: keras.Model, loss: Any, samples: Any) -> None:
 def build_optimizer(model: keras.Model) -> None:
     """Makes the optimizer's slots now, so that they exist before a step is measured.
 
-    Not for a model that has no weights before its first step. Addons' optimizers are of the older kind, without
-    `build`.
+    Not for a model that has no weights before its first step. Addons' optimizers are of the older kind,
+    without `build`.
 
     Private: `OptimizerV2._create_all_weights` (Keras 2.15).
     """

@@ -80,8 +80,8 @@ class CrossingTensor(NamedTuple):
 def held_tensors(graph: tf.Graph) -> tuple[CrossingTensor, ...]:
     """Those of a step that was traced with static shapes, in the order in which they are made.
 
-    Left out is what an operation of several held outputs makes, for `storage=` names operations, and what is in
-    no scope, which it takes for a layer: the batch that an iterator gives to the step of Keras 2.
+    Left out is what an operation of several held outputs makes, for `storage=` names operations, and what is
+    in no scope, which it takes for a layer: the batch that an iterator gives to the step of Keras 2.
     """
     found: dict[str, tuple[tf.Tensor, CrossingTensor]] = {}
     shared: set[str] = set()

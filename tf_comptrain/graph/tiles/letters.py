@@ -51,8 +51,8 @@ def sizes_made(terms: Sequence[str], sizes: Sequence[Sizes]) -> Sizes:
 def swapped_product(product: tf.Operation, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor | None:
     """What a product makes of these factors, with the second one first.
 
-    XLA sums along the last dimension of the first factor, and along the one before of the second. A first factor
-    that is summed along another one it transposes: all values once more, read across rows.
+    XLA sums along the last dimension of the first factor, and along the one before of the second. A first
+    factor that is summed along another one it transposes: all values once more, read across rows.
 
     Returns:
       The product; None where that would not spare the larger factor its transposition.
