@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from results import Result
@@ -24,6 +25,19 @@ WORKERS = Path(__file__).resolve().with_name("workers.py")
 TESTS = ("tests/compression/test_gpu.py", "tests/storage/test_gpu_check.py", "tests/compression/test_xla.py")
 MIB = 1 << 20
 ANSWER = "answer: "  # before a worker's result, among what its libraries print
+_running: set[int] = set()  # process groups
+TURNS = "TF_COMPTRAIN_TURNS"  # names the file that those who run at once lock
+
+
+@contextlib.contextmanager
+def turn(alone: bool) -> Iterator[None]:
+    """With the device alone, or beside others that time nothing; whoever is in `turn(False)` leaves it first."""
+    if TURNS not in os.environ:
+        yield
+        return
+    with open(os.environ[TURNS], "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 def run(command: list[str], limit_s: float, **environment: str) -> Result:
@@ -38,16 +52,29 @@ def run(command: list[str], limit_s: float, **environment: str) -> Result:
         errors="replace",
         start_new_session=True,
     ) as process:
+        _running.add(process.pid)
         try:
             result: Result = {"text": process.communicate(timeout=limit_s)[0]}
         except subprocess.TimeoutExpired:
             return {"error": f"took more than {limit_s:.0f} s", "timed_out": True}
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _end(process.pid)
+            _running.discard(process.pid)
     if process.returncode:
         result["error"] = f"exit status {process.returncode}"
     return result
+
+
+def _end(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def end_all() -> None:
+    """Ends this process and what it runs, whose results are lost."""
+    for group in list(_running):
+        _end(group)
+    os._exit(128 + signal.SIGTERM)
 
 
 def has_gpu() -> bool:
@@ -105,10 +132,9 @@ class Machine:
 
     def codec_program(self, arguments: list[str], limit_s: float) -> Result:
         """Runs benchmarks/gpu/codec_gpu.cc; any exit status but 0 is a failure, 77 (no GPU) too."""
-        if self.codec_binary is not None:
-            return run([str(self.codec_binary), *arguments], limit_s)
-        command = [sys.executable, str(TOOL), "gpu", *arguments]
-        return run(command, limit_s, TF_COMPTRAIN_CUDA_ARCH=self._arch)
+        command = [str(self.codec_binary)] if self.codec_binary else [sys.executable, str(TOOL), "gpu"]
+        with turn(alone=True):
+            return run([*command, *arguments], limit_s, TF_COMPTRAIN_CUDA_ARCH=self._arch)
 
     def on_activations(
         self, program: Callable[[list[dict], float], Result], limit_s: float, batch: int, small: bool

@@ -12,6 +12,8 @@ MARGIN = 0.08  # a batch that fits is the largest when one this much larger does
 MOST_TRIALS = 6
 INDEXABLE = 2**31 - 1  # elements of a tensor that a library of 32-bit indices takes
 VARIANTS = ("compressed", "plain", "recompute", "remat")
+LANGUAGE_MODELS = {"Gemma": 8, "MiniLM": 64}  # network -> batch
+PROFILED = (("ResNet50", 64, "float32"), ("ResNet50", 256, "mixed_bfloat16"), ("Gemma", 8, "mixed_bfloat16"))
 OFFLOADS = ("offload", "offload_zvc", "offload_plane")  # on the executor
 
 
@@ -20,6 +22,11 @@ class Measurement(NamedTuple):
     limit_s: float
     measure: Callable[[float], Result]  # (seconds it may take) -> result
     needs: tuple[str, ...] = ()
+
+    @property
+    def is_trial(self) -> bool:
+        """Of a search: the next one depends on it."""
+        return self.name.startswith("batch-")
 
 
 class Sizes(NamedTuple):
@@ -110,6 +117,18 @@ def other_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
             for jit in (True, False):
                 for variant in ("plain", "compressed"):
                     yield step(machine, sizes, "ResNet50", batch, variant, dtype, jit)
+    for net, batch in LANGUAGE_MODELS.items():
+        for variant in VARIANTS[:2]:
+            yield step(machine, sizes, net, batch if not sizes.small else 2, variant, "mixed_bfloat16")
+    yield step(machine, sizes, "ResNet50", sizes.batches[0], "remat")
+    if machine.device == "gpu":
+        for net, batch, dtype in PROFILED:
+            work = {"net": net, "batch": batch, "dtype": dtype, "small": sizes.small, "variant": "compressed"}
+            yield Measurement(
+                f"kernels-{net}-{batch}-{dtype}",
+                300,
+                lambda s, work=work: machine.worker("kernels", s, **work),
+            )
     for variant in OFFLOADS:
         yield step(machine, sizes, "ResNet50", sizes.batches[0], variant, jit=False)
 

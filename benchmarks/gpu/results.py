@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class Results:
     def __init__(self, path: Path):
         self.path = path
         self._found: dict[str, Result] = {}
+        self._writing = threading.Lock()
         for line in path.read_text().splitlines() if path.exists() else []:
             try:
                 result = json.loads(line)
@@ -43,9 +45,9 @@ class Results:
 
     def add(self, name: str, result: Result) -> None:
         """Writes a line, which outlasts the process and the machine's next moment."""
-        self._found[name] = result
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as file:
+        with self._writing, self.path.open("ab+") as file:
+            self._found[name] = result
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":

@@ -36,12 +36,14 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import parts
-from machine import ROOT, Machine, has_gpu
+from machine import ROOT, TURNS, Machine, end_all, has_gpu
 from parts import Measurement
 from results import Results
 from tables import tables
@@ -66,7 +68,11 @@ def main() -> int:
     )
     parser.add_argument("--cuszp", type=existing, help="cuSZp's program, built elsewhere")
     parser.add_argument("--out", type=Path, help="(results/gpu.jsonl)")
-    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4))
+    parser.add_argument("--part", type=int, nargs="+", choices=(1, 2, 3, 4))
+    parser.add_argument(
+        "--at-once", type=int, default=1,
+        help="measurements that are made ready at once (%(default)s); what is timed has the device alone",
+    )  # fmt: skip
     parser.add_argument(
         "--budget-s", type=float, default=540, help="begin and end within this time (%(default)s)"
     )
@@ -78,7 +84,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: a rehearsal")
     args = parser.parse_args()
     deadline = time.monotonic() + args.budget_s
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what runs
+    signal.signal(signal.SIGTERM, lambda *_: end_all())
     if args.device == "gpu" and not has_gpu():
         print(
             "There is no GPU here (nvidia-smi lists none): nothing was measured. On a machine with one run the "
@@ -97,7 +103,9 @@ def main() -> int:
     results = Results(args.out or Path(f"results/gpu{rehearsal}.jsonl"))
     if args.again:
         results.forget(*args.again)
-    return run_part(machine, sizes, results, args.part, tuple(args.only), deadline)
+    with tempfile.NamedTemporaryFile() as turns:
+        os.environ.setdefault(TURNS, turns.name)
+        return run_parts(machine, sizes, results, args.part, tuple(args.only), deadline, args.at_once)
 
 
 def existing(text: str) -> Path:
@@ -138,33 +146,41 @@ def first_lines(machine: Machine) -> str:
     return "The op library has no GPU kernels: bring one along that was built with TF_COMPTRAIN_CUDA=1 (--library FILE)"
 
 
-def run_part(
+def run_parts(
     machine: Machine,
     sizes: parts.Sizes,
     results: Results,
-    number: int | None,
+    numbers: list[int] | None,
     only: tuple[str, ...],
     deadline: float,
+    at_once: int = 1,
 ) -> int:
-    """Runs one part, the first unfinished one by default, and prints the tables; 1 where something of it failed."""
-    if number is None:
-        number = next_part(machine, sizes, results, only)
-    if number is None:
-        print("All parts are finished.")
-        number = max(parts.parts(machine, sizes, results))
-    print(f"part {number}", flush=True)
+    """Runs parts, the first unfinished one by default, and prints the tables; 1 where something of it failed."""
+    if numbers is None:
+        following = next_part(machine, sizes, results, only)
+        if following is None:
+            print("All parts are finished.")
+        numbers = [following or max(parts.parts(machine, sizes, results))]
+    print(f"part {', '.join(map(str, numbers))}", flush=True)
     missing: dict[str, str] = {}
-    left = []
-    for one in chosen(parts.parts(machine, sizes, results)[number], only):
-        if one.name in results:
-            continue
-        absent = lacks(machine, one)
-        if absent:
-            missing[one.name] = absent
-            continue
+    left: list[str] = []
+
+    def in_time(one: Measurement) -> None:
         limit_s = min(one.limit_s, deadline - time.monotonic() - 5)
         if limit_s < min(LEAST_S, one.limit_s) or not measure(one, limit_s, results):
             left.append(one.name)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for number in numbers:
+            for one in chosen(parts.parts(machine, sizes, results)[number], only):
+                if one.name in results:
+                    continue
+                if absent := lacks(machine, one):
+                    missing[one.name] = absent
+                    continue
+                waiting = pool.submit(in_time, one)
+                if at_once == 1 or one.is_trial:
+                    waiting.result()  # what is asked next depends on it
     print(f"\n{tables(results, rehearsal=machine.device == 'cpu')}\n")
     for name, why in missing.items():
         print(f"not measured: {name}: {why}")

@@ -17,6 +17,7 @@ def tables(results: Results, rehearsal: bool = False) -> str:
         cuszp_table(results),
         ops_table(results),
         step_table(results),
+        kernel_table(results),
         batch_table(results),
         training_table(results),
     ]
@@ -62,6 +63,18 @@ def step_table(results: Results) -> str:
         cells = compared(result, results.named(f"{stem}-plain").get(f"{stem}-plain", {}))
         rows.append(f"| {name} | {' | '.join(cells)} | {remarks(result)} |")
     return table("| step | a second | of plain | peak MB | plain / peak | remarks |", rows)
+
+
+def kernel_table(results: Results) -> str:
+    """Of each profiled step the kernels that take longest."""
+    rows = []
+    for name, result in results.named("kernels-").items():
+        if "rows" not in result:
+            rows.append(f"| {name} | {result.get('error', '')} | | |")
+            continue
+        rows.append(f"| {name} | all of {result['kinds']} kinds | | {result['kernels_us']:.0f} |")
+        rows += [f"| | {kernel} | {runs:.0f} | {us:.0f} |" for kernel, runs, us in result["rows"][:12]]
+    return table("| one step, compressed | kernel | runs | us |", rows)
 
 
 def batch_table(results: Results) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -11,12 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine import ANSWER, MIB
+from machine import ANSWER, MIB, turn
 from results import Result
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
 # Of ResNet-50: the input of a normalization, the outputs of two ReLUs.
 HELD = ("conv2_block2_2_conv", "conv2_block2_2_relu", "conv3_block2_out")
+HUB_SIZES = {
+    "Gemma": (1024, 32_000, 768, 12),
+    "MiniLM": (512, 30_522, 384, 6),
+}  # tokens, vocabulary, width, blocks
 WARM_UP_STEPS = 3  # compile; rates may rise once
 STEPS_A_ROUND = 5  # between two waits for the device, as steps follow one another in a training
 # The share of a GPU that XLA plans with, unless told (xla_gpu_memory_limit_slop_factor is a percentage of it).
@@ -103,6 +108,7 @@ def ops(megabytes: list[int]) -> Result:
 
     let_memory_grow()
     native.ops()
+    timed_alone()
     rows = []
     for mb in megabytes:
         n = mb * MIB // 4
@@ -149,7 +155,7 @@ def train(
     """Trains on random data: images (or texts) a second by the median round, peak over the resting level.
 
     Args:
-      net: "ResNet50", "ResNet152", "VGG16", "decoder" or "ViT-B/16".
+      net: "ResNet50", "ResNet152", "VGG16", "decoder", "ViT-B/16", or one of HUB_SIZES.
       variant: "plain", "compressed"; "recompute" and "remat": blocks in ct.Recompute and keras.remat; "offload",
         "offload_zvc", "offload_plane": as it is, and with a codec, in the host's memory (on a CPU in a file).
       batch: Samples a step.
@@ -161,7 +167,8 @@ def train(
       memory_bytes: Of the device; 0: unknown.
 
     Returns:
-      "images_s", "peak_bytes", "used_bytes" (with what rests), "largest_tensor" (elements), with offload "moving_s"
+      "images_s", "peak_bytes", "first_peak_bytes" (with what rests, of the steps before those timed, in which
+      kernels are chosen), "used_bytes" (with what rests), "largest_tensor" (elements), with offload "moving_s"
       and "hidden_s" (of one step, where they could be recorded); or "does_not_fit", why, where the device had no
       memory for it.
     """
@@ -172,15 +179,18 @@ def train(
     import tensorflow as tf
     from tensorflow import keras
 
+    from tf_comptrain.memory import counters
+
     let_memory_grow(limit_bytes)
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(dtype)
     try:
-        model, obstacle, largest = compiled(net, variant, jit, small)
-        x, y = batch_of(net, batch, small)
+        model, x, y, obstacle, largest = of_variant(net, variant, batch, jit, small)
         for _ in range(WARM_UP_STEPS):
             model.train_on_batch(x, y)
-        result = timed(model, x, y, steps)
+        first_peak = counters.peak_bytes()
+        timed_alone()
+        result = timed(model, x, y, steps) | {"first_peak_bytes": first_peak}
     except tf.errors.ResourceExhaustedError as error:
         return {"batch": batch, "does_not_fit": str(error).strip().splitlines()[-1][:300]}
     if limit_bytes and result["used_bytes"] > limit_bytes:
@@ -204,7 +214,7 @@ def timed(model, x, y, steps: int) -> Result:
     measured = [memory.measure_call(round_of_steps) for _ in range(-(-steps // STEPS_A_ROUND))]
     peaks, resting, seconds = zip(*measured)
     return {
-        "images_s": STEPS_A_ROUND * len(x) / statistics.median(seconds),
+        "images_s": STEPS_A_ROUND * len(y) / statistics.median(seconds),
         "peak_bytes": max(peaks),
         "used_bytes": max(peaks) + max(resting),
     }
@@ -225,6 +235,38 @@ def moved(model, x, y) -> Result:
     return {"moving_s": found.moving_s, "hidden_s": found.hidden_s}
 
 
+def kernels(
+    net: str, variant: str, batch: int, dtype: str, small: bool, steps: int = 3, longest: int = 40
+) -> Result:
+    """Which kernels a step under XLA takes its time for: [name, runs in a step, microseconds in a step]."""
+    from tensorflow import keras
+
+    from tf_comptrain import _keras
+    from tf_comptrain.memory import movement, profile
+
+    let_memory_grow()
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(dtype)
+    model, x, y, obstacle, _ = of_variant(net, variant, batch, True, small)
+    step = _keras.train_step_runner(model, x, y)
+    for _ in range(WARM_UP_STEPS):
+        step()
+    timed_alone()
+    recorded = movement.of_busiest_gpu(profile.profile_step(lambda: [step() for _ in range(steps)]))
+    taken: dict[str, list[int]] = {}
+    for event in recorded:
+        taken.setdefault(event.name, []).append(event.duration_ps)
+    rows = [[name[:90], len(ps) / steps, sum(ps) / 1e6 / steps] for name, ps in taken.items()]
+    rows.sort(key=lambda row: -row[2])
+    span_us = (
+        (max(e.end_ps for e in recorded) - min(e.start_ps for e in recorded)) / 1e6 / steps if recorded else 0
+    )
+    return {
+        "variant": variant, "obstacle": obstacle, "span_us": span_us, "kernels_us": sum(row[2] for row in rows),
+        "kinds": len(rows), "rows": rows[:longest],
+    }  # fmt: skip
+
+
 def let_memory_grow(limit_bytes: int = 0) -> None:
     """The GPU's memory as it is needed, or a part of it that TensorFlow's allocator does not pass."""
     import tensorflow as tf
@@ -240,16 +282,31 @@ def let_memory_grow(limit_bytes: int = 0) -> None:
 # --- Networks -----------------------------------------------------------------
 
 
+def of_variant(net: str, variant: str, batch: int, jit: bool, small: bool):
+    """(the model, x, y, why it trains uncompressed though it should not, elements of a sample's largest tensor)."""
+    if net in HUB_SIZES:
+        model, x, y = hub_model(net, batch, small)
+        return model, x, y, set_up(model, variant, jit), 1
+    model, obstacle, largest = compiled(net, variant, jit, small)
+    return model, *batch_of(net, batch, small), obstacle, largest
+
+
 def compiled(net: str, variant: str, jit: bool, small: bool):
     """(the model, why it trains uncompressed though it should not, elements of its largest tensor for a sample)."""
-    from tensorflow import keras
-
-    import tf_comptrain as ct
 
     model = network(net, variant == "compressed", small)
     largest = max(math.prod(layer.output.shape[1:]) for layer in model.layers)
     if variant in ("recompute", "remat"):
         model = in_blocks(model, variant)
+    return model, set_up(model, variant, jit), largest
+
+
+def set_up(model, variant: str, jit: bool) -> str | None:
+    """Compiles a model and, in the variants that compress, its train step; why it stays as it is, if so."""
+    from tensorflow import keras
+
+    import tf_comptrain as ct
+
     softmax = getattr(model.layers[-1], "activation", None) is keras.activations.softmax
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not softmax)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss, jit_compile=jit)
@@ -259,8 +316,19 @@ def compiled(net: str, variant: str, jit: bool, small: bool):
         "offload_plane": ct.Offload(codec="plane"),
     }
     compresses = variant == "compressed" or variant in storage
-    obstacle = ct.compress_model(model, storage=storage.get(variant)).obstacle if compresses else None
-    return model, obstacle, largest
+    return ct.compress_model(model, storage=storage.get(variant)).obstacle if compresses else None
+
+
+def hub_model(net: str, batch: int, small: bool):
+    """(the model, x, y): one of keras-hub's language models in the sizes of HUB_SIZES, and random tokens."""
+    import tensorflow as tf
+
+    nets_module(small)  # its folder has this module, too
+    from hub_models import Sizes, language_model
+
+    tokens, vocabulary, width, blocks = (16, 50, 32, 2) if small else HUB_SIZES[net]
+    model, x, y = language_model(net, Sizes(batch, tokens, vocabulary, width, blocks), 1)
+    return model, {key: tf.constant(value, "int32") for key, value in x.items()}, tf.constant(y)
 
 
 def network(net: str, compressed: bool, small: bool):
@@ -406,6 +474,7 @@ def training(path: str, variant: str, epochs: int, images: int, small: bool, bat
             ).history
         )  # fmt: skip
 
+    timed_alone()
     peak, _, seconds = memory.measure_call(fit)
     return {
         "variant": variant, "epochs": epochs, "images": len(x), "obstacle": obstacle, "fit_s": seconds,
@@ -414,10 +483,21 @@ def training(path: str, variant: str, epochs: int, images: int, small: bool, bat
     }  # fmt: skip
 
 
+_turns = contextlib.ExitStack()
+
+
+def timed_alone() -> None:
+    """What is timed begins here: others that make ready end first, and no other begins before this process ends."""
+    _turns.close()
+    _turns.enter_context(turn(alone=True))
+
+
 WORKERS: dict[str, Callable[..., Result]] = {
-    "about": about, "check": check, "activations": activations, "ops": ops, "train": train, "training": training,
+    "about": about, "check": check, "activations": activations, "ops": ops, "train": train, "kernels": kernels,
+    "training": training,
 }  # fmt: skip
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
+    _turns.enter_context(turn(alone=False))
     print(ANSWER + json.dumps(WORKERS[asked.pop("what")](**asked)))

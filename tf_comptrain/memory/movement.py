@@ -207,8 +207,8 @@ def transfers_of(
       RuntimeError: It has no operation of the device.
     """
     if on_gpu:
-        recorded = _of_busiest_gpu(recorded)
-        ran = [event for event in recorded if _is_kernel(event)]
+        recorded = of_busiest_gpu(recorded)
+        ran = [event for event in recorded if is_kernel(event)]
     else:
         ran = [event for event in recorded if _computes(event)]
     if not ran:
@@ -234,17 +234,17 @@ def transfers_of(
     return Transfers(model, batch_size, steps, tuple(_merged(map(span, ran))), tuple(moved))
 
 
-def _of_busiest_gpu(recorded: Sequence[Recorded]) -> list[Recorded]:
+def of_busiest_gpu(recorded: Sequence[Recorded]) -> list[Recorded]:
     """What one GPU's streams ran; the profile has lines beside them that are derived from it."""
     streams = [e for e in recorded if e.plane.startswith(_GPU) and e.line.startswith(_STREAM)]
     busy_ps: collections.Counter[str] = collections.Counter()
-    for event in filter(_is_kernel, streams):
+    for event in filter(is_kernel, streams):
         busy_ps[event.plane] += event.duration_ps
     busiest = max(busy_ps, key=busy_ps.__getitem__, default="")
     return [event for event in streams if event.plane == busiest]
 
 
-def _is_kernel(event: Recorded) -> bool:
+def is_kernel(event: Recorded) -> bool:
     return not event.name.startswith(("Memcpy", "Memset"))
 
 
