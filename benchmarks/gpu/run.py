@@ -71,7 +71,7 @@ def main() -> int:
     parser.add_argument("--part", type=int, nargs="+", choices=(1, 2, 3, 4))
     parser.add_argument(
         "--at-once", type=int, default=1,
-        help="measurements that are made ready at once (%(default)s); what is timed has the device alone",
+        help="measurements made ready at once (%(default)s); what is timed waits for them, and has the device alone",
     )  # fmt: skip
     parser.add_argument(
         "--budget-s", type=float, default=540, help="begin and end within this time (%(default)s)"

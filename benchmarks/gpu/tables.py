@@ -1,6 +1,14 @@
-"""What has been measured, as text: nothing of it is cut."""
+"""What has been measured, as text: nothing of it is cut.
+
+`python tables.py RESULTS.jsonl --csv FOLDER` writes what docs/benchmarks-gpu.md shows: gpu-codecs.csv, gpu-steps.csv.
+"""
 
 from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator
+from pathlib import Path
 
 from goals import goals
 from results import Result, Results
@@ -144,3 +152,41 @@ def remarks(result: Result) -> str:
         else None,
     ]
     return "; ".join(filter(None, notes)).replace("|", "/")
+
+
+def codec_rows(results: Results) -> Iterator[list[str]]:
+    """The rates of codec_gpu's first table, for each tensor."""
+    yield ["codec", "tensor", "MB", "ratio", "compress GB/s", "decompress GB/s", "device copy GB/s"]
+    for result in results.named("codec-speed", "codec-activations").values():
+        for line in result.get("text", "").splitlines():
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if len(cells) == 8 and cells[2].isdigit():
+                yield [*cells[:5], *cells[6:]]
+
+
+def step_rows(results: Results) -> Iterator[list[str]]:
+    yield ["step", "images/s", "of plain's", "peak MB", "plain / peak", "first steps' peak MB"]
+    for name, result in results.named("step-").items():
+        if "images_s" in result:
+            stem = name.rpartition("-")[0]
+            cells = compared(result, results.get(f"{stem}-plain"))
+            yield [
+                name.removeprefix("step-").replace("-", ", "),
+                *cells,
+                f"{result['first_peak_bytes'] / 1e6:,.0f}",
+            ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--csv", type=Path, required=True)
+    args = parser.parse_args()
+    results, folder = Results(args.results), args.csv
+    for name, rows in (("gpu-codecs", codec_rows(results)), ("gpu-steps", step_rows(results))):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ import math
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,8 +168,9 @@ def train(
       memory_bytes: Of the device; 0: unknown.
 
     Returns:
-      "images_s", "peak_bytes", "first_peak_bytes" (with what rests, of the steps before those timed, in which
-      kernels are chosen), "used_bytes" (with what rests), "largest_tensor" (elements), with offload "moving_s"
+      "ready_s" (until the first steps have run), "images_s", "peak_bytes", "first_peak_bytes" (with what rests, of
+      the steps before those timed, in which kernels are chosen), "used_bytes" (with what rests), "largest_tensor"
+      (elements), with offload "moving_s"
       and "hidden_s" (of one step, where they could be recorded); or "does_not_fit", why, where the device had no
       memory for it.
     """
@@ -181,6 +183,7 @@ def train(
 
     from tf_comptrain.memory import counters
 
+    began = time.perf_counter()
     let_memory_grow(limit_bytes)
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(dtype)
@@ -188,9 +191,9 @@ def train(
         model, x, y, obstacle, largest = of_variant(net, variant, batch, jit, small)
         for _ in range(WARM_UP_STEPS):
             model.train_on_batch(x, y)
-        first_peak = counters.peak_bytes()
+        first = {"first_peak_bytes": counters.peak_bytes(), "ready_s": time.perf_counter() - began}
         timed_alone()
-        result = timed(model, x, y, steps) | {"first_peak_bytes": first_peak}
+        result = timed(model, x, y, steps) | first
     except tf.errors.ResourceExhaustedError as error:
         return {"batch": batch, "does_not_fit": str(error).strip().splitlines()[-1][:300]}
     if limit_bytes and result["used_bytes"] > limit_bytes:

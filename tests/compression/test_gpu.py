@@ -11,7 +11,7 @@ from models import compiled, images, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain import _keras, native
+from tf_comptrain import _keras, codecs, native
 from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.storage import gpu_check
 
@@ -80,7 +80,7 @@ def test_peak_of_the_executor_falls():
 def test_a_damaged_stream_is_an_error():
     needs_kernels()
     ops = native.ops()
-    state = tf.constant((0.1,) + (0.0,) * 8)
+    state = tf.constant(codecs.State(bound_set=0.1), tf.float32)
     with tf.device("GPU:0"):
         x = tf.random.stateless_normal((64, 64), seed=(1, 2))
         _, stream, _ = ops.comptrain_compress(x, state)
