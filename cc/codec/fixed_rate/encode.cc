@@ -262,13 +262,41 @@ class Encoder {
   void WriteWords(const Factors& factors, uint32_t seed,
                   uint8_t* stream) const {
     const Rows rows{GroupLayout(of_.dims, FixedRateCoding::kPacked)};
-    parallel_(rows.units(), int64_t{2} * kStretch * rows.size,
+    const bool by_blocks = rows.together() > 1;
+    auto* const words = reinterpret_cast<uint32_t*>(stream);
+    parallel_(by_blocks ? Blocks::Units(rows) : rows.units(),
+              int64_t{2} * kStretch * rows.size,
               [&](int64_t begin, int64_t end) {
                 for (int64_t unit = begin; unit < end; ++unit) {
-                  WriteWordsOf(Unit(rows, unit), rows, factors, seed,
-                               reinterpret_cast<uint32_t*>(stream));
+                  if (by_blocks) {
+                    WriteWordsOf(Blocks(rows, unit), rows, factors, seed, words);
+                  } else {
+                    WriteWordsOf(Unit(rows, unit), rows, factors, seed, words);
+                  }
                 }
               });
+  }
+
+  void WriteWordsOf(const Blocks& blocks, const Rows& rows,
+                    const Factors& factors, uint32_t seed,
+                    uint32_t* words) const {
+    alignas(64) float buffer[kStretch], factor[kStretch], centre[kStretch];
+    alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
+    const int64_t begin = blocks.first * rows.length;
+    const int64_t n = blocks.count * rows.length;
+    for (int64_t done = 0; done < n; done += kStretch) {
+      const int64_t first = begin + done;
+      const int64_t count = std::min<int64_t>(kStretch, n - done);
+      Stretch at = factors.Of(first, count, factor, centre);
+      at.number = seed + static_cast<uint32_t>(first);
+      kernels_.codes(of_.coding, at, Values(first, count, buffer),
+                     codes + done);
+    }
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      kernels_.pack(of_.coding, codes + b * rows.length, rows.row, rows.row,
+                    words + (blocks.first + b) * of_.coding.bits * rows.row,
+                    rows.row);
+    }
   }
 
   void WriteWordsOf(const Unit& unit, const Rows& rows, const Factors& factors,
@@ -287,7 +315,7 @@ class Encoder {
                              unit.block * rows.size * rows.row + in_block);
       kernels_.codes(of_.coding, at, Values(first, n, buffer), of_member);
     }
-    kernels_.pack(of_.coding, codes, unit.n,
+    kernels_.pack(of_.coding, codes, kStretch, unit.n,
                   words + unit.block * of_.coding.bits * rows.row + unit.at,
                   rows.row);
   }

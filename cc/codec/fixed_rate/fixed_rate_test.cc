@@ -17,7 +17,8 @@ namespace {
 
 const std::vector<std::vector<int64_t>> kShapes = {
     {1},           {17},          {5, 3},         {64, 40},     {256, 64},
-    {2, 40, 3, 8}, {5, 7, 3, 13}, {16, 7, 7, 33}, {4, 300, 96}, {3, 1, 2, 515}};
+    {2, 40, 3, 8}, {5, 7, 3, 13}, {16, 7, 7, 33}, {4, 300, 96}, {3, 1, 2, 515},
+    {5, 3, 3, 64}, {33, 3, 32},   {7, 5, 320}};
 
 std::string Name(const FixedRateTensor& of) {
   std::string name = std::to_string(of.coding.bits) + " bits";
@@ -91,6 +92,27 @@ void TestOneResult(const FixedRateTensor& of) {
   }
 }
 
+// The code of a value, bit after bit, by the layout of words.
+uint32_t CodeAt(const FixedRateTensor& of, const Encoded& encoded, int64_t i) {
+  const int bits = of.coding.bits, whole = of.coding.codes_a_word();
+  const Rows rows{GroupLayout(of.dims, FixedRateCoding::kPacked)};
+  const int64_t in_block = i % rows.length;
+  const auto member = static_cast<int>(in_block / rows.row);
+  uint32_t code = 0;
+  for (int bit = 0; bit < bits; ++bit) {
+    const int left = member - bits * whole;
+    const int word = left < 0 ? member / whole : bit;
+    const int at = left < 0 ? member % whole * bits + bit : whole * bits + left;
+    const int64_t number = (i / rows.length * bits + word) * rows.row;
+    uint32_t value;
+    std::memcpy(&value,
+                encoded.stream.data() + 4 * (number + in_block % rows.row),
+                sizeof value);
+    code |= (value >> at & 1) << bit;
+  }
+  return code;
+}
+
 // The error of a value is at most half of the step of its group, and the mask
 // is that of the values.
 void TestBound(const FixedRateTensor& of) {
@@ -113,6 +135,11 @@ void TestBound(const FixedRateTensor& of) {
     CHECK_MSG(off <= most, Name(of));
   }
   if (!of.coding.mid_rise) return;
+  for (int64_t i = 0; i < ElementsOf(of.dims); ++i) {
+    CHECK_MSG((CodeAt(of, encoded, i) == 0) ==
+                  (LoadFloat(x_hat.data(), of.dtype, i) == 0),
+              Name(of));
+  }
   Buffer dy = Values(of, 0), dx(dy.bytes());
   FixedRateMaskGradient({of, encoded.stream.data(), nullptr}, dy.data(),
                         dx.data(), Threads(2));

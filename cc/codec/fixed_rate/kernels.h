@@ -27,11 +27,12 @@ struct FixedRateKernels {
                 const float* x, uint32_t* codes);
   void (*values)(const FixedRateCoding& coding, const Stretch& at,
                  const uint32_t* codes, float* x);
-  // codes: kPacked rows of kStretch. words: `bits` rows, `row` words apart.
-  void (*pack)(const FixedRateCoding& coding, const uint32_t* codes, int64_t n,
-               uint32_t* words, int64_t row);
+  // codes: kPacked rows, `apart` codes apart. words: `bits` rows, `row` words
+  // apart. n of each row.
+  void (*pack)(const FixedRateCoding& coding, const uint32_t* codes,
+               int64_t apart, int64_t n, uint32_t* words, int64_t row);
   void (*unpack)(const FixedRateCoding& coding, const uint32_t* words,
-                 int64_t row, int64_t n, uint32_t* codes);
+                 int64_t row, int64_t n, uint32_t* codes, int64_t apart);
   // Lowers and raises ends by the finite ones of n values.
   void (*ends)(const float* x, int64_t n, float* smallest, float* largest);
   void (*look_up)(const uint8_t* scales, int64_t n, const float* table,

@@ -22,6 +22,11 @@ struct Rows {
   // Stretches of a block, side by side in a row.
   int64_t stretches() const { return (row + kStretch - 1) / kStretch; }
   int64_t units() const { return outer * stretches(); }
+  // Blocks that are worked on at a time, since their rows are short and no
+  // member is missing: their values lie side by side. 1: none are.
+  int64_t together() const {
+    return size * row == length ? std::max<int64_t>(1, kStretch / row) : 1;
+  }
   // Of n values from `at` of row `member` on those that the block has.
   int64_t there(int member, int64_t at, int64_t n) const {
     return std::clamp<int64_t>(length - member * row - at, 0, n);
@@ -36,6 +41,19 @@ struct Unit {
       : block(number / rows.stretches()),
         at(number % rows.stretches() * kStretch),
         n(std::min<int64_t>(kStretch, rows.row - at)) {}
+};
+
+// Blocks whose values lie side by side, as one unit of work.
+struct Blocks {
+  int64_t first, count;
+
+  Blocks(const Rows& rows, int64_t number)
+      : first(number * rows.together()),
+        count(std::min(rows.together(), rows.outer - first)) {}
+
+  static int64_t Units(const Rows& rows) {
+    return (rows.outer + rows.together() - 1) / rows.together();
+  }
 };
 
 // What values have in common with others of their group or channel, for
@@ -95,18 +113,21 @@ class FixedRateDecoder {
  public:
   FixedRateDecoder(const FixedRateStream& stream, Isa isa);
 
-  // Units of work: stretches of words.
-  int64_t units() const { return rows_.units(); }
+  // Units of work: stretches of words, or blocks.
+  int64_t units() const {
+    return rows_.together() > 1 ? Blocks::Units(rows_) : rows_.units();
+  }
 
   // Calls body(first, n, codes) for the stretches of values of a unit: the
   // place of the first in the tensor, how many, and their codes.
   template <class Body>
   void ForCodes(int64_t number, const Body& body) const {
     alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
+    if (rows_.together() > 1) return ForBlocks(number, codes, body);
     const Unit unit(rows_, number);
     kernels_.unpack(coding_,
                     words_ + unit.block * coding_.bits * rows_.row + unit.at,
-                    rows_.row, unit.n, codes);
+                    rows_.row, unit.n, codes, kStretch);
     for (int member = 0; member < rows_.size; ++member) {
       const int64_t n = rows_.there(member, unit.at, unit.n);
       if (n == 0) break;
@@ -131,6 +152,23 @@ class FixedRateDecoder {
   const FixedRateKernels& kernels() const { return kernels_; }
 
  private:
+  template <class Body>
+  void ForBlocks(int64_t number, uint32_t* codes, const Body& body) const {
+    const Blocks blocks(rows_, number);
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      kernels_.unpack(coding_,
+                      words_ + (blocks.first + b) * coding_.bits * rows_.row,
+                      rows_.row, rows_.row, codes + b * rows_.length,
+                      rows_.row);
+    }
+    const int64_t first = blocks.first * rows_.length;
+    const int64_t n = blocks.count * rows_.length;
+    for (int64_t done = 0; done < n; done += kStretch) {
+      body(first + done, std::min<int64_t>(kStretch, n - done), codes + done,
+           seed_ + static_cast<uint32_t>(first + done));
+    }
+  }
+
   // Missing members are counted too.
   uint32_t NumberOf(int64_t block, int member, int64_t at) const {
     return seed_ + static_cast<uint32_t>(

@@ -8,6 +8,7 @@
 
 #include "cc/codec/common/half.h"
 #include "cc/codec/fixed_rate/kernels.h"
+#include "cc/codec/stream/quantize.h"
 #include "cc/codec/stream/quantizer.h"
 
 namespace comptrain {
@@ -18,6 +19,12 @@ static inline float DitherOfNumber(uint32_t number) {
   h ^= h >> 15;
   h *= kDitherMix2;
   return static_cast<float>(static_cast<int32_t>(h) >> 15 | 1) * 0x1p-17f;
+}
+
+// In integers, as compilers make no vectors of a comparison of floats that
+// could be left out.
+static inline uint32_t MaskOf(bool all) {
+  return 0u - static_cast<uint32_t>(all);
 }
 
 template <bool kMidRise, bool kCentres>
@@ -38,7 +45,7 @@ static void CodesOfKind(const FixedRateCoding& coding, const Stretch& at,
     level = level > last ? last : level;
     // Rounded by an addition that leaves no bits below the point.
     const uint32_t code = FloatBits(level + 0x1p23f) & mask;
-    codes[i] = kMidRise && std::fabs(x[i]) < FLT_MIN ? 0 : code;
+    codes[i] = kMidRise ? code & MaskOf(!CountsAsZero(x[i])) : code;
   }
 }
 
@@ -62,7 +69,7 @@ static void ValuesOfKind(const FixedRateCoding& coding, const Stretch& at,
     const auto code = static_cast<float>(static_cast<int32_t>(codes[i]));
     const float v = (code - (dither + zero)) * factor[i];
     if (kMidRise) {
-      x[i] = codes[i] == 0 ? 0.0f : v;
+      x[i] = BitsFloat(FloatBits(v) & MaskOf(codes[i] != 0));
     } else {
       x[i] = kCentres ? v + centre[i] : v;
     }
@@ -77,45 +84,75 @@ static void ValuesOf(const FixedRateCoding& coding, const Stretch& at,
   of_kind(coding, at, codes, x);
 }
 
-// With constants for all but the stretch.
+// With constants for the bits. Rows of fewer than kShort are taken word after
+// word, since none of theirs fills a vector.
+constexpr int kShort = 8;
+
 template <int kBits>
-static void PackBits(const uint32_t* __restrict__ codes, int64_t n,
-                     uint32_t* __restrict__ words, int64_t row) {
+static inline uint32_t WordOf(const uint32_t* __restrict__ codes, int64_t apart,
+                              int w) {
   constexpr int kCodes = 32 / kBits, kSpare = 32 % kBits;
+  const uint32_t* __restrict__ left = codes + kBits * kCodes * apart;
+  uint32_t word = 0;
+  for (int k = 0; k < kCodes; ++k) {
+    word |= codes[(w * kCodes + k) * apart] << (k * kBits);
+  }
+  for (int k = 0; k < kSpare; ++k) {
+    word |= (left[k * apart] >> w & 1) << (kCodes * kBits + k);
+  }
+  return word;
+}
+
+template <int kBits>
+static void PackBits(const uint32_t* __restrict__ codes, int64_t apart,
+                     int64_t n, uint32_t* __restrict__ words, int64_t row) {
+  if (n < kShort) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int w = 0; w < kBits; ++w) {
+        words[w * row + i] = WordOf<kBits>(codes + i, apart, w);
+      }
+    }
+    return;
+  }
   for (int w = 0; w < kBits; ++w) {
     uint32_t* __restrict__ out = words + w * row;
-    const uint32_t* __restrict__ of_word = codes + w * kCodes * kStretch;
-    const uint32_t* __restrict__ left = codes + kBits * kCodes * kStretch;
-    for (int64_t i = 0; i < n; ++i) {
-      uint32_t word = 0;
-      for (int k = 0; k < kCodes; ++k) {
-        word |= of_word[k * kStretch + i] << (k * kBits);
-      }
-      for (int k = 0; k < kSpare; ++k) {
-        word |= (left[k * kStretch + i] >> w & 1) << (kCodes * kBits + k);
-      }
-      out[i] = word;
-    }
+    for (int64_t i = 0; i < n; ++i) out[i] = WordOf<kBits>(codes + i, apart, w);
   }
 }
 
 template <int kBits>
 static void UnpackBits(const uint32_t* __restrict__ words, int64_t row,
-                       int64_t n, uint32_t* __restrict__ codes) {
+                       int64_t n, uint32_t* __restrict__ codes, int64_t apart) {
   constexpr int kCodes = 32 / kBits, kSpare = 32 % kBits;
   constexpr uint32_t kMask = (1u << kBits) - 1;
-  uint32_t* __restrict__ left = codes + kBits * kCodes * kStretch;
+  uint32_t* __restrict__ left = codes + kBits * kCodes * apart;
+  if (n < kShort) {
+    for (int64_t i = 0; i < n; ++i) {
+      uint32_t spare[kSpare + 1] = {};
+      for (int w = 0; w < kBits; ++w) {
+        const uint32_t word = words[w * row + i];
+        for (int k = 0; k < kCodes; ++k) {
+          codes[(w * kCodes + k) * apart + i] = word >> (k * kBits) & kMask;
+        }
+        for (int k = 0; k < kSpare; ++k) {
+          spare[k] |= (word >> (kCodes * kBits + k) & 1) << w;
+        }
+      }
+      for (int k = 0; k < kSpare; ++k) left[k * apart + i] = spare[k];
+    }
+    return;
+  }
   for (int k = 0; k < kSpare; ++k) {
-    std::memset(left + k * kStretch, 0, n * sizeof *left);
+    std::memset(left + k * apart, 0, n * sizeof *left);
   }
   for (int w = 0; w < kBits; ++w) {
     const uint32_t* __restrict__ in = words + w * row;
     for (int k = 0; k < kCodes; ++k) {
-      uint32_t* __restrict__ out = codes + (w * kCodes + k) * kStretch;
+      uint32_t* __restrict__ out = codes + (w * kCodes + k) * apart;
       for (int64_t i = 0; i < n; ++i) out[i] = in[i] >> (k * kBits) & kMask;
     }
     for (int k = 0; k < kSpare; ++k) {
-      uint32_t* __restrict__ out = left + k * kStretch;
+      uint32_t* __restrict__ out = left + k * apart;
       for (int64_t i = 0; i < n; ++i) {
         out[i] |= (in[i] >> (kCodes * kBits + k) & 1) << w;
       }
@@ -124,19 +161,19 @@ static void UnpackBits(const uint32_t* __restrict__ words, int64_t row,
 }
 
 static void Pack(const FixedRateCoding& coding, const uint32_t* codes,
-                 int64_t n, uint32_t* words, int64_t row) {
+                 int64_t apart, int64_t n, uint32_t* words, int64_t row) {
   constexpr decltype(&PackBits<2>) kOfBits[] = {
       PackBits<2>, PackBits<3>, PackBits<4>, PackBits<5>,
       PackBits<6>, PackBits<7>, PackBits<8>};
-  kOfBits[coding.bits - 2](codes, n, words, row);
+  kOfBits[coding.bits - 2](codes, apart, n, words, row);
 }
 
 static void Unpack(const FixedRateCoding& coding, const uint32_t* words,
-                   int64_t row, int64_t n, uint32_t* codes) {
+                   int64_t row, int64_t n, uint32_t* codes, int64_t apart) {
   constexpr decltype(&UnpackBits<2>) kOfBits[] = {
       UnpackBits<2>, UnpackBits<3>, UnpackBits<4>, UnpackBits<5>,
       UnpackBits<6>, UnpackBits<7>, UnpackBits<8>};
-  kOfBits[coding.bits - 2](words, row, n, codes);
+  kOfBits[coding.bits - 2](words, row, n, codes, apart);
 }
 
 static void EndsOf(const float* __restrict__ x, int64_t n,
