@@ -1,3 +1,4 @@
+import fnmatch
 import gc
 import os
 import sys
@@ -80,15 +81,26 @@ BEGIN_FIRST = (
 )
 
 
+def _is_long(item):
+    """Of a marker's patterns: of names of cases that are long, and in `but` of those that are not."""
+    marker = item.get_closest_marker("long")
+    if marker is None:
+        return False
+    case = item.callspec.id if hasattr(item, "callspec") else ""
+
+    def is_one_of(patterns):
+        return any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns)
+
+    return is_one_of(marker.args or ["*"]) and not is_one_of(marker.kwargs.get("but", ()))
+
+
 def _leave_out_the_long_ones(config, items):
     folders = config.getoption("--long").split(",")
     here = Path(__file__).parent
     left_out = [
         item
         for item in items
-        if item.get_closest_marker("long")
-        and "all" not in folders
-        and item.path.relative_to(here).parts[0] not in folders
+        if _is_long(item) and "all" not in folders and item.path.relative_to(here).parts[0] not in folders
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -105,7 +117,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "long: repeats at length what a shorter test shows; make test-long")
+    config.addinivalue_line(
+        "markers",
+        "long(*cases, but=()): repeats at length what a shorter test shows, in all cases or in some; make test-long",
+    )
 
 
 def pytest_collection_modifyitems(config, items):

@@ -67,6 +67,7 @@ def test_fields_scales_integers(tmp_path):
         arrays_of.fields(file)
 
 
+@pytest.mark.long
 def test_rows_and_plot(tmp_path):
     field = tmp_path / "field.npz"
     np.savez(field, wave=np.sin(np.linspace(0, 9, 90000)).reshape(300, 300))

@@ -222,6 +222,7 @@ def images(tmp_path):
     return str(tmp_path / "images.npz")
 
 
+@pytest.mark.long
 def test_a_run_does_not_depend_on_those_before(images):
     trainer = training.Trainer(TASK, images)
     first = trainer.run("adaptive", 1, 0)
@@ -234,6 +235,7 @@ def test_a_run_does_not_depend_on_those_before(images):
     assert again["test_loss"] == training.Trainer(TASK, images).run("adaptive", 1, 0)["test_loss"]
 
 
+@pytest.mark.long
 def test_undithered_streams_are_that_of_the_codec(images):
     trainer = training.Trainer(TASK, images)
     ratios = {

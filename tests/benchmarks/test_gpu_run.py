@@ -280,6 +280,7 @@ def test_a_worker_tells_lack_of_memory_from_failure(kind, monkeypatch):
             workers.train(**work, small=True)
 
 
+@pytest.mark.long(but=["plain", "compressed"])
 @pytest.mark.parametrize("variant", ["plain", "compressed", "recompute", "remat", "offload_zvc"])
 def test_every_variant_trains(variant):
     work = {"net": "ResNet50", "variant": variant, "batch": 4, "dtype": "float32", "jit": False, "steps": 1}
@@ -304,6 +305,7 @@ def test_a_peak_over_the_limit_does_not_fit(monkeypatch):
     assert workers.train(**work, small=True, limit_bytes=1000)["does_not_fit"] == "1001 bytes were in use"
 
 
+@pytest.mark.long
 def test_blocks_have_the_gradients_of_the_whole():
     import numpy as np
     from tensorflow import keras

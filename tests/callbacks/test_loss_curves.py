@@ -138,6 +138,7 @@ def test_growth_that_makes_a_training_diverge_is_taken_back_to_the_size_before()
     assert max(batches) == 256 and batches[-1] == 128 and state.ceiling == 128
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(
     rate=st.floats(0.0, 0.1),

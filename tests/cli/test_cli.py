@@ -80,6 +80,7 @@ def test_doctor_names_the_engine_that_keras_chooses():
     assert found["engine of fit"].startswith("XLA" if model.jit_compile else "TensorFlow's executor")
 
 
+@pytest.mark.long
 def test_bench_step_json(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "tf_comptrain.cli", "bench", "step"]

@@ -68,6 +68,7 @@ def test_plain_is_what_fit_takes(script):
     assert 0 < found["step_s"] < 60
 
 
+@pytest.mark.long
 def test_compressed_takes_less_and_xla_is_planned(script):
     plain, compressed = (answer(script, "--way", way, "--xla") for way in ("plain", "compressed"))
     assert compressed["line"][-1][1] < 0.8 * plain["line"][-1][1]

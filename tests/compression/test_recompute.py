@@ -116,6 +116,7 @@ def test_restoring_a_model_leaves_wrappers_as_they_are():
     assert vars(wrapped)["call"] is call
 
 
+@pytest.mark.long(but=["graph-3", "eager-8"])
 @pytest.mark.parametrize("batch", [8, 6, 3])
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 def test_slices_give_the_gradients_of_the_whole(eager, batch):
@@ -242,6 +243,7 @@ RECURRENT = {
 }  # fmt: skip
 
 
+@pytest.mark.long(but=["lstm", "simple_rnn"])
 @pytest.mark.parametrize("case", RECURRENT)
 def test_recurrent_layers(case):
     make, shape = RECURRENT[case]

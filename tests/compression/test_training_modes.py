@@ -179,6 +179,7 @@ MIRRORED = """
 """
 
 
+@pytest.mark.long
 def test_mirrored_strategy_follows_plain_keras():
     command = [sys.executable, "-c", textwrap.dedent(MIRRORED)]
     result = subprocess.run(command, cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True)

@@ -424,6 +424,7 @@ def test_the_library_may_load_late():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.long("flags")
 @pytest.mark.parametrize("how", ["flags", "set_jit"])
 def test_auto_clustering_leaves_the_ops_out(how):
     """Of other layout under XLA: a cluster with the reader and not the writer of a mask would be wrong."""
@@ -661,6 +662,7 @@ def test_a_codec_without_a_lowering_says_so(is_compiled_first, caplog):
     assert "'zvc'" in report.obstacle and "'zvc'" in str(report)
 
 
+@pytest.mark.long(but=["rans-True", "auto-False"])
 @pytest.mark.parametrize("is_compiled_first", [True, False])
 @pytest.mark.parametrize("codec", ["rans", "auto", "plane", "plane+dither"])
 def test_a_fixed_rate_in_place_of_entropy_coding_is_said_once(codec, is_compiled_first, caplog):

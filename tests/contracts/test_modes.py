@@ -139,14 +139,9 @@ with strategy.scope():
 """
 
 
-# bfloat16 rounds as mixed_float16 does, and test_mirrored.py has two replicas of a model.
-LONG = ("bfloat16", "mirrored")
-
-
-@pytest.mark.parametrize(
-    "mode",
-    [pytest.param(mode, marks=pytest.mark.long) if mode in LONG else mode for mode in (*MODES, "mirrored")],
-)
+# The others round as mixed_bfloat16 does, or run as jit_compile; test_mirrored.py has two replicas of a model.
+@pytest.mark.long(but=["mixed_bfloat16", "jit_compile", "run_eagerly"])
+@pytest.mark.parametrize("mode", [*MODES, "mirrored"])
 def test_layers_train_as_plain_keras_has_them(mode):
     with quick_graphs():  # test_public_layers.py has the graph's optimizer
         answer = of_mode(mode)

@@ -35,6 +35,7 @@ def test_the_cases_are_eighty_classes_and_more():
     assert not comparison().skipped  # plain Keras runs them all
 
 
+@pytest.mark.long(but=["*-default"])
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("case", CASES)
 def test_a_layer_trains_as_plain_keras_has_it(case, storage):

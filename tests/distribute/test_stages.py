@@ -31,6 +31,7 @@ def runs():
     return of
 
 
+@pytest.mark.long("4-hybrid")
 @pytest.mark.parametrize(("count", "place"), PLACES)
 def test_kept_tensors_give_the_same_training(runs, count, place):
     one, found = runs(count)["one"], runs(count)[place]["keep"]

@@ -72,6 +72,7 @@ def test_two_workers_know_the_same_and_make_what_one_does(alike):
     assert first["files"] == ["log.csv", "model.keras"]
 
 
+@pytest.mark.long
 def test_a_killed_worker_ends_the_others_and_a_restart_makes_the_same_weights(alike, tmp_path, monkeypatch):
     for_workers(monkeypatch)
     folder, addresses = tmp_path / "killed", launching.free_addresses(2)

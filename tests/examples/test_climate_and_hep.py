@@ -14,20 +14,13 @@ import detectors  # noqa: E402
 import unet  # noqa: E402
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "fast"),
     [
-        pytest.param(
-            "climate/nowcast.py",
-            "--tile 128 --width 2 --epochs 1 --seeds 1 --count 32",
-            marks=pytest.mark.long,
-        ),
+        ("climate/nowcast.py", "--tile 128 --width 2 --epochs 1 --seeds 1 --count 32"),
         ("hep/classify.py", "--train 64 --test 64 --width 2 --epochs 1 --seeds 2"),
-        pytest.param(
-            "hep/classify.py",
-            "--kind tracks --train 32 --test 32 --width 2 --epochs 1 --batch 16 --seeds 1",
-            marks=pytest.mark.long,
-        ),
+        ("hep/classify.py", "--kind tracks --train 32 --test 32 --width 2 --epochs 1 --batch 16 --seeds 1"),
     ],
 )
 def test_an_application_compares_four_ways_of_training(script, fast, tmp_path):

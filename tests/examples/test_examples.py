@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tf_comptrain.compression.report import Report, ReportRow
 
@@ -51,6 +52,7 @@ def test_distributed(tmp_path):
     assert (tmp_path / "model.keras").exists() and (tmp_path / "checkpoint" / "training.ckpt").exists()
 
 
+@pytest.mark.long
 def test_demo(tmp_path):
     fast = "--offline --blocks 2 --train 192 --test 100 --epochs 1 --measure-batch 32 --limit-mb 30"
     out = run("demo.py", *fast.split(), "--out", str(tmp_path))

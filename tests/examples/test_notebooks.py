@@ -34,12 +34,8 @@ def test_notebooks_have_no_outputs():
             assert not cell.get("outputs"), path.name
 
 
-LONG = ("language_model", "memory_limits", "study")
-
-
-@pytest.mark.parametrize(
-    "name", ["quickstart", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["quickstart", "language_model", "memory_limits", "study"])
 def test_a_notebook_runs(name):
     code = "\n".join(cells(FOLDER / f"{name}.ipynb"))
     run = subprocess.run(

@@ -60,6 +60,7 @@ def compressed_gradients(model, x, y, **how):
 CASES = [(name, False) for name in hub_models.LANGUAGE_MODELS + hub_models.VISION_MODELS]
 
 
+@pytest.mark.long("SegFormer-*", "DebertaV3-*", "Whisper-*", "T5-*", "Mistral-*")
 @pytest.mark.parametrize(("name", "lora"), [*CASES, *((name, True) for name in LORA)])
 def test_exact_and_default_gradients(name, lora):
     model, x, y = make(name, lora)
@@ -86,6 +87,7 @@ def test_resnet_rounds_as_plain_keras_does(policy):
     assert distance(exact, reference) <= RESNET_ROUNDING
 
 
+@pytest.mark.long(but=["ViT"])
 @pytest.mark.parametrize("name", ["Llama3", "Whisper", "ViT"])
 def test_bfloat16(name, policy):
     """As close to float32's gradient as plain bfloat16 is."""
@@ -102,6 +104,7 @@ def test_bfloat16(name, policy):
     assert as_plain >= 2.5 * held
 
 
+@pytest.mark.long(but=["Gemma"])
 @pytest.mark.parametrize("name", ["Gemma", "SegFormer"])
 def test_training(name):
     """The loss falls as plain's does."""

@@ -204,6 +204,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.long("*-XLA", but=["queries-MultiHeadAttention-XLA", "matrices-with_dropout-XLA"])
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_train_as_without_tiles(layer, jit, monkeypatch):

@@ -88,11 +88,18 @@ CASES = {
 }
 
 
+SHORT = [
+    "GAN of two tapes in turns", "VAE", "SimCLR", "U-Net", "CTC", "tf.scan", "recommender", "PointNet", "accumulation",
+    "persistent tape", "penalty on a Jacobian",
+]  # fmt: skip
+
+
 def test_every_kind_can_fail():
     """Tolerances that a gradient of zeros, or of another sign, would pass test nothing."""
     assert all(case.exact < 0.01 and case.rounded < 0.5 for case in CASES.values())
 
 
+@pytest.mark.long(but=SHORT)
 @pytest.mark.parametrize("name", CASES)
 def test_a_kind_trains_compressed_as_it_does_plain(name):
     case = CASES[name]

@@ -8,11 +8,20 @@ import pytest
 from test_kinds import CASES
 
 # Those whose plain step plans 2 MB or more; in smaller ones the table of the streams' states counts.
-SHORT = ("SimCLR", "siamese", "triplet")
-LONG = ("DCGAN", "Conv3D", "message passing", "Reptile", "gradients of inputs")
+LARGE = (
+    "SimCLR",
+    "siamese",
+    "triplet",
+    "DCGAN",
+    "Conv3D",
+    "message passing",
+    "Reptile",
+    "gradients of inputs",
+)
 
 
-@pytest.mark.parametrize("name", [*SHORT, *(pytest.param(each, marks=pytest.mark.long) for each in LONG)])
+@pytest.mark.long(but=["SimCLR", "siamese"])
+@pytest.mark.parametrize("name", LARGE)
 def test_compressed_plans_no_more_than_plain(name):
     plain, compressed = (planned.analysis(CASES[name].make, way).temporary_bytes for way in (False, True))
     assert plain > 2e6 and compressed <= plain

@@ -33,6 +33,7 @@ def analysis(compress):
     return ct.memory.memory_analysis(network(compress), BATCH)
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("compress", [False, True])
 def test_the_plan_is_what_the_allocator_gives_out(compress):
     step = ct.memory.measure_step(network(compress), *ct.memory.batches.random_batch(network(False), BATCH))

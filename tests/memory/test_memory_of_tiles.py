@@ -37,6 +37,7 @@ def peak(compress, jit):
     return ct.memory.measure_step(model, TOKENS, TOKENS).peak_bytes
 
 
+@pytest.mark.long("XLA")
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 def test_the_peak_is_far_below_that_of_whole_logits(jit):
     # Two tiles: half of each wide tensor. How many copies of the logits plain training has under XLA is the

@@ -117,6 +117,7 @@ def test_what_crosses_is_counted_once(name):
     assert all(row.shape and None not in row.shape for row in report.rows)
 
 
+@pytest.mark.long(but=["no call-False", "two tapes-True", "tf.function-False"])
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_measuring_leaves_the_model_as_it_was(name, compress):
@@ -140,6 +141,7 @@ def test_measuring_leaves_the_model_as_it_was(name, compress):
     assert any(np.any(a != b) for a, b in zip(values(model), before))
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("compress", [False, True])
 def test_peaks_of_a_train_step_without_call(compress):
     model = made("no call")
@@ -265,6 +267,7 @@ def _measured_on_two_replicas(queue):
         queue.put((step.saved_bytes, float(loss)))
 
 
+@pytest.mark.long
 def test_replicas_each_hold_the_batch():
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

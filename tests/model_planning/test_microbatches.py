@@ -75,6 +75,7 @@ def test_fit_keeps_the_limit_and_the_losses():
     np.testing.assert_allclose(*losses, rtol=2e-3)
 
 
+@pytest.mark.long
 def test_batch_normalization_is_divided_only_where_asked_for():
     with pytest.raises(ValueError, match="statistics from each microbatch.*norm0.*microbatches=True"):
         ct.compress_model(network(True, norm=True), memory=LIMIT, batch_size=BATCH)

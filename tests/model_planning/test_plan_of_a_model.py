@@ -371,6 +371,7 @@ def test_command_plan(case, capsys, monkeypatch):
     assert "keras.applications" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_samples_that_are_small():
     """A step of 32 has no tensor that TensorFlow records; one of 256 has."""
     parts = [layers.Dense(512, activation="relu") for _ in range(4)]

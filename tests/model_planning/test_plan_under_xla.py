@@ -97,6 +97,7 @@ def assert_is_held_as_planned(model, plan):
         assert held[name] == forms[choice], (name, choice)
 
 
+@pytest.mark.long(but=["perceptron-0.6"])
 @pytest.mark.parametrize(("name", "share"), [("perceptron", 0.3), ("perceptron", 0.6), ("convolutions", 0.6)])
 def test_within_the_limit_and_as_planned(case_of, name, share):
     case = case_of(name)

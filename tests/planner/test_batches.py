@@ -12,6 +12,7 @@ def twice_forward(graph):
     return sum((1 if task.backward else 2) * task.duration_s for task in graph.tasks)
 
 
+@pytest.mark.long
 def test_checkmates_largest_batch():
     """289, as its paper has it; a sample more is proved to be impossible."""
     assert largest_batch(vgg19(), BUDGET, twice_forward, budget_s=5) == (289, 290)

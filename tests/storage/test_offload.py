@@ -373,6 +373,7 @@ if {kill}:
 """
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_process_that_ends_leaves_nothing(kill, tmp_path):
     code = CHILD.format(tests=str(ROOT / "tests"), folder=str(tmp_path), kill=kill)

@@ -126,6 +126,7 @@ for one, other in zip(ours.weights, theirs.weights):
 """
 
 
+@pytest.mark.long
 def test_two_replicas(tmp_path):
     """In a process of their own, which has two devices."""
     command = [sys.executable, "-c", REPLICAS, str(tmp_path)]

@@ -118,6 +118,7 @@ def test_other_data_and_another_network_are_another_study(study):
         ct.impact_study(lambda: nets.build(4), nets.data, folder=study.folder, **HOW)
 
 
+@pytest.mark.long
 def test_a_codec_that_fails_is_a_row_and_not_the_end(tmp_path, monkeypatch):
     from tf_comptrain.study import grid
 
@@ -156,6 +157,7 @@ def test_a_step_is_drawn_over_its_time(tmp_path):
     assert plain["largest_batch"] == 128 < study.summary()[0]["largest_batch"]
 
 
+@pytest.mark.long
 def test_networks_have_names_and_data_of_their_own(tmp_path):
     builds = {"narrow": lambda: nets.build(4), "wide": nets.build}
     study = ct.impact_study(
@@ -258,6 +260,7 @@ def study_of_tensors(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long(but=["<lambda>0"])
 @pytest.mark.parametrize(
     "damage", [lambda file: file[: len(file) // 2], lambda file: b"", lambda file: b"\0" + file[1:]]
 )

@@ -264,6 +264,7 @@ def stopper(at):
     return keras.callbacks.LambdaCallback(on_train_batch_end=stop)
 
 
+@pytest.mark.long(but=["arrays-4"])
 @pytest.mark.parametrize("form, at", [("arrays", 4), ("arrays", 6), ("dataset", 9), ("function", 9)])
 def test_goes_on_from_disk(tmp_path, form, at):
     samples = tf.data.Dataset.from_tensor_slices(data())
@@ -365,7 +366,8 @@ def test_a_torn_write_leaves_the_last_complete_checkpoint(tmp_path):
     assert equal(model, plain)
 
 
-@pytest.mark.parametrize("mode", ["executor", pytest.param("xla", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["executor", "xla"])
 def test_killed_processes_and_failed_steps(mode):
     """SIGKILL at random moments, out of memory at random ops; the benchmark is the same at 20."""
     command = [sys.executable, BENCHMARK, "--kills", "2", "--ooms", "1", "--epochs", "6", "--modes", mode]
