@@ -1,6 +1,7 @@
 """ct.fit: training through steps that run out of memory, and through being killed."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -246,6 +247,26 @@ def test_a_memory_limit_lowers_the_batch():
     found = events(history)
     assert found and found[0].batch == 512 and found[-1].new_batch < 512
     assert np.isfinite(history.history["loss"][0])
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_out_of_memory_names_what_is_held_most_and_a_remedy(compress):
+    inputs = keras.Input((8,))
+    wide = keras.layers.Dense(4000, activation="tanh", name="wide")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(4, name="narrow")(wide))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    if compress:
+        ct.compress_model(model)
+    x, y = np.random.default_rng(0).normal(size=(64, 8)).astype("float32"), np.zeros(64, int)
+    in_use = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    with ct.memory.limit(in_use + 200_000), pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        ct.fit(model, x, y, batch_size=64, min_batch=64, epochs=1, retries=0)
+    held = re.search(
+        r"A step of 64 samples holds about .* most of it of wide \((.*?)\)", caught.value.message
+    )
+    assert held, caught.value.message
+    assert ("1.0" in held[1]) != compress  # 64 x 4,000 values of four bytes
+    assert ("`compress_model(model, memory=...)`" in caught.value.message) == compress
 
 
 class Stop(Exception):

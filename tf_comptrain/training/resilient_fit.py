@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.callbacks import ElasticBatch
+from tf_comptrain.memory import remedies
 from tf_comptrain.memory.memory_limit import StepRefusedError
 from tf_comptrain.placement import accumulation
 from tf_comptrain.training import checks, folder_lock, keras_callbacks, snapshot
@@ -363,12 +365,24 @@ class _FitRun:
                 None,
                 None,
                 f"Out of memory at {of} {batch // parts}, and `min_batch` is {least}. The model is as it was at epoch "
-                f"{failed.epoch + 1}, step {self.place.step}. {reason}",
+                f"{failed.epoch + 1}, step {self.place.step}. {reason}\n{self._held(batch // parts)}".rstrip(),
             )
         self.elastic.resize(batch)
         self.divide(parts)
         self.place = self.place._replace(batch=batch, microbatches=parts)
         return reason
+
+    def _held(self, samples: int) -> str:
+        """What a step of so many holds; "" where that cannot be said.
+
+        Where sizes are known at run time only, a step runs: of fewer samples where these are still too many.
+        """
+        for fewer in (samples, samples // 8, 1):
+            with contextlib.suppress(tf.errors.OpError, ValueError):
+                (batch,) = self.samples.batches(self.place.epoch, 0, max(fewer, 1)).take(1)
+                x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+                return remedies.out_of_memory(self.model, x, y, samples)
+        return ""
 
     def _obstacle(self) -> str:
         return "several replicas" if self.replicas > 1 else accumulation.obstacle(self.model)
