@@ -264,17 +264,17 @@ class Encoder {
     const Rows rows{GroupLayout(of_.dims, FixedRateCoding::kPacked)};
     const bool by_blocks = rows.together() > 1;
     auto* const words = reinterpret_cast<uint32_t*>(stream);
-    parallel_(by_blocks ? Blocks::Units(rows) : rows.units(),
-              int64_t{2} * kStretch * rows.size,
-              [&](int64_t begin, int64_t end) {
-                for (int64_t unit = begin; unit < end; ++unit) {
-                  if (by_blocks) {
-                    WriteWordsOf(Blocks(rows, unit), rows, factors, seed, words);
-                  } else {
-                    WriteWordsOf(Unit(rows, unit), rows, factors, seed, words);
-                  }
-                }
-              });
+    parallel_(
+        by_blocks ? Blocks::Units(rows) : rows.units(),
+        int64_t{2} * kStretch * rows.size, [&](int64_t begin, int64_t end) {
+          for (int64_t unit = begin; unit < end; ++unit) {
+            if (by_blocks) {
+              WriteWordsOf(Blocks(rows, unit), rows, factors, seed, words);
+            } else {
+              WriteWordsOf(Unit(rows, unit), rows, factors, seed, words);
+            }
+          }
+        });
   }
 
   void WriteWordsOf(const Blocks& blocks, const Rows& rows,

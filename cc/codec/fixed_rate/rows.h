@@ -156,10 +156,9 @@ class FixedRateDecoder {
   void ForBlocks(int64_t number, uint32_t* codes, const Body& body) const {
     const Blocks blocks(rows_, number);
     for (int64_t b = 0; b < blocks.count; ++b) {
-      kernels_.unpack(coding_,
-                      words_ + (blocks.first + b) * coding_.bits * rows_.row,
-                      rows_.row, rows_.row, codes + b * rows_.length,
-                      rows_.row);
+      kernels_.unpack(
+          coding_, words_ + (blocks.first + b) * coding_.bits * rows_.row,
+          rows_.row, rows_.row, codes + b * rows_.length, rows_.row);
     }
     const int64_t first = blocks.first * rows_.length;
     const int64_t n = blocks.count * rows_.length;
