@@ -280,14 +280,15 @@ class Encoder {
   void WriteWordsOf(const Blocks& blocks, const Rows& rows,
                     const Factors& factors, uint32_t seed,
                     uint32_t* words) const {
-    alignas(64) float buffer[kStretch], factor[kStretch], centre[kStretch];
+    float buffer[kStretch];
+    Factors::Last last;
     alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
     const int64_t begin = blocks.first * rows.length;
     const int64_t n = blocks.count * rows.length;
     for (int64_t done = 0; done < n; done += kStretch) {
       const int64_t first = begin + done;
       const int64_t count = std::min<int64_t>(kStretch, n - done);
-      Stretch at = factors.Of(first, count, factor, centre);
+      Stretch at = factors.Of(first, count, &last);
       at.number = seed + static_cast<uint32_t>(first);
       kernels_.codes(of_.coding, at, Values(first, count, buffer),
                      codes + done);
@@ -301,7 +302,8 @@ class Encoder {
 
   void WriteWordsOf(const Unit& unit, const Rows& rows, const Factors& factors,
                     uint32_t seed, uint32_t* words) const {
-    alignas(64) float buffer[kStretch], factor[kStretch], centre[kStretch];
+    float buffer[kStretch];
+    Factors::Last last;
     alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
     for (int member = 0; member < rows.size; ++member) {
       uint32_t* const of_member = codes + member * kStretch;
@@ -310,7 +312,7 @@ class Encoder {
       std::fill(of_member + n, of_member + unit.n, 0);  // missing
       if (n == 0) continue;
       const int64_t first = unit.block * rows.length + in_block;
-      Stretch at = factors.Of(first, n, factor, centre);
+      Stretch at = factors.Of(first, n, &last);
       at.number = seed + static_cast<uint32_t>(
                              unit.block * rows.size * rows.row + in_block);
       kernels_.codes(of_.coding, at, Values(first, n, buffer), of_member);

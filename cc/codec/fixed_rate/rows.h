@@ -60,6 +60,14 @@ struct Blocks {
 // stretches of a tensor.
 class Factors {
  public:
+  // One thread's: what the last stretch had. The same members of other groups
+  // often follow, which have the same.
+  struct Last {
+    alignas(64) float factor[kStretch], centre[kStretch];
+    int64_t scale = -1, scales = 0;     // the first, and how many
+    int64_t channel = -1, centres = 0;  // likewise
+  };
+
   // scales: of the groups. of_code: what a value of a group is multiplied by.
   // centres: of the channels; empty: none.
   Factors(const FixedRateTensor& of, const uint8_t* scales,
@@ -71,30 +79,48 @@ class Factors {
         centres_(std::move(centres)),
         kernels_(kernels) {}
 
-  // Fills kStretch floats each for n values from place `first` of the tensor.
-  Stretch Of(int64_t first, int64_t n, float* factor, float* centre) const {
+  // For n values from place `first` of the tensor, at most kStretch.
+  Stretch Of(int64_t first, int64_t n, Last* last) const {
+    LookUp(first, n, last);
+    if (centres_.empty()) return {n, 0, last->factor, nullptr};
+    const auto channels = static_cast<int64_t>(centres_.size());
+    const int64_t channel_of_first = first % channels;
+    if (channel_of_first == last->channel && n <= last->centres) {
+      return {n, 0, last->factor, last->centre};
+    }
+    for (int64_t done = 0; done < n;) {
+      const int64_t channel = (first + done) % channels;
+      const int64_t count = std::min(n - done, channels - channel);
+      std::memcpy(last->centre + done, centres_.data() + channel,
+                  count * sizeof *last->centre);
+      done += count;
+    }
+    last->channel = channel_of_first;
+    last->centres = n;
+    return {n, 0, last->factor, last->centre};
+  }
+
+ private:
+  void LookUp(int64_t first, int64_t n, Last* last) const {
     for (int64_t done = 0; done < n;) {
       const int64_t place = first + done, in_block = place % rows_.length;
       const int64_t in_row = in_block % rows_.row;
       const int64_t count =
           std::min({n - done, rows_.row - in_row, rows_.length - in_block});
-      kernels_.look_up(scales_ + place / rows_.length * rows_.row + in_row,
-                       count, of_code_.data(), factor + done);
+      const int64_t scale = place / rows_.length * rows_.row + in_row;
+      if (count == n) {
+        if (scale == last->scale && n <= last->scales) return;
+        last->scale = scale;
+        last->scales = n;
+      } else {
+        last->scale = -1;
+      }
+      kernels_.look_up(scales_ + scale, count, of_code_.data(),
+                       last->factor + done);
       done += count;
     }
-    if (centres_.empty()) return {n, 0, factor, nullptr};
-    const auto channels = static_cast<int64_t>(centres_.size());
-    for (int64_t done = 0; done < n;) {
-      const int64_t channel = (first + done) % channels;
-      const int64_t count = std::min(n - done, channels - channel);
-      std::memcpy(centre + done, centres_.data() + channel,
-                  count * sizeof *centre);
-      done += count;
-    }
-    return {n, 0, factor, centre};
   }
 
- private:
   const Rows rows_;
   const uint8_t* const scales_;
   const std::vector<float> of_code_, centres_;
@@ -139,10 +165,11 @@ class FixedRateDecoder {
   // As ForCodes, of values: body(first, n, x_hat). x_hat is 64-byte aligned.
   template <class Body>
   void ForValues(int64_t number, const Body& body) const {
-    alignas(64) float factor[kStretch], centre[kStretch], x_hat[kStretch];
+    alignas(64) float x_hat[kStretch];
+    Factors::Last last;
     ForCodes(number, [&](int64_t first, int64_t n, const uint32_t* codes,
                          uint32_t dither) {
-      Stretch at = factors_.Of(first, n, factor, centre);
+      Stretch at = factors_.Of(first, n, &last);
       at.number = dither;
       kernels_.values(coding_, at, codes, x_hat);
       body(first, n, x_hat);
