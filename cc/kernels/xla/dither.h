@@ -20,18 +20,19 @@ inline XlaOp DitherSeed(XlaOp steps) {
 }
 
 // DitherOf (quantize.h) in steps, f32, for a tensor of that shape. Numbers are
-// sums along each dimension: one counter for all, reshaped, would be a tensor
-// in memory where XLA lays values out otherwise.
+// made of the places along each dimension: one counter for all, reshaped, would
+// be a tensor in memory where XLA lays values out otherwise. Dimension after
+// dimension, since XLA would keep each one's multiples in memory.
 inline XlaOp Dither(XlaOp seed, absl::Span<const int64_t> dims) {
   xla::XlaBuilder* b = seed.builder();
-  XlaOp h = xla::Broadcast(seed, dims);
-  int64_t stride = 1;
-  for (int d = static_cast<int>(dims.size()) - 1; d >= 0; --d) {
-    const XlaOp along =
-        xla::Iota(b, xla::ShapeUtil::MakeShape(xla::U32, dims), d);
-    h = h + along * xla::FullLike(along, static_cast<uint32_t>(stride));
-    stride *= dims[d];
+  const auto along = [&](int d) {
+    return xla::Iota(b, xla::ShapeUtil::MakeShape(xla::U32, dims), d);
+  };
+  XlaOp h = along(0);
+  for (int d = 1; d < static_cast<int>(dims.size()); ++d) {
+    h = h * xla::FullLike(h, static_cast<uint32_t>(dims[d])) + along(d);
   }
+  h = h + xla::Broadcast(seed, dims);
   h = h * xla::FullLike(h, kDitherMix1);
   h = xla::Xor(h, RightShifted(h, 15));
   h = h * xla::FullLike(h, kDitherMix2);
