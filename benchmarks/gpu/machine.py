@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,12 +27,13 @@ TESTS = ("tests/compression/test_gpu.py", "tests/storage/test_gpu_check.py", "te
 MIB = 1 << 20
 ANSWER = "answer: "  # before a worker's result, among what its libraries print
 _running: set[int] = set()  # process groups
+_ending = threading.Event()
 TURNS = "TF_COMPTRAIN_TURNS"  # names the file that those who run at once lock
 
 
 @contextlib.contextmanager
 def turn(alone: bool) -> Iterator[None]:
-    """With the device alone, or beside others that time nothing; whoever is in `turn(False)` leaves it first."""
+    """With the device alone, or beside others that time nothing; who has one of these leaves it first."""
     if TURNS not in os.environ:
         yield
         return
@@ -54,12 +56,16 @@ def run(command: list[str], limit_s: float, **environment: str) -> Result:
     ) as process:
         _running.add(process.pid)
         try:
+            if _ending.is_set():
+                raise SystemExit
             result: Result = {"text": process.communicate(timeout=limit_s)[0]}
         except subprocess.TimeoutExpired:
             return {"error": f"took more than {limit_s:.0f} s", "timed_out": True}
         finally:
             _end(process.pid)
             _running.discard(process.pid)
+    if _ending.is_set():
+        raise SystemExit  # what was killed has no result
     if process.returncode:
         result["error"] = f"exit status {process.returncode}"
     return result
@@ -71,10 +77,11 @@ def _end(group: int) -> None:
 
 
 def end_all() -> None:
-    """Ends this process and what it runs, whose results are lost."""
+    """Ends this process and what its threads run, whose results are lost."""
+    _ending.set()
     for group in list(_running):
         _end(group)
-    os._exit(128 + signal.SIGTERM)
+    sys.exit(128 + signal.SIGTERM)
 
 
 def has_gpu() -> bool:

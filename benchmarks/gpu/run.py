@@ -40,7 +40,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import parts
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--part", type=int, nargs="+", choices=(1, 2, 3, 4))
     parser.add_argument(
         "--at-once", type=int, default=1,
-        help="measurements made ready at once (%(default)s); what is timed waits for them, and has the device alone",
+        help="measurements made ready at once (%(default)s); what is timed waits for them all",
     )  # fmt: skip
     parser.add_argument(
         "--budget-s", type=float, default=540, help="begin and end within this time (%(default)s)"
@@ -171,6 +171,7 @@ def run_parts(
         if limit_s < min(LEAST_S, one.limit_s) or not measure(one, limit_s, results):
             left.append(one.name)
 
+    asked: list[Future] = []
     with ThreadPoolExecutor(at_once) as pool:
         for number in numbers:
             for one in chosen(parts.parts(machine, sizes, results)[number], only):
@@ -179,9 +180,11 @@ def run_parts(
                 if absent := lacks(machine, one):
                     missing[one.name] = absent
                     continue
-                waiting = pool.submit(in_time, one)
+                asked.append(pool.submit(in_time, one))
                 if at_once == 1 or one.is_trial:
-                    waiting.result()  # what is asked next depends on it
+                    asked[-1].result()  # what is asked next depends on it
+    for one_asked in asked:
+        one_asked.result()  # a result that could not be written is an error
     print(f"\n{tables(results, rehearsal=machine.device == 'cpu')}\n")
     for name, why in missing.items():
         print(f"not measured: {name}: {why}")

@@ -490,7 +490,7 @@ _turns = contextlib.ExitStack()
 
 
 def timed_alone() -> None:
-    """What is timed begins here: others that make ready end first, and no other begins before this process ends."""
+    """What is timed begins here: others become ready first, and none begins before this process ends."""
     _turns.close()
     _turns.enter_context(turn(alone=True))
 

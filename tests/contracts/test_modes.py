@@ -139,7 +139,7 @@ with strategy.scope():
 """
 
 
-# The others round as mixed_bfloat16 does, or run as jit_compile; test_mirrored.py has two replicas of a model.
+# The others round as mixed_bfloat16 does, or run as jit_compile; test_mirrored.py has two replicas.
 @pytest.mark.long(but=["mixed_bfloat16", "jit_compile", "run_eagerly"])
 @pytest.mark.parametrize("mode", [*MODES, "mirrored"])
 def test_layers_train_as_plain_keras_has_them(mode):
