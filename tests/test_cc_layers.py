@@ -55,13 +55,8 @@ def test_kernels_leave_arithmetic_to_the_codecs():
 _BITS = re.compile(
     r"\b(?:xla::)?(?:ShiftLeft|ShiftRight(?:Logical|Arithmetic)|Xor|BitcastConvertType|ReducePrecision)\("
 )
-# The fixed-rate codec once more, for XLA's GPU compiler: of its operations, which cc/codec may not include.
-CODECS_IN_KERNELS = {
-    "cc/kernels/xla/dither.h",
-    "cc/kernels/xla/fixed_rate.h",
-    "cc/kernels/xla/group_scale.h",
-    "cc/kernels/xla/packing.h",
-}
+# Masks and positions, in operations of XLA's, which cc/codec may not include.
+CODECS_IN_KERNELS = {"cc/kernels/xla/packing.h"}
 
 
 def test_kernels_leave_codecs_to_the_codecs():

@@ -221,11 +221,15 @@ def codec_unit(
 def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
     """A file of cc/ops or cc/kernels: compiled as TensorFlow was, for any x86-64."""
     flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
+    folder = tf.tag
     if source.parent.name == "xla":
         flags += tf.xla_flags()
+        if cuda:  # lowerings for a GPU, too
+            flags.append("-DCOMPTRAIN_CUDA")
+            folder += "_cuda"
     if source.stem == "gpu" and cuda:
         flags += [f"-isystem{cuda.home / 'include'}"]
-    return Unit(source, object_file(tf.tag, source), [cxx(), *flags, *extra_flags("CXXFLAGS")])
+    return Unit(source, object_file(folder, source), [cxx(), *flags, *extra_flags("CXXFLAGS")])
 
 
 def cuda_unit(source: Path, cuda: Cuda) -> Unit:

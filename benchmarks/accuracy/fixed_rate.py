@@ -3,7 +3,7 @@
     python benchmarks/accuracy/fixed_rate.py --cifar CIFAR10.npz
 
 A ResNet-20 trains for some epochs. Then the input of each of its convolutions is quantized with a scale for every 32
-values, as `cc/kernels/xla/fixed_rate.h` does with dither, and to the nearest, and the kernel's gradient of one batch is
+values, as `cc/codec/fixed_rate` does with dither, and to the nearest, and the kernel's gradient of one batch is
 computed from both. With dither a value needs half a step at either end of the codes for itself; without, zero needs a
 code where values have signs. Medians over the convolutions.
 """

@@ -32,6 +32,8 @@
 #include "cc/codec/registry/choose.h"
 #include "cc/codec/registry/codec.h"
 #include "cc/codec/registry/gpu.h"
+#include "cc/codec/fixed_rate/fixed_rate.h"
+#include "cc/codec/fixed_rate_gpu/gpu.h"
 #include "cc/codec/layers/batch_norm_gpu.h"
 #include "cc/codec/statistics/gpu.h"
 #include "cc/codec/statistics/items.h"
@@ -437,6 +439,160 @@ void TestBatchNorm(int64_t rows, int64_t channels) {
   near(dy_dev, dx, 1e-4);
 }
 
+// The codec of a fixed rate: the CPU's bytes with a bound that is set, and of
+// its stream the CPU's values.
+class FixedRateTest {
+ public:
+  FixedRateTest(const FixedRateTensor& of, bool of_range)
+      : of_(of),
+        of_range_(of_range),
+        n_(ElementsOf(of.dims)),
+        x_(n_ * ItemBytes(of.dtype)),
+        stream_(of.coding.StreamBytes(of.dims)) {
+    FillRandom(static_cast<uint32_t>(n_ + of.coding.bits), of.dtype, n_, 11,
+               x_.data());
+    for (int64_t i = 0; i < n_; ++i) {
+      float v = LoadFloat(x_.data(), of.dtype, i);
+      // Unequal: the mean of so many equal ones is as far as a centre may be.
+      const float uneven = 1 + static_cast<float>(i % 97) / 128;
+      if (std::isfinite(v)) v = std::clamp(v, -100.0f, 100.0f) * uneven;
+      if (of.coding.mid_rise) v = std::max(v, 0.0f);
+      StoreFloat(v, of.dtype, x_.data(), i);
+    }
+    what_ = "fixed rate, " + std::to_string(of.coding.bits) + " bits, dtype " +
+            std::to_string(static_cast<int>(of.dtype)) + ", of";
+    for (const int64_t d : of.dims) what_ += " " + std::to_string(d);
+  }
+
+  void Run() {
+    Encode();
+    const DeviceBytes stream(stream_), state(ToTensor(next_, DType::kF32));
+    const DeviceBytes out(x_.size());
+    const FixedRateStream on_gpu = {of_, static_cast<uint8_t*>(stream.data()),
+                                    static_cast<float*>(state.data())};
+    const FixedRateStream on_cpu = {of_, stream_.data(), next_.data()};
+    Bytes want(x_.size());
+    FixedRateDecode(on_cpu, want.data(), SerialFor);
+    Ok(GpuFixedRateDecode(on_gpu, out.data(), nullptr));
+    CHECK_MSG(out.Read() == want, what_);
+    if (of_.coding.mid_rise) {
+      const Bytes dy = ToTensor(Activations(n_, false, 3), of_.dtype);
+      const DeviceBytes dy_dev(dy);
+      FixedRateMaskGradient(on_cpu, dy.data(), want.data(), SerialFor);
+      Ok(GpuFixedRateMaskGradient(on_gpu, dy_dev.data(), dy_dev.data(),
+                                  nullptr));
+      CHECK_MSG(dy_dev.Read() == want, what_);
+    } else {
+      BatchNorm(on_cpu, on_gpu);
+    }
+  }
+
+ private:
+  void Encode() {
+    std::vector<float> state(kStateFields);
+    state[kBoundSet] = of_range_ ? 0 : 0.5f;
+    state[kSteps] = 7;
+    next_ = state;
+    BoundRule bound;
+    bound.relative_bound = 0.1f;
+    bound.decay = 0.9f;
+    bound.of_range = of_range_;
+    FixedRateEncode(of_, {x_.data(), state.data(), bound, true},
+                    {stream_.data(), next_.data()}, SerialFor);
+    const DeviceBytes x(x_), before(ToTensor(state, DType::kF32));
+    const DeviceBytes after(4 * kStateFields), stream(stream_.size());
+    const DeviceBytes scratch(kGpuFixedRateScratchBytes);
+    Ok(GpuFixedRateEncode(
+        of_, {x.data(), static_cast<float*>(before.data()), bound, true},
+        scratch.data(),
+        {static_cast<uint8_t*>(stream.data()),
+         static_cast<float*>(after.data())},
+        nullptr));
+    CHECK_MSG(stream.Read() == stream_, what_);
+    const Bytes found = after.Read();
+    for (int i = 0; i < kStateFields; ++i) {
+      const float value = LoadFloat(found.data(), DType::kF32, i);
+      CHECK_MSG(std::fabs(value - next_[i]) <= 1e-5f * std::fabs(next_[i]),
+                what_ + ": field " + std::to_string(i) + " of the state is " +
+                    std::to_string(value) + ", not " +
+                    std::to_string(next_[i]));
+    }
+  }
+
+  void BatchNorm(const FixedRateStream& on_cpu, const FixedRateStream& on_gpu) {
+    const int64_t channels = of_.dims.back(), rows = n_ / channels;
+    const Bytes dy = ToTensor(Activations(n_, false, 1), of_.dtype);
+    const auto floats = [](const Bytes& b) {
+      return reinterpret_cast<const float*>(b.data());
+    };
+    const auto on_device = [](const DeviceBytes& b) {
+      return static_cast<float*>(b.data());
+    };
+    const Bytes gamma = ToTensor(Activations(channels, false, 2), DType::kF32);
+    const Bytes mean = ToTensor(Activations(channels, false, 3), DType::kF32);
+    const Bytes inv = ToTensor(Activations(channels, true, 4), DType::kF32);
+    Bytes dx(x_.size());
+    std::vector<float> dgamma(channels), dbeta(channels);
+    BatchNormGradientOfFixedRate(
+        on_cpu, dy.data(), {channels, floats(gamma), floats(mean), floats(inv)},
+        {dx.data(), dgamma.data(), dbeta.data()}, SerialFor);
+    const DeviceBytes dy_dev(dy), gamma_dev(gamma), mean_dev(mean),
+        inv_dev(inv);
+    const DeviceBytes dgamma_dev(4 * channels), dbeta_dev(4 * channels);
+    const DeviceBytes scratch(GpuBatchNormScratchBytes(of_));
+    Ok(GpuBatchNormGradientOfFixedRate(
+        on_gpu, dy_dev.data(),
+        {channels, on_device(gamma_dev), on_device(mean_dev),
+         on_device(inv_dev)},
+        scratch.data(),
+        {dy_dev.data(), on_device(dgamma_dev), on_device(dbeta_dev)}, nullptr));
+    const auto near = [&](const DeviceBytes& found, const void* want,
+                          DType dtype, int64_t count, double tolerance) {
+      const Bytes bytes = found.Read();
+      double largest = 0, off = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const double value = LoadFloat(want, dtype, i);
+        largest = std::max(largest, std::fabs(value));
+        off =
+            std::max(off, std::fabs(value - LoadFloat(bytes.data(), dtype, i)));
+      }
+      CHECK_MSG(off <= tolerance * largest,
+                what_ + ", batch normalization: off by " + std::to_string(off) +
+                    " of " + std::to_string(largest));
+    };
+    const double of_type = of_.dtype == DType::kF32 ? 1e-4 : 1e-2;
+    near(dgamma_dev, dgamma.data(), DType::kF32, channels, 1e-4);
+    near(dbeta_dev, dbeta.data(), DType::kF32, channels, 1e-4 * rows);
+    near(dy_dev, dx.data(), of_.dtype, n_, of_type);
+  }
+
+  const FixedRateTensor of_;
+  const bool of_range_;
+  const int64_t n_;
+  Bytes x_, stream_;
+  std::vector<float> next_;
+  std::string what_;
+};
+
+// As words and scales group values: alike, or not, along all dimensions, with
+// and without missing ones.
+void TestFixedRate() {
+  const std::vector<int64_t> shapes[] = {
+      {1},         {17},           {5, 3},        {64, 40},
+      {256, 64},   {2, 40, 3, 8},  {5, 7, 3, 13}, {16, 7, 7, 33},
+      {4, 70, 96}, {3, 1, 2, 515}, {5, 3, 3, 64}, {33, 3, 32},
+      {7, 5, 320}, {64, 3, 5, 24}, {32, 2, 1100}, {50, 3, 3, 64}};
+  int i = 0;
+  for (const auto& dims : shapes) {
+    for (const DType dtype : kAllDTypes) {
+      for (const bool mid_rise : {false, true}) {
+        const int bits = 2 + i++ % 7;
+        FixedRateTest({{bits, mid_rise}, dims, dtype}, i % 5 == 0).Run();
+      }
+    }
+  }
+}
+
 void TestPool(DType dtype, const PoolShape& s) {
   int64_t in = s.batch * s.channels, out = in;
   for (int d = 0; d < 3; ++d) {
@@ -806,6 +962,7 @@ int main(int argc, char** argv) {
     }
   }
   comptrain::TestPools();
+  comptrain::TestFixedRate();
   comptrain::TestBatchNorm(1, 32);
   comptrain::TestBatchNorm(129, 7);
   comptrain::TestBatchNorm(5000, 64);

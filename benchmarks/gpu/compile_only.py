@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import ctypes
 import functools
 import json
 import os
@@ -171,12 +172,15 @@ def compile_(hlo: str, out: str) -> None:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_dump_hlo_as_text"
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # it asks the driver
     import numpy as np
+    from jax import ffi
     from jax._src import xla_bridge
     from jax._src.interpreters import mlir
     from jax.experimental import topologies
     from jaxlib import _hlo, _jax, xla_client
     from jaxlib.mlir import ir
 
+    for name, handler in stand_ins(ffi.include_dir(), dump.parent).items():
+        ffi.register_ffi_target(name, ffi.pycapsule(handler), platform="CUDA")
     xla_bridge.canonicalize_platform = lambda platform: "cuda"  # it looks for a device
     topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
     options = _hlo.HloPrintOptions()
@@ -207,6 +211,31 @@ def compile_(hlo: str, out: str) -> None:
     for path in dump.iterdir():
         path.unlink()
     dump.rmdir()
+
+
+# Of cc/kernels/xla/codec_calls.h.
+CODEC_CALLS = ("encode", "decode", "mask_gradient", "batch_norm_gradient")
+
+
+def stand_ins(include: str, folder: Path) -> dict:
+    """For the calls of the codec, which the compiler looks for and does not make: functions that do nothing."""
+    source, library = folder / "stand_in.cc", folder / "stand_in.so"
+    source.write_text(
+        """#include "xla/ffi/api/ffi.h"
+        namespace ffi = xla::ffi;
+        XLA_FFI_DEFINE_HANDLER_SYMBOL(
+            StandIn,
+            [](ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) { return ffi::Error::Success(); },
+            ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs(), {ffi::Traits::kCmdBufferCompatible});
+        """
+    )
+    compiler = os.environ.get("CXX", "g++")
+    subprocess.run(
+        [compiler, "-std=c++17", "-shared", "-fPIC", f"-I{include}", str(source), "-o", str(library)],
+        check=True,
+    )
+    handler = ctypes.CDLL(str(library)).StandIn
+    return {f"comptrain_fixed_rate_{call}": handler for call in CODEC_CALLS}
 
 
 WORKERS = {"lower": lower, "compile": compile_}

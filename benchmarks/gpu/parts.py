@@ -13,7 +13,6 @@ MOST_TRIALS = 6
 INDEXABLE = 2**31 - 1  # elements of a tensor that a library of 32-bit indices takes
 VARIANTS = ("compressed", "plain", "recompute", "remat")
 LANGUAGE_MODELS = {"Gemma": 8, "MiniLM": 64}  # network -> batch
-PROFILED = (("ResNet50", 64, "float32"), ("Gemma", 8, "mixed_bfloat16"))
 OFFLOADS = ("offload", "offload_zvc", "offload_plane")  # on the executor
 
 
@@ -106,18 +105,9 @@ def first_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
     for jit in (True, False):
         for variant in ("plain", "compressed"):
             yield step(machine, sizes, "ResNet50", sizes.batches[0], variant, jit=jit)
-        if jit:
-            yield from profiles(machine, sizes)
     yield Measurement("ops", 300, lambda s: machine.worker("ops", s, megabytes=sizes.megabytes))
     if machine.device == "gpu":
         yield Measurement("tests", 400, machine.tests, ("tests",))
-
-
-def profiles(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
-    for net, batch, dtype in PROFILED if machine.device == "gpu" else ():
-        work = {"net": net, "batch": batch, "dtype": dtype, "small": sizes.small, "variant": "compressed"}
-        name = f"kernels-{net}-{batch}-{dtype}"
-        yield Measurement(name, 300, lambda s, work=work: machine.worker("kernels", s, **work))
 
 
 def other_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
@@ -168,6 +158,8 @@ def step(
         "net": net, "batch": batch, "variant": variant, "dtype": dtype, "jit": jit,
         "steps": sizes.steps, "small": sizes.small,
     }  # fmt: skip
+    if jit and not limit and machine.device == "gpu":
+        work["kernels"] = True
     if limit:
         work |= {"limit_bytes": sizes.limit_bytes, "memory_bytes": machine.memory_bytes}
     mode = ("xla" if jit else "executor") + ("-limit" if limit else "")

@@ -9,8 +9,8 @@
 | 1    | every kernel against the CPU on 1,000 random shapes; GB/s of plane, rans and zvc and of their kernels    |
 |      | beside a device copy, on made-up tensors and on activations of ResNet-50, there beside cuSZp;            |
 |      | compute-sanitizer memcheck, racecheck, synccheck                                                         |
-| 2    | the ops' check; ResNet-50, batch 64, float32: plain and compressed, XLA and not; the kernels of two      |
-|      | compressed steps; the ops beside a copy; the GPU's tests                                                |
+| 2    | the ops' check; ResNet-50, batch 64, float32: plain and compressed, XLA (its kernels, too) and not; the  |
+|      | ops beside a copy; the GPU's tests                                                                      |
 | 3    | ResNet-50 in mixed_bfloat16, batch 64 and 256; float32, batch 256; Gemma and MiniLM in mixed_bfloat16;  |
 |      | keras.remat; offload                                                                                    |
 | 4    | under 40 GB: the largest batches of ResNet-50 and -152; ResNet-152, VGG-16, decoder, ViT-B/16; plain,    |

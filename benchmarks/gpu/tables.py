@@ -1,17 +1,22 @@
 """What has been measured, as text: nothing of it is cut.
 
-`python tables.py RESULTS.jsonl --csv FOLDER` writes what docs/benchmarks-gpu.md shows: gpu-codecs.csv, gpu-steps.csv.
+`python tables.py RESULTS.jsonl --csv FOLDER` writes what docs/benchmarks-gpu.md shows: gpu-codecs.csv, gpu-steps.csv,
+gpu-kernels.csv.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from goals import goals
 from results import Result, Results
+
+
+OWN_KERNEL = re.compile(r"comptrain::\(anonymous namespace\)::(\w+)")
 
 
 def tables(results: Results, rehearsal: bool = False) -> str:
@@ -74,15 +79,16 @@ def step_table(results: Results) -> str:
 
 
 def kernel_table(results: Results) -> str:
-    """Of each profiled step the kernels that take longest."""
+    """Of each step under XLA the kernels that take longest."""
     rows = []
-    for name, result in results.named("kernels-").items():
-        if "rows" not in result:
-            rows.append(f"| {name} | {result.get('error', '')} | | |")
-            continue
-        rows.append(f"| {name} | all of {result['kinds']} kinds | | {result['kernels_us']:.0f} |")
-        rows += [f"| | {kernel} | {runs:.0f} | {us:.0f} |" for kernel, runs, us in result["rows"][:12]]
-    return table("| one step, compressed | kernel | runs | us |", rows)
+    for name, result in results.named("step-").items():
+        found = result.get("kernels", {})
+        if found.get("rows"):
+            rows.append(
+                f"| {name} | all of {found['kinds']} kinds | {found['runs']:.0f} | {found['kernels_us']:.0f} |"
+            )
+            rows += [f"| | {kernel} | {runs:.0f} | {us:.0f} |" for kernel, runs, us in found["rows"][:12]]
+    return table("| one step | kernel | runs | us |", rows)
 
 
 def batch_table(results: Results) -> str:
@@ -165,7 +171,15 @@ def codec_rows(results: Results) -> Iterator[list[str]]:
 
 
 def step_rows(results: Results) -> Iterator[list[str]]:
-    yield ["step", "images/s", "of plain's", "peak MB", "plain / peak", "first steps' peak MB"]
+    yield [
+        "step",
+        "images/s",
+        "of plain's",
+        "peak MB",
+        "plain / peak",
+        "first steps' peak MB",
+        "ready after s",
+    ]
     for name, result in results.named("step-").items():
         if "images_s" in result:
             stem = name.rpartition("-")[0]
@@ -174,7 +188,22 @@ def step_rows(results: Results) -> Iterator[list[str]]:
                 name.removeprefix("step-").replace("-", ", "),
                 *cells,
                 f"{result['first_peak_bytes'] / 1e6:,.0f}",
+                f"{result['ready_s']:.0f}" if "ready_s" in result else "",
             ]
+
+
+def own_kernel_rows(results: Results) -> Iterator[list[str]]:
+    """Of compressed steps under XLA: microseconds of this package's kernels, and of all."""
+    yield ["step", "kernel", "runs", "us"]
+    for name, result in results.named("step-").items():
+        found = result.get("kernels", {})
+        own = [row for row in found.get("rows", []) if OWN_KERNEL.search(row[0])]
+        for number, (kernel, runs, us) in enumerate(
+            [["all", found["runs"], found["kernels_us"]], *own] if own else []
+        ):
+            step = "" if number else name.removeprefix("step-").replace("-", ", ")
+            short = OWN_KERNEL.search(kernel)
+            yield [step, short[1] if short else kernel, f"{runs:.0f}", f"{us:,.0f}"]
 
 
 def main() -> None:
@@ -183,7 +212,12 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True)
     args = parser.parse_args()
     results, folder = Results(args.results), args.csv
-    for name, rows in (("gpu-codecs", codec_rows(results)), ("gpu-steps", step_rows(results))):
+    made = {
+        "gpu-codecs": codec_rows(results),
+        "gpu-steps": step_rows(results),
+        "gpu-kernels": own_kernel_rows(results),
+    }
+    for name, rows in made.items():
         with (folder / f"{name}.csv").open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 

@@ -151,7 +151,7 @@ def seconds_of(call: Callable[[], Any], times: int = 20, rounds: int = 5) -> flo
 
 def train(
     net: str, variant: str, batch: int, dtype: str, jit: bool, steps: int, small: bool,
-    limit_bytes: int = 0, memory_bytes: int = 0,
+    limit_bytes: int = 0, memory_bytes: int = 0, kernels: bool = False,
 ) -> Result:  # fmt: skip
     """Trains on random data: images (or texts) a second by the median round, peak over the resting level.
 
@@ -166,13 +166,13 @@ def train(
       small: A few narrow layers in the network's place.
       limit_bytes: Device memory there may be in use; 0: all there is. XLA plans with it, too.
       memory_bytes: Of the device; 0: unknown.
+      kernels: Whether three more steps run under the profiler.
 
     Returns:
       "ready_s" (until the first steps have run), "images_s", "peak_bytes", "first_peak_bytes" (with what rests, of
       the steps before those timed, in which kernels are chosen), "used_bytes" (with what rests), "largest_tensor"
-      (elements), with offload "moving_s"
-      and "hidden_s" (of one step, where they could be recorded); or "does_not_fit", why, where the device had no
-      memory for it.
+      (elements); with offload "moving_s" and "hidden_s" (of one step, where they could be recorded); "kernels" (see
+      kernels_of); or "does_not_fit", why, where the device had no memory for it.
     """
     if limit_bytes and memory_bytes:
         percent = round(100 * limit_bytes / (XLA_SHARE * memory_bytes))
@@ -181,6 +181,7 @@ def train(
     import tensorflow as tf
     from tensorflow import keras
 
+    from tf_comptrain import _keras
     from tf_comptrain.memory import counters
 
     began = time.perf_counter()
@@ -189,25 +190,26 @@ def train(
     keras.config.set_dtype_policy(dtype)
     try:
         model, x, y, obstacle, largest = of_variant(net, variant, batch, jit, small)
+        step = _keras.train_step_runner(model, x, y)
         for _ in range(WARM_UP_STEPS):
-            model.train_on_batch(x, y)
+            step()
         first = {"first_peak_bytes": counters.peak_bytes(), "ready_s": time.perf_counter() - began}
         timed_alone()
-        result = timed(model, x, y, steps) | first
+        result = timed(step, len(y), steps) | first
     except tf.errors.ResourceExhaustedError as error:
         return {"batch": batch, "does_not_fit": str(error).strip().splitlines()[-1][:300]}
     if limit_bytes and result["used_bytes"] > limit_bytes:
         return {"batch": batch, "does_not_fit": f"{result['used_bytes']} bytes were in use"}
     if variant.startswith("offload"):
         result.update(moved(model, x, y))
+    if kernels:
+        result["kernels"] = kernels_of(step)
     return {"batch": batch, "variant": variant, "obstacle": obstacle, "largest_tensor": largest, **result}
 
 
-def timed(model, x, y, steps: int) -> Result:
-    """Rounds of training steps on one batch; the model goes on from where it is."""
-    from tf_comptrain import _keras, memory
-
-    step = _keras.train_step_runner(model, x, y)
+def timed(step: Callable[[], Any], batch: int, steps: int) -> Result:
+    """Rounds of training steps; the model goes on from where it is."""
+    from tf_comptrain import memory
 
     def round_of_steps() -> None:
         for _ in range(STEPS_A_ROUND):
@@ -217,7 +219,7 @@ def timed(model, x, y, steps: int) -> Result:
     measured = [memory.measure_call(round_of_steps) for _ in range(-(-steps // STEPS_A_ROUND))]
     peaks, resting, seconds = zip(*measured)
     return {
-        "images_s": STEPS_A_ROUND * len(y) / statistics.median(seconds),
+        "images_s": STEPS_A_ROUND * batch / statistics.median(seconds),
         "peak_bytes": max(peaks),
         "used_bytes": max(peaks) + max(resting),
     }
@@ -238,35 +240,24 @@ def moved(model, x, y) -> Result:
     return {"moving_s": found.moving_s, "hidden_s": found.hidden_s}
 
 
-def kernels(
-    net: str, variant: str, batch: int, dtype: str, small: bool, steps: int = 3, longest: int = 40
-) -> Result:
-    """Which kernels a step under XLA takes its time for: [name, runs in a step, microseconds in a step]."""
-    from tensorflow import keras
-
-    from tf_comptrain import _keras
+def kernels_of(step: Callable[[], Any], steps: int = 3) -> Result:
+    """What a step takes its time for: "rows" of [kernel, runs in a step, microseconds in a step], the longest first,
+    of kernels that take a thousandth of the time; "kinds", "runs" and "kernels_us" of all; "span_us" of the step."""
     from tf_comptrain.memory import movement, profile
 
-    let_memory_grow()
-    keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy(dtype)
-    model, x, y, obstacle, _ = of_variant(net, variant, batch, True, small)
-    step = _keras.train_step_runner(model, x, y)
-    for _ in range(WARM_UP_STEPS):
-        step()
-    timed_alone()
     recorded = movement.of_busiest_gpu(profile.profile_step(lambda: [step() for _ in range(steps)]))
+    if not recorded:
+        return {"rows": []}
     taken: dict[str, list[int]] = {}
     for event in recorded:
         taken.setdefault(event.name, []).append(event.duration_ps)
     rows = [[name[:90], len(ps) / steps, sum(ps) / 1e6 / steps] for name, ps in taken.items()]
     rows.sort(key=lambda row: -row[2])
-    span_us = (
-        (max(e.end_ps for e in recorded) - min(e.start_ps for e in recorded)) / 1e6 / steps if recorded else 0
-    )
+    all_us = sum(row[2] for row in rows)
     return {
-        "variant": variant, "obstacle": obstacle, "span_us": span_us, "kernels_us": sum(row[2] for row in rows),
-        "kinds": len(rows), "rows": rows[:longest],
+        "span_us": (max(e.end_ps for e in recorded) - min(e.start_ps for e in recorded)) / 1e6 / steps,
+        "kernels_us": all_us, "kinds": len(rows), "runs": len(recorded) / steps,
+        "rows": [row for row in rows if row[2] > all_us / 1000],
     }  # fmt: skip
 
 
@@ -496,8 +487,7 @@ def timed_alone() -> None:
 
 
 WORKERS: dict[str, Callable[..., Result]] = {
-    "about": about, "check": check, "activations": activations, "ops": ops, "train": train, "kernels": kernels,
-    "training": training,
+    "about": about, "check": check, "activations": activations, "ops": ops, "train": train, "training": training,
 }  # fmt: skip
 
 if __name__ == "__main__":

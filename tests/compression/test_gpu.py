@@ -1,5 +1,6 @@
 """What needs a GPU: skipped, and said so, where there is none."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,44 @@ def test_peak_of_the_executor_falls():
             ct.compress_model(model)
         peaks.append(ct.memory.measure_step(model, tf.constant(x), tf.constant(y), steps=2).peak_bytes)
     assert peaks[1] < 0.7 * peaks[0]
+
+
+@pytest.mark.parametrize("bits, mid_rise", [(3, True), (5, False), (8, False)])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+def test_compiled_steps_write_the_cpus_streams(bits, mid_rise, dtype):
+    needs_kernels()
+    ops = native.ops()
+
+    @functools.partial(tf.function, jit_compile=True)
+    def run(x, dy, vector):
+        options = {"bits": bits, "mid_rise": mid_rise}
+        _, stream, state = ops.comptrain_compress(
+            x, tf.constant(codecs.State(bound_set=0.25, steps=5)), **options
+        )
+        x_hat = ops.comptrain_decompress(stream, tf.shape(x), dy, state, T=x.dtype, **options)
+        if mid_rise:
+            gradients = [ops.comptrain_stream_mask_grad(stream, dy, bits=bits)]
+        else:
+            gradients = ops.comptrain_batch_norm_grad(
+                stream, dy, vector, 1 - vector, vector, state, **options
+            )
+        return stream, x_hat, state, *gradients
+
+    rng = np.random.default_rng(0)
+    for shape in [(8, 4, 4, 32), (5, 7, 3, 13), (4, 300, 96), (64, 3, 5, 24), (17,)]:
+        x, dy = (tf.cast(rng.normal(size=shape), dtype) * 3 for _ in range(2))
+        inputs = tf.nn.relu(x) if mid_rise else x, dy, tf.linspace(0.5, 1.0, shape[-1])
+        found = []
+        for device in ("CPU:0", "GPU:0"):
+            with tf.device(device):
+                found.append(run(*map(tf.identity, inputs)))
+        (stream, x_hat, state, *gradients), (ours, our_x_hat, our_state, *our_gradients) = found
+        np.testing.assert_array_equal(stream, ours)
+        np.testing.assert_array_equal(x_hat, our_x_hat)
+        np.testing.assert_allclose(state, our_state, rtol=1e-5)
+        for one, other in zip(gradients, our_gradients):
+            one, other = (np.asarray(tf.cast(part, tf.float32)) for part in (one, other))
+            np.testing.assert_allclose(other, one, atol=1e-2 * np.abs(one).max())
 
 
 def test_a_damaged_stream_is_an_error():

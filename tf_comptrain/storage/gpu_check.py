@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain import native
+from tf_comptrain import _keras, native
 
 _STATE = (0.1,) + (0.0,) * 9  # an absolute bound
 _CODECS = ("plane", "rans", "zvc", "auto")
@@ -36,8 +36,7 @@ def problem() -> str | None:
         found = _first_difference("GPU:0")
     if found is not None:
         logging.warning(
-            "tf_comptrain: the GPU kernels failed their check on this machine, so models train as plain "
-            "Keras without XLA: %s",
+            "tf_comptrain: the GPU kernels failed their check on this machine, so models train as plain Keras: %s",
             found,
         )
     return found
@@ -75,6 +74,10 @@ def _compare(expected: list, found: list, tolerance: float) -> str | None:
     return None
 
 
+def _has_lowerings() -> bool:
+    return "XLA_GPU_JIT" in _keras.kernel_devices("Comptrain>Compress")
+
+
 def _checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
     """(name, what to run, tolerance relative to the largest value)."""
     ops = native.ops()
@@ -92,6 +95,17 @@ def _checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
         _, stream, _ = ops.comptrain_compress(x, tf.constant(_STATE), codec=name)
         vector = tf.linspace(0.5, 1.0, x.shape[-1])
         return list(ops.comptrain_batch_norm_grad(stream, x, vector, 1 - vector, vector, (), codec=name))
+
+    @functools.partial(tf.function, jit_compile=True)
+    def compiled(x: tf.Tensor) -> list:
+        results = []
+        for mid_rise in (True, False):
+            _, stream, new_state = ops.comptrain_compress(x, tf.constant(_STATE), bits=4, mid_rise=mid_rise)
+            x_hat = ops.comptrain_decompress(
+                stream, tf.shape(x), x, new_state, T=x.dtype, bits=4, mid_rise=mid_rise
+            )
+            results += [stream, x_hat]
+        return results
 
     def masks(x: tf.Tensor) -> list:
         _, bits = ops.comptrain_bitmask(x, lower=0.0, upper=1.0)
@@ -113,6 +127,7 @@ def _checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
             (f"batch normalization, {name}", functools.partial(batch_norm, name), rounding)
             for name in _CODECS
         ),
+        *((("compiled by XLA", compiled, 0.0),) if _has_lowerings() else ()),
         ("masks", masks, 0.0),
         ("max pooling", pool, 0.0),
         ("gradient statistics", statistics, rounding),

@@ -34,6 +34,9 @@ COMPTRAIN_HD static inline int BitLength(uint32_t v) {
 #endif
 }
 
+// Rows of sums that are added up at a time.
+constexpr int64_t kAddedRows = 32;
+
 COMPTRAIN_HD static inline int64_t CeilDiv(int64_t a, int64_t b) {
   return a / b + (a % b != 0);
 }

@@ -43,7 +43,7 @@ Status ForTypedItems(const char* what, DType dtype, int64_t n, const Make& make,
   return s;
 }
 
-constexpr int64_t kReduceRows = 32;
+constexpr int64_t kReduceRows = kAddedRows;
 
 // rows x columns of sums to ceil(rows / kReduceRows) x columns, until one row
 // is left. Item: an element of the result. A fixed order: the same bits every

@@ -26,10 +26,6 @@ std::vector<float> CentresOf(const FixedRateStream& stream) {
 
 }  // namespace
 
-float StepOfScale1(float bound) {
-  return bound * (kStepOverBound / kScaleOfBound);
-}
-
 std::vector<float> StepsOfScales(float step) {
   std::vector<float> steps(kScales);
   for (int k = 0; k < kScales; ++k) {

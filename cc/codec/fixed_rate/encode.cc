@@ -5,6 +5,8 @@
 #include "cc/codec/fixed_rate/rows.h"
 #include "cc/codec/fixed_rate/sample.h"
 #include "cc/codec/fixed_rate/scale.h"
+#include "cc/codec/fixed_rate/state.h"
+#include "cc/codec/stream/quantize.h"
 
 namespace comptrain {
 namespace {
@@ -14,10 +16,6 @@ constexpr int64_t kRangeValues = 8192;
 
 struct Ends {
   float smallest = FLT_MAX, largest = -FLT_MAX;  // of no finite values
-};
-
-struct SampleStatistics {
-  double sigma = 0, nonzero_ratio = 0, largest = 0;
 };
 
 // One call.
@@ -32,31 +30,18 @@ class Encoder {
         kernels_(FixedRateKernelsOf(isa)) {}
 
   void Run(const FixedRateInput& in, const FixedRateOutput& out) const {
-    const SampleStatistics sample = Statistics();
     const double range = in.bound.of_range ? Range() : 0;
-    const float bound = Bound(in, sample, range);
-    const float steps = NextSteps(in.state[kSteps]);
+    float next[kStateFields];
+    WriteState(
+        {in.bound, of_.coding.mid_rise, of_.coding.StreamBytes(of_.dims)},
+        in.state, Sample(), range, next);
+    const float step = StepOfScale1(next[kBoundUsed]);
     const std::vector<float> centres = Centres();
     WriteCentres(centres, out.stream);
     uint8_t* const scales = out.stream + of_.coding.WordBytes(of_.dims);
-    WriteScales(StepOfScale1(bound), centres, scales);
-    float next[kStateFields];
-    next[kBoundSet] = in.state[kBoundSet];
-    next[kBoundUsed] = bound;
-    next[kRunningSigma] = static_cast<float>(RunningValue<double>(
-        in.state[kRunningSigma], sample.sigma, in.bound.decay));
-    // What the law knows as zero has no error: here only what a mask keeps.
-    next[kNonzeroRatio] =
-        of_.coding.mid_rise ? static_cast<float>(sample.nonzero_ratio) : 1;
-    next[kSigma] = static_cast<float>(sample.sigma);
-    next[kStreamBytes] = static_cast<float>(of_.coding.StreamBytes(of_.dims));
-    next[kRange] = static_cast<float>(range);
-    next[kWidened] = in.state[kWidened];
-    next[kRmsBound] = in.state[kRmsBound];
-    if (in.group_statistics) OfGroups(scales, bound, next);
-    next[kSteps] = steps;
-    Factors factors(of_, scales, InverseStepsOfScales(StepOfScale1(bound)),
-                    centres, kernels_);
+    WriteScales(step, centres, scales);
+    if (in.group_statistics) OfGroups(scales, next);
+    Factors factors(of_, scales, InverseStepsOfScales(step), centres, kernels_);
     WriteWords(factors, SeedOf(next), out.stream);
     std::copy(next, next + kStateFields, out.state);
   }
@@ -94,23 +79,14 @@ class Encoder {
     }
   }
 
-  SampleStatistics Statistics() const {
-    double sum = 0, squares = 0, nonzero = 0, largest = 0, count = 0;
-    double from = 0;  // squares of large values would cancel
+  SampleSums Sample() const {
+    SampleSums sums;
+    double first = 0;
     ForSample(kSample, [&](const std::vector<float>& row) {
-      if (count == 0) from = row[0];
-      for (float v : row) {
-        const double off = v - from;
-        sum += off;
-        squares += off * off;
-        nonzero += std::fabs(v) >= FLT_MIN;
-        largest = std::max<double>(largest, std::fabs(v));
-      }
-      count += static_cast<double>(row.size());
+      if (sums.count == 0) first = row[0];
+      for (float v : row) sums.Add(v, CountsAsZero(v), first);
     });
-    const double mean = sum / count;
-    return {std::sqrt(std::max(squares / count - mean * mean, 0.0)),
-            nonzero / count, largest};
+    return sums;
   }
 
   std::vector<float> Centres() const {
@@ -128,10 +104,7 @@ class Encoder {
                 ++count;
               });
     for (int64_t c = 0; c < channels; ++c) {
-      const double mean = sum[c] / count;
-      const bool is_far = kFarMean * mean * mean > squares[c] / count;
-      const float centre = is_far ? static_cast<float>(mean) : 0;
-      centres.push_back(BF16ToFloat(FloatToBF16(centre)));
+      centres.push_back(BF16ToFloat(CentreOf(sum[c], squares[c], count)));
     }
     return centres;
   }
@@ -168,29 +141,6 @@ class Encoder {
     all.smallest = *std::min_element(low, low + kStretch);
     all.largest = *std::max_element(high, high + kStretch);
     return all;
-  }
-
-  // Absolute where the state sets one, else relative to sigma or to the range.
-  // No smaller than what scales can widen to the largest value.
-  static float Bound(const FixedRateInput& in, const SampleStatistics& sample,
-                     double range) {
-    const double running = in.state[kRunningSigma], set = in.state[kBoundSet];
-    const double scale = in.bound.of_range ? range
-                         : running > 0     ? running
-                                           : sample.sigma;
-    const double bound =
-        set != 0 ? set : RelativeBound(scale, in.bound.relative_bound);
-    const double largest =
-        running > 0
-            ? std::min<double>(sample.largest, running * kLargestOverSigma)
-            : sample.largest;
-    return static_cast<float>(AtMost(
-        AtLeast(bound, largest * kLeastOverLargest), double{kLargestBound}));
-  }
-
-  static float NextSteps(float steps) {
-    const float next = steps + 1;
-    return next < kStepsCycle ? next : 0;
   }
 
   void WriteCentres(const std::vector<float>& centres, uint8_t* stream) const {
@@ -237,26 +187,15 @@ class Encoder {
     }
   }
 
-  // The share of groups with more than the bound, and the root mean square.
-  static void OfBound(const int64_t* counts, float bound, float* state) {
-    double groups = 0, widened = 0, squares = 0;
-    for (int k = 0; k < 256; ++k) {
-      const double scale = ScaleOf(static_cast<uint8_t>(k));
-      const auto count = static_cast<double>(counts[k]);
-      groups += count;
-      widened += scale > kScaleOfBound ? count : 0;
-      squares += scale * scale * count;
-    }
-    state[kWidened] = static_cast<float>(widened / groups);
-    state[kRmsBound] =
-        static_cast<float>(bound * std::sqrt(squares / groups) / kScaleOfBound);
-  }
-
-  void OfGroups(const uint8_t* scales, float bound, float* state) const {
+  void OfGroups(const uint8_t* scales, float* state) const {
     int64_t counts[256] = {};
     const int64_t groups = of_.coding.ScaleBytes(of_.dims);
     for (int64_t g = 0; g < groups; ++g) ++counts[scales[g]];
-    OfBound(counts, bound, state);
+    GroupSums sums;
+    for (int k = 0; k < 256; ++k) {
+      sums.Add(static_cast<uint8_t>(k), static_cast<double>(counts[k]));
+    }
+    sums.Write(state[kBoundUsed], state);
   }
 
   void WriteWords(const Factors& factors, uint32_t seed,

@@ -1,7 +1,6 @@
 // The fixed-rate codec on the CPU: quantization in a number of bits that is
-// known before there are values, with a scale for each group of values. The
-// steps that XLA compiles for a CPU call it; those for a GPU have the same in
-// operations of XLA's (cc/kernels/xla/fixed_rate.h).
+// known before there are values, with a scale for each group of values. Steps
+// that XLA compiles call it, or the same for a GPU (cc/codec/fixed_rate_gpu).
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "cc/codec/common/host_device.h"
+
 namespace comptrain {
 
 int64_t ElementsOf(const std::vector<int64_t>& dims);
@@ -51,12 +53,16 @@ struct FixedRateCoding {
   // the centre.
   bool mid_rise = false;
 
-  float zero_level() const { return mid_rise ? 1 : (1 << (bits - 1)) - 0.5f; }
-  int last_code() const { return (1 << bits) - 1; }
+  COMPTRAIN_HD float zero_level() const {
+    return mid_rise ? 1 : (1 << (bits - 1)) - 0.5f;
+  }
+  COMPTRAIN_HD int last_code() const { return (1 << bits) - 1; }
   // Of NaN: the least that is not zero, or a middle one.
-  int code_of_nan() const { return mid_rise ? 1 : 1 << (bits - 1); }
+  COMPTRAIN_HD int code_of_nan() const {
+    return mid_rise ? 1 : 1 << (bits - 1);
+  }
   // The largest value whose error is half a step whatever its dither, in steps.
-  float reach() const { return last_code() - zero_level(); }
+  COMPTRAIN_HD float reach() const { return last_code() - zero_level(); }
   int codes_a_word() const { return 32 / bits; }
   int spare_bits() const { return 32 % bits; }
 

@@ -132,9 +132,6 @@ class Factors {
 std::vector<float> StepsOfScales(float step);
 std::vector<float> InverseStepsOfScales(float step);
 
-// Of a tensor's largest bound the step of a scale of 1.
-float StepOfScale1(float bound);
-
 class FixedRateDecoder {
  public:
   FixedRateDecoder(const FixedRateStream& stream, Isa isa);

@@ -7,7 +7,7 @@
 
 namespace comptrain {
 
-// For the standard deviation: what XLA's GPU compiler reduces in one kernel.
+// For the standard deviation.
 constexpr int64_t kSample = 1 << 14;
 // Values of a channel that its centre is the mean of, at least, where it has so
 // many.

@@ -1,5 +1,6 @@
-// The gradient of batch normalization, from its decoded input, as functions of
-// an item's number, an item a GPU thread. T: float, BF16 or F16.
+// The gradient of batch normalization as functions of an item's number, an item
+// a GPU thread. T: float, BF16 or F16, of dy. X: a function that gives the
+// decoded input at a place.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,19 @@ struct BatchNormSum {
   }
 };
 
+// An X of a tensor.
+template <class T>
+struct ItemOf {
+  const T* items;
+
+  COMPTRAIN_HD float operator()(int64_t i) const { return ToFloat(items[i]); }
+};
+
 // Item: a channel in kBatchNormRows rows.
 constexpr int64_t kBatchNormRows = 128;
-template <class T>
+template <class T, class X>
 struct SumBatchNorm {
-  const T* x;
+  X x;
   const T* dy;
   int64_t rows, channels;
   const float* mean;
@@ -38,7 +47,7 @@ struct SumBatchNorm {
     for (int64_t row = begin; row < end; ++row) {
       const float g = ToFloat(dy[row * channels + c]);
       sum += g;
-      sum_x += g * (ToFloat(x[row * channels + c]) - mean[c]);
+      sum_x += g * (x(row * channels + c) - mean[c]);
     }
     to[item].dy = sum;
     to[item].dyx = sum_x;
@@ -67,9 +76,9 @@ struct FinishBatchNorm {
 };
 
 // Item: an element. dx may be dy.
-template <class T>
+template <class T, class X>
 struct BatchNormDx {
-  const T* x;
+  X x;
   const T* dy;
   int64_t channels;
   const float* mean;
@@ -81,9 +90,8 @@ struct BatchNormDx {
     int64_t c;
     by_channels.Split(i, &c);
     const float v =
-        coefficients[c] *
-        (ToFloat(dy[i]) - coefficients[channels + c] -
-         (ToFloat(x[i]) - mean[c]) * coefficients[2 * channels + c]);
+        coefficients[c] * (ToFloat(dy[i]) - coefficients[channels + c] -
+                           (x(i) - mean[c]) * coefficients[2 * channels + c]);
     FromFloat(v, &dx[i]);
   }
 };

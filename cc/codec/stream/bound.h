@@ -1,11 +1,10 @@
 // The error bound of a tensor: absolute, or relative to how its values spread
-// in the steps before. One arithmetic for the executor's kernels and for
-// compiled steps, whose values are operations.
+// in the steps before.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
+#include "cc/codec/common/host_device.h"
 #include "cc/codec/stream/params.h"
 
 namespace comptrain {
@@ -35,7 +34,7 @@ constexpr float kLargestJump = 10;
 constexpr float kStepsCycle = 0x1p24f;
 
 // Where the numbers of dither begin in a step: far from those of other steps.
-inline uint32_t SeedOf(const float* state) {
+COMPTRAIN_HD inline uint32_t SeedOf(const float* state) {
   return static_cast<uint32_t>(state[kSteps]) * 0x9e3779b9u;
 }
 
@@ -48,30 +47,24 @@ constexpr float kSmallestBound = 1e-30f, kLargestBound = 0x1p120f;
 // Just below twice: rounding stays within the bound.
 constexpr float kStepOverBound = 2 * (1 - 0x1p-13f);
 
-// V: double, or what has these functions the operators below with numbers.
-inline bool IsPositive(double v) { return v > 0; }
-inline double Where(bool condition, double then, double otherwise) {
-  return condition ? then : otherwise;
-}
-inline double AtMost(double v, double most) { return std::min(v, most); }
-inline double AtLeast(double v, double least) { return std::max(v, least); }
-
 // `now` with outliers cut off, where there is a running value to judge by.
-template <class V>
-V WithoutOutlier(const V& running, const V& now) {
-  return Where(IsPositive(running), AtMost(now, running * kLargestJump), now);
+COMPTRAIN_HD inline double WithoutOutlier(double running, double now) {
+  const double most = running * kLargestJump;
+  return running > 0 && most < now ? most : now;
 }
 
-template <class V>
-V RunningValue(const V& running, const V& now, float decay) {
-  return Where(IsPositive(running),
-               running * decay + WithoutOutlier(running, now) * (1 - decay),
-               now);
+COMPTRAIN_HD inline double RunningValue(double running, double now,
+                                        float decay) {
+  return running > 0
+             ? running * decay + WithoutOutlier(running, now) * (1 - decay)
+             : now;
 }
 
-template <class V>
-V RelativeBound(const V& scale, float relative) {
-  return AtMost(AtLeast(scale * relative, kSmallestBound), kLargestBound);
+COMPTRAIN_HD inline double RelativeBound(double scale, float relative) {
+  const double bound = scale * relative;
+  return bound < kSmallestBound  ? kSmallestBound
+         : bound > kLargestBound ? kLargestBound
+                                 : bound;
 }
 
 // What an op has found of a tensor that it has encoded.

@@ -61,3 +61,12 @@ inline absl::Status CheckPacked(const char* name, XlaOpKernelContext* ctx,
 #define COMPTRAIN_REGISTER_XLA(OP, KERNEL)     \
   COMPTRAIN_REGISTER(OP, kCpuCompiler, KERNEL) \
   COMPTRAIN_REGISTER(OP, kGpuCompiler, KERNEL)
+
+// Likewise of what calls the codec: for a GPU's compiler where the library has
+// its kernels.
+#ifdef COMPTRAIN_CUDA
+#define COMPTRAIN_REGISTER_XLA_CODEC COMPTRAIN_REGISTER_XLA
+#else
+#define COMPTRAIN_REGISTER_XLA_CODEC(OP, KERNEL) \
+  COMPTRAIN_REGISTER(OP, kCpuCompiler, KERNEL)
+#endif

@@ -2,9 +2,9 @@
 #include <vector>
 
 #include "cc/kernels/masks/pool_attrs.h"
+#include "cc/kernels/xla/codec_calls.h"
 #include "cc/kernels/xla/fence.h"
-#include "cc/kernels/xla/fixed_rate.h"
-#include "cc/kernels/xla/host_calls.h"
+#include "cc/kernels/xla/rate.h"
 
 namespace comptrain::hlo {
 namespace {
@@ -15,18 +15,12 @@ class StreamMaskGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, rate_.Read(ctx, /*with_mask=*/true));
   }
   void Compile(XlaOpKernelContext* ctx) override {
-    XlaOp dy = ctx->Input(1);
-    const std::vector<int64_t> dims = Dims(dy);
-    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
-    if (on_cpu_ && Size(dy) > 0) {
-      const XlaOp stream = GatedWith(on_cpu_, {ctx->Input(0)}, &dy).front();
-      ctx->SetOutput(0, MaskGradientOnHost(rate_, stream, dy));
-      return;
-    }
-    const std::vector<XlaOp> parts =
-        GatedWith(on_cpu_, rate_.Parts(ctx->Input(0), dims), &dy);
-    const XlaOp set = rate_.Mask(parts, dims);
-    ctx->SetOutput(0, xla::Select(set, dy, xla::ZerosLike(dy)));
+    const XlaOp dy = ctx->Input(1);
+    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, Dims(dy)));
+    ctx->SetOutput(
+        0, Size(dy) == 0
+               ? dy
+               : CodecCalls(on_cpu_, rate_).MaskGradient(ctx->Input(0), dy));
   }
 
  private:
@@ -215,7 +209,7 @@ class MaxPoolGradXla : public PoolXla {
   }
 };
 
-COMPTRAIN_REGISTER_XLA("StreamMaskGrad", StreamMaskGradXla)
+COMPTRAIN_REGISTER_XLA_CODEC("StreamMaskGrad", StreamMaskGradXla)
 COMPTRAIN_REGISTER_XLA("Bitmask", BitmaskXla)
 COMPTRAIN_REGISTER_XLA("BitmaskGrad", BitmaskGradXla)
 COMPTRAIN_REGISTER_XLA("MaxPool", MaxPoolXla)

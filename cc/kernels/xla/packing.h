@@ -26,46 +26,26 @@ struct Groups : GroupLayout {
     return members;
   }
 
-  // Combines the members of each group: reductions do not always fuse with what
-  // computes their operand, which would then be a tensor.
-  template <class Combine>
-  XlaOp Folded(XlaOp x, const Combine& combine) const {
-    const std::vector<XlaOp> members = Members(x);
-    XlaOp all = members[0];
-    for (size_t i = 1; i < members.size(); ++i) all = combine(all, members[i]);
-    return all;
-  }
-
-  // The values with a dimension of all members before the axis, and what
-  // stands for missing ones.
-  XlaOp Split(XlaOp x, XlaOp missing) const {
-    return xla::Reshape(Padded(x, missing), SpreadDims({size}));
-  }
-  // The values, of what has that shape.
+  // The values, of what has a dimension of all members before the axis.
   XlaOp Values(XlaOp spread) const {
     std::vector<int64_t> shape = dims;
     shape[axis] = groups * size;
     return xla::SliceInDim(xla::Reshape(spread, shape), 0, dims[axis], 1, axis);
   }
 
-  // What has one element a group, for n members of each.
-  XlaOp Spread(XlaOp of_groups, int64_t n) const {
-    return WithDimension(of_groups, 0, n);
-  }
-  // What has dimensions before the axis, with one more of n before or behind
-  // the first of them.
-  XlaOp WithDimension(XlaOp x, int place, int64_t n) const {
-    std::vector<int64_t> shape = Dims(x), kept(shape.size());
+  // What has one element a group, for all members of each.
+  XlaOp Spread(XlaOp of_groups) const {
+    std::vector<int64_t> shape = Dims(of_groups), kept(shape.size());
     for (int d = 0; d < static_cast<int>(kept.size()); ++d) {
-      kept[d] = d < axis + place ? d : d + 1;
+      kept[d] = d < axis ? d : d + 1;
     }
-    shape.insert(shape.begin() + axis + place, n);
-    return xla::BroadcastInDim(x, shape, kept);
+    shape.insert(shape.begin() + axis, size);
+    return xla::BroadcastInDim(of_groups, shape, kept);
   }
-  // 0 to n - 1 along one of those dimensions, u32 or what `like` has.
-  XlaOp Number(XlaOp like, int place) const {
-    return xla::Iota(like.builder(), like.builder()->GetShape(like).value(),
-                     axis + place);
+  // Which member of its group each of those is, in their type.
+  XlaOp Number(XlaOp spread) const {
+    return xla::Iota(spread.builder(),
+                     spread.builder()->GetShape(spread).value(), axis);
   }
 
  private:
@@ -104,9 +84,9 @@ struct Packing {
   }
 
   XlaOp Unpack(XlaOp packed) const {
-    const XlaOp spread = bytes.Spread(packed, bytes.size);
+    const XlaOp spread = bytes.Spread(packed);
     const XlaOp codes =
-        xla::ShiftRightLogical(spread, Times(bytes.Number(spread, 0), bits));
+        xla::ShiftRightLogical(spread, Times(bytes.Number(spread), bits));
     return bytes.Values(xla::And(codes, xla::FullLike(codes, (1 << bits) - 1)));
   }
 };

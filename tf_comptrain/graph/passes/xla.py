@@ -35,13 +35,13 @@ def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReader
     What the products make and what the others read pass through one operation: readers of one of them wait for all.
 
     Returns:
-      By name of what a product makes: what comes through that operation.
+      By name of what a product makes, added up where that makes it smaller: what comes through that operation.
     """
     second = [op for op in readers.others if all(order.put(each, op) for each in readers.products)]
     first = _joined(order, readers.products)
     if not (first and second):
         return {}
-    made = [op.outputs[0] for op in first]
+    made = [_added_up(op.outputs[0]) for op in first]
     places_of = [readers_of(tensor) for tensor in made]
     waiting = [
         (op, index, view)
@@ -66,6 +66,16 @@ def _joined(order: TopologicalOrder, products: Sequence[tf.Operation]) -> list[t
         if all(order.put(each, reader) for each in (*joined, op) for reader in known):
             joined.append(op)
     return joined
+
+
+def _added_up(product: tf.Tensor) -> tf.Tensor:
+    """The sum of the samples' products, where it is all that is read: XLA would keep them all until it updates."""
+    readers = [reader for reader, _ in readers_of(product)]
+    if len(readers) != 1 or readers[0].type != "Sum":
+        return product
+    total = readers[0].outputs[0]
+    known = product.shape.num_elements(), total.shape.num_elements()
+    return total if None not in known and known[1] < known[0] else product
 
 
 def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Tensor:

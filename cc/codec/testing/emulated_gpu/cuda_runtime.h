@@ -141,6 +141,13 @@ T atomicAdd(T* at, U value) {
   return before;
 }
 template <class T, class U>
+T atomicMax(T* at, U value) {
+  const T before = *at;
+  if (value > before) *at = value;
+  return before;
+}
+inline void __threadfence() {}
+template <class T, class U>
 T atomicOr(T* at, U value) {
   const T before = *at;
   *at |= value;

@@ -1,0 +1,134 @@
+// Internal, for CUDA sources: columns of 32 values whose codes share words, a
+// row apart, so that neighbours in memory belong to neighbouring threads. Each
+// has one scale and one channel, and none of its values is missing.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/codec/common/status.h"
+#include "cc/codec/fixed_rate_gpu/tensor.h"
+
+namespace comptrain::gpu {
+
+constexpr int kColumnThreads = 256;
+
+// Where a column's values are.
+struct Column {
+  int64_t first;    // place of the first in the tensor
+  int64_t word;     // its first word
+  uint32_t number;  // of its first value for dither, without the seed
+
+  COMPTRAIN_HD Column(const TensorOnGpu& of, int64_t column) {
+    int64_t at;
+    const int64_t block = of.words.by_row.Split(column, &at);
+    first = block * of.words.length + at;
+    word = block * of.coding.bits * of.words.row + at;
+    number = static_cast<uint32_t>(first);
+  }
+};
+
+// All are loaded before one is used.
+template <class T>
+COMPTRAIN_HD static inline void LoadColumn(const void* x, const Column& at,
+                                           int64_t row, T* values) {
+  const T* from = static_cast<const T*>(x) + at.first;
+  COMPTRAIN_UNROLL
+  for (int i = 0; i < kPacked; ++i, from += row) values[i] = *from;
+}
+
+// Number of bits and place of a value are constants, once loops are unrolled.
+template <int kBits>
+struct ColumnWords {
+  static constexpr int kCodes = 32 / kBits, kSpare = 32 % kBits;
+  static constexpr int kWhole = kBits * kCodes;  // codes that lie in one word
+  static constexpr uint32_t kMask = (1u << kBits) - 1;
+
+  uint32_t words[kBits] = {};
+
+  COMPTRAIN_HD void Load(const uint32_t* from, int64_t row) {
+    COMPTRAIN_UNROLL
+    for (int w = 0; w < kBits; ++w, from += row) words[w] = *from;
+  }
+  COMPTRAIN_HD void Store(uint32_t* to, int64_t row) const {
+    COMPTRAIN_UNROLL
+    for (int w = 0; w < kBits; ++w, to += row) *to = words[w];
+  }
+
+  COMPTRAIN_HD uint32_t Code(int i) const {
+    if (i < kWhole) return words[i / kCodes] >> (i % kCodes * kBits) & kMask;
+    uint32_t code = 0;
+    COMPTRAIN_UNROLL
+    for (int w = 0; w < kBits; ++w) {
+      code |= (words[w] >> (kCodes * kBits + i - kWhole) & 1) << w;
+    }
+    return code;
+  }
+  // code: of a place that has none yet.
+  COMPTRAIN_HD void Put(int i, uint32_t code) {
+    if (i < kWhole) {
+      words[i / kCodes] += code << (i % kCodes * kBits);
+      return;
+    }
+    COMPTRAIN_UNROLL
+    for (int w = 0; w < kBits; ++w) {
+      words[w] += (code >> w & 1) << (kCodes * kBits + i - kWhole);
+    }
+  }
+};
+
+// Calls f with the number of bits as a type: f(std::integral_constant<int, 2>).
+template <class F>
+static inline Status WithBits(int bits, const F& f) {
+  switch (bits) {
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 3:
+      return f(std::integral_constant<int, 3>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 5:
+      return f(std::integral_constant<int, 5>());
+    case 6:
+      return f(std::integral_constant<int, 6>());
+    case 7:
+      return f(std::integral_constant<int, 7>());
+    default:
+      return f(std::integral_constant<int, 8>());
+  }
+}
+
+// Calls f with the number of bits and with a value of the storage type.
+template <class F>
+static inline Status WithBitsAndType(const FixedRateTensor& of, const F& f) {
+  return WithBits(of.coding.bits, [&](auto bits) {
+    Status s;
+    WithStorageType(of.dtype, [&](auto type) { s = f(bits, type); });
+    return s;
+  });
+}
+
+// Calls body(i, value) for the values of a column, in order.
+template <int kBits, class Body>
+COMPTRAIN_HD static inline void ForValues(const StreamOnGpu& stream,
+                                          const Column& at, const Body& body) {
+  const TensorOnGpu& of = stream.of;
+  ColumnWords<kBits> words;
+  words.Load(reinterpret_cast<const uint32_t*>(stream.data) + at.word,
+             of.words.row);
+  uint32_t number = at.number + SeedOf(stream.state);
+  const float zero = of.coding.zero_level(), step = stream.StepAt(at.first);
+  // What leaves a number as it is, its sign too, where there is no centre.
+  const float centre =
+      of.has_centres ? of.Centre(stream.data, at.first) : -0.0f;
+  const uint32_t no_zero = of.coding.mid_rise ? 0 : 1;
+  COMPTRAIN_UNROLL
+  for (int i = 0; i < kPacked; ++i) {
+    const uint32_t code = words.Code(i);
+    const float v = (FloatOfCode(code) - DitherPlus(zero, number)) * step;
+    body(i, (code | no_zero) != 0 ? v + centre : 0);
+    number += static_cast<uint32_t>(of.words.row);
+  }
+}
+
+}  // namespace comptrain::gpu

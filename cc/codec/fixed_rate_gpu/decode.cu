@@ -1,0 +1,120 @@
+// By columns where they are even; else value after value.
+#include "cc/codec/common/bits.h"
+#include "cc/codec/common/gpu_items.h"
+#include "cc/codec/fixed_rate_gpu/column.h"
+#include "cc/codec/fixed_rate_gpu/gpu.h"
+#include "cc/codec/fixed_rate_gpu/scratch.h"
+
+namespace comptrain {
+namespace {
+
+using gpu::Column;
+using gpu::kColumnThreads;
+using gpu::kPacked;
+using gpu::StreamOnGpu;
+
+template <int kBits, class T>
+__global__ void __launch_bounds__(kColumnThreads)
+    WriteValues(StreamOnGpu stream, T* x_hat) {
+  const gpu::RowsOnGpu& rows = stream.of.words;
+  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  if (column >= rows.columns) return;
+  const Column at(stream.of, column);
+  T* to = x_hat + at.first;
+  gpu::ForValues<kBits>(stream, at, [&](int, float v) {
+    FromFloat(v, to);
+    to += rows.row;
+  });
+}
+
+// Item: an integer as large as a value.
+template <int kBits, class Item>
+__global__ void __launch_bounds__(kColumnThreads)
+    SelectItems(StreamOnGpu stream, const Item* dy, Item* dx) {
+  const gpu::RowsOnGpu& rows = stream.of.words;
+  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  if (column >= rows.columns) return;
+  const Column at(stream.of, column);
+  Item items[kPacked];
+  gpu::LoadColumn(dy, at, rows.row, items);
+  gpu::ColumnWords<kBits> words;
+  words.Load(reinterpret_cast<const uint32_t*>(stream.data) + at.word,
+             rows.row);
+  Item* to = dx + at.first;
+  COMPTRAIN_UNROLL
+  for (int i = 0; i < kPacked; ++i, to += rows.row) {
+    *to = words.Code(i) == 0 ? Item{0} : items[i];
+  }
+}
+
+// Item: a value.
+template <class T>
+struct DecodeItem {
+  StreamOnGpu stream;
+  T* x_hat;
+
+  COMPTRAIN_HD void operator()(int64_t i) const {
+    FromFloat(stream.ValueAt(i), &x_hat[i]);
+  }
+};
+
+template <class Item>
+struct SelectItem {
+  StreamOnGpu stream;
+  const Item* dy;
+  Item* dx;
+
+  COMPTRAIN_HD void operator()(int64_t i) const {
+    dx[i] = stream.CodeAt(i) == 0 ? Item{0} : dy[i];
+  }
+};
+
+template <class Item>
+Status MaskGradient(const FixedRateStream& stream, const void* dy, void* dx,
+                    CUstream_st* cuda_stream) {
+  const StreamOnGpu from(stream);
+  const auto* const in = static_cast<const Item*>(dy);
+  auto* const out = static_cast<Item*>(dx);
+  if (!from.of.even()) {
+    return gpu::ForItems("the mask's gradient", ElementsOf(stream.of.dims),
+                         SelectItem<Item>{from, in, out}, cuda_stream);
+  }
+  return gpu::WithBits(stream.of.coding.bits, [&](auto bits) {
+    return gpu::Launch(gpu::kFixedRate, "the mask's gradient",
+                       SelectItems<decltype(bits)::value, Item>,
+                       CeilDiv(from.of.words.columns, kColumnThreads),
+                       kColumnThreads, 0, cuda_stream, from, in, out);
+  });
+}
+
+}  // namespace
+
+Status GpuFixedRateDecode(const FixedRateStream& stream, void* x_hat,
+                          CUstream_st* cuda_stream) {
+  const StreamOnGpu from(stream);
+  if (!from.of.even()) {
+    return gpu::ForTypedItems(
+        "values", stream.of.dtype, ElementsOf(stream.of.dims),
+        [&](auto type) {
+          using T = decltype(type);
+          return DecodeItem<T>{from, static_cast<T*>(x_hat)};
+        },
+        cuda_stream);
+  }
+  return gpu::WithBitsAndType(stream.of, [&](auto bits, auto type) {
+    using T = decltype(type);
+    return gpu::Launch(
+        gpu::kFixedRate, "values", WriteValues<decltype(bits)::value, T>,
+        CeilDiv(from.of.words.columns, kColumnThreads), kColumnThreads, 0,
+        cuda_stream, from, static_cast<T*>(x_hat));
+  });
+}
+
+Status GpuFixedRateMaskGradient(const FixedRateStream& stream, const void* dy,
+                                void* dx, CUstream_st* cuda_stream) {
+  const auto of_type = stream.of.dtype == DType::kF32 ? MaskGradient<uint32_t>
+                                                      : MaskGradient<uint16_t>;
+  return of_type(stream, dy, dx, cuda_stream);
+}
+
+}  // namespace comptrain

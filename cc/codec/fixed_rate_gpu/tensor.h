@@ -1,0 +1,154 @@
+// Internal, for CUDA sources: where the parts of a stream of a fixed rate are,
+// and any one of its values.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/codec/common/divisor.h"
+#include "cc/codec/common/half.h"
+#include "cc/codec/common/host_device.h"
+#include "cc/codec/common/status.h"
+#include "cc/codec/fixed_rate/fixed_rate.h"
+#include "cc/codec/fixed_rate/rows.h"
+#include "cc/codec/fixed_rate/scale.h"
+#include "cc/codec/stream/quantizer.h"
+
+namespace comptrain::gpu {
+
+constexpr int kPacked = FixedRateCoding::kPacked;
+
+// A group layout, for threads.
+struct RowsOnGpu {
+  int64_t row, length, columns;  // columns: groups of all blocks
+  Divisor by_row, by_length;
+
+  explicit RowsOnGpu(const Rows& rows)
+      : row(rows.row),
+        length(rows.length),
+        columns(rows.outer * rows.row),
+        by_row(rows.row),
+        by_length(rows.length) {}
+
+  // Of the group that the value at a place of the tensor is in.
+  COMPTRAIN_HD int64_t GroupOf(int64_t place) const {
+    int64_t in_block, in_row;
+    const int64_t block = by_length.Split(place, &in_block);
+    by_row.Split(in_block, &in_row);
+    return block * row + in_row;
+  }
+};
+
+// Floats of whole numbers by their bits, where a GPU has few units that
+// convert.
+
+// From 0 to 255.
+COMPTRAIN_HD static inline float FloatOfCode(uint32_t code) {
+  return BitsFloat(0x4b000000 | code) - 0x1p23f;
+}
+
+// The dither of a number plus `of`, a multiple of 1/2 below 2^8: 96 plus the
+// dither is a number of its bits, and what is taken off it is exact.
+COMPTRAIN_HD static inline float DitherPlus(float of, uint32_t number) {
+  uint32_t h = number * kDitherMix1;
+  h ^= h >> 15;
+  h *= kDitherMix2;
+  const auto odd = static_cast<uint32_t>(static_cast<int32_t>(h) >> 15 | 1);
+  return BitsFloat(0x42c00000 + odd) + (of - 96.0f);
+}
+
+// A tensor and the places of its parts in a stream.
+struct TensorOnGpu {
+  FixedRateCoding coding;
+  DType dtype;
+  RowsOnGpu words, scales;
+  int64_t last;  // the size of the last dimension, channels
+  bool has_centres;
+  // Whether the 32 values whose codes share words have one scale, and lie in
+  // one channel.
+  bool one_scale, one_channel;
+  int64_t scales_at, centres_at;
+  Divisor by_channels;
+
+  explicit TensorOnGpu(const FixedRateTensor& of)
+      : coding(of.coding),
+        dtype(of.dtype),
+        words(Rows(GroupLayout(of.dims, kPacked))),
+        scales(Rows(ScaleLayout(of.dims))),
+        last(of.dims.back()),
+        has_centres(of.coding.HasCentres(of.dims)),
+        one_scale(words.row == scales.row && words.length == scales.length),
+        one_channel(words.length != last),
+        scales_at(of.coding.WordBytes(of.dims)),
+        centres_at(scales_at + of.coding.ScaleBytes(of.dims)),
+        by_channels(last) {}
+
+  // Whether columns (gpu_column.h) can be worked on: none has missing values.
+  bool even() const {
+    return one_scale && (one_channel || !has_centres) &&
+           words.length == kPacked * words.row;
+  }
+
+  COMPTRAIN_HD int64_t ChannelOf(int64_t place) const {
+    int64_t channel;
+    by_channels.Split(place, &channel);
+    return channel;
+  }
+  COMPTRAIN_HD float Centre(const uint8_t* stream, int64_t place) const {
+    if (!has_centres) return 0;
+    const uint8_t* const at = stream + centres_at + 2 * ChannelOf(place);
+    return BF16ToFloat(static_cast<uint16_t>(at[0] | at[1] << 8));
+  }
+};
+
+// A stream, in the order of values.
+struct StreamOnGpu {
+  TensorOnGpu of;
+  const uint8_t* data;
+  const float* state;  // null where codes are all that is read
+
+  explicit StreamOnGpu(const FixedRateStream& stream)
+      : of(stream.of), data(stream.data), state(stream.state) {}
+
+  COMPTRAIN_HD float StepAt(int64_t place) const {
+    return ScaleOf(data[of.scales_at + of.scales.GroupOf(place)]) *
+           StepOfScale1(state[kBoundUsed]);
+  }
+  COMPTRAIN_HD uint32_t Word(int64_t number) const {
+    return reinterpret_cast<const uint32_t*>(data)[number];
+  }
+
+  // Of any value, wherever it lies.
+  COMPTRAIN_HD uint32_t CodeAt(int64_t place) const {
+    const FixedRateCoding& coding = of.coding;
+    int64_t in_block, at;
+    const int64_t block = of.words.by_length.Split(place, &in_block);
+    const auto member = static_cast<int>(of.words.by_row.Split(in_block, &at));
+    const int bits = coding.bits, codes = 32 / bits, left = 32 % bits;
+    const int64_t row = of.words.row, first = block * bits * row + at;
+    if (member < kPacked - left) {
+      return Word(first + member / codes * row) >> (member % codes * bits) &
+             static_cast<uint32_t>(coding.last_code());
+    }
+    uint32_t code = 0;
+    for (int w = 0; w < bits; ++w) {
+      const int bit = codes * bits + member - (kPacked - left);
+      code |= (Word(first + w * row) >> bit & 1) << w;
+    }
+    return code;
+  }
+  COMPTRAIN_HD float ValueAt(int64_t place) const {
+    const uint32_t code = CodeAt(place);
+    if (of.coding.mid_rise && code == 0) return 0;
+    // Missing values have numbers, too.
+    const int64_t block = of.words.by_length.Quotient(place);
+    const auto number = static_cast<uint32_t>(
+        place + block * (kPacked * of.words.row - of.words.length));
+    const float offset =
+        DitherPlus(of.coding.zero_level(), number + SeedOf(state));
+    const float v = (FloatOfCode(code) - offset) * StepAt(place);
+    return of.has_centres ? v + of.Centre(data, place) : v;
+  }
+};
+
+}  // namespace comptrain::gpu

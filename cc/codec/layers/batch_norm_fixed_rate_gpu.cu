@@ -1,0 +1,174 @@
+// From the words of a stream, so that the decoded input is never a tensor: by
+// columns where they are even, else value after value.
+#include "cc/codec/common/bits.h"
+#include "cc/codec/common/gpu_launch.h"
+#include "cc/codec/fixed_rate_gpu/column.h"
+#include "cc/codec/layers/batch_norm_gpu.h"
+#include "cc/codec/layers/batch_norm_gpu_items.h"
+#include "cc/codec/layers/column_shares.h"
+
+namespace comptrain {
+namespace {
+
+using gpu::Column;
+using gpu::kColumnThreads;
+using gpu::kPacked;
+using gpu::StreamOnGpu;
+
+constexpr int kFinishRows = 32, kFinishChannels = 32;
+static_assert(ColumnShares::kThreads == kColumnThreads, "a block's");
+
+struct BatchNormJob {
+  StreamOnGpu stream;
+  ColumnShares shares;
+  const void* dy;
+  const float* mean;
+  BatchNormSum* sums;         // [shares.rows()][channels]
+  const float* coefficients;  // see FinishBatchNorm
+  void* dx;
+};
+
+// Adds up what the threads of a block have for one channel each, and writes it.
+__device__ void WriteSums(const BatchNormJob& job, BatchNormSum mine) {
+  __shared__ BatchNormSum of_threads[kColumnThreads];
+  const ColumnShares& shares = job.shares;
+  const auto me = static_cast<int>(threadIdx.x);
+  if (!shares.in_block) {
+    const int64_t thread = int64_t{blockIdx.x} * kColumnThreads + me;
+    if (thread < shares.step) job.sums[thread] = mine;
+    return;
+  }
+  const auto channels = static_cast<int>(shares.channels);
+  const int lane = me / channels;
+  const int lanes = static_cast<int>(shares.threads) / channels;
+  of_threads[me] = mine;
+  for (int half = kColumnThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (lane < half && lane + half < lanes) {
+      of_threads[me].Add(of_threads[me + half * channels]);
+    }
+  }
+  if (lane == 0) job.sums[blockIdx.x * channels + me] = of_threads[me];
+}
+
+template <int kBits, class T>
+__global__ void __launch_bounds__(kColumnThreads) AddColumns(BatchNormJob job) {
+  const ColumnShares& shares = job.shares;
+  const gpu::TensorOnGpu& of = job.stream.of;
+  const int64_t me = threadIdx.x;
+  const int64_t first = blockIdx.x * shares.threads + me;
+  BatchNormSum mine;
+  if (me < shares.threads && first < shares.step) {
+    const float mean = job.mean[of.ChannelOf(first)];
+    for (int64_t column = first; column < shares.columns;
+         column += shares.step) {
+      const Column at(of, column);
+      T dy[kPacked];
+      gpu::LoadColumn(job.dy, at, of.words.row, dy);
+      float sum = 0, sum_x = 0;
+      gpu::ForValues<kBits>(job.stream, at, [&](int i, float x) {
+        const float g = ToFloat(dy[i]);
+        sum += g;
+        sum_x += g * (x - mean);
+      });
+      mine.Add({sum, sum_x});
+    }
+  }
+  WriteSums(job, mine);
+}
+
+// A block adds up the rows of sums of some channels.
+__global__ void __launch_bounds__(kFinishRows* kFinishChannels)
+    Finish(FinishBatchNorm finish, BatchNormSum* sums, int64_t rows) {
+  __shared__ BatchNormSum of_rows[kFinishRows][kFinishChannels];
+  const int lane = static_cast<int>(threadIdx.x) % kFinishChannels;
+  const int part = static_cast<int>(threadIdx.x) / kFinishChannels;
+  const int64_t c = int64_t{blockIdx.x} * kFinishChannels + lane;
+  BatchNormSum mine;
+  if (c < finish.channels) {
+    for (int64_t row = part; row < rows; row += kFinishRows) {
+      mine.Add(sums[row * finish.channels + c]);
+    }
+  }
+  of_rows[part][lane] = mine;
+  __syncthreads();
+  if (part != 0 || c >= finish.channels) return;
+  for (int i = 1; i < kFinishRows; ++i) mine.Add(of_rows[i][lane]);
+  sums[c] = mine;  // this block's alone
+  finish(c);
+}
+
+template <int kBits, class T>
+__global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
+  const gpu::TensorOnGpu& of = job.stream.of;
+  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  if (column >= of.words.columns) return;
+  const int64_t row = of.words.row, channels = job.shares.channels;
+  const Column at(of, column);
+  T dy[kPacked];
+  gpu::LoadColumn(job.dy, at, row, dy);
+  const int64_t c = of.ChannelOf(at.first);
+  const float mean = job.mean[c], scale = job.coefficients[c];
+  const float shift = job.coefficients[channels + c];
+  const float slope = job.coefficients[2 * channels + c];
+  T* to = static_cast<T*>(job.dx) + at.first;
+  gpu::ForValues<kBits>(job.stream, at, [&](int i, float x) {
+    FromFloat(scale * (ToFloat(dy[i]) - shift - (x - mean) * slope), to);
+    to += row;
+  });
+}
+
+// X of batch_norm_items.h.
+struct Decoded {
+  StreamOnGpu stream;
+
+  COMPTRAIN_HD float operator()(int64_t i) const { return stream.ValueAt(i); }
+};
+
+constexpr char kWho[] = "batch normalization on a GPU";
+
+}  // namespace
+
+Status GpuBatchNormGradientOfFixedRate(const FixedRateStream& stream,
+                                       const void* dy,
+                                       const BatchNormChannels& of,
+                                       void* scratch, const NormGradients& out,
+                                       CUstream_st* cuda_stream) {
+  const StreamOnGpu from(stream);
+  const int64_t n = ElementsOf(stream.of.dims);
+  if (!from.of.even() || !from.of.one_channel) {
+    Status s;
+    WithStorageType(stream.of.dtype, [&](auto type) {
+      using T = decltype(type);
+      s = gpu::BatchNormGradientByItems(
+          gpu::BatchNormItems<T, Decoded>{{from}, static_cast<const T*>(dy), n},
+          of, scratch, out, cuda_stream);
+    });
+    return s;
+  }
+  auto* const coefficients = static_cast<float*>(scratch);
+  auto* const sums = reinterpret_cast<BatchNormSum*>(
+      static_cast<uint8_t*>(scratch) + CoefficientBytes(of.channels));
+  const ColumnShares shares(from.of);
+  const BatchNormJob job = {from, shares,       dy,    of.mean,
+                            sums, coefficients, out.dx};
+  return gpu::WithBitsAndType(stream.of, [&](auto bits, auto type) {
+    constexpr int kBits = decltype(bits)::value;
+    using T = decltype(type);
+    Status s = gpu::Launch(kWho, "sums", AddColumns<kBits, T>, shares.blocks,
+                           kColumnThreads, 0, cuda_stream, job);
+    if (!s.ok()) return s;
+    s = gpu::Launch(
+        kWho, "adding up", Finish, CeilDiv(of.channels, kFinishChannels),
+        kFinishRows * kFinishChannels, 0, cuda_stream,
+        FinishBatchNorm{sums, of.gamma, of.inv_std, n / of.channels,
+                        of.channels, out.dgamma, out.dbeta, coefficients},
+        sums, shares.rows());
+    if (!s.ok()) return s;
+    return gpu::Launch(kWho, "the gradient", WriteDx<kBits, T>,
+                       CeilDiv(shares.columns, kColumnThreads), kColumnThreads,
+                       0, cuda_stream, job);
+  });
+}
+
+}  // namespace comptrain

@@ -1,0 +1,42 @@
+// What the calls of codec_calls.h are handed when a step runs.
+#pragma once
+
+#include "cc/codec/fixed_rate/fixed_rate.h"
+#include "cc/codec/stream/bound.h"
+#include "xla/ffi/api/ffi.h"
+
+// Of xla/ffi/ffi_api.h, which includes what wheels of TensorFlow do not have.
+namespace xla::ffi {
+const XLA_FFI_Api* GetXlaFfiApi();
+}
+
+namespace comptrain::hlo {
+
+namespace ffi = xla::ffi;
+using Bytes = ffi::Buffer<ffi::U8>;
+using Floats = ffi::Buffer<ffi::F32>;
+
+inline FixedRateTensor TensorOf(const ffi::AnyBuffer& buffer,
+                                const ffi::Dictionary& attributes) {
+  FixedRateTensor of;
+  of.coding.bits = *attributes.get<int32_t>("bits");
+  of.coding.mid_rise = *attributes.get<int32_t>("mid_rise") != 0;
+  of.dims.assign(buffer.dimensions().begin(), buffer.dimensions().end());
+  if (of.dims.empty()) of.dims.push_back(1);
+  of.dtype = buffer.element_type() == ffi::BF16  ? DType::kBF16
+             : buffer.element_type() == ffi::F16 ? DType::kF16
+                                                 : DType::kF32;
+  return of;
+}
+
+inline FixedRateInput InputOf(const ffi::AnyBuffer& x, const Floats& state,
+                              const ffi::Dictionary& attributes) {
+  BoundRule bound;
+  bound.relative_bound = *attributes.get<float>("relative_bound");
+  bound.decay = *attributes.get<float>("decay");
+  bound.of_range = *attributes.get<int32_t>("of_range") != 0;
+  return {x.untyped_data(), state.typed_data(), bound,
+          *attributes.get<int32_t>("group_statistics") != 0};
+}
+
+}  // namespace comptrain::hlo
