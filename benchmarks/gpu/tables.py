@@ -15,7 +15,6 @@ from pathlib import Path
 from goals import goals
 from results import Result, Results
 
-
 OWN_KERNEL = re.compile(r"comptrain::\(anonymous namespace\)::(\w+)")
 
 

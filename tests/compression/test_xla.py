@@ -561,6 +561,27 @@ def test_products_of_a_reshaped_gradient_wait_under_xla():
     assert len(read) == 2 and all(fences)
 
 
+def test_what_waits_is_the_sum_of_the_samples_products():
+    """Else XLA keeps the products of all samples until the update adds them up."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((16, 64))
+    for _ in range(3):
+        x = layers.EinsumDense("btd,df->btf", (None, 64), activation="tanh")(x)
+    model = keras.Model(inputs, x)
+    model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
+    ct.compress_model(model)
+    model.optimizer.build(model.trainable_variables)
+    step = xla(lambda x, y: model.train_step((x, y)))
+    shapes = tf.TensorSpec((8, 16, 64)), tf.TensorSpec((8, 16, 64))
+    program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
+    shape_of = dict(re.findall(r"%(\S+) = (\w+\[[\d,]*\])", program))
+    calls = re.findall(r"custom-call\((.*?)\), custom_call_target=\"comptrain_fence\"", program)
+    calls += re.findall(r"opt-barrier\((.*?)\)", program)
+    waiting = [shape_of.get(name, "") for call in calls for name in re.findall(r"%([\w.-]+)", call)]
+    assert waiting.count("f32[64,64]") == 2  # the first layer needs no gradient for the batch
+    assert "f32[8,64,64]" not in waiting
+
+
 def test_depthwise_gelu_silu_and_global_max_train_as_plain():
     def net():
         keras.utils.set_random_seed(0)
