@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "cc/codec/fixed_rate_gpu/gpu.h"
 #include "cc/codec/layers/batch_norm_gpu.h"
+#include "cc/kernels/xla/call_targets.h"
 #include "cc/kernels/xla/fence.h"
 
 namespace comptrain::hlo {
@@ -28,7 +29,7 @@ xla::Shape RowMajor(const xla::Shape& shape) {
   return xla::ShapeUtil::MakeShapeWithDescendingLayout(shape.element_type(),
                                                        shape.dimensions());
 }
-xla::Shape ShapeOf(XlaOp op) {
+xla::Shape RowMajorShapeOf(XlaOp op) {
   return RowMajor(op.builder()->GetShape(op).value());
 }
 
@@ -42,7 +43,8 @@ struct Call {
 
 std::vector<XlaOp> Made(const Call& call, std::vector<xla::Shape> results) {
   std::vector<xla::Shape> shapes;
-  for (const XlaOp& operand : call.operands) shapes.push_back(ShapeOf(operand));
+  for (const XlaOp& operand : call.operands)
+    shapes.push_back(RowMajorShapeOf(operand));
   const bool is_one = results.size() == 1;
   const xla::Shape shape =
       is_one ? results[0] : xla::ShapeUtil::MakeTupleShape(results);
@@ -77,7 +79,7 @@ Encoded CodecCalls::Encode(const Encoding& how, XlaOp x, XlaOp state) const {
   std::vector<int64_t> dims = Dims(x);
   if (dims.empty()) dims.push_back(1);
   std::vector<xla::Shape> results = {Memory(coding_.StreamBytes(dims)),
-                                     ShapeOf(state)};
+                                     RowMajorShapeOf(state)};
   if (!on_cpu_) results.push_back(Memory(kGpuFixedRateScratchBytes));
   const auto parts =
       Made({kEncode, Attributes(coding_, how), {x, state}}, std::move(results));
@@ -99,13 +101,14 @@ XlaOp CodecCalls::Decode(XlaOp stream, XlaOp state, XlaOp gate,
 XlaOp CodecCalls::MaskGradient(XlaOp stream, XlaOp dy) const {
   stream = After(&dy, stream);
   return Made({kMaskGradient, Attributes(coding_), {stream, dy}, 1},
-              {ShapeOf(dy)})[0];
+              {RowMajorShapeOf(dy)})[0];
 }
 
 std::vector<XlaOp> CodecCalls::BatchNormGradient(
     std::vector<XlaOp> operands) const {
   operands[0] = After(&operands[2], operands[0]);
-  const xla::Shape dx = ShapeOf(operands[2]), vector = ShapeOf(operands[3]);
+  const xla::Shape dx = RowMajorShapeOf(operands[2]),
+                   vector = RowMajorShapeOf(operands[3]);
   std::vector<xla::Shape> results = {dx, vector, vector};
   if (!on_cpu_) {
     const auto dims = dx.dimensions();

@@ -12,14 +12,6 @@
 
 namespace comptrain::hlo {
 
-// Targets of calls: registered for "Host" and, in a library with GPU kernels,
-// for "CUDA" (gpu.cc).
-constexpr char kEncode[] = "comptrain_fixed_rate_encode";
-constexpr char kDecode[] = "comptrain_fixed_rate_decode";
-constexpr char kMaskGradient[] = "comptrain_fixed_rate_mask_gradient";
-constexpr char kBatchNormGradient[] =
-    "comptrain_fixed_rate_batch_norm_gradient";
-
 struct Encoded {
   XlaOp stream, state;
 };

@@ -4,7 +4,7 @@
 
 #include "cc/codec/layers/batch_norm_gpu.h"
 #include "cc/kernels/xla/call_arguments.h"
-#include "cc/kernels/xla/codec_calls.h"
+#include "cc/kernels/xla/call_targets.h"
 
 namespace comptrain::hlo {
 namespace {

@@ -2,7 +2,7 @@
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/layers/batch_norm.h"
 #include "cc/kernels/xla/call_arguments.h"
-#include "cc/kernels/xla/codec_calls.h"
+#include "cc/kernels/xla/call_targets.h"
 #include "cc/kernels/xla/host_pool.h"
 
 namespace comptrain::hlo {
