@@ -514,6 +514,13 @@ def test_a_gradient_that_others_wait_for_is_not_copied(storage):
     assert peaks[0] > 2 * logits and peaks[1] < most, (peaks, logits)
 
 
+def program_of_step(model, *shapes):
+    """What XLA is given, for an x and a y of those shapes."""
+    model.optimizer.build(model.trainable_variables)
+    step = xla(lambda x, y: model.train_step((x, y)))
+    return step.experimental_get_compiler_ir(*map(tf.TensorSpec, shapes))(stage="hlo")
+
+
 @pytest.mark.parametrize("fence", ["custom-call", "opt-barrier"])
 def test_input_gradients_wait_for_weight_gradients(fence, monkeypatch):
     """In the program that XLA is given; a control dependency would not be in it."""
@@ -524,10 +531,7 @@ def test_input_gradients_wait_for_weight_gradients(fence, monkeypatch):
     model = chain(3)
     model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
     ct.compress_model(model)
-    model.optimizer.build(model.trainable_variables)
-    step = xla(lambda x, y: model.train_step((x, y)))
-    shapes = tf.TensorSpec((16, 32, 32, 32)), tf.TensorSpec((16, 32))
-    program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
+    program = program_of_step(model, (16, 32, 32, 32), (16, 32))
     made = {}
     for name, operation, operands in re.findall(r"%(\S+) = .*? ([\w-]+)\((.*?)\)(?:,|\n)", program):
         made[name] = operation, re.findall(r"%([\w.-]+)", operands)
@@ -552,10 +556,7 @@ def test_products_of_a_reshaped_gradient_wait_under_xla():
     model = keras.Model(inputs, x)
     model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
     ct.compress_model(model)
-    model.optimizer.build(model.trainable_variables)
-    step = xla(lambda x, y: model.train_step((x, y)))
-    shapes = tf.TensorSpec((8, 16, 64)), tf.TensorSpec((8, 16, 64))
-    program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
+    program = program_of_step(model, (8, 16, 64), (8, 16, 64))
     read = re.findall(r"= \S+ reshape\((?:\S+ )?%(\S+)\).*late/Reshape", program)
     fences = [re.search(rf"%{re.escape(name)} = .*add-dependency.*Fence", program) for name in read]
     assert len(read) == 2 and all(fences)
@@ -570,10 +571,7 @@ def test_what_waits_is_the_sum_of_the_samples_products():
     model = keras.Model(inputs, x)
     model.compile(keras.optimizers.SGD(1e-3), "mse", jit_compile=True)
     ct.compress_model(model)
-    model.optimizer.build(model.trainable_variables)
-    step = xla(lambda x, y: model.train_step((x, y)))
-    shapes = tf.TensorSpec((8, 16, 64)), tf.TensorSpec((8, 16, 64))
-    program = step.experimental_get_compiler_ir(*shapes)(stage="hlo")
+    program = program_of_step(model, (8, 16, 64), (8, 16, 64))
     shape_of = dict(re.findall(r"%(\S+) = (\w+\[[\d,]*\])", program))
     calls = re.findall(r"custom-call\((.*?)\), custom_call_target=\"comptrain_fence\"", program)
     calls += re.findall(r"opt-barrier\((.*?)\)", program)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cc/codec/fixed_rate/fixed_rate.h"
+#include "cc/codec/layers/batch_norm.h"
 #include "cc/codec/stream/bound.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -37,6 +38,15 @@ inline FixedRateInput InputOf(const ffi::AnyBuffer& x, const Floats& state,
   bound.of_range = *attributes.get<int32_t>("of_range") != 0;
   return {x.untyped_data(), state.typed_data(), bound,
           *attributes.get<int32_t>("group_statistics") != 0};
+}
+
+// operands: those of CodecCalls::BatchNormGradient.
+inline BatchNormChannels ChannelsOf(const ffi::RemainingArgs& operands) {
+  const auto floats = [&](int i) {
+    return operands.get<Floats>(i)->typed_data();
+  };
+  return {operands.get<ffi::AnyBuffer>(2)->dimensions().back(), floats(3),
+          floats(4), floats(5)};
 }
 
 }  // namespace comptrain::hlo

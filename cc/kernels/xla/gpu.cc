@@ -49,22 +49,15 @@ ffi::Error BatchNormGradient(CUstream_st* cuda_stream,
                              ffi::RemainingArgs operands,
                              ffi::RemainingRets results,
                              ffi::Dictionary attributes) {
-  const auto floats = [&](int i) {
-    return operands.get<Floats>(i)->typed_data();
-  };
   const auto gradient = [&](int i) {
     return (*results.get<Floats>(i))->typed_data();
   };
   const ffi::AnyBuffer dy = *operands.get<ffi::AnyBuffer>(2);
-  BatchNormChannels of;
-  of.channels = dy.dimensions().back();
-  of.gamma = floats(3);
-  of.mean = floats(4);
-  of.inv_std = floats(5);
   return ErrorOf(GpuBatchNormGradientOfFixedRate(
       {TensorOf(dy, attributes), operands.get<Bytes>(0)->typed_data(),
-       floats(1)},
-      dy.untyped_data(), of, (*results.get<Bytes>(3))->typed_data(),
+       operands.get<Floats>(1)->typed_data()},
+      dy.untyped_data(), ChannelsOf(operands),
+      (*results.get<Bytes>(3))->typed_data(),
       {(*results.get<ffi::AnyBuffer>(0))->untyped_data(), gradient(1),
        gradient(2)},
       cuda_stream));

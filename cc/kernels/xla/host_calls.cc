@@ -39,19 +39,11 @@ ffi::Error BatchNormGradient(ffi::ThreadPool pool, ffi::RemainingArgs operands,
                              ffi::Result<Floats> dgamma,
                              ffi::Result<Floats> dbeta,
                              ffi::Dictionary attributes) {
-  const auto floats = [&](int i) {
-    return operands.get<Floats>(i)->typed_data();
-  };
   const ffi::AnyBuffer dy = *operands.get<ffi::AnyBuffer>(2);
-  BatchNormChannels of;
-  of.channels = dy.dimensions().back();
-  of.gamma = floats(3);
-  of.mean = floats(4);
-  of.inv_std = floats(5);
   BatchNormGradientOfFixedRate(
       {TensorOf(dy, attributes), operands.get<Bytes>(0)->typed_data(),
-       floats(1)},
-      dy.untyped_data(), of,
+       operands.get<Floats>(1)->typed_data()},
+      dy.untyped_data(), ChannelsOf(operands),
       {dx->untyped_data(), dgamma->typed_data(), dbeta->typed_data()},
       OnPool(pool));
   return ffi::Error::Success();
