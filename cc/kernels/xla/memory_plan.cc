@@ -53,10 +53,12 @@ Buffer Described(const xla::BufferAllocation& allocation,
 }
 
 // TensorFlow 2.20 has the allocations themselves in a list, 2.21 pointers.
-const xla::BufferAllocation* Pointer(const xla::BufferAllocation& allocation) {
+[[maybe_unused]] const xla::BufferAllocation* Pointer(
+    const xla::BufferAllocation& allocation) {
   return &allocation;
 }
-const xla::BufferAllocation* Pointer(const xla::BufferAllocation* allocation) {
+[[maybe_unused]] const xla::BufferAllocation* Pointer(
+    const xla::BufferAllocation* allocation) {
   return allocation;
 }
 
