@@ -6,12 +6,27 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cc/codec/common/bits.h"
+#include "cc/codec/common/gpu_launch.h"
 #include "cc/codec/common/status.h"
 #include "cc/codec/fixed_rate_gpu/tensor.h"
 
 namespace comptrain::gpu {
 
 constexpr int kColumnThreads = 256;
+
+// Of the thread: a column, or a group, each.
+static __device__ inline int64_t ColumnOfThread() {
+  return int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+}
+
+template <class... Parameters, class... Arguments>
+static Status LaunchColumns(const char* what, void (*kernel)(Parameters...),
+                            int64_t columns, CUstream_st* cuda_stream,
+                            const Arguments&... arguments) {
+  return Launch(kFixedRate, what, kernel, CeilDiv(columns, kColumnThreads),
+                kColumnThreads, 0, cuda_stream, arguments...);
+}
 
 // Where a column's values are.
 struct Column {

@@ -1,9 +1,7 @@
 // By columns where they are even; else value after value.
-#include "cc/codec/common/bits.h"
 #include "cc/codec/common/gpu_items.h"
 #include "cc/codec/fixed_rate_gpu/column.h"
 #include "cc/codec/fixed_rate_gpu/gpu.h"
-#include "cc/codec/fixed_rate_gpu/scratch.h"
 
 namespace comptrain {
 namespace {
@@ -17,7 +15,7 @@ template <int kBits, class T>
 __global__ void __launch_bounds__(kColumnThreads)
     WriteValues(StreamOnGpu stream, T* x_hat) {
   const gpu::RowsOnGpu& rows = stream.of.words;
-  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  const int64_t column = gpu::ColumnOfThread();
   if (column >= rows.columns) return;
   const Column at(stream.of, column);
   T* to = x_hat + at.first;
@@ -32,7 +30,7 @@ template <int kBits, class Item>
 __global__ void __launch_bounds__(kColumnThreads)
     SelectItems(StreamOnGpu stream, const Item* dy, Item* dx) {
   const gpu::RowsOnGpu& rows = stream.of.words;
-  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  const int64_t column = gpu::ColumnOfThread();
   if (column >= rows.columns) return;
   const Column at(stream.of, column);
   Item items[kPacked];
@@ -80,10 +78,9 @@ Status MaskGradient(const FixedRateStream& stream, const void* dy, void* dx,
                          SelectItem<Item>{from, in, out}, cuda_stream);
   }
   return gpu::WithBits(stream.of.coding.bits, [&](auto bits) {
-    return gpu::Launch(gpu::kFixedRate, "the mask's gradient",
-                       SelectItems<decltype(bits)::value, Item>,
-                       CeilDiv(from.of.words.columns, kColumnThreads),
-                       kColumnThreads, 0, cuda_stream, from, in, out);
+    return gpu::LaunchColumns(
+        "the mask's gradient", SelectItems<decltype(bits)::value, Item>,
+        from.of.words.columns, cuda_stream, from, in, out);
   });
 }
 
@@ -103,10 +100,9 @@ Status GpuFixedRateDecode(const FixedRateStream& stream, void* x_hat,
   }
   return gpu::WithBitsAndType(stream.of, [&](auto bits, auto type) {
     using T = decltype(type);
-    return gpu::Launch(
-        gpu::kFixedRate, "values", WriteValues<decltype(bits)::value, T>,
-        CeilDiv(from.of.words.columns, kColumnThreads), kColumnThreads, 0,
-        cuda_stream, from, static_cast<T*>(x_hat));
+    return gpu::LaunchColumns("values", WriteValues<decltype(bits)::value, T>,
+                              from.of.words.columns, cuda_stream, from,
+                              static_cast<T*>(x_hat));
   });
 }
 

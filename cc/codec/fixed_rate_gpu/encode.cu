@@ -2,8 +2,6 @@
 // then its words.
 #include <cfloat>
 
-#include "cc/codec/common/bits.h"
-#include "cc/codec/common/gpu_launch.h"
 #include "cc/codec/fixed_rate_gpu/column.h"
 #include "cc/codec/fixed_rate_gpu/gpu.h"
 #include "cc/codec/fixed_rate_gpu/scratch.h"
@@ -52,7 +50,9 @@ __device__ void CountScales(const EncodeJob& job, bool here, uint8_t code) {
   if (!is_last) return;
   __threadfence();
   GroupSums mine;
-  mine.Add(static_cast<uint8_t>(me), job.scratch->groups_with[me]);
+  // By an atomic operation, which sees those of all blocks.
+  mine.Add(static_cast<uint8_t>(me),
+           atomicAdd(&job.scratch->groups_with[me], 0u));
   sums[me] = mine;
   gpu::AddUp(sums, kScales);
   if (me == 0) sums[0].Write(job.state[kBoundUsed], job.state);
@@ -80,7 +80,7 @@ __device__ uint8_t ScaleCodeOf(const EncodeJob& job, const Ends& ends,
 // A group a thread.
 __global__ void __launch_bounds__(kColumnThreads) WriteScales(EncodeJob job) {
   const gpu::RowsOnGpu& rows = job.of.scales;
-  const int64_t group = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  const int64_t group = gpu::ColumnOfThread();
   const bool here = group < rows.columns;
   uint8_t code = 0;
   if (here) {
@@ -143,7 +143,7 @@ __device__ void WriteColumn(const EncodeJob& job, const Column& at,
 template <int kBits, class T>
 __global__ void __launch_bounds__(kColumnThreads) WriteColumns(EncodeJob job) {
   const TensorOnGpu& of = job.of;
-  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  const int64_t column = gpu::ColumnOfThread();
   const bool here = column < of.words.columns;
   uint8_t scale = 0;
   if (here) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kColumnThreads) WriteColumns(EncodeJob job) {
 // are missing.
 __global__ void __launch_bounds__(kColumnThreads) WriteWords(EncodeJob job) {
   const TensorOnGpu& of = job.of;
-  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  const int64_t column = gpu::ColumnOfThread();
   if (column >= of.words.columns) return;
   const int64_t row = of.words.row;
   int64_t at;
@@ -213,15 +213,6 @@ __global__ void __launch_bounds__(kColumnThreads) WriteWords(EncodeJob job) {
   }
 }
 
-template <class... Parameters>
-Status LaunchJob(const char* what, void (*kernel)(Parameters...),
-                 int64_t columns, CUstream_st* cuda_stream,
-                 const EncodeJob& job) {
-  return gpu::Launch(gpu::kFixedRate, what, kernel,
-                     CeilDiv(columns, kColumnThreads), kColumnThreads, 0,
-                     cuda_stream, job);
-}
-
 }  // namespace
 
 Status GpuFixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
@@ -235,14 +226,16 @@ Status GpuFixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
                          out.state, found, in.group_statistics};
   if (tensor.even()) {
     return gpu::WithBitsAndType(of, [&](auto bits, auto type) {
-      return LaunchJob("columns",
-                       WriteColumns<decltype(bits)::value, decltype(type)>,
-                       tensor.words.columns, cuda_stream, job);
+      return gpu::LaunchColumns(
+          "columns", WriteColumns<decltype(bits)::value, decltype(type)>,
+          tensor.words.columns, cuda_stream, job);
     });
   }
-  s = LaunchJob("scales", WriteScales, tensor.scales.columns, cuda_stream, job);
+  s = gpu::LaunchColumns("scales", WriteScales, tensor.scales.columns,
+                         cuda_stream, job);
   if (!s.ok()) return s;
-  return LaunchJob("words", WriteWords, tensor.words.columns, cuda_stream, job);
+  return gpu::LaunchColumns("words", WriteWords, tensor.words.columns,
+                            cuda_stream, job);
 }
 
 }  // namespace comptrain

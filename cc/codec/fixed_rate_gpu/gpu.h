@@ -12,7 +12,7 @@
 namespace comptrain {
 
 // Device memory that an encoder works in, of any tensor.
-constexpr size_t kGpuFixedRateScratchBytes = 4 * (4 + 256) + 8 * 40;
+constexpr size_t kGpuFixedRateScratchBytes = 1360;
 
 Status GpuFixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
                           void* scratch, const FixedRateOutput& out,

@@ -13,18 +13,15 @@ namespace comptrain::gpu {
 
 constexpr int kScales = 256;
 constexpr int kSampleBlocks = 8;
-constexpr char kFixedRate[] = "the fixed-rate codec on a GPU";  // in messages
 
 struct Scratch {
   uint32_t largest, smallest;  // ordered, smallest inverted; 0: none so far
   uint32_t blocks_done;
-  uint32_t unused;
   uint32_t groups_with[kScales];  // of each scale
   SampleSums sample[kSampleBlocks];
 };
 static_assert(sizeof(Scratch) == kGpuFixedRateScratchBytes, "what gpu.h says");
 
-#ifdef __CUDACC__
 // Adds up what the threads of a block have; the first one has the sum.
 template <class Sum>
 __device__ void AddUp(Sum* sums, int threads) {
@@ -34,7 +31,6 @@ __device__ void AddUp(Sum* sums, int threads) {
     if (i < half) sums[i].Add(sums[i + half]);
   }
 }
-#endif
 
 // Writes the state and the centres, by a sample, and clears what is counted.
 Status SampleTensor(const FixedRateTensor& of, const FixedRateInput& in,

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cc/codec/common/divisor.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/host_device.h"
-#include "cc/codec/common/status.h"
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/fixed_rate/rows.h"
 #include "cc/codec/fixed_rate/scale.h"
@@ -16,6 +14,7 @@
 
 namespace comptrain::gpu {
 
+constexpr char kFixedRate[] = "the fixed-rate codec on a GPU";  // in messages
 constexpr int kPacked = FixedRateCoding::kPacked;
 
 // A group layout, for threads.
@@ -83,7 +82,7 @@ struct TensorOnGpu {
         centres_at(scales_at + of.coding.ScaleBytes(of.dims)),
         by_channels(last) {}
 
-  // Whether columns (gpu_column.h) can be worked on: none has missing values.
+  // Whether columns (column.h) can be worked on: none has missing values.
   bool even() const {
     return one_scale && (one_channel || !has_centres) &&
            words.length == kPacked * words.row;

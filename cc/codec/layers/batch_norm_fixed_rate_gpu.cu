@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kFinishRows* kFinishChannels)
 template <int kBits, class T>
 __global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
   const gpu::TensorOnGpu& of = job.stream.of;
-  const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  const int64_t column = gpu::ColumnOfThread();
   if (column >= of.words.columns) return;
   const int64_t row = of.words.row, channels = job.shares.channels;
   const Column at(of, column);
@@ -165,9 +165,9 @@ Status GpuBatchNormGradientOfFixedRate(const FixedRateStream& stream,
                         of.channels, out.dgamma, out.dbeta, coefficients},
         sums, shares.rows());
     if (!s.ok()) return s;
-    return gpu::Launch(kWho, "the gradient", WriteDx<kBits, T>,
-                       CeilDiv(shares.columns, kColumnThreads), kColumnThreads,
-                       0, cuda_stream, job);
+    return gpu::LaunchColumns("the gradient of batch normalization",
+                              WriteDx<kBits, T>, shares.columns, cuda_stream,
+                              job);
   });
 }
 

@@ -43,8 +43,9 @@ struct Call {
 
 std::vector<XlaOp> Made(const Call& call, std::vector<xla::Shape> results) {
   std::vector<xla::Shape> shapes;
-  for (const XlaOp& operand : call.operands)
+  for (const XlaOp& operand : call.operands) {
     shapes.push_back(RowMajorShapeOf(operand));
+  }
   const bool is_one = results.size() == 1;
   const xla::Shape shape =
       is_one ? results[0] : xla::ShapeUtil::MakeTupleShape(results);

@@ -13,11 +13,10 @@ namespace comptrain::hlo {
 struct Groups : GroupLayout {
   Groups(absl::Span<const int64_t> of, int values_a_group)
       : GroupLayout({of.begin(), of.end()}, values_a_group) {}
-  explicit Groups(const GroupLayout& of) : GroupLayout(of) {}
 
   // The members of all groups: the i-th of each. Missing ones are zero.
   std::vector<XlaOp> Members(XlaOp x) const {
-    x = Padded(x, ZeroOf(x));
+    x = Padded(x);
     std::vector<XlaOp> members;
     for (int i = 0; i < size; ++i) {
       members.push_back(
@@ -49,10 +48,10 @@ struct Groups : GroupLayout {
   }
 
  private:
-  XlaOp Padded(XlaOp x, XlaOp with) const {
+  XlaOp Padded(XlaOp x) const {
     x = xla::Reshape(x, dims);
     const int64_t missing = groups * size - dims[axis];
-    return missing == 0 ? x : xla::PadInDim(x, with, axis, 0, missing);
+    return missing == 0 ? x : xla::PadInDim(x, ZeroOf(x), axis, 0, missing);
   }
 };
 
