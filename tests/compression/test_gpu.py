@@ -45,9 +45,10 @@ def test_keras_default_compresses():
     assert all_compressed(model)
 
 
-def test_the_kernels_answer_as_the_cpu():
+@pytest.mark.parametrize("xla", [False, True])
+def test_the_kernels_answer_as_the_cpu(xla):
     needs_kernels()
-    assert gpu_check.problem() is None
+    assert gpu_check.problem(xla) is None
 
 
 @pytest.mark.parametrize("codec", ["plane", "plane+dither", "rans", "rans+dither", "zvc", "auto"])

@@ -29,8 +29,9 @@ def streams(model):
     return [site.read_state().stream_bytes for site in instrumentation(model).sites().values()]
 
 
-def test_the_cpu_answers_as_the_cpu():
-    assert gpu_check._first_difference("CPU:0") is None
+@pytest.mark.parametrize("xla", [False, True])
+def test_the_cpu_answers_as_the_cpu(xla):
+    assert gpu_check._first_difference("CPU:0", xla) is None
 
 
 def test_a_device_without_kernels_or_with_wrong_ones_is_found(monkeypatch):
@@ -52,15 +53,20 @@ def test_a_device_without_kernels_or_with_wrong_ones_is_found(monkeypatch):
 
 
 def test_a_passed_check_lets_models_compress(with_gpu):
-    with_gpu.setattr(gpu_check, "_first_difference", lambda device: None)
+    with_gpu.setattr(gpu_check, "_first_difference", lambda device, xla: None)
     model = compiled(small_cnn(), jit_compile=False)
     assert ct.compress_model(model).obstacle is None
     model.train_on_batch(X, Y)
     assert len(streams(model)) >= 3 and all(streams(model))
 
 
+def test_a_step_of_a_cpu_waits_for_no_check(monkeypatch):
+    monkeypatch.setattr(gpu_check, "problem", lambda xla: pytest.fail("the GPU's kernels were tried"))
+    assert ct.compress_model(compiled(small_cnn(), jit_compile=True)).obstacle is None
+
+
 def test_a_failed_check_warns_once_and_trains_plain(with_gpu, caplog):
-    with_gpu.setattr(gpu_check, "_first_difference", lambda device: "masks: wrong")
+    with_gpu.setattr(gpu_check, "_first_difference", lambda device, xla: "masks: wrong")
     with caplog.at_level(logging.WARNING):
         model = compiled(small_cnn(), jit_compile=False)
         assert "masks: wrong" in ct.compress_model(model).obstacle

@@ -141,5 +141,5 @@ def _obstacle(engine: Engine) -> str | None:
         if engine.xla:
             return "compiled with XLA (jit_compile=True), for which this op library has no lowering"
         return "on a GPU, for which this op library has no kernels (built without CUDA)"
-    problem = gpu_check.problem()
+    problem = gpu_check.problem(engine.xla) if engine.device == "GPU" else None
     return None if problem is None else f"on a GPU, where the kernels failed their check ({problem})"

@@ -38,7 +38,6 @@ inline XlaOp Squared(XlaOp x) { return x * x; }
 inline XlaOp FiniteOrZero(XlaOp x) {
   return xla::Select(xla::IsFinite(x), x, xla::ZerosLike(x));
 }
-inline XlaOp Magnitude(XlaOp x) { return xla::Abs(FiniteOrZero(x)); }
 inline XlaOp IsZero(XlaOp x) {
   return xla::Lt(xla::Abs(x), Scalar(x, std::numeric_limits<float>::min()));
 }

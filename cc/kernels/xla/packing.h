@@ -58,9 +58,6 @@ struct Groups : GroupLayout {
 inline XlaOp LeftShifted(XlaOp x, int by) {
   return xla::ShiftLeft(x, xla::FullLike(x, by));
 }
-inline XlaOp RightShifted(XlaOp x, int by) {
-  return xla::ShiftRightLogical(x, xla::FullLike(x, by));
-}
 
 inline XlaOp Times(XlaOp x, int factor) { return x * xla::FullLike(x, factor); }
 
