@@ -73,6 +73,7 @@ BEGIN_FIRST = (
     "cli/test_cli.py",
     "callbacks/test_adaptive_error_bound.py",
     "benchmarks/test_gpu_run.py",
+    "memory/test_max_batch.py",
     "memory/test_memory_own_step.py",
     "compression/test_recompute.py",
     "benchmarks/test_equivalence.py",

@@ -23,7 +23,7 @@ layers = keras.layers
 # Those that cannot run here, and where what they say runs.
 ELSEWHERE = {
     "distribute.fit": "ResNet-50 for 20 epochs: tests/distribute/test_workers.py",
-    "find_max_batch_size": "a project of the reader's: tests/memory/test_memory.py",
+    "find_max_batch_size": "a project of the reader's: tests/memory/test_max_batch.py",
     "distribute.place": "two devices: tests/distribute/test_stages.py",
     "model_planning.ModelPlan": "the example of `plan`, which runs here",
 }

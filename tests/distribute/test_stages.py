@@ -31,7 +31,7 @@ def runs():
     return of
 
 
-@pytest.mark.long("4-hybrid")
+@pytest.mark.long("4-*")
 @pytest.mark.parametrize(("count", "place"), PLACES)
 def test_kept_tensors_give_the_same_training(runs, count, place):
     one, found = runs(count)["one"], runs(count)[place]["keep"]
@@ -40,6 +40,7 @@ def test_kept_tensors_give_the_same_training(runs, count, place):
     np.testing.assert_allclose(found["weights"], one["weights"], rtol=0, atol=1e-6)
 
 
+@pytest.mark.long("4-*")
 @pytest.mark.parametrize("way", ["stream", "recompute"])
 @pytest.mark.parametrize(("count", "place"), PLACES)
 def test_losses_follow_one_device(runs, count, place, way):

@@ -32,6 +32,7 @@ def excess(step, depth, base):
     return step.peak_bytes - (base.peak_bytes + WORKING_SET_BYTES + 1.1 * step.saved_bytes)
 
 
+@pytest.mark.long("tanh")
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_peak_of_a_chain(activation):
     base = measure(1, activation)

@@ -158,6 +158,7 @@ def test_loss_and_gradients_are_plains(writing, scores):
     assert whole_scores(function) == []
 
 
+@pytest.mark.long("*one_batch*", "*matmul-causal", "*einsum-padded")
 @pytest.mark.parametrize("scores", ["padded", "causal", "dropped"])
 @pytest.mark.parametrize("writing", ["einsum", "matmul"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])

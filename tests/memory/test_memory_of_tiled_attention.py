@@ -38,7 +38,7 @@ def peak(compress, dropout, jit):
     return ct.memory.measure_step(model, X, X).peak_bytes
 
 
-@pytest.mark.long("XLA")
+@pytest.mark.long("0.0-*")
 @pytest.mark.parametrize("dropout, jit", [(0.0, False), (0.1, False), (0.0, True), (0.1, True)])
 def test_the_peak_is_far_below_that_of_whole_scores(dropout, jit):
     # A tile is nearly half of the scores, and a few tensors are alive in it.

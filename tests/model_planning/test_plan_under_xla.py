@@ -121,6 +121,7 @@ def test_more_memory_keeps_more(case):
     assert held == sorted(held) and held[0] < held[1] < held[2] < held[3]
 
 
+@pytest.mark.long("convolutions")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_everything_kept_is_plain_keras(case_of, name):
     """Losses and weights, bit for bit; in hardly more memory."""

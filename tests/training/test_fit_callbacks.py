@@ -155,6 +155,7 @@ def no_profiler_is_left():
         tf.profiler.experimental.stop(save=False)
 
 
+@pytest.mark.long(but=["EarlyStopping", "SwapEMAWeights", "TensorBoard"])  # others are in `test_all_at_once`
 @pytest.mark.parametrize("name", STOCK)
 def test_a_restart_changes_nothing(tmp_path, name):
     """In TensorBoard's profile too."""
