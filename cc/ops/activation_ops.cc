@@ -25,5 +25,8 @@ COMPTRAIN_ACTIVATION_OPS("Gelu", "x Phi(x), Phi being the normal distribution.",
                          "dy (Phi(x) + x Phi'(x)).")
 COMPTRAIN_ACTIVATION_OPS("Silu", "x / (1 + exp(-x)).",
                          "dy s (1 + x (1 - s)) with s = 1 / (1 + exp(-x)).")
+COMPTRAIN_ACTIVATION_OPS(
+    "TanhGelu", "x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).",
+    "dy y'(x).")
 
 }  // namespace tensorflow

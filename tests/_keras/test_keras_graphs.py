@@ -46,8 +46,9 @@ def test_operations_wait_for_another(graph):
     x = tf.constant(1.0)
     with tf.control_dependencies([old, third]):
         waits = tf.exp(x).op
+    assert _keras.operations_waiting_for(old) == [waits]
     _keras.wait_instead(old, new)
-    assert set(waits.control_inputs) == {new, third}
+    assert set(waits.control_inputs) == {new, third} and _keras.operations_waiting_for(old) == []
 
 
 def test_an_operation_runs_again(graph):

@@ -239,4 +239,6 @@ SAMPLES: dict[str, Sample] = {
         ours("max_pool")(IMAGES, ksize=[2, 2], strides=[2, 2])[1].numpy(), normal(*POOLED.shape)),
     **named("ResizeBicubic ResizeBilinear ResizeNearestNeighbor", lambda: (IMAGES,), "images", size=[8, 8]),
     **named("ResizeBicubicGrad ResizeBilinearGrad", lambda: (normal(2, 8, 8, 3), IMAGES), "grads", "original_image"),
+    "Comptrain>TanhGelu": sample(ours("tanh_gelu"), normal(4, 6)),
+    "Comptrain>TanhGeluGrad": sample(ours("tanh_gelu_grad"), *two()),
 }  # fmt: skip

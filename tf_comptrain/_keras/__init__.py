@@ -23,6 +23,7 @@ from tf_comptrain._keras.graphs import (
     captured_variables,
     kept_with,
     loop_body,
+    operations_waiting_for,
     run_again,
     run_eagerly,
     set_device,

@@ -41,13 +41,20 @@ def wait_for_nothing(op: tf.Operation) -> None:
     op._remove_all_control_inputs()
 
 
+def operations_waiting_for(op: tf.Operation) -> list[tf.Operation]:
+    """The operations that have one among their control inputs.
+
+    Private: `Operation._control_outputs` (TensorFlow 2.21, 2.15).
+    """
+    return list(op._control_outputs)
+
+
 def wait_instead(old: tf.Operation, new: tf.Operation, free: Collection[str] = ()) -> None:
     """Makes what waits for one operation wait for another, but for those named in `free`, which wait no longer.
 
-    Private: `Operation._control_outputs`, `Operation._add_control_inputs`,
-      `Operation._remove_all_control_inputs` (TensorFlow 2.21, 2.15).
+    Private: `Operation._add_control_inputs`, `Operation._remove_all_control_inputs` (TensorFlow 2.21, 2.15).
     """
-    for op in list(old._control_outputs):
+    for op in operations_waiting_for(old):
         instead = [] if op.name in free else [new]
         waits = [after for before in op.control_inputs for after in (instead if before is old else [before])]
         op._remove_all_control_inputs()

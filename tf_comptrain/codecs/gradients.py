@@ -71,6 +71,11 @@ def _silu_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     return native.ops().comptrain_silu_grad(op.inputs[0], dy)
 
 
+@tf.RegisterGradient("Comptrain>TanhGelu")
+def _tanh_gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
+    return native.ops().comptrain_tanh_gelu_grad(op.inputs[0], dy)
+
+
 @tf.RegisterGradient("Comptrain>LayerNorm")
 def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     x, gamma, _ = op.inputs
@@ -88,6 +93,7 @@ tf.RegisterGradient("Comptrain>Decompress")(_no_second_gradient("a decompressed 
 tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normalization"))
 tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))
 tf.RegisterGradient("Comptrain>SiluGrad")(_no_second_gradient("SiLU"))
+tf.RegisterGradient("Comptrain>TanhGeluGrad")(_no_second_gradient("GELU"))
 tf.RegisterGradient("Comptrain>LayerNormGrad")(_no_second_gradient("layer normalization"))
 tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
 tf.no_gradient("Comptrain>GradientStats")

@@ -268,6 +268,7 @@ TABLE: Mapping[str, OperationType] = {
     **_activation("Softsign", 0, NONLINEAR, "SoftsignGrad", 1, least=-1.0, saturates=True),
     **_activation("Comptrain>Gelu", 0, NONLINEAR, "Comptrain>GeluGrad", 0),
     **_activation("Comptrain>Silu", 0, NONLINEAR, "Comptrain>SiluGrad", 0),
+    **_activation("Comptrain>TanhGelu", 0, NONLINEAR, "Comptrain>TanhGeluGrad", 0),
     **_activation("Sqrt", OUTPUT, UNBOUNDED, "SqrtGrad", 0, divides=True, exact=(0,), least=0.0),
     **_activation("Rsqrt", OUTPUT, UNBOUNDED, "RsqrtGrad", 0, exact=(0,), near_zero=0),
     **_activation("Reciprocal", OUTPUT, UNBOUNDED, "ReciprocalGrad", 0, exact=(0,), near_zero=0),
@@ -284,7 +285,7 @@ TABLE: Mapping[str, OperationType] = {
     **_function("Sin", {0: NONLINEAR}, least=-1.0, saturates=True),
     **_function("Tan", {0: UNBOUNDED}, exact=(0,), has_no_bound=True),
     **_function("Erf", {0: NONLINEAR}, least=-1.0, saturates=True),
-    **_function("Erfc", {0: NONLINEAR}),
+    **_function("Erfc", {0: NONLINEAR}, least=0.0),
     **_function("Erfinv", {OUTPUT: UNBOUNDED}, exact=(0,), has_no_bound=True),
     # Along axes
     **_rows("Mean Sum", OperationType(SUMMATION, {}, {0: LINEAR}, LINEAR, rows=OTHER_AXES)),

@@ -15,6 +15,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.crossings import Crossing
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.kernels import Use
+from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.choice import choose_held
 from tf_comptrain.graph.passes.decision import decide
 from tf_comptrain.graph.passes.engine import readers_of_gate
@@ -66,5 +67,10 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
             fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, apart))
     replaced = replace(step, needs, decision, held, fenced)
     engine.finish(step)
+    if streams.may_run_kernels:
+        _keras.at_end_of_trace(
+            backward.graph,
+            lambda returned: run_in_one_pass(backward.graph, backward.seeds, returned, streams.may_round),
+        )
     crossings = crossings_of(step, needs, decision, held, replaced, tiled)
     return Result(replaced.gradients, crossings, uses_of(decision, held, replaced))

@@ -6,7 +6,6 @@ docs/design.md has the figure that justifies each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,13 +17,6 @@ from tf_comptrain.graph.pooling import may_hold_positions
 from tf_comptrain.rules.base import Context, Rule, register_rule
 from tf_comptrain.rules.linear import WithoutActivation
 from tf_comptrain.storage import worth_holding
-
-# Activation functions with a kernel, by each of their names in Keras.
-_KERNELS = {
-    getattr(keras.activations, name): op
-    for name, op in {"gelu": "comptrain_gelu", "silu": "comptrain_silu", "swish": "comptrain_silu"}.items()
-    if hasattr(keras.activations, name)
-}
 
 
 class Substitute(Rule):
@@ -120,29 +112,15 @@ class _LayerNormalization(Substitute):
         return native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
 
 
-class _OnePassProduct(Substitute):
-    """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels; GELU and SiLU in one pass."""
+class _DepthwiseConvolution(Substitute):
+    """Convolutions with as many groups as channels, by TensorFlow's depthwise kernels."""
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
-        activation = _one_pass(layer.activation) if context.engine.is_cpu_executor else layer.activation
-        depthwise = _is_depthwise(layer, x)
-        if activation is layer.activation and not depthwise:
+        if not _is_depthwise(layer, x):
             return context.original(x, **kwargs)
-        if isinstance(layer, keras.layers.Activation):
-            y = x
-        else:
-            seen = _Depthwise(layer) if depthwise else WithoutActivation(layer)
-            y = _keras.class_call(layer)(seen, x, **kwargs)
-        if y.dtype not in SUPPORTED_DTYPES:
-            activation = layer.activation
-        return y if activation is None else activation(y)
-
-
-def _one_pass(activation: Callable | None) -> Callable | None:
-    """An activation function by its kernel, where there is one."""
-    name = _KERNELS.get(activation)
-    return activation if name is None else getattr(native.ops(), name)
+        y = _keras.class_call(layer)(_Depthwise(layer), x, **kwargs)
+        return y if layer.activation is None else layer.activation(y)
 
 
 class _Depthwise(WithoutActivation):
@@ -221,14 +199,7 @@ def _per_axis(size: Any, axes: int) -> tuple[int, ...]:
 register_rule(keras.layers.BatchNormalization)(_BatchNormalization())
 register_rule(keras.layers.LayerNormalization)(_LayerNormalization())
 register_rule(keras.layers.Dropout)(_Dropout())
-register_rule(
-    keras.layers.Activation,
-    keras.layers.Conv1D,
-    keras.layers.Conv2D,
-    keras.layers.Conv3D,
-    keras.layers.Dense,
-    keras.layers.EinsumDense,
-)(_OnePassProduct())
+register_rule(keras.layers.Conv2D)(_DepthwiseConvolution())
 register_rule(
     keras.layers.MaxPooling1D,
     keras.layers.MaxPooling2D,

@@ -11,8 +11,8 @@ namespace comptrain {
 
 // Indexed by Activation and DType; n is any size.
 struct ActivationKernels {
-  void (*forward[2][3])(const void* x, int64_t n, void* y);
-  void (*gradient[2][3])(const void* x, int64_t n, const void* dy, void* dx);
+  void (*forward[3][3])(const void* x, int64_t n, void* y);
+  void (*gradient[3][3])(const void* x, int64_t n, const void* dy, void* dx);
 };
 
 COMPTRAIN_KERNEL_TABLES(ActivationKernels)
@@ -80,6 +80,28 @@ struct Silu {
   }
 };
 
+struct TanhGelu {
+  static float Factor(float x) { return Silu::Factor(TwiceU(Clamped(x))); }
+  static float Slope(float x) {
+    const float v = Clamped(x);
+    const float twice_u = TwiceU(v);
+    const float e = ExpOfNegative(twice_u < 0 ? twice_u : -twice_u);
+    const float r = 1.0f / (1.0f + e);
+    const float s = twice_u < 0 ? e * r : r;  // and s (1 - s) = e r^2
+    return s + v * (e * r * r) * (kScale + 3 * kCubic * (v * v));
+  }
+
+ private:
+  static constexpr float kScale = 1.5957691216f;  // 2 sqrt(2 / pi)
+  static constexpr float kCubic = 0.044715f * kScale;
+  // Beyond, the factor is 0 or 1, and cubes may overflow; NaN stays.
+  static float Clamped(float x) {
+    x = x < -16.0f ? -16.0f : x;
+    return x > 16.0f ? 16.0f : x;
+  }
+  static float TwiceU(float x) { return x * (kScale + kCubic * (x * x)); }
+};
+
 // Elements that are converted at a time.
 constexpr int64_t kActivationBlock = 64;
 
@@ -119,10 +141,13 @@ static inline void GradientOf(const void* x, int64_t n, const void* dy,
 static constexpr ActivationKernels ActivationTable() {
   return {
       {{ForwardOf<Gelu, float>, ForwardOf<Gelu, BF16>, ForwardOf<Gelu, F16>},
-       {ForwardOf<Silu, float>, ForwardOf<Silu, BF16>, ForwardOf<Silu, F16>}},
+       {ForwardOf<Silu, float>, ForwardOf<Silu, BF16>, ForwardOf<Silu, F16>},
+       {ForwardOf<TanhGelu, float>, ForwardOf<TanhGelu, BF16>,
+        ForwardOf<TanhGelu, F16>}},
       {{GradientOf<Gelu, float>, GradientOf<Gelu, BF16>, GradientOf<Gelu, F16>},
-       {GradientOf<Silu, float>, GradientOf<Silu, BF16>,
-        GradientOf<Silu, F16>}}};
+       {GradientOf<Silu, float>, GradientOf<Silu, BF16>, GradientOf<Silu, F16>},
+       {GradientOf<TanhGelu, float>, GradientOf<TanhGelu, BF16>,
+        GradientOf<TanhGelu, F16>}}};
 }
 
 }  // namespace comptrain

@@ -1,5 +1,5 @@
-// CPU kernels of Gelu, Silu and their gradients. Elsewhere TensorFlow's own
-// operations serve.
+// CPU kernels of Gelu, Silu, TanhGelu and their gradients. Elsewhere
+// TensorFlow's own operations serve.
 #include "cc/codec/layers/activation.h"
 #include "cc/kernels/common/register.h"
 #include "cc/kernels/common/util.h"
@@ -43,11 +43,15 @@ using GeluOp = ActivationOp<Activation::kGelu>;
 using GeluGradOp = ActivationGradOp<Activation::kGelu>;
 using SiluOp = ActivationOp<Activation::kSilu>;
 using SiluGradOp = ActivationGradOp<Activation::kSilu>;
+using TanhGeluOp = ActivationOp<Activation::kTanhGelu>;
+using TanhGeluGradOp = ActivationGradOp<Activation::kTanhGelu>;
 
 COMPTRAIN_REGISTER("Gelu", tensorflow::DEVICE_CPU, GeluOp)
 COMPTRAIN_REGISTER("GeluGrad", tensorflow::DEVICE_CPU, GeluGradOp)
 COMPTRAIN_REGISTER("Silu", tensorflow::DEVICE_CPU, SiluOp)
 COMPTRAIN_REGISTER("SiluGrad", tensorflow::DEVICE_CPU, SiluGradOp)
+COMPTRAIN_REGISTER("TanhGelu", tensorflow::DEVICE_CPU, TanhGeluOp)
+COMPTRAIN_REGISTER("TanhGeluGrad", tensorflow::DEVICE_CPU, TanhGeluGradOp)
 
 }  // namespace
 }  // namespace comptrain

@@ -42,3 +42,21 @@ def test_small_operands_wait_by_the_engines_means():
         assert late.op.control_inputs == [gate.op] and reads(late.op, floats)
         assert list(XLA.late(floats, gate).op.inputs) == [floats, gate]
         assert XLA.late(counts, gate).op.control_inputs == [gate.op]  # of integers XLA has no fence
+
+
+def test_products_run_again_once_for_all_that_share_them():
+    """Scores are wanted for the gradient of the values, and again for their own."""
+
+    def attention(x, first, second):
+        def heads(y):
+            return tf.reshape(y, [16, -1, 4])
+
+        queries, values = heads(tf.matmul(tf.sin(x), first)), heads(tf.matmul(tf.sin(x), second))
+        scores = tf.matmul(queries, queries, transpose_b=True)  # 64 x 64 of 64 x 4
+        return tf.reduce_sum(tf.square(tf.matmul(tf.nn.softmax(scores), values))), {}
+
+    with toy(attention) as step:
+        step.restored(step.held(), EXECUTOR)
+        again = [op for op in step.ops("BatchMatMulV2") if op.name.startswith("rebuilt/")]
+        assert len(again) == 1
+        assert len([op for op in step.ops("Softmax") if op.name.startswith("rebuilt/")]) == 1

@@ -127,8 +127,13 @@ class StreamsOfStep:
         offload = self._wishes.offload_of(tensor.op)
         return offload is not None and offload.is_lossless
 
-    def may_tile(self, tensor: tf.Tensor) -> bool:
-        """Whether what a product makes may be made by tiles of rows, which round otherwise than the whole."""
+    @property
+    def may_run_kernels(self) -> bool:
+        """Whether kernels may stand in for formulas: they are for a CPU's executor, and round otherwise."""
+        return self._engine.is_cpu_executor and not self.recorded and not self.is_lossless
+
+    def may_round(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor may be made in another way, which rounds otherwise."""
         return self._way(tensor.op) in (None, COMPRESS) and not self.is_exact(tensor)
 
     def say_whole(self, tensor: tf.Tensor, why: str, crosses: bool = True) -> None:

@@ -10,7 +10,9 @@ import tensorflow as tf
 from tf_comptrain import _keras
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
+from tf_comptrain.graph.held_or_rebuilt import operands as made_of
 from tf_comptrain.graph.kernels import normalizing
+from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes.decision import StepDecision, product_behind
 from tf_comptrain.graph.passes.gathers import rows_again
@@ -77,6 +79,7 @@ class _Maker:
         self._step, self._choice, self._held, self._late = step, decision.chosen.choice, held, late
         # By reference of a tensor and of what its readers share: what they read.
         self._made: dict[tuple, tf.Tensor] = {}
+        self._with_product: dict[Any, bool] = {}
         # By reference of what the backward pass has made again: gradient operations that this waits for.
         self._awaited: dict[Any, tuple[tf.Operation, ...]] = {}
 
@@ -85,8 +88,7 @@ class _Maker:
 
         It is made when the first of the readers that share it can run.
         """
-        shared_by = read.source if tensor.ref() in self._choice.saved else read.group
-        key = (tensor.ref(), shared_by.ref())
+        key = self._key(tensor, read)
         made = self._made.get(key)
         if made is None or not self._may_come_before(made, read.op):
             stream = self._held.of(tensor)
@@ -98,6 +100,25 @@ class _Maker:
             self._made[key] = made
             self._may_come_before(made, read.op)
         return made
+
+    def _key(self, tensor: tf.Tensor, read: GradientRead) -> tuple:
+        """By which readers find what is made for all that share it.
+
+        What products are run again for lives on for a second reader; what elementwise operations make is made anew.
+        """
+        is_dear = tensor.ref() in self._choice.saved or self._runs_product(tensor)
+        return tensor.ref(), (read.source if is_dear else read.group).ref()
+
+    def _runs_product(self, tensor: tf.Tensor) -> bool:
+        """Whether to make a tensor again takes a product of matrices."""
+        found = self._with_product.get(tensor.ref())
+        if found is None:
+            is_made = tensor.ref() not in self._choice.saved and not self._choice.is_free(tensor)
+            found = is_made and (
+                about(tensor.op.type).is_product or any(map(self._runs_product, made_of(tensor)))
+            )
+            self._with_product[tensor.ref()] = found
+        return found
 
     def _may_come_before(self, made: tf.Tensor, reader: tf.Operation) -> bool:
         """Whether a reader may wait for what something is made after, which then is its order."""
@@ -132,7 +153,7 @@ class _Maker:
             outputs = self._run_again(tensor, product, operands)
         self._note_late(outputs, operands, read)
         for output, again in zip(tensor.op.outputs, outputs):
-            self._made[output.ref(), read.group.ref()] = again
+            self._made[self._key(output, read)] = again
         return outputs[tensor.value_index]
 
     def _run_again(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -15,6 +15,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
+from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.loop import run_by_tiles
@@ -50,7 +51,7 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     plan = _FoundParts(backward, streams)
     if not backward.recorded:
         for op in backward.graph.get_operations()[: backward.start]:
-            if is_wide(op, plan.known) and streams.may_tile(op.outputs[0]):
+            if is_wide(op, plan.known) and streams.may_round(op.outputs[0]):
                 plan.add(op)
     return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again))
 
@@ -117,6 +118,13 @@ class _FoundParts:
             redirect(readers_of(op.outputs[0]), again)
             self._scope = self._scope._replace(unread=self._scope.unread | {op.name})
 
+    def _run_kernels_in(self, tiles: Mapping[Any, tf.Tensor]) -> None:
+        """Has kernels stand in for formulas in the body of a loop, which is being traced."""
+        if self._streams.may_run_kernels:
+            graph = tf.compat.v1.get_default_graph()
+            seeds = [tile for reference, tile in tiles.items() if reference.deref().op.name in self._late]
+            _keras.at_end_of_trace(graph, lambda returned: run_in_one_pass(graph, seeds, returned))
+
     def _late_of(self, inside: Mapping[str, tf.Operation]) -> list[tf.Operation]:
         return [op for name, op in self._late.items() if name in inside]
 
@@ -130,7 +138,7 @@ class _FoundParts:
             try:
                 self._draw_again(wide)
                 for region in [find_region(op, self.known, self._scope, returned) for op in products]:
-                    run_by_tiles(region, self._xla)
+                    run_by_tiles(region, self._xla, self._run_kernels_in)
             except (InTwoPasses, Untiled) as reason:
                 self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
 

@@ -36,12 +36,15 @@ TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with t
 _MOST_CONSTANTS = 16  # in one that a loop has for itself
 
 
-def run_by_tiles(region: Region, xla: bool) -> None:
+def run_by_tiles(
+    region: Region, xla: bool, note_body: Callable[[Mapping[Any, tf.Tensor]], None] = lambda tiles: None
+) -> None:
     """Puts a loop in the place of a region: what read its results reads those of the loop.
 
     Args:
       region: Of a graph that is being traced, whose passes are all there.
       xla: XLA compiles the graph.
+      note_body: Is called in the graph of the loop's body with its tiles, by reference of what they are of.
 
     Raises:
       Untiled: Why it stays as it is.
@@ -56,7 +59,7 @@ def run_by_tiles(region: Region, xla: bool) -> None:
             raise Untiled("the number of rows is known only when they are there")
         tiling = tiling_of(region, *found[0])
         inputs = {tensor.ref(): tiles_of(region, tensor, tiling) for tensor in region.inputs}
-        outputs, sums = _loop(region, inputs, tiling, xla)
+        outputs, sums = _loop(region, inputs, tiling, xla, note_body)
         row_values = [from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
             _say_shape(region, op, sizes_of_rows[op.name], tiling.samples)
@@ -71,7 +74,11 @@ def run_by_tiles(region: Region, xla: bool) -> None:
 
 
 def _loop(
-    region: Region, inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]], tiling: Tiling, xla: bool
+    region: Region,
+    inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]],
+    tiling: Tiling,
+    xla: bool,
+    note_body: Callable[[Mapping[Any, tf.Tensor]], None],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Runs the tiles; results for each row by tile, and sums.
 
@@ -80,6 +87,7 @@ def _loop(
       inputs: By reference of what is read by rows: what has a tile of it.
       tiling: How many there are.
       xla: XLA compiles the graph.
+      note_body: As `run_by_tiles` has it.
     """
     ops = tf.raw_ops
     shapes = [_tile_shape(region, tensor, tiling) for tensor in region.outputs]
@@ -94,6 +102,7 @@ def _loop(
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
         tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
+        note_body(tiles)
         made = body.run(tiles, number)
         there = None if there_in is None else tf.gather(there_in, number)
         added = [
