@@ -27,6 +27,7 @@ _USUAL_MOMENTUM = 0.9
 # Largest bound of a batch normalization's input / that of others. A bound is for the tensor, and what a
 # normalization makes of an error is relative to the channel, some of which are much quieter than the tensor.
 _NORM_LIMIT = 0.5
+_OUT_OF_DATE = 0.1  # share of the bytes of XLA's streams from which on a step is compiled anew
 
 
 class Statistics(NamedTuple):
@@ -118,6 +119,9 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
 
     Bounds are variables: changing them retraces nothing. The train function is traced once more when
     training begins with this callback for the first time. Gradients are reduced on collecting steps only.
+
+    Under XLA, where the bits of a value are part of the compiled step, it is compiled anew at the end of an epoch
+    whose bounds would make a tenth of the streams' bytes more or less: after epochs 1, 2, 4, 8, ... at most.
 
     Steered are tensors of the traced step of which, with dy, the gradient of a trainable weight of the model is a
     product (MatMul, BatchMatMul, Einsum, the filter gradient of a convolution), and inputs of batch normalizations.
@@ -289,6 +293,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         if logs is not None and latest:
             logs["bound_over_sigma"] = math.exp(sum(map(math.log, latest.values())) / len(latest))
         self._epochs.append(tuple(self.updates[sum(map(len, self._epochs)) :]))
+        if epoch + 1 < (self.params or {}).get("epochs", math.inf):
+            self._trace_with_the_bounds()
         if self.backup_dir is not None:
             _bounds_state.write(self._state(), self.backup_dir)
 
@@ -318,6 +324,14 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         assert self._handle.collecting is not None  # made by collect_statistics
         self._collecting = on
         self._handle.collecting.assign(on)
+
+    def _trace_with_the_bounds(self) -> None:
+        """Under XLA, has the next step traced with bits for the bounds of now."""
+        epochs = len(self._epochs)
+        is_due = epochs & (epochs - 1) == 0  # compiling may take as long as an epoch
+        if is_due and self._handle.bytes_out_of_date() > _OUT_OF_DATE:
+            _keras.forget_traces(self.model)
+            self.model.make_train_function()
 
     def _update(self) -> None:
         self._laws = self._handle.law_sites()

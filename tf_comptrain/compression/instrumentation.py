@@ -118,6 +118,17 @@ class Instrumentation:
         if self.held is not None:
             self.held.scale_bounds(scale)
 
+    def bytes_out_of_date(self) -> float:
+        """What XLA's streams would take more or less if the step were traced with the bounds of now, as a share."""
+        size = change = 0.0
+        for site in self.sites().values():
+            now = site.bits_if_traced_now()
+            if now is not None and site.bits is not None:
+                stream_bytes = site.read_state().stream_bytes
+                size += stream_bytes
+                change += stream_bytes * abs(now / site.bits - 1)
+        return change / size if size else 0.0
+
     def bases(self) -> dict[str, float]:
         """The bounds that callbacks have set, without the factor, by name of the site."""
         return {name: site.base for name, site in self.sites().items() if site.base is not None}

@@ -87,6 +87,7 @@ class Site:
                     state.assign(start)
         self.state = state
         self.bits: float | None = None
+        self._mid_rise = False  # of the codes that `bits` is of
         self.statistics: tf.Variable | None = None
         self.collecting: tf.Variable | None = None
 
@@ -134,8 +135,12 @@ class Site:
         if not xla:
             return self.codec
         codec = FixedRateCodec(self.rate(mid_rise), statistics)
-        self.bits = codec.stream_bits
+        self.bits, self._mid_rise = codec.stream_bits, mid_rise
         return codec
+
+    def bits_if_traced_now(self) -> float | None:
+        """What `bits` would be by the bound as it is now; None where bits follow the bound without a trace."""
+        return None if self.bits is None else FixedRateCodec(self.rate(self._mid_rise)).stream_bits
 
     def predicted_bits(self, density: float, rows: int) -> float:
         """What a value takes in a stream, predicted by the bound as it is now; see `Codec.predicted_bits`.
