@@ -38,8 +38,8 @@ class GradientRead(NamedTuple):
       awaited: The gradient that is there before anything is made for the operation.
       group: Readers of which this is the same share what is rebuilt: elementwise operations in a row; gradients of
         weights that read the same tensor.
-      source: Readers of which this is the same share what streams are restored to: those of a group, and those of the
-        gradient that the group's products make (not under XLA, which decodes inside of what reads).
+      source: Readers of which this is the same share what is dear to make: those of a group, and those of the gradient
+        that the group's products make.
     """
 
     op: tf.Operation
@@ -74,7 +74,6 @@ class GradientOperations:
         later: Mapping[str, str] = types.MappingProxyType({}),
     ):
         made = backward.operations()
-        self._xla = backward.xla
         live = names_of_live(backward)
         seeds = {seed.op.name for seed in backward.seeds}
         self.operations = _from(seeds, [op for op in made if op.name in live], _inputs)
@@ -155,7 +154,7 @@ class GradientOperations:
             gate,
             group if waits else self._incoming(op),
             group,
-            self._source(gate) if about(op.type).hands_on and not self._xla else group,
+            self._source(gate) if about(op.type).hands_on else group,
         )
 
     def _gate(self, op: tf.Operation) -> tf.Tensor:
