@@ -40,6 +40,7 @@ OTHERS = {
     "quick": lambda x: x * tf.sigmoid(1.702 * x),
     "of a divisor": lambda x: x / (1.0 + tf.exp(-x)),  # which is exact, and so held as it is
     "tanh": lambda x: tf.tanh(x),
+    "bounded": lambda x: x * tf.sigmoid(tf.minimum(x, 40.0)),
     "of two": lambda x: x * tf.sigmoid(tf.reverse(x, [0])),
 }
 

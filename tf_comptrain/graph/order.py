@@ -1,12 +1,28 @@
-"""An order of the gradient operations, kept while more of them are made to wait for others."""
+"""Orders of operations: by what they read, and of gradients while more of them are made to wait for others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_comptrain.graph.gradient_operations import GradientOperations
+
+
+def in_order(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
+    """Operations, each after those of them that it reads."""
+    some = {op.name: op for op in operations}
+    found: dict[str, tf.Operation] = {}
+    waiting = [(op, False) for op in some.values()]
+    while waiting:
+        op, is_ready = waiting.pop()
+        if is_ready:
+            found.setdefault(op.name, op)
+        elif op.name not in found:
+            waiting.append((op, True))
+            waiting += [(tensor.op, False) for tensor in op.inputs if tensor.op.name in some]
+    return list(found.values())
 
 
 class TopologicalOrder:

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.ingredients import constant_of
-from tf_comptrain.graph.operations import ADDITION, NONLINEAR, about
+from tf_comptrain.graph.operations import ADDITION, EXACT, NONLINEAR, SIGN, about
+from tf_comptrain.graph.order import in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import base_of, is_small, readers_of
 
@@ -24,13 +25,11 @@ _KERNELS = ("tanh_gelu", "gelu", "silu")  # of float16 values the first two make
 _OF_BROADCASTS, _SIZES = frozenset(["Reshape", "Sum"]), frozenset(["BroadcastGradientArgs", "Shape"])
 _BESIDE = frozenset(["Const", "Shape"])  # of tensors inside they need no values
 _MOST = 64  # operations of a formula
-_SAMPLES = 96
+_SAMPLES = np.concatenate([np.linspace(-6, 6, 96), (-20, -12, -8, 8, 12, 20)])
 # Of the error of a sample, relative to one plus its size: formulas round in each operation.
 _TOLERANCES = {tf.float32: 2e-5, tf.float16: 1e-2, tf.bfloat16: 1e-1}
 
-_known: dict[
-    tuple, str | None
-] = {}  # by structure of a stretch: the kernel; loops and steps have the same ones
+_known: dict[tuple, str | None] = {}  # kernels by structure, for all loops and steps
 
 
 class Stretch(NamedTuple):
@@ -263,22 +262,13 @@ def _put_before(read: dict[Any, tf.Tensor], op: tf.Operation, inside: list[tf.Op
 
 def _before(end: tf.Tensor) -> list[tf.Operation]:
     """Elementwise operations that a tensor comes from, each after what it reads; the nearest of them."""
-    near, waiting = {end.op.name}, [end.op]
+    near, waiting = {end.op.name: end.op}, [end.op]
     while waiting and len(near) < _MOST:
         for operand in _operands(waiting.pop(0)):
             if operand.op.name not in near and _is_elementwise(operand.op):
-                near.add(operand.op.name)
+                near[operand.op.name] = operand.op
                 waiting.append(operand.op)
-    order: dict[str, tf.Operation] = {}
-    stack = [(end.op, False)]
-    while stack:
-        op, is_ready = stack.pop()
-        if is_ready:
-            order.setdefault(op.name, op)
-        elif op.name not in order:
-            stack.append((op, True))
-            stack += [(t.op, False) for t in _operands(op) if t.op.name in near]
-    return list(order.values())
+    return in_order(near.values())
 
 
 def _is_curved(op: tf.Operation) -> bool:
@@ -291,7 +281,9 @@ def _is_elementwise(op: tf.Operation) -> bool:
     row = about(op.type)
     if op.type in _OF_BROADCASTS:
         return op.inputs[1].op.type in _SIZES
-    is_known = row.is_elementwise or row.is_alias
+    # What compares values may do so beyond all samples.
+    compares = not {SIGN, EXACT}.isdisjoint((*(row.gradient or {}).values(), *row.reads.values()))
+    is_known = (row.is_elementwise or row.is_alias) and not compares
     return is_known and len(op.outputs) == 1 and not op.type.startswith("Comptrain>")
 
 
@@ -319,7 +311,7 @@ def _structure(stretch: Stretch) -> tuple:
 
 def _compared(end: tf.Tensor, stretch: Stretch) -> str | None:
     """The name of a kernel that makes the same of sample values."""
-    points = np.linspace(-6, 6, _SAMPLES).reshape([1] * (end.shape.rank - 1) + [-1])
+    points = _SAMPLES.reshape([1] * (end.shape.rank - 1) + [-1])
     with tf.init_scope():
         values = [tf.cast(each, end.dtype) for each in (points, np.cos(7 * points))[: len(stretch.sources)]]
         made = _run(values, stretch)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.operations import REPEAT, VIEW, about
+from tf_comptrain.graph.order import in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles import limits
@@ -149,7 +150,7 @@ class _Body:
 
     def __init__(self, region: Region, apart: Collection[str], xla: bool):
         self._region, self._xla = region, xla
-        self._order = [op for op in _in_order(region) if op.name not in apart]
+        self._order = [op for op in in_order(region.inside.values()) if op.name not in apart]
 
     def run(self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor) -> dict[Any, tf.Tensor]:
         """The tensors of one tile, by those of the region.
@@ -268,21 +269,6 @@ def _where(there: tf.Tensor, tile: tf.Tensor, xla: bool) -> tf.Tensor:
 def _tile_shape(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Any:
     others = region.rows[tensor.ref()].others(region.known.of(tensor))
     return tf.stack([tiling.size, *filled(others, tiling.samples)])
-
-
-def _in_order(region: Region) -> list[tf.Operation]:
-    """The operations of a region, each after what it reads."""
-    found: dict[str, tf.Operation] = {}
-    waiting = [(op, False) for op in region.inside.values()]
-    while waiting:
-        op, is_ready = waiting.pop()
-        if is_ready:
-            found.setdefault(op.name, op)
-        elif op.name not in found:
-            waiting.append((op, True))
-            inputs = (tensor.op for tensor in op.inputs)
-            waiting += [(before, False) for before in inputs if before.name in region.inside]
-    return list(found.values())
 
 
 def _say_shape(region: Region, op: tf.Operation, row_sizes: list[Number], samples: tf.Tensor | None) -> None:
