@@ -68,7 +68,8 @@ LAYERS = {
 }
 ACTIVATIONS = ("gelu", "hardshrink", "lisht", "mish", "snake", "softshrink", "sparsemax", "tanhshrink")
 OPTIMIZERS = {
-    "AdamW": lambda: tfa.optimizers.AdamW(1e-4, 0.01),
+    # With the default epsilon a gradient that is rounding alone moves a weight as far as any other.
+    "AdamW": lambda: tfa.optimizers.AdamW(1e-4, 0.01, epsilon=1e-3),
     "AveragedSGD": lambda: tfa.optimizers.MovingAverage(keras.optimizers.legacy.SGD(0.05)),
     "COCOB": tfa.optimizers.COCOB,
     "ConditionalGradient": lambda: tfa.optimizers.ConditionalGradient(0.99, 10.0),
