@@ -117,7 +117,7 @@ class _Cut:
             self._capacities[self._node(tensor) + 1, sink] = _LARGEST
         for tensor in self._reached(wanted):
             node = self._node(tensor)
-            self._capacities[node, node + 1] = self._cost(tensor)
+            self._capacities[node, node + 1] = _LARGEST if self._runs_late(tensor) else self._cost(tensor)
             if self._is_free(tensor) or not self.may_rebuild(tensor):
                 self._capacities[source, node] = _LARGEST
             else:
@@ -164,6 +164,11 @@ class _Cut:
         return all(
             self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs)
         )
+
+    def _runs_late(self, tensor: tf.Tensor) -> bool:
+        """Whether the backward pass makes a tensor by itself, of what is held then: as a formula of the argument."""
+        is_late = self._made_late(tensor.op) and not self._is_free(tensor)
+        return is_late and not self._is_exact_by_nature(tensor) and self.may_rebuild(tensor)
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
