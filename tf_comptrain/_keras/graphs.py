@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -83,17 +84,24 @@ def run_again(
     return list(copy.outputs)
 
 
-def run_eagerly(op: tf.Operation, inputs: Sequence[Any]) -> list[tf.Tensor]:
+def run_eagerly(
+    op: tf.Operation, inputs: Sequence[Any], instead: Mapping[tf.DType, tf.DType] = types.MappingProxyType({})
+) -> list[tf.Tensor]:
     """What an operation of a graph makes of values, outside of that graph.
+
+    `instead`: types that it computes in, in place of others.
 
     Private: `context.context`, `context.eager_mode`, `execute.execute` (TensorFlow 2.21, 2.15).
     """
     attributes: list[Any] = []
     for attr in op.op_def.attr:
         value = op.get_attr(attr.name)
-        attributes += [attr.name, value.as_datatype_enum if isinstance(value, tf.DType) else value]
+        if isinstance(value, tf.DType):
+            value = instead.get(value, value).as_datatype_enum
+        attributes += [attr.name, value]
     with context.eager_mode():
-        values = [tf.constant(value, tensor.dtype) for value, tensor in zip(inputs, op.inputs)]
+        dtypes = [instead.get(tensor.dtype, tensor.dtype) for tensor in op.inputs]
+        values = [tf.constant(value, dtype) for value, dtype in zip(inputs, dtypes)]
         return list(execute.execute(op.type, len(op.outputs), values, tuple(attributes), context.context()))
 
 
