@@ -37,9 +37,7 @@ TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with t
 _MOST_CONSTANTS = 16  # in one that a loop has for itself
 
 
-def run_by_tiles(
-    region: Region, xla: bool, note_body: Callable[[Mapping[Any, tf.Tensor]], None] = lambda tiles: None
-) -> None:
+def run_by_tiles(region: Region, xla: bool, note_body: Callable[[Mapping[Any, tf.Tensor]], None]) -> None:
     """Puts a loop in the place of a region: what read its results reads those of the loop.
 
     Args:
