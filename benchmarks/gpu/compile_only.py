@@ -213,12 +213,16 @@ def compile_(hlo: str, out: str) -> None:
     dump.rmdir()
 
 
-# Of cc/kernels/xla/codec_calls.h.
-CODEC_CALLS = ("encode", "decode", "mask_gradient", "batch_norm_gradient")
+# Of cc/kernels/xla/calls.h.
+CALLS = (
+    *(f"fixed_rate_{call}" for call in ("encode", "decode", "mask_gradient", "batch_norm_gradient")),
+    "max_pool",
+    "max_pool_gradient",
+)
 
 
 def stand_ins(include: str, folder: Path) -> dict:
-    """For the calls of the codec, which the compiler looks for and does not make: functions that do nothing."""
+    """For the calls of this library, which the compiler looks for and does not make: functions that do nothing."""
     source, library = folder / "stand_in.cc", folder / "stand_in.so"
     source.write_text(
         """#include "xla/ffi/api/ffi.h"
@@ -235,7 +239,7 @@ def stand_ins(include: str, folder: Path) -> dict:
         check=True,
     )
     handler = ctypes.CDLL(str(library)).StandIn
-    return {f"comptrain_fixed_rate_{call}": handler for call in CODEC_CALLS}
+    return {f"comptrain_{call}": handler for call in CALLS}
 
 
 WORKERS = {"lower": lower, "compile": compile_}

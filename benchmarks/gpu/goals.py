@@ -65,7 +65,8 @@ def goals(results: Results) -> Iterator[Goal]:
 
 
 def _correct(results: Results) -> Iterator[Goal]:
-    names = ["codec-shapes", *(f"sanitizer-{tool}" for tool in SANITIZERS), "gpu-check", "tests"]
+    sanitizers = (f"sanitizer-{tool}" for tool in SANITIZERS)
+    names = ["codec-shapes", *sanitizers, "gpu-check", "tests", "tests-xla"]
     for name in names:
         found = None if name not in results else float("error" not in results[name])
         yield Goal(f"{name} without an error", 1.0, found)

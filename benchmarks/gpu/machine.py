@@ -23,7 +23,8 @@ from results import Result
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / "tools" / "build_native.py"
 WORKERS = Path(__file__).resolve().with_name("workers.py")
-TESTS = ("tests/compression/test_gpu.py", "tests/storage/test_gpu_check.py", "tests/compression/test_xla.py")
+TESTS = ("tests/compression/test_gpu.py", "tests/storage/test_gpu_check.py")
+TESTS_OF_XLA = ("tests/compression/test_xla.py",)
 MIB = 1 << 20
 ANSWER = "answer: "  # before a worker's result, among what its libraries print
 _running: set[int] = set()  # process groups
@@ -184,8 +185,8 @@ class Machine:
             result["error"] = "compute-sanitizer does not work on this machine"
         return result
 
-    def tests(self, limit_s: float) -> Result:
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *TESTS]
+    def tests(self, paths: tuple[str, ...], limit_s: float) -> Result:
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *paths]
         return run(command, limit_s, PYTHONPATH=python_path(), TF_COMPTRAIN_CUDA_ARCH=self._arch)
 
     def worker(self, what: str, limit_s: float, **work) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from machine import Machine
+from machine import TESTS, TESTS_OF_XLA, Machine
 from results import Result, Results
 
 MARGIN = 0.08  # a batch that fits is the largest when one this much larger does not
@@ -107,7 +107,8 @@ def first_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
             yield step(machine, sizes, "ResNet50", sizes.batches[0], variant, jit=jit)
     yield Measurement("ops", 300, lambda s: machine.worker("ops", s, megabytes=sizes.megabytes))
     if machine.device == "gpu":
-        yield Measurement("tests", 400, machine.tests, ("tests",))
+        for name, paths in (("tests", TESTS), ("tests-xla", TESTS_OF_XLA)):
+            yield Measurement(name, 400, lambda s, paths=paths: machine.tests(paths, s), ("tests",))
 
 
 def other_steps(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from goals import goals
 from results import Result, Results
 
-OWN_KERNEL = re.compile(r"comptrain::\(anonymous namespace\)::(\w+)")
+OWN_KERNEL = re.compile(r"comptrain::(?:gpu::)?(?:\(anonymous namespace\)::|RunItems<comptrain::)(\w+)")
 
 
 def tables(results: Results, rehearsal: bool = False) -> str:

@@ -78,7 +78,7 @@ void FixedRateMaskGradient(const FixedRateStream& stream, const void* dy,
   parallel(decoder.units(), kCost, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
       decoder.ForCodes(
-          unit, [&](int64_t first, int64_t n, const uint32_t* codes, uint32_t) {
+          unit, [&](int64_t first, int64_t n, const uint32_t* codes) {
             decoder.kernels().select(codes, n, item, in + first * item,
                                      out + first * item);
           });

@@ -220,6 +220,7 @@ class Encoder {
                     const Factors& factors, uint32_t seed,
                     uint32_t* words) const {
     float buffer[kStretch];
+    alignas(64) uint32_t dither[kStretch];
     Factors::Last last;
     alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
     const int64_t begin = blocks.first * rows.length;
@@ -228,7 +229,8 @@ class Encoder {
       const int64_t first = begin + done;
       const int64_t count = std::min<int64_t>(kStretch, n - done);
       Stretch at = factors.Of(first, count, &last);
-      at.number = seed + static_cast<uint32_t>(first);
+      WriteDither(rows, kernels_, seed, first, count, dither);
+      at.dither = dither;
       kernels_.codes(of_.coding, at, Values(first, count, buffer),
                      codes + done);
     }
@@ -242,6 +244,8 @@ class Encoder {
   void WriteWordsOf(const Unit& unit, const Rows& rows, const Factors& factors,
                     uint32_t seed, uint32_t* words) const {
     float buffer[kStretch];
+    alignas(64) uint32_t dither[kStretch];
+    kernels_.dither(seed + NumberOf(rows, unit), unit.n, 0, dither);
     Factors::Last last;
     alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
     for (int member = 0; member < rows.size; ++member) {
@@ -252,8 +256,8 @@ class Encoder {
       if (n == 0) continue;
       const int64_t first = unit.block * rows.length + in_block;
       Stretch at = factors.Of(first, n, &last);
-      at.number = seed + static_cast<uint32_t>(
-                             unit.block * rows.size * rows.row + in_block);
+      at.dither = dither;
+      at.more = static_cast<uint32_t>(member) * kDitherTurn;
       kernels_.codes(of_.coding, at, Values(first, n, buffer), of_member);
     }
     kernels_.pack(of_.coding, codes, kStretch, unit.n,

@@ -17,12 +17,15 @@ constexpr int kStretch = 256;
 // Values that lie side by side.
 struct Stretch {
   int64_t n;
-  uint32_t number;      // of the first for its dither, the seed added
-  const float* factor;  // of each: its step, or 1 / its step
-  const float* centre;  // of each; null: none has one
+  const uint32_t* dither;  // of each: DitherStart, or more
+  uint32_t more;           // what the dither of all has beyond that
+  const float* factor;     // of each: its step, or 1 / its step
+  const float* centre;     // of each; null: none has one
 };
 
 struct FixedRateKernels {
+  // DitherStart of n numbers, and more.
+  void (*dither)(uint32_t number, int64_t n, uint32_t more, uint32_t* out);
   void (*codes)(const FixedRateCoding& coding, const Stretch& at,
                 const float* x, uint32_t* codes);
   void (*values)(const FixedRateCoding& coding, const Stretch& at,

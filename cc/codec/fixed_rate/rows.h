@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cc/codec/fixed_rate/dither.h"
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/fixed_rate/kernels.h"
 
@@ -43,6 +44,12 @@ struct Unit {
         n(std::min<int64_t>(kStretch, rows.row - at)) {}
 };
 
+// For dither, of the first member of the first group: all have numbers, missing
+// ones too.
+static inline uint32_t NumberOf(const Rows& rows, const Unit& unit) {
+  return static_cast<uint32_t>(unit.block * rows.size * rows.row + unit.at);
+}
+
 // Blocks whose values lie side by side, as one unit of work.
 struct Blocks {
   int64_t first, count;
@@ -55,6 +62,20 @@ struct Blocks {
     return (rows.outer + rows.together() - 1) / rows.together();
   }
 };
+
+// Of n values from place `first` on, of such blocks.
+static inline void WriteDither(const Rows& rows,
+                               const FixedRateKernels& kernels, uint32_t seed,
+                               int64_t first, int64_t n, uint32_t* dither) {
+  for (int64_t done = 0; done < n;) {
+    const int64_t place = first + done, in_block = place % rows.length;
+    const int64_t member = in_block / rows.row, before = member * rows.row;
+    const int64_t count = std::min(n - done, before + rows.row - in_block);
+    kernels.dither(seed + static_cast<uint32_t>(place - before), count,
+                   static_cast<uint32_t>(member) * kDitherTurn, dither + done);
+    done += count;
+  }
+}
 
 // What values have in common with others of their group or channel, for
 // stretches of a tensor.
@@ -82,11 +103,11 @@ class Factors {
   // For n values from place `first` of the tensor, at most kStretch.
   Stretch Of(int64_t first, int64_t n, Last* last) const {
     LookUp(first, n, last);
-    if (centres_.empty()) return {n, 0, last->factor, nullptr};
+    if (centres_.empty()) return {n, nullptr, 0, last->factor, nullptr};
     const auto channels = static_cast<int64_t>(centres_.size());
     const int64_t channel_of_first = first % channels;
     if (channel_of_first == last->channel && n <= last->centres) {
-      return {n, 0, last->factor, last->centre};
+      return {n, nullptr, 0, last->factor, last->centre};
     }
     for (int64_t done = 0; done < n;) {
       const int64_t channel = (first + done) % channels;
@@ -97,7 +118,7 @@ class Factors {
     }
     last->channel = channel_of_first;
     last->centres = n;
-    return {n, 0, last->factor, last->centre};
+    return {n, nullptr, 0, last->factor, last->centre};
   }
 
  private:
@@ -147,7 +168,50 @@ class FixedRateDecoder {
   void ForCodes(int64_t number, const Body& body) const {
     alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
     if (rows_.together() > 1) return ForBlocks(number, codes, body);
+    ForMembers(Unit(rows_, number), codes,
+               [&](int64_t first, int64_t n, const uint32_t* of_member, int) {
+                 body(first, n, of_member);
+               });
+  }
+
+  // As ForCodes, of values: body(first, n, x_hat). x_hat is 64-byte aligned.
+  template <class Body>
+  void ForValues(int64_t number, const Body& body) const {
+    alignas(64) uint32_t codes[FixedRateCoding::kPacked * kStretch];
+    alignas(64) uint32_t dither[kStretch];
+    alignas(64) float x_hat[kStretch];
+    Factors::Last last;
+    const auto decode = [&](int64_t first, int64_t n, const uint32_t* from,
+                            uint32_t more) {
+      Stretch at = factors_.Of(first, n, &last);
+      at.dither = dither;
+      at.more = more;
+      kernels_.values(coding_, at, from, x_hat);
+      body(first, n, x_hat);
+    };
+    if (rows_.together() > 1) {
+      ForBlocks(number, codes,
+                [&](int64_t first, int64_t n, const uint32_t* from) {
+                  WriteDither(rows_, kernels_, seed_, first, n, dither);
+                  decode(first, n, from, 0);
+                });
+      return;
+    }
     const Unit unit(rows_, number);
+    kernels_.dither(seed_ + NumberOf(rows_, unit), unit.n, 0, dither);
+    ForMembers(unit, codes,
+               [&](int64_t first, int64_t n, const uint32_t* from, int member) {
+                 decode(first, n, from,
+                        static_cast<uint32_t>(member) * kDitherTurn);
+               });
+  }
+
+  const FixedRateKernels& kernels() const { return kernels_; }
+
+ private:
+  // Calls body(first, n, codes, member).
+  template <class Body>
+  void ForMembers(const Unit& unit, uint32_t* codes, const Body& body) const {
     kernels_.unpack(coding_,
                     words_ + unit.block * coding_.bits * rows_.row + unit.at,
                     rows_.row, unit.n, codes, kStretch);
@@ -155,27 +219,10 @@ class FixedRateDecoder {
       const int64_t n = rows_.there(member, unit.at, unit.n);
       if (n == 0) break;
       body(unit.block * rows_.length + member * rows_.row + unit.at, n,
-           codes + member * kStretch, NumberOf(unit.block, member, unit.at));
+           codes + member * kStretch, member);
     }
   }
 
-  // As ForCodes, of values: body(first, n, x_hat). x_hat is 64-byte aligned.
-  template <class Body>
-  void ForValues(int64_t number, const Body& body) const {
-    alignas(64) float x_hat[kStretch];
-    Factors::Last last;
-    ForCodes(number, [&](int64_t first, int64_t n, const uint32_t* codes,
-                         uint32_t dither) {
-      Stretch at = factors_.Of(first, n, &last);
-      at.number = dither;
-      kernels_.values(coding_, at, codes, x_hat);
-      body(first, n, x_hat);
-    });
-  }
-
-  const FixedRateKernels& kernels() const { return kernels_; }
-
- private:
   template <class Body>
   void ForBlocks(int64_t number, uint32_t* codes, const Body& body) const {
     const Blocks blocks(rows_, number);
@@ -187,15 +234,8 @@ class FixedRateDecoder {
     const int64_t first = blocks.first * rows_.length;
     const int64_t n = blocks.count * rows_.length;
     for (int64_t done = 0; done < n; done += kStretch) {
-      body(first + done, std::min<int64_t>(kStretch, n - done), codes + done,
-           seed_ + static_cast<uint32_t>(first + done));
+      body(first + done, std::min<int64_t>(kStretch, n - done), codes + done);
     }
-  }
-
-  // Missing members are counted too.
-  uint32_t NumberOf(int64_t block, int member, int64_t at) const {
-    return seed_ + static_cast<uint32_t>(
-                       (block * rows_.size + member) * rows_.row + at);
   }
 
   const FixedRateCoding coding_;

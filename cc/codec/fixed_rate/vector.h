@@ -7,18 +7,17 @@
 #include <cstring>
 
 #include "cc/codec/common/half.h"
+#include "cc/codec/fixed_rate/dither.h"
 #include "cc/codec/fixed_rate/kernels.h"
 #include "cc/codec/stream/quantize.h"
-#include "cc/codec/stream/quantizer.h"
 
 namespace comptrain {
 
-// In steps, about 0; of the n-th value of a tensor.
-static inline float DitherOfNumber(uint32_t number) {
-  uint32_t h = number * kDitherMix1;
-  h ^= h >> 15;
-  h *= kDitherMix2;
-  return static_cast<float>(static_cast<int32_t>(h) >> 15 | 1) * 0x1p-17f;
+static void Dither(uint32_t number, int64_t n, uint32_t more,
+                   uint32_t* __restrict__ out) {
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = DitherStart(number + static_cast<uint32_t>(i)) + more;
+  }
 }
 
 // In integers, as compilers make no vectors of a comparison of floats that
@@ -34,12 +33,12 @@ static void CodesOfKind(const FixedRateCoding& coding, const Stretch& at,
   const float zero = coding.zero_level(), least = kMidRise ? 1.0f : 0.0f;
   const float last = coding.last_code(), of_nan = coding.code_of_nan();
   const uint32_t mask = coding.last_code();
+  const uint32_t* __restrict__ dither = at.dither;
   const float* __restrict__ factor = at.factor;
   const float* __restrict__ centre = at.centre;
   for (int64_t i = 0; i < at.n; ++i) {
     const float v = kCentres ? x[i] - centre[i] : x[i];
-    const float dither = DitherOfNumber(at.number + static_cast<uint32_t>(i));
-    float level = v * factor[i] + (dither + zero);
+    float level = v * factor[i] + DitherPlus(zero, dither[i] + at.more);
     level = level == level ? level : of_nan;
     level = level < least ? least : level;
     level = level > last ? last : level;
@@ -62,12 +61,12 @@ static void ValuesOfKind(const FixedRateCoding& coding, const Stretch& at,
                          const uint32_t* __restrict__ codes,
                          float* __restrict__ x) {
   const float zero = coding.zero_level();
+  const uint32_t* __restrict__ dither = at.dither;
   const float* __restrict__ factor = at.factor;
   const float* __restrict__ centre = at.centre;
   for (int64_t i = 0; i < at.n; ++i) {
-    const float dither = DitherOfNumber(at.number + static_cast<uint32_t>(i));
     const auto code = static_cast<float>(static_cast<int32_t>(codes[i]));
-    const float v = (code - (dither + zero)) * factor[i];
+    const float v = (code - DitherPlus(zero, dither[i] + at.more)) * factor[i];
     if (kMidRise) {
       x[i] = BitsFloat(FloatBits(v) & MaskOf(codes[i] != 0));
     } else {
@@ -236,6 +235,7 @@ static void Narrow(const float* __restrict__ x, int64_t n, DType dtype,
 }
 
 static constexpr FixedRateKernels kFixedRateKernelsHere = {
-    CodesOf, ValuesOf, Pack, Unpack, EndsOf, LookUp, Widen, Select, Narrow};
+    Dither, CodesOf, ValuesOf, Pack,   Unpack,
+    EndsOf, LookUp,  Widen,    Select, Narrow};
 
 }  // namespace comptrain

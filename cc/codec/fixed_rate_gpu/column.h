@@ -30,16 +30,18 @@ static Status LaunchColumns(const char* what, void (*kernel)(Parameters...),
 
 // Where a column's values are.
 struct Column {
+  int64_t column;   // its number: its scale's, too, and one of its channel
   int64_t first;    // place of the first in the tensor
   int64_t word;     // its first word
-  uint32_t number;  // of its first value for dither, without the seed
+  uint32_t number;  // for dither, without the seed
 
-  COMPTRAIN_HD Column(const TensorOnGpu& of, int64_t column) {
+  COMPTRAIN_HD Column(const TensorOnGpu& of, int64_t number_of_it)
+      : column(number_of_it) {
     int64_t at;
     const int64_t block = of.words.by_row.Split(column, &at);
     first = block * of.words.length + at;
     word = block * of.coding.bits * of.words.row + at;
-    number = static_cast<uint32_t>(first);
+    number = of.words.NumberOf(block, at);
   }
 };
 
@@ -123,26 +125,41 @@ static inline Status WithBitsAndType(const FixedRateTensor& of, const F& f) {
   });
 }
 
-// Calls body(i, value) for the values of a column, in order.
+// What a code stands for, in steps: exact.
+template <int kBits>
+COMPTRAIN_HD static inline float LevelOf(uint32_t code, float zero,
+                                         uint32_t turned) {
+  if constexpr (kBits < 8) {
+    const float code_plus_128 = BitsFloat(0x43000000 | code << 16);
+    return code_plus_128 - TurnPlus128(turned) + (0.5f - zero);
+  }
+  return FloatOfCode(code) - DitherPlus(zero, turned);
+}
+
+// Calls body(i, level, is_zero) for the values of a column, in order: what they
+// are in steps, the centre not added, and whether they are 0 instead.
 template <int kBits, class Body>
-COMPTRAIN_HD static inline void ForValues(const StreamOnGpu& stream,
+COMPTRAIN_HD static inline void ForLevels(const StreamOnGpu& stream,
                                           const Column& at, const Body& body) {
   const TensorOnGpu& of = stream.of;
   ColumnWords<kBits> words;
   words.Load(reinterpret_cast<const uint32_t*>(stream.data) + at.word,
              of.words.row);
-  uint32_t number = at.number + SeedOf(stream.state);
-  const float zero = of.coding.zero_level(), step = stream.StepAt(at.first);
-  // What leaves a number as it is, its sign too, where there is no centre.
-  const float centre =
-      of.has_centres ? of.Centre(stream.data, at.first) : -0.0f;
-  const uint32_t no_zero = of.coding.mid_rise ? 0 : 1;
-  COMPTRAIN_UNROLL
-  for (int i = 0; i < kPacked; ++i) {
-    const uint32_t code = words.Code(i);
-    const float v = (FloatOfCode(code) - DitherPlus(zero, number)) * step;
-    body(i, (code | no_zero) != 0 ? v + centre : 0);
-    number += static_cast<uint32_t>(of.words.row);
+  const uint32_t start = DitherStart(at.number + SeedOf(stream.state));
+  const float zero = of.coding.zero_level();
+  const auto for_all = [&](auto mid_rise) {
+    COMPTRAIN_UNROLL
+    for (int i = 0; i < kPacked; ++i) {
+      const uint32_t code = words.Code(i);
+      const uint32_t turned = start + static_cast<uint32_t>(i) * kDitherTurn;
+      body(i, LevelOf<kBits>(code, zero, turned),
+           decltype(mid_rise)::value && code == 0);
+    }
+  };
+  if (of.coding.mid_rise) {
+    for_all(std::true_type());
+  } else {
+    for_all(std::false_type());
   }
 }
 

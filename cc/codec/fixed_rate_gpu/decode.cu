@@ -19,8 +19,13 @@ __global__ void __launch_bounds__(kColumnThreads)
   if (column >= rows.columns) return;
   const Column at(stream.of, column);
   T* to = x_hat + at.first;
-  gpu::ForValues<kBits>(stream, at, [&](int, float v) {
-    FromFloat(v, to);
+  const float step = stream.StepOfGroup(at.column);
+  // What leaves a number as it is, its sign too, where there is no centre.
+  const float centre =
+      stream.of.has_centres ? stream.of.Centre(stream.data, column) : -0.0f;
+  gpu::ForLevels<kBits>(stream, at, [&](int, float level, bool is_zero) {
+    const float v = level * step;
+    FromFloat(is_zero ? 0 : v + centre, to);
     to += rows.row;
   });
 }

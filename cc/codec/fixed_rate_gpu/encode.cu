@@ -104,39 +104,51 @@ COMPTRAIN_HD inline float InverseStepOf(uint8_t scale_code, float step) {
   return scale_code == 0 ? 0 : 1 / (ScaleOf(scale_code) * step);
 }
 
-// centre: 0 where there is none. kKnown: the value is a number.
-template <bool kKnown>
+// centre: 0 where there is none. turned: of the dither. kKnown: the value is a
+// number.
+template <bool kKnown, bool kMidRise>
 COMPTRAIN_HD inline uint32_t CodeOf(const FixedRateCoding& coding, float x,
                                     float centre, float factor,
-                                    uint32_t number) {
-  float level =
-      (x - centre) * factor + gpu::DitherPlus(coding.zero_level(), number);
+                                    uint32_t turned) {
+  float level = (x - centre) * factor + DitherPlus(coding.zero_level(), turned);
   if (!kKnown && level != level) {
     level = static_cast<float>(coding.code_of_nan());
   }
-  const float least = coding.mid_rise ? 1 : 0;
+  const float least = kMidRise ? 1 : 0;
   level = fminf(fmaxf(level, least), static_cast<float>(coding.last_code()));
   // Rounded by an addition that leaves no bits below the point.
   const uint32_t code =
       FloatBits(level + 0x1p23f) & static_cast<uint32_t>(coding.last_code());
-  const bool is_zero = coding.mid_rise & CountsAsZero(x);
-  return is_zero ? 0 : code;
+  return kMidRise && CountsAsZero(x) ? 0 : code;
 }
 
-template <int kBits, bool kKnown>
+// centre: 0 in mid-rise streams.
+template <int kBits, bool kKnown, bool kMidRise>
 __device__ void WriteColumn(const EncodeJob& job, const Column& at,
                             uint8_t scale, float centre, const float* x) {
   const TensorOnGpu& of = job.of;
-  uint32_t number = at.number + SeedOf(job.state);
+  const uint32_t start = DitherStart(at.number + SeedOf(job.state));
   const float factor =
       InverseStepOf(scale, StepOfScale1(job.state[kBoundUsed]));
   gpu::ColumnWords<kBits> words;
   COMPTRAIN_UNROLL
   for (int i = 0; i < kPacked; ++i) {
-    words.Put(i, CodeOf<kKnown>(of.coding, x[i], centre, factor, number));
-    number += static_cast<uint32_t>(of.words.row);
+    const uint32_t turned = start + static_cast<uint32_t>(i) * kDitherTurn;
+    words.Put(i, CodeOf<kKnown, kMidRise>(
+                     of.coding, x[i], kMidRise ? 0 : centre, factor, turned));
   }
   words.Store(reinterpret_cast<uint32_t*>(job.stream) + at.word, of.words.row);
+}
+
+// Of values of which some may be no numbers.
+template <int kBits>
+__device__ void WriteAnyColumn(const EncodeJob& job, const Column& at,
+                               uint8_t scale, float centre, const float* x) {
+  if (job.of.coding.mid_rise) {
+    WriteColumn<kBits, false, true>(job, at, scale, centre, x);
+  } else {
+    WriteColumn<kBits, false, false>(job, at, scale, centre, x);
+  }
 }
 
 // A column a thread, with its scale.
@@ -166,13 +178,15 @@ __global__ void __launch_bounds__(kColumnThreads) WriteColumns(EncodeJob job) {
       COMPTRAIN_UNROLL
       for (int i = 0; i < kPacked; ++i) ends.Add(x[i]);
     }
-    const float centre = of.Centre(job.stream, at.first);
+    const float centre = of.Centre(job.stream, column);
     scale = ScaleCodeOf(job, ends, centre);
-    job.stream[of.scales_at + of.scales.GroupOf(at.first)] = scale;
-    if (known) {
-      WriteColumn<kBits, true>(job, at, scale, centre, x);
+    job.stream[of.scales_at + column] = scale;
+    if (!known) {
+      WriteAnyColumn<kBits>(job, at, scale, centre, x);
+    } else if (of.coding.mid_rise) {
+      WriteColumn<kBits, true, true>(job, at, scale, centre, x);
     } else {
-      WriteColumn<kBits, false>(job, at, scale, centre, x);
+      WriteColumn<kBits, true, false>(job, at, scale, centre, x);
     }
   }
   CountScales(job, here, scale);
@@ -189,16 +203,18 @@ __global__ void __launch_bounds__(kColumnThreads) WriteWords(EncodeJob job) {
   const int64_t block = of.words.by_row.Split(column, &at);
   const int bits = of.coding.bits, codes = 32 / bits, whole = codes * bits;
   const float step = StepOfScale1(job.state[kBoundUsed]);
-  uint32_t number =
-      static_cast<uint32_t>(block * kPacked * row + at) + SeedOf(job.state);
+  uint32_t turned =
+      DitherStart(of.words.NumberOf(block, at) + SeedOf(job.state));
   uint32_t words[8] = {};
   for (int i = 0; i < kPacked && at + i * row < of.words.length; ++i) {
     const int64_t place = block * of.words.length + at + i * row;
     const uint8_t scale = job.stream[of.scales_at + of.scales.GroupOf(place)];
-    const uint32_t code = CodeOf<false>(
-        of.coding, LoadFloat(job.x, of.dtype, place),
-        of.Centre(job.stream, place), InverseStepOf(scale, step), number);
-    number += static_cast<uint32_t>(row);
+    const auto code_of =
+        of.coding.mid_rise ? CodeOf<false, true> : CodeOf<false, false>;
+    const uint32_t code = code_of(of.coding, LoadFloat(job.x, of.dtype, place),
+                                  of.Centre(job.stream, place),
+                                  InverseStepOf(scale, step), turned);
+    turned += kDitherTurn;
     if (i < whole) {
       words[i / codes] |= code << (i % codes * bits);
       continue;

@@ -7,15 +7,21 @@
 #include "cc/codec/common/divisor.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/host_device.h"
+#include "cc/codec/fixed_rate/dither.h"
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/fixed_rate/rows.h"
 #include "cc/codec/fixed_rate/scale.h"
-#include "cc/codec/stream/quantizer.h"
 
 namespace comptrain::gpu {
 
 constexpr char kFixedRate[] = "the fixed-rate codec on a GPU";  // in messages
 constexpr int kPacked = FixedRateCoding::kPacked;
+
+// Which of a group's values one is, and the place of the group.
+struct Member {
+  int64_t block, at;
+  int member;
+};
 
 // A group layout, for threads.
 struct RowsOnGpu {
@@ -36,24 +42,22 @@ struct RowsOnGpu {
     by_row.Split(in_block, &in_row);
     return block * row + in_row;
   }
+  COMPTRAIN_HD Member MemberAt(int64_t place) const {
+    Member m;
+    int64_t in_block;
+    m.block = by_length.Split(place, &in_block);
+    m.member = static_cast<int>(by_row.Split(in_block, &m.at));
+    return m;
+  }
+  // For dither, of the first of kPacked members; missing ones have some, too.
+  COMPTRAIN_HD uint32_t NumberOf(int64_t block, int64_t at) const {
+    return static_cast<uint32_t>(block * kPacked * row + at);
+  }
 };
 
-// Floats of whole numbers by their bits, where a GPU has few units that
-// convert.
-
-// From 0 to 255.
+// From 0 to 255, by its bits: a GPU has few units that convert.
 COMPTRAIN_HD static inline float FloatOfCode(uint32_t code) {
   return BitsFloat(0x4b000000 | code) - 0x1p23f;
-}
-
-// The dither of a number plus `of`, a multiple of 1/2 below 2^8: 96 plus the
-// dither is a number of its bits, and what is taken off it is exact.
-COMPTRAIN_HD static inline float DitherPlus(float of, uint32_t number) {
-  uint32_t h = number * kDitherMix1;
-  h ^= h >> 15;
-  h *= kDitherMix2;
-  const auto odd = static_cast<uint32_t>(static_cast<int32_t>(h) >> 15 | 1);
-  return BitsFloat(0x42c00000 + odd) + (of - 96.0f);
 }
 
 // A tensor and the places of its parts in a stream.
@@ -110,7 +114,10 @@ struct StreamOnGpu {
       : of(stream.of), data(stream.data), state(stream.state) {}
 
   COMPTRAIN_HD float StepAt(int64_t place) const {
-    return ScaleOf(data[of.scales_at + of.scales.GroupOf(place)]) *
+    return StepOfGroup(of.scales.GroupOf(place));
+  }
+  COMPTRAIN_HD float StepOfGroup(int64_t group) const {
+    return ScaleOf(data[of.scales_at + group]) *
            StepOfScale1(state[kBoundUsed]);
   }
   COMPTRAIN_HD uint32_t Word(int64_t number) const {
@@ -119,12 +126,13 @@ struct StreamOnGpu {
 
   // Of any value, wherever it lies.
   COMPTRAIN_HD uint32_t CodeAt(int64_t place) const {
+    return CodeOf(of.words.MemberAt(place));
+  }
+  COMPTRAIN_HD uint32_t CodeOf(const Member& m) const {
     const FixedRateCoding& coding = of.coding;
-    int64_t in_block, at;
-    const int64_t block = of.words.by_length.Split(place, &in_block);
-    const auto member = static_cast<int>(of.words.by_row.Split(in_block, &at));
+    const int member = m.member;
     const int bits = coding.bits, codes = 32 / bits, left = 32 % bits;
-    const int64_t row = of.words.row, first = block * bits * row + at;
+    const int64_t row = of.words.row, first = m.block * bits * row + m.at;
     if (member < kPacked - left) {
       return Word(first + member / codes * row) >> (member % codes * bits) &
              static_cast<uint32_t>(coding.last_code());
@@ -137,14 +145,14 @@ struct StreamOnGpu {
     return code;
   }
   COMPTRAIN_HD float ValueAt(int64_t place) const {
-    const uint32_t code = CodeAt(place);
+    const Member m = of.words.MemberAt(place);
+    const uint32_t code = CodeOf(m);
     if (of.coding.mid_rise && code == 0) return 0;
-    // Missing values have numbers, too.
-    const int64_t block = of.words.by_length.Quotient(place);
-    const auto number = static_cast<uint32_t>(
-        place + block * (kPacked * of.words.row - of.words.length));
+    const uint32_t start =
+        DitherStart(of.words.NumberOf(m.block, m.at) + SeedOf(state));
     const float offset =
-        DitherPlus(of.coding.zero_level(), number + SeedOf(state));
+        DitherPlus(of.coding.zero_level(),
+                   start + static_cast<uint32_t>(m.member) * kDitherTurn);
     const float v = (FloatOfCode(code) - offset) * StepAt(place);
     return of.has_centres ? v + of.Centre(data, place) : v;
   }

@@ -16,6 +16,7 @@ using gpu::kPacked;
 using gpu::StreamOnGpu;
 
 constexpr int kFinishRows = 32, kFinishChannels = 32;
+constexpr int kAtOnce = 8;  // sums that a thread asks for before it uses one
 static_assert(ColumnShares::kThreads == kColumnThreads, "a block's");
 
 struct BatchNormJob {
@@ -65,12 +66,17 @@ __global__ void __launch_bounds__(kColumnThreads) AddColumns(BatchNormJob job) {
       const Column at(of, column);
       T dy[kPacked];
       gpu::LoadColumn(job.dy, at, of.words.row, dy);
+      const float step = job.stream.StepOfGroup(column);
+      const float shift = of.Centre(job.stream.data, column) - mean;
       float sum = 0, sum_x = 0;
-      gpu::ForValues<kBits>(job.stream, at, [&](int i, float x) {
-        const float g = ToFloat(dy[i]);
-        sum += g;
-        sum_x += g * (x - mean);
-      });
+      gpu::ForLevels<kBits>(
+          job.stream, at, [&](int i, float level, bool is_zero) {
+            const float g = ToFloat(dy[i]);
+            sum += g;
+            const float x_less_mean =
+                is_zero ? -mean : __fmaf_rn(level, step, shift);
+            sum_x = __fmaf_rn(g, x_less_mean, sum_x);
+          });
       mine.Add({sum, sum_x});
     }
   }
@@ -86,15 +92,24 @@ __global__ void __launch_bounds__(kFinishRows* kFinishChannels)
   const int64_t c = int64_t{blockIdx.x} * kFinishChannels + lane;
   BatchNormSum mine;
   if (c < finish.channels) {
-    for (int64_t row = part; row < rows; row += kFinishRows) {
-      mine.Add(sums[row * finish.channels + c]);
+    for (int64_t row = part; row < rows; row += kAtOnce * kFinishRows) {
+      BatchNormSum of_row[kAtOnce];
+      COMPTRAIN_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int64_t at = row + i * kFinishRows;
+        if (at < rows) of_row[i] = sums[at * finish.channels + c];
+      }
+      COMPTRAIN_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) mine.Add(of_row[i]);
     }
   }
   of_rows[part][lane] = mine;
-  __syncthreads();
+  for (int half = kFinishRows / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (part < half) of_rows[part][lane].Add(of_rows[part + half][lane]);
+  }
   if (part != 0 || c >= finish.channels) return;
-  for (int i = 1; i < kFinishRows; ++i) mine.Add(of_rows[i][lane]);
-  sums[c] = mine;  // this block's alone
+  sums[c] = of_rows[0][lane];  // this block's alone
   finish(c);
 }
 
@@ -107,13 +122,20 @@ __global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
   const Column at(of, column);
   T dy[kPacked];
   gpu::LoadColumn(job.dy, at, row, dy);
-  const int64_t c = of.ChannelOf(at.first);
-  const float mean = job.mean[c], scale = job.coefficients[c];
+  const int64_t c = of.ChannelOf(column);
+  const float scale = job.coefficients[c], mean = job.mean[c];
   const float shift = job.coefficients[channels + c];
   const float slope = job.coefficients[2 * channels + c];
+  // dx = scale dy + of_level level + rest, of zeros scale dy + rest_of_zero.
+  const float of_level = -scale * slope * job.stream.StepOfGroup(column);
+  const float centre = of.Centre(job.stream.data, column);
+  const float rest = -scale * (shift + (centre - mean) * slope);
+  const float rest_of_zero = -scale * (shift - mean * slope);
   T* to = static_cast<T*>(job.dx) + at.first;
-  gpu::ForValues<kBits>(job.stream, at, [&](int i, float x) {
-    FromFloat(scale * (ToFloat(dy[i]) - shift - (x - mean) * slope), to);
+  gpu::ForLevels<kBits>(job.stream, at, [&](int i, float level, bool is_zero) {
+    const float other =
+        is_zero ? rest_of_zero : __fmaf_rn(level, of_level, rest);
+    FromFloat(__fmaf_rn(scale, ToFloat(dy[i]), other), to);
     to += row;
   });
 }

@@ -9,6 +9,7 @@
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/host_device.h"
 #include "cc/codec/masks/bitmask_kernels.h"
+#include "cc/codec/masks/pool.h"
 #include "cc/codec/masks/pool_kernels.h"
 
 namespace comptrain {
@@ -49,148 +50,248 @@ struct ApplyBits {
 };
 
 // The place of an element in a tensor of pixels, channels last.
+template <class Index>
 struct Place {
-  int64_t batch, at[3], channel;
+  Index batch, at[3], channel;
 };
 
-// What finds places.
-struct Places {
-  Divisor channels, size[3];
+// A tensor of pixels. Index: int32_t where it has fewer than 2^31 elements, so
+// that a GPU finds places in a few instructions; else int64_t.
+template <class Index>
+struct Pixels {
+  Index size[3], channels;
+  Divisor by_channels, by_size[3];
 
-  Places(int64_t channels, const int64_t size[3])
-      : channels(channels),
-        size{Divisor(size[0]), Divisor(size[1]), Divisor(size[2])} {}
-  COMPTRAIN_HD Place Of(int64_t element) const {
-    Place p;
-    p.batch = channels.Split(element, &p.channel);
+  Pixels(int64_t channels, const int64_t of[3])
+      : size{static_cast<Index>(of[0]), static_cast<Index>(of[1]),
+             static_cast<Index>(of[2])},
+        channels(static_cast<Index>(channels)),
+        by_channels(channels),
+        by_size{Divisor(of[0]), Divisor(of[1]), Divisor(of[2])} {}
+
+  COMPTRAIN_HD static Index Quotient(const Divisor& by, Index n) {
+    if constexpr (sizeof(Index) == 4) {
+      return static_cast<Index>(by.Small(static_cast<uint32_t>(n)));
+    }
+    return static_cast<Index>(by.Quotient(n));
+  }
+  COMPTRAIN_HD Place<Index> Of(Index element) const {
+    Place<Index> p;
+    p.batch = Quotient(by_channels, element);
+    p.channel = element - p.batch * channels;
     COMPTRAIN_UNROLL
-    for (int d = 2; d >= 0; --d) p.batch = size[d].Split(p.batch, &p.at[d]);
+    for (int d = 2; d >= 0; --d) {
+      const Index outside = Quotient(by_size[d], p.batch);
+      p.at[d] = p.batch - outside * size[d];
+      p.batch = outside;
+    }
     return p;
+  }
+  COMPTRAIN_HD Index ElementAt(Index batch, const Index at[3],
+                               Index channel) const {
+    const Index row = (batch * size[0] + at[0]) * size[1] + at[1];
+    return (row * size[2] + at[2]) * channels + channel;
+  }
+  COMPTRAIN_HD bool Has(int d, Index at) const {
+    return at >= 0 && at < size[d];
   }
 };
 
-// The number of a pixel, where images have size[0] x size[1] x size[2]
-// pixels.
-COMPTRAIN_HD static inline int64_t PixelAt(int64_t batch, int64_t a, int64_t b,
-                                           int64_t c, const int64_t size[3]) {
-  return ((batch * size[0] + a) * size[1] + b) * size[2] + c;
-}
+// Of a pooling, in each dimension.
+template <class Index>
+struct Window {
+  Index size[3], stride[3], pad[3];
 
-// Item: a byte of the index, or with 16 bits a position.
-template <class T>
+  explicit Window(const PoolShape& s) {
+    for (int d = 0; d < 3; ++d) {
+      size[d] = static_cast<Index>(s.window[d]);
+      stride[d] = static_cast<Index>(s.stride[d]);
+      pad[d] = static_cast<Index>(s.pad_before[d]);
+    }
+  }
+};
+
+// Item: a byte of the index, or with 16 bits a position; its maxima.
+template <class T, class Index>
 struct PoolMaxima {
-  PoolShape s;
-  int bits;          // PoolIndexBits(s)
-  int64_t elements;  // of y
+  int bits;        // PoolIndexBits
+  Index elements;  // of y
   const T* x;
   T* y;
   uint8_t* index;
-  Places outputs{s.channels, s.out_size};
+  Window<Index> window;
+  Pixels<Index> inputs, outputs;
 
-  COMPTRAIN_HD void operator()(int64_t item) const {
-    if (bits == 16) {
-      const unsigned position = Maximum(item);
-      index[2 * item] = static_cast<uint8_t>(position);
-      index[2 * item + 1] = static_cast<uint8_t>(position >> 8);
-      return;
+  PoolMaxima(const PoolShape& s, int64_t elements_of_y, const T* x, T* y,
+             uint8_t* index)
+      : bits(PoolIndexBits(s)),
+        elements(static_cast<Index>(elements_of_y)),
+        x(x),
+        y(y),
+        index(index),
+        window(s),
+        inputs(s.channels, s.in_size),
+        outputs(s.channels, s.out_size) {}
+
+  COMPTRAIN_HD void operator()(int64_t i) const {
+    const auto item = static_cast<Index>(i);
+    switch (bits) {
+      case 1:
+        return Byte<8>(item);
+      case 2:
+        return Byte<4>(item);
+      case 4:
+        return Byte<2>(item);
+      case 8:
+        return Byte<1>(item);
     }
-    const int per_byte = 8 / bits;
-    unsigned byte = 0;
-    for (int j = 0; j < per_byte && item * per_byte + j < elements; ++j) {
-      byte |= Maximum(item * per_byte + j) << (j * bits);
-    }
-    index[item] = static_cast<uint8_t>(byte);
+    unsigned position[1];
+    Maxima<1>(outputs.Of(item), item, position);
+    index[2 * i] = static_cast<uint8_t>(position[0]);
+    index[2 * i + 1] = static_cast<uint8_t>(position[0] >> 8);
   }
 
  private:
-  COMPTRAIN_HD unsigned Maximum(int64_t element) const {
-    const Place o = outputs.Of(element);
-    int64_t start[3];
-    for (int d = 0; d < 3; ++d)
-      start[d] = o.at[d] * s.stride[d] - s.pad_before[d];
-    T best = {};
-    bool found = false;
-    unsigned where = 0;
-    for (int64_t i = 0; i < s.window[0]; ++i) {
-      if (!Inside(0, start[0] + i)) continue;
-      for (int64_t j = 0; j < s.window[1]; ++j) {
-        if (!Inside(1, start[1] + j)) continue;
-        for (int64_t k = 0; k < s.window[2]; ++k) {
-          if (!Inside(2, start[2] + k)) continue;
-          const T v = x[PixelAt(o.batch, start[0] + i, start[1] + j,
-                                start[2] + k, s.in_size) *
-                            s.channels +
-                        o.channel];
-          if (found && !PoolBeats(ToFloat(v), ToFloat(best))) continue;
-          found = true;
-          best = v;
-          where =
-              static_cast<unsigned>((i * s.window[1] + j) * s.window[2] + k);
+  template <int kCount>
+  COMPTRAIN_HD void Byte(Index item) const {
+    const Index first = item * kCount;
+    const Place<Index> o = outputs.Of(first);
+    unsigned positions[kCount] = {};
+    if (o.channel + kCount <= outputs.channels) {
+      Maxima<kCount>(o, first, positions);
+    } else {
+      COMPTRAIN_UNROLL
+      for (int j = 0; j < kCount; ++j) {
+        if (j < elements - first) {
+          Maxima<1>(outputs.Of(first + j), first + j, &positions[j]);
         }
       }
     }
-    if (!found) FromFloat(-INFINITY, &best);
-    y[element] = best;
-    return where;
+    unsigned byte = 0;
+    COMPTRAIN_UNROLL
+    for (int j = 0; j < kCount; ++j) byte |= positions[j] << (j * 8 / kCount);
+    index[item] = static_cast<uint8_t>(byte);
   }
-  COMPTRAIN_HD bool Inside(int d, int64_t at) const {
-    return at >= 0 && at < s.in_size[d];
+
+  // Of kCount neighbouring channels.
+  template <int kCount>
+  COMPTRAIN_HD void Maxima(const Place<Index>& o, Index element,
+                           unsigned* positions) const {
+    Index at[3];
+    T best[kCount] = {};
+    bool found = false;
+    unsigned where = 0;
+    for (Index i = 0; i < window.size[0]; ++i) {
+      at[0] = o.at[0] * window.stride[0] - window.pad[0] + i;
+      for (Index j = 0; j < window.size[1]; ++j) {
+        at[1] = o.at[1] * window.stride[1] - window.pad[1] + j;
+        for (Index k = 0; k < window.size[2]; ++k, ++where) {
+          at[2] = o.at[2] * window.stride[2] - window.pad[2] + k;
+          if (!inputs.Has(0, at[0]) || !inputs.Has(1, at[1]) ||
+              !inputs.Has(2, at[2])) {
+            continue;
+          }
+          const T* const from = x + inputs.ElementAt(o.batch, at, o.channel);
+          COMPTRAIN_UNROLL
+          for (int n = 0; n < kCount; ++n) {
+            const T v = from[n];
+            const bool stays =
+                found && !PoolBeats(ToFloat(v), ToFloat(best[n]));
+            best[n] = stays ? best[n] : v;
+            positions[n] = stays ? positions[n] : where;
+          }
+          found = true;
+        }
+      }
+    }
+    COMPTRAIN_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      if (!found) {
+        FromFloat(-INFINITY, &best[n]);
+        positions[n] = 0;
+      }
+      y[element + n] = best[n];
+    }
   }
 };
 
-// Item: an element of dx.
-template <class T>
+// Item: kCount elements of dx of neighbouring channels, which are a multiple of
+// that.
+template <class T, class Index, int kCount>
 struct PoolScatter {
-  PoolShape s;
   int bits;
   const uint8_t* index;
   const T* dy;
   T* dx;
-  Places inputs{s.channels, s.in_size};
-  Divisor stride[3] = {Divisor(s.stride[0]), Divisor(s.stride[1]),
-                       Divisor(s.stride[2])};
+  Window<Index> window;
+  Pixels<Index> inputs, outputs;
+  Divisor by_stride[3];
 
-  COMPTRAIN_HD void operator()(int64_t element) const {
-    const Place in = inputs.Of(element);
-    int64_t first[3], last[3];  // outputs whose windows cover it
-    int64_t covers = 1;
+  PoolScatter(const PoolShape& s, const uint8_t* index, const T* dy, T* dx)
+      : bits(PoolIndexBits(s)),
+        index(index),
+        dy(dy),
+        dx(dx),
+        window(s),
+        inputs(s.channels, s.in_size),
+        outputs(s.channels, s.out_size),
+        by_stride{Divisor(s.stride[0]), Divisor(s.stride[1]),
+                  Divisor(s.stride[2])} {}
+
+  COMPTRAIN_HD void operator()(int64_t item) const {
+    const Place<Index> in = inputs.Of(static_cast<Index>(item * kCount));
+    Index first[3], last[3];  // outputs whose windows cover it
+    Index covers = 1;
+    COMPTRAIN_UNROLL
     for (int d = 0; d < 3; ++d) {
-      const int64_t p = in.at[d] + s.pad_before[d];
-      const int64_t past = p - s.window[d] + 1;
-      first[d] = past <= 0 ? 0 : stride[d].Quotient(past + s.stride[d] - 1);
-      last[d] = stride[d].Quotient(p);
-      if (last[d] >= s.out_size[d]) last[d] = s.out_size[d] - 1;
+      const Index p = in.at[d] + window.pad[d];
+      const Index past = p - window.size[d] + window.stride[d];
+      first[d] = past <= 0 ? 0 : inputs.Quotient(by_stride[d], past);
+      last[d] = inputs.Quotient(by_stride[d], p);
+      if (last[d] >= outputs.size[d]) last[d] = outputs.size[d] - 1;
       covers *= last[d] < first[d] ? 0 : last[d] - first[d] + 1;
     }
-    T single = {};
-    float sum = 0;
-    for (int64_t i = first[0]; i <= last[0]; ++i) {
-      for (int64_t j = first[1]; j <= last[1]; ++j) {
-        for (int64_t k = first[2]; k <= last[2]; ++k) {
-          const int64_t from =
-              PixelAt(in.batch, i, j, k, s.out_size) * s.channels + in.channel;
-          const int64_t position =
-              (Offset(in, 0, i) * s.window[1] + Offset(in, 1, j)) *
-                  s.window[2] +
-              Offset(in, 2, k);
-          if (Position(from) != position) continue;
-          single = dy[from];
-          sum += ToFloat(single);
+    T single[kCount] = {};
+    float sum[kCount] = {};
+    Index out[3];
+    for (out[0] = first[0]; out[0] <= last[0]; ++out[0]) {
+      for (out[1] = first[1]; out[1] <= last[1]; ++out[1]) {
+        for (out[2] = first[2]; out[2] <= last[2]; ++out[2]) {
+          const Index from = outputs.ElementAt(in.batch, out, in.channel);
+          const Index position =
+              (Offset(in, 0, out) * window.size[1] + Offset(in, 1, out)) *
+                  window.size[2] +
+              Offset(in, 2, out);
+          COMPTRAIN_UNROLL
+          for (int n = 0; n < kCount; ++n) {
+            const T v = dy[from + n];
+            if (Position(from, n) != position) continue;
+            single[n] = v;
+            sum[n] += ToFloat(v);
+          }
         }
       }
     }
-    if (covers > 1) FromFloat(sum, &single);  // one alone is passed bit for bit
-    dx[element] = single;
+    COMPTRAIN_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      // One alone is passed bit for bit.
+      if (covers > 1) FromFloat(sum[n], &single[n]);
+      dx[item * kCount + n] = single[n];
+    }
   }
 
  private:
-  COMPTRAIN_HD int64_t Offset(const Place& in, int d, int64_t out) const {
-    return in.at[d] - (out * s.stride[d] - s.pad_before[d]);
+  COMPTRAIN_HD Index Offset(const Place<Index>& in, int d,
+                            const Index* out) const {
+    return in.at[d] + window.pad[d] - out[d] * window.stride[d];
   }
-  COMPTRAIN_HD int64_t Position(int64_t element) const {
-    if (bits == 16) return index[2 * element] | index[2 * element + 1] << 8;
-    const int64_t bit = element * bits;
-    return index[bit / 8] >> (bit % 8) & ((1 << bits) - 1);
+  // Of element `from` + n, which lies in as many whole bytes as that one.
+  COMPTRAIN_HD Index Position(Index from, int n) const {
+    const int64_t first_bit = int64_t{from} * bits;
+    const uint8_t* const byte = index + (first_bit >> 3);
+    const int bit = static_cast<int>(first_bit & 7) + n * bits;
+    if (bits == 16) return byte[2 * n] | byte[2 * n + 1] << 8;
+    return byte[bit >> 3] >> (bit & 7) & ((1 << bits) - 1);
   }
 };
 

@@ -1,8 +1,9 @@
-// What the calls of codec_calls.h are handed when a step runs.
+// What calls are handed when a step runs.
 #pragma once
 
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/layers/batch_norm.h"
+#include "cc/codec/masks/pool.h"
 #include "cc/codec/stream/bound.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -17,6 +18,12 @@ namespace ffi = xla::ffi;
 using Bytes = ffi::Buffer<ffi::U8>;
 using Floats = ffi::Buffer<ffi::F32>;
 
+inline DType DTypeOf(const ffi::AnyBuffer& buffer) {
+  return buffer.element_type() == ffi::BF16  ? DType::kBF16
+         : buffer.element_type() == ffi::F16 ? DType::kF16
+                                             : DType::kF32;
+}
+
 inline FixedRateTensor TensorOf(const ffi::AnyBuffer& buffer,
                                 const ffi::Dictionary& attributes) {
   FixedRateTensor of;
@@ -24,9 +31,7 @@ inline FixedRateTensor TensorOf(const ffi::AnyBuffer& buffer,
   of.coding.mid_rise = *attributes.get<int32_t>("mid_rise") != 0;
   of.dims.assign(buffer.dimensions().begin(), buffer.dimensions().end());
   if (of.dims.empty()) of.dims.push_back(1);
-  of.dtype = buffer.element_type() == ffi::BF16  ? DType::kBF16
-             : buffer.element_type() == ffi::F16 ? DType::kF16
-                                                 : DType::kF32;
+  of.dtype = DTypeOf(buffer);
   return of;
 }
 
@@ -47,6 +52,19 @@ inline BatchNormChannels ChannelsOf(const ffi::RemainingArgs& operands) {
   };
   return {operands.get<ffi::AnyBuffer>(2)->dimensions().back(), floats(3),
           floats(4), floats(5)};
+}
+
+inline PoolShape PoolShapeOf(const ffi::Dictionary& attributes) {
+  const auto numbers = *attributes.get<ffi::Span<const int64_t>>("pool");
+  PoolShape p;
+  p.batch = numbers[0];
+  p.channels = numbers[1];
+  size_t at = 2;
+  for (int64_t* of :
+       {p.in_size, p.out_size, p.window, p.stride, p.pad_before}) {
+    for (int d = 0; d < 3; ++d) of[d] = numbers[at++];
+  }
+  return p;
 }
 
 }  // namespace comptrain::hlo

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "cc/codec/fixed_rate_gpu/gpu.h"
 #include "cc/codec/layers/batch_norm_gpu.h"
-#include "cc/kernels/xla/call_targets.h"
+#include "cc/kernels/xla/calls.h"
 #include "cc/kernels/xla/fence.h"
 
 namespace comptrain::hlo {
@@ -23,55 +23,6 @@ std::string Attributes(const FixedRateCoding& coding, const Encoding& how) {
       "i32, group_statistics = %d : i32",
       Attributes(coding), how.bound.relative_bound, how.bound.decay,
       how.bound.of_range, how.group_statistics);
-}
-
-xla::Shape RowMajor(const xla::Shape& shape) {
-  return xla::ShapeUtil::MakeShapeWithDescendingLayout(shape.element_type(),
-                                                       shape.dimensions());
-}
-xla::Shape RowMajorShapeOf(XlaOp op) {
-  return RowMajor(op.builder()->GetShape(op).value());
-}
-
-struct Call {
-  const char* target;
-  std::string attributes;
-  std::vector<XlaOp> operands;
-  // Of the first result: the operand whose place it takes; below 0: none.
-  int64_t in_place_of = -1;
-};
-
-std::vector<XlaOp> Made(const Call& call, std::vector<xla::Shape> results) {
-  std::vector<xla::Shape> shapes;
-  for (const XlaOp& operand : call.operands) {
-    shapes.push_back(RowMajorShapeOf(operand));
-  }
-  const bool is_one = results.size() == 1;
-  const xla::Shape shape =
-      is_one ? results[0] : xla::ShapeUtil::MakeTupleShape(results);
-  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>
-      aliases;
-  if (call.in_place_of >= 0) {
-    aliases.push_back({is_one ? xla::ShapeIndex{} : xla::ShapeIndex{0},
-                       {call.in_place_of, {}}});
-  }
-  const XlaOp made = xla::CustomCallWithLayout(
-      call.operands[0].builder(), call.target, call.operands, shape, shapes,
-      absl::StrFormat("{%s}", call.attributes), /*has_side_effect=*/false,
-      aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
-      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
-  if (is_one) return {made};
-  std::vector<XlaOp> parts;
-  for (size_t i = 0; i < results.size(); ++i) {
-    parts.push_back(xla::GetTupleElement(made, static_cast<int64_t>(i)));
-  }
-  return parts;
-}
-
-// Of a call: memory that it works in, at its end.
-xla::Shape Memory(size_t bytes) {
-  return xla::ShapeUtil::MakeShapeWithDescendingLayout(
-      xla::U8, {static_cast<int64_t>(bytes)});
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// The calls of codec_calls.h in steps of a GPU. All that they do is to launch
+// What steps of a GPU call. All that they do is to launch
 // kernels, so that XLA may record them (command buffers).
 #include "cc/codec/fixed_rate_gpu/gpu.h"
 
 #include "cc/codec/layers/batch_norm_gpu.h"
+#include "cc/codec/masks/gpu.h"
 #include "cc/kernels/xla/call_arguments.h"
-#include "cc/kernels/xla/call_targets.h"
+#include "cc/kernels/xla/calls.h"
 
 namespace comptrain::hlo {
 namespace {
@@ -63,6 +64,22 @@ ffi::Error BatchNormGradient(CUstream_st* cuda_stream,
       cuda_stream));
 }
 
+ffi::Error MaxPool(CUstream_st* cuda_stream, ffi::AnyBuffer x,
+                   ffi::Result<ffi::AnyBuffer> y, ffi::Result<Bytes> index,
+                   ffi::Dictionary attributes) {
+  return ErrorOf(GpuMaxPoolIndex(x.untyped_data(), DTypeOf(x),
+                                 PoolShapeOf(attributes), y->untyped_data(),
+                                 index->typed_data(), cuda_stream));
+}
+
+ffi::Error MaxPoolGradient(CUstream_st* cuda_stream, Bytes index,
+                           ffi::AnyBuffer dy, ffi::Result<ffi::AnyBuffer> dx,
+                           ffi::Dictionary attributes) {
+  return ErrorOf(GpuMaxPoolGradient(index.typed_data(), DTypeOf(dy),
+                                    PoolShapeOf(attributes), dy.untyped_data(),
+                                    dx->untyped_data(), cuda_stream));
+}
+
 XLA_FFI_DEFINE_HANDLER(kEncodeHandler, Encode,
                        ffi::Ffi::Bind()
                            .Ctx<CudaStream>()
@@ -91,12 +108,33 @@ XLA_FFI_DEFINE_HANDLER(
     ffi::Ffi::Bind().Ctx<CudaStream>().RemainingArgs().RemainingRets().Attrs(),
     {ffi::Traits::kCmdBufferCompatible});
 
+XLA_FFI_DEFINE_HANDLER(kMaxPoolHandler, MaxPool,
+                       ffi::Ffi::Bind()
+                           .Ctx<CudaStream>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<Bytes>()
+                           .Attrs(),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(kMaxPoolGradientHandler, MaxPoolGradient,
+                       ffi::Ffi::Bind()
+                           .Ctx<CudaStream>()
+                           .Arg<Bytes>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attrs(),
+                       {ffi::Traits::kCmdBufferCompatible});
+
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kEncode, "CUDA", kEncodeHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kDecode, "CUDA", kDecodeHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kMaskGradient, "CUDA",
                          kMaskGradientHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kBatchNormGradient, "CUDA",
                          kBatchNormGradientHandler);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kMaxPool, "CUDA",
+                         kMaxPoolHandler);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kMaxPoolGradient, "CUDA",
+                         kMaxPoolGradientHandler);
 
 }  // namespace
 }  // namespace comptrain::hlo

@@ -1,8 +1,9 @@
-// The calls of codec_calls.h in steps of a CPU.
+// What steps of a CPU call.
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/layers/batch_norm.h"
+#include "cc/codec/masks/pool.h"
 #include "cc/kernels/xla/call_arguments.h"
-#include "cc/kernels/xla/call_targets.h"
+#include "cc/kernels/xla/calls.h"
 #include "cc/kernels/xla/host_pool.h"
 
 namespace comptrain::hlo {
@@ -49,6 +50,23 @@ ffi::Error BatchNormGradient(ffi::ThreadPool pool, ffi::RemainingArgs operands,
   return ffi::Error::Success();
 }
 
+ffi::Error MaxPool(ffi::ThreadPool pool, ffi::AnyBuffer x,
+                   ffi::Result<ffi::AnyBuffer> y, ffi::Result<Bytes> index,
+                   ffi::Dictionary attributes) {
+  MaxPoolIndex(x.untyped_data(), DTypeOf(x), PoolShapeOf(attributes),
+               y->untyped_data(), index->typed_data(), OnPool(pool));
+  return ffi::Error::Success();
+}
+
+ffi::Error MaxPoolGradientCall(ffi::ThreadPool pool, Bytes index,
+                               ffi::AnyBuffer dy,
+                               ffi::Result<ffi::AnyBuffer> dx,
+                               ffi::Dictionary attributes) {
+  MaxPoolGradient(index.typed_data(), DTypeOf(dy), PoolShapeOf(attributes),
+                  dy.untyped_data(), dx->untyped_data(), OnPool(pool));
+  return ffi::Error::Success();
+}
+
 XLA_FFI_DEFINE_HANDLER(kEncodeHandler, Encode,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()
@@ -80,12 +98,31 @@ XLA_FFI_DEFINE_HANDLER(kBatchNormGradientHandler, BatchNormGradient,
                            .Ret<Floats>()
                            .Attrs());
 
+XLA_FFI_DEFINE_HANDLER(kMaxPoolHandler, MaxPool,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Ret<Bytes>()
+                           .Attrs());
+XLA_FFI_DEFINE_HANDLER(kMaxPoolGradientHandler, MaxPoolGradientCall,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<Bytes>()
+                           .Arg<ffi::AnyBuffer>()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attrs());
+
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kEncode, "Host", kEncodeHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kDecode, "Host", kDecodeHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kMaskGradient, "Host",
                          kMaskGradientHandler);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kBatchNormGradient, "Host",
                          kBatchNormGradientHandler);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kMaxPool, "Host",
+                         kMaxPoolHandler);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), kMaxPoolGradient, "Host",
+                         kMaxPoolGradientHandler);
 
 }  // namespace
 }  // namespace comptrain::hlo

@@ -1,7 +1,10 @@
 // Masks and positions: StreamMaskGrad, Bitmask, MaxPool and their gradients.
 #include <vector>
 
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cc/kernels/masks/pool_attrs.h"
+#include "cc/kernels/xla/calls.h"
 #include "cc/kernels/xla/codec_calls.h"
 #include "cc/kernels/xla/fence.h"
 #include "cc/kernels/xla/rate.h"
@@ -72,38 +75,24 @@ class BitmaskGradXla : public Lowering {
   float on_, off_;
 };
 
-// Positions of a pooling window are told apart by unrolled comparisons.
-constexpr int kMaxWindow = 64;
+// As PoolShapeOf in call_arguments.h reads them.
+std::string Attributes(const PoolShape& p) {
+  std::vector<int64_t> numbers = {p.batch, p.channels};
+  for (const int64_t* of :
+       {p.in_size, p.out_size, p.window, p.stride, p.pad_before}) {
+    numbers.insert(numbers.end(), of, of + 3);
+  }
+  return absl::StrFormat("pool = array<i64: %s>", absl::StrJoin(numbers, ", "));
+}
 
 class PoolXla : public Lowering {
  public:
   explicit PoolXla(OpKernelConstruction* ctx) : Lowering(ctx) {
     OP_REQUIRES_OK(ctx, attrs_.Read(ctx));
-    for (int k : attrs_.ksize) window_ *= k;
-    OP_REQUIRES(ctx, window_ <= kMaxWindow,
-                absl::UnimplementedError(
-                    absl::StrCat("XLA: the pooling window has ", window_,
-                                 " positions, more than ", kMaxWindow)));
   }
 
  protected:
-  int bits() const {
-    return window_ <= 2 ? 1 : window_ <= 4 ? 2 : window_ <= 16 ? 4 : 8;
-  }
-  int rank() const { return attrs_.ksize.size(); }
-
-  // Offset of a position, row-major, along each spatial dimension.
-  std::vector<int64_t> Offsets(int position) const {
-    std::vector<int64_t> offsets(rank());
-    for (int d = rank() - 1; d >= 0; --d) {
-      offsets[d] = position % attrs_.ksize[d];
-      position /= attrs_.ksize[d];
-    }
-    return offsets;
-  }
-
   PoolAttrs attrs_;
-  int window_ = 1;
 };
 
 class MaxPoolXla : public PoolXla {
@@ -112,54 +101,17 @@ class MaxPoolXla : public PoolXla {
 
   void Compile(XlaOpKernelContext* ctx) override {
     PoolShape p;
-    XlaOp x = ctx->Input(0);
     OP_REQUIRES_OK(ctx, attrs_.Shape(ShapeOf(ctx, 0), &p));
-    xla::XlaBuilder* b = x.builder();
-    const TensorShape out = attrs_.Output(p);
-    const Packing packing(out.dim_sizes(), bits());
-    if (out.num_elements() == 0) {
-      ctx->SetOutput(0, Zeros(b, ctx->input_xla_type(0), out.dim_sizes()));
-      ctx->SetOutput(1, Zeros(b, xla::U8, packing.bytes.group_dims()));
-      return;
-    }
-    const int first = 3 - rank();  // PoolShape counts from three dimensions
-    xla::PaddingConfig padding = xla::MakeNoPaddingConfig(rank() + 2);
-    for (int d = 0; d < rank(); ++d) {
-      const int s = first + d;
-      const int64_t needed = (p.out_size[s] - 1) * p.stride[s] + p.window[s];
-      auto* of = padding.mutable_dimensions(d + 1);
-      of->set_edge_padding_low(p.pad_before[s]);
-      of->set_edge_padding_high(needed - p.pad_before[s] - p.in_size[s]);
-    }
-    x = xla::Pad(x, xla::MinValue(b, ctx->input_xla_type(0)), padding);
-    XlaOp y, index;
-    for (int position = 0; position < window_; ++position) {
-      const std::vector<int64_t> offsets = Offsets(position);
-      std::vector<int64_t> start = {0}, limit = {p.batch}, stride = {1};
-      for (int d = 0; d < rank(); ++d) {
-        const int s = first + d;
-        start.push_back(offsets[d]);
-        limit.push_back(offsets[d] + (p.out_size[s] - 1) * p.stride[s] + 1);
-        stride.push_back(p.stride[s]);
-      }
-      start.push_back(0);
-      limit.push_back(p.channels);
-      stride.push_back(1);
-      const XlaOp v = xla::Slice(x, start, limit, stride);
-      const XlaOp here =
-          xla::Broadcast(xla::ConstantR0<uint8_t>(b, position), Dims(v));
-      if (position == 0) {
-        y = v;
-        index = here;
-        continue;
-      }
-      // The first of equals and the first NaN stay.
-      const XlaOp beats = xla::And(xla::Not(xla::Le(v, y)), xla::Eq(y, y));
-      y = xla::Select(beats, v, y);
-      index = xla::Select(beats, here, index);
-    }
-    ctx->SetOutput(0, y);
-    ctx->SetOutput(1, Fence(on_cpu_, {packing.Pack(index)})[0]);
+    const XlaOp x = ctx->Input(0);
+    const auto y = xla::ShapeUtil::MakeShapeWithDescendingLayout(
+        ctx->input_xla_type(0), attrs_.Output(p).dim_sizes());
+    const xla::Shape index = Memory(PoolIndexBytes(p));
+    const auto outputs =
+        Size(x) == 0 || xla::ShapeUtil::IsZeroElementArray(y)
+            ? std::vector<XlaOp>{xla::Zeros(x.builder(), y),
+                                 xla::Zeros(x.builder(), index)}
+            : Made({kMaxPool, Attributes(p), {x}}, {y, index});
+    for (int i = 0; i < 2; ++i) ctx->SetOutput(i, outputs[i]);
   }
 };
 
@@ -172,48 +124,26 @@ class MaxPoolGradXla : public PoolXla {
     OP_REQUIRES_OK(ctx, ctx->ConstantInputAsShape(2, &in));
     PoolShape p;
     OP_REQUIRES_OK(ctx, attrs_.Shape(in, &p));
-    const TensorShape out = attrs_.Output(p);
-    OP_REQUIRES_OK(ctx, CheckShape("dy", ShapeOf(ctx, 1), out,
+    OP_REQUIRES_OK(ctx, CheckShape("dy", ShapeOf(ctx, 1), attrs_.Output(p),
                                    "that of the pooling output"));
-    const Packing packing(out.dim_sizes(), bits());
-    OP_REQUIRES_OK(ctx, CheckPacked("index", ctx, packing));
-    const XlaOp dy = F32(ctx->Input(1));
-    if (out.num_elements() == 0) {
-      ctx->SetOutput(
-          0, Zeros(dy.builder(), ctx->output_xla_type(0), in.dim_sizes()));
-      return;
-    }
-    const XlaOp index =
-        packing.Unpack(Gated(on_cpu_, {ctx->Input(0)}, ctx->Input(1))[0]);
-    const int first = 3 - rank();
-    XlaOp dx;
-    for (int position = 0; position < window_; ++position) {
-      const std::vector<int64_t> offsets = Offsets(position);
-      xla::PaddingConfig spread = xla::MakeNoPaddingConfig(rank() + 2);
-      for (int d = 0; d < rank(); ++d) {
-        const int s = first + d;
-        const int64_t low = offsets[d] - p.pad_before[s];
-        const int64_t length = (p.out_size[s] - 1) * p.stride[s] + 1;
-        auto* of = spread.mutable_dimensions(d + 1);
-        of->set_edge_padding_low(low);
-        of->set_interior_padding(p.stride[s] - 1);
-        of->set_edge_padding_high(p.in_size[s] - low - length);
-      }
-      const XlaOp won =
-          xla::Select(xla::Eq(index, xla::FullLike(index, position)), dy,
-                      xla::ZerosLike(dy));
-      const XlaOp part = xla::Pad(won, Scalar(dy, 0), spread);
-      dx = position == 0 ? part : dx + part;
-    }
-    ctx->SetOutput(0, xla::ConvertElementType(dx, ctx->output_xla_type(0)));
+    OP_REQUIRES_OK(ctx, CheckShape("index", ShapeOf(ctx, 0),
+                                   TensorShape({PoolIndexBytes(p)}),
+                                   "that of the positions of its maxima"));
+    const XlaOp index = ctx->Input(0), dy = ctx->Input(1);
+    const auto dx = xla::ShapeUtil::MakeShapeWithDescendingLayout(
+        ctx->output_xla_type(0), in.dim_sizes());
+    ctx->SetOutput(
+        0, Size(dy) == 0
+               ? xla::Zeros(dy.builder(), dx)
+               : Made({kMaxPoolGradient, Attributes(p), {index, dy}}, {dx})[0]);
   }
 };
 
 COMPTRAIN_REGISTER_XLA_CODEC("StreamMaskGrad", StreamMaskGradXla)
 COMPTRAIN_REGISTER_XLA("Bitmask", BitmaskXla)
 COMPTRAIN_REGISTER_XLA("BitmaskGrad", BitmaskGradXla)
-COMPTRAIN_REGISTER_XLA("MaxPool", MaxPoolXla)
-COMPTRAIN_REGISTER_XLA("MaxPoolGrad", MaxPoolGradXla)
+COMPTRAIN_REGISTER_XLA_CODEC("MaxPool", MaxPoolXla)
+COMPTRAIN_REGISTER_XLA_CODEC("MaxPoolGrad", MaxPoolGradXla)
 
 }  // namespace
 }  // namespace comptrain::hlo

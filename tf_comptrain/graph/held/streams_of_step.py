@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -131,6 +132,11 @@ class StreamsOfStep:
     def may_run_kernels(self) -> bool:
         """Whether kernels may stand in for formulas: they are for a CPU's executor, and round otherwise."""
         return self._engine.is_cpu_executor and not self.recorded and not self.is_lossless
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU runs the step, or one is to run what is made here."""
+        return self._engine.device == "GPU" or os.environ.get("TF_COMPTRAIN_XLA_TARGET") == "GPU"
 
     def may_round(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor may be made in another way, which rounds otherwise."""

@@ -18,6 +18,7 @@ from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
 from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tiles.limits import tile_sizes
 from tf_comptrain.graph.tiles.loop import run_by_tiles
 from tf_comptrain.graph.tiles.region import InTwoPasses, MuchBetween, Scope, Untiled, find_region
 from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
@@ -138,7 +139,7 @@ class _FoundParts:
             try:
                 self._draw_again(wide)
                 for region in [find_region(op, self.known, self._scope, returned) for op in products]:
-                    run_by_tiles(region, self._xla, self._run_kernels_in)
+                    run_by_tiles(region, self._xla, tile_sizes(self._streams.on_gpu), self._run_kernels_in)
             except (InTwoPasses, Untiled) as reason:
                 self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
 

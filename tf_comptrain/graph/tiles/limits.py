@@ -1,5 +1,9 @@
 """From where on tensors run by tiles, and how large a tile is."""
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 # A product is wide from so many times the length of the rows that it reads on, and so many bytes.
 WIDER = 4
 LEAST_BYTES = 16 << 20
@@ -8,4 +12,24 @@ MOST_BETWEEN = 100
 # What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to
 # whole gradients of weights: smaller ones take less memory, and more passes over these.
 TILE_BYTES = 8 << 20
-SUM_IN_TILES = 3  # a tile takes at least this part of the largest sum that it adds to
+
+
+class TileSizes(NamedTuple):
+    """How large tiles are.
+
+    Attributes:
+      bytes: What a tile of the widest tensor takes, at least.
+      of_sum: How many times the largest sum that it adds to a tile takes, at least.
+      part_bytes: What a tile adds to a sum at once; None: all of it.
+    """
+
+    bytes: int
+    of_sum: float
+    part_bytes: int | None
+
+
+def tile_sizes(on_gpu: bool) -> TileSizes:
+    """Those for a device: a GPU multiplies so fast that what is added up is most of a small tile's time."""
+    if on_gpu:
+        return TileSizes(bytes=8 * TILE_BYTES, of_sum=4 / 3, part_bytes=None)
+    return TileSizes(bytes=TILE_BYTES, of_sum=1 / 3, part_bytes=TILE_BYTES)

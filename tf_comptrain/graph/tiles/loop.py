@@ -13,11 +13,11 @@ from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.order import in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
-from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.letters import swapped_product
+from tf_comptrain.graph.tiles.limits import TileSizes
 from tf_comptrain.graph.tiles.region import Region, Untiled
 from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT
-from tf_comptrain.graph.tiles.sums import sum_of
+from tf_comptrain.graph.tiles.sums import Sum, sum_of
 from tf_comptrain.graph.tiles.tiling import (
     Number,
     Tiling,
@@ -37,12 +37,18 @@ TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with t
 _MOST_CONSTANTS = 16  # in one that a loop has for itself
 
 
-def run_by_tiles(region: Region, xla: bool, note_body: Callable[[Mapping[Any, tf.Tensor]], None]) -> None:
+def run_by_tiles(
+    region: Region,
+    xla: bool,
+    tile_sizes: TileSizes,
+    note_body: Callable[[Mapping[Any, tf.Tensor]], None],
+) -> None:
     """Puts a loop in the place of a region: what read its results reads those of the loop.
 
     Args:
       region: Of a graph that is being traced, whose passes are all there.
       xla: XLA compiles the graph.
+      tile_sizes: How large tiles are.
       note_body: Is called in the graph of the loop's body with its tiles, by reference of what they are of.
 
     Raises:
@@ -56,9 +62,10 @@ def run_by_tiles(region: Region, xla: bool, note_body: Callable[[Mapping[Any, tf
         found = sources(region)
         if not found:
             raise Untiled("the number of rows is known only when they are there")
-        tiling = tiling_of(region, *found[0])
+        tiling = tiling_of(region, *found[0], tile_sizes)
         inputs = {tensor.ref(): tiles_of(region, tensor, tiling) for tensor in region.inputs}
-        outputs, sums = _loop(region, inputs, tiling, xla, note_body)
+        parts = [sum_of(tensor, region.known, tile_sizes.part_bytes) for tensor in region.sums]
+        outputs, sums = _loop(region, inputs, tiling, parts, xla, note_body)
         row_values = [from_tiles(region, *each, tiling) for each in zip(region.outputs, outputs)]
         for op in region.shapes:
             _say_shape(region, op, sizes_of_rows[op.name], tiling.samples)
@@ -76,6 +83,7 @@ def _loop(
     region: Region,
     inputs: Mapping[Any, Callable[[tf.Tensor], tf.Tensor]],
     tiling: Tiling,
+    sums: Sequence[Sum],
     xla: bool,
     note_body: Callable[[Mapping[Any, tf.Tensor]], None],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -85,6 +93,7 @@ def _loop(
       region: The region.
       inputs: By reference of what is read by rows: what has a tile of it.
       tiling: How many there are.
+      sums: How those of all rows are added up.
       xla: XLA compiles the graph.
       note_body: As `run_by_tiles` has it.
     """
@@ -95,7 +104,6 @@ def _loop(
         _list_of(tiling.tiles, shape, tensor.dtype, zero, xla)
         for tensor, shape in zip(region.outputs, shapes)
     ]
-    sums = [sum_of(tensor, region.known, limits.TILE_BYTES) for tensor in region.sums]
     body = _Body(region, [each.tensor.op.name for each in sums], xla)
     there_in = are_there(tiling) if sums else None
 

@@ -68,17 +68,17 @@ class Sum(NamedTuple):
         return cast[0] if len(cast) == 1 else tf.concat(cast, self.axis)
 
 
-def sum_of(tensor: tf.Tensor, known: KnownSizes, part_bytes: int) -> Sum:
+def sum_of(tensor: tf.Tensor, known: KnownSizes, part_bytes: int | None) -> Sum:
     """How a sum over all rows is added up.
 
     Args:
       tensor: The sum; its sizes are known.
       known: Says them.
-      part_bytes: What a part of a product of matrices takes, about.
+      part_bytes: What a part of a product of matrices takes, about; None: all of it is one.
     """
     sizes: Any = known.of(tensor)
     axis, cuts = 0, (sizes[0] if sizes else 1,)
-    count = -(-(product(sizes) or 0) * tensor.dtype.size // part_bytes)
+    count = 1 if part_bytes is None else -(-(product(sizes) or 0) * tensor.dtype.size // part_bytes)
     if about(tensor.op.type).kind == MATRIX_PRODUCT and len(sizes) == 2 and count > 1:
         axis = int(sizes[1] > sizes[0])
         size = -(-sizes[axis] // count)

@@ -41,13 +41,13 @@ class Tiling(NamedTuple):
         return isinstance(self.missing, int) and self.missing == 0
 
 
-def tiling_of(region: Region, some: tf.Tensor, place: Rows) -> Tiling:
+def tiling_of(region: Region, some: tf.Tensor, place: Rows, tile_sizes: limits.TileSizes) -> Tiling:
     """Tiles of nearly one size; where the graph says all the sizes are numbers."""
     own = region.known.of(some)
     sizes: list[Any] = [tf.shape(some)[at] if own[at] is None else own[at] for at in place.dimensions]
     source = source_of_samples(region)
     samples = None if source is None else tf.shape(source[0])[source[1]]
-    most: Any = max(_tile_bytes(region) // region.row_bytes, 1)
+    most: Any = max(_tile_bytes(region, tile_sizes) // region.row_bytes, 1)
     if samples is None:
         most = 1 << most.bit_length() - 1  # which samples times tokens are often a multiple of
     else:
@@ -68,10 +68,10 @@ def filled(sizes: Iterable[Any], samples: tf.Tensor | None) -> list[Any]:
     return [samples if size is None else size for size in sizes]
 
 
-def _tile_bytes(region: Region) -> int:
+def _tile_bytes(region: Region, tile_sizes: limits.TileSizes) -> int:
     """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
     sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
-    return max([limits.TILE_BYTES, *(size * 4 // limits.SUM_IN_TILES for size in sums)])
+    return max([tile_sizes.bytes, *(int(4 * size * tile_sizes.of_sum) for size in sums)])
 
 
 def tiles_of(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Callable[[tf.Tensor], tf.Tensor]:
