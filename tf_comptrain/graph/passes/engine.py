@@ -36,12 +36,12 @@ class EnginePasses(NamedTuple):
     Attributes:
       late: (tensor, gradient) -> the tensor, once the gradient is there.
       order: Puts the readers of a gradient in order; by name of a gradient what stands in for it then.
-      finish: Done to a step that is rewired.
+      finish: Done to a step that is rewired; told whether a GPU runs it.
     """
 
     late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     order: Callable[[TracedStep, TopologicalOrder, GateReaders], dict[str, tf.Tensor]]
-    finish: Callable[[TracedStep], None]
+    finish: Callable[[TracedStep, bool], None]
 
 
 def readers_of_gate(step: TracedStep, gate: tf.Tensor, reads: Sequence[GradientRead]) -> GateReaders:

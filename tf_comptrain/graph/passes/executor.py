@@ -42,7 +42,7 @@ def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReader
     return {}
 
 
-def finish(step: TracedStep) -> None:
+def finish(step: TracedStep, on_gpu: bool) -> None:
     """Means have gradients without a tensor of equal values, which XLA does by itself."""
     if not step.backward.recorded:
         narrow_broadcasts(step.backward, step.at_once)

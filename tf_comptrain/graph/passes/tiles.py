@@ -52,7 +52,7 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     plan = _FoundParts(backward, streams)
     if not backward.recorded:
         for op in backward.graph.get_operations()[: backward.start]:
-            if is_wide(op, plan.known) and streams.may_round(op.outputs[0]):
+            if is_wide(op, plan.known, plan.tile_sizes.least_bytes) and streams.may_round(op.outputs[0]):
                 plan.add(op)
     return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again))
 
@@ -70,7 +70,8 @@ class _FoundParts:
         operations = backward.graph.get_operations()
         self._late = {op.name: op for op in backward.operations()}
         early = frozenset(op.name for op in operations[: backward.start])
-        self._scope = Scope(early, frozenset(self._late.keys() - names_of_live(backward)))
+        self.tile_sizes = tile_sizes(backward.xla, streams.on_gpu)
+        self._scope = Scope(early, self.tile_sizes, frozenset(self._late.keys() - names_of_live(backward)))
 
     def add(self, wide: tf.Operation) -> None:
         """Looks for what can run by tiles around a product."""
@@ -139,7 +140,7 @@ class _FoundParts:
             try:
                 self._draw_again(wide)
                 for region in [find_region(op, self.known, self._scope, returned) for op in products]:
-                    run_by_tiles(region, self._xla, tile_sizes(self._streams.on_gpu), self._run_kernels_in)
+                    run_by_tiles(region, self._xla, self.tile_sizes, self._run_kernels_in)
             except (InTwoPasses, Untiled) as reason:
                 self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
 

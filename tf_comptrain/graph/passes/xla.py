@@ -7,19 +7,21 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.operations import CONVOLUTIONAL, about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes import executor
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
-from tf_comptrain.graph.tensors import is_small, readers_of
+from tf_comptrain.graph.tensors import is_small, plain_bytes, readers_of
 from tf_comptrain.graph.tiles.letters import swapped_product
 
 _DRAWN_BY_KEY = frozenset(
     ("StatelessRandomNormalV2", "StatelessRandomUniformV2", "StatelessTruncatedNormalV2")
 )
 _KEY = 1  # of their inputs: shape, key, counter, algorithm
+_KERNEL = 1  # of a convolution's inputs, and of those of the gradient of its input
+_LEAST_TURNED = 1 << 16  # bytes
 
 
 def late(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
@@ -86,10 +88,12 @@ def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Ten
     return _keras.run_again(view.op, [_same_view(source, gate, gate_late), *shape], "late")[0]
 
 
-def finish(step: TracedStep) -> None:
-    """Spares large factors a transposition, and draws random numbers when what they meet is there."""
+def finish(step: TracedStep, on_gpu: bool) -> None:
+    """Spares large factors a transposition; draws random numbers, and on a CPU turns kernels, when they are needed."""
     _swap_factors(step)
     _draw_late(step)
+    if not on_gpu:  # whose libraries take kernels as they are
+        _turn_late(step)
 
 
 def _swap_factors(step: TracedStep) -> None:
@@ -112,6 +116,22 @@ def _draw_late(step: TracedStep) -> None:
         if met is not None:
             key = native.ops().comptrain_fence([op.inputs[_KEY], met])[0]
             _keras.set_input(op, _KEY, key)
+
+
+def _turn_late(step: TracedStep) -> None:
+    """XLA copies kernels of convolutions in another order of axes, those of all layers before it runs the first."""
+    for op in step.backward.graph.get_operations()[: step.backward.stop]:
+        if about(op.type).kind != CONVOLUTIONAL or op.name in step.later or op.name in step.at_once:
+            continue
+        kernel, met = op.inputs[_KERNEL], op.inputs[-1 if op.inputs[0].dtype.is_integer else 0]
+        if plain_bytes(kernel) >= _LEAST_TURNED and _of_variable(kernel):
+            _keras.set_input(op, _KERNEL, native.ops().comptrain_fence([kernel, met])[0])
+
+
+def _of_variable(tensor: tf.Tensor) -> bool:
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type == "ReadVariableOp"
 
 
 def _met(step: TracedStep, drawn: tf.Operation) -> tf.Tensor | None:

@@ -4,32 +4,38 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# A product is wide from so many times the length of the rows that it reads on, and so many bytes.
+# A product is wide from so many times the length of the rows that it reads on.
 WIDER = 4
-LEAST_BYTES = 16 << 20
 # Operations on one number a row that stand between a loss and its gradient, at most.
 MOST_BETWEEN = 100
-# What a tile of the widest tensor takes. A few such tensors are alive at once, and each tile adds to
-# whole gradients of weights: smaller ones take less memory, and more passes over these.
+# From where on it runs by tiles, and what a tile of the widest tensor takes. A few such tensors are alive
+# at once, and each tile adds to whole gradients of weights: smaller ones take less memory, and more passes
+# over these.
+LEAST_BYTES = 16 << 20
 TILE_BYTES = 8 << 20
+# XLA compiles the body of a loop as a whole: many small tiles cost it less.
+SMALLER_UNDER_XLA = 4
 
 
 class TileSizes(NamedTuple):
     """How large tiles are.
 
     Attributes:
+      least_bytes: What a product that runs by tiles makes, at least.
       bytes: What a tile of the widest tensor takes, at least.
       of_sum: How many times the largest sum that it adds to a tile takes, at least.
       part_bytes: What a tile adds to a sum at once; None: all of it.
     """
 
+    least_bytes: int
     bytes: int
     of_sum: float
     part_bytes: int | None
 
 
-def tile_sizes(on_gpu: bool) -> TileSizes:
-    """Those for a device: a GPU multiplies so fast that what is added up is most of a small tile's time."""
+def tile_sizes(xla: bool, on_gpu: bool) -> TileSizes:
+    """Those for an engine: a GPU multiplies so fast that what is added up is most of a small tile's time."""
     if on_gpu:
-        return TileSizes(bytes=8 * TILE_BYTES, of_sum=4 / 3, part_bytes=None)
-    return TileSizes(bytes=TILE_BYTES, of_sum=1 / 3, part_bytes=TILE_BYTES)
+        return TileSizes(LEAST_BYTES, 8 * TILE_BYTES, of_sum=4 / 3, part_bytes=None)
+    smaller = SMALLER_UNDER_XLA if xla else 1
+    return TileSizes(LEAST_BYTES // smaller, TILE_BYTES // smaller, of_sum=1 / 3, part_bytes=TILE_BYTES)

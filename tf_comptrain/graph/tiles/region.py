@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, VIEW, about
 from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.limits import TileSizes
 from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT, MASKED, Fit, Rows, fit, fit_result
 from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
 from tf_comptrain.graph.tiles.starts import Start, starts
@@ -92,10 +93,12 @@ class Scope(NamedTuple):
 
     Attributes:
       early: Names of the operations of the forward pass.
+      tile_sizes: How large tiles are.
       unread: Names of operations that nothing comes of: what they read is read by nothing.
     """
 
     early: frozenset[str]
+    tile_sizes: TileSizes
     unread: frozenset[str] = frozenset()
 
 
@@ -116,7 +119,7 @@ def find_region(
     """
     reasons = []
     for may_draw_whole in (False, True):
-        for start in starts(wide, known):
+        for start in starts(wide, known, scope.tile_sizes.bytes):
             try:
                 growth = _Growth(start, wide, known, scope, may_draw_whole)
                 return _region_from(growth, wide, scope, returned)

@@ -14,9 +14,9 @@ from tf_comptrain.graph.tiles.rows import Rows, leading, viewed
 from tf_comptrain.graph.tiles.sizes import KnownSizes, product
 
 
-def is_wide(op: tf.Operation, known: KnownSizes) -> bool:
+def is_wide(op: tf.Operation, known: KnownSizes, least_bytes: int) -> bool:
     """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
-    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < limits.LEAST_BYTES:
+    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < least_bytes:
         return False
     return _makes_large_matrices(op, known) or _makes_long_rows(op, known)
 
@@ -58,7 +58,7 @@ class Start(NamedTuple):
     made: Rows
 
 
-def starts(wide: tf.Operation, known: KnownSizes) -> list[Start]:
+def starts(wide: tf.Operation, known: KnownSizes, tile_bytes: int) -> list[Start]:
     """What may be the rows of a product, best first.
 
     Of many products the matrices, which are whole products still; where one of them is more than a tile, the rows
@@ -73,7 +73,7 @@ def starts(wide: tf.Operation, known: KnownSizes) -> list[Start]:
     *factors, made = many
     matrices = Start(tuple(factors), made)
     of_matrix = product(made.others(known.of(wide.outputs[0]))) or 0
-    if of_matrix * wide.outputs[0].dtype.size <= limits.TILE_BYTES:
+    if of_matrix * wide.outputs[0].dtype.size <= tile_bytes:
         return [matrices, *_rows_of_one_factor(wide)]
     return [*_rows_of_one_factor(wide), matrices]
 
