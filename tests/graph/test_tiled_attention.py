@@ -170,6 +170,23 @@ def test_loss_and_gradients_under_xla(writing, scores, dynamic):
     assert whole_scores(function) == []
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
+    """Its gradient adds up those of their scores, of which one comes of the other."""
+
+    def loss(x, *weights):
+        bias = tf.reshape(weights[4], [1, HEADS, STEPS, STEPS]) + tf.zeros_like(x[:, None, None, :, 0])
+        for _ in range(2):
+            made = einsum(*parts_of(x, weights[:3]), lambda scores: scores + bias)
+            x = x + tf.matmul(tf.reshape(made, [-1, STEPS, WIDTH]), weights[3])
+        return tf.reduce_mean(tf.sin(x) * tf.range(1.0 * WIDTH) / WIDTH)
+
+    plain, found, _, _ = tiled_steps.run(
+        loss, data(), [*SHAPES, [HEADS * STEPS, STEPS]], spec(False), jit, **({} if jit else {"codec": "zvc"})
+    )
+    assert_same(plain, found, 0.3 if jit else 1e-5)
+
+
 @pytest.mark.parametrize("samples", [1, 2, 7])
 def test_any_number_of_samples(samples):
     plain, tiled, function, _ = run(network(einsum, padded), data(samples))

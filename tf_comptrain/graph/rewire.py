@@ -66,7 +66,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
         if apart:
             fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, apart))
     replaced = replace(step, needs, decision, held, fenced)
-    engine.finish(step, streams.on_gpu)
+    engine.finish(step, streams)
     if streams.may_run_kernels:
         _keras.at_end_of_trace(
             backward.graph,

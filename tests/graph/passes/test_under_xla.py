@@ -1,9 +1,12 @@
 """What a step that XLA compiles makes when it is needed, and not before."""
 
 import keras
+import numpy as np
+import pytest
 import tensorflow as tf
 
 import tf_comptrain as ct
+from tf_comptrain.graph.passes import xla
 from tf_comptrain.graph.tiles.limits import tile_sizes
 
 LAYERS, WIDTH, PIXELS = 6, 256, 4
@@ -11,7 +14,7 @@ LAYERS, WIDTH, PIXELS = 6, 256, 4
 
 def planned_bytes(monkeypatch, turns_late):
     if not turns_late:
-        monkeypatch.setattr("tf_comptrain.graph.passes.xla._turn_late", lambda step: None)
+        monkeypatch.setattr(xla, "_turn_late", lambda step: None)
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Conv2D(WIDTH, 3, padding="same", activation="relu") for _ in range(LAYERS)]
     model = keras.Sequential([keras.Input((PIXELS, PIXELS, WIDTH)), *layers])
@@ -34,3 +37,50 @@ def test_tiles_are_smaller_where_small_ones_cost_little():
     assert xla.least_bytes < executor.least_bytes
     assert gpu.of_sum > executor.of_sum
     assert gpu.part_bytes is None  # one product adds to the whole sum
+
+
+def gradients(layer, x, how=None):
+    """Of a function of a layer, plain or compressed with these arguments, and the graph of the step."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input(x.shape[1:]), layer()])
+    model.build((None, *x.shape[1:]))
+    if how is not None:
+        ct.compress_model(model, **how)
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = model(x)
+            loss = tf.reduce_sum(
+                y * tf.sin(tf.reshape(tf.range(tf.cast(tf.size(y), tf.float32)), tf.shape(y)))
+            )
+        return tape.gradient(loss, model.trainable_variables)
+
+    return [g.numpy() for g in step(x)], step.get_concrete_function(x).graph
+
+
+@pytest.mark.parametrize("samples", [1, 3, 8])
+@pytest.mark.parametrize(
+    "layer, operation, groups",
+    [
+        (lambda: keras.layers.Conv2D(8, 3, 2, "same"), "Conv2DBackpropFilter", 4),
+        (lambda: keras.layers.DepthwiseConv2D(3, 1, "same"), "DepthwiseConv2dNativeBackpropFilter", 2),
+        (lambda: keras.layers.DepthwiseConv2D((1, 5), 2, depth_multiplier=3), "Depthwise", 2),
+    ],
+    ids=["samples", "channels", "several_of_each_channel"],
+)
+def test_gradients_of_kernels_by_groups_are_plains(layer, operation, groups, samples, monkeypatch):
+    monkeypatch.setattr(xla, "_LEAST_IN_PARTS", 1)
+    x = tf.random.stateless_normal((samples, 9, 9, 40), (0, 1))
+    plain, _ = gradients(layer, x)
+    found, graph = gradients(layer, x, {})
+    for ours, theirs in zip(found, plain):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
+    parts = [op for op in graph.get_operations() if op.type.startswith(operation) and "group" in op.name]
+    assert len(parts) == groups
+
+
+@pytest.mark.parametrize("how", [{"codec": "zvc"}, {"storage": "keep"}], ids=["lossless", "kept"])
+def test_what_is_to_be_exact_is_not_added_up_in_another_order(how):
+    _, graph = gradients(lambda: keras.layers.DepthwiseConv2D(3), tf.ones((2, 9, 9, 40)), how)
+    assert not [op for op in graph.get_operations() if "group" in op.name]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain.graph.gradient_operations import GradientRead
+from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes.step import TracedStep
@@ -36,12 +37,12 @@ class EnginePasses(NamedTuple):
     Attributes:
       late: (tensor, gradient) -> the tensor, once the gradient is there.
       order: Puts the readers of a gradient in order; by name of a gradient what stands in for it then.
-      finish: Done to a step that is rewired; told whether a GPU runs it.
+      finish: Done to a step that is rewired.
     """
 
     late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     order: Callable[[TracedStep, TopologicalOrder, GateReaders], dict[str, tf.Tensor]]
-    finish: Callable[[TracedStep, bool], None]
+    finish: Callable[[TracedStep, StreamsOfStep], None]
 
 
 def readers_of_gate(step: TracedStep, gate: tf.Tensor, reads: Sequence[GradientRead]) -> GateReaders:

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.broadcasts import narrow_broadcasts
+from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
 from tf_comptrain.graph.passes.step import TracedStep
@@ -42,7 +43,7 @@ def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReader
     return {}
 
 
-def finish(step: TracedStep, on_gpu: bool) -> None:
+def finish(step: TracedStep, streams: StreamsOfStep) -> None:
     """Means have gradients without a tensor of equal values, which XLA does by itself."""
     if not step.backward.recorded:
         narrow_broadcasts(step.backward, step.at_once)

@@ -102,6 +102,11 @@ class _FoundParts:
             self._streams.say_whole(wide.outputs[0], why, crosses=False)
         if first is None or not self.later.keys().isdisjoint(found.inside):
             return
+        try:
+            find_region(first, self.known, self._scope)
+        except (InTwoPasses, Untiled) as reason:
+            self._streams.say_whole(wide.outputs[0], str(reason), crosses=False)
+            return
         self.later |= {op.name: wide.name for op in late}
         self.again |= found.wide - self._late.keys()
         self._note(wide, (op.type for op in late))

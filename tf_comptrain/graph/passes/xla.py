@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.operations import CONVOLUTIONAL, about
+from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.operations import CONVOLUTIONAL, KERNEL_GRADIENT, about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes import executor
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
@@ -21,7 +23,10 @@ _DRAWN_BY_KEY = frozenset(
 )
 _KEY = 1  # of their inputs: shape, key, counter, algorithm
 _KERNEL = 1  # of a convolution's inputs, and of those of the gradient of its input
-_LEAST_TURNED = 1 << 16  # bytes
+_LEAST_TURNED, _LEAST_IN_PARTS = 1 << 16, 16 << 20  # bytes
+_DEPTHWISE = "DepthwiseConv2dNativeBackpropFilter"
+_GROUPS = 4  # of samples
+_CHANNELS, _MOST_GROUPS = 32, 16  # of a group, at least; of one kernel
 
 
 def late(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
@@ -88,12 +93,14 @@ def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Ten
     return _keras.run_again(view.op, [_same_view(source, gate, gate_late), *shape], "late")[0]
 
 
-def finish(step: TracedStep, on_gpu: bool) -> None:
+def finish(step: TracedStep, streams: StreamsOfStep) -> None:
     """Spares large factors a transposition; draws random numbers, and on a CPU turns kernels, when they are needed."""
     _swap_factors(step)
     _draw_late(step)
-    if not on_gpu:  # whose libraries take kernels as they are
+    if not streams.on_gpu:  # whose libraries take tensors as they are
         _turn_late(step)
+        if not streams.is_lossless:
+            _turn_in_parts(step, streams)
 
 
 def _swap_factors(step: TracedStep) -> None:
@@ -126,6 +133,70 @@ def _turn_late(step: TracedStep) -> None:
         kernel, met = op.inputs[_KERNEL], op.inputs[-1 if op.inputs[0].dtype.is_integer else 0]
         if plain_bytes(kernel) >= _LEAST_TURNED and _of_variable(kernel):
             _keras.set_input(op, _KERNEL, native.ops().comptrain_fence([kernel, met])[0])
+
+
+def _turn_in_parts(step: TracedStep, streams: StreamsOfStep) -> None:
+    """For the gradient of a kernel XLA copies what it reads in another order of axes: less of it at a time.
+
+    Of a depthwise kernel it makes the products of all pairs of channels, and leaves out all but a few: groups of
+    channels have fewer pairs. The largest of the others go through it group of samples by group.
+    """
+    spatial = (op for op in step.backward.operations() if _is_of_spatial_kernel(op))
+    found = [
+        op
+        for op in spatial
+        if op.name not in step.later and (step.is_late(op.inputs[0].op) or streams.may_round(op.inputs[0]))
+    ]
+    sizes = {op.name: plain_bytes(op.inputs[0]) for op in found if op.type != _DEPTHWISE}
+    largest = max(sizes.values(), default=0)
+    for op in found:
+        x, _, dy = op.inputs
+        if not step.is_late(x.op):
+            _keras.set_input(op, 0, native.ops().comptrain_fence([x, dy])[0])  # a batch of images, say
+        with tf.device(op.device):
+            if op.type == _DEPTHWISE:
+                redirect(readers_of(op.outputs[0]), _by_channels(op))
+            elif 2 * sizes[op.name] >= largest >= _LEAST_IN_PARTS:
+                redirect(readers_of(op.outputs[0]), _by_samples(op))
+
+
+def _is_of_spatial_kernel(op: tf.Operation) -> bool:
+    """Whether it is the gradient of one; of others it is a product of matrices."""
+    if about(op.type).kind != KERNEL_GRADIENT:
+        return False
+    sizes = op.outputs[0].shape
+    return sizes.is_fully_defined() and math.prod(sizes[:-2]) > 1
+
+
+def _by_samples(op: tf.Operation) -> tf.Tensor:
+    """The gradient of a kernel, added up over groups of samples, one after the other."""
+    x, sizes, dy = op.inputs
+    samples, total = tf.shape(x)[0], None
+    for group in range(_GROUPS):
+        some = slice(samples * group // _GROUPS, samples * (group + 1) // _GROUPS)
+        (made,) = _keras.run_again(op, [x[some], sizes, dy[some]], "group", shaped=False)
+        total = made if total is None else total + made
+        x, dy, total = native.ops().comptrain_fence([x, dy, total])
+    return total
+
+
+def _by_channels(op: tf.Operation) -> tf.Tensor:
+    """The gradient of a depthwise kernel, joined from groups of channels, one after the other."""
+    x, _, dy = op.inputs
+    *spatial, channels, outputs = op.outputs[0].shape
+    size = max(_CHANNELS, -(-channels // _MOST_GROUPS))
+    made: list[tf.Tensor] = []
+    for first in range(0, channels, size):
+        last = min(first + size, channels)
+        if made:
+            x, dy, _ = native.ops().comptrain_fence([x, dy, made[-1]])
+        operands = [
+            x[..., first:last],
+            [*spatial, last - first, outputs],
+            dy[..., first * outputs : last * outputs],
+        ]
+        made += _keras.run_again(op, [tf.convert_to_tensor(each) for each in operands], "group", shaped=False)
+    return tf.concat(made, len(spatial))
 
 
 def _of_variable(tensor: tf.Tensor) -> bool:

@@ -143,6 +143,8 @@ def _region_from(growth: _Growth, wide: tf.Operation, scope: Scope, returned: It
         growth.take_operands()
         if is_before_its_gradient:
             raise growth.in_two_passes()
+        if between := growth.between():
+            raise Untiled(f"what is read by rows waits for all rows, at {between[0].name}")
     return growth.region({tensor.ref() for tensor in returned})
 
 
