@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import math
+import shutil
 import statistics
 import time
 import zlib
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 from scipy import stats
@@ -36,18 +38,36 @@ class Application(NamedTuple):
     Attributes:
       build: Of whether blocks are to be recomputed: the network, compiled.
       data: ((x, y), (x_test, y_test)).
-      scores: Of (what the network makes of x_test, y_test): numbers by name, the first of which is that of the target.
+      evaluate: Of the network: its scores by name, the first of which is that of the target; see `on_predictions`.
       is_higher_better: Of that one.
       epochs: Passes over the data.
       batch: Samples a step.
+      part: Samples of an epoch, the next ones in each; None: all of them in each.
     """
 
     build: Callable[[bool], keras.Model]
     data: tuple
-    scores: Callable[[np.ndarray, np.ndarray], dict[str, float]]
+    evaluate: Callable[[keras.Model], dict[str, float]]
     is_higher_better: bool
     epochs: int
     batch: int
+    part: int | None = None
+
+    def epoch(self, number: int, seed: int) -> tf.data.Dataset:
+        """The samples of an epoch, counted from 0, in an order of the seed."""
+        x, y = self.data[0]
+        part = (self.part or len(x)) // self.batch * self.batch
+        turn, start = divmod(number * part, len(x) // part * part)
+        order = np.random.default_rng((seed, turn)).permutation(len(x))[start : start + part]
+        return tf.data.Dataset.from_tensor_slices((x[order], y[order]))
+
+
+def on_predictions(
+    scores: Callable[[np.ndarray, np.ndarray], dict[str, float]], data: tuple, batch: int
+) -> Callable[[keras.Model], dict[str, float]]:
+    """`evaluate` by a function of (what the network makes of x, y)."""
+    x, y = data
+    return lambda model: scores(model.predict(x, batch_size=batch, verbose=0), y)
 
 
 class Run(NamedTuple):
@@ -58,10 +78,12 @@ class Run(NamedTuple):
     memory: ct.memory.StepMemory | None
 
 
-def arguments(parser: argparse.ArgumentParser, out: str) -> argparse.Namespace:
-    """Of the command line, with what all applications are asked."""
+def arguments(
+    parser: argparse.ArgumentParser, out: str, arms: Sequence[str] = tuple(ARMS)
+) -> argparse.Namespace:
+    """Of the command line, with what all applications are asked; `arms` are those that this one has."""
     parser.add_argument("--seeds", type=int, default=5, help="pairs (%(default)s)")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="(all)")
+    parser.add_argument("--arms", nargs="+", choices=arms, default=list(arms), help="(%(default)s)")
     parser.add_argument("--policy", type=Path, help="policy.json of a study: one more arm")
     parser.add_argument("--out", type=Path, default=Path(out), help="folder; what is in it is not run again")
     args = parser.parse_args()
@@ -72,8 +94,31 @@ def arguments(parser: argparse.ArgumentParser, out: str) -> argparse.Namespace:
     return args
 
 
+class _Evaluated(keras.callbacks.Callback):
+    """Scores after each epoch, and the seconds of each without them; both are in a checkpoint."""
+
+    def __init__(self, evaluate: Callable[[keras.Model], dict[str, float]]):
+        super().__init__()
+        self._evaluate = evaluate
+        self.scores: list[dict[str, float]] = []
+        self.epoch_s: list[float] = []
+        self._spent_s = 0.0
+        self._since = 0.0
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._spent_s += time.perf_counter() - self._since
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.epoch_s.append(self._spent_s)
+        self._spent_s = 0.0
+        self.scores.append(self._evaluate(self.model))
+
+
 def train(
-    app: Application, arm: str, seed: int, measured: bool, policy: Path | None
+    app: Application, arm: str, seed: int, measured: bool, policy: Path | None, folder: Path
 ) -> tuple[Run, keras.Model]:
     """Trains once: seeds say weights and the order of the data, whatever the arm.
 
@@ -83,29 +128,33 @@ def train(
       seed: Of the training.
       measured: Also measure a step.
       policy: Of the arm POLICY.
+      folder: Of its checkpoint: one that was killed goes on from there.
     """
     keras.utils.set_random_seed(seed)
     model = app.build(arm == "recompute")
     how = {"policy": policy} if arm == POLICY else ARMS[arm]
     if how is not None:
         ct.compress_model(model, **how)
-    (x, y), (x_test, y_test) = app.data
-    scores, seconds = [], []
-    whole = len(x) // app.batch * app.batch
-    for epoch in range(app.epochs):
-        order = np.random.default_rng((seed, epoch)).permutation(len(x))[:whole]
-        began = time.perf_counter()
-        model.fit(x[order], y[order], batch_size=app.batch, shuffle=False, verbose=0)
-        seconds.append(time.perf_counter() - began)
-        scores.append(app.scores(model.predict(x_test, batch_size=app.batch, verbose=0), y_test))
+    ends = _Evaluated(app.evaluate)
+    ct.fit(
+        model,
+        lambda epoch: app.epoch(epoch, seed),
+        batch_size=app.batch,
+        epochs=app.epochs,
+        callbacks=[ends],
+        checkpoint_dir=folder,
+        verbose=0,
+    )
+    x, y = app.data[0]
     memory = ct.memory.measure_step(model, x[: app.batch], y[: app.batch]) if measured else None
-    return Run(scores, seconds, memory), model
+    return Run(ends.scores, ends.epoch_s, memory), model
 
 
 def compare(app: Application, args: argparse.Namespace, console: Console) -> dict[str, list[Run]]:
     """The arms with all seeds; a step is measured, and the weights kept, with the first.
 
-    Each run is a line of args.out/runs.jsonl, with the arguments it had: a killed comparison goes on where it was.
+    Each run is a line of args.out/runs.jsonl, with the arguments it had, and one that runs has a checkpoint: a killed
+    comparison goes on where it was.
 
     Args:
       app: What is trained.
@@ -123,13 +172,15 @@ def compare(app: Application, args: argparse.Namespace, console: Console) -> dic
             if (arm, seed) in runs:
                 continue
             status.update(f"{arm}, seed {seed}: {number} of {len(seeds) * len(args.arms)} runs are done")
-            run, model = train(app, arm, seed, seed == seeds[0], args.policy)
+            checkpoint = args.out / f"{_stem(args, arm)}-{seed}"
+            run, model = train(app, arm, seed, seed == seeds[0], args.policy, checkpoint)
             if seed == seeds[0]:
                 np.savez(_weights(args, arm), *model.get_weights())
             runs[arm, seed] = run
             memory = run.memory and run.memory._asdict()
             line = {"arm": arm, "seed": seed, "setting": _setting(args, arm), **run._asdict()}
             print(json.dumps({**line, "memory": memory}), file=log, flush=True)
+            shutil.rmtree(checkpoint)
     return {arm: [runs[arm, seed] for seed in seeds] for arm in args.arms}
 
 
@@ -148,9 +199,12 @@ def _setting(args: argparse.Namespace, arm: str) -> dict[str, Any]:
     return json.loads(json.dumps(given, default=str))
 
 
+def _stem(args: argparse.Namespace, arm: str) -> str:
+    return f"{arm}-{zlib.crc32(json.dumps(_setting(args, arm)).encode()):08x}"
+
+
 def _weights(args: argparse.Namespace, arm: str) -> Path:
-    setting = zlib.crc32(json.dumps(_setting(args, arm)).encode())
-    return args.out / f"{arm}-{setting:08x}.npz"
+    return args.out / f"{_stem(args, arm)}.npz"
 
 
 def _read(line: Mapping[str, Any]) -> Run:
@@ -180,6 +234,30 @@ def table(app: Application, runs: Mapping[str, list[Run]], title: str) -> Table:
         ]
         shown.add_row(arm, *cells)
     return shown
+
+
+def curves(app: Application, runs: Mapping[str, list[Run]], file: Path) -> Path | str:
+    """Writes a plot of the target's score after each epoch, a line for each seed, and of each arm's peak."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        return "No picture: pip install tf_comptrain[plots]."
+    name = next(iter(runs[PLAIN][0].scores[-1]))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", width_ratios=(3, 1))
+    for number, (arm, of_arm) in enumerate(runs.items()):
+        for run in of_arm:
+            values = [scores[name] for scores in run.scores]
+            left.plot(range(1, len(values) + 1), values, f"C{number}", alpha=0.5, label=arm)
+        memory: Any = of_arm[0].memory
+        right.bar(arm, memory.peak_bytes / 1e6, color=f"C{number}")
+    labels = dict(zip(*reversed(left.get_legend_handles_labels())))
+    left.legend(labels.values(), labels.keys())
+    left.set(xlabel="epoch", ylabel=name)
+    right.set(ylabel=f"peak at batch {app.batch}, MB")
+    right.tick_params(axis="x", rotation=30)
+    figure.savefig(file, dpi=130)
+    pyplot.close(figure)
+    return file
 
 
 def changes(name: str, ours: Sequence[Run], plain: Sequence[Run]) -> tuple[float, float, float]:

@@ -57,7 +57,8 @@ def application(args: argparse.Namespace) -> comparison.Application:
 
     train, test = unet.load(args.tile, args.data)
     data = tuple((x[: args.count], y[: args.count]) for x, y in (train, test))
-    return comparison.Application(build, data, unet.scores, False, args.epochs, args.batch)
+    evaluate = comparison.on_predictions(unet.scores, data[1], args.batch)
+    return comparison.Application(build, data, evaluate, False, args.epochs, args.batch)
 
 
 def tiles(limit_tile: int, width: int, console: Console) -> Table:

@@ -56,7 +56,8 @@ def application(args: argparse.Namespace) -> comparison.Application:
     def build(recompute: bool) -> keras.Model:
         return compiled(classifier(events.x.shape[1:], args.width, recompute))
 
-    return comparison.Application(build, data, scores, True, args.epochs, args.batch)
+    evaluate = comparison.on_predictions(scores, data[1], args.batch)
+    return comparison.Application(build, data, evaluate, True, args.epochs, args.batch)
 
 
 def load(kind: str, file: Path | None, train: int, test: int) -> detectors.Events:
