@@ -7,6 +7,7 @@ import tiled_steps
 from tensorflow import keras
 from tiled_steps import assert_same, made_whole
 
+import tf_comptrain as ct
 from tf_comptrain.graph.tiles import limits
 
 SAMPLES, STEPS, WIDTH, INNER = 3, 40, 16, 64
@@ -94,6 +95,29 @@ def test_loss_and_gradients_are_plains(layer, jit, dynamic):
     assert whole_layers(function) == []
     assert [crossing.storage for crossing in crossings].count("tile") >= 2
     assert not any(crossing.storage == "compress" and crossing.shape[-1] == INNER for crossing in crossings)
+
+
+def by_dense(codec=None):
+    """Trained on five samples in batches of three; its weights, and the report."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((STEPS, WIDTH))
+    h = keras.layers.Dense(INNER, "gelu")(keras.layers.LayerNormalization()(x))
+    x = keras.layers.LayerNormalization()(x + keras.layers.Dense(WIDTH)(h))
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(x))
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    report = ct.compress_model(model, codec=codec) if codec else None
+    random = np.random.default_rng(0)
+    x, y = (random.normal(size=(5, *sizes)).astype(np.float32) for sizes in ((STEPS, WIDTH), (WIDTH,)))
+    model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(SAMPLES), epochs=2, verbose=0)
+    return model.get_weights(), report
+
+
+def test_batches_of_a_dataset_whose_last_one_is_smaller():
+    plain, _ = by_dense()
+    ours, report = by_dense("zvc")
+    assert "tile" in [row.storage for row in report.rows]
+    for its, own in zip(plain, ours):
+        np.testing.assert_allclose(own, its, atol=1e-5)
 
 
 def test_errors_are_those_of_the_bound():

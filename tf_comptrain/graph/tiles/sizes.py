@@ -79,6 +79,10 @@ class KnownSizes:
             return None
 
     def _find(self, tensor: tf.Tensor) -> Sizes:
+        source = base_of(tensor)
+        if source is not tensor and self.rank(source) is not None:
+            known = self.of(source)
+            return known if tensor.shape.rank is None else merged(tuple(tensor.shape), known)
         op = tensor.op
         if tensor.shape.rank is None and about(op.type).kind == SUMMATION:
             return self._summed(op)

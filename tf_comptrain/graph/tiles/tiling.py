@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.tensors import base_of
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.region import Region, Untiled
 from tf_comptrain.graph.tiles.rows import Rows, viewed
@@ -156,8 +157,9 @@ def sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
     by_row = ((tensor, region.rows[tensor.ref()]) for tensor in _apart_from_shapes(region))
     found = [(tensor, rows) for tensor, rows in by_row if not rows.repeats]
     for tensor, rows in found:
-        if about(tensor.op.type).is_view and tensor.op.inputs[0].shape.rank is not None:
-            before = tensor.op.inputs[0]
+        op = base_of(tensor).op
+        if about(op.type).is_view and op.inputs[0].shape.rank is not None:
+            before = op.inputs[0]
             place = viewed(rows, region.known.of(tensor), region.known.of(before))
             if place is not None:
                 found.append((before, place))
