@@ -20,6 +20,8 @@ Sizes = tuple[int | None, ...]
 # What dimensions are taken to have that only a run says: one number all of them, or each another.
 # What comes of both is known.
 _TAKEN = ((7919,) * 8, (11, 1_009, 20_011, 300_007, 13, 1_013, 20_021, 300_017))
+# Operations whose second operand says the sizes of their result.
+_TOLD = ("BroadcastTo", "Reshape", "Comptrain>Decompress")
 _MOST_SIZES = 16  # in a vector of them
 
 
@@ -88,7 +90,11 @@ class KnownSizes:
             return self._summed(op)
         sizes: Sizes = tuple(tensor.shape)
         # Of the first dimension, which is that of samples, operands say no more.
-        if None not in sizes[1:] or any(self.rank(each) is None for each in op.inputs):
+        if None not in sizes[1:]:
+            return sizes
+        if op.type in _TOLD:
+            return self._told(op, sizes)
+        if any(self.rank(each) is None for each in op.inputs):
             return sizes
         if about(op.type).rows == EVERY_AXIS and len(op.outputs) == 1:
             return merged(sizes, broadcast([self.of(operand) for operand in op.inputs]))
@@ -97,10 +103,13 @@ class KnownSizes:
             return (
                 sizes if axes is None else merged(sizes, reduced(self.of(op.inputs[0]), axes, keeps_axes(op)))
             )
-        target = self._values(op.inputs[1]) if op.type in ("BroadcastTo", "Reshape") else None
-        if target is None or len(target) != len(sizes):
+        return sizes
+
+    def _told(self, op: tf.Operation, sizes: Sizes) -> Sizes:
+        told = self._values(op.inputs[1])
+        if told is None or len(told) != len(sizes):
             return sizes
-        return merged(sizes, tuple(None if size is None or size < 0 else size for size in target))
+        return merged(sizes, tuple(None if size is None or size < 0 else size for size in told))
 
     def _summed(self, op: tf.Operation) -> Sizes:
         """The sizes of a sum along axes that TensorFlow does not know, as those of a broadcast's gradient."""
