@@ -4,7 +4,7 @@
 # make test-cc      only the C++ tests;       TESTS="plane pool" picks folders or tests
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
 # make test-long    the Python tests that repeat at length what shorter ones show
-# make test-versions  the same sources on older TensorFlows; VERSIONS="2.20" picks them
+# make test-versions  the same sources on older TensorFlows; VERSIONS="2.19" picks them
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.10 or 3.11)
 # make lint         ruff, mypy, clang-format
 # make docs         the site, in build/site; every warning is an error
@@ -73,7 +73,7 @@ test-long: build
 	$(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
 
 # Each has a virtual environment of its own, and a library named after its TensorFlow.
-VERSIONS ?= 2.20
+VERSIONS ?= 2.20 2.19 2.18
 SMOKE := tests/test_native.py tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py \
   tests/model_planning/test_plan_under_xla.py tests/kinds/test_kinds.py tests/callbacks tests/training
 

@@ -58,7 +58,7 @@ def distributions(monkeypatch, **versions):
     monkeypatch.setattr(backend, "version", version)
 
 
-@pytest.mark.parametrize("found", ["2.17.1", "2.16.0", "2.19.0rc1", "2.14.1", "1.15.5"])
+@pytest.mark.parametrize("found", ["2.17.1", "2.16.0", "2.17.0rc1", "2.14.1", "1.15.5"])
 def test_a_tensorflow_without_a_lane_is_refused_in_one_sentence(found, monkeypatch):
     distributions(monkeypatch, tensorflow=found)
     with pytest.raises(ImportError) as caught:
@@ -68,7 +68,7 @@ def test_a_tensorflow_without_a_lane_is_refused_in_one_sentence(found, monkeypat
     assert len(message.splitlines()) == 1
 
 
-@pytest.mark.parametrize("found", ["2.15.1", "2.21.0", "2.22.0rc0", "3.0.0", "mine"])
+@pytest.mark.parametrize("found", ["2.15.1", "2.18.0", "2.21.0", "2.22.0rc0", "3.0.0", "mine"])
 def test_a_tensorflow_with_a_lane_is_taken(found, monkeypatch):
     distributions(monkeypatch, tensorflow=found)
     backend.require_supported_version()

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-NEWEST_REFUSED = (2, 19)  # the internals that _keras uses are those of later ones
+NEWEST_REFUSED = (2, 17)  # the internals that _keras uses are those of later ones
 LEGACY = (2, 15)  # with Keras 2 and TensorFlow Addons
 # What TensorFlow is installed as; a build of one's own may have another name, and is taken as it is.
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "tensorflow-rocm")
@@ -50,7 +50,7 @@ def require_supported_version() -> None:
     minor = int(numbers[1]), int(numbers[2])
     if minor <= NEWEST_REFUSED and minor != LEGACY:
         raise ImportError(
-            f"tf_comptrain needs TensorFlow 2.20 or newer, or the legacy lane's 2.15; yours is {found}: {_INSTALL}, "
+            f"tf_comptrain needs TensorFlow 2.18 or newer, or the legacy lane's 2.15; yours is {found}: {_INSTALL}, "
             "then build the ops again for it."
         )
 

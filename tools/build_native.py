@@ -46,7 +46,7 @@ TESTING = CODEC / "testing"  # what only tests need
 BUILD = ROOT / "build" / "native"
 
 # As tf_comptrain/backend.py has them: what it refuses is not worth minutes of compiling.
-NEWEST_REFUSED, LEGACY = (2, 19), (2, 15)
+NEWEST_REFUSED, LEGACY = (2, 17), (2, 15)
 # No contraction: streams are byte-identical on every instruction set.
 CODEC_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra"]
 KERNEL_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall"]
@@ -120,8 +120,8 @@ class TensorFlow(NamedTuple):
 
     @property
     def has_xla_headers(self) -> bool:
-        """Whether XLA is where cc/kernels/xla includes it from: since TensorFlow 2.18 or so."""
-        return (self.include / "xla/hlo/builder/xla_builder.h").exists()
+        """Whether all is there of XLA that cc/kernels/xla includes: since TensorFlow 2.20."""
+        return (self.include / "xla/ffi/api/ffi.h").exists()
 
     def xla_flags(self) -> list[str]:
         """What XLA's headers need beyond TensorFlow's own: those of the libraries that it uses."""
@@ -161,7 +161,7 @@ def find_tensorflow() -> TensorFlow:
     minor = tuple(int(part) for part in version.split(".")[:2])
     if minor <= NEWEST_REFUSED and minor != LEGACY:
         raise BuildError(
-            f"tf_comptrain needs TensorFlow 2.20 or newer, or the legacy lane's 2.15; {sys.executable} has {version}. "
+            f"tf_comptrain needs TensorFlow 2.18 or newer, or the legacy lane's 2.15; {sys.executable} has {version}. "
             "Run: pip install 'tensorflow-cpu>=2.21' (with a GPU: 'tensorflow[and-cuda]>=2.21'), then build again."
         )
     # TensorFlow's headers are system headers: their warnings are not ours.

@@ -129,7 +129,10 @@ TASKS: dict[str, Task] = {
 # The same under XLA, for which `fit` compiles where there is one GPU.
 TASKS |= {
     f"{name}-xla": TASKS[name]._replace(
-        rule=_POINTS_OF_MORE, is_long=True, jit_compile=True, words=f"{TASKS[name].words}, compiled by XLA"
+        rule=TASKS[name].rule if TASKS[name].is_text else _POINTS_OF_MORE,
+        is_long=True,
+        jit_compile=True,
+        words=f"{TASKS[name].words}, compiled by XLA",
     )
-    for name in ("cnn-fashion", "resnet-fashion", "cnn-cifar", "resnet-cifar")
+    for name in ("cnn-fashion", "resnet-fashion", "cnn-cifar", "resnet-cifar", "decoder")
 }

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 from models import compiled, images, small_cnn
+from needs_xla import needs_xla
 from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
+
+pytestmark = needs_xla
 
 
 class Epochs(keras.callbacks.Callback):

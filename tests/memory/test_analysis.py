@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import layers
+from needs_xla import needs_xla
 from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.memory import explain
+
+pytestmark = needs_xla
 
 BATCH = 64
 

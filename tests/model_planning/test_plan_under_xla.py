@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import compiled
+from needs_xla import needs_xla
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -15,6 +16,8 @@ from tf_comptrain.compression.instrumentation import instrumentation, is_compres
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, compiled_plan
 from tf_comptrain.placement.accumulation import set_microbatches
+
+pytestmark = needs_xla
 
 layers = keras.layers
 BATCH = 1024

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from needs_xla import needs_xla
 from tensorflow import keras
 from test_fit import BATCH, SAMPLES, Fault, data, events, stopper
 
@@ -65,6 +66,7 @@ def test_the_step_is_the_models_own_again():
     assert _keras.step_set(model) is None and "train_step" not in vars(model)
 
 
+@needs_xla
 def test_a_step_that_xla_refuses_runs_in_parts(undisturbed):
     x, y = data(256)
     model, whole = network(jit_compile=True), network(jit_compile=True)
@@ -78,7 +80,7 @@ def test_a_step_that_xla_refuses_runs_in_parts(undisturbed):
     np.testing.assert_allclose(history.history["loss"], expected["loss"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
 def test_parts_take_less(jit_compile):
     x, y = map(tf.constant, data(512))
     peaks = []

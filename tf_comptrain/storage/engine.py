@@ -139,7 +139,10 @@ def _obstacle(engine: Engine) -> str | None:
     kernels = f"XLA_{engine.device}_JIT" if engine.xla else engine.device
     if kernels not in _keras.kernel_devices(_COMPRESS_OP):
         if engine.xla:
-            return "compiled with XLA (jit_compile=True), for which this op library has no lowering"
+            return (
+                "compiled with XLA (jit_compile=True), for which this op library has no lowering (none before "
+                "TensorFlow 2.20): compile it with jit_compile=False"
+            )
         return "on a GPU, for which this op library has no kernels (built without CUDA)"
     problem = gpu_check.problem(engine.xla) if engine.device == "GPU" else None
     return None if problem is None else f"on a GPU, where the kernels failed their check ({problem})"

@@ -52,7 +52,7 @@ inline ParallelFor WorkerThreads(OpKernelContext* ctx) {
   auto* pool = ctx->device()->tensorflow_cpu_worker_threads()->workers;
   return [pool](int64_t n, int64_t cost_per_item, const RangeBody& body) {
     if (n <= 0) return;
-#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION < 18
+#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION < 20
     pool->ParallelFor(n, cost_per_item, body);
 #else
     using Scheduling = tensorflow::thread::ThreadPool::SchedulingParams;
