@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sequential import Verdict
 from tasks import ARM_NAMES, PLAIN, TASKS, Task
 
 BEGIN, END = "<!-- equivalence: begin (written by --report) -->", "<!-- equivalence: end -->"
+COLUMNS = 100  # of prose in docs
 IMAGE = "accuracy_equivalence.png"
 HEADER = (
     "| arm | seeds | change | 95% interval | verdict | {metric} | scatter | conv inputs | all saved | CPU time/step |",
@@ -63,7 +65,7 @@ def table(name: str, task: Task, runs: Sequence[pairs.Run]) -> list[str]:
         else f"{task.train:,} images, {task.epochs} epochs, batch {task.batch}"
     )
     metric = "loss, nats" if task.is_text else "accuracy, %"
-    lines = [f"**{name}**: {task.words}; {sizes}.", "", HEADER[0].format(metric=metric), HEADER[1]]
+    lines = [_wrapped(f"**{name}**: {task.words}; {sizes}."), "", HEADER[0].format(metric=metric), HEADER[1]]
     for arm in ARM_NAMES:
         of_arm = [run for run in runs if run["arm"] == arm]
         if of_arm:
@@ -117,10 +119,14 @@ def origin(runs: Sequence[pairs.Run]) -> str:
         for key in ("kind", "version", "commit", "tensorflow")
     )
     hours = sum(run["cpu_s"] for run in runs) / 3600
-    return (
+    return _wrapped(
         f"{len(runs)} runs, {hours:.1f} CPU hours; tf_comptrain {', '.join(versions)} (commits {', '.join(commits)}), "
         f"TensorFlow {', '.join(tensorflows)}; {'; '.join(kinds)}."
     )
+
+
+def _wrapped(prose: str) -> str:
+    return textwrap.fill(prose, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def plot(runs: Sequence[pairs.Run], path: Path) -> None:
@@ -151,7 +157,7 @@ def plot(runs: Sequence[pairs.Run], path: Path) -> None:
     pyplot.close(figure)
 
 
-def _verdicts(task: Task, runs: Sequence[pairs.Run]) -> Iterator[tuple[str, sequential.Verdict]]:
+def _verdicts(task: Task, runs: Sequence[pairs.Run]) -> Iterator[tuple[str, Verdict]]:
     for arm in ARM_NAMES[1:]:
         if any(run["arm"] == arm for run in runs):
             verdict = sequential.verdict(pairs.in_order(pairs.differences(runs, task, arm)), task.rule)
