@@ -207,6 +207,7 @@ def train(model, folder, *callbacks):
     )  # fmt: skip
 
 
+@pytest.mark.long("absolute")
 @pytest.mark.parametrize("how", [{}, {"error_bound": 0.5}], ids=["relative", "absolute"])
 def test_a_restart_takes_the_bounds_over(tmp_path, how):
     """Nothing is collected after the restart: what the steps use are the bounds of before."""
@@ -223,6 +224,7 @@ def test_a_restart_takes_the_bounds_over(tmp_path, how):
     assert used == pytest.approx([bound for bound in wanted if bound], rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_restarted_training_finds_nearly_the_bounds_of_a_whole_one(tmp_path):
     whole, second = (ct.AdaptiveErrorBound(interval=2, warmup=1) for _ in range(2))
     train(network(), tmp_path / "whole", whole)

@@ -34,6 +34,7 @@ def fit(model, steps=1, **how):
     return {update.layer.split(" -> ")[-1].split("/")[-2]: update for update in callback.updates}
 
 
+@pytest.mark.long("{'jit_compile': True}-*", "{'run_eagerly': True}-*", but=["*-dense"])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
     "how", [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}], ids=str

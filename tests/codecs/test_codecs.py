@@ -188,6 +188,7 @@ def test_dither_is_unbiased_where_rounding_is_not(format):
     assert max(bias[True]) < 5 / np.sqrt(x.size) < min(bias[False]) / 5
 
 
+@pytest.mark.long(but=["rans+dither"])
 @pytest.mark.parametrize("name", [*LOSSY, "auto"])
 def test_training(name):
     x, y = images(64)

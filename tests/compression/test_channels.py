@@ -101,6 +101,7 @@ def gradients(model, x, y, jit_compile):
     return found
 
 
+@pytest.mark.long("*-30-True", "*-30-False")
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("offset", [0, 30])
 @pytest.mark.parametrize("kind", ["dense", "conv"])

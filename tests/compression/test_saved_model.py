@@ -59,6 +59,7 @@ def nothing(layer):
     return layer
 
 
+@pytest.mark.long(but=["Compress-True"])
 @pytest.mark.parametrize("wrap, whole", [(nothing, True), (ct.Compress, False), (ct.Compress, True)])
 def test_it_trains_on_elsewhere(wrap, whole, tmp_path):
     trainer = Trainer(wrap)

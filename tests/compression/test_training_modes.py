@@ -38,6 +38,7 @@ MODES = {
 }
 
 
+@pytest.mark.long("adam_with_clipping", "class_weights")
 @pytest.mark.parametrize("mode", MODES)
 def test_follows_plain_keras(mode):
     compile_arguments, fit_arguments = MODES[mode]

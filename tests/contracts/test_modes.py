@@ -140,7 +140,7 @@ with strategy.scope():
 
 
 # The others round as mixed_bfloat16 does, or run as jit_compile; test_mirrored.py has two replicas.
-@pytest.mark.long(but=["mixed_bfloat16", "jit_compile", "run_eagerly"])
+@pytest.mark.long(but=["jit_compile", "run_eagerly"])
 @pytest.mark.parametrize("mode", [*MODES, "mirrored"])
 def test_layers_train_as_plain_keras_has_them(mode):
     with quick_graphs():  # test_public_layers.py has the graph's optimizer

@@ -23,6 +23,7 @@ def runs(request):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fit", ["fit", "ct.fit"])
 def test_kept_tensors_give_the_same_weights(runs, fit):
     np.testing.assert_allclose(runs["keep"][fit]["loss"], runs["one"]["loss"], rtol=1e-6)

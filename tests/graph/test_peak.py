@@ -67,6 +67,7 @@ def test_plain_training_would_not_pass():
     assert excess(plain._replace(saved_bytes=compressed.saved_bytes), 12, base) > 0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.cpu_count() < 2, reason="on one core it is chance whether streams are decoded early")
 def test_without_the_gate_the_peak_is_too_high(monkeypatch):
     base, gated = measure(1), measure(24)

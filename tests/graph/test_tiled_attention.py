@@ -158,7 +158,7 @@ def test_loss_and_gradients_are_plains(writing, scores):
     assert whole_scores(function) == []
 
 
-@pytest.mark.long("*one_batch*", "*matmul-causal", "*einsum-padded")
+@pytest.mark.long(but=["matrices-any_batch-einsum-dropped", "queries-any_batch-matmul-padded"])
 @pytest.mark.parametrize("scores", ["padded", "causal", "dropped"])
 @pytest.mark.parametrize("writing", ["einsum", "matmul"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
@@ -222,7 +222,14 @@ LAYERS = {
 }
 
 
-@pytest.mark.long("*-XLA", but=["queries-MultiHeadAttention-XLA", "matrices-with_dropout-XLA"])
+@pytest.mark.long(
+    but=[
+        "queries-MultiHeadAttention-XLA",
+        "matrices-with_dropout-XLA",
+        "queries-*-executor",
+        "matrices-Multi*-executor",
+    ]
+)
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers_train_as_without_tiles(layer, jit, monkeypatch):

@@ -87,6 +87,7 @@ def whole_layers(function):
     ]
 
 
+@pytest.mark.long("*-XLA-*", but=["gated-XLA-any_batch"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 @pytest.mark.parametrize("layer", LAYERS)

@@ -89,8 +89,8 @@ CASES = {
 
 
 SHORT = [
-    "GAN of two tapes in turns", "VAE", "SimCLR", "U-Net", "CTC", "tf.scan", "recommender", "PointNet", "accumulation",
-    "persistent tape", "penalty on a Jacobian",
+    "GAN of two tapes in turns", "VAE", "SimCLR", "tf.scan", "recommender", "accumulation", "persistent tape",
+    "penalty on a Jacobian",
 ]  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def build_that_raises():
     raise KeyError("no such thing")
 
 
+@pytest.mark.long
 def test_find_max_batch_size_in_child_processes():
     said = []
     limit = 60_000_000

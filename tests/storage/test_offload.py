@@ -326,6 +326,7 @@ def test_a_flipped_byte_never_becomes_a_gradient(tmp_path):
     assert np.isfinite(float(model.train_on_batch(x, y)))
 
 
+@pytest.mark.long
 def test_many_steps_do_not_grow(tmp_path):
     """Failed ones included: what they held is free again."""
     storage = ct.Offload(codec=None, folder=tmp_path)

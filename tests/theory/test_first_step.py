@@ -56,7 +56,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if "is off by" in record.getMessage()]
 
 
-@pytest.mark.long("small_decoder-xla")
+@pytest.mark.long("*-xla")
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "xla"])
 @pytest.mark.parametrize("make", [small_cnn, small_decoder])
 def test_nothing_is_said_of_a_model_with_the_default_bounds(make, jit, caplog):
