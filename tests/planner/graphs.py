@@ -17,7 +17,10 @@ def chain(layers=4, size=100, offload=True, segment=True, slices=1):
         readers = (f"f{k + 1}", f"b{k + 1}") if k + 1 < layers else (f"b{k}",)
         options = [StreamOption("plane", size // 4, 0.25, 0.125)]
         options += [RebuildOption((names[k - 1],), 1.0, 5)] if k else []
-        options += [OffloadOption(1.5, 1.5)] if offload else []
+        if offload == "stream":
+            options.append(OffloadOption(0.5, 0.5, size // 4, 0.25, 0.125))
+        elif offload:
+            options.append(OffloadOption(1.5, 1.5))
         tensors.append(Tensor(name, size, f"f{k}", readers, tuple(options)))
     tensors += [Tensor(f"d{k}", size, f"b{k}", (f"b{k - 1}",)) for k in range(1, layers)]
     inside, tasks = names[1:-1], ()

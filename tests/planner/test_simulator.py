@@ -80,6 +80,19 @@ def test_offload_by_hand():
     assert simulation.step_s == 12
 
 
+def test_the_stream_of_a_tensor_is_offloaded():
+    """Encoded after f0, decoded before b1: beside the computation it takes a quarter of the copy, and nothing stays."""
+    state = label_state(chain(offload="stream"), {"x0": "offload"})
+    stream = label_state(chain(offload="stream"), {"x0": "stream:plane"})
+    assert state.measure()[0] == pytest.approx(stream.measure()[0])
+    levels, _ = state.levels()
+    in_f3, in_b1 = 3 * 3 + 1, 3 * 6 + 1
+    assert levels[in_f3] == stream.live[in_f3] - 25
+    assert levels[in_b1] == stream.live[in_b1]
+    events = [(event.queue, event.kind) for event in state.simulate().events if event.name == "x0"]
+    assert events == [("compute", "encode"), ("copy out", "copy"), ("copy in", "copy"), ("compute", "decode")]
+
+
 def test_computation_waits_for_a_slow_link():
     """Three copies of 1.5 s each way: the last out ends at 5.5, so that its copy in cannot serve b3 at 4 s + 2 s."""
     simulation = label_state(chain(), {"x0": "offload", "x1": "offload", "x2": "offload"}).simulate()

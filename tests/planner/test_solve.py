@@ -16,7 +16,7 @@ def plain_peak(graph):
     return PlanState(compile_graph(graph)).measure()[1]
 
 
-@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("offload", [False, True, "stream"])
 @pytest.mark.parametrize("slices", [1, 4])
 def test_against_all_plans(offload, slices):
     """The optimum under every limit at which it changes; the bound is never above it, and without copies equals it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tf_comptrain import codecs, native
 from tf_comptrain.codecs import State
 from tf_comptrain.memory import device, synchronize
 from tf_comptrain.planner import CodecSpeed, Hardware, Link, hardware_from_json
+from tf_comptrain.storage import default_folder
 from tf_comptrain.version import __version__
 
 _REPEATS = 5
@@ -22,12 +24,14 @@ _SHAPE = (8, 64, 64, 64)  # 8 MB
 _SIDE = 1024
 _BOUND = 0.1  # sigma
 _CODECS = ("plane", "rans", "zvc")
+_FILE_BYTES = 32 << 20
+_FORMAT = "2"  # of what is measured; another one is measured anew
 
 
 def cache_path() -> Path:
     """The file that holds this machine's costs: of its processor, its device, and the versions installed."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tf_comptrain"
-    parts = (_name(), str(len(os.sched_getaffinity(0))), device(), tf.__version__, __version__)
+    parts = (_FORMAT, _name(), str(_cores()), device(), tf.__version__, __version__)
     return folder / f"hardware-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.json"
 
 
@@ -40,7 +44,8 @@ def calibrate(renew: bool = False) -> Hardware:
       renew: Measure also where the file is there.
 
     Returns:
-      A `planner.Hardware`. Its links are those of memory: offload is not planned.
+      A `planner.Hardware`. Its host link is that of the host's memory beside a GPU, and else of a file where offloaded
+      tensors wait; its device link is that of memory.
 
     Raises:
       LibraryError: The op library is missing or was built for another TensorFlow.
@@ -73,11 +78,47 @@ def _measured() -> Hardware:
         add_s = max(_fastest(tf.function(lambda: x + 1.0)) - launch_s, 1e-9)
         product_s = max(_fastest(tf.function(lambda: square @ square)) - launch_s, 1e-9)
         speeds = {name: _codec(name, x, size, launch_s) for name in _CODECS}
+        host_link = Link(0.0, size / _copy_s(x)) if "GPU" in device() else _file_link()
     bytes_per_s = 2 * size / add_s
-    link = Link(0.0, bytes_per_s)
-    return Hardware(
-        _name(), 1, _memory_bytes(), 2 * _SIDE**3 / product_s, bytes_per_s, launch_s, speeds, link, link
-    )
+    flops_per_s, link = 2 * _SIDE**3 / product_s, Link(0.0, bytes_per_s)
+    return Hardware(_name(), 1, _memory_bytes(), flops_per_s, bytes_per_s, launch_s, speeds, host_link, link)
+
+
+def share_of_copies() -> float:
+    """Of the seconds of a copy to where tensors wait, what the computation loses: a file's copies keep a core busy."""
+    return 0.0 if "GPU" in device() else 1.0 / _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _copy_s(x: tf.Tensor) -> float:
+    """Of a tensor to the host's memory."""
+
+    @tf.function
+    def copied() -> tf.Tensor:
+        with tf.device("CPU"):
+            return tf.identity(x)
+
+    return _fastest(copied)
+
+
+def _file_link() -> Link:
+    """Of a file in the folder where offloaded tensors wait: the mean of writing and reading."""
+    data = bytearray(_FILE_BYTES)
+    try:
+        with tempfile.TemporaryFile(dir=default_folder(), buffering=0) as file:
+
+            def there_and_back() -> None:
+                file.seek(0)
+                file.write(data)
+                file.seek(0)
+                file.readinto(data)
+
+            return Link(0.0, 2 * _FILE_BYTES / _fastest(there_and_back))
+    except (OSError, ValueError):  # nowhere to write to: nothing is offloaded
+        return Link(0.0, 1.0)
 
 
 def _codec(name: str, x: tf.Tensor, size: int, launch_s: float) -> CodecSpeed:
@@ -98,7 +139,7 @@ def _codec(name: str, x: tf.Tensor, size: int, launch_s: float) -> CodecSpeed:
     return CodecSpeed(size / encode_s, size / decode_s, size / int(tf.size(stream)))
 
 
-def _fastest(run: Callable[[], tf.Tensor]) -> float:
+def _fastest(run: Callable[[], object]) -> float:
     run()
     seconds = []
     for _ in range(_REPEATS):

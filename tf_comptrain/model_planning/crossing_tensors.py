@@ -12,7 +12,7 @@ from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, operands
 from tf_comptrain.graph.ingredients import is_free
 from tf_comptrain.graph.operations import ADDITION, about
 from tf_comptrain.graph.tensors import base_of, is_small
-from tf_comptrain.storage import KEEP, REBUILD
+from tf_comptrain.storage import KEEP, OFFLOAD, REBUILD, Offload
 
 BITS = "bits"
 
@@ -182,6 +182,13 @@ def storage_of(tensors: Iterable[CrossingTensor], choices: Mapping[str, str]) ->
         choice = choices.get(held.name, "stream")
         if choice == "keep":
             storage[held.op] = KEEP
+        elif choice == OFFLOAD:
+            storage[held.op] = OFFLOAD
         elif choice.startswith("rebuild") and held.rebuilding is not None:
             storage.update(dict.fromkeys((held.op, *held.rebuilding.normalizations), REBUILD))
     return storage
+
+
+def carried_out(storage: Mapping[str, str], offload: Offload | None) -> dict[str, str | Offload]:
+    """The storage that carries a plan out, with where and how what it offloads waits."""
+    return {op: offload if how == OFFLOAD and offload is not None else how for op, how in storage.items()}

@@ -17,8 +17,18 @@ import numpy as np
 
 from tf_comptrain.memory.trace import AllocationEvent, Trace
 from tf_comptrain.model_planning.crossing_tensors import BITS, CrossingTensor
-from tf_comptrain.planner import Hardware, PlanState, RebuildOption, StreamOption, Task, TaskGraph, Tensor
+from tf_comptrain.planner import (
+    Hardware,
+    OffloadOption,
+    PlanState,
+    RebuildOption,
+    StreamOption,
+    Task,
+    TaskGraph,
+    Tensor,
+)
 from tf_comptrain.planner.effects import PHASES, RUN, compile_graph
+from tf_comptrain.storage import LEAST_PLAIN_BYTES
 
 # From which on TensorFlow's CPU allocator for large buffers, whose statistics these are, is asked.
 LEAST_COUNTED = 256 << 10
@@ -59,6 +69,7 @@ def task_graph(
     tensors: Sequence[CrossingTensor],
     seconds: Seconds,
     here: Hardware,
+    offload_share: float | None = None,
 ) -> TaskGraph:
     """The task graph of a step.
 
@@ -68,9 +79,10 @@ def task_graph(
       trace: Of a step that holds every tensor in its smallest usual form.
       tensors: Of that step.
       seconds: Of steps that were measured.
-      here: This machine: what its codecs take.
+      here: This machine: what its codecs and its link to where tensors may wait take.
+      offload_share: Of the seconds of a copy to where tensors may wait, what the computation loses; None: they may not.
     """
-    return _Feed(name, batch, trace, tensors, seconds, here).graph()
+    return _Feed(name, batch, trace, tensors, seconds, here, offload_share).graph()
 
 
 class _Feed:
@@ -82,9 +94,10 @@ class _Feed:
         tensors: Sequence[CrossingTensor],
         seconds: Seconds,
         here: Hardware,
+        offload_share: float | None,
     ):
         self._name, self._batch, self._trace, self._seconds = name, batch, trace, seconds
-        self._here = here
+        self._here, self._offload_share = here, offload_share
         self._ran = {op.name: op for op in trace.operations}
         self._alive = _lifetimes(trace)
         self._tensors = [held for held in tensors if self._is_seen(held)]
@@ -165,7 +178,7 @@ class _Feed:
 
     def _options(
         self, place: _TaskNumbers, direct: tuple[str, ...], has_mask: bool
-    ) -> Iterator[StreamOption | RebuildOption]:
+    ) -> Iterator[StreamOption | RebuildOption | OffloadOption]:
         held, here = place.held, self._here
         if held.codec == BITS:
             pass_s = held.bytes / here.bytes_per_s
@@ -176,7 +189,13 @@ class _Feed:
         shares = [_MASK_SHARE if reading.is_mask else 1.0 for reading in held.readings]
         each_s = decode_s * sum(shares) / len(place.readings)
         encode_s = held.bytes / codec.encode_bytes_per_s
-        yield StreamOption(held.codec, place.stream_bytes, encode_s, each_s, direct=direct)
+        size = place.stream_bytes
+        yield StreamOption(held.codec, size, encode_s, each_s, direct=direct)
+        if self._offload_share is not None and held.bytes >= LEAST_PLAIN_BYTES:
+            copy_s = here.host_link.seconds(size)
+            lost_s = self._offload_share * copy_s
+            coding = encode_s + lost_s, each_s + lost_s / len(place.readings)
+            yield OffloadOption(copy_s, copy_s, size, *coding, direct)
         known = {other.held.name for other in self._places} - {held.name}
         if held.rebuilding is not None and known.issuperset(held.rebuilding.sources):
             bits = math.ceil(held.elements / 8) if has_mask else 0
@@ -255,10 +274,14 @@ def _stream_s(tensor: Tensor) -> float:
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
-    """With other seconds of its stream."""
-    stream: Any = tensor.options[0]
-    stream = stream._replace(encode_s=stream.encode_s * factor, decode_s=stream.decode_s * factor)
-    return tensor._replace(options=(stream, *tensor.options[1:]))
+    """With other seconds of its stream, wherever that waits."""
+    options: list[Any] = [
+        option
+        if isinstance(option, RebuildOption)
+        else option._replace(encode_s=option.encode_s * factor, decode_s=option.decode_s * factor)
+        for option in tensor.options
+    ]
+    return tensor._replace(options=tuple(options))
 
 
 def _with_workspace(graph: TaskGraph, levels: np.ndarray) -> TaskGraph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow import keras
 
@@ -21,11 +21,12 @@ from tf_comptrain.model_planning.devices import plan_over_devices
 from tf_comptrain.model_planning.microbatches import obstacle_to_microbatches, plan_in_microbatches
 from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
+from tf_comptrain.model_planning.offload_of_plan import offload_of_plan
 from tf_comptrain.model_planning.peak_check import PeakCheck
 from tf_comptrain.placement.accumulation import set_microbatches
 from tf_comptrain.planner import Hardware, Progress, hardware_from_json
 from tf_comptrain.planner.hardware import check_hardware
-from tf_comptrain.storage import PolicyChoice
+from tf_comptrain.storage import Offload, PolicyChoice
 from tf_comptrain.theory.first_step import FirstStepCheck
 
 
@@ -42,15 +43,16 @@ def plan(
     error_bound: float | ErrorBound | None = None,
     policy: PolicyChoice = None,
     microbatches: bool | None = None,
+    offload: bool | Offload = True,
     progress: Callable[[Progress], None] | None = None,
 ) -> ModelPlan | ModelDevicePlan:
     """How a model's training step fits into a memory limit in the least time; the model is left as it was.
 
     Steps on random data are measured: one with everything held as a stream or bits, under the profiler, and one with
-    everything kept. What lies in between is planned tensor by tensor (kept, a stream, bits, rebuilt through a batch
-    normalization), and the plan is tried by steps of its own and made again, up to four times, until its peak is within
-    the limit and at least 96% of it where there is more to keep. A batch of more than 32 samples is scaled from 32, and
-    not tried.
+    everything kept. What lies in between is planned tensor by tensor (kept, a stream, a stream that waits outside of
+    the device's memory, bits, rebuilt through a batch normalization), and the plan is tried by steps of its own and
+    made again, up to four times, until its peak is within the limit and at least 96% of it where there is more to keep.
+    A batch of more than 32 samples is scaled from 32, and not tried.
 
     Where no plan of the whole batch fits, it is computed in up to 16 microbatches, one after the other, whose
     gradients are added up for one update. On the executor a step of two of them confirms the peak.
@@ -79,6 +81,9 @@ def plan(
       policy: See `compress_model`.
       microbatches: Whether a batch may be computed in microbatches. None: where that has the whole batch's
         gradient, so not with batch normalization, which takes its statistics from each microbatch.
+      offload: Whether streams may wait outside of the device's memory: in a file, or beside a GPU in the host's memory.
+        An `Offload`: where; its codec is `codec`. Not under XLA, not where `codec` is lossless, and unasked not in a
+        file system in memory.
       progress: Is told of each better plan and bound; under XLA of each step that was compiled.
 
     Returns:
@@ -86,7 +91,7 @@ def plan(
       the search ends it with the best plan so far.
 
     Raises:
-      TypeError: `model` is no keras.Model.
+      TypeError: `model` is no keras.Model, or `offload` none of the above.
       ValueError: An argument is out of range; the model is compressed, not compiled, or one that cannot be planned; the
         machine's description lacks a field or has one that is negative.
 
@@ -105,8 +110,22 @@ def plan(
         return plan_over_devices(model, batch_size, memory, count, machine, budget_s, streams, progress)
     if memory is None:
         raise ValueError('`memory` is missing: a plan for one device is for a limit, such as "8GiB".')
-    found, _ = _planned(model, batch_size, memory, hardware, seed, budget_s, streams, microbatches, progress)
-    return found
+    arguments.real("budget_s", budget_s, above=0)
+    waiting = offload_of_plan(offload, codec)
+    wanted = _Wanted(_machine(hardware), seed, budget_s, streams, waiting, microbatches, progress)
+    return _planned(model, batch_size, memory, wanted)[0]
+
+
+class _Wanted(NamedTuple):
+    """What is asked of a plan beside its limit; as in `plan`."""
+
+    machine: Hardware | None
+    seed: int
+    budget_s: float
+    streams: dict[str, Any]
+    offload: Offload | None
+    microbatches: bool | None
+    progress: Callable[[Progress], None] | None = None
 
 
 def _streams(
@@ -122,59 +141,43 @@ def _streams(
 
 
 def _planned(
-    model: keras.Model,
-    batch_size: int,
-    memory: int | str,
-    hardware: Hardware | str | Path | None,
-    seed: int,
-    budget_s: float,
-    streams: dict[str, Any],
-    divided: bool | None,
-    progress: Callable[[Progress], None] | None = None,
+    model: keras.Model, batch_size: int, memory: int | str, wanted: _Wanted
 ) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
     """The plan of the whole batch, or in microbatches where that does not fit; and what was measured of it."""
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
-    arguments.real("budget_s", budget_s, above=0)
-    machine = _machine(hardware)
     _check_model(model)
 
     def plan_of(samples: int, room: int) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
-        return _plan_of_step(model, samples, room, machine, seed, budget_s, streams, progress)
+        return _plan_of_step(model, samples, room, wanted)
 
     found, prepared = plan_of(batch, limit)
     parts = None if found.feasible else prepared.parts(limit)
-    if parts is None or machine is not None or obstacle_to_microbatches(model, divided):
+    if parts is None or wanted.machine is not None or obstacle_to_microbatches(model, wanted.microbatches):
         return found, prepared
-    divide = plan_in_microbatches(model, found, parts[0], lambda *step: plan_of(*step)[0], streams)
+    how = {**wanted.streams, "offload": wanted.offload}
+    divide = plan_in_microbatches(model, found, parts[0], lambda *step: plan_of(*step)[0], how)
     return divide or found, prepared
 
 
 def _plan_of_step(
-    model: keras.Model,
-    batch: int,
-    limit: int,
-    machine: Hardware | None,
-    seed: int,
-    budget_s: float,
-    streams: dict[str, Any],
-    progress: Callable[[Progress], None] | None,
+    model: keras.Model, batch: int, limit: int, wanted: _Wanted
 ) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
     if _keras.jit_compile(model):
-        if machine is not None:
+        if wanted.machine is not None:
             raise ValueError(
                 "`hardware` must be left out for a model that XLA compiles: its plan is of the machine that is here. "
                 f"Received: {model.name!r}; leave it out, or compile the model with jit_compile=False."
             )
-        return plan_compiled(model, batch, limit, streams, progress)
+        return plan_compiled(model, batch, limit, wanted.streams, wanted.progress)
     _check_train_step(model)
-    report = compression.compress_model(model, **streams)
+    report = compression.compress_model(model, **wanted.streams)
     try:
         if report.obstacle is not None:
             raise ValueError(f"`model` trains as plain Keras: {report.obstacle}. There is nothing to plan.")
-        prepared = trials.prepare(model, batch, machine)
-        runs = trials.RUNS if prepared.probe == batch and machine is None else 0
-        return trials.search(model, prepared, limit, seed, budget_s, runs, progress)
+        prepared = trials.prepare(model, batch, wanted.machine, wanted.offload)
+        runs = trials.RUNS if prepared.probe == batch and wanted.machine is None else 0
+        return trials.search(model, prepared, limit, wanted.seed, wanted.budget_s, runs, wanted.progress)
     finally:
         compression.restore_model(model)
 
@@ -229,6 +232,7 @@ def compress_model(
     policy: PolicyChoice = None,
     check: bool | None = None,
     microbatches: bool | None = None,
+    offload: bool | Offload = True,
 ) -> Report:
     """Makes a model train with its saved activations held compressed, in place.
 
@@ -272,6 +276,8 @@ def compress_model(
         error bounds promises, a warning names it once, and bounds are halved until it is not. Nothing is looked at in
         loops and train steps of your own, and where the report says why.
       microbatches: With `memory`, whether a batch may be computed in microbatches; see `tf_comptrain.plan`.
+      offload: With `memory`, whether and where streams may wait outside of the device's memory; see
+        `tf_comptrain.plan`.
 
     Returns:
       What is held how, what was skipped and why, and predicted bytes; prints as a table, and fills itself when
@@ -301,7 +307,9 @@ def compress_model(
             raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
         report = compression.compress_model(model, storage=storage, **streams)
     else:
-        report = _planned_and_applied(model, memory, batch_size, storage, streams, microbatches)
+        waiting = offload_of_plan(offload, codec)
+        wanted = _Wanted(None, 0, 10.0, streams, waiting, microbatches)
+        report = _planned_and_applied(model, memory, batch_size, storage, wanted)
     if check is not False and compressed_models[model].held is not None:
         FirstStepCheck(model, at_once=check is True).begin()
     return report
@@ -312,18 +320,17 @@ def _planned_and_applied(
     memory: int | str,
     batch_size: int | None,
     storage: StorageChoice,
-    streams: dict[str, Any],
-    divided: bool | None,
+    wanted: _Wanted,
 ) -> Report:
     if storage is not None:
         raise ValueError(f"`storage` and `memory` exclude each other. Received: {storage!r} and {memory!r}.")
     if batch_size is None:
         raise ValueError("`batch_size` is missing: a plan for `memory` is for steps of so many samples.")
-    found, prepared = _planned(model, batch_size, memory, None, 0, 10.0, streams, divided)
+    found, prepared = _planned(model, batch_size, memory, wanted)
     if not found.feasible:
-        obstacle = obstacle_to_microbatches(model, divided)
+        obstacle = obstacle_to_microbatches(model, wanted.microbatches)
         raise ValueError(too_small(found, prepared.parts(found.limit_bytes), obstacle))
-    report = found.apply(model, **streams)
+    report = found.apply(model, wanted.offload, **wanted.streams)
     if found.microbatches > 1 or isinstance(prepared, CompiledEnds):
         report.notes = functools.partial(reasons.lines_of_fixed, found)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from tensorflow import keras
 from tf_comptrain import planner
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.compression.report import Report
+from tf_comptrain.model_planning.crossing_tensors import carried_out
 from tf_comptrain.placement.accumulation import set_microbatches
+from tf_comptrain.storage import Offload
 
 
 class ModelPlan(planner.Plan):
@@ -25,11 +28,12 @@ class ModelPlan(planner.Plan):
 
     __slots__ = ()
 
-    def apply(self, model: keras.Model, **how: Any) -> Report:
+    def apply(self, model: keras.Model, offload: Offload | None = None, **how: Any) -> Report:
         """Compresses a model as the plan says: `compress_model` with its storages, in its microbatches.
 
         Args:
           model: The model that the plan was made for, or one of the same layers.
+          offload: Where and how what the plan offloads waits; its codec is `codec`. None: where that is by default.
           **how: `codec`, `error_bound` and `policy`, as the plan was made with.
 
         Raises:
@@ -43,7 +47,8 @@ class ModelPlan(planner.Plan):
             )
         if not self.feasible:
             raise ValueError(too_small(self))
-        report = compress_model(model, storage=dict(self.storage), **how)
+        waiting = dataclasses.replace(offload or Offload(), codec=how.get("codec", "plane"))
+        report = compress_model(model, storage=carried_out(self.storage, waiting), **how)
         set_microbatches(model, self.microbatches)
         return report
 

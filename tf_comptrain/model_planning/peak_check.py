@@ -76,6 +76,6 @@ class PeakCheck:
             format_bytes(peak),
             format_bytes(limit),
         )
-        handle.held.wishes.named = holdings_of(self._plan.storage)
+        handle.held.wishes.named = holdings_of(self._prepared.storage(again))
         tf.config.experimental.reset_memory_stats(device())
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_comptrain.planner import Plan, RebuildOption, StreamOption, TaskGraph, Tensor
+from tf_comptrain.planner import OffloadOption, Plan, RebuildOption, StreamOption, TaskGraph, Tensor
 from tf_comptrain.render.units import format_bytes, format_seconds
 
 
@@ -21,6 +21,8 @@ def why(tensor: Tensor, choice: str) -> str:
         return (
             f"a stream would take {format_bytes(stream.bytes - taken.held_bytes)} more, and {spent} instead"
         )
+    if isinstance(taken, OffloadOption):
+        return f"a stream on the device would take {format_bytes(stream.bytes)} more, to save its copies"
     return f"a stream would free {format_bytes(tensor.bytes - stream.bytes)} for {spent}"
 
 

@@ -14,7 +14,7 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.memory.measure import measure_calls
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Trace, trace_step
-from tf_comptrain.storage import holdings_of
+from tf_comptrain.storage import Offload, holdings_of
 
 _STEPS = 10  # with the two of warm-up the first twelve, which a limit is promised for
 
@@ -35,7 +35,9 @@ class MeasuredSteps(NamedTuple):
     trace: Trace | None
 
 
-def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], profile: bool) -> MeasuredSteps:
+def measure(
+    model: keras.Model, x: Any, y: Any, storage: Mapping[str, str | Offload], profile: bool
+) -> MeasuredSteps:
     """Steps of a compressed model with storages by operation; the model is left as it was, its traces aside.
 
     Args:
@@ -56,7 +58,7 @@ def measure(model: keras.Model, x: Any, y: Any, storage: Mapping[str, str], prof
 
 
 @contextlib.contextmanager
-def _stored(model: keras.Model, storage: Mapping[str, str]) -> Iterator[None]:
+def _stored(model: keras.Model, storage: Mapping[str, str | Offload]) -> Iterator[None]:
     """Inside, the model's step is traced with these storages, and afterwards anew."""
     wishes = compressed_models[model].held.wishes
     before = wishes.named

@@ -11,23 +11,31 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.trace import NothingRecordedError
-from tf_comptrain.model_planning.costs import calibrate
-from tf_comptrain.model_planning.crossing_tensors import CrossingTensor, held_tensors, storage_of
+from tf_comptrain.model_planning.costs import calibrate, share_of_copies
+from tf_comptrain.model_planning.crossing_tensors import (
+    CrossingTensor,
+    carried_out,
+    held_tensors,
+    storage_of,
+)
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
 from tf_comptrain.model_planning.steps import MeasuredSteps, measure
 from tf_comptrain.planner import (
     Hardware,
+    OffloadOption,
     Plan,
     PlanRow,
     PlanState,
     Progress,
+    RebuildOption,
     TaskGraph,
     Waste,
     at_batch,
     plan_graph,
 )
 from tf_comptrain.planner.effects import compile_graph
+from tf_comptrain.storage import Offload
 
 # Steps of more samples are not run: one of so many is, and scaled; or of eight times as many, until most of
 # what crosses is recorded.
@@ -50,6 +58,7 @@ class Prepared(NamedTuple):
       wastes: (peak predicted over the resting level, peak measured / that), by the prediction.
       held_bytes: Measured peak over the resting level with every tensor held; scaled to the batch.
       fingerprint: Of the model.
+      offload: Where and how tensors may wait outside of the device's memory; None: they may not.
     """
 
     graph: TaskGraph
@@ -58,6 +67,7 @@ class Prepared(NamedTuple):
     wastes: tuple[tuple[float, float], ...]
     held_bytes: int
     fingerprint: str
+    offload: Offload | None = None
 
     def waste(self, limit: int) -> Waste:
         """What the allocator is expected to take beyond what is live, by the measurements nearest to a limit."""
@@ -95,9 +105,9 @@ class Prepared(NamedTuple):
                 return count, size
         return None
 
-    def storage(self, plan: Plan) -> dict[str, str]:
+    def storage(self, plan: Plan) -> dict[str, str | Offload]:
         """That carries a plan out."""
-        return storage_of(self.tensors, plan.choices)
+        return carried_out(storage_of(self.tensors, plan.choices), self.offload)
 
     def with_run(self, plan: Plan, waste: Waste, measured: MeasuredSteps) -> Prepared:
         """Knowing one more measurement."""
@@ -107,13 +117,16 @@ class Prepared(NamedTuple):
         return self._replace(wastes=tuple(sorted(wastes)), graph=_with_speed(self.graph, faster))
 
 
-def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepared:
+def prepare(
+    model: keras.Model, batch: int, hardware: Hardware | None, offload: Offload | None = None
+) -> Prepared:
     """Measures the steps of a compressed model that a plan is made from; the model is left as it was.
 
     Args:
       model: One that `compress_model` took, compiled.
       batch: Samples to plan for.
       hardware: Described; None: this machine.
+      offload: Where and how tensors may wait outside of the device's memory; None: they may not.
     """
     here = calibrate()
     probe, held = _probe(model, batch)
@@ -122,7 +135,8 @@ def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepar
     kept = measure(model, x, y, storage_of(tensors, {t.name: "keep" for t in tensors}), profile=False)
     assert held.trace is not None
     seconds = Seconds(held.step_s, kept.step_s)
-    graph = task_graph(model.name, probe, held.trace, tensors, seconds, here)
+    share = None if offload is None else share_of_copies()
+    graph = task_graph(model.name, probe, held.trace, tensors, seconds, here, share)
     wastes = []
     for labels, run in (("stream", held), ("keep", kept)):
         live = _with_all(graph, labels).measure()[1] - graph.resting_bytes
@@ -137,7 +151,8 @@ def prepare(model: keras.Model, batch: int, hardware: Hardware | None) -> Prepar
         value.shape.num_elements() * value.dtype.size for value in _keras.trainable_variables(model)
     )
     graph = graph._replace(gradient_bytes=gradients)
-    return Prepared(graph, tensors, probe, tuple(sorted(wastes)), held_bytes, fingerprint(model))
+    wastes = sorted(wastes)
+    return Prepared(graph, tensors, probe, tuple(wastes), held_bytes, fingerprint(model), offload)
 
 
 def _probe(model: keras.Model, batch: int) -> tuple[int, MeasuredSteps]:
@@ -168,7 +183,7 @@ def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
     """The step with the times of another machine.
 
     Tasks take their time here, times the ratio of operations per second; codecs and what is rebuilt take theirs, by
-    the bytes that each machine moves in a second.
+    the bytes that each machine moves in a second; copies that of the link there.
     """
     tasks = tuple(
         task._replace(duration_s=task.duration_s * here.flops_per_s / there.flops_per_s)
@@ -179,7 +194,11 @@ def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
         options: list[Any] = []
         option: Any
         for option in tensor.options:
-            codec = getattr(option, "codec", "")
+            stream: Any = tensor.options[0]
+            codec = "" if isinstance(option, RebuildOption) else stream.codec
+            if isinstance(option, OffloadOption):
+                copy_s = there.host_link.seconds(option.bytes or 0)
+                option = option._replace(out_s=copy_s, in_s=copy_s)
             if codec in there.codecs and codec in here.codecs:
                 before, after = here.codecs[codec], there.codecs[codec]
                 option = option._replace(
@@ -189,7 +208,7 @@ def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
             else:
                 ratio = here.bytes_per_s / there.bytes_per_s
                 option = option._replace(
-                    **{name: getattr(option, name) * ratio for name in _seconds_of(option)}
+                    **{name: getattr(option, name) * ratio for name in _coding_of(option)}
                 )
             options.append(option)
         tensors.append(tensor._replace(options=tuple(options)))
@@ -198,7 +217,8 @@ def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
 
 def as_model_plan(plan: Plan, prepared: Prepared) -> ModelPlan:
     """With what it takes to apply it."""
-    fields = plan._replace(storage=prepared.storage(plan), fingerprint=prepared.fingerprint)
+    storage = storage_of(prepared.tensors, plan.choices)
+    fields = plan._replace(storage=storage, fingerprint=prepared.fingerprint)
     return ModelPlan(*fields)
 
 
@@ -218,7 +238,11 @@ def _with_speed(graph: TaskGraph, factor: float) -> TaskGraph:
 
 
 def _seconds_of(option: Any) -> list[str]:
-    return [name for name in ("encode_s", "decode_s", "seconds") if hasattr(option, name)]
+    return [name for name in ("encode_s", "decode_s", "seconds", "out_s", "in_s") if hasattr(option, name)]
+
+
+def _coding_of(option: Any) -> list[str]:
+    return [name for name in _seconds_of(option) if name not in ("out_s", "in_s")]
 
 
 def search(

@@ -118,4 +118,7 @@ def _scaled_option(option: HoldingOption, factor: float) -> HoldingOption:
             working_bytes=math.ceil(option.working_bytes * factor),
             held_bytes=math.ceil(option.held_bytes * factor),
         )
-    return option._replace(out_s=option.out_s * factor, in_s=option.in_s * factor)
+    seconds = {name: getattr(option, name) * factor for name in ("out_s", "in_s", "encode_s", "decode_s")}
+    return option._replace(
+        bytes=None if option.bytes is None else math.ceil(option.bytes * factor), **seconds
+    )

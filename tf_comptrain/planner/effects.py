@@ -56,6 +56,25 @@ class Serving(NamedTuple):
     reach: int = 0
 
 
+class Copies(NamedTuple):
+    """What a choice moves out and back.
+
+    Attributes:
+      size: Bytes.
+      begin: Phase from which it is there; it can be copied out from the next one on.
+      gone: Phase from which it is away, if the copy is done.
+      back: Phase that needs it back.
+      out_s, in_s: Seconds of the copies.
+    """
+
+    size: float
+    begin: int
+    gone: int
+    back: int
+    out_s: float
+    in_s: float
+
+
 class Effect(NamedTuple):
     """One choice.
 
@@ -69,7 +88,7 @@ class Effect(NamedTuple):
       is_source: Whether others may be rebuilt from the tensor.
       end: Phase after the last in which the tensor is held for its own readers.
       servings: What further reads of the tensor take, by read.
-      copies: Seconds of the copies out and in; None where there are none.
+      copies: None where nothing is moved.
     """
 
     label: str
@@ -81,7 +100,7 @@ class Effect(NamedTuple):
     is_source: bool = False
     end: int = 0
     servings: dict[SourceRead, Serving] = {}
-    copies: tuple[float, float] | None = None
+    copies: Copies | None = None
 
     @property
     def total_s(self) -> float:
@@ -108,7 +127,7 @@ class CopyWindows(NamedTuple):
     """Where copies of tensors fit in; arrays [tensors], meaningful where the tensor may be copied.
 
     Attributes:
-      size: Bytes of the tensor.
+      size: Bytes that are moved; of tensors that may not be, their own.
       made: Phase whose beginning makes it ready to be copied out.
       raw_end: Phase after its last forward reader.
       restored: Phase that needs it back.
@@ -205,8 +224,8 @@ def _copies(choices: list[Effect], graph: TaskGraph) -> CopyWindows:
         table[number, 0], table[number, 4] = graph.tensors[number].bytes, choice.end
     for choice in choices:
         if choice.copies is not None:
-            raw, restored = choice.spans
-            table[choice.tensors[0], [1, 2, 3, 5, 6]] = (raw[0] + 1, raw[1], restored[0], *choice.copies)
+            size, begin, gone, back, out_s, in_s = choice.copies
+            table[choice.tensors[0], [0, 1, 2, 3, 5, 6]] = (size, begin + 1, gone, back, out_s, in_s)
     size, made, raw_end, restored_at, kept_end, out_s, in_s = table.T
     made, raw_end, restored_at, kept_end = (c.astype(int) for c in (made, raw_end, restored_at, kept_end))
     return CopyWindows(size, made, raw_end, restored_at, kept_end, out_s, in_s)
@@ -276,10 +295,7 @@ def _of_option(
         return _stream(number, tensor, life, option, restoring)
     if isinstance(option, RebuildOption):
         return _rebuild(number, tensor, life, option, numbers, restoring)
-    end = PHASES * life.last + STORE
-    spans = (_plain_span(tensor.bytes, life), (PHASES * min(life.backward), end, float(tensor.bytes)))
-    copies = (option.out_s, option.in_s)
-    return Effect(option.label, (number,), (), spans, (), 0.0, True, end, {}, copies)
+    return _offload(number, tensor, life, option, restoring)
 
 
 def _stream(
@@ -300,6 +316,24 @@ def _stream(
     ]
     held, is_source = float(option.bytes), option.is_source
     return Effect(option.label, (number,), tuple(seconds), tuple(spans), (), held, is_source, end, {})
+
+
+def _offload(
+    number: int, tensor: Tensor, life: _Life, option: OffloadOption, restoring: tuple[int, ...]
+) -> Effect:
+    raw, back, end = _plain_span(tensor.bytes, life), PHASES * min(life.backward), PHASES * life.last + STORE
+    if option.bytes is None:
+        moved = Copies(float(tensor.bytes), raw[0], raw[1], back, option.out_s, option.in_s)
+        there = (back, end, float(tensor.bytes))
+        return Effect(option.label, (number,), (), (raw, there), (), 0.0, True, end, {}, moved)
+    size = float(option.bytes)
+    stream = StreamOption("", option.bytes, option.encode_s, option.decode_s)
+    held = _stream(number, tensor, life, stream, restoring)
+    stored = PHASES * life.producer + STORE
+    around = [(stored, stored + 1, size), (back, end, size)]
+    spans = (held.spans[0], *around, *held.spans[2:])
+    moved = Copies(size, stored, stored + 1, back, option.out_s, option.in_s)
+    return held._replace(label=option.label, spans=spans, held_bytes=0.0, copies=moved)
 
 
 def _rebuild(
@@ -385,17 +419,15 @@ def _serve_reads(
 
 def _serving(choice: Effect, tensor: Tensor, life: _Life, read: SourceRead, graph: TaskGraph) -> Serving:
     reach = read.end if read.end > choice.end else 0
-    if choice.label == KEEP:
-        return Serving(reach=reach)
-    if choice.copies is not None:
-        return Serving(
-            reach=reach
-        )  # an earlier read brings the copy back earlier, which is the simulator's to know
-    option = next(o for o in tensor.options if isinstance(o, StreamOption) and o.label == choice.label)
+    # An earlier read brings a copy back earlier, which is the simulator's to know.
+    option = next((o for o in tensor.options if o.label == choice.label), None)
+    if option is None or isinstance(option, OffloadOption) and option.bytes is None:
+        return Serving(reach=reach)  # it is there as it is
+    assert isinstance(option, (StreamOption, OffloadOption))
     place = read.start // PHASES
     own = (
         place in life.backward
-        and option.restored_bytes is None
+        and getattr(option, "restored_bytes", None) is None
         and graph.tasks[place].name not in option.direct
     )
     if own and read.end <= read.start + STORE:

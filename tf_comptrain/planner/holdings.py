@@ -213,8 +213,8 @@ def _holding(
             backward_s += saved.reads * (option.seconds + decodes)
         else:  # the layer's own time covers its copies, each in proportion to its bytes
             share = saved.bytes / copied
-            forward_s += max(option.out_s - share * layer.forward_s, 0.0)
-            backward_s += max(option.in_s - share * layer.backward_s, 0.0)
+            forward_s += option.encode_s + max(option.out_s - share * layer.forward_s, 0.0)
+            backward_s += saved.reads * option.decode_s + max(option.in_s - share * layer.backward_s, 0.0)
     choices = tuple((s.name, KEEP if o is None else o.label) for s, o in zip(group, options))
     return ItemHolding(size, forward_s, backward_s, choices)
 

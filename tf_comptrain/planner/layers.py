@@ -132,7 +132,7 @@ def _check_option(option: HoldingOption, of: str, others: set[str]) -> None:
         if hasattr(option, field):
             arguments.real(f"{field} of {option.label!r} of {of}", getattr(option, field), least=0)
     for field in ("bytes", "working_bytes", "held_bytes"):
-        if hasattr(option, field):
+        if getattr(option, field, None) is not None:
             arguments.whole(f"{field} of {option.label!r} of {of}", getattr(option, field), least=0)
     outside = [name for name in getattr(option, "sources", ()) if name not in others]
     if outside:

@@ -367,15 +367,10 @@ class _CopyChoices(NamedTuple):
 
 
 def _copies_of(effects: Effects) -> _CopyChoices:
-    found = [
-        (c, raw[0], raw[0] + 1, raw[1], restored[0], raw[2], *choice.copies)
-        for c, choice in enumerate(effects.choices)
-        if choice.copies is not None
-        for raw, restored in [choice.spans]
-    ]
-    table = np.array(found).reshape(-1, 8).T
-    column, begin, made, raw_end, needed = table[:5].astype(int)
-    return _CopyChoices(column, begin, made, raw_end, needed, table[5], table[6], table[7])
+    moved = [(column, *c.copies) for column, c in enumerate(effects.choices) if c.copies is not None]
+    table = np.array(moved).reshape(-1, 7).T
+    column, begin, gone, back = table[[0, 2, 3, 4]].astype(int)
+    return _CopyChoices(column, begin, begin + 1, gone, back, table[1], table[5], table[6])
 
 
 def _hills(levels: Array, limit: float) -> list[int]:

@@ -253,7 +253,7 @@ class _Moves:
         choices = effects.choices
         self.seconds = np.array([choice.total_s for choice in choices])
         # Copies run beside the computation; a small price makes them come after what is free.
-        self.seconds += [1e-3 * sum(choice.copies or ()) for choice in choices]
+        self.seconds += [1e-3 * (c.copies.out_s + c.copies.in_s) if c.copies else 0.0 for c in choices]
         self._tensor_bytes = effects.copies.size
         spans = np.array([(c, *span) for c, choice in enumerate(choices) for span in choice.spans])
         self._choice, self._start, self._end = (spans[:, k].astype(int) for k in range(3))

@@ -305,7 +305,8 @@ class PlanState:
             choice = choices[place]
             kind = choice.label.partition(":")[0]
             for phase, seconds in choice.seconds:
-                step = kind if kind != "stream" else "encode" if phase % PHASES == STORE else "decode"
+                is_coded = kind in ("stream", "offload")
+                step = kind if not is_coded else "encode" if phase % PHASES == STORE else "decode"
                 pieces.append((tensors[choice.tensors[0]].name, step, phase, seconds))
         for number, reads in enumerate(self._reads):
             choice = choices[self.chosen[number]]

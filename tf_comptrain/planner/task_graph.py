@@ -81,15 +81,24 @@ class RebuildOption(NamedTuple):
 
 
 class OffloadOption(NamedTuple):
-    """Hold it in the host's memory: copied out after its producer, back before its first backward reader.
+    """Hold it outside of the device: copied out after its producer, back before its first backward reader.
 
     Attributes:
       out_s: Seconds on the link, beside the computation.
       in_s: The same, back.
+      bytes: Of the stream that is moved in its place, encoded and decoded as `StreamOption` says; None: it goes as it
+        is.
+      encode_s: Seconds, once.
+      decode_s: Seconds, for each backward reader.
+      direct: Names of the backward readers that read the stream itself.
     """
 
     out_s: float
     in_s: float
+    bytes: int | None = None
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    direct: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -40,6 +40,7 @@ from tf_comptrain.storage.site import (
     Site,
     variable,
 )
+from tf_comptrain.storage.spill_folder import default_folder, is_in_memory
 
 __all__ = [
     "BITMASK",
@@ -69,6 +70,7 @@ __all__ = [
     "after",
     "after_weights",
     "codec_obstacle",
+    "default_folder",
     "engine_of_call",
     "engine_of_model",
     "engine_of_step",
@@ -76,6 +78,7 @@ __all__ = [
     "hold",
     "holding_of",
     "holdings_of",
+    "is_in_memory",
     "keep_layouts",
     "obstacle",
     "policy_of",

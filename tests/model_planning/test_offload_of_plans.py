@@ -1,0 +1,145 @@
+"""Plans whose streams wait in a file: below what holds all of them on the device, by the same numbers."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from models import compiled
+from tensorflow import keras
+
+import tf_comptrain as ct
+from tf_comptrain import memory
+from tf_comptrain.compression.instrumentation import instrumentation
+from tf_comptrain.memory.batches import random_batch
+from tf_comptrain.model_planning import ModelPlan, trials
+from tf_comptrain.model_planning.offload_of_plan import offload_of_plan
+
+layers = keras.layers
+BATCH = 32
+BLOCKS = 16
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """The user's own folder is left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("waiting")
+
+
+@pytest.fixture(scope="module")
+def model(cache):
+    """Of many tensors of 4 MB, so that their streams decide about the peak."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((32, 32, 32))
+    for k in range(BLOCKS):
+        x = layers.Conv2D(32, 3, padding="same", activation="relu", name=f"conv{k}")(x)
+    x = layers.Dense(10, name="dense")(layers.GlobalAveragePooling2D(name="mean")(x))
+    return compiled(keras.Model(inputs, x, name="deep"), jit_compile=False)
+
+
+@pytest.fixture(scope="module")
+def prepared(model, folder):
+    ct.compress_model(model)
+    try:
+        return trials.prepare(model, BATCH, None, offload_of_plan(ct.Offload(folder=folder), "plane"))
+    finally:
+        ct.restore_model(model)
+
+
+def search(model, prepared, limit):
+    ct.compress_model(model)
+    try:
+        return trials.search(model, prepared, int(limit), 0, 2.0, trials.RUNS)[0]
+    finally:
+        ct.restore_model(model)
+
+
+def fitted(model, steps=4):
+    """(peak over the resting level, losses) of steps from the same weights."""
+    weights = model.get_weights()
+    data = tf.data.Dataset.from_tensors(random_batch(model, BATCH)).repeat(1)
+    losses = []
+    for _ in range(steps):
+        tf.config.experimental.reset_memory_stats(memory.device())
+        losses.append(model.fit(data, verbose=0).history["loss"][0])
+    found = tf.config.experimental.get_memory_info(memory.device())
+    model.set_weights(weights)
+    return found["peak"] - found["current"], losses
+
+
+def test_a_limit_below_all_streams(model, prepared, folder):
+    """Half of what the streams take has to be elsewhere; the training is that of streams on the device."""
+    streams = sum(tensor.options[0].bytes for tensor in prepared.graph.tensors)
+    smallest, _ = prepared.ends()
+    limit = smallest - streams // 2
+    assert not search(model, prepared._replace(graph=_without_offload(prepared.graph)), limit).feasible
+    plan = search(model, prepared, limit)
+    assert plan.feasible and "offload" in plan.choices.values()
+    ct.compress_model(model)
+    try:
+        held_peak, held_losses = fitted(model)
+    finally:
+        ct.restore_model(model)
+    ModelPlan.from_json(plan.to_json()).apply(model, ct.Offload(folder=folder))
+    try:
+        moved = memory.transfers()
+        peak, losses = fitted(model)
+        rows = {row.name: row for row in instrumentation(model).held.crossings}
+    finally:
+        ct.restore_model(model)
+    assert losses == held_losses
+    assert peak < held_peak
+    assert memory.transfers() != moved
+    offloaded = [name for name, choice in plan.choices.items() if choice == "offload"]
+    assert {rows[name].storage for name in offloaded} == {"offload"}
+
+
+def _without_offload(graph):
+    tensors = [t._replace(options=tuple(o for o in t.options if o.label != "offload")) for t in graph.tensors]
+    return graph._replace(tensors=tuple(tensors))
+
+
+def test_what_moves_is_the_stream(prepared):
+    offered = [(t, o) for t in prepared.graph.tensors for o in t.options if o.label == "offload"]
+    assert len(offered) >= BLOCKS - 1
+    for tensor, option in offered:
+        stream = tensor.options[0]
+        assert option.bytes == stream.bytes < tensor.bytes
+        assert option.encode_s > stream.encode_s and option.decode_s > stream.decode_s  # a core copies
+        assert option.out_s > 0
+
+
+def test_a_described_machine_has_its_own_link(prepared):
+    from tf_comptrain.model_planning import calibrate
+
+    here = calibrate()
+    link = here.host_link._replace(bytes_per_s=here.host_link.bytes_per_s / 10)
+    graph = trials.on_machine(prepared.graph, here, here._replace(host_link=link))
+    before, after = (
+        [o.out_s for t in g.tensors for o in t.options if o.label == "offload"] for g in (prepared.graph, graph)
+    )
+    np.testing.assert_allclose(after, 10 * np.array(before))
+
+
+def test_where_nothing_may_wait():
+    assert offload_of_plan(False, "plane") is None
+    assert offload_of_plan(True, "zvc") is None  # bit for bit: the step would be another one
+    assert offload_of_plan(True, "plane").codec.name == "plane"
+
+
+def test_a_file_in_memory_is_no_place(monkeypatch):
+    monkeypatch.setattr("tf_comptrain.model_planning.offload_of_plan.is_in_memory", lambda folder: True)
+    assert offload_of_plan(True, "plane") is None
+    assert offload_of_plan(ct.Offload(), "rans").codec.name == "rans"  # asked for
+
+
+def test_bad_input(model):
+    with pytest.raises(TypeError, match="`offload` must be True, False or an Offload. Received: 'disk'"):
+        ct.plan(model, BATCH, "1GB", offload="disk")
+    with pytest.raises(ValueError, match="`offload` must have a tier that this machine has: a step on a CPU"):
+        ct.compress_model(model, memory="1GB", batch_size=BATCH, offload=ct.Offload(tier="host"))
