@@ -15,6 +15,7 @@ from tf_comptrain.compression.instrumentation import instrumentation, is_compres
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, trials
 from tf_comptrain.model_planning.crossing_tensors import held_tensors
+from tf_comptrain.model_planning.speeds import on_machine
 from tf_comptrain.planner import hardware_from_json
 from tf_comptrain.storage import Holding
 
@@ -327,7 +328,7 @@ def test_plans_among_the_streams_of_a_policy(case, monkeypatch):
     policy = ct.Policy({"convolution": ct.Setting("rans", "sigma", 0.4)})
     measured = []
 
-    def prepare(model, batch, hardware):
+    def prepare(model, batch, hardware, offload):
         measured.append(instrumentation(model).held.wishes.policy)
         return case.prepared
 
@@ -353,7 +354,7 @@ def test_the_machine_is_measured_once(monkeypatch):
 def test_a_described_machine(case, tmp_path):
     here = calibrate()
     faster = here._replace(flops_per_s=10 * here.flops_per_s)
-    graph = trials.on_machine(case.prepared.graph, here, faster)
+    graph = on_machine(case.prepared.graph, here, faster)
     assert graph.plain_s == pytest.approx(case.prepared.graph.plain_s / 10)
     before, after = ([t.options[0].encode_s for t in g.tensors] for g in (case.prepared.graph, graph))
     assert after == pytest.approx(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tensorflow import keras
 
@@ -20,15 +20,14 @@ from tf_comptrain.model_planning.crossing_tensors import (
 )
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
+from tf_comptrain.model_planning.speeds import on_machine, with_speed
 from tf_comptrain.model_planning.steps import MeasuredSteps, measure
 from tf_comptrain.planner import (
     Hardware,
-    OffloadOption,
     Plan,
     PlanRow,
     PlanState,
     Progress,
-    RebuildOption,
     TaskGraph,
     Waste,
     at_batch,
@@ -114,7 +113,7 @@ class Prepared(NamedTuple):
         live = (plan.peak_bytes - self.graph.resting_bytes) / waste.factor
         wastes = {*self.wastes, (live, measured.peak_bytes / max(live, 1.0))}
         faster = min(measured.step_s / plan.known_step_s, 1.0)  # other work only ever makes a step slower
-        return self._replace(wastes=tuple(sorted(wastes)), graph=_with_speed(self.graph, faster))
+        return self._replace(wastes=tuple(sorted(wastes)), graph=with_speed(self.graph, faster))
 
 
 def prepare(
@@ -171,48 +170,14 @@ def _probe(model: keras.Model, batch: int) -> tuple[int, MeasuredSteps]:
         probe = min(batch, 8 * probe)
 
 
-def _with_all(graph: TaskGraph, label: str) -> PlanState:
-    """The plan that has this choice for all tensors that offer it."""
+def _with_all(graph: TaskGraph, *labels: str) -> PlanState:
+    """The plan that has the first of these choices that a tensor offers, for all tensors."""
     state = PlanState(compile_graph(graph))
+    of_labels = [choice.label.partition(":")[0] for choice in state.effects.choices]
     for choices in state.effects.of_tensor:
-        state.set(next((c for c in choices if state.effects.choices[c].label.startswith(label)), choices[0]))
+        offered = {of_labels[choice]: choice for choice in reversed(choices)}
+        state.set(next((offered[label] for label in labels if label in offered), choices[0]))
     return state
-
-
-def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
-    """The step with the times of another machine.
-
-    Tasks take their time here, times the ratio of operations per second; codecs and what is rebuilt take theirs, by
-    the bytes that each machine moves in a second; copies that of the link there.
-    """
-    tasks = tuple(
-        task._replace(duration_s=task.duration_s * here.flops_per_s / there.flops_per_s)
-        for task in graph.tasks
-    )
-    tensors = []
-    for tensor in graph.tensors:
-        options: list[Any] = []
-        option: Any
-        for option in tensor.options:
-            stream: Any = tensor.options[0]
-            codec = "" if isinstance(option, RebuildOption) else stream.codec
-            if isinstance(option, OffloadOption):
-                copy_s = there.host_link.seconds(option.bytes or 0)
-                option = option._replace(out_s=copy_s, in_s=copy_s)
-            if codec in there.codecs and codec in here.codecs:
-                before, after = here.codecs[codec], there.codecs[codec]
-                option = option._replace(
-                    encode_s=option.encode_s * before.encode_bytes_per_s / after.encode_bytes_per_s,
-                    decode_s=option.decode_s * before.decode_bytes_per_s / after.decode_bytes_per_s,
-                )
-            else:
-                ratio = here.bytes_per_s / there.bytes_per_s
-                option = option._replace(
-                    **{name: getattr(option, name) * ratio for name in _coding_of(option)}
-                )
-            options.append(option)
-        tensors.append(tensor._replace(options=tuple(options)))
-    return graph._replace(tasks=tasks, tensors=tuple(tensors))
 
 
 def as_model_plan(plan: Plan, prepared: Prepared) -> ModelPlan:
@@ -220,29 +185,6 @@ def as_model_plan(plan: Plan, prepared: Prepared) -> ModelPlan:
     storage = storage_of(prepared.tensors, plan.choices)
     fields = plan._replace(storage=storage, fingerprint=prepared.fingerprint)
     return ModelPlan(*fields)
-
-
-def _with_speed(graph: TaskGraph, factor: float) -> TaskGraph:
-    """With all seconds times a factor."""
-    tasks = tuple(task._replace(duration_s=task.duration_s * factor) for task in graph.tasks)
-    tensors = tuple(
-        tensor._replace(
-            options=tuple(
-                option._replace(**{name: getattr(option, name) * factor for name in _seconds_of(option)})
-                for option in tensor.options
-            )
-        )
-        for tensor in graph.tensors
-    )
-    return graph._replace(tasks=tasks, tensors=tensors)
-
-
-def _seconds_of(option: Any) -> list[str]:
-    return [name for name in ("encode_s", "decode_s", "seconds", "out_s", "in_s") if hasattr(option, name)]
-
-
-def _coding_of(option: Any) -> list[str]:
-    return [name for name in _seconds_of(option) if name not in ("out_s", "in_s")]
 
 
 def search(
@@ -272,7 +214,7 @@ def search(
     """
     fitting: list[Plan] = []
     asked = _Asked(limit, prepared.graph.resting_bytes)
-    waste = prepared.expected_waste(limit)
+    waste, smallest_tried = prepared.expected_waste(limit), prepared.offload is None
     plan = _planned(prepared, limit, limit, waste, seed, budget_s, progress)
     try:
         for _ in range(runs):
@@ -285,8 +227,13 @@ def search(
             if found.feasible:
                 fitting.append(found)
             elif not plan.feasible:  # the smallest by the model; that of the first step may be as small
-                plan = found._replace(smallest_bytes=found.peak_bytes)
-                break
+                plan = found._replace(smallest_bytes=min(found.peak_bytes, plan.smallest_bytes))
+                if smallest_tried:
+                    break
+                smallest_tried = True
+                plan = _all_offloaded(prepared, plan, waste)
+                asked.bytes = plan.peak_bytes
+                continue
             everything = all(row.choice == "keep" for row in plan.rows)
             if found.feasible and (everything or asked.is_used(found.peak_bytes)):
                 break
@@ -365,13 +312,24 @@ def _as_measured(plan: Plan, peak: int, step_s: float, limit: int) -> Plan:
 
 def _held_plan(prepared: Prepared, like: Plan) -> Plan:
     """The plan whose step was measured first: everything held as a stream or bits."""
-    graph = prepared.graph
-    state = _with_all(graph, "stream")
+    peak = prepared.graph.resting_bytes + int(prepared.held_bytes * (1 + _MARGIN))
+    return _plan_of_state(_with_all(prepared.graph, "stream"), peak, like)
+
+
+def _all_offloaded(prepared: Prepared, like: Plan, waste: Waste) -> Plan:
+    """The plan in which whatever may wait elsewhere does: where many do, it is below what the model knows of."""
+    state = _with_all(prepared.graph, "offload", "stream")
+    resting = prepared.graph.resting_bytes
+    peak = resting + int((state.measure()[1] - resting) * waste.factor)
+    return _plan_of_state(state, peak, like)._replace(feasible=False)
+
+
+def _plan_of_state(state: PlanState, peak: int, like: Plan) -> Plan:
+    """A plan that was not searched for."""
     rows = []
-    for number, tensor in enumerate(graph.tensors):
+    for number, tensor in enumerate(state.effects.graph.tensors):
         choice = state.effects.choices[state.chosen[number]]
         rows.append(PlanRow(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), choice.total_s))
-    peak = graph.resting_bytes + int(prepared.held_bytes * (1 + _MARGIN))
     step_s = state.measure()[0]
     gap = None if like.bound_s is None else max(step_s - like.bound_s, 0.0) / step_s
     feasible = peak <= like.limit_bytes
