@@ -76,6 +76,30 @@ def test_the_three_fences():
     assert waits
 
 
+@pytest.mark.parametrize("kept", ["MatMul", "MatMul_1"])
+def test_what_reads_a_kept_tensor_runs_before_what_leads_on(kept):
+    """It is freed then; a chain that runs ahead leaves a gradient behind in each layer."""
+
+    def named(x, *kernels):
+        with tf.name_scope("net"):
+            return products(x, *kernels)
+
+    graph = compressed_gradients(named, X, Weights(*SHAPES), storage={f"net/{kept}": "keep"}).graph
+    tensor = graph.get_operation_by_name(f"net/{kept}").outputs[0]
+    (weights,) = [op for op in readers(tensor) if "gradient_tape" in op.name]
+    gradient = next(t for t in weights.inputs if "gradient_tape" in t.op.name)
+    others = [op for op in readers(gradient) if op.type == "BatchMatMulV2" and op is not weights]
+    assert others and all(weights.name in ancestors(op) for op in others)
+
+
+def readers(tensor):
+    """Of a tensor, or of it in another shape."""
+    found = []
+    for op in tensor.consumers():
+        found += readers(op.outputs[0]) if op.type in ("Reshape", "Identity") else [op]
+    return found
+
+
 def normalized(x):
     return x * tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + 1e-6)
 

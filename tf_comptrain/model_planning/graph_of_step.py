@@ -102,7 +102,8 @@ class _Feed:
         self._alive = _lifetimes(trace)
         self._tensors = [held for held in tensors if self._is_seen(held)]
         self._cuts = [trace.operations[0].start_s if trace.operations else 0.0]
-        self._cuts += sorted({self._ran[op].start_s for held in self._tensors for op in _operations(held)})
+        starts = {self._ran[op].start_s for held in self._tensors for op in _operations(held)}
+        self._cuts += sorted(starts | {end for held in self._tensors for end in self._releases(held)})
         self._first_backward = self._task_at(
             min((self._ran[r.op].start_s for h in self._tensors for r in h.readings), default=np.inf)
         )
@@ -111,6 +112,13 @@ class _Feed:
     def _is_seen(self, held: CrossingTensor) -> bool:
         """Whether all of it is in the trace, and the allocator's statistics count it."""
         return held.bytes >= LEAST_COUNTED and all(op in self._ran for op in _operations(held))
+
+    def _releases(self, held: CrossingTensor) -> Iterator[float]:
+        """Just after what was restored is released: a tensor that is kept may be there for longer."""
+        for reading in held.readings:
+            for event, end in self._alive.get(reading.op, ()) if reading.restores else ():
+                if event.requested_bytes == held.bytes and end < np.inf:
+                    yield float(np.nextafter(end, np.inf))
 
     def _task_at(self, time_s: float) -> int:
         return max(bisect.bisect_right(self._cuts, time_s) - 1, 0)
@@ -156,7 +164,9 @@ class _Feed:
 
     def _op_at(self, cut: float) -> str:
         return next(
-            held.name for held in self._tensors for op in _operations(held) if self._ran[op].start_s == cut
+            held.name
+            for held in self._tensors
+            if cut in self._releases(held) or any(self._ran[op].start_s == cut for op in _operations(held))
         )
 
     def _tensor(self, place: _TaskNumbers) -> Tensor:

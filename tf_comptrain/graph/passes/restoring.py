@@ -21,6 +21,7 @@ from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.passes.streams import HeldStreams
 from tf_comptrain.graph.passes.transposed_products import multiply_transposed
 from tf_comptrain.graph.tensors import base_of, is_small
+from tf_comptrain.storage import KEEP
 
 
 class Restored(NamedTuple):
@@ -60,9 +61,17 @@ def restore(
         tensor = maker.restored(read.tensor, read)
         if tensor is not read.tensor:
             _keras.set_input(read.op, read.number, tensor)
-            readers.setdefault(read.gate.ref(), []).append(read)
+        elif step.backward.xla or not _is_kept(base_of(tensor), decision):
+            continue
+        readers.setdefault(read.gate.ref(), []).append(read)
     of_gates = ((gate.deref(), tuple(reads)) for gate, reads in readers.items())
     return Restored(maker.order, tuple(of_gates))
+
+
+def _is_kept(tensor: tf.Tensor, decision: StepDecision) -> bool:
+    """Whether a large tensor is held as it is, and freed when its readers are done."""
+    holding = decision.of(tensor)
+    return holding is not None and holding.way == KEEP and not is_small(tensor)
 
 
 class _Maker:
