@@ -3,7 +3,8 @@
     python benchmarks/planner/limits.py --out limits.jsonl
 
 Each network is measured and planned in a process of its own. Limits are evenly spaced between the peak with everything
-kept and the one with everything held as streams and bits, 3% above the latter at the least. A plan is then trained by
+kept and the smallest, with everything held as streams and bits or offloaded, 3% above the latter at the least. A plan
+is then trained by
 `fit`: the peak is the highest of 12 steps, the first included, the statistics reset at each; the time is that of the
 fastest of steps 3 to 12. Beside the plans, each in a process of its own: everything compressed, and blocks of about the
 square root of the number of layers computed again by ct.Recompute and by keras.remat; a plan's images/s are set beside
@@ -30,6 +31,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import trials
+from tf_comptrain.model_planning.offload_of_plan import offload_of_plan
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "gpu"))
 from workers import in_blocks
@@ -102,8 +104,9 @@ def measure(net: str, options: argparse.Namespace) -> None:
     keras.utils.set_random_seed(0)
     model = NETS[net](options.size)
     ct.compress_model(model)
-    prepared = trials.prepare(model, options.batch, None)
-    low, high = prepared.ends()
+    prepared = trials.prepare(model, options.batch, None, offload_of_plan(True, "plane"))
+    smallest, _ = trials.search(model, prepared, 1, seed=0, budget_s=options.budget, runs=trials.RUNS)
+    low, high = smallest.smallest_bytes, prepared.ends()[1]
     for number in range(options.limits):
         if number in done:
             continue

@@ -145,6 +145,48 @@ def test_a_train_step_is_overridden():
     assert len(updates) == 4
 
 
+def without_some(optimizer):
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+class OwnDecay(keras.optimizers.SGD):
+    def _apply_weight_decay(self, variables):
+        for variable in variables:
+            variable.assign(0.5 * variable)
+
+
+DECAYS = {
+    "AdamW": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.5),
+    "without biases": lambda: without_some(keras.optimizers.AdamW(0.1, weight_decay=0.5)),
+    "a schedule": lambda: keras.optimizers.SGD(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5), momentum=0.9, weight_decay=0.5
+    ),
+    "every second step": lambda: keras.optimizers.AdamW(0.1, gradient_accumulation_steps=2),
+    "scaled losses": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.AdamW(0.1), 8.0),
+    "an own rule": lambda: OwnDecay(0.1),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+@pytest.mark.parametrize("optimizer", DECAYS)
+def test_weights_decay_as_in_keras(optimizer, jit):
+    """Each with its own update: to the bit, since a weight's decay reads that weight alone."""
+    models = [network(optimizer=DECAYS[optimizer]()) for _ in range(2)]
+    _keras.build_for_step(models[1], *batch())
+    _keras.override_train_step(models[1], lambda update_step, *args: update_step(*args))
+    for model in models:
+        model.jit_compile = jit
+        for _ in range(3):
+            fit(model)
+    plain, ours = (model.get_weights() for model in models)
+    if jit:
+        assert all(np.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(plain, ours))
+    else:
+        assert all(map(np.array_equal, plain, ours))
+    assert "_apply_weight_decay" not in vars(models[1].optimizer)
+
+
 def test_calls_and_losses_are_those_of_keras():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, layers.Dropout(0.5, seed=1)(layers.Dense(64)(inputs)))

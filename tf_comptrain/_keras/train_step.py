@@ -170,12 +170,15 @@ def _step_scope(model: Any) -> Iterator[None]:
     if optimizer is not None:
         update = model.__dict__["_comptrain_update"]
         optimizer.__dict__["update_step"] = functools.partial(_update_step, weakref.ref(optimizer), update)
+        if _decays_as_keras_does(optimizer):
+            optimizer.__dict__["_apply_weight_decay"] = lambda variables: None  # with each update
     try:
         with training_scope():
             yield
     finally:
         if optimizer is not None:
             optimizer.__dict__.pop("update_step", None)
+            optimizer.__dict__.pop("_apply_weight_decay", None)
 
 
 def reset_train_step(model: keras.Model) -> None:
@@ -186,7 +189,34 @@ def reset_train_step(model: keras.Model) -> None:
 
 def _update_step(optimizer: Any, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     optimizer = optimizer()
-    return update(functools.partial(type(optimizer).update_step, optimizer), *args, **kwargs)
+
+    def update_step(gradient: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
+        if "_apply_weight_decay" in optimizer.__dict__:
+            _decay(optimizer, variable)
+        return type(optimizer).update_step(optimizer, gradient, variable, *args, **kwargs)
+
+    return update(update_step, *args, **kwargs)
+
+
+def _decays_as_keras_does(optimizer: Any) -> bool:
+    """Whether weights decay all at once before their updates, which are of one weight each.
+
+    Private: `TFOptimizer._apply_weight_decay` (Keras 3.15).
+    """
+    own = getattr(type(optimizer), "_apply_weight_decay", None)
+    return KERAS_3 and own is not None and own.__module__.startswith("keras.src.")
+
+
+def _decay(optimizer: Any, variable: Any) -> None:
+    """What `TFOptimizer._apply_weight_decay` does to a weight.
+
+    Private: `BaseOptimizer._use_weight_decay` (Keras 3.15).
+    """
+    if optimizer.weight_decay is not None and optimizer._use_weight_decay(variable):
+        rate, decay = (
+            tf.cast(value, variable.dtype) for value in (optimizer.learning_rate, optimizer.weight_decay)
+        )
+        variable.assign_sub(variable * decay * rate)
 
 
 def call_in_training(model: keras.Model, x: Any) -> Any:

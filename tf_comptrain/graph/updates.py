@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.graph.tensors import plain_bytes
 
 _LONG = 1 << 14  # values
 
@@ -36,5 +39,33 @@ def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: A
         # waits for it; what must be waited for is its input.
         while wait.op.type in ("Identity", "IdentityN"):
             wait = wait.op.inputs[wait.value_index]
-    with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
+    if is_short_vector(wait) or tf.executing_eagerly():
         return update_step(gradient, *args, **kwargs)
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with tf.control_dependencies([wait]):
+        result = update_step(gradient, *args, **kwargs)
+    _run_in_turn(graph.get_operations()[before:])
+    return result
+
+
+def _run_in_turn(operations: Iterable[tf.Operation]) -> None:
+    """Has an update make what it assigns to one slot when the slot before has its own.
+
+    The executor would make what all slots need at once: of Adam and a sparse gradient five tensors of a weight's size.
+
+    Args:
+      operations: Of the update, as they were made.
+    """
+    last = None
+    waiting: set[str] = set()  # by name, what comes after the last assignment
+    for op in operations:
+        if op.type.startswith("Assign") and op.type.endswith("VariableOp"):
+            last, waiting = op, set()
+        elif last is not None:
+            waits = any(tensor.op.name in waiting for tensor in op.inputs)
+            if not waits and any(plain_bytes(output) >= 4 * _LONG for output in op.outputs):
+                _keras.wait_for(op, [last])
+                waits = True
+            if waits:
+                waiting.add(op.name)

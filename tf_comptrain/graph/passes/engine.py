@@ -37,11 +37,13 @@ class EnginePasses(NamedTuple):
     Attributes:
       late: (tensor, gradient) -> the tensor, once the gradient is there.
       order: Puts the readers of a gradient in order; by name of a gradient what stands in for it then.
+      order_sums: Puts what is added to a gradient in order.
       finish: Done to a step that is rewired.
     """
 
     late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
     order: Callable[[TracedStep, TopologicalOrder, GateReaders], dict[str, tf.Tensor]]
+    order_sums: Callable[[TracedStep, TopologicalOrder], None]
     finish: Callable[[TracedStep, StreamsOfStep], None]
 
 

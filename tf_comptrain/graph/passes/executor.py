@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_comptrain import _keras
 from tf_comptrain.graph.broadcasts import narrow_broadcasts
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.late_addends import make_addends_late
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
 from tf_comptrain.graph.passes.step import TracedStep
@@ -49,4 +50,4 @@ def finish(step: TracedStep, streams: StreamsOfStep) -> None:
         narrow_broadcasts(step.backward, step.at_once)
 
 
-EXECUTOR = EnginePasses(late, order_readers, finish)
+EXECUTOR = EnginePasses(late, order_readers, make_addends_late, finish)

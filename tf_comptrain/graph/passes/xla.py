@@ -235,4 +235,5 @@ def _narrow(step: TracedStep, tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-XLA = EnginePasses(late, order_readers, finish)
+# The compiler orders sums by itself.
+XLA = EnginePasses(late, order_readers, lambda *unused: None, finish)
