@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-
-from tf_comptrain.graph.gradient_operations import GradientOperations
 
 
 def in_order(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
@@ -25,28 +24,62 @@ def in_order(operations: Iterable[tf.Operation]) -> list[tf.Operation]:
     return list(found.values())
 
 
+def as_made(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """Operations in the order in which they were made, but each after those that it reads or waits for.
+
+    Reference:
+      Kahn, Topological sorting of large networks (1962).
+    """
+    places = {op.name: place for place, op in enumerate(operations)}
+    before = [{places[b.name] for b in _before(op) if b.name in places} for op in operations]
+    later: list[list[int]] = [[] for _ in operations]
+    for place, some in enumerate(before):
+        for other in some:
+            later[other].append(place)
+    missing = [len(some) for some in before]
+    ready = [place for place, count in enumerate(missing) if not count]
+    found: list[tf.Operation] = []
+    while ready:
+        place = heapq.heappop(ready)
+        found.append(operations[place])
+        for other in later[place]:
+            missing[other] -= 1
+            if not missing[other]:
+                heapq.heappush(ready, other)
+    return found
+
+
+def _before(op: tf.Operation) -> Iterator[tf.Operation]:
+    yield from (tensor.op for tensor in op.inputs)
+    yield from op.control_inputs
+
+
 class TopologicalOrder:
     """A topological order that follows added edges and refuses those that would close a circle.
 
     Args:
-      gradients: The operations; in the order in which they were made each comes after what it reads.
+      operations: Each after what it reads and waits for.
 
     Reference:
       Pearce and Kelly, A dynamic topological sort algorithm for directed acyclic graphs (2006).
     """
 
-    def __init__(self, gradients: GradientOperations):
-        self._place = {op.name: number for number, op in enumerate(gradients.operations)}
+    def __init__(self, operations: Sequence[tf.Operation]):
+        self._place = {op.name: number for number, op in enumerate(operations)}
         self._later: dict[str, set[str]] = {name: set() for name in self._place}
         self._earlier: dict[str, set[str]] = {name: set() for name in self._place}
-        for op in gradients.operations:
-            for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+        for op in operations:
+            for before in _before(op):
                 if before.name in self._place:
                     self._add(before.name, op.name)
 
     def knows(self, op: tf.Operation) -> bool:
-        """Whether it is one of the gradient operations."""
+        """Whether it is one of the operations."""
         return op.name in self._place
+
+    def place(self, op: tf.Operation) -> int:
+        """The number of an operation in the order as it is now."""
+        return self._place[op.name]
 
     def put(self, first: tf.Operation, second: tf.Operation) -> bool:
         """Orders `first` before `second`; False, and no change, where `first` comes from `second`."""

@@ -84,7 +84,7 @@ class _Maker:
         held: HeldStreams,
         late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ):
-        self.order = TopologicalOrder(step.gradients)
+        self.order = TopologicalOrder(step.gradients.operations)
         self._step, self._choice, self._held, self._late = step, decision.chosen.choice, held, late
         # By reference of a tensor and of what its readers share: what they read.
         self._made: dict[tuple, tf.Tensor] = {}
