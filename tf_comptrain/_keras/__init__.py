@@ -149,6 +149,7 @@ from tf_comptrain._keras.train_step import (
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
+from tf_comptrain._keras.weight_updates import WeightUpdate
 from tf_comptrain._keras.workers import (
     are_workers,
     connect_workers,

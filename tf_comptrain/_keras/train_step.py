@@ -20,6 +20,7 @@ from tensorflow.python.autograph.impl import api as autograph
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import own_trace, training_scope
 from tf_comptrain._keras.version import KERAS_3
+from tf_comptrain._keras.weight_updates import POWERS, WeightUpdate, decays_all_at_once
 from tf_comptrain._keras.workers import are_workers, of_all_workers, worker_number
 
 if KERAS_3:
@@ -145,12 +146,13 @@ def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:
     return train_step
 
 
-def override_train_step(model: keras.Model, update: Callable[..., Any]) -> None:
+def override_train_step(model: keras.Model, update: Callable[..., Any], is_exact: bool = True) -> None:
     """Says of all that the model's train step calls that it is training, and has each weight updated by `update`.
 
     Args:
       model: The model.
-      update: Called with the optimizer's own `update_step`, and what that takes: gradient, weight, learning rate.
+      update: Called with a `WeightUpdate`, and what that takes: gradient, weight, learning rate.
+      is_exact: Whether all weights decay before the first update, as Keras has it; else each before its own.
     """
     reference = weakref.ref(model)
 
@@ -162,61 +164,42 @@ def override_train_step(model: keras.Model, update: Callable[..., Any]) -> None:
 
     model.__dict__["train_step"] = train_step
     model.__dict__["_comptrain_update"] = update
+    model.__dict__["_comptrain_exact"] = is_exact
 
 
 @contextlib.contextmanager
 def _step_scope(model: Any) -> Iterator[None]:
+    """Inside, the optimizer updates weights by the model's `update`.
+
+    Private: `BaseOptimizer._apply_weight_decay` (Keras 3.15).
+    """
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     if optimizer is not None:
         update = model.__dict__["_comptrain_update"]
-        optimizer.__dict__["update_step"] = functools.partial(_update_step, weakref.ref(optimizer), update)
-        if _decays_as_keras_does(optimizer):
+        decays = not model.__dict__.get("_comptrain_exact", True) and decays_all_at_once(optimizer)
+        optimizer.__dict__["update_step"] = functools.partial(
+            _update_step, weakref.ref(optimizer), decays, update
+        )
+        if decays:
             optimizer.__dict__["_apply_weight_decay"] = lambda variables: None  # with each update
     try:
         with training_scope():
             yield
     finally:
         if optimizer is not None:
-            optimizer.__dict__.pop("update_step", None)
-            optimizer.__dict__.pop("_apply_weight_decay", None)
+            for name in ("update_step", "_apply_weight_decay", POWERS):
+                optimizer.__dict__.pop(name, None)
 
 
 def reset_train_step(model: keras.Model) -> None:
     if "_comptrain_step" not in model.__dict__:  # of a model that is placed on stages
         model.__dict__.pop("train_step", None)
         model.__dict__.pop("_comptrain_update", None)
+        model.__dict__.pop("_comptrain_exact", None)
 
 
-def _update_step(optimizer: Any, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    optimizer = optimizer()
-
-    def update_step(gradient: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if "_apply_weight_decay" in optimizer.__dict__:
-            _decay(optimizer, variable)
-        return type(optimizer).update_step(optimizer, gradient, variable, *args, **kwargs)
-
-    return update(update_step, *args, **kwargs)
-
-
-def _decays_as_keras_does(optimizer: Any) -> bool:
-    """Whether weights decay all at once before their updates, which are of one weight each.
-
-    Private: `TFOptimizer._apply_weight_decay` (Keras 3.15).
-    """
-    own = getattr(type(optimizer), "_apply_weight_decay", None)
-    return KERAS_3 and own is not None and own.__module__.startswith("keras.src.")
-
-
-def _decay(optimizer: Any, variable: Any) -> None:
-    """What `TFOptimizer._apply_weight_decay` does to a weight.
-
-    Private: `BaseOptimizer._use_weight_decay` (Keras 3.15).
-    """
-    if optimizer.weight_decay is not None and optimizer._use_weight_decay(variable):
-        rate, decay = (
-            tf.cast(value, variable.dtype) for value in (optimizer.learning_rate, optimizer.weight_decay)
-        )
-        variable.assign_sub(variable * decay * rate)
+def _update_step(optimizer: Any, decays: bool, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return update(WeightUpdate(optimizer(), decays), *args, **kwargs)
 
 
 def call_in_training(model: keras.Model, x: Any) -> Any:

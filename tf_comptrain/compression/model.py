@@ -30,7 +30,7 @@ from tf_comptrain.compression.instrumentation import (
 )
 from tf_comptrain.compression.report import Report, StepRows
 from tf_comptrain.compression.rows import traced
-from tf_comptrain.graph import HeldTensors, Wishes, after_gradient
+from tf_comptrain.graph import HeldTensors, Wishes, after_gradient, in_place
 from tf_comptrain.storage import (
     KEEP,
     PolicyChoice,
@@ -98,7 +98,8 @@ def compress_model(
         )
         for plan in plans:
             _override(plan, handle, handle.held, model, bound)
-        _keras.override_train_step(model, after_gradient)
+        is_exact = handle.held.wishes.asks_for_bits()
+        _keras.override_train_step(model, after_gradient if is_exact else in_place, is_exact)
         reference = weakref.ref(handle)
         _keras.save_along(model, lambda: _variables_of(reference()))
     compressed_models[model] = handle

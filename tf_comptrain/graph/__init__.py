@@ -8,7 +8,7 @@ from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.tensors import USUAL_BATCH
 from tf_comptrain.graph.tiles.loop import TILES_SCOPE
-from tf_comptrain.graph.updates import after_gradient
+from tf_comptrain.graph.updates import after_gradient, in_place
 
 __all__ = [
     "SMALL",
@@ -21,6 +21,7 @@ __all__ = [
     "StateTable",
     "Wishes",
     "after_gradient",
+    "in_place",
     "dithered",
     "made_by",
     "name_of",

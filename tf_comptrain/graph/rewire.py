@@ -65,7 +65,8 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
         apart = [read for read in reads if read.op.name not in step.later]  # the others run as one loop
         if apart:
             fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, apart))
-    engine.order_sums(step, restored.order)
+    if not streams.asks_for_bits:  # TensorFlow's optimizer leaves what waits as it is, and rounds otherwise
+        engine.order_sums(step, restored.order)
     replaced = replace(step, needs, decision, held, fenced)
     engine.finish(step, streams)
     if streams.may_run_kernels:

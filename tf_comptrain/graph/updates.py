@@ -41,7 +41,7 @@ def is_short_vector(tensor: tf.Tensor) -> bool:
 
 
 def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: Any) -> Any:
-    """Computes a weight's update after its gradient.
+    """Computes a weight's update after its gradient, with the bits that plain Keras has.
 
     Parts of an update that read no gradient (momentum * m) otherwise run at the start of the step, and take the
     size of the weights until its end.
@@ -54,16 +54,35 @@ def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: A
     """
     if tf.executing_eagerly():
         return update_step(gradient, *args, **kwargs)
+    wait = _by_itself(gradient)
+    wait = getattr(wait, "values", wait)
+    with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
+        return update_step(gradient, *args, **kwargs)
+
+
+def in_place(update_step: _keras.WeightUpdate, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+    """Computes a weight's update as soon as may be, in its own memory where TensorFlow has an operation for it.
+
+    TensorFlow's optimizer leaves what waits as it is, so that roundings may differ from plain Keras'.
+
+    Args:
+      update_step: The optimizer's.
+      gradient: Of the weight.
+      variable: The weight.
+      learning_rate: A number.
+    """
+    if tf.executing_eagerly() or _keras.under_xla():
+        return after_gradient(update_step, gradient, variable, learning_rate)
     gradient = _by_itself(gradient)
     wait = getattr(gradient, "values", gradient)
     if is_short_vector(wait):
-        return update_step(gradient, *args, **kwargs)
+        return update_step.in_place(gradient, variable, learning_rate)
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with tf.control_dependencies([wait]):
-        result = update_step(gradient, *args, **kwargs)
+        result = update_step.in_place(gradient, variable, learning_rate)
     assignments = _run_in_turn(graph.get_operations()[before:])
-    if assignments and wait.op.graph is graph and not _keras.under_xla():
+    if assignments and wait.op.graph is graph:
         if graph not in _updates:
             _updates[graph] = []
             _keras.at_end_of_trace(graph, lambda returned: _pace(graph, _updates.pop(graph)))
@@ -109,7 +128,9 @@ def _run_in_turn(operations: Iterable[tf.Operation]) -> tuple[tf.Operation, ...]
 
 
 def _assigns(op: tf.Operation) -> bool:
-    return op.type.startswith("Assign") and op.type.endswith("VariableOp")
+    return (
+        op.type.startswith("ResourceApply") or op.type.startswith("Assign") and op.type.endswith("VariableOp")
+    )
 
 
 def _pace(graph: tf.Graph, updates: Sequence[_Update]) -> None:

@@ -115,6 +115,11 @@ class StreamsOfStep:
         """No tensor comes back with an error."""
         return self._wishes.is_lossless()
 
+    @property
+    def asks_for_bits(self) -> bool:
+        """Whether the step is to have the bits of plain Keras."""
+        return self._wishes.asks_for_bits()
+
     def find(self, tensor: tf.Tensor) -> Held | Bits | Raw | None:
         """The stream that this gradient or an earlier one of the step has made of the tensor."""
         return self._streams.get(tensor.ref())

@@ -78,6 +78,11 @@ class Wishes:
             offload.is_lossless for offload in offloads if offload is not None
         )
 
+    def asks_for_bits(self) -> bool:
+        """Whether training is to have the bits of plain Keras: whatever nothing else is said of comes back as it was."""
+        offload = None if self._offload is None else self._offload.offload
+        return self.is_lossless() or (offload is not None and offload.is_lossless)
+
     def codecs(self) -> list[Codec]:
         """All that tensors may be encoded with."""
         return [self.codec, *(self.policy.codecs() if self.policy is not None else ())]
