@@ -85,7 +85,7 @@ def in_place(update_step: _keras.WeightUpdate, gradient: Any, variable: Any, lea
     if assignments and wait.op.graph is graph:
         if graph not in _updates:
             _updates[graph] = []
-            _keras.at_end_of_trace(graph, lambda returned: _pace(graph, _updates.pop(graph)))
+            _keras.at_end_of_trace(graph, lambda returned: _pace(graph, returned, _updates.pop(graph)))
         _updates[graph].append(_Update(wait.op, assignments))
     return result
 
@@ -133,7 +133,7 @@ def _assigns(op: tf.Operation) -> bool:
     )
 
 
-def _pace(graph: tf.Graph, updates: Sequence[_Update]) -> None:
+def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor], updates: Sequence[_Update]) -> None:
     """Has each weight updated in place, and before the gradient of the next weight is made.
 
     The executor would let gradients wait while it goes on with the backward pass; and an update that comes before the
@@ -141,17 +141,30 @@ def _pace(graph: tf.Graph, updates: Sequence[_Update]) -> None:
     """
     operations = graph.get_operations()
     order = TopologicalOrder(as_made(operations))
-    readers = _readers_of_values(operations)
+    live, readers = _names_of_live(operations, returned), _readers_of_values(operations)
     updates = sorted(updates, key=lambda update: order.place(update.gradient))
     for update in updates:
         for op in update.assignments:
-            some = [reader for reader in readers[op.name] if order.put(reader, op)]
+            some = [reader for reader in readers[op.name] if reader.name in live and order.put(reader, op)]
             if some:
                 _keras.wait_for(op, some)
     for update, following in zip(updates, updates[1:]):
         last, product = update.assignments[-1], _product(following.gradient)
         if order.put(last, product):
             _keras.wait_for(product, [last])
+
+
+def _names_of_live(operations: Iterable[tf.Operation], returned: Iterable[tf.Tensor]) -> set[str]:
+    """What a function runs: to wait for another operation would make that run too."""
+    waiting = [op for op in operations if op.op_def.is_stateful] + [tensor.op for tensor in returned]
+    found = {op.name for op in waiting}
+    while waiting:
+        op = waiting.pop()
+        for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
+            if before.name not in found:
+                found.add(before.name)
+                waiting.append(before)
+    return found
 
 
 def _product(gradient: tf.Operation) -> tf.Operation:
