@@ -79,7 +79,7 @@ class Wishes:
         )
 
     def asks_for_bits(self) -> bool:
-        """Whether training is to have the bits of plain Keras: whatever nothing else is said of comes back as it was."""
+        """Whether training is to have the bits of plain Keras: all that has no wish of its own comes back as it was."""
         offload = None if self._offload is None else self._offload.offload
         return self.is_lossless() or (offload is not None and offload.is_lossless)
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 from tf_comptrain import _keras
 from tf_comptrain.graph.broadcasts import narrow_broadcasts
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
-from tf_comptrain.graph.late_addends import make_addends_late
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
+from tf_comptrain.graph.passes.late_addends import make_addends_late
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.updates import is_short_vector
 
