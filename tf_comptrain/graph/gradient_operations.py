@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import ADDITION, SHAPE, about
+from tf_comptrain.graph.order import ancestors, operations_before
 from tf_comptrain.graph.tensors import behind_views, element_count
 
 
@@ -79,7 +80,7 @@ class GradientOperations:
         self.operations = _from(seeds, [op for op in made if op.name in live], _inputs)
         self._names = {op.name for op in self.operations}
         self._gradients = seeds | self._names
-        self._waiting = seeds | {op.name for op in _from(seeds, made, _before)}
+        self._waiting = seeds | {op.name for op in _from(seeds, made, operations_before)}
         inputs = [
             (op, index, tensor)
             for op in self.operations
@@ -234,7 +235,7 @@ class GradientOperations:
 def names_of_live(backward: _keras.BackwardPass) -> set[str]:
     """Names of the operations of a backward pass that its gradients come from."""
     made = {op.name for op in backward.operations()}
-    return _ancestors([_tensor(gradient).op for gradient in backward.gradients if gradient is not None], made)
+    return ancestors([_tensor(gradient).op for gradient in backward.gradients if gradient is not None], made)
 
 
 def _tensor(gradient: Any) -> tf.Tensor:
@@ -245,14 +246,10 @@ def _inputs(op: tf.Operation) -> list[tf.Operation]:
     return [tensor.op for tensor in op.inputs]
 
 
-def _before(op: tf.Operation) -> list[tf.Operation]:
-    return [*_inputs(op), *op.control_inputs]
-
-
 def _from(
     names: set[str],
     operations: list[tf.Operation],
-    before: Callable[[tf.Operation], list[tf.Operation]],
+    before: Callable[[tf.Operation], Iterable[tf.Operation]],
 ) -> list[tf.Operation]:
     """Those of the operations, in their order, that come from one of the names."""
     reached, found = set(names), []
@@ -260,16 +257,4 @@ def _from(
         if any(other.name in reached for other in before(op)):
             reached.add(op.name)
             found.append(op)
-    return found
-
-
-def _ancestors(operations: list[tf.Operation], within: set[str]) -> set[str]:
-    """Names of operations and of those among `within` that they come from."""
-    found: set[str] = set()
-    waiting = list(operations)
-    while waiting:
-        op = waiting.pop()
-        if op.name in within and op.name not in found:
-            found.add(op.name)
-            waiting += _before(op)
     return found

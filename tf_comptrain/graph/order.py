@@ -31,7 +31,7 @@ def as_made(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
       Kahn, Topological sorting of large networks (1962).
     """
     places = {op.name: place for place, op in enumerate(operations)}
-    before = [{places[b.name] for b in _before(op) if b.name in places} for op in operations]
+    before = [{places[b.name] for b in operations_before(op) if b.name in places} for op in operations]
     later: list[list[int]] = [[] for _ in operations]
     for place, some in enumerate(before):
         for other in some:
@@ -49,9 +49,22 @@ def as_made(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     return found
 
 
-def _before(op: tf.Operation) -> Iterator[tf.Operation]:
+def operations_before(op: tf.Operation) -> Iterator[tf.Operation]:
+    """Those that it reads, and those that it waits for."""
     yield from (tensor.op for tensor in op.inputs)
     yield from op.control_inputs
+
+
+def ancestors(operations: Iterable[tf.Operation], within: set[str]) -> set[str]:
+    """Names of operations and of those among `within` that they come from."""
+    found: set[str] = set()
+    waiting = list(operations)
+    while waiting:
+        op = waiting.pop()
+        if op.name in within and op.name not in found:
+            found.add(op.name)
+            waiting += operations_before(op)
+    return found
 
 
 class TopologicalOrder:
@@ -69,7 +82,7 @@ class TopologicalOrder:
         self._later: dict[str, set[str]] = {name: set() for name in self._place}
         self._earlier: dict[str, set[str]] = {name: set() for name in self._place}
         for op in operations:
-            for before in _before(op):
+            for before in operations_before(op):
                 if before.name in self._place:
                     self._add(before.name, op.name)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import about
-from tf_comptrain.graph.order import TopologicalOrder, as_made
+from tf_comptrain.graph.order import TopologicalOrder, ancestors, as_made
 from tf_comptrain.graph.tensors import plain_bytes
 
 _LONG = 1 << 14  # values
@@ -154,17 +154,10 @@ def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor], updates: Sequence[_Upd
             _keras.wait_for(product, [last])
 
 
-def _names_of_live(operations: Iterable[tf.Operation], returned: Iterable[tf.Tensor]) -> set[str]:
+def _names_of_live(operations: Sequence[tf.Operation], returned: Iterable[tf.Tensor]) -> set[str]:
     """What a function runs: to wait for another operation would make that run too."""
-    waiting = [op for op in operations if op.op_def.is_stateful] + [tensor.op for tensor in returned]
-    found = {op.name for op in waiting}
-    while waiting:
-        op = waiting.pop()
-        for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
-            if before.name not in found:
-                found.add(before.name)
-                waiting.append(before)
-    return found
+    roots = [op for op in operations if op.op_def.is_stateful] + [tensor.op for tensor in returned]
+    return ancestors(roots, {op.name for op in operations})
 
 
 def _product(gradient: tf.Operation) -> tf.Operation:
