@@ -23,14 +23,6 @@ layers = keras.layers
 BATCH = 8
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory):
-    """The user's own folder is left alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def network(name="planned", filters=32):
     """Three groups of convolution, normalization and ReLU, of 1 MB tensors."""
     keras.utils.set_random_seed(0)
