@@ -157,10 +157,24 @@ def test_without_the_weight_gradient_first_the_graph_is_out_of_order(monkeypatch
     assert any("does not wait for" in line for line in unordered(train_graph()))
 
 
-def test_each_weight_is_updated_after_its_own_gradient_only():
+def test_each_weight_is_updated_in_place_after_its_own_gradient_only():
     model = chain(4, size=8)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
     ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
+    graph = optimized_graph(model, x, np.zeros((2, 32), "float32"))
+    gradients = {node.name for node in of_type(graph, "Conv2DBackpropFilter", "BiasAddGrad")}
+    updates = of_type(graph, "ResourceApplyKerasMomentum")
+    waits = [len(ancestors(graph, node.name) & gradients) for node in updates]
+    assert len(gradients) == len(waits) == 8
+    assert min(waits) >= 1 and len(set(waits)) >= 4  # nor all at the end of the step
+
+
+def test_each_weight_is_updated_after_its_own_gradient_only():
+    """As Keras writes it, where its bits are asked for."""
+    model = chain(4, size=8)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    ct.compress_model(model, codec="zvc")
     x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
     graph = optimized_graph(model, x, np.zeros((2, 32), "float32"))
     gradients = {node.name for node in of_type(graph, "Conv2DBackpropFilter", "BiasAddGrad")}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from models import compiled
+from own_cache import cache  # noqa: F401
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -25,7 +26,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model(cache):
+def model():
     """Of many tensors of 4 MB, so that their streams decide about the peak."""
     keras.utils.set_random_seed(0)
     x = inputs = keras.Input((32, 32, 32))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import tensorflow as tf
 from models import compiled
+from own_cache import cache  # noqa: F401
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -50,7 +51,7 @@ class Case(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def case(cache):
+def case():
     model = network()
     ct.compress_model(model)
     prepared = trials.prepare(model, BATCH, None)

@@ -6,7 +6,7 @@ are Keras'.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,12 +37,17 @@ class WeightUpdate:
 
     def in_place(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
         """By one operation where there is one: the same but for rounding, without tensors of the weight's size."""
-        kernel = _KERNELS.get(type(self._optimizer)) if _is_one(variable, gradient) else None
-        if kernel is None or getattr(self._optimizer, "amsgrad", False):
+        kernel = None if getattr(self._optimizer, "amsgrad", False) else _KERNELS.get(type(self._optimizer))
+        kernel = kernel if _is_one(variable, gradient) else None
+        slots = _slots(self._optimizer, variable) if kernel is not None else []
+        if kernel is None or any(slot.device != variable.device for slot in slots):
             return self(gradient, variable, learning_rate)
         if self._decays:
             _decay(self._optimizer, variable)
-        return kernel(self._optimizer, gradient, variable, learning_rate)
+        handles = [each.handle for each in (variable, *slots)]
+        return kernel(
+            self._optimizer, handles, tf.cast(gradient, tf.float32), tf.cast(learning_rate, tf.float32)
+        )
 
 
 def decays_all_at_once(optimizer: Any) -> bool:
@@ -73,21 +78,31 @@ def _is_one(variable: Any, gradient: Any) -> bool:
     return isinstance(variable, tf.Variable) and variable.dtype == tf.float32
 
 
-def _adam(optimizer: Any, gradient: Any, variable: Any, rate: Any) -> Any:
-    """Private: `Adam._momentums`, `Adam._velocities`, `BaseOptimizer._get_variable_index` (Keras 3.15)."""
-    index = optimizer._get_variable_index(variable)
+def _slots(optimizer: Any, variable: Any) -> list[Any]:
+    """What the optimizer holds for a weight, in the order of its operation.
+
+    Private: `Adam._momentums`, `Adam._velocities`, `BaseOptimizer._get_variable_index` (Keras 3.15).
+    """
+    if isinstance(optimizer, keras.optimizers.Adam):
+        lists = [optimizer._momentums, optimizer._velocities]
+    else:
+        lists = [optimizer.momentums] if optimizer.momentum else []
+    return [slots[optimizer._get_variable_index(variable)].value for slots in lists]
+
+
+def _adam(optimizer: Any, handles: Sequence[tf.Tensor], gradient: tf.Tensor, rate: tf.Tensor) -> Any:
     first, second = _powers(optimizer)
     return tf.raw_ops.ResourceApplyAdam(
-        var=variable.handle,
-        m=optimizer._momentums[index].value.handle,
-        v=optimizer._velocities[index].value.handle,
+        var=handles[0],
+        m=handles[1],
+        v=handles[2],
         beta1_power=first,
         beta2_power=second,
-        lr=tf.cast(rate, tf.float32),
+        lr=rate,
         beta1=optimizer.beta_1,
         beta2=optimizer.beta_2,
         epsilon=optimizer.epsilon,
-        grad=tf.cast(gradient, tf.float32),
+        grad=gradient,
         use_locking=True,
     )
 
@@ -105,16 +120,14 @@ def _powers(optimizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
     return made[graph]
 
 
-def _sgd(optimizer: Any, gradient: Any, variable: Any, rate: Any) -> Any:
-    """Private: `BaseOptimizer._get_variable_index` (Keras 3.15)."""
-    rate, gradient = tf.cast(rate, tf.float32), tf.cast(gradient, tf.float32)
-    if optimizer.momentum == 0:
+def _sgd(optimizer: Any, handles: Sequence[tf.Tensor], gradient: tf.Tensor, rate: tf.Tensor) -> Any:
+    if not optimizer.momentum:
         return tf.raw_ops.ResourceApplyGradientDescent(
-            var=variable.handle, alpha=rate, delta=gradient, use_locking=True
+            var=handles[0], alpha=rate, delta=gradient, use_locking=True
         )
     return tf.raw_ops.ResourceApplyKerasMomentum(
-        var=variable.handle,
-        accum=optimizer.momentums[optimizer._get_variable_index(variable)].value.handle,
+        var=handles[0],
+        accum=handles[1],
         lr=rate,
         grad=gradient,
         momentum=optimizer.momentum,
