@@ -44,7 +44,7 @@ RUNS = 5
 # The peak of a step scatters from run to run, with the order in which its operations run.
 _MARGIN = 0.02
 _USED = 0.96  # of the limit; where less is used, the plan is made again
-_REPLANS = 4  # until the planner, asked for more or less, answers with another plan
+_REPLANS = 4  # until the planner, asked for more or less, answers with a plan that was not tried
 
 
 class Prepared(NamedTuple):
@@ -213,6 +213,7 @@ def search(
       (The plan, what was prepared with the measurements that were made.)
     """
     fitting: list[Plan] = []
+    peaks: dict[frozenset, int] = {}  # of the plans that were tried
     asked = _Asked(limit, prepared.graph.resting_bytes)
     waste, smallest_tried = prepared.expected_waste(limit), prepared.offload is None
     plan = _planned(prepared, limit, limit, waste, seed, budget_s, progress)
@@ -237,11 +238,11 @@ def search(
             everything = all(row.choice == "keep" for row in plan.rows)
             if found.feasible and (everything or asked.is_used(found.peak_bytes)):
                 break
-            before = plan.choices
+            peaks[_key(plan)] = found.peak_bytes
             for _ in range(_REPLANS):
-                asked.learn(found.peak_bytes)
+                asked.learn(peaks[_key(plan)])
                 plan = _planned(prepared, limit, asked.bytes, waste, seed, budget_s, progress)
-                if plan.choices != before:
+                if _key(plan) not in peaks:
                     break
             else:
                 break
@@ -259,6 +260,10 @@ def search(
             held if held.feasible else plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
         )
     return as_model_plan(plan, prepared), prepared
+
+
+def _key(plan: Plan) -> frozenset:
+    return frozenset(plan.choices.items())
 
 
 class _Asked:
