@@ -35,18 +35,18 @@ class WeightUpdate:
             _decay(self._optimizer, variable)
         return type(self._optimizer).update_step(self._optimizer, gradient, variable, *args, **kwargs)
 
-    def in_place(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+    def in_place(self, gradient: Any, variable: Any, *learning_rate: Any) -> Any:
         """By one operation where there is one: the same but for rounding, without tensors of the weight's size."""
         kernel = None if getattr(self._optimizer, "amsgrad", False) else _KERNELS.get(type(self._optimizer))
         kernel = kernel if _is_one(variable, gradient) else None
         slots = _slots(self._optimizer, variable) if kernel is not None else []
         if kernel is None or any(slot.device != variable.device for slot in slots):
-            return self(gradient, variable, learning_rate)
+            return self(gradient, variable, *learning_rate)
         if self._decays:
             _decay(self._optimizer, variable)
         handles = [each.handle for each in (variable, *slots)]
         return kernel(
-            self._optimizer, handles, tf.cast(gradient, tf.float32), tf.cast(learning_rate, tf.float32)
+            self._optimizer, handles, tf.cast(gradient, tf.float32), tf.cast(learning_rate[0], tf.float32)
         )
 
 

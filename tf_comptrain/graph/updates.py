@@ -60,7 +60,7 @@ def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: A
         return update_step(gradient, *args, **kwargs)
 
 
-def in_place(update_step: _keras.WeightUpdate, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+def in_place(update_step: _keras.WeightUpdate, gradient: Any, variable: Any, *learning_rate: Any) -> Any:
     """Computes a weight's update as soon as may be, in its own memory where TensorFlow has an operation for it.
 
     TensorFlow's optimizer leaves what waits as it is, so that roundings may differ from plain Keras'.
@@ -69,18 +69,18 @@ def in_place(update_step: _keras.WeightUpdate, gradient: Any, variable: Any, lea
       update_step: The optimizer's.
       gradient: Of the weight.
       variable: The weight.
-      learning_rate: A number.
+      *learning_rate: A number; of Keras 2, whose optimizers know it, nothing.
     """
     if tf.executing_eagerly() or _keras.under_xla():
-        return after_gradient(update_step, gradient, variable, learning_rate)
+        return after_gradient(update_step, gradient, variable, *learning_rate)
     gradient = _by_itself(gradient)
     wait = getattr(gradient, "values", gradient)
     if is_short_vector(wait):
-        return update_step.in_place(gradient, variable, learning_rate)
+        return update_step.in_place(gradient, variable, *learning_rate)
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with tf.control_dependencies([wait]):
-        result = update_step.in_place(gradient, variable, learning_rate)
+        result = update_step.in_place(gradient, variable, *learning_rate)
     assignments = _run_in_turn(graph.get_operations()[before:])
     if assignments and wait.op.graph is graph:
         if graph not in _updates:
