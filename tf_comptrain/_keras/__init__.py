@@ -120,6 +120,7 @@ from tf_comptrain._keras.tapes import (
     on_gradients,
     stop_recording,
     under_xla,
+    when_ordered,
 )
 from tf_comptrain._keras.train_step import (
     abandon_buffers,

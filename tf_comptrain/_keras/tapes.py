@@ -147,6 +147,17 @@ def at_end_of_trace(graph: Any, do: Callable[[Sequence[tf.Tensor]], None]) -> No
     graph._comptrain_at_end.append(do)
 
 
+def when_ordered(graph: Any, do: Callable[[Any, Sequence[tf.Tensor]], None]) -> None:
+    """Has something done to a function's graph, once, when TensorFlow has ordered what touches the same variables.
+
+    Of graphs whose trace began after `on_gradients`. `do` is called with the graph and with what the function returns.
+    """
+    if not hasattr(graph, "_comptrain_when_ordered"):
+        graph._comptrain_when_ordered = []
+    if do not in graph._comptrain_when_ordered:
+        graph._comptrain_when_ordered.append(do)
+
+
 def end_trace(graph: Any, returned: Sequence[tf.Tensor] = ()) -> None:
     """Does now what waits for the end of a graph's trace; what the function returns is told as far as it is known."""
     waiting = getattr(graph, "_comptrain_at_end", [])
@@ -167,9 +178,14 @@ def _tell_of_ends() -> None:
 
     @functools.wraps(leave)
     def end(self: Any, kind: Any, error: Any, trace: Any) -> Any:
-        if error is None and not tf.executing_eagerly():
+        is_traced = error is None and not tf.executing_eagerly()
+        if is_traced:
             end_trace(self._graph, self._returned_tensors)
-        return leave(self, kind, error, trace)
+        left = leave(self, kind, error, trace)
+        if is_traced:
+            for do in getattr(self._graph, "_comptrain_when_ordered", []):
+                do(self._graph, list(self._returned_tensors))
+        return left
 
     end.ends_trace = True  # type: ignore[attr-defined]
     ordering.__exit__ = end

@@ -18,8 +18,10 @@ from tf_comptrain.graph.kernels import Use
 from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.choice import choose_held
 from tf_comptrain.graph.passes.decision import decide
+from tf_comptrain.graph.passes.early_sums import sum_early
 from tf_comptrain.graph.passes.engine import readers_of_gate
 from tf_comptrain.graph.passes.executor import EXECUTOR
+from tf_comptrain.graph.passes.fixed_order import fix_order
 from tf_comptrain.graph.passes.needs import needs_of
 from tf_comptrain.graph.passes.replacing import replace
 from tf_comptrain.graph.passes.report import crossings_of, uses_of
@@ -67,6 +69,9 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
             fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, apart))
     if not streams.asks_for_bits:  # TensorFlow's optimizer leaves what waits as it is, and rounds otherwise
         engine.order_sums(step, restored.order)
+        sum_early(step)
+        if not backward.xla:
+            _keras.when_ordered(backward.graph, fix_order)
     replaced = replace(step, needs, decision, held, fenced)
     engine.finish(step, streams)
     if streams.may_run_kernels:
