@@ -138,3 +138,25 @@ def test_a_tape_does_not_see_what_is_made_unrecorded():
             unseen = x * x
         y = x * unseen
     assert tape.gradient(y, x) == 4.0
+
+
+def test_what_is_done_once_a_graph_is_ordered_sees_that_order():
+    counter, told = tf.Variable(0.0), []
+
+    def ordered(graph, returned):
+        add, read = (next(op for op in graph.get_operations() if op.type == kind) for kind in KINDS)
+        told.append((add in read.control_inputs, [tensor.shape.rank for tensor in returned]))
+
+    @tf.function(autograph=False)
+    def step(x):
+        counter.assign_add(1.0)
+        for _ in range(2):
+            _keras.when_ordered(tf.compat.v1.get_default_graph(), ordered)
+        return x, counter.read_value()
+
+    with _keras.on_gradients(lambda backward: {}):
+        step(tf.constant([1.0, 2.0]))
+    assert told == [(True, [1, 0])]
+
+
+KINDS = ("AssignAddVariableOp", "ReadVariableOp")

@@ -145,6 +145,15 @@ def test_a_train_step_is_overridden():
     assert len(updates) == 4
 
 
+def test_the_train_step_is_plain_for_a_while():
+    model = network()
+    _keras.override_train_step(model, lambda update_step, *args: update_step(*args), is_exact=False)
+    before = dict(vars(model))
+    with _keras.plain_train_step(model):
+        assert "train_step" not in vars(model)
+    assert vars(model) == before
+
+
 def without_some(optimizer):
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     return optimizer
@@ -237,7 +246,8 @@ def test_a_weight_update_is_what_keras_does():
     for model in models:
         model.optimizer.build(model.trainable_variables)
     models[0].optimizer.apply(gradients)
-    update = _keras.WeightUpdate(models[1].optimizer, decays=True)
+    update = _keras.WeightUpdate(models[1].optimizer)
+    update.decay_with_updates(models[1].trainable_variables)
     for gradient, weight in zip(gradients, models[1].trainable_variables):
         update(gradient, weight.value, models[1].optimizer.learning_rate)
     assert all(map(np.array_equal, models[0].get_weights(), models[1].get_weights()))

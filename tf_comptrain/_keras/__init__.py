@@ -138,7 +138,7 @@ from tf_comptrain._keras.train_step import (
     note_loss,
     optimizers_of,
     override_train_step,
-    parts_of,
+    plain_train_step,
     replica_parts,
     replica_values,
     reset_train_step,
@@ -150,7 +150,7 @@ from tf_comptrain._keras.train_step import (
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
-from tf_comptrain._keras.weight_updates import WeightUpdate
+from tf_comptrain._keras.weight_updates import WeightUpdate, parts_of
 from tf_comptrain._keras.workers import (
     are_workers,
     connect_workers,

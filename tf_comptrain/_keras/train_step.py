@@ -20,7 +20,7 @@ from tensorflow.python.autograph.impl import api as autograph
 from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
 from tf_comptrain._keras.scopes import own_trace, training_scope
 from tf_comptrain._keras.version import KERAS_3
-from tf_comptrain._keras.weight_updates import POWERS, WeightUpdate, decays_all_at_once
+from tf_comptrain._keras.weight_updates import WeightUpdate, decays_all_at_once
 from tf_comptrain._keras.workers import are_workers, of_all_workers, worker_number
 
 if KERAS_3:
@@ -177,17 +177,16 @@ def _step_scope(model: Any) -> Iterator[None]:
     if optimizer is not None:
         update = model.__dict__["_comptrain_update"]
         decays = not model.__dict__.get("_comptrain_exact", True) and decays_all_at_once(optimizer)
-        optimizer.__dict__["update_step"] = functools.partial(
-            _update_step, weakref.ref(optimizer), decays, update
-        )
+        update_step = WeightUpdate(optimizer)
+        optimizer.__dict__["update_step"] = functools.partial(update, update_step)
         if decays:
-            optimizer.__dict__["_apply_weight_decay"] = lambda variables: None  # with each update
+            optimizer.__dict__["_apply_weight_decay"] = update_step.decay_with_updates
     try:
         with training_scope():
             yield
     finally:
         if optimizer is not None:
-            for name in ("update_step", "_apply_weight_decay", POWERS):
+            for name in ("update_step", "_apply_weight_decay"):
                 optimizer.__dict__.pop(name, None)
 
 
@@ -198,8 +197,16 @@ def reset_train_step(model: keras.Model) -> None:
         model.__dict__.pop("_comptrain_exact", None)
 
 
-def _update_step(optimizer: Any, decays: bool, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return update(WeightUpdate(optimizer(), decays), *args, **kwargs)
+@contextlib.contextmanager
+def plain_train_step(model: keras.Model) -> Iterator[None]:
+    """Inside, the train step of a compressed model is the one that it had before."""
+    names = ("train_step", "_comptrain_update", "_comptrain_exact")
+    before = {name: model.__dict__[name] for name in names if name in model.__dict__}
+    reset_train_step(model)
+    try:
+        yield
+    finally:
+        model.__dict__.update(before)
 
 
 def call_in_training(model: keras.Model, x: Any) -> Any:
@@ -257,12 +264,6 @@ def weight_names(model: keras.Model) -> list[str]:
         return []
     floating = (v for v in model.weights if tf.as_dtype(v.dtype).is_floating)
     return [f"{v.path if KERAS_3 else v.name}: {tuple(v.shape)}" for v in floating]
-
-
-def parts_of(variable: Any) -> list[tf.Variable]:
-    """The TensorFlow variables behind one of Keras: one for each replica that has its own."""
-    value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
-    return list(value.values) if isinstance(value, tf.distribute.DistributedValues) else [value]
 
 
 def _slots(optimizer: Any) -> list:

@@ -9,73 +9,101 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain._keras.version import KERAS_3
 
-# In an optimizer's __dict__ while a step is traced: by graph, the powers of Adam's betas.
-POWERS = "_comptrain_powers"
+# TensorFlow's operation computes 1 - beta_2 in float32: 1.3e-5 off at 0.999, 1.7e-4 at 0.9999.
+_BETA_TOLERANCE = 1e-4
 
 
 class WeightUpdate:
-    """An optimizer's update of one weight; called with gradient, weight and learning rate.
+    """An optimizer's update of weights; called with gradient, weight and learning rate.
 
     Args:
       optimizer: Keras'.
-      decays: Whether the weight decays now, and not with all others before.
+
+    Private: `TFOptimizer._apply_weight_decay`, `BaseOptimizer._use_weight_decay` (Keras 3.15).
     """
 
-    def __init__(self, optimizer: Any, decays: bool):
-        self._optimizer, self._decays = optimizer, decays
+    def __init__(self, optimizer: Any):
+        self._optimizer = optimizer
+        self._to_decay: set[int] = set()  # by ids of handles
 
     def __call__(self, gradient: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
         """As Keras has it, to the bit."""
-        if self._decays:
-            _decay(self._optimizer, variable)
+        self._decay(variable)
         return type(self._optimizer).update_step(self._optimizer, gradient, variable, *args, **kwargs)
 
-    def in_place(self, gradient: Any, variable: Any, *learning_rate: Any) -> Any:
+    def in_place(self, gradient: Any, variable: Any, *args: Any, **kwargs: Any) -> Any:
         """By one operation where there is one: the same but for rounding, without tensors of the weight's size."""
-        kernel = None if getattr(self._optimizer, "amsgrad", False) else _KERNELS.get(type(self._optimizer))
-        kernel = kernel if _is_one(variable, gradient) else None
+        kernel = _kernel_of(self._optimizer) if _is_one(variable, gradient) else None
         slots = _slots(self._optimizer, variable) if kernel is not None else []
         if kernel is None or any(slot.device != variable.device for slot in slots):
-            return self(gradient, variable, *learning_rate)
-        if self._decays:
-            _decay(self._optimizer, variable)
+            return self(gradient, variable, *args, **kwargs)
+        self._decay(variable)
         handles = [each.handle for each in (variable, *slots)]
-        return kernel(
-            self._optimizer, handles, tf.cast(gradient, tf.float32), tf.cast(learning_rate[0], tf.float32)
-        )
+        (rate,) = (*args, *kwargs.values())
+        return kernel(self._optimizer, handles, tf.cast(gradient, tf.float32), tf.cast(rate, tf.float32))
+
+    def decay_with_updates(self, variables: Sequence[Any]) -> None:
+        """Has each weight decay with its own update; in place of what decays all of them."""
+        handles = [id(part.handle) for variable in variables for part in parts_of(variable)]
+        if len(set(handles)) < len(handles):  # a weight that is there twice decays twice before its updates
+            type(self._optimizer)._apply_weight_decay(self._optimizer, variables)
+        else:
+            self._to_decay = set(handles)
+
+    def _decay(self, variable: Any) -> None:
+        """What `TFOptimizer._apply_weight_decay` does to a weight."""
+        handle, optimizer = id(getattr(variable, "handle", None)), self._optimizer
+        if handle not in self._to_decay:
+            return
+        self._to_decay.remove(handle)
+        if optimizer.weight_decay is not None and optimizer._use_weight_decay(variable):
+            rate, decay = (
+                tf.cast(value, variable.dtype) for value in (optimizer.learning_rate, optimizer.weight_decay)
+            )
+            variable.assign_sub(variable * decay * rate)
 
 
 def decays_all_at_once(optimizer: Any) -> bool:
-    """Whether weights decay all at once before their updates, which are of one weight each.
+    """Whether weights decay all at once before their updates, by Keras' own rule of one weight each.
 
     Private: `TFOptimizer._apply_weight_decay` (Keras 3.15).
     """
-    own = getattr(type(optimizer), "_apply_weight_decay", None)
-    return KERAS_3 and own is not None and own.__module__.startswith("keras.src.")
+    if not KERAS_3:
+        return False
+    return type(optimizer)._apply_weight_decay is keras.optimizers.SGD._apply_weight_decay
 
 
-def _decay(optimizer: Any, variable: Any) -> None:
-    """What `TFOptimizer._apply_weight_decay` does to a weight.
-
-    Private: `BaseOptimizer._use_weight_decay` (Keras 3.15).
-    """
-    if optimizer.weight_decay is not None and optimizer._use_weight_decay(variable):
-        rate, decay = (
-            tf.cast(value, variable.dtype) for value in (optimizer.learning_rate, optimizer.weight_decay)
-        )
-        variable.assign_sub(variable * decay * rate)
+def parts_of(variable: Any) -> list[tf.Variable]:
+    """The TensorFlow variables behind one of Keras: one for each replica that has its own."""
+    value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
+    return list(value.values) if isinstance(value, tf.distribute.DistributedValues) else [value]
 
 
 def _is_one(variable: Any, gradient: Any) -> bool:
     """Whether a weight is one variable, of a type that the operations take, and its gradient one tensor."""
     if not KERAS_3 or tf.distribute.has_strategy() or isinstance(gradient, tf.IndexedSlices):
         return False
-    return isinstance(variable, tf.Variable) and variable.dtype == tf.float32
+    if not isinstance(variable, tf.Variable) or variable.dtype != tf.float32:
+        return False
+    return (
+        gradient.shape.is_fully_defined() and gradient.shape == variable.shape
+    )  # one that broadcasts is Keras'
+
+
+def _kernel_of(optimizer: Any) -> Callable[..., Any] | None:
+    """An optimizer's update of a weight as one operation; None where there is none that computes the same."""
+    if getattr(optimizer, "amsgrad", False):
+        return None
+    beta = getattr(optimizer, "beta_2", 0.0)
+    if isinstance(beta, float) and abs(float(1 - np.float32(beta)) / (1 - beta) - 1) > _BETA_TOLERANCE:
+        return None
+    return _KERNELS.get(type(optimizer))
 
 
 def _slots(optimizer: Any, variable: Any) -> list[Any]:
@@ -91,7 +119,10 @@ def _slots(optimizer: Any, variable: Any) -> list[Any]:
 
 
 def _adam(optimizer: Any, handles: Sequence[tf.Tensor], gradient: tf.Tensor, rate: tf.Tensor) -> Any:
-    first, second = _powers(optimizer)
+    step = tf.cast(optimizer.iterations + 1, tf.float32)
+    first, second = (
+        tf.pow(tf.constant(beta, tf.float32), step) for beta in (optimizer.beta_1, optimizer.beta_2)
+    )
     return tf.raw_ops.ResourceApplyAdam(
         var=handles[0],
         m=handles[1],
@@ -105,19 +136,6 @@ def _adam(optimizer: Any, handles: Sequence[tf.Tensor], gradient: tf.Tensor, rat
         grad=gradient,
         use_locking=True,
     )
-
-
-def _powers(optimizer: Any) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of Adam's betas in this step, which all weights read."""
-    graph = tf.compat.v1.get_default_graph()
-    made = optimizer.__dict__.setdefault(POWERS, {})
-    if graph not in made:
-        with tf.control_dependencies(None):  # of the first weight's gradient
-            step = tf.cast(optimizer.iterations + 1, tf.float32)
-            made[graph] = tuple(
-                tf.pow(tf.constant(beta, tf.float32), step) for beta in (optimizer.beta_1, optimizer.beta_2)
-            )
-    return made[graph]
 
 
 def _sgd(optimizer: Any, handles: Sequence[tf.Tensor], gradient: tf.Tensor, rate: tf.Tensor) -> Any:

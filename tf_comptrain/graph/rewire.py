@@ -70,8 +70,11 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     if not streams.asks_for_bits:  # TensorFlow's optimizer leaves what waits as it is, and rounds otherwise
         engine.order_sums(step, restored.order)
         sum_early(step)
-        if not backward.xla:
-            _keras.when_ordered(backward.graph, fix_order)
+    if streams.runs_in_one_order:
+        # After what updates of weights wait for.
+        _keras.at_end_of_trace(
+            backward.graph, lambda returned: _keras.when_ordered(backward.graph, fix_order)
+        )
     replaced = replace(step, needs, decision, held, fenced)
     engine.finish(step, streams)
     if streams.may_run_kernels:

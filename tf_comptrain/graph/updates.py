@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,10 +25,6 @@ class _Update(NamedTuple):
 
     gradient: tf.Operation
     assignments: tuple[tf.Operation, ...]
-
-
-# Of graphs that are being traced.
-_updates: weakref.WeakKeyDictionary[Any, list[_Update]] = weakref.WeakKeyDictionary()
 
 
 def is_short_vector(tensor: tf.Tensor) -> bool:
@@ -60,34 +55,36 @@ def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: A
         return update_step(gradient, *args, **kwargs)
 
 
-def in_place(update_step: _keras.WeightUpdate, gradient: Any, variable: Any, *learning_rate: Any) -> Any:
+def in_place(update_step: _keras.WeightUpdate, gradient: Any, *args: Any, **kwargs: Any) -> Any:
     """Computes a weight's update as soon as may be, in its own memory where TensorFlow has an operation for it.
 
     TensorFlow's optimizer leaves what waits as it is, so that roundings may differ from plain Keras'.
 
     Args:
       update_step: The optimizer's.
-      gradient: Of the weight.
-      variable: The weight.
-      *learning_rate: A number; of Keras 2, whose optimizers know it, nothing.
+      gradient: Its first argument.
+      *args: The others.
+      **kwargs: The others.
     """
     if tf.executing_eagerly() or _keras.under_xla():
-        return after_gradient(update_step, gradient, variable, *learning_rate)
+        return after_gradient(update_step, gradient, *args, **kwargs)
     gradient = _by_itself(gradient)
     wait = getattr(gradient, "values", gradient)
     if is_short_vector(wait):
-        return update_step.in_place(gradient, variable, *learning_rate)
+        return update_step.in_place(gradient, *args, **kwargs)
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with tf.control_dependencies([wait]):
-        result = update_step.in_place(gradient, variable, *learning_rate)
+        result = update_step.in_place(gradient, *args, **kwargs)
     assignments = _run_in_turn(graph.get_operations()[before:])
     if assignments and wait.op.graph is graph:
-        if graph not in _updates:
-            _updates[graph] = []
-            _keras.at_end_of_trace(graph, lambda returned: _pace(graph, returned, _updates.pop(graph)))
-        _updates[graph].append(_Update(wait.op, assignments))
+        _updates_of(graph).append(_Update(wait.op, assignments))
+        _keras.when_ordered(graph, _pace)
     return result
+
+
+def _updates_of(graph: tf.Graph) -> list[_Update]:
+    return _keras.kept_with(graph, _Update, list)
 
 
 def _by_itself(gradient: Any) -> Any:
@@ -133,8 +130,11 @@ def _assigns(op: tf.Operation) -> bool:
     )
 
 
-def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor], updates: Sequence[_Update]) -> None:
+def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor]) -> None:
     """Has each weight updated in place, and before the gradient of the next weight is made.
+
+    To be done when TensorFlow has ordered what touches the same variables: what reads a weight's new value comes after
+    the update.
 
     The executor would let gradients wait while it goes on with the backward pass; and an update that comes before the
     weight's last reader makes the new value beside the old one.
@@ -142,7 +142,7 @@ def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor], updates: Sequence[_Upd
     operations = graph.get_operations()
     order = TopologicalOrder(as_made(operations))
     live, readers = _names_of_live(operations, returned), _readers_of_values(operations)
-    updates = sorted(updates, key=lambda update: order.place(update.gradient))
+    updates = sorted(_updates_of(graph), key=lambda update: order.place(update.gradient))
     for update in updates:
         for op in update.assignments:
             some = [reader for reader in readers[op.name] if reader.name in live and order.put(reader, op)]

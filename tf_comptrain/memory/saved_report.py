@@ -11,7 +11,6 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.graph import after_gradient
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.explain import forward_end_s, trace_model
 from tf_comptrain.memory.saved import SavedTensor, saved_bytes, saved_tensors
@@ -162,10 +161,8 @@ def _timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
 def _plain_timeline(model: keras.Model, x: Any, y: Any) -> Timeline:
     """Of a compressed model's step as plain Keras runs it."""
     _keras.forget_traces(model)
-    _keras.reset_train_step(model)
     try:
-        with _keras.plain_scope():
+        with _keras.plain_train_step(model), _keras.plain_scope():
             return _timeline(model, x, y)
     finally:
-        _keras.override_train_step(model, after_gradient)
         _keras.forget_traces(model)

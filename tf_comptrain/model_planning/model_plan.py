@@ -10,6 +10,7 @@ from typing import Any
 from tensorflow import keras
 
 from tf_comptrain import planner
+from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.compression.report import Report
 from tf_comptrain.model_planning.crossing_tensors import carried_out
@@ -49,6 +50,9 @@ class ModelPlan(planner.Plan):
             raise ValueError(too_small(self))
         waiting = dataclasses.replace(offload or Offload(), codec=how.get("codec", "plane"))
         report = compress_model(model, storage=carried_out(self.storage, waiting), **how)
+        held = compressed_models[model].held
+        if held is not None:
+            held.wishes.is_plan = True
         set_microbatches(model, self.microbatches)
         return report
 

@@ -61,11 +61,11 @@ def measure(
 def _stored(model: keras.Model, storage: Mapping[str, str | Offload]) -> Iterator[None]:
     """Inside, the model's step is traced with these storages, and afterwards anew."""
     wishes = compressed_models[model].held.wishes
-    before = wishes.named
-    wishes.named = holdings_of(storage)
+    before = wishes.named, wishes.is_plan
+    wishes.named, wishes.is_plan = holdings_of(storage), True
     _keras.forget_traces(model)
     try:
         yield
     finally:
-        wishes.named = before
+        wishes.named, wishes.is_plan = before
         _keras.forget_traces(model)

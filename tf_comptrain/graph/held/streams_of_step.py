@@ -120,6 +120,11 @@ class StreamsOfStep:
         """Whether the step is to have the bits of plain Keras."""
         return self._wishes.asks_for_bits()
 
+    @property
+    def runs_in_one_order(self) -> bool:
+        """Whether each operation that makes a large tensor waits for the one before."""
+        return self._wishes.is_plan and not self._engine.xla and not self.asks_for_bits
+
     def find(self, tensor: tf.Tensor) -> Held | Bits | Raw | None:
         """The stream that this gradient or an earlier one of the step has made of the tensor."""
         return self._streams.get(tensor.ref())

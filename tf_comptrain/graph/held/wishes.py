@@ -35,6 +35,7 @@ class Wishes:
       bound: As given.
       named: As given; a plan that is made again writes it anew.
       policy: As given.
+      is_plan: Whether a plan says it, whose memory is to be that of every step.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Wishes:
         self.bound = bound
         self.named = dict(named or {})
         self.policy = policy
+        self.is_plan = False
         self._offload = offload
         self._of_layers: weakref.WeakKeyDictionary[Any, dict[str, Holding]] = weakref.WeakKeyDictionary()
 

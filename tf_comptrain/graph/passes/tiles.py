@@ -16,6 +16,7 @@ from tf_comptrain.graph.gradient_operations import names_of_live
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
 from tf_comptrain.graph.passes.activations import run_in_one_pass
+from tf_comptrain.graph.passes.fixed_order import fix_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.limits import tile_sizes
@@ -125,10 +126,12 @@ class _FoundParts:
             redirect(readers_of(op.outputs[0]), again)
             self._scope = self._scope._replace(unread=self._scope.unread | {op.name})
 
-    def _run_kernels_in(self, tiles: Mapping[Any, tf.Tensor]) -> None:
-        """Has kernels stand in for formulas in the body of a loop, which is being traced."""
+    def _finish_body(self, tiles: Mapping[Any, tf.Tensor]) -> None:
+        """Does with the body of a loop, which is being traced, what is done with the step."""
+        graph = tf.compat.v1.get_default_graph()
+        if self._streams.runs_in_one_order:
+            _keras.when_ordered(graph, fix_order)
         if self._streams.may_run_kernels:
-            graph = tf.compat.v1.get_default_graph()
             seeds = [tile for reference, tile in tiles.items() if reference.deref().op.name in self._late]
             _keras.at_end_of_trace(graph, lambda returned: run_in_one_pass(graph, seeds, returned))
 
@@ -145,7 +148,7 @@ class _FoundParts:
             try:
                 self._draw_again(wide)
                 for region in [find_region(op, self.known, self._scope, returned) for op in products]:
-                    run_by_tiles(region, self._xla, self.tile_sizes, self._run_kernels_in)
+                    run_by_tiles(region, self._xla, self.tile_sizes, self._finish_body)
             except (InTwoPasses, Untiled) as reason:
                 self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
 
