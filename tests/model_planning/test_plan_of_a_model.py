@@ -173,7 +173,8 @@ def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, m
     def run(model, prepared, plan):
         live = sum(row.held_bytes for row in plan.rows)
         taken.append(int(share * live + prepared.held_bytes / 2))
-        return trials.MeasuredSteps(plan.step_s, taken[-1], None, None)
+        rests = prepared.graph.resting_bytes
+        return trials.MeasuredSteps(plan.step_s, taken[-1], rests, None, None)
 
     monkeypatch.setattr(trials, "_run", run)
     kept = run(None, case.prepared, case.plan(10 * case.prepared.ends()[1])).peak_bytes
@@ -181,18 +182,18 @@ def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, m
     limit = case.prepared.graph.resting_bytes + (kept + least) // 2
     plan = case.plan(limit, runs=trials.RUNS)
     assert plan.feasible and plan.peak_bytes <= limit
-    assert "keep" in plan.choices.values() and len(taken) <= 2 + 2 * trials.RUNS
+    assert "keep" in plan.choices.values() and len(taken) <= 2 + trials.RUNS
 
 
 def test_what_the_planner_is_asked_for(case):
-    asked = trials._Asked(1000, resting=200)  # noqa: SLF001
+    asked = trials._Asked(1000)  # noqa: SLF001
     assert not asked.is_used(1001) and not asked.is_used(900) and asked.is_used(1000)
-    asked.learn(1400)  # 1200 of 800: ask for two thirds, a little less
+    asked.learn(1400, 200)  # 1200 of 800: ask for two thirds, a little less
     assert 650 < asked.bytes < 740
     over = asked.bytes
-    asked.learn(800)
+    asked.learn(800, 200)
     assert over < asked.bytes < 1000
-    asked.learn(1100)
+    asked.learn(1100, 200)
     assert over < asked.bytes < 1000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
@@ -25,4 +26,6 @@ def state_restored(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         for variable, value in zip(variables, values):
-            variable.assign(value)
+            variable.assign(
+                tf.raw_ops.DeepCopy(x=value)
+            )  # a buffer of the allocator's, and not NumPy's, which nothing counts

@@ -11,6 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import compressed_models
+from tf_comptrain.memory import counters
 from tf_comptrain.memory.measure import measure_calls
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Trace, trace_step
@@ -25,12 +26,14 @@ class MeasuredSteps(NamedTuple):
     Attributes:
       step_s: Seconds of the fastest step, after two of warm-up.
       peak_bytes: Of the allocator over the resting level, the highest of all steps, the first included.
+      resting_bytes: Given out when all is put back: an allocator has given the weights other chunks than before.
       graph: Of the step.
       trace: Of one step; None where it was not asked for.
     """
 
     step_s: float
     peak_bytes: int
+    resting_bytes: int
     graph: tf.Graph
     trace: Trace | None
 
@@ -54,7 +57,8 @@ def measure(
             calls = measure_calls(step, 2 + _STEPS)
             trace = trace_step(step) if profile else None
     seconds = min(elapsed for _, _, elapsed in calls[2:])  # other work only ever makes a step slower
-    return MeasuredSteps(seconds, max(peak for peak, _, _ in calls), graphs[-1], trace)
+    peak = max(peak for peak, _, _ in calls)
+    return MeasuredSteps(seconds, peak, counters.bytes_in_use(), graphs[-1], trace)
 
 
 @contextlib.contextmanager

@@ -82,9 +82,9 @@ class Prepared(NamedTuple):
         waste = self.waste(limit)
         return waste._replace(factor=waste.factor * (1 + _MARGIN))
 
-    def peak(self, measured: MeasuredSteps) -> int:
-        """What a plan whose steps were measured is expected to reach at most; resting bytes included."""
-        return self.graph.resting_bytes + int(measured.peak_bytes * (1 + _MARGIN))
+    def peak(self, above: int) -> int:
+        """What a plan is expected to reach at most that was measured so far above the resting level."""
+        return self.graph.resting_bytes + int(above * (1 + _MARGIN))
 
     def ends(self) -> tuple[int, int]:
         """Measured peaks: everything held as streams and bits, everything kept; resting bytes included."""
@@ -113,7 +113,8 @@ class Prepared(NamedTuple):
         live = (plan.peak_bytes - self.graph.resting_bytes) / waste.factor
         wastes = {*self.wastes, (live, measured.peak_bytes / max(live, 1.0))}
         faster = min(measured.step_s / plan.known_step_s, 1.0)  # other work only ever makes a step slower
-        return self._replace(wastes=tuple(sorted(wastes)), graph=with_speed(self.graph, faster))
+        graph = with_speed(self.graph._replace(resting_bytes=measured.resting_bytes), faster)
+        return self._replace(wastes=tuple(sorted(wastes)), graph=graph)
 
 
 def prepare(
@@ -212,21 +213,19 @@ def search(
     Returns:
       (The plan, what was prepared with the measurements that were made.)
     """
-    fitting: list[Plan] = []
+    fitting: list[tuple[Plan, int]] = []  # with the measured peaks above the resting level
     peaks: dict[frozenset, int] = {}  # of the plans that were tried
-    asked = _Asked(limit, prepared.graph.resting_bytes)
+    asked = _Asked(limit)
     waste, smallest_tried = prepared.expected_waste(limit), prepared.offload is None
     plan = _planned(prepared, limit, limit, waste, seed, budget_s, progress)
     try:
         for _ in range(runs):
             measured = _run(model, prepared, plan)
-            if asked.is_used(prepared.peak(measured)):
-                again = _run(model, prepared, plan)
-                measured = max(measured, again, key=lambda run: run.peak_bytes)
+            above = measured.peak_bytes
             prepared = prepared.with_run(plan, waste, measured)
-            found = _as_measured(plan, prepared.peak(measured), measured.step_s, limit)
+            found = _as_measured(plan, prepared.peak(above), measured.step_s, limit)
             if found.feasible:
-                fitting.append(found)
+                fitting.append((found, above))
             elif not plan.feasible:  # the smallest by the model; that of the first step may be as small
                 plan = found._replace(smallest_bytes=min(found.peak_bytes, plan.smallest_bytes))
                 if smallest_tried:
@@ -240,7 +239,7 @@ def search(
                 break
             peaks[_key(plan)] = found.peak_bytes
             for _ in range(_REPLANS):
-                asked.learn(peaks[_key(plan)])
+                asked.learn(peaks[_key(plan)], prepared.graph.resting_bytes)
                 plan = _planned(prepared, limit, asked.bytes, waste, seed, budget_s, progress)
                 if _key(plan) not in peaks:
                     break
@@ -251,9 +250,13 @@ def search(
                 plan = plan._replace(feasible=False)
     except KeyboardInterrupt:
         pass
-    if fitting:
-        # Of plans that were confirmed the one that keeps most: their times were measured one after the other.
-        plan = max(fitting, key=lambda one: one.peak_bytes)
+    rested = [
+        plan._replace(peak_bytes=prepared.peak(above)) for plan, above in fitting
+    ]  # with weights as they are now
+    confirmed = [plan for plan in rested if plan.peak_bytes <= limit]
+    if confirmed:
+        # The one that keeps most: times were measured one after the other.
+        plan = max(confirmed, key=lambda one: one.peak_bytes)
     elif runs:
         held = _held_plan(prepared, plan)
         plan = (
@@ -271,30 +274,29 @@ class _Asked:
 
     Args:
       limit: That the steps have to keep, bytes.
-      resting: What is there between steps.
     """
 
-    def __init__(self, limit: int, resting: int):
+    def __init__(self, limit: int):
         self.bytes = limit
-        self._limit, self._resting = limit, resting
+        self._limit = limit
         self._fits, self._over = 0.0, math.inf  # above the resting level
 
     def is_used(self, peak: int) -> bool:
         """Whether a peak is within the limit, and near it."""
         return _USED * self._limit <= peak <= self._limit
 
-    def learn(self, peak: int) -> None:
-        """Asks for more or less after a peak of what was asked for last."""
-        room = float(self.bytes - self._resting)
+    def learn(self, peak: int, resting: int) -> None:
+        """Asks for more or less after a peak of what was asked for last, of which so much rests between steps."""
+        room = float(self.bytes - resting)
         if peak <= self._limit:
             self._fits = max(self._fits, room)
         else:
             self._over = min(self._over, room)
-        goal = (1 + _USED) / 2 * self._limit - self._resting
-        room = room * max(goal, 1.0) / max(peak - self._resting, 1.0)
+        goal = (1 + _USED) / 2 * self._limit - resting
+        room = room * max(goal, 1.0) / max(peak - resting, 1.0)
         if not self._fits < room < self._over:
             room = (self._fits + self._over) / 2 if self._over < math.inf else self._fits * (1 + _MARGIN)
-        self.bytes = self._resting + int(room)
+        self.bytes = resting + int(room)
 
 
 def _run(model: keras.Model, prepared: Prepared, plan: Plan) -> MeasuredSteps:
