@@ -79,7 +79,8 @@ def test_a_peak_outlasts_another_ones_start():
 def test_tensorboard_has_the_report(tmp_path):
     model, log = network(), ct.MemoryLogger(log_dir=tmp_path)
     report = ct.compress_model(model)
-    model.fit(*images(8, size=32), verbose=0, callbacks=[log])
+    with tf.summary.record_if(False):  # as a training that fails under Keras' TensorBoard leaves it
+        model.fit(*images(8, size=32), verbose=0, callbacks=[log])
     (file,) = tmp_path.glob("events*")
     events = tf.compat.v1.train.summary_iterator(str(file))
     (value,) = (value for event in events for value in event.summary.value)

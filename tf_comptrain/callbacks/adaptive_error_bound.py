@@ -405,7 +405,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         return checks
 
     def _log(self, writer: Any, updates: Iterable[BoundUpdate], checks: Iterable[LawCheck]) -> None:
-        with writer.as_default(step=self._steps):
+        with writer.as_default(step=self._steps), tf.summary.record_if(True):
             for update in updates:
                 values = update._asdict()
                 for what in values.keys() - {"step", "layer", "source"}:

@@ -91,7 +91,7 @@ class MemoryLogger(keras.callbacks.Callback):
         if self.log_dir is None or not is_compressed(self.model):
             return
         writer = tf.summary.create_file_writer(str(self.log_dir))
-        with writer.as_default(step=0):
+        with writer.as_default(step=0), tf.summary.record_if(True):
             _write_text("tf_comptrain/report", instrumentation(self.model).report.to_markdown())
         writer.close()
 

@@ -41,8 +41,8 @@ from tf_comptrain.storage import Offload
 LARGEST_PROBE = 32
 _RECORDED = 256_000  # bytes: TensorFlow's profile has no smaller buffers
 RUNS = 5
-# The peak of a step scatters from run to run, with the order in which its operations run.
-_MARGIN = 0.02
+# Two trainings of one plan differ by so much: what came before says which chunks the allocator has.
+_MARGIN = 0.04
 _USED = 0.96  # of the limit; where less is used, the plan is made again
 _REPLANS = 4  # until the planner, asked for more or less, answers with a plan that was not tried
 
