@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
@@ -26,6 +28,18 @@ def state_restored(model: keras.Model) -> Iterator[None]:
         yield
     finally:
         for variable, value in zip(variables, values):
-            variable.assign(
-                tf.raw_ops.DeepCopy(x=value)
-            )  # a buffer of the allocator's, and not NumPy's, which nothing counts
+            for part in _keras.parts_of(variable):
+                _put_back(part, value)
+
+
+def _put_back(variable: tf.Variable, value: np.ndarray) -> None:
+    """A buffer of the allocator's, where the one was that the variable has now: others may be of twice the size.
+
+    NumPy's own buffer, which TensorFlow may share, nothing counts.
+    """
+    assign = functools.partial(tf.raw_ops.AssignVariableOp, resource=variable.handle, validate_shape=False)
+    with tf.device(variable.device):
+        try:
+            assign(value=tf.zeros([0], variable.dtype))
+        finally:
+            assign(value=tf.raw_ops.DeepCopy(x=value))

@@ -258,6 +258,7 @@ def search(
         # The one that keeps most: times were measured one after the other.
         plan = max(confirmed, key=lambda one: one.peak_bytes)
     elif runs:
+        plan = plan._replace(feasible=False)
         held = _held_plan(prepared, plan)
         plan = (
             held if held.feasible else plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
