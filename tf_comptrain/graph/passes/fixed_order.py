@@ -28,15 +28,15 @@ def fix_order(graph: tf.Graph, returned: Sequence[tf.Tensor]) -> None:
       returned: What the function returns.
     """
     last: dict[str, tf.Operation] = {}
-    for op in _Schedule(graph, returned).large_in_order():
+    for op in _SimulatedRun(graph, returned).large_in_order():
         before = last.get(op.device)
         if before is not None and all(tensor.op is not before for tensor in op.inputs):
             _keras.wait_for(op, [before])
         last[op.device] = op
 
 
-class _Schedule:
-    """A run of a graph in thought, one operation after the other."""
+class _SimulatedRun:
+    """A run of a graph, simulated one operation after the other."""
 
     def __init__(self, graph: tf.Graph, returned: Sequence[tf.Tensor]):
         operations = graph.get_operations()
