@@ -141,10 +141,10 @@ def test_a_tape_does_not_see_what_is_made_unrecorded():
 
 
 def test_what_is_done_once_a_graph_is_ordered_sees_that_order():
-    counter, told = tf.Variable(0.0), []
+    counter, told, kinds = tf.Variable(0.0), [], ("AssignAddVariableOp", "ReadVariableOp")
 
     def ordered(graph, returned):
-        add, read = (next(op for op in graph.get_operations() if op.type == kind) for kind in KINDS)
+        add, read = (next(op for op in graph.get_operations() if op.type == kind) for kind in kinds)
         told.append((add in read.control_inputs, [tensor.shape.rank for tensor in returned]))
 
     @tf.function(autograph=False)
@@ -157,6 +157,3 @@ def test_what_is_done_once_a_graph_is_ordered_sees_that_order():
     with _keras.on_gradients(lambda backward: {}):
         step(tf.constant([1.0, 2.0]))
     assert told == [(True, [1, 0])]
-
-
-KINDS = ("AssignAddVariableOp", "ReadVariableOp")

@@ -15,7 +15,7 @@ from tensorflow import keras
 
 from tf_comptrain._keras.version import KERAS_3
 
-# TensorFlow's operation computes 1 - beta_2 in float32: 1.3e-5 off at 0.999, 1.7e-4 at 0.9999.
+# TensorFlow's operation computes 1 - beta in float32: 1.3e-5 off at 0.999, 1.7e-4 at 0.9999.
 _BETA_TOLERANCE = 1e-4
 
 
@@ -91,19 +91,17 @@ def _is_one(variable: Any, gradient: Any) -> bool:
         return False
     if not isinstance(variable, tf.Variable) or variable.dtype != tf.float32:
         return False
-    return (
-        gradient.shape.is_fully_defined() and gradient.shape == variable.shape
-    )  # one that broadcasts is Keras'
+    # One that broadcasts is Keras'.
+    return gradient.shape.is_fully_defined() and gradient.shape == variable.shape
 
 
 def _kernel_of(optimizer: Any) -> Callable[..., Any] | None:
     """An optimizer's update of a weight as one operation; None where there is none that computes the same."""
     if getattr(optimizer, "amsgrad", False):
         return None
-    beta = getattr(optimizer, "beta_2", 0.0)
-    if isinstance(beta, float) and abs(float(1 - np.float32(beta)) / (1 - beta) - 1) > _BETA_TOLERANCE:
-        return None
-    return _KERNELS.get(type(optimizer))
+    betas = (getattr(optimizer, name, 0.0) for name in ("beta_1", "beta_2"))
+    is_exact = all(abs(float(1 - np.float32(b)) - (1 - b)) <= _BETA_TOLERANCE * (1 - b) for b in betas)
+    return _KERNELS.get(type(optimizer)) if is_exact else None
 
 
 def _slots(optimizer: Any, variable: Any) -> list[Any]:

@@ -67,6 +67,17 @@ def ancestors(operations: Iterable[tf.Operation], within: set[str]) -> set[str]:
     return found
 
 
+def names_of_run(operations: Sequence[tf.Operation], returned: Iterable[tf.Tensor]) -> set[str]:
+    """Names of what a function runs: to wait for another operation would make that run too.
+
+    Args:
+      operations: Of the function.
+      returned: What it returns.
+    """
+    roots = [op for op in operations if op.op_def.is_stateful] + [tensor.op for tensor in returned]
+    return ancestors(roots, {op.name for op in operations})
+
+
 class TopologicalOrder:
     """A topological order that follows added edges and refuses those that would close a circle.
 

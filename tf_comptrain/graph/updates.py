@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import about
-from tf_comptrain.graph.order import TopologicalOrder, ancestors, as_made
+from tf_comptrain.graph.order import TopologicalOrder, as_made, names_of_run
 from tf_comptrain.graph.tensors import plain_bytes
 
 _LONG = 1 << 14  # values
@@ -141,7 +141,7 @@ def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor]) -> None:
     """
     operations = graph.get_operations()
     order = TopologicalOrder(as_made(operations))
-    live, readers = _names_of_live(operations, returned), _readers_of_values(operations)
+    live, readers = names_of_run(operations, returned), _readers_of_values(operations)
     updates = sorted(_updates_of(graph), key=lambda update: order.place(update.gradient))
     for update in updates:
         for op in update.assignments:
@@ -152,12 +152,6 @@ def _pace(graph: tf.Graph, returned: Sequence[tf.Tensor]) -> None:
         last, product = update.assignments[-1], _product(following.gradient)
         if order.put(last, product):
             _keras.wait_for(product, [last])
-
-
-def _names_of_live(operations: Sequence[tf.Operation], returned: Iterable[tf.Tensor]) -> set[str]:
-    """What a function runs: to wait for another operation would make that run too."""
-    roots = [op for op in operations if op.op_def.is_stateful] + [tensor.op for tensor in returned]
-    return ancestors(roots, {op.name for op in operations})
 
 
 def _product(gradient: tf.Operation) -> tf.Operation:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
+from tf_comptrain.memory.counters import in_counted_memory
 
 
 def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
@@ -71,8 +72,8 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: tf.DType) -
             "There are no random strings for an input of strings. Pass x and y, one batch of data."
         )
     if dtype.is_floating:
-        return tf.cast(tf.constant(rng.standard_normal(shape, dtype="float32")), dtype)
-    return tf.cast(tf.constant(rng.integers(0, 2, shape)), dtype)
+        return tf.cast(in_counted_memory(rng.standard_normal(shape, dtype="float32")), dtype)
+    return tf.cast(in_counted_memory(rng.integers(0, 2, shape)), dtype)
 
 
 def _target(output: Any, batch_size: int, loss: str) -> tf.Tensor:

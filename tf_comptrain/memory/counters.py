@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,6 +32,11 @@ def reset_peak() -> None:
     """The peak begins again at what is in use."""
     with contextlib.suppress(ValueError):  # it does not count
         tf.config.experimental.reset_memory_stats(device())
+
+
+def in_counted_memory(value: Any) -> tf.Tensor:
+    """A copy in a buffer of the allocator's: NumPy's own, which TensorFlow may share, nothing counts."""
+    return tf.raw_ops.DeepCopy(x=value)
 
 
 def _counted(name: str) -> int:

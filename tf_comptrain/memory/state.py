@@ -12,6 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
+from tf_comptrain.memory import counters
 
 
 @contextlib.contextmanager
@@ -33,13 +34,10 @@ def state_restored(model: keras.Model) -> Iterator[None]:
 
 
 def _put_back(variable: tf.Variable, value: np.ndarray) -> None:
-    """A buffer of the allocator's, where the one was that the variable has now: others may be of twice the size.
-
-    NumPy's own buffer, which TensorFlow may share, nothing counts.
-    """
+    """In a buffer where the one was that the variable has now: the allocator may give others of twice the size."""
     assign = functools.partial(tf.raw_ops.AssignVariableOp, resource=variable.handle, validate_shape=False)
     with tf.device(variable.device):
         try:
             assign(value=tf.zeros([0], variable.dtype))
         finally:
-            assign(value=tf.raw_ops.DeepCopy(x=value))
+            assign(value=counters.in_counted_memory(value))

@@ -245,14 +245,10 @@ def search(
                     break
             else:
                 break
-        else:
-            if runs and not fitting:
-                plan = plan._replace(feasible=False)
     except KeyboardInterrupt:
         pass
-    rested = [
-        plan._replace(peak_bytes=prepared.peak(above)) for plan, above in fitting
-    ]  # with weights as they are now
+    # Weights lie elsewhere after each trial.
+    rested = [plan._replace(peak_bytes=prepared.peak(above)) for plan, above in fitting]
     confirmed = [plan for plan in rested if plan.peak_bytes <= limit]
     if confirmed:
         # The one that keeps most: times were measured one after the other.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import SOURCE, about
-from tf_comptrain.graph.order import ancestors, operations_before
+from tf_comptrain.graph.order import names_of_run, operations_before
 from tf_comptrain.graph.tensors import behind_views, plain_bytes
 
 _LARGE_BYTES = 1 << 16
@@ -40,10 +40,7 @@ class _SimulatedRun:
 
     def __init__(self, graph: tf.Graph, returned: Sequence[tf.Tensor]):
         operations = graph.get_operations()
-        roots = [op for op in operations if op.op_def.is_stateful] + [tensor.op for tensor in returned]
-        live = ancestors(
-            roots, {op.name for op in operations}
-        )  # to wait for another one would make that run too
+        live = names_of_run(operations, returned)
         self._operations = [op for op in operations if op.name in live]
         self._later: dict[str, list[int]] = collections.defaultdict(list)
         self._missing: list[int] = []
