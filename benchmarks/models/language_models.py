@@ -148,6 +148,19 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
             plain = gradients(model, *first)
         ct.compress_model(model)
     error = None if plain is None else errors(gradients(model, *first), plain)
+    found = meter(model, x, y, len(y) // 6, options.steps, options.xla, weights)
+    return {**found, "error": error}
+
+
+def meter(
+    model: Any, x: Any, y: Any, batch: int, steps: int, xla: bool, sample_weight: Any = None
+) -> dict[str, Any]:
+    """Of steps of `fit`: bytes planned by XLA, the highest peak, the median time, and the first epoch's loss."""
+    import tensorflow as tf
+    from tensorflow import keras
+
+    import tf_comptrain as ct
+
     peaks: list[int] = []
     seconds: list[float] = []
 
@@ -160,29 +173,20 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
         def on_train_batch_end(self, batch, logs=None):
             seconds.append(time.perf_counter() - self.began)
             peaks.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - self.level)
-            if len(peaks) == options.steps:
+            if len(peaks) == steps:
                 self.model.stop_training = True
 
-    history = model.fit(
-        x,
-        y,
-        sample_weight=weights,
-        batch_size=len(y) // 6,
-        epochs=options.steps,
-        shuffle=False,
-        verbose=0,
-        callbacks=[Meter()],
-    )
+    how = {"batch_size": batch, "epochs": steps, "shuffle": False, "verbose": 0, "callbacks": [Meter()]}
+    history = model.fit(x, y, sample_weight=sample_weight, **how)
     planned = None
-    if options.xla:
-        batch = tf.nest.map_structure(lambda a: a[: len(y) // 6], (x, y))
-        planned = ct.memory.memory_analysis(model, *batch).temporary_bytes
+    if xla:
+        first = tf.nest.map_structure(lambda a: a[:batch], (x, y))
+        planned = ct.memory.memory_analysis(model, *first).temporary_bytes
     return {
         "planned_bytes": planned,
-        "peak_bytes": max(peaks[: options.steps]),
-        "step_s": statistics.median(seconds[min(5, options.steps // 2) : options.steps]),
+        "peak_bytes": max(peaks[:steps]),
+        "step_s": statistics.median(seconds[min(5, steps // 2) : steps]),
         "loss": history.history["loss"][0],
-        "error": error,
     }
 
 
