@@ -1,4 +1,4 @@
-"""Families of keras-hub beside those of language_models.py: what training takes, plain and compressed, and its gradients.
+"""Families of keras-hub beside those of language_models.py: memory plain and compressed, and gradients.
 
     # keras-hub's dependencies bring `tensorflow`, which is not wanted beside tensorflow-cpu.
     pip install --no-deps keras-hub; pip install regex tokenizers
@@ -73,7 +73,7 @@ def run(name: str, variant: str, options: argparse.Namespace) -> bool:
 def table(options: argparse.Namespace) -> str:
     found = measured(options.out)
     rows = [
-        "| family | peak plain | compressed | plain / compressed | gradient error, exact | compressed | held as it is |",
+        "| family | peak plain | compressed | ratio | gradient error, exact | compressed | held as it is |",
         "|---|---|---|---|---|---|---|",
     ]
     for name in options.families:
