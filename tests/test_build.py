@@ -113,11 +113,21 @@ def test_a_source_distribution_has_what_a_build_needs(tmp_path):
     assert len(needed) > 400 and needed <= names, sorted(needed - names)
 
 
+def test_libraries_that_were_built_before_are_taken_as_they_are(tmp_path):
+    command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", str(tmp_path)]
+    env = dict(os.environ, TF_COMPTRAIN_PREBUILT="1")
+    subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
+    found = {path.name: path.read_bytes() for path in (tmp_path / "tf_comptrain").iterdir()}
+    assert found == {path.name: path.read_bytes() for path in ROOT.glob("tf_comptrain/_comptrain_ops_tf*.so")}
+    assert LIBRARY in found
+
+
 def test_wheel_works_outside_the_sources(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--no-cache-dir"]
     offline = ["--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "wheel", *offline, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
     (wheel,) = tmp_path.glob("tf_comptrain-*.whl")
+    assert "-py3-none-linux_" in wheel.name  # the library is of no Python
     names = zipfile.ZipFile(wheel).namelist()
     assert [n for n in names if n.endswith(".so")] == [f"tf_comptrain/{LIBRARY}"]
     top = {n.split("/")[0] for n in names}
