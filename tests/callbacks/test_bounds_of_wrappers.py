@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from models import compiled
+from needs_xla import needs_xla
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -37,7 +38,9 @@ def fit(model, steps=1, **how):
 @pytest.mark.long("{'jit_compile': True}-*", "{'run_eagerly': True}-*", but=["*-dense"])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
-    "how", [{"jit_compile": False}, {"jit_compile": True}, {"run_eagerly": True}], ids=str
+    "how",
+    [{"jit_compile": False}, pytest.param({"jit_compile": True}, marks=needs_xla), {"run_eagerly": True}],
+    ids=str,
 )
 def test_the_law_of_a_wrapper_is_that_of_the_traced_step(name, how):
     """Errors per unit of bound, and the error that the gradient is meant to have."""
