@@ -10,8 +10,16 @@ from tensorflow.keras import layers
 from training_worker import BATCH, EPOCHS, data
 
 import tf_comptrain as ct
+from tf_comptrain.compression.instrumentation import instrumentation
 
 WAYS = ("keep", "stream", "recompute")
+
+
+def layers_alone():
+    x = inputs = keras.Input((8, 8, 3))
+    for _ in range(2):
+        x = layers.Conv2D(8, 3, activation="relu")(x)
+    return keras.Model(inputs, layers.Dense(4, activation="softmax")(layers.Flatten()(x)))
 
 
 def network(way):
@@ -39,6 +47,17 @@ def trained(way, fit, strategy):
     return {"loss": history.history["loss"], "weights": weights.tolist()}
 
 
+def bounds(strategy):
+    """Of each replica, after a step under an absolute bound: what its sites have as that."""
+    with strategy.scope():
+        model = layers_alone()
+        ct.compress_model(model, error_bound=1e-6)
+        model.compile("sgd", "sparse_categorical_crossentropy")
+    model.fit(*data(), batch_size=BATCH, steps_per_epoch=1, verbose=0)
+    table = instrumentation(model).held.table
+    return [part.numpy()[: table.used, 0].tolist() for part in table.variable.values]
+
+
 def main():
     devices = int(sys.argv[1])
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -56,6 +75,7 @@ def main():
     except ValueError as error:
         refused = str(error)
     runs["xla"] = refused
+    runs["bounds"] = bounds(several)
     print(json.dumps(runs))
 
 

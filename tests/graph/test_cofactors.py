@@ -15,6 +15,10 @@ def gram(y):
     return tf.matmul(y, y, transpose_a=True) + 0.01 * tf.eye(y.shape[-1])
 
 
+def shares(y):
+    return y / tf.reduce_sum(y, -1, True)
+
+
 UNBOUNDED = {
     "qr": lambda y: tf.linalg.qr(y)[0],
     "svd": lambda y: tf.linalg.svd(y)[1],
@@ -34,6 +38,7 @@ UNBOUNDED = {
     "logarithm": lambda y: tf.sin(y) * tf.math.log(tf.abs(y) + 1e-3),
     "elsewhere": lambda y: tf.sin(y) + tf.stop_gradient(1.0 / y),
     "in_logarithms": lambda y: tf.math.cumulative_logsumexp(y, -1),
+    "largest_values": lambda y: tf.sin(y[..., :4]) * shares(tf.math.top_k(y, 4)[0]),
     "softmax_without_a_shift": lambda y: tf.exp(3.0 * y) / tf.reduce_sum(tf.exp(3.0 * y), -1, True),
 }  # fmt: skip
 BOUNDED = {
@@ -48,6 +53,7 @@ BOUNDED = {
     "softmax_by_hand": lambda y: tf.exp(y - tf.reduce_max(y, -1, True))
     / tf.reduce_sum(tf.exp(y - tf.reduce_max(y, -1, True)), -1, True),
     "softmax": lambda y: tf.nn.softmax(y) * y,
+    "largest_probabilities": lambda y: y[..., :4] * shares(tf.math.top_k(tf.nn.softmax(y), 4)[0]),
     "constant_divisor": lambda y: tf.sin(y / 0.05 / 20.0),
     "soft_sign": lambda y: y / (1.0 + tf.abs(y)),
     "away_from_zero": lambda y: y / (2.0 + tf.sin(y)),

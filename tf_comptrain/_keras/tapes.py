@@ -123,8 +123,10 @@ def _tell_of_gradients() -> None:
         )
         for hook, _ in tuple(_hooks):
             with record.stop_recording():
-                found = _replaced(found, hook(made))
-            made = made._replace(gradients=tuple(tf.nest.flatten(found)))  # for the next hook
+                replaced = hook(made)
+            if not made.recorded:  # the other tape knows the gradients that it recorded, and no others
+                found = _replaced(found, replaced)
+                made = made._replace(gradients=tuple(tf.nest.flatten(found)))  # for the next hook
         return found
 
     telling: Any = tf.autograph.experimental.do_not_convert(gradient)

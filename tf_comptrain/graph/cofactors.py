@@ -175,13 +175,15 @@ class _Cofactors:
         return self._ingredients.has_activations(base_of(term)) and self._stays_off_zero(term)
 
     def _is_of_many(self, op: tf.Operation) -> bool:
-        """Whether a reduction is of many squares, of exponentials of which the largest is one, or counts."""
+        """Whether a reduction is of many squares, of the largest probabilities or exponentials, or counts."""
         terms = _behind(op.inputs[0])
         if terms.dtype == tf.bool:
             return True
         if terms.op.type == "Exp":
             shifted = base_of(terms.op.inputs[0]).op
             return shifted.type == "Sub" and _is_largest(shifted.inputs[1])
+        if terms.op.type == "TopKV2":  # of n probabilities the largest is at least 1 / n
+            return _behind(terms.op.inputs[0]).op.type == "Softmax"
         if about(terms.op.type).kind == operations.SUMMATION:
             return self._stays_off_zero(terms)
         squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)

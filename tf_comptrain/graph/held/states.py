@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -76,10 +76,15 @@ class StateTable:
 
     def put(self, values: dict[str, list[float]]) -> None:
         """Writes rows, by name; those of places that are still to be made too."""
-        rows, table = self.adopt(list(values)), _keras.mean_of_replicas(self.variable)
-        for row, numbers in zip(rows, values.values()):
-            table[row] = numbers
-        self.variable.assign(table)
+        self.write(dict(zip(self.adopt(list(values)), values.values())))
+
+    def write(self, rows: Mapping[int, Sequence[float]]) -> None:
+        """Sets rows, by their numbers, in every replica: also while one of them is traced."""
+        for part in _keras.parts_of(self.variable):
+            table = part.numpy()
+            for row, numbers in rows.items():
+                table[row] = numbers
+            part.assign(table)
 
 
 class StateRow:
@@ -93,9 +98,7 @@ class StateRow:
         return _keras.mean_of_replicas(self.table.variable)[self.index].copy()
 
     def assign(self, values: Sequence[float]) -> None:
-        states = _keras.mean_of_replicas(self.table.variable)
-        states[self.index] = values
-        self.table.variable.assign(states)
+        self.table.write({self.index: values})
 
 
 class TableInStep:
