@@ -145,6 +145,48 @@ def test_a_train_step_is_overridden():
     assert len(updates) == 4
 
 
+@pytest.mark.parametrize("wrap", [lambda step: step, tf.function], ids=["python", "function"])
+def test_a_train_step_of_the_instance_is_the_one_that_runs(wrap):
+    model, updates = network(), []
+
+    def step(data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = 1.0 + tf.reduce_mean((model(x) - y) ** 2)
+        variables = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+    own = model.train_step = wrap(step)
+    assert _keras.has_own_train_step(model)
+    for _ in range(2):  # compressed again
+        _keras.override_train_step(model, lambda of, *args: updates.append(of) or of(*args))
+    assert _keras.has_own_train_step(model)
+    assert list(model.fit(*batch(), verbose=0).history) == ["own"] and updates
+    updates.clear()
+    _keras.trace_train_step(model, *batch())
+    assert len(updates) == 4
+    with _keras.plain_train_step(model):
+        assert model.train_step is own
+    _keras.reset_train_step(model)
+    assert model.train_step is own and "_comptrain_own_step" not in vars(model)
+
+
+def test_losses_and_metrics_are_built_anew_after_other_targets():
+    keras.utils.set_random_seed(0)
+    x = keras.Input((4,))
+    model = keras.Model(x, {name: keras.layers.Dense(2, name=name)(x) for name in "ab"})
+    model.compile("sgd", {"a": "mse"}, jit_compile=False)
+    some, more = ({name: np.ones((3, 2), "float32") for name in names} for names in ("a", "ab"))
+    with _keras.targets_forgotten(model):
+        model.fit(np.ones((3, 4)), more, verbose=0)
+    model.fit(np.ones((3, 4)), some, verbose=0)
+    built = model._compile_loss
+    with _keras.targets_forgotten(model):
+        model.fit(np.ones((3, 4)), some, verbose=0)
+    assert model._compile_loss is built
+
+
 def test_the_train_step_is_plain_for_a_while():
     model = network()
     _keras.override_train_step(model, lambda update_step, *args: update_step(*args), is_exact=False)

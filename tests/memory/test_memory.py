@@ -239,6 +239,21 @@ def test_random_batches_fit_the_model():
     model.train_on_batch(x, y)
 
 
+def test_random_targets_are_labels_for_a_function_that_takes_no_values():
+    def loss(y, y_pred):
+        return keras.losses.sparse_categorical_crossentropy(y, y_pred)
+
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "softmax")])
+    for given, shape in (
+        (lambda y, y_pred: loss(y, y_pred), (6,)),
+        (lambda y, y_pred: abs(y - y_pred), (6, 3)),
+    ):
+        model.compile("sgd", given)
+        x, y = random_batch(model, 6)
+        assert y.shape == shape
+        model.train_on_batch(x, y)
+
+
 def test_saved_bytes_of_the_fused_normalization():
     model = compiled(small_cnn())
     ct.compress_model(

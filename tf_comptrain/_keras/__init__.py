@@ -144,6 +144,7 @@ from tf_comptrain._keras.train_step import (
     reset_train_step,
     step_variables,
     steps_at_once,
+    targets_forgotten,
     trace_train_step,
     train_step_runner,
     trainable_variables,

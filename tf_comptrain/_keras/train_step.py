@@ -17,7 +17,14 @@ import tensorflow as tf
 from tensorflow import keras
 from tensorflow.python.autograph.impl import api as autograph
 
-from tf_comptrain._keras.layers import VARIABLES, attributes, jit_compile, strategy_scope, sublayers
+from tf_comptrain._keras.layers import (
+    VARIABLES,
+    attributes,
+    forget_traces,
+    jit_compile,
+    strategy_scope,
+    sublayers,
+)
 from tf_comptrain._keras.scopes import own_trace, training_scope
 from tf_comptrain._keras.version import KERAS_3
 from tf_comptrain._keras.weight_updates import WeightUpdate, decays_all_at_once
@@ -36,8 +43,14 @@ def is_compiled(model: keras.Model) -> bool:
 
 
 def has_own_train_step(model: keras.Model) -> bool:
-    """Whether the model's class has a train step that is not Keras'."""
-    return type(model).train_step is not keras.Model.train_step
+    """Whether the model, or its class, has a train step that is not Keras'."""
+    return _step_of_instance(model) is not None or type(model).train_step is not keras.Model.train_step
+
+
+def _step_of_instance(model: keras.Model) -> Callable[..., Any] | None:
+    """The train step that was set on the model itself, which ours stands in front of."""
+    set_here = "_comptrain_own_step" if "_comptrain_update" in model.__dict__ else "train_step"
+    return model.__dict__.get(set_here)
 
 
 def has_strategy(model: keras.Model) -> bool:
@@ -134,16 +147,22 @@ def lowered_train_step(model: keras.Model, x: Any, y: Any) -> bytes:
 
 def _fresh_train_step(model: keras.Model) -> Callable[..., Any]:
     """The train step without a tf.function around it, which would answer with an earlier trace."""
-    python = getattr(type(model).train_step, "python_function", None)
+    own = _step_of_instance(model)
+    python = getattr(own or type(model).train_step, "python_function", None)
     if python is None:
         return model.train_step
-    scope = _step_scope if "train_step" in model.__dict__ else contextlib.nullcontext
+    scope = _step_scope if "_comptrain_update" in model.__dict__ else contextlib.nullcontext
+    bound = () if own else (model,)
 
     def train_step(*args: Any, **kwargs: Any) -> Any:
         with scope(model):
-            return autograph.convert(recursive=True)(python)(model, *args, **kwargs)
+            return autograph.convert(recursive=True)(python)(*bound, *args, **kwargs)
 
     return train_step
+
+
+# Attributes of a model whose train step is overridden.
+_OVERRIDDEN = ("train_step", "_comptrain_own_step", "_comptrain_update", "_comptrain_exact")
 
 
 def override_train_step(model: keras.Model, update: Callable[..., Any], is_exact: bool = True) -> None:
@@ -154,14 +173,17 @@ def override_train_step(model: keras.Model, update: Callable[..., Any], is_exact
       update: Called with a `WeightUpdate`, and what that takes: gradient, weight, learning rate.
       is_exact: Whether all weights decay before the first update, as Keras has it; else each before its own.
     """
-    reference = weakref.ref(model)
+    reference, own = weakref.ref(model), _step_of_instance(model)
 
     def train_step(*args: Any, **kwargs: Any) -> Any:
         model: Any = reference()
         with _step_scope(model):
+            if own is not None and "_comptrain_step" not in model.__dict__:
+                return own(*args, **kwargs)
             step = model.__dict__.get("_comptrain_step", type(model).train_step)
             return step(model, *args, **kwargs)
 
+    model.__dict__["_comptrain_own_step"] = own
     model.__dict__["train_step"] = train_step
     model.__dict__["_comptrain_update"] = update
     model.__dict__["_comptrain_exact"] = is_exact
@@ -192,21 +214,43 @@ def _step_scope(model: Any) -> Iterator[None]:
 
 def reset_train_step(model: keras.Model) -> None:
     if "_comptrain_step" not in model.__dict__:  # of a model that is placed on stages
-        model.__dict__.pop("train_step", None)
-        model.__dict__.pop("_comptrain_update", None)
-        model.__dict__.pop("_comptrain_exact", None)
+        own = _step_of_instance(model)
+        for name in _OVERRIDDEN:
+            model.__dict__.pop(name, None)
+        if own is not None:
+            model.__dict__["train_step"] = own
 
 
 @contextlib.contextmanager
 def plain_train_step(model: keras.Model) -> Iterator[None]:
     """Inside, the train step of a compressed model is the one that it had before."""
-    names = ("train_step", "_comptrain_update", "_comptrain_exact")
-    before = {name: model.__dict__[name] for name in names if name in model.__dict__}
+    before = {name: model.__dict__[name] for name in _OVERRIDDEN if name in model.__dict__}
     reset_train_step(model)
     try:
         yield
     finally:
         model.__dict__.update(before)
+
+
+@contextlib.contextmanager
+def targets_forgotten(model: keras.Model) -> Iterator[None]:
+    """Puts losses and metrics back that no step has built before: they are built for the structure of its targets.
+
+    Private: `Model._compile_loss`, `Model._compile_metrics`, `CompileLoss._user_loss`,
+      `CompileLoss._user_loss_weights`, `CompileMetrics._user_metrics`, `CompileMetrics._user_weighted_metrics`
+      (Keras 3.15).
+    """
+    found = {name: vars(model).get(name) for name in ("_compile_loss", "_compile_metrics")}
+    unbuilt = {name: part for name, part in found.items() if KERAS_3 and part is not None and not part.built}
+    try:
+        yield
+    finally:
+        for name, part in unbuilt.items():
+            user = (part._user_loss, part._user_loss_weights) if name == "_compile_loss" else None
+            user = user or (part._user_metrics, part._user_weighted_metrics)
+            vars(model)[name] = type(part)(*user, output_names=part.output_names)
+        if unbuilt:
+            forget_traces(model)
 
 
 def call_in_training(model: keras.Model, x: Any) -> Any:

@@ -33,7 +33,7 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
     """(x, y): random inputs of the model's input shapes, and targets that its loss accepts.
 
     Floats are normal; integers are 0 or 1, in range for any embedding. Targets are zeros of the
-    outputs' shapes, without the class dimension for a loss named "sparse".
+    outputs' shapes, without the class dimension for a loss named "sparse", or a function that takes no others.
 
     Args:
       model: A compiled model with a graph (functional or built Sequential).
@@ -54,7 +54,7 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
         )
     rng = np.random.default_rng(seed)
     x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
-    y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _loss_names(model.loss, graph))]
+    y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _losses(model.loss, graph))]
     return tf.nest.pack_sequence_as(graph.input, x), tf.nest.pack_sequence_as(graph.output, y)
 
 
@@ -76,20 +76,31 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: tf.DType) -
     return tf.cast(in_counted_memory(rng.integers(0, 2, shape)), dtype)
 
 
-def _target(output: Any, batch_size: int, loss: str) -> tf.Tensor:
+def _target(output: Any, batch_size: int, loss: Any) -> tf.Tensor:
     shape = _shape(output, batch_size)
-    if "sparse" in loss.lower():
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    if "sparse" in name.lower() or _takes_labels_alone(loss, output):
         return tf.zeros(shape[:-1], tf.int32)
     return tf.zeros(shape, tf.float32)
 
 
-def _loss_names(loss: Any, graph: keras.Model) -> list[str]:
+def _takes_labels_alone(loss: Any, output: Any) -> bool:
+    """Whether a function, or an object, computes a loss of one sample's classes and none of values."""
+
+    def takes(y: tf.Tensor) -> bool:
+        try:
+            loss(y, tf.zeros(shape, output.dtype))
+        except Exception:  # whatever a user's function raises
+            return False
+        return True
+
+    shape = _shape(output, 1)
+    return callable(loss) and not takes(tf.zeros(shape)) and takes(tf.zeros(shape[:-1], tf.int32))
+
+
+def _losses(loss: Any, graph: keras.Model) -> list[Any]:
     """The loss of each output of the graph, from `loss` as `compile` was given it."""
     if isinstance(loss, dict):
         names = sorted(graph.output) if isinstance(graph.output, dict) else graph.output_names
         loss = [loss.get(name) for name in names]
-    elif not isinstance(loss, (list, tuple)):
-        loss = [loss] * len(graph.outputs)
-    return [
-        each if isinstance(each, str) else getattr(each, "__name__", type(each).__name__) for each in loss
-    ]
+    return list(loss) if isinstance(loss, (list, tuple)) else [loss] * len(graph.outputs)

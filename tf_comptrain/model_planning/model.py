@@ -15,6 +15,7 @@ from tf_comptrain.compression import model as compression
 from tf_comptrain.compression.choice import StorageChoice
 from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
+from tf_comptrain.memory.trace import NothingRecordedError
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.compiled_plan import CompiledEnds, plan_compiled
 from tf_comptrain.model_planning.devices import plan_over_devices
@@ -142,27 +143,32 @@ def _streams(
 
 def _planned(
     model: keras.Model, batch_size: int, memory: int | str, wanted: _Wanted
-) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
-    """The plan of the whole batch, or in microbatches where that does not fit; and what was measured of it."""
+) -> tuple[ModelPlan, trials.Prepared | CompiledEnds | None]:
+    """The plan of the whole batch, or in microbatches where that does not fit; and what was measured of it, if any."""
     limit = arguments.size_in_bytes("memory", memory)
     batch = arguments.whole("batch_size", batch_size)
     _check_model(model)
 
-    def plan_of(samples: int, room: int) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
+    def plan_of(samples: int, room: int) -> tuple[ModelPlan, trials.Prepared | CompiledEnds | None]:
         return _plan_of_step(model, samples, room, wanted)
 
-    found, prepared = plan_of(batch, limit)
-    parts = None if found.feasible else prepared.parts(limit)
-    if parts is None or wanted.machine is not None or obstacle_to_microbatches(model, wanted.microbatches):
-        return found, prepared
-    how = {**wanted.streams, "offload": wanted.offload}
-    divide = plan_in_microbatches(model, found, parts[0], lambda *step: plan_of(*step)[0], how)
-    return divide or found, prepared
+    with _keras.targets_forgotten(model):  # of a random batch: the user's may be of some outputs alone
+        found, prepared = plan_of(batch, limit)
+        parts = None if found.feasible or prepared is None else prepared.parts(limit)
+        if (
+            parts is None
+            or wanted.machine is not None
+            or obstacle_to_microbatches(model, wanted.microbatches)
+        ):
+            return found, prepared
+        how = {**wanted.streams, "offload": wanted.offload}
+        divide = plan_in_microbatches(model, found, parts[0], lambda *step: plan_of(*step)[0], how)
+        return divide or found, prepared
 
 
 def _plan_of_step(
     model: keras.Model, batch: int, limit: int, wanted: _Wanted
-) -> tuple[ModelPlan, trials.Prepared | CompiledEnds]:
+) -> tuple[ModelPlan, trials.Prepared | CompiledEnds | None]:
     if _keras.jit_compile(model):
         if wanted.machine is not None:
             raise ValueError(
@@ -175,7 +181,12 @@ def _plan_of_step(
     try:
         if report.obstacle is not None:
             raise ValueError(f"`model` trains as plain Keras: {report.obstacle}. There is nothing to plan.")
-        prepared = trials.prepare(model, batch, wanted.machine, wanted.offload)
+        try:
+            prepared = trials.prepare(model, batch, wanted.machine, wanted.offload)
+        except NothingRecordedError:  # TensorFlow's profile has no small buffers
+            prepared = None
+        if prepared is None or not prepared.graph.tensors:
+            return trials.only_plan(model, batch, limit), None
         runs = trials.RUNS if prepared.probe == batch and wanted.machine is None else 0
         return trials.search(model, prepared, limit, wanted.seed, wanted.budget_s, runs, wanted.progress)
     finally:
@@ -329,12 +340,13 @@ def _planned_and_applied(
     found, prepared = _planned(model, batch_size, memory, wanted)
     if not found.feasible:
         obstacle = obstacle_to_microbatches(model, wanted.microbatches)
-        raise ValueError(too_small(found, prepared.parts(found.limit_bytes), obstacle))
+        parts = prepared and prepared.parts(found.limit_bytes)
+        raise ValueError(too_small(found, parts, obstacle))
     report = found.apply(model, wanted.offload, **wanted.streams)
-    if found.microbatches > 1 or isinstance(prepared, CompiledEnds):
-        report.notes = functools.partial(reasons.lines_of_fixed, found)
-    else:
+    if found.microbatches == 1 and isinstance(prepared, trials.Prepared):
         PeakCheck(model, found, prepared, report).begin(model)
+    else:
+        report.notes = functools.partial(reasons.lines_of_fixed, found)
     return report
 
 

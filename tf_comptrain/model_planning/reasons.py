@@ -27,13 +27,17 @@ def why(tensor: Tensor, choice: str) -> str:
 
 
 def lines_of_fixed(plan: Plan) -> list[str]:
-    """A report's lines of a plan that the first steps do not change: of XLA's compiler, or in microbatches."""
+    """A report's lines of a plan that the first steps do not change."""
     found = ["", *str(plan).split("\n\n")[0].splitlines(), ""]
     for row in plan.rows:
         spared = format_bytes(row.value_bytes - row.held_bytes)
         what = "as it is" if row.choice == "keep" else f"kept it would hold {spared} more"
         found.append(f"{row.tensor}: {row.choice}; {what}")
-    how = "Planned by XLA's compiler" if plan.step_s is None else "Confirmed by a step of two microbatches"
+    how = "Confirmed by steps: no tensor is large enough for a choice"
+    if plan.microbatches > 1:
+        how = "Confirmed by a step of two microbatches"
+    if plan.step_s is None:
+        how = "Planned by XLA's compiler"
     return [
         *found,
         "",

@@ -155,6 +155,28 @@ def prepare(
     return Prepared(graph, tensors, probe, tuple(wastes), held_bytes, fingerprint(model), offload)
 
 
+def only_plan(model: keras.Model, batch: int, limit: int) -> ModelPlan:
+    """The plan of a compressed model whose tensors are all too small for a choice, by steps of the whole batch."""
+    x, y = batch_of(model, batch, None)
+    steps = measure(model, x, y, {}, profile=False)
+    peak, step_s = steps.resting_bytes + int(steps.peak_bytes * (1 + _MARGIN)), steps.step_s
+    return ModelPlan(
+        model.name,
+        limit,
+        (),
+        batch,
+        peak,
+        step_s,
+        bound_s=step_s,
+        gap=0.0,
+        feasible=peak <= limit,
+        smallest_bytes=peak,
+        plain_s=step_s,
+        kept_peak_bytes=peak,
+        fingerprint=fingerprint(model),
+    )
+
+
 def _probe(model: keras.Model, batch: int) -> tuple[int, MeasuredSteps]:
     """Samples of the steps that run, and one that holds everything as a stream or bits."""
     probe = min(batch, LARGEST_PROBE)
