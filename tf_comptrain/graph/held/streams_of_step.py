@@ -12,11 +12,12 @@ from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.gradient_operations import is_product
-from tf_comptrain.graph.held import forms
+from tf_comptrain.graph.held.forms import dithered
 from tf_comptrain.graph.held.sites import Sites
 from tf_comptrain.graph.held.states import FULL, TableInStep
 from tf_comptrain.graph.held.wishes import Wishes
-from tf_comptrain.graph.tensors import is_small, plain_bytes
+from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.storage import (
     BITMASK,
     COMPRESS,
@@ -38,7 +39,9 @@ KEPT_BEFORE = "an earlier gradient of the step keeps it"
 _OFFLOADED_NOWHERE = "Tensors with storage='offload' stay in memory: the step is %s."
 _WHOLE = "%s is made whole, not by tiles of rows: %s."
 _TRUTH = tf.float16  # the smallest type that the mask operations take
-_LARGEST_GAIN = 64.0  # of a constant before a nonlinear function: six bits a value
+# Gains are those of a constant before a nonlinear function.
+_LARGEST_GAIN = 64.0  # six bits a value
+_LARGEST_GAIN_UNDER_XLA = 4.0  # its codec has two bits more than the default bound takes
 
 
 class Bits:
@@ -76,7 +79,6 @@ class StreamsOfStep:
       wishes: What is said of how tensors are held.
       sites: Of the model.
       engine: Of the step.
-      statistics: Whether the step collects or checks what the error-bound law reads.
       said: What was said already of why nothing is offloaded.
 
     Attributes:
@@ -86,28 +88,26 @@ class StreamsOfStep:
       states: Of the sites.
     """
 
-    def __init__(
-        self,
-        wishes: Wishes,
-        sites: Sites,
-        engine: Engine,
-        statistics: bool = False,
-        said: set[str] | None = None,
-    ):
+    def __init__(self, wishes: Wishes, sites: Sites, engine: Engine, said: set[str] | None = None):
         self.recorded = False
         self.crossings: dict[str, Crossing] = {}
         self.offloaded: list[Offloaded] = []
         # The kernels of a GPU know bounds before they are launched.
         self.states = TableInStep(sites.table, on_host=not engine.xla and engine.device == "GPU")
         self._wishes, self._sites, self._engine = wishes, sites, engine
-        self._form = forms.XLA if engine.xla else forms.EXECUTOR
-        self._statistics = statistics
+        self._statistics = False
         self._streams: dict[Any, Held | Bits | Raw] = {}
         self._kept: set[Any] = set()
         self._said = set() if said is None else said
 
     def begin(self, engine: Engine, recorded: bool, statistics: bool) -> None:
-        """Says what is so of the pass that is rewired next."""
+        """Says what is so of the pass that is rewired next.
+
+        Args:
+          engine: Of the step.
+          recorded: A gradient is taken of its gradients.
+          statistics: The step collects or checks what the error-bound law reads.
+        """
         self._engine, self.recorded, self._statistics = engine, recorded, statistics
 
     @property
@@ -204,7 +204,7 @@ class StreamsOfStep:
             return why
         if tensor.dtype != tf.bool and not self._sites.has_room_for(name_of(tensor)):
             return FULL
-        if gain > self._form.largest_gain and self._wishes.bound is None:
+        if self._engine.xla and gain > _LARGEST_GAIN_UNDER_XLA and self._wishes.bound is None:
             return "a function of it is steeper than XLA's codec is fine"
         return "storage='keep'" if self._way(tensor.op) == KEEP else ""
 
@@ -229,7 +229,7 @@ class StreamsOfStep:
         bound = stream.bound
         if bound is None and gain > 1.0:
             bound = ErrorBound(DEFAULT_BOUNDS[kind].value / min(gain, _LARGEST_GAIN))
-        codec = self._form.codec(stream.codec or codec, mask)
+        codec = dithered(stream.codec or codec, mask, self._engine.xla)
         way = COMPRESS if moved is None else OFFLOAD
         return Holding(way, codec, bound, kind, mask, moved)
 
@@ -293,14 +293,19 @@ class StreamsOfStep:
     def _compress(self, tensor: tf.Tensor, holding: Holding) -> tuple[tf.Tensor, Held]:
         site = self._sites.of(tensor, holding)
         mask = holding.mask and site.codec.carries_mask
-        coder = site.coder(mask, self._form.xla, self._statistics)
+        coder = site.coder(mask, self._engine.xla, self._statistics)
         row = site.state.index
         through, stream, state = coder.compress(
             tensor,
             self.states.read(row),
             site.relative_bound,
-            self._form.is_mid_rise(tensor, mask),
+            self._is_mid_rise(tensor, mask),
             site.bound.reference,
         )
         self.states.set(row, state)
         return through, Held(site, coder, stream, tensor, mask)
+
+    def _is_mid_rise(self, tensor: tf.Tensor, mask: bool) -> bool:
+        """Whether no value of a tensor that is not zero becomes zero."""
+        # Under XLA a fixed rate has finer steps without negative values, and zeros come back as they were.
+        return mask or (self._engine.xla and about(base_of(tensor).op.type).least == 0)
