@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -55,13 +55,24 @@ def operations_before(op: tf.Operation) -> Iterator[tf.Operation]:
     yield from op.control_inputs
 
 
-def ancestors(operations: Iterable[tf.Operation], within: set[str]) -> set[str]:
-    """Names of operations and of those among `within` that they come from."""
+def ancestors(
+    operations: Iterable[tf.Operation],
+    within: Collection[str] | None = None,
+    without: Collection[str] = (),
+) -> set[str]:
+    """Names of operations and of those that they come from.
+
+    Args:
+      operations: Where the walk begins.
+      within: Names of those that it may reach; None: all.
+      without: Names of those that it does not go to, nor past.
+    """
     found: set[str] = set()
     waiting = list(operations)
     while waiting:
         op = waiting.pop()
-        if op.name in within and op.name not in found:
+        is_inside = (within is None or op.name in within) and op.name not in without
+        if is_inside and op.name not in found:
             found.add(op.name)
             waiting += operations_before(op)
     return found

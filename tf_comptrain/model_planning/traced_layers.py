@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from tf_comptrain import _keras
 from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import name_of
 from tf_comptrain.graph.operations import SOURCE, about
+from tf_comptrain.graph.order import ancestors, as_made
 from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import crossing_of, stands_for
@@ -173,32 +173,8 @@ class _LayeredStep:
     def _in_order(self) -> list[tf.Operation]:
         """What the gradients are made of, inputs first: the graph pass adds operations behind those that read them."""
         gradients = (getattr(gradient, "values", gradient) for gradient in self._gradients)
-        waiting = [gradient.op for gradient in gradients if gradient is not None]
-        inputs: dict[str, set[str]] = {}
-        readers: dict[str, list[tf.Operation]] = {}
-        while waiting:
-            op = waiting.pop()
-            if op.name in inputs:
-                continue
-            before = {
-                other.name: other for other in (*(tensor.op for tensor in op.inputs), *op.control_inputs)
-            }
-            inputs[op.name] = set(before)
-            waiting += before.values()
-            for name in before:
-                readers.setdefault(name, []).append(op)
-        numbers = {op.name: number for number, op in enumerate(self._graph.get_operations())}
-        ready = [(numbers[name], name) for name, before in inputs.items() if not before]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            op = self._graph.get_operation_by_name(heapq.heappop(ready)[1])
-            order.append(op)
-            for reader in readers.get(op.name, ()):
-                inputs[reader.name].discard(op.name)
-                if not inputs[reader.name]:
-                    heapq.heappush(ready, (numbers[reader.name], reader.name))
-        return order
+        live = ancestors(gradient.op for gradient in gradients if gradient is not None)
+        return as_made([op for op in self._graph.get_operations() if op.name in live])
 
 
 def _scopes(name: str) -> Iterator[str]:
