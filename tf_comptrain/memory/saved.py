@@ -11,6 +11,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import BLANK, SHAPE, SOURCE, about
+from tf_comptrain.graph.order import ancestors, operations_before
 from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, OFFLOAD
@@ -155,51 +156,32 @@ def crossing_of(passes: Sequence[_keras.BackwardPass]) -> list[tf.Tensor]:
     """
     _keras.end_trace(tf.compat.v1.get_default_graph())
     numbers = {op.name: number for number, op in enumerate(_operations())}
+    useful = ancestors(op for op in _operations() if op.op_def.is_stateful)
     found: dict = {}
     for backward in passes:
         if backward.graph is tf.compat.v1.get_default_graph():
-            found.update(_read_before(backward, _useful()))
+            found.update(_read_before(backward, useful))
     return sorted(found.values(), key=lambda tensor: (numbers[tensor.op.name], tensor.value_index))
 
 
-def _useful() -> set[str]:
-    """Names of operations that something comes of which is updated."""
-    found: set[str] = set()
-    waiting = [op for op in _operations() if op.op_def.is_stateful]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in found:
-            found.add(op.name)
-            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
-
-
 def _read_before(backward: _keras.BackwardPass, useful: set[str]) -> dict:
-    """By reference: outputs of earlier operations that those leading to the gradients read."""
+    """By reference: outputs of earlier operations that those leading to the gradients read.
+
+    Args:
+      backward: The pass.
+      useful: Names of the operations that something comes of which is updated.
+    """
     found: dict = {}
-    seen: set[str] = set()
     forward = _forward(backward)
-    waiting = [
-        (gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient).op
-        for gradient in backward.gradients
-        if gradient is not None
-    ]
-    while waiting:
-        op = waiting.pop()
-        if op.name in seen or op.name in forward or op.name not in useful:
-            continue
-        seen.add(op.name)
-        waiting.extend(t.op for t in op.inputs)
-        waiting.extend(op.control_inputs)
-        if about(op.type).kind == SHAPE:
-            continue
-        for tensor in op.inputs:
-            if tensor.op.name in forward:
-                base = behind_views(tensor)
-                is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
-                # No activations: weights, constants, what is made of a shape, and the batch, which the caller holds.
-                if about(base.op.type).kind not in (BLANK, SOURCE) and not is_handle:
-                    found[base.ref()] = base
+    gradients = (getattr(gradient, "values", gradient) for gradient in backward.gradients)
+    leading = ancestors((gradient.op for gradient in gradients if gradient is not None), useful, forward)
+    readers = (op for op in _operations() if op.name in leading and about(op.type).kind != SHAPE)
+    for tensor in (tensor for op in readers for tensor in op.inputs if tensor.op.name in forward):
+        base = behind_views(tensor)
+        is_handle = base.dtype in (tf.resource, tf.variant) and not _is_spilled(base)
+        # No activations: weights, constants, what is made of a shape, and the batch, which the caller holds.
+        if about(base.op.type).kind not in (BLANK, SOURCE) and not is_handle:
+            found[base.ref()] = base
     return found
 
 
@@ -211,8 +193,7 @@ def _forward(backward: _keras.BackwardPass) -> set[str]:
     while len(late) > reached:  # a rewired operation may read what was made after it
         reached = len(late)
         for op in operations[backward.start :]:
-            before = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
-            if any(other.name in late for other in before):
+            if any(other.name in late for other in operations_before(op)):
                 late.add(op.name)
     forward = {op.name for op in operations[: backward.start]}
     forward.update(op.name for op in operations[backward.stop :] if op.name not in late)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.operations import ADDITION, EXACT, NONLINEAR, SIGN, about
-from tf_comptrain.graph.order import in_order
+from tf_comptrain.graph.order import in_order, names_of_run
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import base_of, is_small, readers_of
 
@@ -84,25 +84,18 @@ def run_in_one_pass(
     """
     fixed = {tensor.ref() for tensor in returned if tf.is_tensor(tensor)}
     finder = _Finder(_names_from(seeds), lambda t: t.ref() not in fixed and may_round(t))
-    live = _live(graph, returned)
-    for op in live.values():
-        if _is_curved(op) and op.outputs[0].dtype in _TOLERANCES and not is_small(op.outputs[0]):
+    operations = graph.get_operations()
+    live = names_of_run(operations, filter(tf.is_tensor, returned))
+    for op in reversed(operations):  # readers first: they then read what another formula's kernel makes
+        if (
+            op.name in live
+            and _is_curved(op)
+            and op.outputs[0].dtype in _TOLERANCES
+            and not is_small(op.outputs[0])
+        ):
             finder.look_from(op)
     for formula in _gone_together(finder.found.values(), live):
         _replace(formula)
-
-
-def _live(graph: tf.Graph, returned: Sequence[Any]) -> dict[str, tf.Operation]:
-    """By name: the operations that a run of a function needs; others are still in its graph."""
-    live: dict[str, tf.Operation] = {}
-    waiting = [tensor.op for tensor in returned if tf.is_tensor(tensor)]
-    waiting += [op for op in graph.get_operations() if op.op_def.is_stateful]
-    while waiting:
-        op = waiting.pop()
-        if op.name not in live:
-            live[op.name] = op
-            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return live
 
 
 def _names_from(seeds: Iterable[tf.Tensor]) -> set[str]:

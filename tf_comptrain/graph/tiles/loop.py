@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.operations import REPEAT, VIEW, about
-from tf_comptrain.graph.order import in_order
+from tf_comptrain.graph.order import ancestors, in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.letters import swapped_product
@@ -24,7 +24,6 @@ from tf_comptrain.graph.tiles.tiling import (
     are_there,
     filled,
     from_tiles,
-    names_before,
     row_sizes,
     source_of_samples,
     sources,
@@ -74,7 +73,8 @@ def run_by_tiles(
         new.set_shape(old.shape)
         outside = [(op, index) for op, index in readers_of(old) if op.name not in region.inside]
         redirect(outside, new)
-    before = names_before(region, [tensor.op for op in region.inside.values() for tensor in op.inputs])
+    read = (tensor.op for op in region.inside.values() for tensor in op.inputs)
+    before = ancestors(read, without=region.inside)
     for op in region.inside.values():
         _keras.wait_instead(op, last, free=before)
 

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.order import ancestors
 from tf_comptrain.graph.tensors import base_of
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.region import Region, Untiled
@@ -169,7 +170,7 @@ def sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
 def _apart_from_shapes(region: Region) -> Iterator[tf.Tensor]:
     """What is read by rows and is not made of the shape of something inside."""
     shapes = {op.name for op in region.shapes}
-    return (t for t in region.inputs if shapes.isdisjoint(names_before(region, [t.op])))
+    return (t for t in region.inputs if shapes.isdisjoint(ancestors([t.op], without=region.inside)))
 
 
 def source_of_samples(region: Region) -> tuple[tf.Tensor, int] | None:
@@ -187,15 +188,3 @@ def source_of_samples(region: Region) -> tuple[tf.Tensor, int] | None:
             if size is None and place not in rows.dimensions:
                 return tensor, place
     raise Untiled("the size of the batch is known only when it runs")
-
-
-def names_before(region: Region, operations: Iterable[tf.Operation]) -> set[str]:
-    """Names of the operations outside that these come from, and of these."""
-    found: set[str] = set()
-    waiting = list(operations)
-    while waiting:
-        op = waiting.pop()
-        if op.name not in found and op.name not in region.inside:
-            found.add(op.name)
-            waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return found
