@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.order import edges
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
 from tf_comptrain.storage import Offloaded
 
@@ -135,26 +136,13 @@ def _readers(fetch: tf.Operation) -> list[tf.Operation]:
     return found
 
 
-def _edges(operations: Iterable[tf.Operation]) -> tuple[dict[str, list[str]], dict[str, int]]:
-    """By name of an operation: those of the others that wait for it, and how many of them it waits for."""
-    made = {op.name: op for op in operations}
-    later: dict[str, list[str]] = {name: [] for name in made}
-    missing: dict[str, int] = {}
-    for name, op in made.items():
-        before = {other.name for other in (*(t.op for t in op.inputs), *op.control_inputs)} & made.keys()
-        missing[name] = len(before)
-        for other in before:
-            later[other].append(name)
-    return later, missing
-
-
 def _places(backward: _keras.BackwardPass) -> dict[str, int]:
     """An order that the backward pass could run in, one branch after the other: by name the place.
 
     Of what can run what was made possible last comes first.
     """
     seeds = {seed.op.name for seed in backward.seeds}
-    later, missing = _edges(backward.graph.get_operations()[backward.start :])
+    later, missing = edges(backward.graph.get_operations()[backward.start :])
     ready = [name for name, count in reversed(missing.items()) if not count]
     stack = [name for name in ready if name not in seeds]
     held = [name for name in ready if name in seeds]  # what waits for no gradient is there from the beginning

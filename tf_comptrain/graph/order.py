@@ -30,23 +30,34 @@ def as_made(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     Reference:
       Kahn, Topological sorting of large networks (1962).
     """
+    later, missing = edges(operations)
     places = {op.name: place for place, op in enumerate(operations)}
-    before = [{places[b.name] for b in operations_before(op) if b.name in places} for op in operations]
-    later: list[list[int]] = [[] for _ in operations]
-    for place, some in enumerate(before):
-        for other in some:
-            later[other].append(place)
-    missing = [len(some) for some in before]
-    ready = [place for place, count in enumerate(missing) if not count]
+    ready = [places[name] for name, count in missing.items() if not count]
     found: list[tf.Operation] = []
     while ready:
-        place = heapq.heappop(ready)
-        found.append(operations[place])
-        for other in later[place]:
-            missing[other] -= 1
-            if not missing[other]:
-                heapq.heappush(ready, other)
+        op = operations[heapq.heappop(ready)]
+        found.append(op)
+        for name in later[op.name]:
+            missing[name] -= 1
+            if not missing[name]:
+                heapq.heappush(ready, places[name])
     return found
+
+
+def edges(operations: Iterable[tf.Operation]) -> tuple[dict[str, list[str]], dict[str, int]]:
+    """By name of an operation: those of the others that come after it, and how many of them it comes after.
+
+    All of it is in the order of the operations.
+    """
+    some = {op.name: op for op in operations}
+    later: dict[str, list[str]] = {name: [] for name in some}
+    missing: dict[str, int] = {}
+    for name, op in some.items():
+        before = {other.name for other in operations_before(op)} & some.keys()
+        missing[name] = len(before)
+        for other in before:
+            later[other].append(name)
+    return later, missing
 
 
 def operations_before(op: tf.Operation) -> Iterator[tf.Operation]:

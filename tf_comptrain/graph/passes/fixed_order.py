@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import SOURCE, about
-from tf_comptrain.graph.order import names_of_run, operations_before
+from tf_comptrain.graph.order import edges, names_of_run
 from tf_comptrain.graph.tensors import behind_views, plain_bytes
 
 _LARGE_BYTES = 1 << 16
@@ -42,43 +42,40 @@ class _SimulatedRun:
         operations = graph.get_operations()
         live = names_of_run(operations, returned)
         self._operations = [op for op in operations if op.name in live]
-        self._later: dict[str, list[int]] = collections.defaultdict(list)
-        self._missing: list[int] = []
+        self._numbers = {op.name: number for number, op in enumerate(self._operations)}
+        self._later, self._missing = edges(self._operations)
         # By reference of a tensor behind views: how many operations have still to read it.
         self._readers: collections.Counter[Any] = collections.Counter(behind_views(t).ref() for t in returned)
-        for number, op in enumerate(self._operations):
-            before = {other.name for other in operations_before(op) if other.name in live}
-            self._missing.append(len(before))
-            for name in before:
-                self._later[name].append(number)
+        for op in self._operations:
             if not _is_free(op):
                 self._readers.update(_read_by(op))
 
     def large_in_order(self) -> Sequence[tf.Operation]:
         """The operations that make large tensors; the others run as soon as they can."""
         found: list[tf.Operation] = []
-        ready = [number for number, missing in enumerate(self._missing) if not missing]
-        large: list[int] = []
+        ready = [op for op in self._operations if not self._missing[op.name]]
+        large: list[tf.Operation] = []
         while ready or large:
             if ready:
-                number = ready.pop()
-                if makes_a_large_tensor(self._operations[number]):
-                    large.append(number)
+                op = ready.pop()
+                if makes_a_large_tensor(op):
+                    large.append(op)
                     continue
             else:
-                number = min(large, key=lambda one: (self._grows(self._operations[one]), one))
-                large.remove(number)
-                found.append(self._operations[number])
-            ready += self._run(self._operations[number])
+                op = min(large, key=lambda one: (self._grows(one), self._numbers[one.name]))
+                large.remove(op)
+                found.append(op)
+            ready += self._run(op)
         return found
 
-    def _run(self, op: tf.Operation) -> list[int]:
-        """Numbers of what can run now."""
+    def _run(self, op: tf.Operation) -> list[tf.Operation]:
+        """What can run now."""
         if not _is_free(op):
             self._readers.subtract(_read_by(op))
-        for number in self._later[op.name]:
-            self._missing[number] -= 1
-        return [number for number in self._later[op.name] if not self._missing[number]]
+        for name in self._later[op.name]:
+            self._missing[name] -= 1
+        later = (self._operations[self._numbers[name]] for name in self._later[op.name])
+        return [after for after in later if not self._missing[after.name]]
 
     def _grows(self, op: tf.Operation) -> bool:
         """Whether more is held after an operation than before."""
