@@ -28,6 +28,7 @@ from tf_comptrain.planner import (
     Tensor,
 )
 from tf_comptrain.planner.effects import PHASES, RUN, compile_graph
+from tf_comptrain.planner.task_graph import CODING, scaled
 from tf_comptrain.storage import LEAST_PLAIN_BYTES
 
 # From which on TensorFlow's CPU allocator for large buffers, whose statistics these are, is asked.
@@ -240,8 +241,11 @@ class _Feed:
         codec_s = sum(_stream_s(tensor) for tensor in graph.tensors)
         # Two measurements of a busy machine may differ by more than the codecs take.
         factor = min(max((held_s - plain_s) / max(codec_s, 1e-12), 0.5), 2.0)
-        tensors = [_scaled(tensor, factor) for tensor in graph.tensors]
-        return graph._replace(tasks=tasks, tensors=tuple(tensors))
+        tensors = tuple(
+            tensor._replace(options=tuple(scaled(option, factor, CODING) for option in tensor.options))
+            for tensor in graph.tensors
+        )
+        return graph._replace(tasks=tasks, tensors=tensors)
 
     def _levels(self) -> np.ndarray:
         """The highest level over the resting one during each task."""
@@ -281,17 +285,6 @@ def _lifetimes(trace: Trace) -> Mapping[str, list[tuple[AllocationEvent, float]]
 def _stream_s(tensor: Tensor) -> float:
     stream: Any = tensor.options[0]
     return stream.encode_s + stream.decode_s * len(tensor.readers)
-
-
-def _scaled(tensor: Tensor, factor: float) -> Tensor:
-    """With other seconds of its stream, wherever that waits."""
-    options: list[Any] = [
-        option
-        if isinstance(option, RebuildOption)
-        else option._replace(encode_s=option.encode_s * factor, decode_s=option.decode_s * factor)
-        for option in tensor.options
-    ]
-    return tensor._replace(options=tuple(options))
 
 
 def _with_workspace(graph: TaskGraph, levels: np.ndarray) -> TaskGraph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tf_comptrain.planner import Hardware, OffloadOption, RebuildOption, TaskGraph
+from tf_comptrain.planner.task_graph import CODING, scaled
 
 
 def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
@@ -35,9 +36,7 @@ def on_machine(graph: TaskGraph, here: Hardware, there: Hardware) -> TaskGraph:
                 )
             else:
                 ratio = here.bytes_per_s / there.bytes_per_s
-                option = option._replace(
-                    **{name: getattr(option, name) * ratio for name in _coding_of(option)}
-                )
+                option = scaled(option, ratio, (*CODING, "seconds"))
             options.append(option)
         tensors.append(tensor._replace(options=tuple(options)))
     return graph._replace(tasks=tasks, tensors=tuple(tensors))
@@ -47,20 +46,7 @@ def with_speed(graph: TaskGraph, factor: float) -> TaskGraph:
     """With all seconds times a factor."""
     tasks = tuple(task._replace(duration_s=task.duration_s * factor) for task in graph.tasks)
     tensors = tuple(
-        tensor._replace(
-            options=tuple(
-                option._replace(**{name: getattr(option, name) * factor for name in _seconds_of(option)})
-                for option in tensor.options
-            )
-        )
+        tensor._replace(options=tuple(scaled(option, factor) for option in tensor.options))
         for tensor in graph.tensors
     )
     return graph._replace(tasks=tasks, tensors=tensors)
-
-
-def _seconds_of(option: Any) -> list[str]:
-    return [name for name in ("encode_s", "decode_s", "seconds", "out_s", "in_s") if hasattr(option, name)]
-
-
-def _coding_of(option: Any) -> list[str]:
-    return [name for name in _seconds_of(option) if name not in ("out_s", "in_s")]

@@ -8,14 +8,7 @@ from typing import Any
 
 from tf_comptrain import arguments
 from tf_comptrain.planner.solve import plan_graph
-from tf_comptrain.planner.task_graph import (
-    HoldingOption,
-    RebuildOption,
-    StreamOption,
-    Task,
-    TaskGraph,
-    Tensor,
-)
+from tf_comptrain.planner.task_graph import BYTES, SECONDS, Task, TaskGraph, Tensor, scaled
 
 
 def at_batch(graph: TaskGraph, batch: int) -> TaskGraph:
@@ -98,27 +91,6 @@ def _scaled_task(task: Task, factor: float) -> Task:
 
 
 def _scaled_tensor(tensor: Tensor, factor: float) -> Tensor:
-    options = tuple(_scaled_option(option, factor) for option in tensor.options)
+    options = tuple(scaled(option, factor, SECONDS + BYTES) for option in tensor.options)
     beside = math.ceil(tensor.beside_bytes * factor)
     return tensor._replace(bytes=math.ceil(tensor.bytes * factor), options=options, beside_bytes=beside)
-
-
-def _scaled_option(option: HoldingOption, factor: float) -> HoldingOption:
-    if isinstance(option, StreamOption):
-        restored = None if option.restored_bytes is None else math.ceil(option.restored_bytes * factor)
-        return option._replace(
-            bytes=math.ceil(option.bytes * factor),
-            encode_s=option.encode_s * factor,
-            decode_s=option.decode_s * factor,
-            restored_bytes=restored,
-        )
-    if isinstance(option, RebuildOption):
-        return option._replace(
-            seconds=option.seconds * factor,
-            working_bytes=math.ceil(option.working_bytes * factor),
-            held_bytes=math.ceil(option.held_bytes * factor),
-        )
-    seconds = {name: getattr(option, name) * factor for name in ("out_s", "in_s", "encode_s", "decode_s")}
-    return option._replace(
-        bytes=None if option.bytes is None else math.ceil(option.bytes * factor), **seconds
-    )

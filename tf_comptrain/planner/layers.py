@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 from tf_comptrain.planner.stages import BATCH, SPLITS
-from tf_comptrain.planner.task_graph import HoldingOption, OffloadOption, RebuildOption, StreamOption
+from tf_comptrain.planner.task_graph import (
+    HoldingOption,
+    OffloadOption,
+    RebuildOption,
+    StreamOption,
+    check_numbers,
+)
 
 
 class Saved(NamedTuple):
@@ -128,12 +134,7 @@ def _check_layer(layer: Layer) -> None:
 def _check_option(option: HoldingOption, of: str, others: set[str]) -> None:
     if not isinstance(option, (StreamOption, RebuildOption, OffloadOption)):
         raise ValueError(f"`options of {of}` must be Stream, Rebuild or Offload. Received: {option!r}.")
-    for field in ("encode_s", "decode_s", "seconds", "out_s", "in_s"):
-        if hasattr(option, field):
-            arguments.real(f"{field} of {option.label!r} of {of}", getattr(option, field), least=0)
-    for field in ("bytes", "working_bytes", "held_bytes"):
-        if getattr(option, field, None) is not None:
-            arguments.whole(f"{field} of {option.label!r} of {of}", getattr(option, field), least=0)
+    check_numbers(option, f"{option.label!r} of {of}")
     outside = [name for name in getattr(option, "sources", ()) if name not in others]
     if outside:
         raise ValueError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +12,11 @@ from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 
 COMPUTE, LINK = "compute", "link"
+
+# Numbers of the options below, of which each has some.
+CODING = ("encode_s", "decode_s")
+SECONDS = (*CODING, "seconds", "out_s", "in_s")
+BYTES = ("bytes", "restored_bytes", "working_bytes", "held_bytes")
 
 
 class Task(NamedTuple):
@@ -107,6 +114,16 @@ class OffloadOption(NamedTuple):
 
 HoldingOption = StreamOption | RebuildOption | OffloadOption
 _OPTIONS: dict[str, type] = {"stream": StreamOption, "rebuild": RebuildOption, "offload": OffloadOption}
+
+
+def scaled(option: HoldingOption, factor: float, names: Iterable[str] = SECONDS) -> HoldingOption:
+    """An option with those of the named numbers that it has times a factor; bytes are rounded up."""
+    known = {name: getattr(option, name) for name in names if getattr(option, name, None) is not None}
+    numbers: Any = {
+        name: math.ceil(number * factor) if name in BYTES else number * factor
+        for name, number in known.items()
+    }
+    return option._replace(**numbers)
 
 
 class Tensor(NamedTuple):
@@ -292,18 +309,27 @@ def _check_tensor(tensor: Tensor, places: dict[str, int], names: set[str]) -> No
 
 def _check_option(option: HoldingOption, where: str, tensor: Tensor, names: set[str]) -> None:
     where = f"option {option.label!r} of {where}"
-    for field in ("encode_s", "decode_s", "seconds", "out_s", "in_s"):
-        if hasattr(option, field):
-            arguments.real(f"{field} of {where}", getattr(option, field), least=0)
-    for field in ("bytes", "restored_bytes", "working_bytes", "held_bytes"):
-        if getattr(option, field, None) is not None:
-            arguments.whole(f"{field} of {where}", getattr(option, field), least=0)
+    check_numbers(option, where)
     for name in getattr(option, "direct", ()):
         _known(name, tensor.readers, where, "readers of it")
     for source in getattr(option, "sources", ()):
         _known(source, names, where, "tensors")
         if source == tensor.name:
             raise ValueError(f"`sources of {where}` must be other tensors. Received: {source!r}.")
+
+
+def check_numbers(option: HoldingOption, where: str) -> None:
+    """Says what is wrong with the seconds and bytes of an option.
+
+    Raises:
+      ValueError: One is negative or no number.
+    """
+    for field in SECONDS:
+        if hasattr(option, field):
+            arguments.real(f"{field} of {where}", getattr(option, field), least=0)
+    for field in BYTES:
+        if getattr(option, field, None) is not None:
+            arguments.whole(f"{field} of {where}", getattr(option, field), least=0)
 
 
 def _check_segment(segment: Segment, graph: TaskGraph, places: dict[str, int], names: set[str]) -> None:
