@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -91,6 +92,20 @@ def text(value: Any, where: str) -> str:
             f"`{where}` must be a name. Received: {repr(value)[:60]} (of type {type(value).__name__})."
         )
     return value
+
+
+def unique(names: Iterable[Any], what: str) -> set[str]:
+    """Names, as a set.
+
+    Raises:
+      ValueError: One is no name, or is there twice.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if text(name, f"name in {what}") in seen:
+            raise ValueError(f"`{what}` must have names of their own. Received: {name!r} twice.")
+        seen.add(name)
+    return seen
 
 
 def _listed(names: Any) -> str:

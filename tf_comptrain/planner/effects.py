@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.task_graph import (
+    KEEP,
     LINK,
     OffloadOption,
     RebuildOption,
@@ -23,7 +24,6 @@ from tf_comptrain.planner.task_graph import (
     check_graph,
 )
 
-KEEP = "keep"
 PREPARE, RUN, STORE, PHASES = 0, 1, 2, 3
 
 Span = tuple[int, int, float]  # first phase, phase after the last, bytes

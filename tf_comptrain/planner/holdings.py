@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.layers import Layer, LayerChain, Saved
-from tf_comptrain.planner.task_graph import HoldingOption, OffloadOption, RebuildOption, StreamOption
+from tf_comptrain.planner.task_graph import KEEP, HoldingOption, OffloadOption, RebuildOption, StreamOption
 
-KEEP = "keep"
 _PRICES = 512
 _MOST_ITEMS = 400
 _KNAPSACK_S = 0.5

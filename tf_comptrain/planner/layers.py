@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
@@ -100,8 +100,8 @@ def check_chain(chain: LayerChain) -> None:
     arguments.whole("input_bytes", chain.input_bytes, least=0)
     if not chain.layers:
         raise ValueError("`layers` must have at least one layer. Received: none.")
-    _check_unique([layer.name for layer in chain.layers], "layers")
-    _check_unique([saved.name for layer in chain.layers for saved in layer.saved], "saved tensors")
+    _fields.unique([layer.name for layer in chain.layers], "layers")
+    _fields.unique([saved.name for layer in chain.layers for saved in layer.saved], "saved tensors")
     for layer in chain.layers:
         _check_layer(layer)
 
@@ -141,11 +141,3 @@ def _check_option(option: HoldingOption, of: str, others: set[str]) -> None:
             f"`sources of {option.label!r} of {of}` must be other tensors of the same layer, so that a stage has "
             f"both. Received: {outside[0]!r}."
         )
-
-
-def _check_unique(names: list[Any], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if _fields.text(name, f"name in {what}") in seen:
-            raise ValueError(f"`{what}` must have names of their own. Received: {name!r} twice.")
-        seen.add(name)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.pipeline import least_step_s
-from tf_comptrain.planner.stage_costs import Part, StageCosts, StageRange
+from tf_comptrain.planner.stage_costs import Part, StageCosts, StageRange, running_sums
 from tf_comptrain.planner.stages import SPLITS
 from tf_comptrain.planner.strategies import keeps_to_nodes
 
@@ -86,8 +86,8 @@ class Partitions:
             if costs.is_possible(microbatches, devices, split)
         ]
         of = costs.of
-        self._launch = _sums(of["forward_launch_s"] + of["backward_launch_s"])
-        self._work = _sums(of["forward_s"] + of["backward_s"])
+        self._launch = running_sums(of["forward_launch_s"] + of["backward_launch_s"])
+        self._work = running_sums(of["forward_s"] + of["backward_s"])
 
     def best(self, limit_s: float, most_stages: int, most: int = 4, every: bool = False) -> list[Division]:
         """The best divisions with steps below a limit, the first with the bound of all; none: there are none.
@@ -284,7 +284,3 @@ def _best_labels(columns: tuple[Floats, ...], limit_s: float) -> tuple[Floats, .
     first = np.concatenate(([True], bucket[1:] != bucket[:-1]))
     last = np.concatenate((first[1:], [True]))
     return (columns[0][first], columns[1][last], *(column[first] for column in columns[2:]))
-
-
-def _sums(values: Floats) -> Floats:
-    return np.concatenate(([0.0], np.cumsum(values)))

@@ -9,8 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_comptrain.planner.effects import KEEP, Effects
+from tf_comptrain.planner.effects import Effects
+from tf_comptrain.planner.plan import kind_of
 from tf_comptrain.planner.simulator import CopiedSpans, PlanState
+from tf_comptrain.planner.task_graph import KEEP
 
 
 class FoundPlan(NamedTuple):
@@ -191,8 +193,7 @@ class PlanSearch:
             self.state.set(choice)
 
     def _kind(self, choice: int) -> str:
-        label = self.effects.choices[choice].label
-        return label if label.startswith("stream") else label.partition(":")[0]
+        return kind_of(self.effects.choices[choice].label)
 
     def _cost(self, choice: int) -> float:
         return self._moves.seconds[choice]

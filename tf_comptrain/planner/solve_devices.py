@@ -12,13 +12,13 @@ from tf_comptrain import arguments
 from tf_comptrain.planner.device_plan import DevicePlan, StageRow
 from tf_comptrain.planner.device_search import DeviceSearch, FoundStrategy, divisors
 from tf_comptrain.planner.hardware import Hardware, check_hardware
-from tf_comptrain.planner.holdings import KEEP
 from tf_comptrain.planner.layers import LayerChain, check_chain
 from tf_comptrain.planner.pipeline import simulate
 from tf_comptrain.planner.solve import Progress
 from tf_comptrain.planner.stage_costs import StageCosts
 from tf_comptrain.planner.stages import SPLITS, Stage
 from tf_comptrain.planner.strategies import Strategy, first_devices
+from tf_comptrain.planner.task_graph import KEEP
 
 _MOST_EVENTS = 20000
 _HALVINGS = 40

@@ -121,11 +121,11 @@ class StageCosts:
         return Part(
             forward,
             backward,
-            _sums(forward + backward),
+            running_sums(forward + backward),
             sync,
             latency,
-            _sums(update),
-            _sums(of["weight_bytes"] * self._state(microbatches, devices, split)),
+            running_sums(update),
+            running_sums(of["weight_bytes"] * self._state(microbatches, devices, split)),
             held * self._working + weights,
             (of["output_bytes"] + of["skip_bytes"]) * held,
             of["entry_bytes"] * held,
@@ -252,7 +252,8 @@ class StageCosts:
         return {name: codec for name, codec in self.hardware.codecs.items() if name != _NO_VALUES}
 
 
-def _sums(values: Floats) -> Floats:
+def running_sums(values: Floats) -> Floats:
+    """The sums of the first 0, 1, 2, ... values."""
     return np.concatenate(([0.0], np.cumsum(values)))
 
 

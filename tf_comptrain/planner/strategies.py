@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tf_comptrain.planner.holdings import KEEP, StretchHoldings
+from tf_comptrain.planner.holdings import StretchHoldings
 from tf_comptrain.planner.pipeline import Border, StageRun, step_s
 from tf_comptrain.planner.stage_costs import StageCosts, StageRange
+from tf_comptrain.planner.task_graph import KEEP
 
 
 class Strategy(NamedTuple):

@@ -12,6 +12,7 @@ from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 
 COMPUTE, LINK = "compute", "link"
+KEEP = "keep"  # the choice of a tensor that is held as it is
 
 # Numbers of the options below, of which each has some.
 CODING = ("encode_s", "decode_s")
@@ -255,8 +256,8 @@ def check_graph(graph: TaskGraph) -> None:
     arguments.whole("resting_bytes", graph.resting_bytes, least=0)
     arguments.whole("gradient_bytes", graph.gradient_bytes, least=0)
     places = _places(graph)
-    names = _unique([tensor.name for tensor in graph.tensors], "tensors")
-    _unique([segment.name for segment in graph.segments], "segments")
+    names = _fields.unique([tensor.name for tensor in graph.tensors], "tensors")
+    _fields.unique([segment.name for segment in graph.segments], "segments")
     for task in graph.tasks:
         _check_task(task)
     for tensor in graph.tensors:
@@ -268,7 +269,7 @@ def check_graph(graph: TaskGraph) -> None:
 def _places(graph: TaskGraph) -> dict[str, int]:
     if not graph.tasks:
         raise ValueError("`tasks` must have at least one task. Received: none.")
-    _unique([task.name for task in graph.tasks], "tasks")
+    _fields.unique([task.name for task in graph.tasks], "tasks")
     backward = [bool(task.backward) for task in graph.tasks]
     if backward != sorted(backward):
         late = next(t.name for t, before in zip(graph.tasks[1:], backward) if before and not t.backward)
@@ -359,15 +360,6 @@ def _check_segment(segment: Segment, graph: TaskGraph, places: dict[str, int], n
 def _known(name: Any, known: Any, where: str, of: str) -> None:
     if name not in known:
         raise ValueError(f"{where} must name one of the graph's {of}. Received: {name!r}.")
-
-
-def _unique(names: list, what: str) -> set[str]:
-    seen: set[str] = set()
-    for name in names:
-        if _fields.text(name, f"name in {what}") in seen:
-            raise ValueError(f"`{what}` must have names of their own. Received: {name!r} twice.")
-        seen.add(name)
-    return seen
 
 
 def _tensor_fields(tensor: Tensor) -> dict[str, Any]:
