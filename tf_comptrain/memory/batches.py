@@ -29,8 +29,8 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
     return (*tensors, None) if y is None else tensors
 
 
-def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
-    """(x, y): random inputs of the model's input shapes, and targets that its loss accepts.
+def random_batch(model: keras.Model, batch_size: int) -> tuple:
+    """(x, y): random inputs of the model's input shapes, the same in each call, and targets that its loss accepts.
 
     Floats are normal; integers are 0 or 1, in range for any embedding. Targets are zeros of the
     outputs' shapes, without the class dimension for a loss named "sparse", or a function that takes no others.
@@ -38,7 +38,6 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
     Args:
       model: A compiled model with a graph (functional or built Sequential).
       batch_size: Samples.
-      seed: Of the inputs.
 
     Raises:
       ValueError: The model has no input shapes, a dimension besides the batch is not known, or an input
@@ -52,7 +51,7 @@ def random_batch(model: keras.Model, batch_size: int, seed: int = 0) -> tuple:
         raise ValueError(
             f"Model {model.name!r} has no graph to take input shapes from: pass x and y, one batch of data."
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     x = [_random(rng, _shape(tensor, batch_size), tensor.dtype) for tensor in inputs]
     y = [_target(tensor, batch_size, loss) for tensor, loss in zip(outputs, _losses(model.loss, graph))]
     return tf.nest.pack_sequence_as(graph.input, x), tf.nest.pack_sequence_as(graph.output, y)

@@ -384,8 +384,8 @@ def _planned(
     return plan._replace(limit_bytes=limit)
 
 
-def neighbours(prepared: Prepared, plan: Plan, seed: int, share: float = 0.1) -> Sequence[Plan]:
+def neighbours(prepared: Prepared, plan: Plan, seed: int) -> Sequence[Plan]:
     """The plans for a tenth less and a tenth more memory above the resting level; no steps are run."""
     room = plan.limit_bytes - prepared.graph.resting_bytes
-    limits = [prepared.graph.resting_bytes + max(int(room * factor), 1) for factor in (1 - share, 1 + share)]
+    limits = [prepared.graph.resting_bytes + max(int(room * factor), 1) for factor in (0.9, 1.1)]
     return [_planned(prepared, one, one, prepared.expected_waste(one), seed, 2.0, None) for one in limits]

@@ -56,7 +56,6 @@ def largest_batch(
     Raises:
       ValueError: As `plan_graph`.
     """
-    found, none = 0, 0
     low, high = 0, 1
     tried: dict[int, int] = {}
 
@@ -76,11 +75,9 @@ def largest_batch(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if verdict(middle) > 0 else (low, middle)
-    found = low
     while verdict(high) == 0:
         high += 1
-    none = high
-    return found, none
+    return low, high
 
 
 def _scaled_task(task: Task, factor: float) -> Task:

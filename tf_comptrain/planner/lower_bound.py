@@ -112,7 +112,7 @@ class Program:
             cost[self._copies.column] += _COPY_PRICE * self._copies.in_s
         return self._solve(cost, live_bytes, whole, budget_s, gap)
 
-    def least_memory(self, whole: bool, budget_s: float, copies: bool = True, gap: float = 1e-3) -> Solution:
+    def least_memory(self, whole: bool, budget_s: float, copies: bool = True) -> Solution:
         """The least bytes that have to be live, whatever the time; arguments as in `least_time`.
 
         Args:
@@ -122,7 +122,7 @@ class Program:
         cost = _TIE * self._seconds / self._plain_s
         if not copies:
             cost[self._copies.column] = _FORBIDDEN
-        return self._solve(cost, None, whole, budget_s, gap)
+        return self._solve(cost, None, whole, budget_s, gap=1e-3)
 
     def _solve(self, cost: Array, limit: float | None, whole: bool, budget_s: float, gap: float) -> Solution:
         deadline = time.monotonic() + budget_s

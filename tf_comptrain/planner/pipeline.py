@@ -221,7 +221,7 @@ class _Simulator:
         elif not backward:
             self._ready[stage].add((True, number))
         if backward and number == self._last and not run.sync_s.any():
-            self._later(now, run.finish_s, "update", stage)
+            self._end = max(self._end, now + run.finish_s)
         self._next_pass(stage, now)
 
     def _send(self, stage: int, backward: bool, now: float) -> None:
@@ -252,10 +252,7 @@ class _Simulator:
         if self._sums[stage]:
             self._sum(stage, now)
         elif layer == 0:
-            self._later(now, self._runs[stage].finish_s, "update", stage)
-
-    def _update_done(self, now: float, stage: int) -> None:
-        pass
+            self._end = max(self._end, now + self._runs[stage].finish_s)
 
 
 def least_step_s(

@@ -55,7 +55,6 @@ def work_out(
     microbatches: int,
     places: tuple[StageRange, ...],
     worth: float = 1e-3,
-    crossings: tuple[str, ...] | None = None,
 ) -> Strategy | None:
     """The best step of given stages; None where one of them does not fit.
 
@@ -64,7 +63,6 @@ def work_out(
       microbatches: Of the step.
       places: Stages.
       worth: By what part of a stage's seconds its knapsack is solved further; see `Holdings.choose`.
-      crossings: What crosses each border; None: what makes the step shortest.
     """
     runs, choices, peaks = [], [], []
     for number, place in enumerate(places):
@@ -79,7 +77,7 @@ def work_out(
         choices.append(choice)
         peaks.append(peak)
     best = None
-    for some in [crossings] if crossings is not None else _ways_across(costs, microbatches, places):
+    for some in _ways_across(costs, microbatches, places):
         crossed, borders = _crossed(costs, microbatches, places, runs, some)
         forward = [float(run.forward_s.sum()) for run in crossed]
         backward = [float(run.backward_s.sum()) for run in crossed]
