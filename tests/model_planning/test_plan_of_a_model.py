@@ -364,9 +364,10 @@ def test_command_calibrate(capsys):
 
 
 def test_command_plan(case, capsys, monkeypatch):
-    monkeypatch.setattr("tf_comptrain.cli.bench_worker.build", lambda *args, **options: case.model)
-    monkeypatch.setattr("tf_comptrain.model_planning.plan", lambda *args, **kwargs: case.plan(middle(case)))
-    assert cli.run(cli.parse(["tf-comptrain", "plan", "--memory", "1GB", "--json"])) == 0
+    with monkeypatch.context() as here:
+        here.setattr("tf_comptrain.cli.bench_worker.build", lambda *args, **options: case.model)
+        here.setattr("tf_comptrain.model_planning.plan", lambda *args, **kwargs: case.plan(middle(case)))
+        assert cli.run(cli.parse(["tf-comptrain", "plan", "--memory", "1GB", "--json"])) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found) >= {"peak_bytes", "step_s", "bound_s", "gap", "feasible", "layers"}
     assert found["feasible"] and found["layers"]

@@ -23,6 +23,8 @@ from typing import Any
 from absl import app
 from absl.flags import argparse_flags
 
+from tf_comptrain.cli.options import SourceError
+
 # Command -> (module, what it does); of one with more of them the commands below it.
 _COMMANDS = {
     "doctor": ("doctor", "versions, op library, devices; what is active and why not"),
@@ -85,9 +87,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs a parsed command; returns its exit status."""
+    """Runs a parsed command; returns its exit status, 2 where there is no such model."""
     try:
         return args.function(args)
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 2
     except RuntimeError as error:
         native = sys.modules.get("tf_comptrain.native")  # which imports TensorFlow
         if native is None or not isinstance(error, native.LibraryError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import sys
 
 from rich.console import Console
 
@@ -39,10 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Searches and prints; returns 1 when a trial failed for another reason than memory."""
-    refusal = model_source.refusal(args.model)
-    if refusal:
-        print(refusal, file=sys.stderr)
-        return 2
+    model_source.check(args.model)
     console = Console(stderr=True)
     source = (args.model, args.image, args.loss)
     compression = {"codec": args.codec, "storage": args.storage}

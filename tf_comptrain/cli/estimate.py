@@ -97,13 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measures and prints; returns 1 where plain training gave no figure, 2 where there is no such model."""
+    """Measures and prints; returns 1 where plain training gave no figure."""
     from tf_comptrain.cli import model_source  # imports TensorFlow
 
-    problem = model_source.refusal(args.model)
-    if problem:
-        print(problem, file=sys.stderr)
-        return 2
+    model_source.check(args.model)
     found, room_bytes = _measure(args, Console(stderr=True))
     name = model_source.title(args.model, args.image)
     memory_bytes = args.memory or room_bytes

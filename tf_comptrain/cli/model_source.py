@@ -12,13 +12,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.cli.options import SourceError
 from tf_comptrain.memory.batches import random_batch
 
 CLASSES = 1000
-
-
-class SourceError(ValueError):
-    """A source that names no compiled model; the message says what to do."""
 
 
 class Loaded(NamedTuple):
@@ -50,18 +47,22 @@ def _samples(values: Any, size: int) -> Any:
     return tf.constant(values[np.arange(size) % len(values)])
 
 
-def refusal(source: str) -> str:
-    """What to say of a source that cannot be one; "" where it may be."""
+def check(source: str) -> None:
+    """Says of a source that it cannot be one, before a model is made.
+
+    Raises:
+      SourceError: There is no such file, and no such model of keras.applications.
+    """
     if ":" in source or source.endswith(".keras"):
         path = Path(source.rpartition(":")[0] if ":" in source else source)
-        return "" if path.is_file() else f"There is no file {str(path)!r}. Received: {source!r}."
-    if _is_application(source):
-        return ""
-    names = ", ".join(sorted(filter(_is_application, dir(keras.applications))))
-    return (
-        f"A model is FILE.py:FUNCTION, a .keras file, or one of {names} (keras.applications). "
-        f"Received: {source!r}."
-    )
+        if not path.is_file():
+            raise SourceError(f"There is no file {str(path)!r}. Received: {source!r}.")
+    elif not _is_application(source):
+        names = ", ".join(sorted(filter(_is_application, dir(keras.applications))))
+        raise SourceError(
+            f"A model is FILE.py:FUNCTION, a .keras file, or one of {names} (keras.applications). "
+            f"Received: {source!r}."
+        )
 
 
 def title(source: str, image: int) -> str:
@@ -81,9 +82,7 @@ def load(source: str, image: int = 224, loss: str | None = None) -> Loaded:
     Raises:
       SourceError: None of these.
     """
-    problem = refusal(source)
-    if problem:
-        raise SourceError(problem)
+    check(source)
     keras.utils.set_random_seed(0)
     data = None
     if ":" in source:

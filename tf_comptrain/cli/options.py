@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from tf_comptrain import arguments
 
 
+class SourceError(ValueError):
+    """A `--model` that names no compiled model; the message says what to do."""
+
+
 def positive(text: str) -> int:
     """The type of an option that counts something."""
     value = int(text) if text.isdecimal() else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tf_comptrain import model_planning
-from tf_comptrain.cli import bench_worker, model_source, options
+from tf_comptrain.cli import bench_worker, options
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.planner import DevicePlan, Progress
 from tf_comptrain.render.units import format_bytes, format_seconds
@@ -42,15 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Prints the plan; returns 1 where none fits, 2 for arguments that do not do."""
     console = Console(stderr=True)
-    problem = model_source.refusal(args.model)
-    if problem:
-        print(problem, file=sys.stderr)
-        return 2
-    try:
-        model = bench_worker.build(args.model, args.image, args.loss, jit_compile=args.jit_compile)
-    except model_source.SourceError as error:
-        print(error, file=sys.stderr)
-        return 2
+    model = bench_worker.build(args.model, args.image, args.loss, jit_compile=args.jit_compile)
     with console.status("compiling steps" if args.jit_compile else "measuring steps, planning") as status:
 
         def show(progress: Progress) -> None:
@@ -71,10 +63,7 @@ def main(args: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print(
-                "Interrupted before there is a plan.",
-                file=sys.stderr,
-            )
+            print("Interrupted before there is a plan.", file=sys.stderr)
             return 130
     if args.out is not None:
         args.out.write_text(plan.to_json())
