@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from rich.table import Table
 
 from tf_comptrain.cli import bench_worker, model_source, options
 from tf_comptrain.render import text
-from tf_comptrain.render.units import format_bytes
+from tf_comptrain.render.units import format_bytes, name_of_signal
 
 _LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 
@@ -208,7 +207,7 @@ def ending(status: int) -> str:
     """How a process with this exit status ended, in words."""
     if status >= 0:
         return f"the process ended with status {status} (its messages are above)"
-    name = signal.Signals(-status).name
+    name = name_of_signal(-status)
     hint = ", which may mean out of memory" if name in ("SIGKILL", "SIGSEGV", "SIGABRT") else ""
     return f"the process was ended by {name}{hint}"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tf_comptrain.render import text
+from tf_comptrain.render.units import name_of_signal
 
 # The backend comes first: it says what is wrong with a TensorFlow that does not serve.
 _CODE = "from tf_comptrain import backend; from tf_comptrain.cli import examination; examination.main()"
@@ -93,8 +93,4 @@ def _ending(status: int, log: Sequence[str]) -> str:
     if status > 0:
         last = log[-1] if log else f"it ended with status {status}"
         return last.removeprefix("ImportError: ").removeprefix("ModuleNotFoundError: ")
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return "\n".join((f"the process was ended by {name}", *log[-_LAST_LINES:]))
+    return "\n".join((f"the process was ended by {name_of_signal(-status)}", *log[-_LAST_LINES:]))

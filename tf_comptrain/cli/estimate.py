@@ -20,7 +20,7 @@ from rich.console import Console
 
 from tf_comptrain.cli import options
 from tf_comptrain.render import text
-from tf_comptrain.render.units import axis_of_bytes, format_bytes, format_seconds
+from tf_comptrain.render.units import axis_of_bytes, format_bytes, format_seconds, name_of_signal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -165,7 +165,7 @@ def _answer(args: argparse.Namespace, way: str, engine: str, plain: Estimate | N
     if run.stdout.strip():
         return json.loads(run.stdout.splitlines()[-1])
     if run.returncode < 0:
-        return {"failed": f"out of memory, or ended by signal {-run.returncode}"}
+        return {"failed": f"out of memory, or ended by {name_of_signal(-run.returncode)}"}
     return {"failed": said[-1][:200] if said else f"ended with status {run.returncode}"}
 
 

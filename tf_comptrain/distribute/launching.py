@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
+from tf_comptrain.render.units import name_of_signal
+
 _POLL_S = 0.1
 _GRACE_S = 5.0  # from being asked to end to being killed
 _KILL_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -197,7 +199,7 @@ def _signals() -> Iterator[None]:
 
 def _how(status: int) -> str:
     if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
+        return f"was ended by {name_of_signal(-status)}"
     return f"failed with exit status {status}"
 
 

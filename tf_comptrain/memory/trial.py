@@ -22,6 +22,7 @@ from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.batches import batch_of, random_batch
 from tf_comptrain.memory.counters import device
 from tf_comptrain.memory.memory_limit import limit, refuse_above
+from tf_comptrain.render.units import name_of_signal
 
 OK = "ok"
 OUT_OF_MEMORY = "out of memory"
@@ -98,7 +99,7 @@ def run_trial(job: Job, timeout_s: float | None = None) -> Trial:
         said = "".join(messages.readlines()[-15:])
     if answer is None:
         status = child.exitcode or 0
-        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        name = name_of_signal(-status) if status < 0 else f"status {status}"
         if -status not in _FATAL_SIGNALS:
             raise TrialError(
                 f"{said}\nThe trial of batch {job.batch} ended with {name} (its messages are above). A script needs "

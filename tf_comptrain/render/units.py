@@ -1,6 +1,8 @@
-"""Bytes and seconds for readers."""
+"""Bytes, seconds and signals for readers."""
 
 from __future__ import annotations
+
+import signal
 
 _SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
@@ -24,6 +26,14 @@ def format_seconds(seconds: float | None) -> str:
         if abs(seconds) >= divisor:
             return f"{seconds / divisor:.4g} {unit}"
     return f"{seconds / 1e-6:.3g} us"
+
+
+def name_of_signal(number: int) -> str:
+    """9 -> 'SIGKILL'; one that has no name -> 'signal 40'."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def axis_of_bytes(highest: float) -> tuple[str, float]:
