@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
 from tf_comptrain import arguments
 
@@ -30,26 +31,22 @@ def size_in_bytes(text: str) -> int:
 
 def fraction(text: str) -> float:
     """The type of an option of at least 0, below 1."""
-    value = _number(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, below 1. Received: {text!r}")
-    return value
+    return _number(text, "of at least 0, below 1", lambda value: 0 <= value < 1)
 
 
 def bound_over_sigma(text: str) -> float:
     """The type of an option that is a bound in standard deviations."""
-    value = _number(text)
-    if not 0 < value < 10:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, below 10. Received: {text!r}")
-    return value
+    return _number(text, "above 0, below 10", lambda value: 0 < value < 10)
 
 
-def _number(text: str) -> float:
-    """The number, or one that no rule allows."""
+def _number(text: str, rule: str, fits: Callable[[float], bool]) -> float:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        return -1.0
+        value = math.nan  # which fits no rule
+    if not fits(value):
+        raise argparse.ArgumentTypeError(f"must be a number {rule}. Received: {text!r}")
+    return value
 
 
 def add_model(parser: argparse.ArgumentParser, batch: str | None = None) -> None:
