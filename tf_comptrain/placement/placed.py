@@ -12,7 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.placement import splits
-from tf_comptrain.placement.values import BATCH_AXIS, Send, Value
+from tf_comptrain.placement.values import BATCH_AXIS, Send, Value, run_parts
 from tf_comptrain.planner.stages import BATCH
 
 
@@ -139,26 +139,7 @@ def _run(
 ) -> Any:
     """Calls an operation on the devices of its stage. Tensors of the graph are a `Value` each, also those returned."""
     if len(stage.devices) == 1:
-        return _run_parts(call, args, kwargs, stage.devices, None)
+        return run_parts(call, args, kwargs, stage.devices, None)
     if stage.split == BATCH:
-        return _run_parts(call, args, kwargs, stage.devices, BATCH_AXIS)
+        return run_parts(call, args, kwargs, stage.devices, BATCH_AXIS)
     return splits.run(stage, training, operation, call, args, kwargs)
-
-
-def _run_parts(call: Any, args: Any, kwargs: Any, devices: Sequence[str], axis: int | None) -> Any:
-    """Calls an operation on each device with its part of every tensor."""
-    made: list[list[tf.Tensor]] = []
-    bounds: tuple[Any, ...] = ()
-    structure: Any = None
-    for number, device in enumerate(devices):
-
-        def own(value: Any, number: int = number) -> Any:
-            return value.parts[number] if isinstance(value, Value) else value
-
-        with tf.device(device):
-            structure = call(*tf.nest.map_structure(own, args), **tf.nest.map_structure(own, kwargs))
-        made.append(tf.nest.flatten(structure))
-    for value in tf.nest.flatten((args, kwargs)):
-        bounds = value.bounds if isinstance(value, Value) else bounds
-    values = [Value(tuple(parts), tuple(devices), axis, bounds) for parts in zip(*made)]
-    return tf.nest.pack_sequence_as(structure, values)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.placement.values import CHANNEL_AXIS, ROW_AXIS, Value, shares
+from tf_comptrain.placement.values import CHANNEL_AXIS, ROW_AXIS, Value, run_parts, shares
 from tf_comptrain.planner.stages import BATCH, CHANNELS, ROWS
 
 layers = keras.layers
@@ -60,9 +60,9 @@ class _OperationCall(NamedTuple):
         """The first tensor."""
         return next(value for value in tf.nest.flatten((self.args, self.kwargs)) if isinstance(value, Value))
 
-    def on_parts(self, axis: int, bounds: Sequence[Any] = ()) -> Value:
+    def on_parts(self, axis: int) -> Value:
         """The call on each device with its part of every tensor; the result is divided as they are."""
-        first = self.value.divided(axis, self.devices, bounds)
+        first = self.value.divided(axis, self.devices)
 
         def divided(value: Any) -> Any:
             if not isinstance(value, Value):
@@ -70,18 +70,7 @@ class _OperationCall(NamedTuple):
             return first if value is self.value else value.divided(axis, self.devices, first.bounds)
 
         args, kwargs = tf.nest.map_structure(divided, (self.args, self.kwargs))
-        parts = []
-        for number, device in enumerate(self.devices):
-            own = _own_part(number)
-            with tf.device(device):
-                parts.append(
-                    self.call(*tf.nest.map_structure(own, args), **tf.nest.map_structure(own, kwargs))
-                )
-        return Value(tuple(parts), self.devices, axis, first.bounds)
-
-
-def _own_part(number: int) -> Callable[[Any], Any]:
-    return lambda value: value.parts[number] if isinstance(value, Value) else value
+        return run_parts(self.call, args, kwargs, self.devices, axis)
 
 
 def run(place: Any, training: bool | None, operation: Any, call: Callable, args: Any, kwargs: Any) -> Value:
@@ -191,7 +180,7 @@ def _is_plain_normalization(layer: Any) -> bool:
 
 
 def _elementwise_by(axis: int) -> Callable[[_OperationCall], Value]:
-    return lambda call: call.on_parts(axis, call.value.bounds if call.value.axis == axis else ())
+    return lambda call: call.on_parts(axis)
 
 
 def _with_weights_by_channels(call: _OperationCall) -> Value:
@@ -242,9 +231,7 @@ def _window_by_rows(call: _OperationCall) -> Value:
 
 def _padding_by_rows(call: _OperationCall) -> Value:
     """Rows before the first part and behind the last, and columns beside each."""
-    value = call.value.divided(
-        ROW_AXIS, call.devices, call.value.bounds if call.value.axis == ROW_AXIS else ()
-    )
+    value = call.value.divided(ROW_AXIS, call.devices)
     (top, bottom), columns = call.operation.padding
     parts = []
     for number, (part, device) in enumerate(zip(value.parts, call.devices)):
@@ -291,7 +278,7 @@ def _normalization_by(axis: int) -> Callable[[_OperationCall], Value]:
 
     def way(call: _OperationCall) -> Value:
         layer, home = call.operation, call.devices[0]
-        value = call.value.divided(axis, call.devices, call.value.bounds if call.value.axis == axis else ())
+        value = call.value.divided(axis, call.devices)
         with tf.device(home):
             weights = (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
             vectors = [None if weight is None else tf.convert_to_tensor(weight.value) for weight in weights]

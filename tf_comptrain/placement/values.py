@@ -147,6 +147,36 @@ class Value:
         return dataclasses.replace(self, parts=tuple(parts))
 
 
+def run_parts(call: Callable, args: Any, kwargs: Any, devices: Sequence[str], axis: int | None) -> Any:
+    """Calls an operation on each device with its part of every tensor.
+
+    Args:
+      call: Calls it.
+      args: Arguments, with a `Value` for each tensor, all divided alike.
+      kwargs: The same, by name.
+      devices: Of the parts.
+      axis: Along which they are divided; None: there is one part, the whole.
+
+    Returns:
+      What it returns, with a `Value` for each tensor.
+    """
+    made: list[list[tf.Tensor]] = []
+    bounds: tuple[Any, ...] = ()
+    structure: Any = None
+    for number, device in enumerate(devices):
+
+        def own(value: Any, number: int = number) -> Any:
+            return value.parts[number] if isinstance(value, Value) else value
+
+        with tf.device(device):
+            structure = call(*tf.nest.map_structure(own, args), **tf.nest.map_structure(own, kwargs))
+        made.append(tf.nest.flatten(structure))
+    for value in tf.nest.flatten((args, kwargs)):
+        bounds = value.bounds if isinstance(value, Value) else bounds
+    values = [Value(tuple(parts), tuple(devices), axis, bounds) for parts in zip(*made)]
+    return tf.nest.pack_sequence_as(structure, values)
+
+
 def shares(size: Any, count: int) -> tuple[Any, ...]:
     """Bounds of about equal parts."""
     return tuple(size * k // count for k in range(count + 1))
