@@ -176,7 +176,7 @@ def _has_plain_weights(layer: Any) -> bool:
 
 
 def _is_plain_normalization(layer: Any) -> bool:
-    return not layer.renorm and layer.axis in (-1, layer.input_spec.ndim - 1)
+    return not getattr(layer, "renorm", False) and layer.axis in (-1, layer.input_spec.ndim - 1)
 
 
 def _elementwise_by(axis: int) -> Callable[[_OperationCall], Value]:
