@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import pathlib
 import random
 import re
 import resource
@@ -246,14 +247,13 @@ def test_a_link_planted_at_the_last_moment_is_not_followed(tmp_path, monkeypatch
     """Between the removal of what lies there and the making of the file."""
     victim, path = tmp_path / "victim.txt", tmp_path / "file"
     victim.write_text("precious")
-    make = os.open
+    remove = pathlib.Path.unlink
 
-    def plant(name, *args):
-        if not os.path.lexists(name):
-            os.symlink(victim, name)
-        return make(name, *args)
+    def plant(name, missing_ok=False):
+        remove(name, missing_ok)
+        os.symlink(victim, name)
 
-    monkeypatch.setattr(os, "open", plant)
+    monkeypatch.setattr(pathlib.Path, "unlink", plant)
     with pytest.raises(FileExistsError, match="could not write its checkpoint"):
         checkpoint_file.write(path, {})
     assert victim.read_text() == "precious"

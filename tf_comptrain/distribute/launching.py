@@ -115,16 +115,12 @@ def _started(command: Sequence[str], environment: dict[str, str]) -> subprocess.
     )
 
 
-try:
-    _libc: Any = ctypes.CDLL(None)
-except OSError:
-    _libc = None
+_libc = ctypes.CDLL(None)  # here: between fork and exec nothing should be loaded
 
 
 def _end_with_launcher() -> None:
     """A launcher that is killed cannot end its workers: Linux does."""
-    if hasattr(_libc, "prctl"):
-        _libc.prctl(_KILL_WITH_PARENT, signal.SIGKILL)
+    _libc.prctl(_KILL_WITH_PARENT, signal.SIGKILL)
 
 
 def _reader(number: int, worker: subprocess.Popen, out: TextIO, unread: threading.Event) -> threading.Thread:

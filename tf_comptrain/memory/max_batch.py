@@ -240,7 +240,7 @@ def device_memory() -> int | None:
             fields = dict(line.split(":") for line in file)
         free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
-        pass  # not Linux: free pages, without the caches that would give way
+        pass  # not to be read: free pages, without the caches that would give way
     try:
         with open("/sys/fs/cgroup/memory.max") as maximum, open("/sys/fs/cgroup/memory.current") as used:
             free = min(free, int(maximum.read()) - int(used.read()))

@@ -10,7 +10,7 @@ import os
 import stat
 import struct
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +50,8 @@ def write(path: Path, content: dict[str, Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with _created(temporary) as file:
+            temporary.unlink(missing_ok=True)  # what a killed run left there
+            with open(temporary, "xb") as file:  # a link there is not followed
                 digest = hashlib.sha256()
                 parts: list[Any] = [_HEADER.pack(_MAGIC, _FORMAT, total, len(text)), text, *arrays]
                 for part in parts:
@@ -111,15 +112,6 @@ def read(path: Path) -> Any:
 def refusal(path: Path, reason: Any) -> ValueError:
     """The one error for every file that is no checkpoint."""
     return ValueError(f"{path} is not a checkpoint of ct.fit: {reason}. Remove it to begin anew.")
-
-
-def _created(path: Path) -> BinaryIO:
-    """A new file. What a killed run left there goes first; a link there is not followed."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, 0o666), "wb")
 
 
 def _sync(folder: Path) -> None:

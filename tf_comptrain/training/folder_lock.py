@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-try:
-    import fcntl as _fcntl
-except ImportError:  # Windows
-    fcntl: Any = None
-else:
-    fcntl = _fcntl
 
 _FILE = "training.lock"
 
@@ -23,7 +16,7 @@ def held(folder: Path | None) -> Iterator[None]:
     """Keeps other trainings, of this process or another, out of a folder.
 
     The operating system holds the lock, and lets go of it when the process ends, however that ends: the file
-    stays and means nothing by itself. Where the platform or the file system has no locks there is none.
+    stays and means nothing by itself. Where the file system has no locks there is none.
 
     Args:
       folder: Made where it is missing; None: nothing is locked.
@@ -31,7 +24,7 @@ def held(folder: Path | None) -> Iterator[None]:
     Raises:
       RuntimeError: Another training is in there.
     """
-    descriptor = None if folder is None or fcntl is None else _opened(folder)
+    descriptor = None if folder is None else _opened(folder)
     try:
         if descriptor is not None:
             _lock(descriptor, folder)
