@@ -300,8 +300,8 @@ def _check(value: Any, layout: Any, what: str) -> None:
 
     Args:
       value: From JSON.
-      layout: A function: it must answer yes. A list of one layout: any number of such. A tuple: exactly those. A dict:
-        exactly those keys.
+      layout: A type: it must have that. A function: it must answer yes. A list of one layout: any number of such. A
+        tuple: exactly those. A dict: exactly those keys.
       what: Names the value in the error.
     """
     if isinstance(layout, dict) and isinstance(value, dict) and value.keys() == layout.keys():
@@ -313,7 +313,7 @@ def _check(value: Any, layout: Any, what: str) -> None:
     elif isinstance(layout, tuple) and isinstance(value, list) and len(value) == len(layout):
         for item, part in zip(value, layout):
             _check(item, part, what)
-    elif not (callable(layout) and layout(value)):
+    elif not (isinstance(value, layout) if isinstance(layout, type) else callable(layout) and layout(value)):
         raise ValueError(f"{what} is not as it was written")
 
 
@@ -323,18 +323,6 @@ def _is_count(value: Any) -> bool:
 
 def _is_size(value: Any) -> bool:
     return _is_count(value) and value > 0
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
 
 
 def _is_scale(value: Any) -> bool:
@@ -347,10 +335,6 @@ def _are_bases(value: Any) -> bool:
     )
 
 
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _are_attributes(value: Any) -> bool:
     """Whether all can be decoded. What names refer to is looked up only where they are used."""
     if not isinstance(value, dict):
@@ -360,20 +344,20 @@ def _are_attributes(value: Any) -> bool:
     return True
 
 
-_ATTRIBUTES = [(_is_text, _are_attributes)]  # of each callback
+_ATTRIBUTES = [(str, _are_attributes)]  # of each callback
 _LAYOUT = {
     "about": {
-        "model": _is_mapping,  # `signature`
-        "data": _is_mapping,
+        "model": dict,  # `signature`
+        "data": dict,
         "batch_size": _is_size,
         "callbacks": _ATTRIBUTES,
-        "events": [(_is_text, _is_count, _is_count, _is_count, _is_size, _is_size, _is_text, _is_size)],
+        "events": [(str, _is_count, _is_count, _is_count, _is_size, _is_size, str, _is_size)],
     },
-    "place": (_is_count, _is_count, _is_count, _is_size, _is_flag, _is_flag, _is_size),
-    "variables": [_is_array],
+    "place": (_is_count, _is_count, _is_count, _is_size, bool, bool, _is_size),
+    "variables": [np.ndarray],
     "bound_scale": _is_scale,
     "bases": _are_bases,
-    "held": [_is_text],
+    "held": [str],
     "callbacks": _ATTRIBUTES,
 }
 
