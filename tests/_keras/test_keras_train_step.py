@@ -50,6 +50,12 @@ def test_questions_about_a_model():
     assert _keras.steps_at_once(network(steps_per_execution=3)) == 3
 
 
+def test_bytes_of_variables():
+    half = keras.Variable(np.zeros((3, 2)), dtype="bfloat16")
+    assert _keras.bytes_of() == 0
+    assert _keras.bytes_of(half, tf.Variable(1.0), tf.Variable(tf.zeros((2, 5), tf.int64))) == 12 + 4 + 80
+
+
 @pytest.mark.parametrize("make", [network, own, lambda: network(steps_per_execution=2)])
 def test_a_step_runs_by_itself(make):
     model = make()

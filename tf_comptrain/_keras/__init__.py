@@ -127,6 +127,7 @@ from tf_comptrain._keras.train_step import (
     all_variables,
     build_for_step,
     build_optimizer,
+    bytes_of,
     call_in_training,
     has_own_train_step,
     has_strategy,

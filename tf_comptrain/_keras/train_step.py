@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -398,6 +399,11 @@ def _value_of(variable: Any) -> Any:
 def trainable_variables(model: keras.Model) -> list:
     """As tf.Variables: what a GradientTape takes in both Keras versions."""
     return [v.value if KERAS_3 else v for v in model.trainable_variables]
+
+
+def bytes_of(*variables: Any) -> int:
+    """Of Keras' variables, or TensorFlow's."""
+    return sum(math.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables)
 
 
 def abandon_buffers(variables: Iterable[Any]) -> None:

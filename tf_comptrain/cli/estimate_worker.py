@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
@@ -137,7 +136,7 @@ def _mixed_policy() -> str:
 def _most(loaded: Loaded, point: tuple[int, int], batch: int) -> int:
     """At most what a larger batch takes than that of a point: all but the weights grows with it."""
     small, total_bytes = point
-    weights = sum(int(np.prod(v.shape)) * tf.as_dtype(v.dtype).size for v in loaded.model.weights)
+    weights = _keras.bytes_of(*loaded.model.weights)
     return weights + (total_bytes - weights) * batch // small
 
 

@@ -107,7 +107,7 @@ def plan_compiled(
     if kept.total_bytes > limit:
         held = analysis_of(steps.held.program)
         told(held)
-    gradients = sum(_bytes(weight) for weight in _keras.trainable_variables(model))
+    gradients = _keras.bytes_of(*_keras.trainable_variables(model))
     ends = CompiledEnds(kept, held, batch, gradients)
     return _searched(steps, ends, limit, told), ends
 
@@ -285,10 +285,6 @@ def _source(tensor: tf.Tensor) -> str:
     while tensor.op.type in ("ReadVariableOp", "Cast") or about(tensor.op.type).is_view:
         tensor = tensor.op.inputs[0]
     return tensor.op.name
-
-
-def _bytes(weight: Any) -> int:
-    return weight.shape.num_elements() * weight.dtype.size
 
 
 def _stream_bytes(tensor: CrossingTensor, graph: tf.Graph) -> int:

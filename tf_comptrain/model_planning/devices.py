@@ -158,7 +158,7 @@ def _layer(
     weights = getattr(operation, "trainable_weights", [])
     moved = sum(_bytes(tensor, batch) for tensor in (*call.inputs, *call.outputs))
     seconds = hardware.task_s(_flops(operation, call.outputs, batch), moved) - hardware.launch_s
-    weight_bytes = sum(math.prod(w.shape) * tf.as_dtype(w.dtype).size for w in weights)
+    weight_bytes = _keras.bytes_of(*weights)
     return Layer(
         operation.name,
         seconds,

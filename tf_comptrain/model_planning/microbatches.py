@@ -62,7 +62,7 @@ def plan_in_microbatches(
     batch, limit = whole.batch, whole.limit_bytes
     x, y = random_batch(model, 1)
     sample_bytes = sum(t.dtype.size * t.shape.num_elements() for t in tf.nest.flatten((x, y)))
-    gradient_bytes = sum(v.shape.num_elements() * v.dtype.size for v in _keras.trainable_variables(model))
+    gradient_bytes = _keras.bytes_of(*_keras.trainable_variables(model))
     # `first` is of a step in proportion to the batch: a little too careful.
     counts = [count for count in range(max(first // 2, 2), _MOST + 1) if batch % count == 0]
     for count in counts[:_TRIES]:

@@ -147,9 +147,7 @@ def prepare(
     if hardware is not None:
         graph = on_machine(graph, here, hardware)
     held_bytes = held.peak_bytes * batch // probe
-    gradients = sum(
-        value.shape.num_elements() * value.dtype.size for value in _keras.trainable_variables(model)
-    )
+    gradients = _keras.bytes_of(*_keras.trainable_variables(model))
     graph = graph._replace(gradient_bytes=gradients)
     wastes = sorted(wastes)
     return Prepared(graph, tensors, probe, tuple(wastes), held_bytes, fingerprint(model), offload)

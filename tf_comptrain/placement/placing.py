@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -265,14 +264,10 @@ def _spread(weights: Sequence[Any], devices: Sequence[str]) -> Iterator[tuple[An
     """A device for each weight, so that every device has about as many bytes of them."""
     taken = dict.fromkeys(devices, 0)
     unique = {id(weight): weight for weight in weights}.values()
-    for weight in sorted(unique, key=_size, reverse=True):
+    for weight in sorted(unique, key=_keras.bytes_of, reverse=True):
         device = min(taken, key=taken.__getitem__)
-        taken[device] += _size(weight)
+        taken[device] += _keras.bytes_of(weight)
         yield weight, device
-
-
-def _size(weight: Any) -> int:
-    return math.prod(weight.shape) * tf.as_dtype(weight.dtype).size
 
 
 def _check_weights(functional: Any, stage_of: dict[int, int]) -> None:
