@@ -50,6 +50,12 @@ def test_questions_about_a_model():
     assert _keras.steps_at_once(network(steps_per_execution=3)) == 3
 
 
+def test_a_model_has_to_be_compiled():
+    _keras.require_compiled(network())
+    with pytest.raises(ValueError, match="is not compiled: call model.compile"):
+        _keras.require_compiled(network(compiled=False))
+
+
 def test_bytes_of_variables():
     half = keras.Variable(np.zeros((3, 2)), dtype="bfloat16")
     assert _keras.bytes_of() == 0

@@ -142,6 +142,7 @@ from tf_comptrain._keras.train_step import (
     plain_train_step,
     replica_parts,
     replica_values,
+    require_compiled,
     reset_train_step,
     step_variables,
     steps_at_once,

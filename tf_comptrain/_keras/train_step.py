@@ -43,6 +43,16 @@ def is_compiled(model: keras.Model) -> bool:
     return bool(getattr(model, "compiled" if KERAS_3 else "_is_compiled", False))
 
 
+def require_compiled(model: keras.Model) -> None:
+    """Says that a model has to be compiled.
+
+    Raises:
+      ValueError: It is not.
+    """
+    if not is_compiled(model):
+        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+
+
 def has_own_train_step(model: keras.Model) -> bool:
     """Whether the model, or its class, has a train step that is not Keras'."""
     return _step_of_instance(model) is not None or type(model).train_step is not keras.Model.train_step

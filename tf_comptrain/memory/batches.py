@@ -19,8 +19,7 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
     Raises:
       ValueError: The model is not compiled; `y` is None where Keras' own train step needs it; see `random_batch`.
     """
-    if not _keras.is_compiled(model):
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    _keras.require_compiled(model)
     if isinstance(x, numbers.Integral):
         return random_batch(model, arguments.whole("batch_size", x))
     if y is None and not _keras.has_own_train_step(model):

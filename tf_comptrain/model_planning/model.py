@@ -209,8 +209,7 @@ def _check_model(model: keras.Model) -> None:
         raise ValueError(
             f"Model {model.name!r} is compressed already: call tf_comptrain.restore_model(model) first."
         )
-    if not _keras.is_compiled(model):
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    _keras.require_compiled(model)
     graph = _keras.functional_of(model)
     if not (model.built and getattr(graph, "inputs", None)):
         raise ValueError(

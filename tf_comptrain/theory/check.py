@@ -88,8 +88,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
       ...     print(check.layer, check.gradient, check.ratio)
     """
     held = instrumentation(model).held
-    if not _keras.is_compiled(model):
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    _keras.require_compiled(model)
     if held is None:
         return []
     x, y = tf.nest.map_structure(tf.convert_to_tensor, (x, y))

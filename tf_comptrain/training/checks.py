@@ -16,8 +16,7 @@ from tf_comptrain import _keras
 def check_model(model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a compiled keras.Model. Received: {_shown(model)}.")
-    if not model.compiled:
-        raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
+    _keras.require_compiled(model)
 
 
 def check_strategy(model: keras.Model) -> None:
