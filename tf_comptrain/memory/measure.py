@@ -122,8 +122,16 @@ def _measured_call(step: Any, generation: int) -> tuple[int, int, float]:
     return max(counters.peak_bytes() - resting, 0), resting, elapsed
 
 
-def timed_call(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
-    """(result, median seconds) of a call after one to warm up; three are enough of a call that takes long."""
+def timed_call(
+    call: Callable[[], Any], repeats: int, of: Callable[[list[float]], float] = statistics.median
+) -> tuple[Any, float]:
+    """(result, seconds) of a call after one to warm up; three are enough of a call that takes long.
+
+    Args:
+      call: What is timed.
+      repeats: How often.
+      of: From the seconds of all calls to those that count.
+    """
     seconds: list[float] = []
     result = call()
     while len(seconds) < repeats and not (len(seconds) >= 3 and sum(seconds) > _LONG_S):
@@ -132,4 +140,4 @@ def timed_call(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:
         result = call()
         synchronize()
         seconds.append(max(time.perf_counter() - start, 1e-9))
-    return result, statistics.median(seconds)
+    return result, of(seconds)

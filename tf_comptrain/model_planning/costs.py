@@ -6,7 +6,6 @@ import hashlib
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,8 @@ import tensorflow as tf
 
 from tf_comptrain import codecs, native
 from tf_comptrain.codecs import State
-from tf_comptrain.memory import device, synchronize
+from tf_comptrain.memory import device
+from tf_comptrain.memory.measure import timed_call
 from tf_comptrain.planner import CodecSpeed, Hardware, Link, hardware_from_json
 from tf_comptrain.storage import default_folder
 from tf_comptrain.version import __version__
@@ -140,15 +140,7 @@ def _codec(name: str, x: tf.Tensor, size: int, launch_s: float) -> CodecSpeed:
 
 
 def _fastest(run: Callable[[], object]) -> float:
-    run()
-    seconds = []
-    for _ in range(_REPEATS):
-        synchronize()
-        start = time.perf_counter()
-        run()
-        synchronize()
-        seconds.append(time.perf_counter() - start)
-    return max(min(seconds), 1e-9)
+    return timed_call(run, _REPEATS, of=min)[1]
 
 
 def _name() -> str:
