@@ -170,15 +170,9 @@ class _Unrecorded:
 
 def _lifetimes(trace: Trace) -> tuple[dict[str, int], dict[int, int]]:
     """(operation -> event that made its longest-lived buffer, that event -> the one that freed it)."""
-    freed: dict[int, int] = {}
-    alive: dict[int, int] = {}
+    freed = trace.releases()
     made: dict[str, int] = {}
     end = len(trace.events)
-    for index, event in enumerate(trace.events):
-        if event.bytes > 0:
-            alive[event.address] = index
-        elif event.address in alive:
-            freed[alive.pop(event.address)] = index
     for index, event in enumerate(trace.events):
         if event.bytes > 0:
             longest = made.get(event.op)

@@ -100,6 +100,17 @@ class Trace(NamedTuple):
                 live[event.address] = event
         return list(live.values())
 
+    def releases(self) -> dict[int, int]:
+        """By number of an allocation: that of the event which released its buffer. Some stay after the step."""
+        found: dict[int, int] = {}
+        alive: dict[int, int] = {}
+        for number, event in enumerate(self.events):
+            if event.bytes > 0:
+                alive[event.address] = number
+            elif event.address in alive:
+                found[alive.pop(event.address)] = number
+        return found
+
     def timeline(self) -> tuple[list[float], list[int]]:
         """(seconds, bytes over the resting level) after each event."""
         return [e.time_s for e in self.events], [e.level_bytes - self.base_bytes for e in self.events]

@@ -270,15 +270,11 @@ def _operations(held: CrossingTensor) -> tuple[str, ...]:
 def _lifetimes(trace: Trace) -> Mapping[str, list[tuple[AllocationEvent, float]]]:
     """By operation: the buffers that it asked for, each with the time of its release."""
     found: dict[str, list[tuple[AllocationEvent, float]]] = {}
-    alive: dict[int, tuple[str, int]] = {}
-    for event in trace.events:
+    releases = trace.releases()
+    for number, event in enumerate(trace.events):
         if event.bytes > 0:
-            of_op = found.setdefault(event.op, [])
-            alive[event.address] = event.op, len(of_op)
-            of_op.append((event, np.inf))
-        elif event.address in alive:
-            op, number = alive.pop(event.address)
-            found[op][number] = found[op][number][0], event.time_s
+            end_s = trace.events[releases[number]].time_s if number in releases else np.inf
+            found.setdefault(event.op, []).append((event, end_s))
     return found
 
 
