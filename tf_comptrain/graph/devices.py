@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.tensors import values_of
 
 _RESTORED = "Comptrain>Decompress"
 
@@ -90,7 +91,7 @@ def _gradients_of_weights(
     found = []
     for source, gradient in zip(backward.sources, backward.gradients):
         weight, *others = _keras.parts_of(source)  # replicas are placed by their strategy
-        gradient = getattr(gradient, "values", gradient)
+        gradient = values_of(gradient)
         if gradient is not None and isinstance(weight, tf.Variable) and not others:
             found.append((replaced.get(gradient.name, gradient).op, weight.device))
     return found

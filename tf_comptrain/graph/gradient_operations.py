@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import ADDITION, SHAPE, about
 from tf_comptrain.graph.order import ancestors, operations_before
-from tf_comptrain.graph.tensors import behind_views, element_count
+from tf_comptrain.graph.tensors import behind_views, element_count, values_of
 
 
 def is_product(tensor: tf.Tensor) -> bool:
@@ -235,11 +235,7 @@ class GradientOperations:
 def names_of_live(backward: _keras.BackwardPass) -> set[str]:
     """Names of the operations of a backward pass that its gradients come from."""
     made = {op.name for op in backward.operations()}
-    return ancestors([_tensor(gradient).op for gradient in backward.gradients if gradient is not None], made)
-
-
-def _tensor(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return ancestors((values_of(each).op for each in backward.gradients if each is not None), made)
 
 
 def _inputs(op: tf.Operation) -> list[tf.Operation]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import ALL_BUT_LAST, EVERY_AXIS, FIRST_AXIS, PASSED, ROWS_OF_FIRST, about
+from tf_comptrain.storage import MIN_ELEMENTS_PER_SAMPLE
 
 # Of operations that make a matrix row by row of another one, which is their first that has as many rows.
 _ROW_BY_ROW = (EVERY_AXIS, ALL_BUT_LAST, ROWS_OF_FIRST, FIRST_AXIS)
 
 USUAL_BATCH = 32  # size of a dimension that is known only at run time
-# Below this a stream's header and directory outweigh what they could save, and few values average an error out.
-_MIN_ELEMENTS_PER_SAMPLE = 64
+# A tensor of fewer elements is small too: few values average an error out.
 _MIN_ELEMENTS = 1024
 
 
@@ -70,6 +71,11 @@ def plain_bytes(tensor: tf.Tensor) -> int:
     return element_count(tensor) * (tensor.dtype.size or 0)
 
 
+def values_of(gradient: Any) -> Any:
+    """A gradient as one tensor: of a sparse one its values."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
 def base_of(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor behind operations that pass it on."""
     while (row := about(tensor.op.type)).is_alias or row.kind == PASSED and tensor.value_index == 0:
@@ -96,8 +102,8 @@ def is_small(tensor: tf.Tensor) -> bool:
         return True
     per_sample = sample_elements(tensor)
     if per_sample is None:
-        per_sample = math.prod(size if size is not None else _MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
-    return per_sample < _MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS
+        per_sample = math.prod(size if size is not None else MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
+    return per_sample < MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS
 
 
 def readers_of(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:

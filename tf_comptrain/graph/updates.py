@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import TopologicalOrder, as_made, names_of_run
-from tf_comptrain.graph.tensors import plain_bytes
+from tf_comptrain.graph.tensors import plain_bytes, values_of
 
 _LONG = 1 << 14  # values
 
@@ -49,8 +49,7 @@ def after_gradient(update_step: Callable, gradient: Any, *args: Any, **kwargs: A
     """
     if tf.executing_eagerly():
         return update_step(gradient, *args, **kwargs)
-    wait = _by_itself(gradient)
-    wait = getattr(wait, "values", wait)
+    wait = values_of(_by_itself(gradient))
     with tf.control_dependencies([] if is_short_vector(wait) else [wait]):
         return update_step(gradient, *args, **kwargs)
 
@@ -69,7 +68,7 @@ def in_place(update_step: _keras.WeightUpdate, gradient: Any, *args: Any, **kwar
     if tf.executing_eagerly() or _keras.under_xla():
         return after_gradient(update_step, gradient, *args, **kwargs)
     gradient = _by_itself(gradient)
-    wait = getattr(gradient, "values", gradient)
+    wait = values_of(gradient)
     if is_short_vector(wait):
         return update_step.in_place(gradient, *args, **kwargs)
     graph = tf.compat.v1.get_default_graph()

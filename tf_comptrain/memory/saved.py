@@ -12,7 +12,7 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.graph.operations import BLANK, SHAPE, SOURCE, about
 from tf_comptrain.graph.order import ancestors, operations_before
-from tf_comptrain.graph.tensors import behind_views
+from tf_comptrain.graph.tensors import behind_views, values_of
 from tf_comptrain.memory.state import state_restored
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, OFFLOAD
 
@@ -173,8 +173,8 @@ def _read_before(backward: _keras.BackwardPass, useful: set[str]) -> dict:
     """
     found: dict = {}
     forward = _forward(backward)
-    gradients = (getattr(gradient, "values", gradient) for gradient in backward.gradients)
-    leading = ancestors((gradient.op for gradient in gradients if gradient is not None), useful, forward)
+    gradients = (values_of(gradient).op for gradient in backward.gradients if gradient is not None)
+    leading = ancestors(gradients, useful, forward)
     readers = (op for op in _operations() if op.name in leading and about(op.type).kind != SHAPE)
     for tensor in (tensor for op in readers for tensor in op.inputs if tensor.op.name in forward):
         base = behind_views(tensor)

@@ -15,7 +15,7 @@ from tf_comptrain.compression.report import Report
 from tf_comptrain.graph import name_of
 from tf_comptrain.graph.operations import SOURCE, about
 from tf_comptrain.graph.order import ancestors, as_made
-from tf_comptrain.graph.tensors import behind_views
+from tf_comptrain.graph.tensors import behind_views, values_of
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import crossing_of, stands_for
 
@@ -172,8 +172,7 @@ class _LayeredStep:
 
     def _in_order(self) -> list[tf.Operation]:
         """What the gradients are made of, inputs first: the graph pass adds operations behind those that read them."""
-        gradients = (getattr(gradient, "values", gradient) for gradient in self._gradients)
-        live = ancestors(gradient.op for gradient in gradients if gradient is not None)
+        live = ancestors(values_of(gradient).op for gradient in self._gradients if gradient is not None)
         return as_made([op for op in self._graph.get_operations() if op.name in live])
 
 

@@ -29,7 +29,6 @@ from tf_comptrain.storage.offload import (
     Offload,
     Offloaded,
     Raw,
-    Traffic,
     obstacle,
 )
 from tf_comptrain.storage.policy import MODES, Policy, PolicyChoice, Setting, policy_of
@@ -66,7 +65,6 @@ __all__ = [
     "Raw",
     "Setting",
     "Site",
-    "Traffic",
     "after",
     "after_weights",
     "codec_obstacle",
