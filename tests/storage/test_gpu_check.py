@@ -49,7 +49,7 @@ def test_a_device_without_kernels_or_with_wrong_ones_is_found(monkeypatch):
     for message, run in cases.items():
         calls = itertools.count()
         monkeypatch.setattr(gpu_check, "_checks", lambda run=run: [("test", run, 0.0)])
-        assert message in gpu_check._first_difference("CPU:0")
+        assert message in gpu_check._first_difference("CPU:0", xla=False)
 
 
 def test_a_passed_check_lets_models_compress(with_gpu):
@@ -67,7 +67,7 @@ def test_a_step_of_a_cpu_waits_for_no_check(monkeypatch):
 
 def test_a_failed_check_warns_once_and_trains_plain(with_gpu, caplog):
     with_gpu.setattr(gpu_check, "_first_difference", lambda device, xla: "masks: wrong")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="absl"):
         model = compiled(small_cnn(), jit_compile=False)
         assert "masks: wrong" in ct.compress_model(model).obstacle
         model.train_on_batch(X, Y)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 
-import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
-from tf_comptrain.memory import device
+from tf_comptrain.memory import counters
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.model_plan import ModelPlan
 from tf_comptrain.planner import Waste, plan_graph
@@ -36,7 +35,7 @@ class PeakCheck:
 
     def begin(self, model: keras.Model) -> None:
         _keras.after_first_steps(model, _CHECKED_STEPS, self._check)
-        tf.config.experimental.reset_memory_stats(device())
+        counters.reset_peak()
 
     def _lines(self) -> list[str]:
         if self._neighbours is None:
@@ -45,8 +44,7 @@ class PeakCheck:
 
     def _check(self, steps: int) -> bool:
         """Whether the step has to be traced again, after so many of this trace."""
-        info = tf.config.experimental.get_memory_info(device())
-        peak, resting, limit = int(info["peak"]), int(info["current"]), self._plan.limit_bytes
+        peak, resting, limit = counters.peak_bytes(), counters.bytes_in_use(), self._plan.limit_bytes
         if peak <= limit:
             self._note = (
                 f"Measured after step {steps}: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
@@ -77,5 +75,5 @@ class PeakCheck:
             format_bytes(limit),
         )
         handle.held.wishes.named = holdings_of(self._prepared.storage(again))
-        tf.config.experimental.reset_memory_stats(device())
+        counters.reset_peak()
         return True

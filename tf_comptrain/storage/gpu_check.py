@@ -7,11 +7,11 @@ byte for byte; sums and the gradient of batch normalization within rounding.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from tf_comptrain import native
 
@@ -45,7 +45,7 @@ def problem(xla: bool = False) -> str | None:
     return found
 
 
-def _first_difference(device: str, xla: bool = False) -> str | None:
+def _first_difference(device: str, xla: bool) -> str | None:
     """What a device answers unlike the CPU; None where nothing."""
     rng = np.random.default_rng(0)
     # An image, large enough for rans to count frequencies.

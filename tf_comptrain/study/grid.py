@@ -70,11 +70,9 @@ class Candidate(NamedTuple):
             return None
         if self.mode == FIXED_RATE:  # so tight that the bits alone decide
             return ErrorBound(1e-6)
-        return (
-            ErrorBound(self.bound, relative=False)
-            if self.mode == "abs"
-            else ErrorBound(self.bound, relative_to=self.mode)
-        )
+        if self.mode == "abs":
+            return ErrorBound(self.bound, relative=False)
+        return ErrorBound(self.bound, relative_to=self.mode)
 
     def made(self) -> Codec:
         """The codec itself, anew."""

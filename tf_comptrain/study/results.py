@@ -28,11 +28,6 @@ _COLUMNS = (
     "saved_plain_bytes", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline", "step_s",
     "train_s", "problem",
 )  # fmt: skip
-# Of those what a clock or an allocator says, which differs from run to run.
-MEASURED = (
-    "encode_gb_s", "decode_gb_s", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline",
-    "step_s", "train_s",
-)  # fmt: skip
 _WHOLE = (
     "seed", "value_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
     "peak_bytes", "half_batch_peak_bytes", "largest_batch",

@@ -22,13 +22,14 @@ class LawStatistics:
       collecting: As `collect` was given it; None before.
       table: A row for each `LawSite`; None until `collect`.
       errors: What steps that are traced are to compute for a check; None where there is none.
+      laws: By site: the gradients of weights that are made of its tensor.
     """
 
     def __init__(self) -> None:
         self.collecting: tf.Variable | None = None
         self.table: StateTable | None = None
         self.errors: list[LawError] | None = None
-        self._laws: dict[str, list[LawSite]] = {}  # by site
+        self.laws: dict[str, list[LawSite]] = {}
 
     @property
     def are_asked_for(self) -> bool:
@@ -44,13 +45,9 @@ class LawStatistics:
         """Tensors that gradients of weights are made of, in the steps that were traced since `collect`."""
         return [
             law if law.weight.trainable else law._replace(weight=None)
-            for laws in self._laws.values()
+            for laws in self.laws.values()
             for law in laws
         ]
-
-    def set_laws(self, site: str, laws: list[LawSite]) -> None:
-        """Says which gradients of weights are made of the tensor of a site."""
-        self._laws[site] = laws
 
 
 class StatisticsOfStep:
@@ -106,7 +103,7 @@ class StatisticsOfStep:
         self._alone[site] = self._alone.get(site, True) and alone
         of_all = {law.name: law for law in (*self._laws.get(site, ()), *laws)}
         self._laws[site] = [law._replace(alone=self._alone[site]) for law in of_all.values()]
-        self._of_model.set_laws(site, self._laws[site])
+        self._of_model.laws[site] = self._laws[site]
 
     def _check(self, name: str, site: Site, kernel: KernelGradient) -> None:
         """Adds what the law is held against, where that is asked for."""
