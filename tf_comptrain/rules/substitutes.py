@@ -18,6 +18,9 @@ from tf_comptrain.rules.base import Context, Rule, register_rule
 from tf_comptrain.rules.linear import WithoutActivation
 from tf_comptrain.storage import worth_holding
 
+# Attributes of batch normalizations, of Keras 3 and Keras 2.
+_OTHER_STATISTICS = ("synchronized", "renorm", "virtual_batch_size", "adjustment")
+
 
 class Substitute(Rule):
     """Another way to compute a layer."""
@@ -37,7 +40,9 @@ class _BatchNormalization(Substitute):
         rank = layer.input_spec.ndim if layer.input_spec is not None else None
         if axis != -1 and (rank is None or axis != rank - 1):
             return f"axis={axis}: the fused kernel normalizes the last one"
-        return _batch_norm_extras(layer)
+        if any(getattr(layer, name, None) for name in _OTHER_STATISTICS):
+            return "it has other statistics than those of the batch"
+        return None
 
     def call(
         self, context: Context, x: tf.Tensor, training: bool | None = None, mask: Any = None, **kwargs: Any
@@ -57,17 +62,6 @@ class _BatchNormalization(Substitute):
         )
         _update_moving_statistics(layer, x, tf.stop_gradient(mean), tf.stop_gradient(variance))
         return _restore_shape(y, x)
-
-
-def _batch_norm_extras(layer: keras.layers.Layer) -> str | None:
-    """What a BatchNormalization layer does beyond the plain form; None if nothing."""
-    if getattr(layer, "synchronized", False):
-        return "synchronized batch statistics"
-    if getattr(layer, "renorm", False):
-        return "batch renormalization"
-    if getattr(layer, "virtual_batch_size", None) or getattr(layer, "adjustment", None):
-        return "virtual batches"
-    return None
 
 
 def _as_rank_4(x: tf.Tensor) -> tf.Tensor:
