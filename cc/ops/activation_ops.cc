@@ -1,4 +1,4 @@
-// Ops for activation functions, elementwise.
+// Ops for activation functions, elementwise, and of the softmax over rows.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 
@@ -28,5 +28,15 @@ COMPTRAIN_ACTIVATION_OPS("Silu", "x / (1 + exp(-x)).",
 COMPTRAIN_ACTIVATION_OPS(
     "TanhGelu", "x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).",
     "dy y'(x).")
+
+REGISTER_OP("Comptrain>SoftmaxGrad")
+    .Input("y: T")
+    .Input("dy: T")
+    .Output("dx: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn(shape_inference::MergeBothInputsShapeFn)
+    .Doc(
+        "dx = (dy - sum(dy y)) y over the last dimension, in the memory of an "
+        "input where nothing else reads that.");
 
 }  // namespace tensorflow

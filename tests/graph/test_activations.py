@@ -188,3 +188,46 @@ def test_gradients_of_gradients():
 
     assert kernels_of(second.get_concrete_function()) == []
     assert np.isfinite(second()[0].numpy()).all()
+
+
+def softmax_loss(softmax):
+    """Of an attention without heads."""
+
+    def loss(x, queries, keys, values):
+        with tf.name_scope("held/unit/"):
+            scores = tf.matmul(tf.matmul(x, queries), tf.matmul(x, keys), transpose_b=True)
+            made = tf.matmul(softmax(0.1 * scores), tf.matmul(x, values))
+        return tf.reduce_mean(tf.square(made))
+
+    return loss
+
+
+SOFTMAX = "Comptrain>SoftmaxGrad"
+
+
+@pytest.mark.parametrize(
+    ("softmax", "count"),
+    [
+        (tf.nn.softmax, 1),
+        (keras.activations.softmax, 1),
+        (lambda x: tf.nn.softmax(tf.nn.softmax(x)), 2),
+        (lambda x: tf.nn.softmax(x, axis=0), 1),  # TensorFlow makes a softmax over rows of the transposed
+        (lambda x: tf.exp(x) / tf.reduce_sum(tf.exp(x), -1, True), 0),
+    ],
+    ids=["tensorflow", "keras", "two", "columns", "by hand"],
+)
+def test_the_gradient_of_a_softmax_is_one_operation(softmax, count):
+    x = tf.constant(np.random.default_rng(0).normal(size=(256, WIDTH)), tf.float32)
+    shapes = [(WIDTH, WIDTH)] * 3
+    plain, ours, function = run(softmax_loss(softmax), x, shapes, [256, WIDTH], False, error_bound=1e-5)[:3]
+    assert [tensor.op.type for tensor in made_whole(function)].count(SOFTMAX) == count
+    assert_close(ours, plain, 1e-3)  # the stream has the same bound for small probabilities
+
+
+def test_the_gradient_of_a_softmax_stays_where_bits_are_asked_for():
+    x = tf.constant(np.random.default_rng(0).normal(size=(256, WIDTH)), tf.float32)
+    shapes = [(WIDTH, WIDTH)] * 3
+    loss = softmax_loss(tf.nn.softmax)
+    plain, ours, function = run(loss, x, shapes, [256, WIDTH], False, codec="zvc")[:3]
+    assert SOFTMAX not in {tensor.op.type for tensor in made_whole(function)}
+    assert_close(ours, plain, 1e-6)

@@ -1,4 +1,4 @@
-"""Activation functions that are written as formulas, run by kernels that make one pass.
+"""Activation functions and gradients that are written as formulas, run by kernels that make one pass.
 
 Each operation of a formula reads and writes a whole tensor: a GELU by its tanh has eight of them, and its gradient ten.
 They are looked for when all of a step is traced: what makes a tensor of another one element by element, or a gradient
@@ -49,7 +49,7 @@ class Formula(NamedTuple):
     """A stretch that a kernel may stand in for.
 
     Attributes:
-      kernel: Name of the activation function.
+      kernel: Name of the function.
       end: The tensor that it makes.
       stretch: Its operations.
     """
@@ -87,13 +87,10 @@ def run_in_one_pass(
     operations = graph.get_operations()
     live = names_of_run(operations, filter(tf.is_tensor, returned))
     for op in reversed(operations):  # readers first: they then read what another formula's kernel makes
-        if (
-            op.name in live
-            and _is_curved(op)
-            and op.outputs[0].dtype in _TOLERANCES
-            and not is_small(op.outputs[0])
-        ):
-            finder.look_from(op)
+        if op.name not in live or not op.outputs or is_small(op.outputs[0]):
+            continue
+        if op.outputs[0].dtype in _TOLERANCES:
+            finder.look_at(op)
     for formula in _gone_together(finder.found.values(), live):
         _replace(formula)
 
@@ -161,7 +158,15 @@ class _Finder:
         self.found: dict[str, Formula] = {}
         self._gradients, self._may_change = gradients, may_change
 
-    def look_from(self, op: tf.Operation) -> None:
+    def look_at(self, op: tf.Operation) -> None:
+        """Looks for formulas that an operation is in."""
+        gradient = _softmax_gradient(op)
+        if gradient is not None and self._may_change(gradient.end):
+            self.found[gradient.end.name] = gradient
+        elif _is_curved(op):
+            self._look_from(op)
+
+    def _look_from(self, op: tf.Operation) -> None:
         """Looks for the ends of formulas behind one of their operations."""
         behind, waiting = {op.name: op}, [op]
         while waiting and len(behind) < _MOST:
@@ -263,6 +268,22 @@ def _before(end: tf.Tensor) -> list[tf.Operation]:
                 near[operand.op.name] = operand.op
                 waiting.append(operand.op)
     return in_order(near.values())
+
+
+def _softmax_gradient(op: tf.Operation) -> Formula | None:
+    """The formula that ends with an operation as TensorFlow's gradient of a softmax does: (dy - sum(dy y)) y."""
+    if op.type != "Mul" or op.inputs[0].op.type != "Sub":
+        return None
+    difference, y = op.inputs
+    dy, total = difference.op.inputs
+    if total.op.type != "Sum" or not total.op.get_attr("keep_dims") or not _are_alike(dy, y):
+        return None
+    product, axes = total.op.inputs
+    if product.op.type != "Mul" or {t.ref() for t in product.op.inputs} != {dy.ref(), y.ref()}:
+        return None
+    if np.ravel(tf.get_static_value(axes)).tolist() not in ([-1], [y.shape.rank - 1]):
+        return None
+    return Formula("softmax", op.outputs[0], Stretch((y, dy), (product.op, total.op, difference.op, op)))
 
 
 def _is_curved(op: tf.Operation) -> bool:
