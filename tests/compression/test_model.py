@@ -551,3 +551,25 @@ def test_recompute_holds_less():
         ct.compress_model(model, storage=storage)
         held[storage] = ct.memory.saved_bytes(model, x, y)
     assert held["rebuild"] < 0.75 * held["compress"]
+
+
+def test_narrow_layers_are_compressed_where_the_batch_is_large():
+    def narrow():
+        keras.utils.set_random_seed(0)
+        dense = [layers.Dense(32, "gelu", name=f"dense{k}") for k in range(3)]
+        model = keras.Sequential([keras.Input((8,)), *dense, layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
+        return model
+
+    x = np.random.default_rng(0).normal(size=(1024, 8)).astype("float32")
+    losses = []
+    for compress in (False, True):
+        model = narrow()
+        report = ct.compress_model(model) if compress else None
+        losses.append(model.fit(x, x[:, :1], 1024, epochs=3, verbose=0, shuffle=False).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    assert [row.storage for row in report.rows if row.layer.startswith("sequential")].count("compress") >= 2
+    model = narrow()
+    report = ct.compress_model(model)
+    model.fit(x[:64], x[:64, :1], 64, verbose=0)
+    assert not report.rows and "Every tensor is small" in str(report)

@@ -229,11 +229,12 @@ class Report:
             if len(self.rows) > len(rows)
             else "Tensors"
         )
-        shown = table_of(f"{which}, per sample", _SHORT, _NUMBERS)
+        headings = (*_SHORT, "note") if any(row.note for row in rows) else _SHORT
+        shown = table_of(f"{which}, per sample", headings, _NUMBERS)
         for row in rows:
             cells = dict(zip(_HEADINGS, map(_text, _cells(row))))
             cells["layer"] = _shortened(cells["layer"])
-            shown.add_row(*(cells[heading] for heading in _SHORT))
+            shown.add_row(*(cells[heading] for heading in headings))
         return shown
 
     def _totals(self) -> list[tuple[html.Cell, ...]]:
@@ -251,6 +252,10 @@ class Report:
             lines.append(f"The model runs as plain Keras: {self.obstacle}.")
         elif self.rows:
             lines += self._sums()
+        elif self.engine:
+            lines.append(
+                "Every tensor is small, and held as it is: below 64 values a sample and 16,384 in all."
+            )
         if self.engine and not self.obstacle:
             lines.append(f"The step runs on {self.engine}.")
         elif not self.engine and not self.obstacle:

@@ -13,7 +13,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.tensors import base_of
 
-IN_LISTS = "TensorFlow's own loop keeps it in lists: ct.Recompute(layer) holds what the layer reads instead"
+IN_LISTS = "TensorFlow's own loop or branch keeps it in lists: ct.Recompute(layer) holds what the layer reads instead"
 _EMPTY = frozenset(("EmptyTensorList", "OptionalNone", "TensorListReserve"))
 # By type: the number of the input that a list gets as an element.
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}

@@ -19,6 +19,9 @@ NORMALIZATION = "FusedBatchNormV3"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
+# Operations in a row that run again. A loop that was unrolled has one row for all of its turns: each reader would run
+# the turns before it.
+_LONGEST = 40
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
 
@@ -123,7 +126,9 @@ class _Cut:
             else:
                 for operand in operands(tensor):
                     self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
-        return Choice(self._minimum(source, sink), self._exact, self._is_free, self._ingredients.of)
+        saved = self._minimum(source, sink)
+        self._shorten(saved, wanted)
+        return Choice(saved, self._exact, self._is_free, self._ingredients.of)
 
     def _reached(self, wanted: list[tf.Tensor]) -> list[tf.Tensor]:
         """What is wanted and what that may be made of, nearest first; notes distances, and what has to be exact."""
@@ -147,6 +152,25 @@ class _Cut:
                         later += [(operand, distance + 1) for operand in before]
             waiting = later
         return order
+
+    def _shorten(self, saved: set, wanted: list[tf.Tensor]) -> None:
+        """Adds to what is held, so that no more than `_LONGEST` operations in a row run again."""
+        rows: dict = {}  # by reference: how many in a row make a tensor again
+        waiting = list(wanted)
+        while waiting:
+            tensor = waiting[-1]
+            is_there = tensor.ref() in saved or self._is_free(tensor)
+            before = [] if is_there else [base_of(operand) for operand in operands(tensor)]
+            unknown = [operand for operand in before if operand.ref() not in rows]
+            if unknown and tensor.ref() not in rows:
+                waiting += unknown
+                continue
+            row = 1 + max((rows[operand.ref()] for operand in before), default=-1)
+            if row > _LONGEST and not self._runs_late(tensor):
+                saved.add(tensor.ref())
+                row = 0
+            rows[tensor.ref()] = row
+            waiting.pop()
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import ALL_BUT_LAST, EVERY_AXIS, FIRST_AXIS, PASSED, ROWS_OF_FIRST, about
-from tf_comptrain.storage import MIN_ELEMENTS_PER_SAMPLE
+from tf_comptrain.storage import MIN_ELEMENTS_PER_SAMPLE, is_large
 
 # Of operations that make a matrix row by row of another one, which is their first that has as many rows.
 _ROW_BY_ROW = (EVERY_AXIS, ALL_BUT_LAST, ROWS_OF_FIRST, FIRST_AXIS)
@@ -103,7 +103,7 @@ def is_small(tensor: tf.Tensor) -> bool:
     per_sample = sample_elements(tensor)
     if per_sample is None:
         per_sample = math.prod(size if size is not None else MIN_ELEMENTS_PER_SAMPLE for size in shape[1:])
-    return per_sample < MIN_ELEMENTS_PER_SAMPLE or element_count(tensor) < _MIN_ELEMENTS
+    return not is_large(per_sample, shape.num_elements()) or element_count(tensor) < _MIN_ELEMENTS
 
 
 def readers_of(tensor: tf.Tensor) -> list[tuple[tf.Operation, int]]:

@@ -20,6 +20,7 @@ from tf_comptrain.storage.held import (
     TILE,
     Held,
     hold,
+    is_large,
     worth_holding,
 )
 from tf_comptrain.storage.holding import Holding, holding_of, holdings_of
@@ -77,6 +78,7 @@ __all__ = [
     "holding_of",
     "holdings_of",
     "is_in_memory",
+    "is_large",
     "keep_layouts",
     "obstacle",
     "policy_of",

@@ -25,6 +25,7 @@ FUSED = "fused"  # as it is, by operations that this package prefers
 
 # A stream's header and directory outweigh what a smaller tensor could save.
 MIN_ELEMENTS_PER_SAMPLE = 64
+_LARGE = 1 << 14  # elements of a whole batch: of many samples that are small
 
 
 class Held:
@@ -88,7 +89,12 @@ def worth_holding(x: tf.Tensor) -> bool:
     per_sample = 1
     for size in x.shape[1:]:
         per_sample *= size if size is not None else MIN_ELEMENTS_PER_SAMPLE
-    return per_sample >= MIN_ELEMENTS_PER_SAMPLE
+    return is_large(per_sample, x.shape.num_elements())
+
+
+def is_large(of_sample: int, of_all: int | None) -> bool:
+    """Whether so many elements gain from being held in another form; `of_all` is None where the batch is not known."""
+    return of_sample >= MIN_ELEMENTS_PER_SAMPLE or (of_all or 0) >= _LARGE
 
 
 def hold(x: tf.Tensor, site: Site, xla: bool) -> tuple[tf.Tensor, Held]:
