@@ -1,4 +1,4 @@
-"""`_keras/train_step.py`: loss, optimizer, variables."""
+"""`_keras/train_step.py` and `_keras/overridden_step.py`: loss, optimizer, variables, whose step runs."""
 
 import sys
 

@@ -573,3 +573,16 @@ def test_narrow_layers_are_compressed_where_the_batch_is_large():
     report = ct.compress_model(model)
     model.fit(x[:64], x[:64, :1], 64, verbose=0)
     assert not report.rows and "Every tensor is small" in str(report)
+
+
+def test_rows_are_of_a_sample_where_the_first_dimension_counts_more():
+    """Windows of images are samples of a layer, and not of the step."""
+    inputs = keras.Input((16, 32))
+    windows = keras.ops.reshape(inputs, (-1, 4, 32))
+    h = keras.ops.reshape(layers.Dense(64, "gelu", name="dense")(windows), (-1, 16, 64))
+    model = compiled(keras.Model(inputs, layers.Dense(10)(h[:, 0])))
+    report = ct.compress_model(model)
+    model.fit(np.zeros((8, 16, 32), "float32"), np.zeros(8), 8, verbose=0)
+    assert report.batch_size == 8
+    (row,) = (row for row in report.rows if row.layer.endswith("dense_1/BiasAdd") or row.path == "dense")
+    assert row.shape == (4, 4, 64) and row.value_bytes == 4 * 16 * 64

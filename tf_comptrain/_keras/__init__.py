@@ -66,6 +66,12 @@ from tf_comptrain._keras.optimizers import (
     reset_rate,
     steps_of,
 )
+from tf_comptrain._keras.overridden_step import (
+    has_own_train_step,
+    override_train_step,
+    plain_train_step,
+    reset_train_step,
+)
 from tf_comptrain._keras.profiles import planes_of_profile
 from tf_comptrain._keras.runs import (
     after_first_steps,
@@ -129,7 +135,6 @@ from tf_comptrain._keras.train_step import (
     build_optimizer,
     bytes_of,
     call_in_training,
-    has_own_train_step,
     has_strategy,
     is_compiled,
     loss_in_training,
@@ -138,12 +143,9 @@ from tf_comptrain._keras.train_step import (
     moving_statistics,
     note_loss,
     optimizers_of,
-    override_train_step,
-    plain_train_step,
     replica_parts,
     replica_values,
     require_compiled,
-    reset_train_step,
     step_variables,
     steps_at_once,
     targets_forgotten,

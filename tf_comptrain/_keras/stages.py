@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain._keras.train_step import build_optimizer, override_train_step, reset_train_step
+from tf_comptrain._keras.overridden_step import override_train_step, reset_train_step
+from tf_comptrain._keras.train_step import build_optimizer
 from tf_comptrain._keras.version import KERAS_3
 
 if KERAS_3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
@@ -209,7 +210,7 @@ class Report:
             totals = table_of("", _TOTALS, _NUMBERS)
             for cells in self._totals():
                 totals.add_row(*map(_text, cells))
-            parts += ["", totals, "", self._largest()]
+            parts += ["", totals, "", self._largest(), *self._notes()]
         long = [paragraph for paragraph in paragraphs if len(paragraph) > _LARGEST]
         for paragraph in long:
             more = f"... and {len(paragraph) - _LARGEST} more in the table"
@@ -229,13 +230,21 @@ class Report:
             if len(self.rows) > len(rows)
             else "Tensors"
         )
-        headings = (*_SHORT, "note") if any(row.note for row in rows) else _SHORT
-        shown = table_of(f"{which}, per sample", headings, _NUMBERS)
+        shown = table_of(f"{which}, per sample", _SHORT, _NUMBERS)
         for row in rows:
             cells = dict(zip(_HEADINGS, map(_text, _cells(row))))
             cells["layer"] = _shortened(cells["layer"])
-            shown.add_row(*(cells[heading] for heading in headings))
+            shown.add_row(*(cells[heading] for heading in _SHORT))
         return shown
+
+    def _notes(self) -> list[str]:
+        """Why tensors are kept: each reason once."""
+        counts = Counter(row.note for row in self.skipped if row.note)
+        return (
+            ["", *(f"keep, {count} of them: {note}" for note, count in counts.most_common())]
+            if counts
+            else []
+        )
 
     def _totals(self) -> list[tuple[html.Cell, ...]]:
         """Cells of each storage, and of all where there are several."""

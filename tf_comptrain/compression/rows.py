@@ -26,8 +26,8 @@ def traced(held: HeldTensors, paths: Collection[str]) -> StepRows:
 
 
 def _batch_size(crossings: Collection[Crossing]) -> int | None:
-    """The first dimension of most: some are reshaped, so that it counts the steps of sequences."""
-    found = Counter(crossing.shape[0] for crossing in crossings if crossing.shape)
+    """Of the step's arguments, or else the first dimension of most: some count the steps of sequences."""
+    found = Counter(crossing.batch or crossing.shape[0] for crossing in crossings if crossing.shape)
     return found.most_common(1)[0][0] if found else None
 
 
@@ -46,7 +46,7 @@ def _row(held: HeldTensors, crossing: Crossing, paths: Collection[str]) -> Repor
         crossing.op_type,
         f"read by {', '.join(crossing.readers)}",
         crossing.storage,
-        crossing.shape[1:],
+        crossing.sample_shape,
         value_bytes,
         held_bytes,
         "" if site is None or codec.is_lossless else str(site.bound),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -44,6 +45,7 @@ class Crossing(NamedTuple):
       note: Why it is kept, or what holds it.
       bits: Of a value, where that is known.
       sample_bytes: What it takes for a sample as it is; None where that is not known.
+      batch: Samples of the step; None where that is not known.
     """
 
     name: str
@@ -55,13 +57,26 @@ class Crossing(NamedTuple):
     note: str = ""
     bits: float = 0.0
     sample_bytes: int | None = None
+    batch: int | None = None
+
+    @property
+    def sample_shape(self) -> tuple[int | None, ...]:
+        """Of one sample: a first dimension that counts more than samples keeps the rest of it."""
+        first, *others = self.shape or (None,)
+        more = first // self.batch if first and self.batch and not first % self.batch else 1
+        return (more, *others) if more > 1 else tuple(others)
 
 
 class Crossings:
-    """Notes of one backward pass: a `Crossing` for each tensor that is held."""
+    """Notes of one backward pass: a `Crossing` for each tensor that is held.
 
-    def __init__(self) -> None:
+    Args:
+      batch: Samples of the step; None where its graph does not say it.
+    """
+
+    def __init__(self, batch: int | None = None) -> None:
         self._rows: dict[Any, Crossing] = {}
+        self._batch = batch
 
     def __contains__(self, tensor: tf.Tensor) -> bool:
         return tensor.ref() in self._rows
@@ -87,16 +102,32 @@ class Crossings:
           held_as: The tensor of a layer's own that stands for it; None: itself.
           sample_bytes: See `Crossing`; None: that of the tensor.
         """
-        if sample_bytes is None and (elements := sample_elements(tensor)) is not None:
-            sample_bytes = elements * tensor.dtype.size
+        if sample_bytes is None:
+            sample_bytes = self._bytes_of_sample(tensor)
         shape = () if tensor.shape.rank is None else tuple(tensor.shape)
         held_as = tensor if held_as is None else held_as
         made_by = name_of(held_as), tensor.op.type, shape, tensor.dtype
-        self._rows[held_as.ref()] = Crossing(*made_by, storage, readers, note, bits, sample_bytes)
+        found = Crossing(*made_by, storage, readers, note, bits, sample_bytes, self._batch)
+        self._rows[held_as.ref()] = found
+
+    def _bytes_of_sample(self, tensor: tf.Tensor) -> int | None:
+        size = tensor.dtype.size
+        if self._batch and tensor.shape.is_fully_defined():  # whatever its first dimension is
+            return tensor.shape.num_elements() * size // self._batch
+        elements = sample_elements(tensor)
+        return None if elements is None else elements * size
 
     def in_order(self, place: Callable[[tf.Operation], int]) -> tuple[Crossing, ...]:
         """All of them, by the places of the operations that make what is held."""
         return tuple(row for _, row in sorted(self._rows.items(), key=lambda item: place(item[0].deref().op)))
+
+
+def batch_of_graph(graph: Any) -> int | None:
+    """Samples that a function is traced for: the first dimension of most of its arguments; None where it takes any."""
+    captured = {tensor.ref() for tensor in getattr(graph, "internal_captures", ())}
+    arguments = (tensor for tensor in getattr(graph, "inputs", ()) if tensor.ref() not in captured)
+    found = Counter(tensor.shape[0] for tensor in arguments if tensor.shape.rank)
+    return found.most_common(1)[0][0] if found else None
 
 
 def name_of(tensor: tf.Tensor) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tf_comptrain.graph.control_flow import IN_LISTS
-from tf_comptrain.graph.crossings import BY_THE_LAYER, Crossing, Crossings, packed
+from tf_comptrain.graph.crossings import BY_THE_LAYER, Crossing, Crossings, batch_of_graph, packed
 from tf_comptrain.graph.kernels import KernelGradient, Use
 from tf_comptrain.graph.operations import RANDOM, about
 from tf_comptrain.graph.passes.decision import StepDecision
@@ -25,7 +25,7 @@ def crossings_of(
     tiled: TiledParts,
 ) -> tuple[Crossing, ...]:
     """Every tensor that crosses, in the order in which the forward pass makes them."""
-    crossings = Crossings()
+    crossings = Crossings(batch_of_graph(step.backward.graph))
     for reference, holding in decision.holdings.items():
         tensor = reference.deref()
         if tensor.op.name in step.again and about(tensor.op.type).kind == RANDOM:
