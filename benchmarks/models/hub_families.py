@@ -283,12 +283,8 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     ),
     "CSPNet": lambda: _of(
         "CSPNet", stem_filters=32, stem_kernel_size=3, stem_strides=1, stackwise_depth=[1, 2],
-        stackwise_strides=[1, 2], stackwise_num_filters=[64, 128], block_type="dark", stage_type="dark",
+        stackwise_strides=[1, 2], stackwise_num_filters=[64, 128], block_type="dark_block", stage_type="dark",
         image_shape=SHAPE,
-    ),
-    "Xception": lambda: _of(
-        "Xception", stackwise_conv_filters=[[32, 64], [64, 64], [128, 128]],
-        stackwise_pooling=[True, True, False], image_shape=SHAPE,
     ),
     "DenseNet": lambda: _of("DenseNet", stackwise_num_repeats=[3, 3], image_shape=SHAPE, growth_rate=16),
     "VGG": lambda: _of("VGG", stackwise_num_repeats=[2, 2], stackwise_num_filters=[32, 64], image_shape=SHAPE),
