@@ -210,6 +210,7 @@ WITHOUT_TENSORFLOW = {
     "help": "from tf_comptrain import cli; cli.parse(['tf-comptrain', '--help'])",
     "doctor": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'doctor'])",
     "calibrate": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'calibrate'])",
+    "plan": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'plan', '--help'])",
     "launch": "from tf_comptrain import cli\n"
     "cli.run(cli.parse(['tf-comptrain', 'launch', '--print', 'slurm', 'train.py']))",
     "package": "import tf_comptrain, tf_comptrain.distribute",

@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=options.positive, default=5, help="measured steps of each variant (%(default)s)"
     )
     bench_worker.add_compression_arguments(parser)
-    bench_worker.add_jit_compile(parser)
+    options.add_jit_compile(parser)
     options.add_json(parser)
     parser.set_defaults(function=main)
 

@@ -44,12 +44,6 @@ def add_compression_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_jit_compile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--jit-compile", action="store_true", help="have XLA compile the step, as Keras does with one GPU"
-    )
-
-
 @functools.lru_cache(maxsize=1)
 def load(source: str, image: int, loss: str | None) -> Loaded:
     """`model_source.load`, which a process calls once: model and batch come from the same."""
@@ -104,7 +98,7 @@ def main() -> None:
     options.add_to_worker(parser)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
     add_compression_arguments(parser)
-    add_jit_compile(parser)
+    options.add_jit_compile(parser)
     args = parser.parse_args()
     source = (args.model, args.image, args.loss)
     how = {"jit_compile": args.jit_compile, "codec": args.codec, "storage": args.storage}

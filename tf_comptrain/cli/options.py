@@ -73,6 +73,13 @@ def add_of_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loss", help="of a .keras file that is not compiled, such as mse")
 
 
+def add_jit_compile(parser: argparse.ArgumentParser) -> None:
+    """Whether XLA compiles the step."""
+    parser.add_argument(
+        "--jit-compile", action="store_true", help="have XLA compile the step, as Keras does with one GPU"
+    )
+
+
 def add_to_worker(parser: argparse.ArgumentParser) -> None:
     """Model and batch, as `for_worker` passes them on."""
     parser.add_argument("--model", required=True)

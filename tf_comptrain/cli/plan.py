@@ -9,10 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tf_comptrain import model_planning
-from tf_comptrain.cli import bench_worker, options
-from tf_comptrain.model_planning import ModelPlan
-from tf_comptrain.planner import DevicePlan, Progress
+from tf_comptrain.cli import options
+from tf_comptrain.planner import DevicePlan, Plan, Progress
 from tf_comptrain.render.units import format_bytes, format_seconds
 
 
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=1,
         help="plan stages and splits over so many (%(default)s)",
     )
-    bench_worker.add_jit_compile(parser)
+    options.add_jit_compile(parser)
     parser.add_argument("--hardware", type=Path, help="JSON of a machine that is not here")
     parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each search (%(default)s)")
@@ -41,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints the plan; returns 1 where none fits, 2 for arguments that do not do."""
+    from tf_comptrain import model_planning  # imports TensorFlow
+    from tf_comptrain.cli import bench_worker
+
     console = Console(stderr=True)
     model = bench_worker.build(args.model, args.image, args.loss, jit_compile=args.jit_compile)
     with console.status("compiling steps" if args.jit_compile else "measuring steps, planning") as status:
@@ -79,7 +80,7 @@ def _standing(progress: Progress) -> str:
     return "none yet"
 
 
-def summary(plan: ModelPlan | DevicePlan) -> dict:
+def summary(plan: Plan | DevicePlan) -> dict:
     """What --json prints."""
     if isinstance(plan, DevicePlan):
         return {"peak_bytes": plan.peak_bytes, **json.loads(plan._replace(events=()).to_json())}
