@@ -6,12 +6,15 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from tf_comptrain.cli import options
-from tf_comptrain.planner import DevicePlan, Plan, Progress
 from tf_comptrain.render.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from tf_comptrain.planner import DevicePlan, Plan, Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +85,8 @@ def _standing(progress: Progress) -> str:
 
 def summary(plan: Plan | DevicePlan) -> dict:
     """What --json prints."""
+    from tf_comptrain.planner import DevicePlan
+
     if isinstance(plan, DevicePlan):
         return {"peak_bytes": plan.peak_bytes, **json.loads(plan._replace(events=()).to_json())}
     fields = ("peak_bytes", "step_s", "bound_s", "gap", "feasible", "smallest_bytes")
