@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "cc/codec/masks/bitmask.h"
-#include "cc/codec/layers/dropout.h"
+#include "cc/codec/dropout/dropout.h"
 #include "cc/codec/layers/activation.h"
 #include "cc/codec/statistics/gradient_stats.h"
 #include "cc/codec/common/half.h"

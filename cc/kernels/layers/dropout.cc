@@ -1,5 +1,5 @@
 // CPU kernel of Dropout.
-#include "cc/codec/layers/dropout.h"
+#include "cc/codec/dropout/dropout.h"
 
 #include "absl/strings/str_cat.h"
 #include "cc/codec/masks/bitmask.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cc/codec/common/vector.h"
-#include "cc/codec/layers/dropout_kernels.h"
+#include "cc/codec/dropout/dropout_kernels.h"
 
 namespace comptrain {
 namespace {

@@ -1,10 +1,10 @@
-#include "cc/codec/layers/dropout.h"
+#include "cc/codec/dropout/dropout.h"
 
 #include <cmath>
 #include <cstring>
 
 #include "cc/codec/masks/bitmask.h"
-#include "cc/codec/layers/dropout_kernels.h"
+#include "cc/codec/dropout/dropout_kernels.h"
 #include "cc/codec/testing/data.h"
 #include "cc/codec/testing/isas.h"
 #include "cc/codec/testing/threads.h"

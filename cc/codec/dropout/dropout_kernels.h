@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "cc/codec/common/isa.h"
-#include "cc/codec/layers/dropout.h"
+#include "cc/codec/dropout/dropout.h"
 
 namespace comptrain {
 

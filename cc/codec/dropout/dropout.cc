@@ -1,11 +1,11 @@
-#include "cc/codec/layers/dropout.h"
+#include "cc/codec/dropout/dropout.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "cc/codec/masks/bitmask.h"
-#include "cc/codec/layers/dropout_kernels.h"
+#include "cc/codec/dropout/dropout_kernels.h"
 #include "cc/codec/common/half.h"
 #include "cc/codec/common/isa.h"
 

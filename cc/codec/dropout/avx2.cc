@@ -1,0 +1,1 @@
+#include "cc/codec/dropout/dropout_vector.h"
