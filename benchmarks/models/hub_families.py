@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from language_models import gradients, measured, meter
+from language_models import add_line, gradients, measured, meter
 
 VARIANTS = ("plain", "compressed")
 TOKENS, WORDS, WIDTH, BLOCKS, SIDE, CLASSES = 128, 500, 128, 4, 64, 10
@@ -49,25 +48,9 @@ def main() -> int:
 
 
 def run(name: str, variant: str, options: argparse.Namespace) -> bool:
-    command = [
-        sys.executable,
-        __file__,
-        "--families",
-        name,
-        "--variant",
-        variant,
-        "--steps",
-        str(options.steps),
-    ]
-    print(f"{name}, {variant}", file=sys.stderr, flush=True)
-    child = subprocess.run([*command, *["--xla"] * options.xla], capture_output=True, text=True)
-    if child.returncode:
-        print(child.stderr[-2000:], file=sys.stderr)
-        return False
-    entry = {"key": (name, variant, options.xla), **json.loads(child.stdout.splitlines()[-1])}
-    with options.out.open("a") as file:
-        file.write(json.dumps(entry) + "\n")
-    return True
+    command = [sys.executable, __file__, "--families", name, "--variant", variant]
+    command += ["--steps", str(options.steps), *["--xla"] * options.xla]
+    return add_line(options.out, (name, variant, options.xla), command)
 
 
 def table(options: argparse.Namespace) -> str:

@@ -82,13 +82,18 @@ def run(name: str, variant: str, turn: int, options: argparse.Namespace) -> bool
     for flag in ("steps", "vocabulary", "batch", "tokens"):
         command += [f"--{flag}", str(getattr(options, flag))]
     command += [f"--{flag}" for flag in ("lora", "xla", "accuracy") if getattr(options, flag)]
-    print(f"{name}, {variant}", file=sys.stderr, flush=True)
+    return add_line(options.out, key(name, variant, turn, options), command)
+
+
+def add_line(path: Path, of: tuple, command: list[str]) -> bool:
+    """Adds to a file what a child process printed last, with its key; whether there was something."""
+    print(f"{of[0]}, {of[1]}", file=sys.stderr, flush=True)
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         print(child.stderr[-2000:], file=sys.stderr)
         return False
-    entry = {"key": key(name, variant, turn, options), **json.loads(child.stdout.splitlines()[-1])}
-    with options.out.open("a") as file:
+    entry = {"key": of, **json.loads(child.stdout.splitlines()[-1])}
+    with path.open("a") as file:
         file.write(json.dumps(entry) + "\n")
     return True
 
