@@ -19,9 +19,9 @@ NORMALIZATION = "FusedBatchNormV3"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
-# Operations in a row that run again. A loop that was unrolled has one row for all of its turns: each reader would run
-# the turns before it.
-_LONGEST = 40
+# Operations in a row that run again, which are 16 at most in an attention. A loop that was unrolled has one row for
+# all of its turns: each reader would run the turns before it.
+_LONGEST = 20
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
 
