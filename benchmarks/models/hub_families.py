@@ -131,12 +131,10 @@ _OUTPUTS = ("decoder_sequence_output", "sequence_output", "P3")
 def _values(part: str, tensor: Any, samples: int, rng: Any) -> Any:
     import numpy as np
 
-    seconds = 40 * TOKENS if part == "encoder_input_values" else None  # of a sound
-    shape = (samples, *(size or seconds or TOKENS for size in tensor.shape[1:]))
+    length = 40 * TOKENS if part == "encoder_input_values" else TOKENS  # of a sound
+    shape = (samples, *(size or length for size in tensor.shape[1:]))
     if "mask" in part:
-        return np.ones(
-            (samples, seconds or 40 * TOKENS if "encoder" in part and seconds else TOKENS), tensor.dtype
-        )
+        return np.ones(shape, tensor.dtype)
     if "segment" in part:
         return np.zeros(shape, "int32")
     if tensor.dtype == "int32":

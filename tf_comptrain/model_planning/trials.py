@@ -159,12 +159,12 @@ def only_plan(model: keras.Model, batch: int, limit: int) -> ModelPlan:
     steps = measure(model, x, y, {}, profile=False)
     peak, step_s = steps.resting_bytes + int(steps.peak_bytes * (1 + _MARGIN)), steps.step_s
     return ModelPlan(
-        model.name,
-        limit,
-        (),
-        batch,
-        peak,
-        step_s,
+        model=model.name,
+        limit_bytes=limit,
+        rows=(),
+        batch=batch,
+        peak_bytes=peak,
+        step_s=step_s,
         bound_s=step_s,
         gap=0.0,
         feasible=peak <= limit,
