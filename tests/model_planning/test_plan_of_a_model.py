@@ -166,9 +166,13 @@ def test_a_plan_that_was_tried_keeps_within_its_limit(case):
         ct.restore_model(case.model)
 
 
+@pytest.mark.parametrize("resting", [0, 10**9])
 @pytest.mark.parametrize("share", [0.8, 1.25])
-def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, monkeypatch, share):
+def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, monkeypatch, share, resting):
     """Steps that take another share of memory than is known: the planner is asked for as much less or more."""
+    resting += case.prepared.graph.resting_bytes
+    graph = case.prepared.graph._replace(resting_bytes=resting)
+    case = case._replace(prepared=case.prepared._replace(graph=graph))
     taken = []
 
     def run(model, prepared, plan):
@@ -188,7 +192,8 @@ def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, m
 
 def test_what_the_planner_is_asked_for(case):
     asked = trials._Asked(1000)  # noqa: SLF001
-    assert not asked.is_used(1001) and not asked.is_used(900) and asked.is_used(1000)
+    assert not asked.is_used(1001, 0) and not asked.is_used(900, 0) and asked.is_used(1000, 0)
+    assert not asked.is_used(970, 900) and asked.is_used(997, 900)  # of what is not at rest
     asked.learn(1400, 200)  # 1200 of 800: ask for two thirds, a little less
     assert 650 < asked.bytes < 740
     over = asked.bytes
@@ -196,6 +201,9 @@ def test_what_the_planner_is_asked_for(case):
     assert over < asked.bytes < 1000
     asked.learn(1100, 200)
     assert over < asked.bytes < 1000
+    asked = trials._Asked(1000)  # noqa: SLF001
+    asked.learn(1040, 900)  # 140 of 100
+    assert 968 < asked.bytes < 972
 
 
 def test_json_and_another_model(case):

@@ -43,7 +43,7 @@ _RECORDED = 256_000  # bytes: TensorFlow's profile has no smaller buffers
 RUNS = 5
 # Two trainings of one plan differ by so much: what came before says which chunks the allocator has.
 _MARGIN = 0.04
-_USED = 0.96  # of the limit; where less is used, the plan is made again
+_USED = 0.96  # of a limit's room above the resting level; where less is used, the plan is made again
 _REPLANS = 4  # until the planner, asked for more or less, answers with a plan that was not tried
 
 
@@ -255,7 +255,7 @@ def search(
                 asked.bytes = plan.peak_bytes
                 continue
             everything = all(row.choice == "keep" for row in plan.rows)
-            if found.feasible and (everything or asked.is_used(found.peak_bytes)):
+            if found.feasible and (everything or asked.is_used(found.peak_bytes, prepared.graph.resting_bytes)):
                 break
             peaks[_key(plan)] = found.peak_bytes
             for _ in range(_REPLANS):
@@ -298,9 +298,9 @@ class _Asked:
         self._limit = limit
         self._fits, self._over = 0.0, math.inf  # above the resting level
 
-    def is_used(self, peak: int) -> bool:
-        """Whether a peak is within the limit, and near it."""
-        return _USED * self._limit <= peak <= self._limit
+    def is_used(self, peak: int, resting: int) -> bool:
+        """Whether a peak is within the limit, and near it, where so much rests between steps."""
+        return _USED * (self._limit - resting) <= peak - resting <= self._limit - resting
 
     def learn(self, peak: int, resting: int) -> None:
         """Asks for more or less after a peak of what was asked for last, of which so much rests between steps."""
@@ -309,7 +309,7 @@ class _Asked:
             self._fits = max(self._fits, room)
         else:
             self._over = min(self._over, room)
-        goal = (1 + _USED) / 2 * self._limit - resting
+        goal = (1 + _USED) / 2 * (self._limit - resting)
         room = room * max(goal, 1.0) / max(peak - resting, 1.0)
         if not self._fits < room < self._over:
             room = (self._fits + self._over) / 2 if self._over < math.inf else self._fits * (1 + _MARGIN)
