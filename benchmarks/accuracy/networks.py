@@ -33,6 +33,50 @@ def resnet(depth: int, shape: Shape = COLOUR, strides: int = 1, classes: int = 1
     return keras.Model(inputs, layers.Dense(classes)(x), name=f"resnet{depth}")
 
 
+def alexnet(width: int, classes: int = 10) -> keras.Model:
+    """AlexNet (Krizhevsky et al., 2012) for 32 px, with dropout and without local response normalization."""
+    x = inputs = keras.Input(COLOUR)
+    for share, size, pooled in ((1, 5, True), (3, 5, True), (6, 3, False), (4, 3, False), (4, 3, True)):
+        x = layers.Conv2D(share * width, size, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D(3, 2, padding="same")(x) if pooled else x
+    x = layers.Flatten()(x)
+    for _ in range(2):
+        x = layers.Dropout(0.5)(layers.Dense(16 * width, activation="relu")(x))
+    return keras.Model(inputs, layers.Dense(classes)(x), name=f"alexnet_{width}")
+
+
+def vgg16(width: int, classes: int = 10) -> keras.Model:
+    """VGG-16 (Simonyan and Zisserman, 2015) for 32 px, with batch normalization and one dense layer."""
+    x = inputs = keras.Input(COLOUR)
+    for share, count in ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3)):
+        for _ in range(count):
+            x = layers.ReLU()(_convolution(x, share * width))
+        x = layers.MaxPooling2D()(x)
+    return keras.Model(inputs, layers.Dense(classes)(layers.Flatten()(x)), name=f"vgg16_{width}")
+
+
+def imagenet_resnet(width: int, blocks: tuple[int, ...], bottleneck: bool, classes: int = 10) -> keras.Model:
+    """ResNet-18 and ResNet-50 (He et al., 2016) for 32 px, whose first convolution is 3 x 3; blocks: of each stage."""
+    x = inputs = keras.Input(COLOUR)
+    x = layers.ReLU()(_convolution(x, width))
+    for stage, count in enumerate(blocks):
+        inner = width << stage
+        outer = 4 * inner if bottleneck else inner
+        for block in range(count):
+            strides = 2 if stage and block == 0 else 1
+            shortcut = x if x.shape[-1] == outer and strides == 1 else _convolution(x, outer, 1, strides)
+            if bottleneck:
+                x = layers.ReLU()(_convolution(x, inner, 1))
+                x = layers.ReLU()(_convolution(x, inner, 3, strides))
+                x = _convolution(x, outer, 1)
+            else:
+                x = layers.ReLU()(_convolution(x, inner, 3, strides))
+                x = _convolution(x, outer)
+            x = layers.ReLU()(layers.Add()([x, shortcut]))
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(classes)(x))
+
+
 def vgg(width: int, classes: int = 10) -> keras.Model:
     """Three stages of two 3 x 3 convolutions with batch normalization, and two dense layers."""
     x = inputs = keras.Input((32, 32, 3))
@@ -83,5 +127,9 @@ BUILDERS: dict[str, Callable[..., keras.Model]] = {
     "resnet8-colour": lambda: resnet(8, COLOUR, strides=2),
     "cnn3-grey": lambda: cnn3(16, GREY),
     "cnn3-colour": lambda: cnn3(16, COLOUR),
+    "alexnet": lambda: alexnet(16),
+    "vgg16": lambda: vgg16(16),
+    "resnet18": lambda: imagenet_resnet(16, (2, 2, 2, 2), bottleneck=False),
+    "resnet50": lambda: imagenet_resnet(16, (3, 4, 6, 3), bottleneck=True),
     "decoder": lambda: decoder(96, 3, 64, 0.1),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sequential import Rule
+from sequential import Look, Rule
 
 PLAIN = "plain"
 # Of arms.ARMS, in the order in which they are trained, with what is to be decided first in front.
@@ -92,6 +92,7 @@ class Task(NamedTuple):
 
 _POINTS = Rule(margin=0.3, fewest=20)
 _POINTS_OF_MORE = Rule(margin=0.3, fewest=30)
+_POINTS_OF_TEN = Rule(margin=0.3, fewest=10, looks=(Look(5, 0.01), Look(10, 0.04)))
 _LOSS = Rule(margin=0.1, fewest=5)
 _TWICE = Orders(2, 2)
 _ONCE = Orders(1, 1)
@@ -116,6 +117,22 @@ TASKS: dict[str, Task] = {
     "decoder": Task(
         "decoder", "text", None, 3, 8, 1e-3, 1, _ONCE, _LOSS,
         "3 layers of width 96, passages of 64 characters, dropout 0.1", steps=200, context=64,
+    ),
+    "alexnet-cifar": Task(
+        "alexnet", "cifar", 10_000, 10, 50, 0.02, 3, _ONCE, _POINTS_OF_TEN,
+        "AlexNet at a quarter of its filters, for 32 px", is_long=True,
+    ),
+    "vgg16-cifar": Task(
+        "vgg16", "cifar", 10_000, 10, 50, 0.03, 3, _ONCE, _POINTS_OF_TEN,
+        "VGG-16 with batch normalization at a quarter of its filters", is_long=True,
+    ),
+    "resnet18-cifar": Task(
+        "resnet18", "cifar", 10_000, 10, 50, 0.03, 3, _ONCE, _POINTS_OF_TEN,
+        "ResNet-18 at a quarter of its filters, for 32 px", is_long=True,
+    ),
+    "resnet50-cifar": Task(
+        "resnet50", "cifar", 10_000, 10, 50, 0.03, 3, _ONCE, _POINTS_OF_TEN,
+        "ResNet-50 at a quarter of its filters, for 32 px", is_long=True,
     ),
     "resnet20-cifar-long": Task(
         "resnet20", "cifar", 50_000, 160, 128, 0.1, 3, _TWICE, _POINTS,
