@@ -28,6 +28,7 @@ from tf_comptrain._keras.graphs import (
     run_eagerly,
     set_device,
     set_input,
+    under_xla,
     wait_for,
     wait_for_nothing,
     wait_instead,
@@ -125,7 +126,6 @@ from tf_comptrain._keras.tapes import (
     note_tapes,
     on_gradients,
     stop_recording,
-    under_xla,
     when_ordered,
 )
 from tf_comptrain._keras.train_step import (

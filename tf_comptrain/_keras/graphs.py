@@ -1,4 +1,7 @@
-"""A graph that is being traced, changed: TensorFlow's own control flow does it in the same way."""
+"""A graph that is being traced, changed: TensorFlow's own control flow does it in the same way.
+
+Private: `ops`, `control_flow_util` (TensorFlow 2.21, 2.15).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import ops as tf_ops
+from tensorflow.python.ops import control_flow_util
+
+
+def under_xla() -> bool:
+    """Whether the graph being built will be compiled by XLA."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()))
 
 
 def set_device(op: tf.Operation, device: str) -> None:

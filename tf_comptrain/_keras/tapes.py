@@ -1,6 +1,6 @@
 """Gradients as a GradientTape takes them: where in a traced graph each backward pass stands.
 
-Private: `auto_control_deps`, `record`, `ops`, `control_flow_util` (TensorFlow 2.21, 2.15).
+Private: `auto_control_deps`, `record` (TensorFlow 2.21, 2.15).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import auto_control_deps
-from tensorflow.python.framework import ops as tf_ops
-from tensorflow.python.ops import control_flow_util
+
+from tf_comptrain._keras.graphs import under_xla
+from tf_comptrain._keras.inner_functions import inline_functions
 
 
 class BackwardPass(NamedTuple):
@@ -61,7 +62,7 @@ class on_gradients:
 
     `tape.gradient` returns after that, so what the hook does to the graph is done before anything reads
     the gradients. Not told are those that a gradient takes while it is taken. Of eager gradients `eager` is called with
-    the sources.
+    the sources. A `tf.function` that a tape records becomes part of the graph, see `inline_functions`.
     """
 
     def __init__(self, hook: Hook, eager: Callable[[list], None] = lambda sources: None):
@@ -71,6 +72,7 @@ class on_gradients:
         _tell_of_gradients()
         _tell_of_ends()
         note_tapes()
+        inline_functions(lambda: bool(_hooks))
         _hooks.append(self._hook)
 
     def end(self) -> None:
@@ -132,11 +134,6 @@ def _tell_of_gradients() -> None:
     telling: Any = tf.autograph.experimental.do_not_convert(gradient)
     telling.tells_hooks = True
     tf.GradientTape.gradient = telling
-
-
-def under_xla() -> bool:
-    """Whether the graph being built will be compiled by XLA."""
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf_ops.get_default_graph()))
 
 
 def at_end_of_trace(graph: Any, do: Callable[[Sequence[tf.Tensor]], None]) -> None:

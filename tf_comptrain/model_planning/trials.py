@@ -255,7 +255,9 @@ def search(
                 asked.bytes = plan.peak_bytes
                 continue
             everything = all(row.choice == "keep" for row in plan.rows)
-            if found.feasible and (everything or asked.is_used(found.peak_bytes, prepared.graph.resting_bytes)):
+            if found.feasible and (
+                everything or asked.is_used(found.peak_bytes, prepared.graph.resting_bytes)
+            ):
                 break
             peaks[_key(plan)] = found.peak_bytes
             for _ in range(_REPLANS):

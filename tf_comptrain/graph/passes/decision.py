@@ -21,6 +21,8 @@ from tf_comptrain.graph.passes.transposed_products import transposed_product
 from tf_comptrain.graph.tensors import base_of, is_small
 from tf_comptrain.storage import BITMASK, KEEP, REBUILD, Holding
 
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_APART = "a tf.function of its own reads it: a loaded one, or one with jit_compile or input_signature"
 _AS_IT_IS = "the backward pass runs %s on it as it is"
 _NO_ACTIVATION = {
     0: "made of constants alone",
@@ -225,6 +227,8 @@ class _Walk:
         errors = self._chosen.errors
         needs, readers = errors.needs(tensor), ", ".join(errors.readers(tensor))
         if UNKNOWN in needs:
+            if not set(_CALLS).isdisjoint(errors.readers(tensor)):
+                return _APART
             return f"what an error of it does to the result of {readers} is not known"
         if AGAIN in needs:
             return _AS_IT_IS % readers
