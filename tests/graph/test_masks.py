@@ -68,3 +68,23 @@ def test_bits_are_made_once_for_readers_with_the_same_limits():
 
     found = compressed_gradients(loss, X, Weights([8, 16], [16, 8]))
     assert [op.type for op in found.graph.get_operations()].count("Comptrain>Bitmask") == 1
+
+
+@tf.custom_gradient
+def straight_through_sign(x):
+    return tf.sign(x), lambda dy: dy * tf.cast(tf.abs(x) <= 1.0, dy.dtype)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_straight_through_sign_of_a_normalization(jit):
+    """Its `IdentityN` has the normalization itself among its inputs, and hands on the sign alone."""
+
+    def loss(x, kernel, gamma, second):
+        y = tf.reshape(tf.matmul(x, kernel), (1, 16, 64, 8))
+        y = tf.compat.v1.nn.fused_batch_norm(y, gamma, tf.zeros(8))[0]
+        return tf.reduce_mean(tf.sin(tf.nn.conv2d(straight_through_sign(y), second, 1, "SAME")))
+
+    shapes, how = ([8, 8], [8], [3, 3, 8, 4]), {"jit_compile": jit}
+    found = compressed_gradients(loss, X, Weights(*shapes), how)
+    for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes))):
+        assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)

@@ -43,7 +43,7 @@ class Choice(NamedTuple):
 
 def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
     """What a tensor can be made of again: the inputs of its operation; of a normalization its statistics as well."""
-    if tensor.op.type == NORMALIZATION:
+    if tensor.op.type == NORMALIZATION and tensor.value_index == 0:
         return [*list(tensor.op.inputs)[:3], tensor.op.outputs[1], tensor.op.outputs[2]]
     return list(tensor.op.inputs)
 

@@ -122,6 +122,7 @@ class _Maker:
 
     def _runs_product(self, tensor: tf.Tensor) -> bool:
         """Whether to make a tensor again takes a product of matrices."""
+        tensor = base_of(tensor)
         found = self._with_product.get(tensor.ref())
         if found is None:
             is_made = tensor.ref() not in self._choice.saved and not self._choice.is_free(tensor)
