@@ -27,6 +27,7 @@ ALLOWED_SKIPS = {
     "on one core it is chance": "the machine has one core",
     "there is no Chromium": "pages are looked at where there is a browser",
     "this TensorFlow has no XLA headers": "one before 2.20",
+    "a tracker is not installed": "MLflow and W&B take 200 MB: pip install -e '.[tracking]'",
 }
 
 
