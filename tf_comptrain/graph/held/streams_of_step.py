@@ -187,17 +187,16 @@ class StreamsOfStep:
             return size
         return round(size * self._wishes.bits(tensor.dtype, codec) / (8 * tensor.dtype.size))
 
-    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0, kept: bool = False) -> str:
+    def why_plain(self, tensor: tf.Tensor, gain: float = 1.0) -> str:
         """Why a tensor is held as it is; "" where it need not be.
 
         Args:
           tensor: Any.
           gain: What a default bound is divided by, see `errors.Made`.
-          kept: Whether something else keeps it.
         """
         if tensor.dtype not in (*SUPPORTED_DTYPES, tf.bool):
             return f"{tensor.dtype.name} has no codec"
-        if kept or tensor.ref() in self._kept:
+        if tensor.ref() in self._kept:
             return KEPT_BEFORE
         why = self._why_not_offloaded(tensor)
         if why:

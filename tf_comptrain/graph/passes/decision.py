@@ -170,7 +170,7 @@ class _Walk:
             base = base_of(read.tensor)
             if self._step.is_late(base.op) or self._chosen.choice.is_free(base):
                 continue
-            note = SMALL if is_small(base) else self._streams.why_plain(base, kept=self._way(base) == KEEP)
+            note = SMALL if is_small(base) else self._why_kept_before(base) or self._streams.why_plain(base)
             if backward.recorded and backward.xla:
                 note = "a gradient of the gradient is taken"
             yield SignRead(read, base, Holding(KEEP if note else BITMASK, note=note))
@@ -221,9 +221,9 @@ class _Walk:
     def _why_kept(self, tensor: tf.Tensor) -> str:
         if is_small(tensor):
             return SMALL
-        kept, at_once = self._way(tensor) == KEEP, self._step.is_needed_at_once
+        before, at_once = self._why_kept_before(tensor), self._step.is_needed_at_once
         if self._streams.is_exact(tensor):  # no error of it is
-            return NEEDED_AT_ONCE if at_once(tensor) else self._streams.why_plain(tensor, kept=kept)
+            return NEEDED_AT_ONCE if at_once(tensor) else before or self._streams.why_plain(tensor)
         errors = self._chosen.errors
         needs, readers = errors.needs(tensor), ", ".join(errors.readers(tensor))
         if UNKNOWN in needs:
@@ -239,4 +239,9 @@ class _Walk:
         choice = self._chosen.choice
         if tensor.ref() in choice.exact and tensor.dtype != tf.bool:
             return _NO_ACTIVATION.get(choice.made_of(tensor), "its very value is needed")
-        return self._streams.why_plain(tensor, errors.gain(tensor), kept)
+        return before or self._streams.why_plain(tensor, errors.gain(tensor))
+
+    def _why_kept_before(self, tensor: tf.Tensor) -> str:
+        """Why something else that this pass reads keeps a tensor; "" where nothing does."""
+        holding = self.holdings.get(tensor.ref())
+        return holding.note if holding is not None and holding.way == KEEP else ""
