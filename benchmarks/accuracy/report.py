@@ -65,7 +65,8 @@ def table(name: str, task: Task, runs: Sequence[pairs.Run]) -> list[str]:
         else f"{task.train:,} images, {task.epochs} epochs, batch {task.batch}"
     )
     metric = "loss, nats" if task.is_text else "accuracy, %"
-    lines = [_wrapped(f"**{name}**: {task.words}; {sizes}."), "", HEADER[0].format(metric=metric), HEADER[1]]
+    words = task.words if task.jit_compile else f"{task.words}; {sizes}"
+    lines = [_wrapped(f"**{name}**: {words}."), "", HEADER[0].format(metric=metric), HEADER[1]]
     for arm in ARM_NAMES:
         of_arm = [run for run in runs if run["arm"] == arm]
         if of_arm:

@@ -149,7 +149,7 @@ TASKS |= {
         rule=TASKS[name].rule if TASKS[name].is_text else _POINTS_OF_MORE,
         is_long=True,
         jit_compile=True,
-        words=f"{TASKS[name].words}, compiled by XLA",
+        words=f"as {name}, compiled by XLA",
     )
     for name in ("cnn-fashion", "resnet-fashion", "cnn-cifar", "resnet-cifar", "decoder")
 }

@@ -9,7 +9,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain.graph.control_flow import IN_LISTS
 
-STEPS, UNITS, SAMPLES = 12, 64, 4
+STEPS, UNITS, SAMPLES = 12, 32, 4  # too small for streams of each turn
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(SAMPLES, STEPS, UNITS)).astype("float32")
 
@@ -42,7 +42,7 @@ def rows_of(layer):
 
 # Of a turn of the LSTM its input, eight tensors of its units; of that of the loop x and tanh(x).
 CASES = {
-    "LSTM": (lambda: layers.LSTM(32), STEPS * 4 * (UNITS + 8 * 32)),
+    "LSTM": (lambda: layers.LSTM(16), STEPS * 4 * (UNITS + 8 * 16)),
     "while": (lambda: Loop("while"), 3 * 4 * STEPS * UNITS * 2),
     "map": (lambda: Loop("map"), None),
     "branch": (lambda: Loop("branch"), None),

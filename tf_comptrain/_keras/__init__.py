@@ -59,6 +59,7 @@ from tf_comptrain._keras.layers import (
     strategy_scope,
     sublayers,
 )
+from tf_comptrain._keras.loops import LoopList, body_inputs, hold_list, loop_lists, register_bodies
 from tf_comptrain._keras.optimizers import (
     has_schedule,
     loss_scale,

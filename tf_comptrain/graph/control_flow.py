@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.tensors import base_of
 
 IN_LISTS = "TensorFlow's own loop or branch keeps it in lists: ct.Recompute(layer) holds what the layer reads instead"
+STREAMS_IN_LISTS = "a loop keeps a stream of each turn"
 _EMPTY = frozenset(("EmptyTensorList", "OptionalNone", "TensorListReserve"))
 # By type: the number of the input that a list gets as an element.
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
@@ -34,25 +35,34 @@ class Lists(NamedTuple):
 
 
 def lists_read(
-    reads: Iterable[GradientRead], is_of_backward_pass: Callable[[tf.Operation], bool]
+    reads: Iterable[GradientRead],
+    is_of_backward_pass: Callable[[tf.Operation], bool],
+    held: Collection[Any] = (),
 ) -> Iterator[Lists]:
-    """What the operations of a forward pass keep in lists, one after the other."""
+    """What the operations of a forward pass keep in lists, one after the other, without lists of streams: `held`."""
     found: dict[str, dict] = {}
     readers: dict[str, set[str]] = {}
     for read in reads:
         tensor = base_of(read.tensor)
         op = tensor.op
-        if tensor.dtype == tf.variant and op.type not in _EMPTY and not is_of_backward_pass(op):
+        if (
+            tensor.dtype == tf.variant
+            and tensor.ref() not in held
+            and op.type not in _EMPTY
+            and not is_of_backward_pass(op)
+        ):
             found.setdefault(op.name, {})[tensor.ref()] = tensor
             readers.setdefault(op.name, set()).add(read.op.type)
     for name, tensors in found.items():
-        sizes = list(map(_sample_bytes, tensors.values()))
+        sizes = list(map(sample_bytes_of, tensors.values()))
         known = [size for size in sizes if size is not None]
         sample_bytes = sum(known) if len(known) == len(sizes) else None
+        if sample_bytes == 0:  # numbers of turns, and weights, which are there anyway
+            continue
         yield Lists(next(iter(tensors.values())), tuple(sorted(readers[name])), sample_bytes)
 
 
-def _sample_bytes(held: tf.Tensor) -> int | None:
+def sample_bytes_of(held: tf.Tensor) -> int | None:
     """What a list takes for a sample, whose number is the one dimension that is not known when the step is traced."""
     op, body = held.op, _keras.loop_body(held.op)
     if op.type == "TensorListFromTensor":

@@ -22,6 +22,7 @@ from tf_comptrain.graph.passes.early_sums import sum_early
 from tf_comptrain.graph.passes.engine import readers_of_gate
 from tf_comptrain.graph.passes.executor import EXECUTOR
 from tf_comptrain.graph.passes.fixed_order import fix_order
+from tf_comptrain.graph.passes.lists import hold_lists
 from tf_comptrain.graph.passes.needs import needs_of
 from tf_comptrain.graph.passes.replacing import replace
 from tf_comptrain.graph.passes.report import crossings_of, uses_of
@@ -54,9 +55,10 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
       streams: What is wished for tensors, and what holds them.
     """
     engine = XLA if backward.xla else EXECUTOR
+    lists = hold_lists(backward, streams)
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
-    needs = needs_of(step, streams)
+    needs = needs_of(step, streams, {held.tensor.ref() for held in lists})
     chosen = choose_held(step, needs, streams)
     decision = decide(step, needs, chosen, streams)
     # From here on the graph changes.
@@ -82,5 +84,5 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
             backward.graph,
             lambda returned: run_in_one_pass(backward.graph, backward.seeds, returned, streams.may_round),
         )
-    crossings = crossings_of(step, needs, decision, held, replaced, tiled)
+    crossings = crossings_of(step, needs, decision, held, replaced, tiled, lists)
     return Result(replaced.gradients, crossings, uses_of(decision, held, replaced))

@@ -148,6 +148,27 @@ class StreamsOfStep:
         """Whether a GPU runs the step, or one is to run what is made here."""
         return self._engine.device == "GPU" or os.environ.get("TF_COMPTRAIN_XLA_TARGET") == "GPU"
 
+    @property
+    def may_hold_lists(self) -> bool:
+        """Whether lists of loops may hold streams."""
+        return self._engine.is_cpu_executor and not self.recorded
+
+    def of_turns(self, loop: tf.Operation, kind: str) -> Holding | None:
+        """How what each turn of a loop makes is held; None: as it is.
+
+        Args:
+          loop: The loop.
+          kind: What an error does, see storage.DEFAULT_BOUNDS.
+        """
+        if self._way(loop) not in (None, COMPRESS) or self._wishes.offload_of(loop) is not None:
+            return None
+        stream = self._wishes.stream(loop.name, kind, self._wishes.codec)
+        bound = stream.bound or DEFAULT_BOUNDS[kind]
+        if not bound.relative:  # an absolute one is in the state of a site
+            return None
+        codec = dithered(stream.codec or self._wishes.codec, False, self._engine.xla)
+        return Holding(COMPRESS, codec, bound, kind)
+
     def may_round(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor may be made in another way, which rounds otherwise."""
         return self._way(tensor.op) in (None, COMPRESS) and not self.is_exact(tensor)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -56,12 +56,13 @@ class Needs(NamedTuple):
     whole: tuple[tf.Tensor, ...]
 
 
-def needs_of(step: TracedStep, streams: StreamsOfStep) -> Needs:
+def needs_of(step: TracedStep, streams: StreamsOfStep, held_lists: Collection[Any] = ()) -> Needs:
     """Sorts what the gradient operations of a step read.
 
     Args:
       step: The step.
       streams: Says which tensors may come back with an error.
+      held_lists: By reference: lists that hold streams.
     """
     reads = step.gradients.reads if streams.is_lossless else with_exact_reads(step.gradients)
     poolings = {read.op.name: read.op for read in reads if _may_read_positions(step, streams, read)}
@@ -78,7 +79,7 @@ def needs_of(step: TracedStep, streams: StreamsOfStep) -> Needs:
         sizes,
         tuple(poolings.values()),
         tuple(factor for factor in factors if not step.is_late(factor.tensor.op)),
-        tuple(lists_read(reads, step.is_late)),
+        tuple(lists_read(reads, step.is_late, held_lists)),
         _masked(step, signs),
         tuple(base_of(read.tensor) for read in values if may_read_stream(step, read)),
     )

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from tf_comptrain.graph.control_flow import IN_LISTS
+from collections.abc import Sequence
+
+from tf_comptrain.graph.control_flow import IN_LISTS, STREAMS_IN_LISTS
 from tf_comptrain.graph.crossings import BY_THE_LAYER, Crossing, Crossings, batch_of_graph, packed
 from tf_comptrain.graph.kernels import KernelGradient, Use
 from tf_comptrain.graph.operations import RANDOM, about
 from tf_comptrain.graph.passes.decision import StepDecision
+from tf_comptrain.graph.passes.lists import HeldList
 from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.replacing import Replaced
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.passes.streams import HeldStreams
 from tf_comptrain.graph.passes.tiles import TiledParts
 from tf_comptrain.graph.pooling import bits_of
-from tf_comptrain.storage import BITMASK, KEEP, REBUILD, TILE
+from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, REBUILD, TILE
 
 
 def crossings_of(
@@ -23,6 +26,7 @@ def crossings_of(
     held: HeldStreams,
     replaced: Replaced,
     tiled: TiledParts,
+    lists: Sequence[HeldList] = (),
 ) -> tuple[Crossing, ...]:
     """Every tensor that crosses, in the order in which the forward pass makes them."""
     crossings = Crossings(batch_of_graph(step.backward.graph))
@@ -48,6 +52,8 @@ def crossings_of(
         crossings.note(wide.outputs[0], TILE, readers, "")
     for tensor, readers, sample_bytes in needs.lists:
         crossings.note(tensor, KEEP, readers, IN_LISTS, sample_bytes=sample_bytes)
+    for tensor, element, readers, bits, sample_bytes in lists:
+        crossings.note(element, COMPRESS, readers, STREAMS_IN_LISTS, bits, tensor, sample_bytes)
     return crossings.in_order(lambda op: step.places.get(op.name, 0))
 
 

@@ -1,0 +1,195 @@
+"""What loops keep in lists, turn by turn: streams in the place of tensors, on the executor of a CPU.
+
+A stream is made in the turn that makes the tensor, and decoded in the turn of the gradient that reads it: no more than
+a turn is ever there whole. Each has the scale of its own values, since a turn has no state of the step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_comptrain import _keras
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.graph.cofactors import with_exact_reads
+from tf_comptrain.graph.control_flow import sample_bytes_of
+from tf_comptrain.graph.gradient_operations import GradientOperations
+from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.operations import (
+    CONVOLUTION,
+    EXACT,
+    LINEAR,
+    NO_ERROR,
+    NONLINEAR,
+    SHAPE,
+    SIGN,
+    SIZE,
+    UNKNOWN,
+    about,
+)
+from tf_comptrain.graph.tensors import base_of, element_count
+from tf_comptrain.storage import Holding
+
+_LARGE = 1 << 14  # elements
+_LOOPS = ("While", "StatelessWhile")
+_POPS = "TensorListPopBack"
+_WEIGHTS = ("ReadVariableOp", "Split")  # what a turn takes of a variable is there anyway
+
+
+class HeldList(NamedTuple):
+    """A list that holds streams.
+
+    Attributes:
+      tensor: The list.
+      element: What a turn makes, in the graph of a turn.
+      readers: Types of the operations that read what is restored.
+      bits: Of a value, predicted.
+      sample_bytes: Of the tensors, for a sample and all turns; None where the graph does not say it.
+    """
+
+    tensor: tf.Tensor
+    element: tf.Tensor
+    readers: tuple[str, ...]
+    bits: float
+    sample_bytes: int | None
+
+
+class _PoppedRead(NamedTuple):
+    """What the gradient of a turn does with a tensor from a list.
+
+    Attributes:
+      needs: What it needs of it.
+      readers: Types of the operations.
+      gate: The incoming gradient of the first of them.
+    """
+
+    needs: set[str]
+    readers: set[str]
+    gate: tf.Tensor
+
+
+def hold_lists(backward: _keras.BackwardPass, streams: StreamsOfStep) -> tuple[HeldList, ...]:
+    """Has the loops of a step keep streams, as far as what reads them bears an error.
+
+    Args:
+      backward: The pass.
+      streams: Says how what an operation makes is held.
+    """
+    if not streams.may_hold_lists:
+        return ()
+    found: list[HeldList] = []
+    changed: dict[str, tf.Operation] = {}
+    for loop in backward.operations():
+        if loop.type not in _LOOPS or _keras.loop_body(loop) is None:
+            continue
+        readings = _readings(loop)
+        for each in _keras.loop_lists(loop):
+            reading = readings.get(each.popped.ref())
+            if reading is None:
+                continue
+            holding = _holding(each, reading, streams)
+            if holding is None or holding.codec is None or holding.bound is None:
+                continue
+            found.append(_described(each, reading, holding.codec, holding.bound))
+            _hold(each, reading.gate, holding.codec, holding.bound)
+            changed |= {op.name: op for op in (each.filled.op, loop)}
+    _keras.register_bodies(changed.values())
+    return tuple(found)
+
+
+def _holding(each: _keras.LoopList, reading: _PoppedRead, streams: StreamsOfStep) -> Holding | None:
+    element = base_of(each.element)
+    if not _is_large(element) or element.op.type in _WEIGHTS or reading.needs & {SIGN, *NO_ERROR}:
+        return None
+    needs = reading.needs - {SIZE}
+    if not needs:
+        return None
+    kind = next((kind for kind in (NONLINEAR, LINEAR) if kind in needs), CONVOLUTION)
+    if about(element.op.type).saturates:  # of a function that saturates its derivative is made
+        kind = NONLINEAR
+    return streams.of_turns(each.filled.op, kind)
+
+
+def _is_large(element: tf.Tensor) -> bool:
+    """Whether a turn makes so much that an encoder and a decoder in each turn take little time beside it."""
+    may_be_held = element.dtype in SUPPORTED_DTYPES and (element.shape.rank or 0) > 1
+    return may_be_held and element_count(element) >= _LARGE
+
+
+def _readings(loop: tf.Operation) -> dict[Any, _PoppedRead]:
+    """By reference of a tensor from a list: what the gradient of a turn does with it."""
+    gradients = GradientOperations(_turn(loop))
+    found: dict[Any, _PoppedRead] = {}
+
+    def note(tensor: tf.Tensor, need: str, reader: str, gate: tf.Tensor) -> None:
+        reading = found.setdefault(tensor.ref(), _PoppedRead(set(), set(), gate))
+        reading.needs.add(need)
+        reading.readers.add(reader)
+
+    for read in with_exact_reads(gradients):
+        for popped, need in _popped(read.tensor, read.need):
+            note(popped, need, read.op.type, read.gate)
+    for op, tensor in gradients.factors:
+        for popped, _ in _popped(tensor, UNKNOWN):
+            note(popped, UNKNOWN, op.type, tensor)
+    return found
+
+
+def _turn(loop: tf.Operation) -> _keras.BackwardPass:
+    """A turn of a gradient's loop as a backward pass: its gradients are the variables that a turn changes."""
+    body = _keras.loop_body(loop)
+    changing = [
+        (begins, ends)
+        for begins, ends in _keras.body_inputs(loop)
+        if begins is not ends
+        and ends.op.type != _POPS
+        and (begins.dtype.is_floating or begins.dtype == tf.variant)
+    ]
+    seeds, gradients = tuple(zip(*changing)) if changing else ((), ())
+    return _keras.BackwardPass(
+        body, 0, len(body.get_operations()), seeds, (), gradients, recorded=False, xla=False
+    )
+
+
+def _popped(tensor: tf.Tensor, need: str) -> list[tuple[tf.Tensor, str]]:
+    """The tensors from lists that a tensor is made of, with what is needed of each."""
+    found, waiting, seen = [], [(tensor, need)], set()
+    while waiting:
+        current, need = waiting.pop()
+        current = base_of(current)
+        if (current.ref(), need) in seen:
+            continue
+        seen.add((current.ref(), need))
+        row = about(current.op.type)
+        if current.op.type == _POPS:
+            found.append((current, need))
+        if row.kind == SHAPE or not current.dtype.is_floating:
+            continue
+        for number, operand in enumerate(current.op.inputs):
+            waiting.append((operand, EXACT if number in row.exact else _passed_on(row.again, need)))
+    return found
+
+
+def _passed_on(again: str, need: str) -> str:
+    """What is needed of the operand of an operation that runs again."""
+    if again == LINEAR or need in (SIZE, *NO_ERROR):
+        return need
+    return NONLINEAR if again else UNKNOWN
+
+
+def _described(each: _keras.LoopList, reading: _PoppedRead, codec: Codec, bound: ErrorBound) -> HeldList:
+    bits = min(codec.predicted_bits(bound.value), 8.0 * each.element.dtype.size)
+    readers = tuple(sorted(reading.readers))
+    return HeldList(each.filled, each.element, readers, bits, sample_bytes_of(each.filled))
+
+
+def _hold(each: _keras.LoopList, gate: tf.Tensor, codec: Codec, bound: ErrorBound) -> None:
+    def encode(tensor: tf.Tensor) -> tf.Tensor:
+        state = tf.zeros([len(State._fields)])
+        return codec.compress(tensor, state, bound.value, False, bound.reference)[1]
+
+    def decode(stream: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+        return codec.decompress(stream, shape, each.element.dtype, gate)
+
+    _keras.hold_list(each, encode, decode)
