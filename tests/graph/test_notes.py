@@ -64,3 +64,13 @@ def test_a_mask_of_an_attention_is_made_of_constants():
     model = keras.Model(inputs, layers.Dense(8)(x))
     (mask,) = (row for row in ct.compress_model(model).rows if row.layer_class == "LogicalAnd")
     assert mask.note == "made of constants alone" and mask.predicted_bytes == 4 * 64 * 64
+
+
+def test_the_argument_of_a_loss_that_gathers_is_read_at_once():
+    """Between the logarithms and the loss stand a broadcast and reshapes, which make nothing new."""
+    targets = np.zeros((32, 16, 1), "int32")
+
+    def gathered(y, w):
+        return keras.ops.take_along_axis(keras.ops.log_softmax(y, -1), targets, -1)
+
+    assert notes(gathered) == {"LogSoftmax": NEEDED_AT_ONCE}
