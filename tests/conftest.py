@@ -1,7 +1,9 @@
+import argparse
 import fnmatch
 import gc
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -97,17 +99,33 @@ def _is_long(item):
     return is_one_of(marker.args or ["*"]) and not is_one_of(marker.kwargs.get("but", ()))
 
 
+def _folder(item):
+    """That of `tests` in which it is; `.` directly there."""
+    return (*item.path.relative_to(Path(__file__).parent).parts[:-1], ".")[0]
+
+
 def _leave_out_the_long_ones(config, items):
     folders = config.getoption("--long").split(",")
-    here = Path(__file__).parent
-    left_out = [
-        item
-        for item in items
-        if _is_long(item) and "all" not in folders and item.path.relative_to(here).parts[0] not in folders
-    ]
+    part, parts = config.getoption("--long-part")
+
+    def runs(item):
+        if not _is_long(item):
+            return True
+        # A checksum: Python's `hash` of a text is another one in each process.
+        is_of_part = zlib.crc32(item.nodeid.encode()) % parts == part
+        return is_of_part and ("all" in folders or _folder(item) in folders)
+
+    left_out = [item for item in items if not runs(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _part_of(text):
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
+        raise argparse.ArgumentTypeError(f"must be K/N, such as 0/4, with K below N, not {text!r}")
+    return int(part), int(parts)
 
 
 def pytest_addoption(parser):
@@ -115,8 +133,22 @@ def pytest_addoption(parser):
         "--long",
         metavar="FOLDERS",
         default="",
-        help='folders of tests, such as "examples,study", whose tests marked `long` run too; all for every folder',
+        help='folders of tests, such as "examples,study", whose tests marked `long` run too; all for every folder, '
+        ". for what is in none",
     )
+    parser.addoption(
+        "--long-part",
+        metavar="K/N",
+        type=_part_of,
+        default=(0, 1),
+        help="of tests marked `long` only every N-th: those whose crc32 of the node id modulo N is K",
+    )
+
+
+def pytest_report_header(config):
+    part, parts = config.getoption("--long-part")
+    folders = config.getoption("--long")
+    return f"long tests: {folders}, part {part} of {parts}" if folders and parts > 1 else None
 
 
 def pytest_configure(config):
