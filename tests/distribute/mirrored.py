@@ -1,4 +1,7 @@
-"""python mirrored.py DEVICES: losses and weights of one device and of several, by `model.fit` and `ct.fit`, as JSON."""
+"""python mirrored.py DEVICES WAYS: losses and weights of one device and of several, by both `fit`, as JSON.
+
+WAYS: of "keep", "stream" and "recompute" those in which several train.
+"""
 
 import json
 import sys
@@ -11,8 +14,6 @@ from training_worker import BATCH, EPOCHS, data
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-
-WAYS = ("keep", "stream", "recompute")
 
 
 def layers_alone():
@@ -65,7 +66,7 @@ def main():
     one = tf.distribute.get_strategy()
     refused = ""
     several = tf.distribute.MirroredStrategy([f"CPU:{k}" for k in range(devices)])
-    runs = {way: {fit: trained(way, fit, several) for fit in ("fit", "ct.fit")} for way in WAYS}
+    runs = {way: {fit: trained(way, fit, several) for fit in ("fit", "ct.fit")} for way in sys.argv[2:]}
     runs["one"] = trained("keep", "ct.fit", one)
     with several.scope():
         model = network("keep")

@@ -1,4 +1,4 @@
-"""python staged.py DEVICES: losses and weights of one device and of a model placed on several, as JSON."""
+"""python staged.py DEVICES PLACE/WAY...: losses and weights of one device and of a model placed on several, as JSON."""
 
 import json
 import sys
@@ -12,7 +12,6 @@ from training_worker import BATCH, EPOCHS, data
 import tf_comptrain as ct
 from tf_comptrain.distribute import Stage
 
-WAYS = ("keep", "stream", "recompute")
 FRONT, BACK = ("first", "second"), ("block", "join", "flat", "out")
 
 
@@ -106,10 +105,10 @@ def main():
             "rows": ([Stage(FRONT, (0, 1, 2), "rows"), Stage(BACK, (3,))], 1),
             "channels": ([Stage(FRONT, half[0], "channels"), Stage(BACK, half[1])], 1),
         }
-    runs = {
-        name: {way: trained(way, "ct.fit" if name == "hybrid" else "fit", *place) for way in WAYS}
-        for name, place in places.items()
-    }
+    runs = {}
+    for asked in sys.argv[2:]:
+        name, _, way = asked.partition("/")
+        runs[asked] = trained(way, "ct.fit" if name == "hybrid" else "fit", *places[name])
     sent = {way: border_bytes(way) for way in ("keep", "stream")} if count == 2 else {}
     updated = {
         "stages": updates(Stage(FRONT, (0,)), Stage(BACK, (1,))), "data": updates(Stage((*FRONT, *BACK), (0, 1)))

@@ -12,6 +12,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 PLACES = [(2, place) for place in ("stages", "microbatches", "data")]
 PLACES += [(4, place) for place in ("hybrid", "rows", "channels")]
+WAYS = ("keep", "stream", "recompute")
+# The others are long, and in a process of their own.
+SHORT = ("stages/keep", "stages/stream", "microbatches/recompute", "data/keep", "data/stream")
 SPREAD = 0.05  # bounds are relative to sigma, and each part of a batch has its own
 
 
@@ -19,32 +22,38 @@ SPREAD = 0.05  # bounds are relative to sigma, and each part of a batch has its 
 def runs():
     found = {}
 
-    def of(count):
-        if count not in found:
+    def of(count, run=SHORT[0]):
+        asked = SHORT
+        if count == 4 or run not in SHORT:
+            asked = [f"{place}/{way}" for devices, place in PLACES if devices == count for way in WAYS]
+            asked = [each for each in asked if count == 4 or each not in SHORT]
+        if (count, *asked) not in found:
             environment = dict(os.environ, PYTHONPATH=str(HERE.parent.parent), TF_CPP_MIN_LOG_LEVEL="2")
-            command = [sys.executable, str(HERE / "staged.py"), str(count)]
+            command = [sys.executable, str(HERE / "staged.py"), str(count), *asked]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[-3000:]
-            found[count] = json.loads(done.stdout.splitlines()[-1])
-        return found[count]
+            found[(count, *asked)] = json.loads(done.stdout.splitlines()[-1])
+        return found[(count, *asked)]
 
     return of
 
 
-@pytest.mark.long("4-*")
+@pytest.mark.long(but=["2-stages", "2-data"])
 @pytest.mark.parametrize(("count", "place"), PLACES)
 def test_kept_tensors_give_the_same_training(runs, count, place):
-    one, found = runs(count)["one"], runs(count)[place]["keep"]
+    made = runs(count, f"{place}/keep")
+    one, found = made["one"], made[f"{place}/keep"]
     np.testing.assert_allclose(found["loss"], one["loss"], rtol=1e-6)
     np.testing.assert_allclose(found["accuracy"], one["accuracy"], rtol=1e-6)
     np.testing.assert_allclose(found["weights"], one["weights"], rtol=0, atol=1e-6)
 
 
-@pytest.mark.long("4-*")
+@pytest.mark.long(but=["2-stages-stream", "2-microbatches-recompute", "2-data-stream"])
 @pytest.mark.parametrize("way", ["stream", "recompute"])
 @pytest.mark.parametrize(("count", "place"), PLACES)
 def test_losses_follow_one_device(runs, count, place, way):
-    one, found = runs(count)["one"], runs(count)[place][way]
+    made = runs(count, f"{place}/{way}")
+    one, found = made["one"], made[f"{place}/{way}"]
     np.testing.assert_allclose(found["loss"], one["loss"], rtol=SPREAD)
     assert found["weights"] != one["weights"]
 

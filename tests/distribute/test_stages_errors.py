@@ -141,6 +141,7 @@ def test_a_model_is_placed_once_and_taken_back():
     assert "call" not in vars(model) and "train_step" not in vars(model)
 
 
+@pytest.mark.long("True")
 @pytest.mark.parametrize("placed_first", [True, False])
 def test_compression_and_stages_come_and_go_in_any_order(placed_first):
     model = compiled(network())

@@ -43,7 +43,7 @@ def trained(model):
     return losses, np.concatenate([np.ravel(weight) for weight in model.get_weights()])
 
 
-@pytest.mark.long("*-3")
+@pytest.mark.long("*-3", "channels-*")
 @pytest.mark.parametrize(("split", "count"), [("rows", 2), ("rows", 3), ("channels", 2), ("channels", 3)])
 def test_divided_layers_train_as_one_device_does(split, count):
     model = network(split == "rows")

@@ -73,8 +73,8 @@ def alike(folder):
     tuner = ct.AdaptiveBatchSize("1GB", max_batch=2 * BATCH, hold=1, verbose=0)
     compressed = fit(network(), callbacks=[bounds, csv, saved])
     stop = Stop()
-    stopped = fit(network(), epochs=5, callbacks=[stop])
-    resized = fit(network(), epochs=3, callbacks=[tuner])
+    stopped = fit(network(), epochs=5, callbacks=[stop], validation_data=None)
+    resized = fit(network(), epochs=3, callbacks=[tuner], validation_data=None)
     files = sorted(path.name for path in folder.glob("*.*"))
     return {
         "keep": outcome(fit(network(norm=False, storage="keep"))),
@@ -83,9 +83,8 @@ def alike(folder):
         "compressed": {**outcome(compressed), "bounds": [update.bound for update in bounds.updates]},
         "stopped": len(stopped.epoch),
         "batches": [decision.batch for decision in tuner.decisions],
-        "resized": outcome(resized),
+        "resized": [np.asarray(weight).tolist() for weight in resized.model.get_weights()],
         "files": files,
-        "whole": goes_on(folder / "whole"),
     }
 
 
