@@ -79,7 +79,7 @@ def test_a_command_of_the_documentation_is_one(command):
 
 def test_the_planners_first_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "step.json").write_text(network("unet", 60).to_json())
+    (tmp_path / "step.json").write_text(network("unet", 20).to_json())
     (code,) = re.findall(r"```python\n(from pathlib.*?)```", (ROOT / "docs" / "planner.md").read_text(), re.S)
     exec(compile(code.replace("budget_s=10", "budget_s=0.5"), "planner.md", "exec"), {})
     assert {"plan.png", "plan.json"} <= {path.name for path in tmp_path.iterdir()}

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from steps import Weights, compressed_gradients, plain_gradients
 
-TURNS, WIDTH = 48, 64
+TURNS, WIDTH = 24, 64
 X = tf.constant(np.random.default_rng(0).normal(size=(32, TURNS, WIDTH)), tf.float32)
 
 
