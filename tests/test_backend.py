@@ -38,9 +38,15 @@ def test_a_backend_of_the_configuration_file(tmp_path):
     (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
     run = imported({"KERAS_HOME": str(tmp_path)})
     assert run.returncode == 1 and "yours is 'jax'" in run.stderr
+
+
+@pytest.mark.long
+def test_the_environment_comes_before_the_configuration_file(tmp_path):
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": "jax"}))
     assert imported({"KERAS_HOME": str(tmp_path), "KERAS_BACKEND": "tensorflow"}).stdout == "imported\n"
 
 
+@pytest.mark.long
 def test_a_keras_that_is_imported_already_says_it():
     before = "import os, keras; os.environ['KERAS_BACKEND'] = 'jax'"
     assert imported({}, before).stdout == "imported\n"

@@ -122,6 +122,7 @@ def test_libraries_that_were_built_before_are_taken_as_they_are(tmp_path):
     assert LIBRARY in found
 
 
+@pytest.mark.long
 def test_wheel_works_outside_the_sources(tmp_path):
     pip = [sys.executable, "-m", "pip", "--quiet", "--no-cache-dir"]
     offline = ["--no-deps", "--no-build-isolation", "--no-index"]

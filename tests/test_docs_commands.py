@@ -64,6 +64,7 @@ def test_each_command_runs_or_has_a_reason():
     assert not unused
 
 
+@pytest.mark.long("tf-comptrain doctor")
 @pytest.mark.parametrize("line", RUN)
 def test_a_command_runs(line, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

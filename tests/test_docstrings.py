@@ -112,7 +112,7 @@ def test_what_runs_elsewhere_is_there():
     assert set(ELSEWHERE) < set(EXAMPLES) and len(EXAMPLES) > 25
 
 
-@pytest.mark.long("impact_study", "Study")
+@pytest.mark.long("impact_study", "Study", "best_fit", "elastic_batch", "AdaptiveBatchSize")
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ELSEWHERE])
 def test_an_example_runs(name, folder):
     given = names(folder)

@@ -68,7 +68,7 @@ def test_damaged_library(folder):
         native.ops()
 
 
-@pytest.mark.long("truncated", "nearly all gone")
+@pytest.mark.long(but=["another byte"])
 @pytest.mark.parametrize(
     "damage", ["truncated", "truncated, without its seal", "another byte", "nearly all gone"]
 )

@@ -61,6 +61,7 @@ def test_gradients_of_the_loss():
     assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights()))
 
 
+@pytest.mark.long("2")
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_each_compiled_step_passes_the_hook(at_once):
     model, batches = network(jit_compile=True, steps_per_execution=at_once), []

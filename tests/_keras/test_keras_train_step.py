@@ -231,6 +231,7 @@ DECAYS = {
 }
 
 
+@pytest.mark.long("*-XLA", "AdamW-*", but=["AdamW-XLA"])
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 @pytest.mark.parametrize("optimizer", DECAYS)
 def test_weights_decay_as_in_keras(optimizer, jit):
@@ -270,6 +271,7 @@ ONE_OPERATION = {
 }
 
 
+@pytest.mark.long("AMSGrad", "momentum")
 @pytest.mark.parametrize("optimizer", IN_PLACE)
 def test_weights_are_updated_in_place_as_in_keras(optimizer):
     """Five steps, since Adam's first ones are of the size of the learning rate whatever the gradient is."""

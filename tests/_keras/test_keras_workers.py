@@ -46,12 +46,14 @@ def workers():
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
 
 
+@pytest.mark.long
 def test_workers_connect(workers):
     assert [found["has run"] for found in workers] == [[False, True]] * 2
     assert [found["are workers"] for found in workers] == [True, True]
     assert [found["number"] for found in workers] == [0, 1]
 
 
+@pytest.mark.long
 def test_workers_tell_each_other(workers):
     for found in workers:
         assert found["largest"] == 13
@@ -59,12 +61,14 @@ def test_workers_tell_each_other(workers):
         assert found["of all"] == [[[0, 1], [0.5]], [[10, 11], [1.5]]]
 
 
+@pytest.mark.long
 def test_values_of_other_processes(workers):
     assert [found["parts"] for found in workers] == [[True, False], [False, True]]
     for found in workers:
         assert found["values"] == [0.0, 1.0, 7.0]
 
 
+@pytest.mark.long
 def test_weights_move_to_another_device(workers):
     for found in workers:
         moved, first, last = found["devices"]

@@ -45,6 +45,7 @@ def test_contenders_keep_what_they_promise(name, data):
         assert np.max(np.abs(x.astype(np.float64) - x_hat)) <= 0.05
 
 
+@pytest.mark.long
 def test_activations_are_what_they_are_called():
     found = arrays_of.activations(steps=2, batch=4, images=None)
     assert {name.split("/")[0] for name in found} == {"relu", "dense"}

@@ -185,6 +185,7 @@ def test_tables_are_whole_and_have_every_row(results):
     assert "| step-Net-64-float32-xla-compressed | 95.0 | 0.950 | 2 | 4.00 |" in text
 
 
+@pytest.mark.long
 def test_a_part_that_is_terminated_leaves_its_results_and_no_process(tmp_path):
     left = tmp_path / "left"
     begun = tmp_path / "begun"

@@ -299,6 +299,7 @@ MIRRORED = """
 """
 
 
+@pytest.mark.long
 def test_mirrored_strategy_finds_nearly_the_same_bounds():
     """Two replicas on two logical devices. The gradient of a replica is not that of the batch: not equal."""
     tests = Path(__file__).parent.parent
@@ -367,6 +368,7 @@ class Stop(keras.callbacks.Callback):
             raise InterruptedError
 
 
+@pytest.mark.long
 def test_goes_on_with_backup_and_restore(tmp_path):
     """An interrupted training collects at the same steps, and finds nearly the bounds, of a whole one."""
 
@@ -514,6 +516,7 @@ def test_the_law_holds_at_bounds_of_four_sigma():
     assert {name: check.holds for name, check in checks.items()} == {"conv": True, "dense": True}, checks
 
 
+@pytest.mark.long(but=["mixed_float16-*"])
 @pytest.mark.parametrize(
     "policy, options, target",
     [

@@ -184,6 +184,7 @@ def test_a_loss_that_is_not_logged_is_named():
         model.fit(data(), verbose=0, callbacks=[ct.AdaptiveTraining(HUGE)])
 
 
+@pytest.mark.long
 def test_under_xla_sizes_are_few():
     """Each size is compiled anew: growth is by a quarter at least."""
     model = network()

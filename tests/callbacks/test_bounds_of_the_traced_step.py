@@ -160,6 +160,7 @@ def test_a_bound_grows_only_where_the_error_ends_in_weights():
     assert bounds["first/down"] == pytest.approx(0.02, rel=0.01)
 
 
+@pytest.mark.long
 def test_a_weight_frozen_later_is_left_alone():
     model = network()
     callback = ct.AdaptiveErrorBound(interval=1, warmup=0)
@@ -236,6 +237,7 @@ def test_a_restarted_training_finds_nearly_the_bounds_of_a_whole_one(tmp_path):
     assert [u.bound for u in second.updates] == pytest.approx([u.bound for u in whole.updates], rel=0.1)
 
 
+@pytest.mark.long
 def test_goes_on_with_the_state_in_a_checkpoint(tmp_path):
     model, callback = network(), ct.AdaptiveErrorBound(interval=100, warmup=2)
     fit(model, callback)

@@ -57,6 +57,7 @@ def test_bits_follow_bounds_that_are_loosened():
     assert sum(log.bits[-1]) < 0.9 * sum(log.bits[0])
 
 
+@pytest.mark.long("no change*")
 @pytest.mark.parametrize(
     "how", [{"warmup": 10**6}, {"jit": False, "tolerance": 0.02}], ids=["no change of bounds", "executor"]
 )
@@ -66,6 +67,7 @@ def test_where_nothing_is_compiled_anew(how):
     assert instrumentation(model).bytes_out_of_date() == 0
 
 
+@pytest.mark.long
 def test_after_the_last_epoch_nothing_is_compiled():
     model, log = trained(1, tolerance=0.02)
     assert instrumentation(model).bytes_out_of_date() > 0.1

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from needs_xla import needs_xla
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +44,7 @@ for size in (16, 32, 16, 24):
 """
 
 
+@pytest.mark.long
 @needs_xla
 def test_a_size_that_was_compiled_is_not_compiled_again(tmp_path):
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text --xla_dump_hlo_module_re=.*one_step_on_data.*"

@@ -64,6 +64,7 @@ def test_a_training_that_diverges_is_said(file, capsys):
     assert not (file.with_name("mine-study") / "policy.json").exists()
 
 
+@pytest.mark.long
 def test_a_cell_that_could_not_be_measured_is_said(file, capsys, monkeypatch):
     def fails(*_):
         raise OverflowError("too large")

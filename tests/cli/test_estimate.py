@@ -55,6 +55,7 @@ def answer(script, *arguments: str) -> dict:
     return json.loads(run.stdout)
 
 
+@pytest.mark.long
 def test_plain_is_what_fit_takes(script):
     found = answer(script, "--way", "plain")
     assert [size for size, _ in found["line"]] == [1024, 2048]

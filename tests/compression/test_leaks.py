@@ -98,7 +98,7 @@ def left_by_plain_models(cleared):
     return left_by_models(False, "cleared" if cleared else "as they are")
 
 
-@pytest.mark.long("cleared")
+@pytest.mark.long("as they are", "cleared")
 @pytest.mark.parametrize("end", ["restored", "as they are", "cleared"])
 def test_trained_models_are_freed(end):
     plain, ours = left_by_plain_models(end == "cleared"), left_by_models(True, end)

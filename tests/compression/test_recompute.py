@@ -41,6 +41,7 @@ def as_it_is(layer):
     return layer
 
 
+@pytest.mark.long("eager")
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 def test_fit_gives_the_weights_of_plain_keras(eager):
     results = []
@@ -243,7 +244,7 @@ RECURRENT = {
 }  # fmt: skip
 
 
-@pytest.mark.long(but=["lstm", "simple_rnn"])
+@pytest.mark.long(but=["lstm"])
 @pytest.mark.parametrize("case", RECURRENT)
 def test_recurrent_layers(case):
     make, shape = RECURRENT[case]

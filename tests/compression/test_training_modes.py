@@ -38,7 +38,7 @@ MODES = {
 }
 
 
-@pytest.mark.long("adam_with_clipping", "class_weights")
+@pytest.mark.long("adam_with_clipping", "class_weights", "sample_weights")
 @pytest.mark.parametrize("mode", MODES)
 def test_follows_plain_keras(mode):
     compile_arguments, fit_arguments = MODES[mode]
@@ -213,6 +213,7 @@ class Own(layers.Layer):
         return tf.nn.relu(self.norm(self.conv(x)))
 
 
+@pytest.mark.long("cond")
 @pytest.mark.parametrize("how", ["cond", "function in cond", "loop"])
 def test_branches_and_loops_of_the_user_s_layers(how):
     def build():

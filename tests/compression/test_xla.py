@@ -338,6 +338,7 @@ def losses(jit, policy):
     return np.array(history.history["loss"])
 
 
+@pytest.mark.long("mixed_bfloat16")
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_trains_as_the_executor_does(policy):
     executor, ours = losses(False, policy), losses(True, policy)
@@ -363,6 +364,7 @@ def test_gradients_are_those_of_plain_keras_within_the_rates():
         assert error < 0.15 or np.linalg.norm(theirs) < 1e-5, (variable.path, error)
 
 
+@pytest.mark.long
 def test_the_library_may_load_late():
     code = (
         "import sys; sys.path.insert(0, 'tests')\n"
@@ -467,6 +469,7 @@ def requested_peak(trace):
     return highest
 
 
+@pytest.mark.long("depthwise_chain-*")
 @pytest.mark.parametrize("build, depth", [(chain, 12), (depthwise_chain, 4)])
 def test_memory_of_the_compiled_step_falls(build, depth):
     if tf.config.list_logical_devices("GPU"):
@@ -484,6 +487,7 @@ def test_memory_of_the_compiled_step_falls(build, depth):
     assert peaks[1] < 0.5 * peaks[0]
 
 
+@pytest.mark.long("head_kept")
 @pytest.mark.parametrize("storage", [None, {"head": "keep"}], ids=["by_tiles", "head_kept"])
 def test_a_gradient_that_others_wait_for_is_not_copied(storage):
     """The gradient of the logits is a hundred times larger than what is restored when it is there."""
@@ -628,6 +632,7 @@ def test_slices_have_the_gradients_of_the_whole_batch():
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("is_compiled_first", [True, False])
 def test_a_codec_without_a_lowering_says_so(is_compiled_first, caplog):
     model = small_cnn()
@@ -644,7 +649,7 @@ def test_a_codec_without_a_lowering_says_so(is_compiled_first, caplog):
     assert "'zvc'" in report.obstacle and "'zvc'" in str(report)
 
 
-@pytest.mark.long(but=["rans-True", "auto-False"])
+@pytest.mark.long(but=["rans-True"])
 @pytest.mark.parametrize("is_compiled_first", [True, False])
 @pytest.mark.parametrize("codec", ["rans", "auto", "plane", "plane+dither"])
 def test_a_fixed_rate_in_place_of_entropy_coding_is_said_once(codec, is_compiled_first, caplog):
@@ -661,6 +666,7 @@ def test_a_fixed_rate_in_place_of_entropy_coding_is_said_once(codec, is_compiled
     assert {row.bits for row in report.rows if row.storage == "compress"} <= {2.25, 3.25, 4.25}
 
 
+@pytest.mark.long(but=["rans-*-True", "zvc-*-False"])
 @pytest.mark.parametrize("is_compiled_first", [True, False])
 @pytest.mark.parametrize("codec, said", [("zvc", "trains as plain Keras"), ("rans", "fixed number of bits")])
 def test_codecs_of_a_policy_are_said_once(codec, said, is_compiled_first, caplog):
@@ -676,6 +682,7 @@ def test_codecs_of_a_policy_are_said_once(codec, said, is_compiled_first, caplog
     assert report.engine == "XLA" and bool(report.obstacle) == (codec == "zvc")
 
 
+@pytest.mark.long(but=["rans-*"])
 @pytest.mark.parametrize(
     "codec, said", [("zvc", "run as plain Keras"), ("rans", "fixed number of bits"), ("plane", None)]
 )

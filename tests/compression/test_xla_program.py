@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
 SHAPE = (16, 32, 32, 32)  # of what each layer holds
 SIZE = math.prod(SHAPE)
@@ -90,6 +92,7 @@ def largest_program(folder: Path, storage: str) -> Path:
     return max(folder.glob("*after_optimizations.txt"), key=lambda path: path.stat().st_size)
 
 
+@pytest.mark.long
 def test_a_stream_is_decoded_once(tmp_path):
     largest = largest_program(tmp_path / "compressed", "compress")
     program = entry_of(largest.read_text())

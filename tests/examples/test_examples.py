@@ -35,16 +35,19 @@ def test_callback_and_wrapper():
     assert "MB wrapped" in out
 
 
+@pytest.mark.long
 def test_savedmodel_export(tmp_path):
     out = run("savedmodel_export.py", "--images", "200", "--out", str(tmp_path))
     assert out.count("largest difference") == 3
 
 
+@pytest.mark.long
 def test_distributed_in_stages(tmp_path):
     out = run("distributed.py", "--stages", "--images", "200", "--epochs", "1", "--out", str(tmp_path))
     assert "devices: 2" in out
 
 
+@pytest.mark.long
 def test_distributed(tmp_path):
     """By one process; tests/distribute has two."""
     out = run("distributed.py", "--images", "200", "--epochs", "1", "--out", str(tmp_path))

@@ -55,6 +55,7 @@ def attention(x, first, queries, keys, values, last):
     return tf.reduce_mean(tf.sin(tf.tile(made, [1, 1, 8])) * tf.range(128.0) / 64.0)
 
 
+@pytest.mark.long("16-*")
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 @pytest.mark.parametrize("length", [16, 64])  # softmax is held, and made again from queries and keys
 def test_attention_with_queries_ten_times_larger(length, jit):

@@ -150,6 +150,7 @@ def whole_scores(function):
     ]
 
 
+@pytest.mark.long("queries-*", but=["queries-einsum-padded"])
 @pytest.mark.parametrize("writing, scores", CASES)
 def test_loss_and_gradients_are_plains(writing, scores):
     plain, tiled, function, crossings = run(network(WRITINGS[writing], SCORES[scores]), data())
@@ -158,7 +159,7 @@ def test_loss_and_gradients_are_plains(writing, scores):
     assert whole_scores(function) == []
 
 
-@pytest.mark.long(but=["matrices-any_batch-einsum-dropped", "queries-any_batch-matmul-padded"])
+@pytest.mark.long(but=["matrices-any_batch-einsum-dropped"])
 @pytest.mark.parametrize("scores", ["padded", "causal", "dropped"])
 @pytest.mark.parametrize("writing", ["einsum", "matmul"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
@@ -170,6 +171,7 @@ def test_loss_and_gradients_under_xla(writing, scores, dynamic):
     assert whole_scores(function) == []
 
 
+@pytest.mark.long("queries-*")
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
     """Its gradient adds up those of their scores, of which one comes of the other."""
@@ -187,6 +189,7 @@ def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
     assert_same(plain, found, 0.3 if jit else 1e-5)
 
 
+@pytest.mark.long(but=["matrices-1", "matrices-7", "queries-7"])
 @pytest.mark.parametrize("samples", [1, 2, 7])
 def test_any_number_of_samples(samples):
     plain, tiled, function, _ = run(network(einsum, padded), data(samples))
@@ -225,9 +228,8 @@ LAYERS = {
 @pytest.mark.long(
     but=[
         "queries-MultiHeadAttention-XLA",
-        "matrices-with_dropout-XLA",
-        "queries-*-executor",
-        "matrices-Multi*-executor",
+        "matrices-MultiHeadAttention-executor",
+        "queries-with_dropout-executor",
     ]
 )
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])

@@ -152,6 +152,7 @@ def assert_same(plain, tiled, tolerance=1e-5):
             assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
 
 
+@pytest.mark.long("dense-smoothed", "dense-binary", "dense-scaled")
 @pytest.mark.parametrize("head, loss", CASES)
 def test_loss_and_gradients_are_plains(head, loss):
     plain, tiled, function, crossings = run(HEADS[head], LOSSES[loss], data())
@@ -160,6 +161,7 @@ def test_loss_and_gradients_are_plains(head, loss):
     assert wide_tensors(function) == []
 
 
+@pytest.mark.long(but=["any_batch-tied", "one_batch-dense"])
 @pytest.mark.parametrize("head", ["dense", "tied"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
 def test_loss_and_gradients_under_xla(head, dynamic):
@@ -170,6 +172,7 @@ def test_loss_and_gradients_under_xla(head, dynamic):
     assert "tile" in [crossing.storage for crossing in crossings]
 
 
+@pytest.mark.long(but=["7-31-weighted", "1-1-with_squares", "3-257-dense"])
 @pytest.mark.parametrize("loss", ["weighted", "with_squares", "dense"])
 @pytest.mark.parametrize("samples, steps", [(7, 31), (1, 1), (3, 257)])
 def test_any_number_of_rows(samples, steps, loss):
@@ -178,6 +181,7 @@ def test_any_number_of_rows(samples, steps, loss):
     assert "tile" in [crossing.storage for crossing in crossings]
 
 
+@pytest.mark.long
 def test_any_number_of_rows_under_xla():
     plain, tiled, _, crossings = run(flat, with_squares, data(7, 31), jit=True)
     assert np.linalg.norm(tiled[1][1] - plain[1][1]) <= 1e-5 * np.linalg.norm(plain[1][1])
@@ -192,6 +196,7 @@ METRICS = {
 }
 
 
+@pytest.mark.long(but=["accuracy-*", "entropy-executor"])
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_metrics_that_come_after_the_gradient(metric, jit):

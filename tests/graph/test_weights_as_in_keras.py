@@ -134,6 +134,9 @@ def data():
     return rng.normal(size=(8, WIDTH)).astype("float32"), rng.normal(size=(8, 1)).astype("float32")
 
 
+@pytest.mark.long(
+    "*-Adam that forgets nothing", "embedding-Model-SGD", "positions-Model-AdamW", "*-NotesMoves-SGD"
+)
 @pytest.mark.parametrize(
     ("network", "kind", "optimizer"), CASES, ids=lambda case: getattr(case, "__name__", case)
 )

@@ -20,7 +20,7 @@ LARGE = (
 )
 
 
-@pytest.mark.long(but=["SimCLR", "siamese"])
+@pytest.mark.long(but=["siamese"])
 @pytest.mark.parametrize("name", LARGE)
 def test_compressed_plans_no_more_than_plain(name):
     plain, compressed = (planned.analysis(CASES[name].make, way).temporary_bytes for way in (False, True))

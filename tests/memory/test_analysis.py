@@ -113,6 +113,7 @@ def dropouts(rate, compress):
     return model
 
 
+@pytest.mark.long
 def test_random_numbers_are_drawn_when_they_are_used():
     one = BATCH * 256 * 64 * 4
     without, planned = (

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 UNCOUNTED = """
 import json, tf_comptrain as ct
 from tensorflow import keras
@@ -27,6 +29,7 @@ print(json.dumps([step.peak_bytes, step.resting_bytes, refused, found["memory ac
 """
 
 
+@pytest.mark.long
 def test_where_nothing_is_counted():
     environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
     ran = subprocess.run(

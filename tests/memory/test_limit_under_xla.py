@@ -57,6 +57,7 @@ def plans(monkeypatch):
     return found
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_step_above_the_limit_is_refused_before_it_begins(compress, plans):
     model = network(compress)
@@ -105,6 +106,7 @@ def test_the_plan_is_enough_where_the_allocator_does_not_count(monkeypatch):
         model.train_on_batch(X, Y)
 
 
+@pytest.mark.long
 def test_each_shape_is_planned_once(plans):
     model = network()
     with limit():
@@ -146,6 +148,7 @@ def test_training_under_a_limit_is_that_without_one():
     assert our_state[-1] == plain_state[-1] == 10
 
 
+@pytest.mark.long
 def test_one_replica_of_a_strategy(plans):
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model = network()
@@ -173,6 +176,7 @@ def test_a_step_of_another_function_is_refused_in_one_sentence():
     assert all(np.isfinite(gradient).all() for gradient in step(X[:8]))
 
 
+@pytest.mark.long
 def test_gradients_are_checked_under_a_limit():
     model = network(compress=True)
     with limit():

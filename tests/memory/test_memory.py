@@ -116,6 +116,7 @@ def test_explaining_leaves_the_model_as_it_was():
     assert before[1] == after[1]
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("compress", [False, True])
 def test_the_limit_holds_for_models_that_have_trained_before(compress):
     model = compiled(small_cnn())
@@ -272,6 +273,7 @@ class Unbuilt(keras.Model):
         return self.head(self.flat(self.conv(x)))
 
 
+@pytest.mark.long("AdaptiveBatchSize")
 @pytest.mark.parametrize("first", ["measure_step", "AdaptiveBatchSize"])
 def test_a_model_that_is_built_by_its_first_step(first):
     model = compiled(Unbuilt())
@@ -380,6 +382,7 @@ def test_saved_tensors_too_small_for_a_trace_count_from_the_ones_before_to_the_o
     assert peaks[2] == peaks[3] == without
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("compress", [False, True])
 def test_predicted_peak(compress):
     model = chain(6, size=64)

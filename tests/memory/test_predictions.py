@@ -44,6 +44,7 @@ def mlp():
     )
 
 
+@pytest.mark.long("transformer")
 @pytest.mark.parametrize("made", [transformer, normalized_cnn, mlp])
 def test_what_is_predicted_is_held(made):
     keras.utils.set_random_seed(0)

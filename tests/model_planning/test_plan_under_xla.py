@@ -118,13 +118,14 @@ def test_within_the_limit_and_as_planned(case_of, name, share):
         ct.restore_model(case.model)
 
 
+@pytest.mark.long
 def test_more_memory_keeps_more(case):
     plans = [case.too_small, case.plan(0.3), case.plan(0.6), case.kept]
     held = [sum(row.held_bytes for row in plan.rows) for plan in plans]
     assert held == sorted(held) and held[0] < held[1] < held[2] < held[3]
 
 
-@pytest.mark.long("convolutions")
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_everything_kept_is_plain_keras(case_of, name):
     """Losses and weights, bit for bit; in hardly more memory."""
@@ -229,6 +230,7 @@ class OwnStep(keras.Model):
         return {"loss": loss}
 
 
+@pytest.mark.long
 def test_a_train_step_of_its_own(case):
     plain = perceptron()
     model = compiled(OwnStep(plain.inputs, plain.outputs, name="own"), jit_compile=True)

@@ -20,6 +20,7 @@ def compiled(outputs, loss="mse"):
     return model
 
 
+@pytest.mark.long("lstm")
 @pytest.mark.parametrize(
     "outputs",
     [lambda x: layers.Dense(1)(layers.Dense(64, "gelu")(layers.Flatten()(x))), layers.LSTM(8)],

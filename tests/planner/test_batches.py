@@ -18,6 +18,7 @@ def test_checkmates_largest_batch():
     assert largest_batch(vgg19(), BUDGET, twice_forward, budget_s=5) == (289, 290)
 
 
+@pytest.mark.long
 def test_all_storages_reach_three_times_as_much():
     """With streams and slices: three times the samples, a step of at most 5% more seconds a sample."""
     graph = vgg19(all_storages=True)

@@ -16,6 +16,7 @@ def plain_peak(graph):
     return PlanState(compile_graph(graph)).measure()[1]
 
 
+@pytest.mark.long("1-True")
 @pytest.mark.parametrize("offload", [False, True, "stream"])
 @pytest.mark.parametrize("slices", [1, 4])
 def test_against_all_plans(offload, slices):

@@ -64,6 +64,7 @@ def test_lossless_training_is_bit_equal(codec, kept, tmp_path):
     assert {row.storage for row in ct.report(model).rows} >= {"offload"}
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("optimized", [True, False])
 def test_normalization_is_bit_equal(optimized, tmp_path):
     """TensorFlow's optimizer rewrites formulas by what stands around them; sums are in the order that it gives them."""
@@ -149,6 +150,7 @@ def test_what_gradients_make_of_a_tensor_is_not_moved(tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_of_two_branches_one_ends_before_the_other_begins(tmp_path):
     keras.utils.set_random_seed(0)
     inputs = keras.Input((SIZE, SIZE, 16))
@@ -190,6 +192,7 @@ def test_of_two_branches_one_ends_before_the_other_begins(tmp_path):
     assert comes_after_readers("right_last", "left_first") or comes_after_readers("left_last", "right_first")
 
 
+@pytest.mark.long
 def test_the_report_of_memory_names_it(tmp_path):
     model = network()
     ct.compress_model(model, storage=ct.Offload(folder=tmp_path))
@@ -217,6 +220,7 @@ def test_arguments(how, message):
         ct.Offload(**how)
 
 
+@pytest.mark.long("False")
 @pytest.mark.parametrize("is_compiled_first", [True, False])
 def test_under_xla_it_says_so_once_and_tensors_stay(is_compiled_first, tmp_path, caplog):
     keras.utils.set_random_seed(0)
@@ -374,7 +378,7 @@ if {kill}:
 """
 
 
-@pytest.mark.long("False")
+@pytest.mark.long
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_process_that_ends_leaves_nothing(kill, tmp_path):
     code = CHILD.format(tests=str(ROOT / "tests"), folder=str(tmp_path), kill=kill)

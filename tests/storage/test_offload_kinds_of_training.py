@@ -94,6 +94,7 @@ def trained(make, storage):
     return model
 
 
+@pytest.mark.long(but=["recurrent", "gradient accumulation", "several steps at once"])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_training_is_bit_equal(way, tmp_path):
     storage = ct.Offload(folder=tmp_path)

@@ -120,6 +120,7 @@ def test_the_choice_is_near_the_best_of_all():
             assert min(sums) <= sum(option.held_bytes for option in found) <= 1.6 * min(sums)
 
 
+@pytest.mark.long
 def test_a_model_follows_the_policy_of_its_study(tmp_path):
     """Per tensor, by names: those of the study are those that a model has in training."""
     study = ct.impact_study(

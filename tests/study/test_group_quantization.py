@@ -9,6 +9,7 @@ from tf_comptrain.codecs import State
 from tf_comptrain.study.group_quantization import GROUP, GroupQuantization
 
 
+@pytest.mark.long(but=["shape0-4", "shape2-2"])
 @pytest.mark.parametrize("bits", [2, 4])
 @pytest.mark.parametrize("shape", [(3, 16, 16, 5), (2, 4, 4, 7), (4, 100)])
 def test_group_quantization(bits, shape):

@@ -84,6 +84,7 @@ def test_trainings_are_paired_with_plain_ones(study):
     assert study.metric("network") == "val_accuracy" and study.is_higher_better("network")
 
 
+@pytest.mark.long
 def test_a_study_that_was_cut_off_ends_as_one_that_was_not(study, tmp_path):
     """Killed as it wrote: the last line is half a line."""
     whole = (study.folder / "cells.jsonl").read_bytes().splitlines(keepends=True)
@@ -149,6 +150,7 @@ def test_tables_are_written(study, tmp_path):
     assert csv.read_csv(files[1]).column_names == table.column_names
 
 
+@pytest.mark.long
 def test_a_step_is_drawn_over_its_time(tmp_path):
     """Of a network whose tensors the profiler records."""
     study = ct.impact_study(

@@ -56,7 +56,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if "is off by" in record.getMessage()]
 
 
-@pytest.mark.long("*-xla")
+@pytest.mark.long("*-xla", "small_decoder-*")
 @pytest.mark.parametrize("jit", [False, True], ids=["executor", "xla"])
 @pytest.mark.parametrize("make", [small_cnn, small_decoder])
 def test_nothing_is_said_of_a_model_with_the_default_bounds(make, jit, caplog):
@@ -165,6 +165,7 @@ def test_a_wrong_gradient_that_no_bound_mends_is_said_once(wrong_rule, caplog):
     assert all(site.base is None and site.read_state().bound_set == 0 for site in sites)
 
 
+@pytest.mark.long
 def test_what_is_wrong_again_is_lowered_again_without_a_word(site_before_dense, caplog, monkeypatch):
     monkeypatch.setattr(first_step, "_EVERY", 3)
     model = small_cnn()
@@ -178,7 +179,7 @@ def test_what_is_wrong_again_is_lowered_again_without_a_word(site_before_dense, 
 
 
 def test_under_xla_the_step_is_traced_anew_with_the_lowered_bounds(caplog, monkeypatch):
-    model = dense_model(layers.Activation("tanh"))
+    model = dense_model()
     monkeypatch.setattr(first_step, "_EVERY", 3)
     ct.compress_model(model, check=True)
     fitted(compiled(model, jit_compile=True), x=ROWS)
@@ -219,6 +220,7 @@ def trained(check, make, optimizer, **kwargs):
     return history.history, values, states, crossings, int(model.optimizer.iterations)
 
 
+@pytest.mark.long("3")
 @pytest.mark.parametrize("steps", [1, 3])
 def test_the_training_is_the_same_to_the_bit(steps):
     """Weights, slots, statistics of batch normalization, seeds, metrics and the codecs' running values."""
@@ -247,6 +249,7 @@ def test_the_training_is_the_same_to_the_bit(steps):
     assert with_check[3:] == without[3:]
 
 
+@pytest.mark.long("equal batches")
 @pytest.mark.parametrize("batch", [32, 40], ids=["equal batches", "a smaller last batch"])
 def test_the_step_is_not_traced_more_often(batch, monkeypatch):
     """What was looked at is trained on through an iterator of the same type."""
@@ -270,6 +273,7 @@ def test_the_step_is_not_traced_more_often(batch, monkeypatch):
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_every_thousand_steps(monkeypatch):
     monkeypatch.setattr(first_step, "_EVERY", 4)
     model = compiled(small_cnn())
@@ -327,6 +331,7 @@ def test_what_cannot_be_looked_at_trains_and_the_report_says_why():
     assert not found
 
 
+@pytest.mark.long
 def test_an_error_of_the_check_is_not_the_trainings(monkeypatch):
     model = small_cnn()
     report = ct.compress_model(model, check=True)

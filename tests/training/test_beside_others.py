@@ -52,6 +52,7 @@ def test_stock_callbacks(batches, tmp_path):
     np.testing.assert_allclose(loaded(x), model(x), atol=1e-5)
 
 
+@pytest.mark.long
 def test_data_service(batches):
     dispatcher = tf.data.experimental.service.DispatchServer()
     address = dispatcher.target.split("://")[1]
@@ -96,6 +97,7 @@ def test_a_loaded_saved_model_is_a_layer(tmp_path):
         np.testing.assert_allclose(a, b, atol=0.01)
 
 
+@pytest.mark.long
 def test_a_tuner_chooses_the_bound(batches, tmp_path):
     def build(parameters):
         model = compiled(small_cnn(), jit_compile=False)

@@ -120,6 +120,7 @@ def test_trains_like_model_fit(capsys):
     assert history.history == expected.history and history.epoch == [0, 1]
 
 
+@pytest.mark.long(but=["first-forward", "last-backward"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("point", ["first", "last"])
 def test_replays_to_the_same_weights(undisturbed, direction, point):
@@ -438,6 +439,7 @@ MIRRORED = """
 """
 
 
+@pytest.mark.long
 def test_mirrored_strategy(tmp_path):
     """Two replicas on two logical devices: replayed and restored to the same values, of each replica."""
     code = textwrap.dedent(MIRRORED).replace("FOLDER", repr(str(tmp_path)))

@@ -155,7 +155,7 @@ def no_profiler_is_left():
         tf.profiler.experimental.stop(save=False)
 
 
-@pytest.mark.long(but=["EarlyStopping", "SwapEMAWeights", "TensorBoard"])  # others are in `test_all_at_once`
+@pytest.mark.long(but=["EarlyStopping"])  # most others are in `test_all_at_once`
 @pytest.mark.parametrize("name", STOCK)
 def test_a_restart_changes_nothing(tmp_path, name):
     """In TensorBoard's profile too."""
@@ -182,6 +182,7 @@ def test_all_at_once(tmp_path):
     assert_same(train(every, tmp_path / "killed", IN_EPOCH_2, {"epoch": 1}, {"step": 2 + STEPS}), expected)
 
 
+@pytest.mark.long("True")
 @pytest.mark.parametrize("append", [False, True])
 def test_a_csv_log_keeps_the_epochs_before_a_restart(tmp_path, append):
     def make(folder):
@@ -218,6 +219,7 @@ class Choosing(callbacks.Callback):
             self.last = tf.constant(logs["loss"])
 
 
+@pytest.mark.long
 def test_functions_chosen_while_training_are_kept(tmp_path):
     expected = train(lambda folder: [Choosing()], tmp_path / "plain")
     run = train(lambda folder: [Choosing()], tmp_path / "killed", IN_EPOCH_2)
@@ -227,6 +229,7 @@ def test_functions_chosen_while_training_are_kept(tmp_path):
     assert isinstance(found.last, tf.Tensor)
 
 
+@pytest.mark.long("lambda")
 @pytest.mark.parametrize("new", [above, lambda value, best: True], ids=["function", "lambda"])
 def test_a_function_given_to_a_callback_is_the_new_call_s(tmp_path, new):
     """What training has not changed is an argument, also where the new one is no plain data."""
@@ -235,6 +238,7 @@ def test_a_function_given_to_a_callback_is_the_new_call_s(tmp_path, new):
     assert found[0].rule is new and found[0].chosen is above
 
 
+@pytest.mark.long
 def test_a_callback_with_a_list_that_holds_itself(tmp_path):
     def make(folder):
         callback = Choosing()

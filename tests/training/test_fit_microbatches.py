@@ -66,6 +66,7 @@ def test_the_step_is_the_models_own_again():
     assert _keras.step_set(model) is None and "train_step" not in vars(model)
 
 
+@pytest.mark.long
 @needs_xla
 def test_a_step_that_xla_refuses_runs_in_parts(undisturbed):
     x, y = data(256)
@@ -80,6 +81,7 @@ def test_a_step_that_xla_refuses_runs_in_parts(undisturbed):
     np.testing.assert_allclose(history.history["loss"], expected["loss"], rtol=1e-4)
 
 
+@pytest.mark.long("True")
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
 def test_parts_take_less(jit_compile):
     x, y = map(tf.constant, data(512))
@@ -144,6 +146,7 @@ class OwnStep(keras.Sequential):
         return super().train_step(data)
 
 
+@pytest.mark.long("options1-*")
 @pytest.mark.parametrize(
     ("options", "why"),
     [

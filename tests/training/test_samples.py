@@ -64,6 +64,7 @@ def test_all_samples_of_every_epoch_are_trained(batch):
     assert bar.targets == [(n, n, n) for n in steps]
 
 
+@pytest.mark.long("4", "8")
 @pytest.mark.parametrize("at", [4, 5, 8, 12])
 def test_a_restart_goes_on_in_an_epoch_of_its_own_length(tmp_path, at):
     def stop(batch, logs):
