@@ -384,7 +384,7 @@ def test_the_library_may_load_late():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.long("flags")
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["flags", "set_jit"])
 def test_auto_clustering_leaves_the_ops_out(how):
     """Of other layout under XLA: a cluster with the reader and not the writer of a mask would be wrong."""

@@ -59,6 +59,7 @@ def alike(tmp_path_factory):
         return trained("alike", tmp_path_factory.mktemp("workers") / "alike")
 
 
+@pytest.mark.long
 def test_two_workers_know_the_same_and_make_what_one_does(alike):
     first, second = alike
     assert first == second
