@@ -88,6 +88,7 @@ LOSSES = {
     "z_loss": z_loss,
     "focal": focal,
     "by_hand": by_hand,
+    "log_softmax": lambda y, z: -tf.reduce_mean(tf.reduce_sum(tf.nn.log_softmax(z) * one_hot(y), -1)),
     "weighted": weighted,
     "with_squares": with_squares,
     "scaled": lambda y, z: 1024.0 * sparse(y, z),

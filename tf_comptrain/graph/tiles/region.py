@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, VIEW, about
+from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, REDUCTION, SUMMATION, VIEW, about
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.limits import TileSizes
 from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT, MASKED, Fit, Rows, fit, fit_result
@@ -240,7 +240,7 @@ class _Growth:
         while waiting:
             for tensor in waiting.pop().inputs:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
-                if rows is None or not self._is_made_inside(tensor):
+                if rows is None or not (self._is_made_inside(tensor) or self._reduces_wide(tensor)):
                     continue
                 found = fit_result(op, rows, self._known)
                 if found is not None:
@@ -269,6 +269,17 @@ class _Growth:
         return (
             not rows.repeats and tensor.op.name not in self._inside and self._is_wide(tensor) and not is_mask
         )
+
+    def _reduces_wide(self, tensor: tf.Tensor) -> bool:
+        """Whether a short tensor that is read by rows is a sum or the like of a wide one, which would be made for it."""
+        rows, op = self._rows[tensor.ref()], tensor.op
+        is_made_again = op.name in self._scope.early and self._wide.name not in self._scope.early
+        if rows.repeats or op.name in self._inside or is_made_again:
+            return False
+        found = fit_result(op, rows, self._known) if about(op.type).kind in (SUMMATION, REDUCTION) else None
+        if found is None or 0 not in found.inputs:
+            return False
+        return 2 * of_sample(found.inputs[0].others(self._known.of(op.inputs[0]))) > self._width
 
     def region(self, returned: Collection[Any]) -> Region:
         read = [t for t in self._results() if self._is_read(t) or t.ref() in returned]
