@@ -127,3 +127,76 @@ def test_an_error_names_the_users_line():
 
     with pytest.raises(ValueError, match="Dimensions must be equal"):
         steps_of(wrong)
+
+
+def test_no_tensor_of_the_caller_goes_in_or_out():
+    """What is hung on a tensor, such as Keras' mask, and what it is watched for, stay with it."""
+    seen = []
+
+    @tf.function
+    def handed_back(x):
+        seen.append(x)
+        return x
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            z = handed_back(x)
+            tape.watch(z)
+            y = x * z
+        assert seen[-1] is not x and z is not seen[-1]
+        return tape.gradient(y, [x, z])
+
+    with _keras.on_gradients(lambda backward: None):
+        dx, dz = step(tf.constant([1.0, 2.0]))
+    assert list(dx) == [2.0, 4.0] and list(dz) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: tf.data.Dataset.from_tensors(x),
+        lambda x: tf.experimental.Optional.from_value(x),
+        lambda x: tf.RaggedTensor.from_row_lengths(x, [2]),
+        lambda x: tf.sparse.from_dense(x),
+    ],
+    ids=["dataset", "optional", "ragged", "sparse"],
+)
+def test_results_that_are_no_tensors(make):
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = tf.function(make)(x)
+            assert type(found) is type(make(x))
+        return x
+
+    with _keras.on_gradients(lambda backward: None):
+        step(tf.constant([1.0, 2.0]))
+
+
+def test_a_loaded_function_fills_in_its_defaults(tmp_path):
+    class Scaled(tf.Module):
+        @tf.function
+        def scaled(self, x, factor=2.0):
+            return factor * x
+
+    module = Scaled()
+    module.scaled.get_concrete_function(tf.TensorSpec([2]))
+    tf.saved_model.save(module, tmp_path)
+    types, _, (y, _) = steps_of(tf.saved_model.load(tmp_path).scaled)
+    assert is_call(types) and y == -2.0
+
+
+def test_a_hook_says_whether_functions_become_part():
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.function(tf.exp)(x)
+        return tape.gradient(y, x)
+
+    with _keras.on_gradients(lambda backward: None, inlines=lambda: False):
+        graph = step.get_concrete_function(tf.constant(1.0)).graph
+    assert is_call(op.type for op in graph.get_operations())

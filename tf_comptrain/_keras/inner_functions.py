@@ -39,7 +39,7 @@ def inline_functions(is_wanted: Callable[[], bool]) -> None:
         if tf.executing_eagerly() or not record.could_possibly_record() or not is_wanted():
             return original(self, *args, **options)
         is_compiled_apart = self._jit_compile and not under_xla()
-        if is_compiled_apart or self.input_signature is not None:
+        if type(self) is not kind or is_compiled_apart or self.input_signature is not None:
             return original(self, *args, **options)
         body, status = self.python_function, ag_ctx.Status.DISABLED
         if self._autograph:
@@ -55,12 +55,15 @@ def inline_functions(is_wanted: Callable[[], bool]) -> None:
 
 
 def _as_argument(value: Any) -> Any:
-    """What the body of a `tf.function` is called with."""
-    return tf.convert_to_tensor(value) if isinstance(value, np.ndarray) else value
+    """What the body of a `tf.function` is called with: no tensor of the caller's, with its mask and shape."""
+    if isinstance(value, np.ndarray):
+        return tf.convert_to_tensor(value)
+    return tf.identity(value) if isinstance(value, tf.Tensor) else value
 
 
 def _as_result(value: Any) -> Any:
     """What a `tf.function` returns."""
-    if value is None or tf.is_tensor(value) and not isinstance(value, tf.Variable):
+    is_composite = isinstance(value, (tf.TensorArray, tf.__internal__.CompositeTensor))
+    if value is None or is_composite and not isinstance(value, tf.Variable):
         return value
-    return value if isinstance(value, tf.TensorArray) else tf.convert_to_tensor(value)
+    return tf.identity(tf.convert_to_tensor(value))

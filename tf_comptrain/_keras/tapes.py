@@ -53,7 +53,7 @@ class BackwardPass(NamedTuple):
 # gradient tensor its replacement; None for none.
 Hook = Callable[[BackwardPass], dict[str, tf.Tensor] | None]
 
-_hooks: list[tuple[Hook, Callable[[list], None]]] = []
+_hooks: list[tuple[Hook, Callable[[list], None], Callable[[], bool]]] = []
 _inside = threading.local()
 
 
@@ -62,17 +62,23 @@ class on_gradients:
 
     `tape.gradient` returns after that, so what the hook does to the graph is done before anything reads
     the gradients. Not told are those that a gradient takes while it is taken. Of eager gradients `eager` is called with
-    the sources. A `tf.function` that a tape records becomes part of the graph, see `inline_functions`.
+    the sources. While `inlines` answers so, a `tf.function` that a tape records becomes part of the graph, see
+    `inline_functions`.
     """
 
-    def __init__(self, hook: Hook, eager: Callable[[list], None] = lambda sources: None):
-        self._hook = hook, eager
+    def __init__(
+        self,
+        hook: Hook,
+        eager: Callable[[list], None] = lambda sources: None,
+        inlines: Callable[[], bool] = lambda: True,
+    ):
+        self._hook = hook, eager, inlines
 
     def begin(self) -> None:
         _tell_of_gradients()
         _tell_of_ends()
         note_tapes()
-        inline_functions(lambda: bool(_hooks))
+        inline_functions(lambda: any(inlines() for _, _, inlines in tuple(_hooks)))
         _hooks.append(self._hook)
 
     def end(self) -> None:
@@ -100,7 +106,7 @@ def _tell_of_gradients() -> None:
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
         if _hooks and tf.executing_eagerly():
-            for _, eager in tuple(_hooks):
+            for _, eager, _ in tuple(_hooks):
                 eager(tf.nest.flatten(sources))
         if not _hooks or tf.executing_eagerly() or getattr(_inside, "gradient", False):
             return original(self, target, sources, output_gradients, unconnected_gradients)
@@ -123,7 +129,7 @@ def _tell_of_gradients() -> None:
             bool(record.could_possibly_record()),
             under_xla(),
         )
-        for hook, _ in tuple(_hooks):
+        for hook, _, _ in tuple(_hooks):
             with record.stop_recording():
                 replaced = hook(made)
             if not made.recorded:  # the other tape knows the gradients that it recorded, and no others

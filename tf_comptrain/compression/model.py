@@ -185,7 +185,7 @@ def _expected(model: keras.Model, handle: Instrumentation) -> StepRows:
 def _held_tensors(model: keras.Model, wishes: Wishes) -> HeldTensors:
     global _watching
     if _watching is None:
-        _watching = _keras.on_gradients(_rewire, _say_eager)
+        _watching = _keras.on_gradients(_rewire, _say_eager, lambda: bool(compressed_models))
         _watching.begin()
     reference = weakref.ref(model)
     with _keras.strategy_scope(model):

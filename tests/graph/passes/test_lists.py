@@ -159,3 +159,38 @@ def test_fit_in_bfloat16_follows_plain():
     ours, report = losses(True)
     np.testing.assert_allclose(ours, plain, rtol=0.02)
     assert any(row.note == STREAMS_IN_LISTS for row in report.rows)
+
+
+def test_comparisons_read_what_a_turn_made():
+    """The gradient of a maximum compares, before any gradient is there."""
+    w = tf.Variable(tf.random.stateless_normal((UNITS, UNITS), (0, 1)) / 16.0)
+    x = tf.random.stateless_normal((SAMPLES, UNITS), (0, 2))
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.w = self.add_weight(shape=(UNITS, UNITS))
+            self.w.assign(w)
+
+        def call(self, h):
+            def turn(k, h):
+                c = tf.matmul(h, self.w)
+                return k + 1, tf.maximum(c, h) * tf.tanh(c)
+
+            return tf.while_loop(lambda k, h: k < 4, turn, (0, h))[1]
+
+    def gradient():
+        @tf.function
+        def compute(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            return tape.gradient(loss, model.w.value)
+
+        return compute(x).numpy()
+
+    model = Model()
+    model.compile("sgd", "mse", jit_compile=False)
+    plain = gradient()
+    report = ct.compress_model(model, error_bound=ct.ErrorBound(1e-3))
+    assert error([gradient()], [plain]) < 5e-3
+    assert any(row.note == STREAMS_IN_LISTS for row in report.rows)

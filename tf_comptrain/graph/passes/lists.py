@@ -60,13 +60,13 @@ class _PoppedRead(NamedTuple):
 
     Attributes:
       needs: What it needs of it.
-      readers: Types of the operations.
-      gate: The incoming gradient of the first of them.
+      readers: Types of the operations of the gradient.
+      known: Names of the operations that read the tensor itself and that the needs answer for.
     """
 
     needs: set[str]
     readers: set[str]
-    gate: tf.Tensor
+    known: set[str]
 
 
 def hold_lists(backward: _keras.BackwardPass, streams: StreamsOfStep) -> tuple[HeldList, ...]:
@@ -83,7 +83,9 @@ def hold_lists(backward: _keras.BackwardPass, streams: StreamsOfStep) -> tuple[H
     for loop in backward.operations():
         if loop.type not in _LOOPS or _keras.loop_body(loop) is None:
             continue
-        readings = _readings(loop)
+        turn = _turn(loop)
+        gate = next((begins for begins in turn.seeds if begins.dtype in SUPPORTED_DTYPES), None)
+        readings = {} if gate is None else _readings(turn)
         for each in _keras.loop_lists(loop):
             reading = readings.get(each.popped.ref())
             if reading is None:
@@ -92,7 +94,7 @@ def hold_lists(backward: _keras.BackwardPass, streams: StreamsOfStep) -> tuple[H
             if holding is None or holding.codec is None or holding.bound is None:
                 continue
             found.append(_described(each, reading, holding.codec, holding.bound))
-            _hold(each, reading.gate, holding.codec, holding.bound)
+            _hold(each, gate, holding.codec, holding.bound)
             changed |= {op.name: op for op in (each.filled.op, loop)}
     _keras.register_bodies(changed.values())
     return tuple(found)
@@ -103,7 +105,8 @@ def _holding(each: _keras.LoopList, reading: _PoppedRead, streams: StreamsOfStep
     if not _is_large(element) or element.op.type in _WEIGHTS or reading.needs & {SIGN, *NO_ERROR}:
         return None
     needs = reading.needs - {SIZE}
-    if not needs:
+    readers = (op for op in each.popped.consumers() if about(op.type).kind != SHAPE)
+    if not needs or not reading.known.issuperset(op.name for op in readers):
         return None
     kind = next((kind for kind in (NONLINEAR, LINEAR) if kind in needs), CONVOLUTION)
     if about(element.op.type).saturates:  # of a function that saturates its derivative is made
@@ -117,22 +120,19 @@ def _is_large(element: tf.Tensor) -> bool:
     return may_be_held and element_count(element) >= _LARGE
 
 
-def _readings(loop: tf.Operation) -> dict[Any, _PoppedRead]:
+def _readings(turn: _keras.BackwardPass) -> dict[Any, _PoppedRead]:
     """By reference of a tensor from a list: what the gradient of a turn does with it."""
-    gradients = GradientOperations(_turn(loop))
+    gradients = GradientOperations(turn)
     found: dict[Any, _PoppedRead] = {}
-
-    def note(tensor: tf.Tensor, need: str, reader: str, gate: tf.Tensor) -> None:
-        reading = found.setdefault(tensor.ref(), _PoppedRead(set(), set(), gate))
-        reading.needs.add(need)
-        reading.readers.add(reader)
-
-    for read in with_exact_reads(gradients):
-        for popped, need in _popped(read.tensor, read.need):
-            note(popped, need, read.op.type, read.gate)
-    for op, tensor in gradients.factors:
-        for popped, _ in _popped(tensor, UNKNOWN):
-            note(popped, UNKNOWN, op.type, tensor)
+    reads = [(read.op, read.tensor, read.need) for read in with_exact_reads(gradients)]
+    for op, tensor, need in (*reads, *((op, tensor, UNKNOWN) for op, tensor in gradients.factors)):
+        for popped, of_popped, reader in _popped(op, tensor, need):
+            reading = found.setdefault(popped.ref(), _PoppedRead(set(), set(), set()))
+            if of_popped == LINEAR and not (about(op.type).is_product and gradients.ends(op)):
+                of_popped = NONLINEAR  # an error goes on from turn to turn
+            reading.needs.add(of_popped)
+            reading.readers.add(op.type)
+            reading.known.add(reader)
     return found
 
 
@@ -152,22 +152,26 @@ def _turn(loop: tf.Operation) -> _keras.BackwardPass:
     )
 
 
-def _popped(tensor: tf.Tensor, need: str) -> list[tuple[tf.Tensor, str]]:
-    """The tensors from lists that a tensor is made of, with what is needed of each."""
-    found, waiting, seen = [], [(tensor, need)], set()
+def _popped(op: tf.Operation, tensor: tf.Tensor, need: str) -> list[tuple[tf.Tensor, str, str]]:
+    """The tensors from lists that a tensor is made of: each with what is needed of it, and who reads it, by name.
+
+    Args:
+      op: What reads the tensor.
+      tensor: The tensor.
+      need: What is needed of it.
+    """
+    found, waiting, seen = [], [(op, tensor, need)], set()
     while waiting:
-        current, need = waiting.pop()
-        current = base_of(current)
-        if (current.ref(), need) in seen:
-            continue
-        seen.add((current.ref(), need))
+        reader, current, need = waiting.pop()
         row = about(current.op.type)
         if current.op.type == _POPS:
-            found.append((current, need))
-        if row.kind == SHAPE or not current.dtype.is_floating:
+            found.append((current, need, reader.name))
+        if row.kind == SHAPE or current.op.type == _POPS or (reader.name, current.ref(), need) in seen:
             continue
+        seen.add((reader.name, current.ref(), need))
         for number, operand in enumerate(current.op.inputs):
-            waiting.append((operand, EXACT if number in row.exact else _passed_on(row.again, need)))
+            is_exact = number in row.exact or not current.dtype.is_floating  # truth values and whole numbers
+            waiting.append((current.op, operand, EXACT if is_exact else _passed_on(row.again, need)))
     return found
 
 

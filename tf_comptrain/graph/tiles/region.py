@@ -271,7 +271,7 @@ class _Growth:
         )
 
     def _reduces_wide(self, tensor: tf.Tensor) -> bool:
-        """Whether a short tensor that is read by rows is a sum or the like of a wide one, which would be made for it."""
+        """Whether a short tensor that is read by rows is a sum or the like of a wide one, made for it alone."""
         rows, op = self._rows[tensor.ref()], tensor.op
         is_made_again = op.name in self._scope.early and self._wide.name not in self._scope.early
         if rows.repeats or op.name in self._inside or is_made_again:
