@@ -26,6 +26,19 @@ def steps_of(function, wanted=True, jit_compile=False):
     return {op.type for op in graph.get_operations()}, found[0], (y.numpy(), dx.numpy())
 
 
+def types_in_a_step():
+    """Of the operations of a step, traced now, that calls a function."""
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.function(tf.exp)(x)
+        return tape.gradient(y, x)
+
+    return [op.type for op in step.get_concrete_function(tf.constant(1.0)).graph.get_operations()]
+
+
 def is_call(types):
     return any("PartitionedCall" in kind for kind in types)
 
@@ -38,18 +51,10 @@ def test_a_function_is_part_of_the_graph():
 
 
 def test_where_nobody_is_told_of_gradients_it_stays_a_function(monkeypatch):
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.function(tf.exp)(x)
-        return tape.gradient(y, x)
-
     with _keras.on_gradients(lambda backward: None):
         pass
     monkeypatch.setattr("tf_comptrain._keras.tapes._hooks", [])
-    graph = step.get_concrete_function(tf.constant(1.0)).graph
-    assert is_call(op.type for op in graph.get_operations())
+    assert is_call(types_in_a_step())
 
 
 def test_without_a_tape_it_stays_a_function():
@@ -190,13 +195,5 @@ def test_a_loaded_function_fills_in_its_defaults(tmp_path):
 
 
 def test_a_hook_says_whether_functions_become_part():
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.function(tf.exp)(x)
-        return tape.gradient(y, x)
-
     with _keras.on_gradients(lambda backward: None, inlines=lambda: False):
-        graph = step.get_concrete_function(tf.constant(1.0)).graph
-    assert is_call(op.type for op in graph.get_operations())
+        assert is_call(types_in_a_step())
