@@ -56,7 +56,7 @@ def vgg16(width: int, classes: int = 10) -> keras.Model:
 
 
 def imagenet_resnet(width: int, blocks: tuple[int, ...], bottleneck: bool, classes: int = 10) -> keras.Model:
-    """ResNet-18 and ResNet-50 (He et al., 2016) for 32 px, whose first convolution is 3 x 3; blocks: of each stage."""
+    """ResNet-18 and ResNet-50 (He et al., 2016) for 32 px: 3 x 3 at first; blocks: of each stage."""
     x = inputs = keras.Input(COLOUR)
     x = layers.ReLU()(_convolution(x, width))
     for stage, count in enumerate(blocks):

@@ -2,8 +2,8 @@
 
     python benchmarks/models/recurrent.py --csv docs/tables/recurrent.csv
 
-Each variant lives in a process of its own. Peaks are bytes of TensorFlow's allocator over the resting level, the
-highest of 12 steps of `fit`, the first included; steps are the fastest of these after the first two.
+Each variant lives in a process of its own. Peaks are bytes of TensorFlow's allocator over the resting level,
+the highest of 12 steps of `fit`, the first included; steps are the fastest of these after the first two.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from tf_comptrain._keras.graphs import under_xla
 
 
 def inline_functions(is_wanted: Callable[[], bool]) -> None:
-    """Lets a `tf.function` that a tape records write its operations into the graph that calls it, once for the process.
+    """Lets a `tf.function` that a tape records write into the graph that calls it, once for the process.
 
-    As a function of its own it would hand all that its gradient reads to the step as results, out of reach. TensorFlow
-    inlines it too, when it runs the step.
+    As a function of its own it would hand all that its gradient reads to the step as results, out of reach.
+    TensorFlow inlines it too, when it runs the step.
 
     `is_wanted`: called each time; False leaves the function as it is.
 

@@ -55,7 +55,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
       streams: What is wished for tensors, and what holds them.
     """
     engine = XLA if backward.xla else EXECUTOR
-    lists = hold_lists(backward, streams)
+    lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
     needs = needs_of(step, streams, {held.tensor.ref() for held in lists})

@@ -16,6 +16,7 @@ from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import sample_bytes_of
 from tf_comptrain.graph.gradient_operations import GradientOperations
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
+from tf_comptrain.graph.ingredients import Ingredients
 from tf_comptrain.graph.operations import (
     CONVOLUTION,
     EXACT,
@@ -34,7 +35,6 @@ from tf_comptrain.storage import Holding
 _LARGE = 1 << 14  # elements
 _LOOPS = ("While", "StatelessWhile")
 _POPS = "TensorListPopBack"
-_WEIGHTS = ("ReadVariableOp", "Split")  # what a turn takes of a variable is there anyway
 
 
 class HeldList(NamedTuple):
@@ -102,7 +102,9 @@ def hold_lists(backward: _keras.BackwardPass, streams: StreamsOfStep) -> tuple[H
 
 def _holding(each: _keras.LoopList, reading: _PoppedRead, streams: StreamsOfStep) -> Holding | None:
     element = base_of(each.element)
-    if not _is_large(element) or element.op.type in _WEIGHTS or reading.needs & {SIGN, *NO_ERROR}:
+    if not _is_large(element) or reading.needs & {SIGN, *NO_ERROR}:
+        return None
+    if not Ingredients().has_activations(element):  # of weights alone, in whatever type and parts
         return None
     needs = reading.needs - {SIZE}
     readers = (op for op in each.popped.consumers() if about(op.type).kind != SHAPE)
