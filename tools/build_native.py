@@ -25,7 +25,6 @@ import argparse
 import concurrent.futures
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -63,23 +62,6 @@ EMULATED_FLAGS = [
     *("-include", "cuda_runtime.h"),  # as nvcc does
     *("-Wno-unknown-pragmas", "-Wno-unused-function"),
 ]
-# What takes longest to read of TensorFlow's headers.
-PRECOMPILED = (
-    "cc/kernels/common/register.h",
-    "cc/kernels/common/util.h",
-    "tensorflow/core/framework/common_shape_fns.h",
-    "tensorflow/core/framework/op.h",
-)
-# XLA's headers take longer to read than all of these to compile: they are read once.
-TOGETHER = (
-    "clustering.cc",
-    "codec_calls.cc",
-    "fence.cc",
-    "masks.cc",
-    "memory_plan.cc",
-    "statistics.cc",
-    "streams.cc",
-)
 IS_X86 = platform.machine() in ("x86_64", "AMD64")
 # Instruction sets are chosen at run time, so they belong to single files: avx2.cc, *_avx2.cc.
 ISA_FLAGS = {
@@ -200,12 +182,11 @@ def find_cuda() -> Cuda | None:
 
 
 class Unit(NamedTuple):
-    """One source file and the command, up to the output, that compiles it; a header that is compiled before."""
+    """One source file and the command, up to the output, that compiles it."""
 
     source: Path
     object: Path
     command: list[str]
-    header: Unit | None = None
 
 
 def cores() -> int:
@@ -238,38 +219,27 @@ def codec_unit(
 
 
 def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
-    """A file of cc/ops or cc/kernels: compiled as TensorFlow was, for any x86-64."""
+    """One of `kernel_sources`: compiled as TensorFlow was, for any x86-64."""
     flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
-    folder, header = tf.tag, None
-    if source.parent.name == "xla":
+    folder = tf.tag
+    if source.stem == "xla":
         flags += tf.xla_flags()
         if cuda:  # lowerings for a GPU, too
             flags.append("-DCOMPTRAIN_CUDA")
             folder += "_cuda"
-    elif is_gcc() and source.stem != "gpu":
-        header = included(PRECOMPILED, folder + "/headers.h")
     if source.stem == "gpu" and cuda:
         flags += [f"-isystem{cuda.home / 'include'}"]
-    command = [cxx(), *flags, *extra_flags("CXXFLAGS")]
-    if header is None:
-        return Unit(source, object_file(folder, source), command)
-    compiled = Unit(header, header.with_name(header.name + ".gch"), [*command, "-x", "c++-header"])
-    return Unit(source, object_file(folder, source), [*command, "-include", str(header)], compiled)
+    return Unit(source, object_file(folder, source), [cxx(), *flags, *extra_flags("CXXFLAGS")])
 
 
-def included(names: Sequence[str], file: str) -> Path:
-    """A source below build/native that includes others."""
-    text, path = "".join(f'#include "{name}"\n' for name in names), BUILD / file
+def together(files: Sequence[Path], file: str) -> Path:
+    """A source below build/native that includes others: TensorFlow's headers take longest to read."""
+    text = "".join(f'#include "{path.relative_to(ROOT)}"\n' for path in files)
+    path = BUILD / file
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
     return path
-
-
-@functools.cache
-def is_gcc() -> bool:
-    told = subprocess.run([cxx(), "--version"], capture_output=True, text=True)
-    return "Free Software Foundation" in told.stdout
 
 
 def cuda_unit(source: Path, cuda: Cuda) -> Unit:
@@ -307,15 +277,14 @@ def cudart_flags(cuda: Cuda) -> list[str]:
 
 
 def kernel_sources(tf: TensorFlow, cuda: Cuda | None) -> list[Path]:
-    files = [*(ROOT / "cc/ops").glob("*.cc"), *(ROOT / "cc/kernels").rglob("*.cc")]
-    if cuda is None:
-        files = [p for p in files if p.stem != "gpu"]
-    xla = ROOT / "cc/kernels/xla"
-    together = [xla / name for name in TOGETHER]
-    files = [p for p in files if p not in together and (tf.has_xla_headers or p.parent != xla)]
-    if tf.has_xla_headers:
-        files.append(included([str(p.relative_to(ROOT)) for p in together], f"{tf.tag}/xla/together.cc"))
-    return sorted(files)
+    """A source for each folder of C++ that includes TensorFlow, XLA's first; and those for a GPU."""
+    folders = [p for p in (ROOT / "cc/kernels").iterdir() if p.name != "xla" and any(p.glob("*.cc"))]
+    folders = [*([ROOT / "cc/kernels/xla"] if tf.has_xla_headers else []), *sorted(folders), ROOT / "cc/ops"]
+    sources = [
+        together(sorted(p for p in folder.glob("*.cc") if p.stem != "gpu"), f"{tf.tag}/{folder.name}.cc")
+        for folder in folders
+    ]
+    return sources + (sorted((ROOT / "cc/kernels").rglob("gpu.cc")) if cuda else [])
 
 
 def is_fresh(target: Path, command: list[str], inputs: list[Path]) -> bool:
@@ -366,19 +335,8 @@ def one_build_at_a_time() -> Iterator[None]:
 
 
 def compile_all(units: list[Unit], jobs: int) -> list[Path]:
-    """Headers first, which take longest, and what includes them last."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        headers = {u.header.object: u.header for u in units if u.header}
-        compiled = {path: pool.submit(compile_unit, header) for path, header in headers.items()}
-
-        def with_header(unit: Unit) -> Path:
-            if unit.header:
-                compiled[unit.header.object].result()
-            return compile_unit(unit)
-
-        order = sorted(units, key=lambda unit: unit.header is not None)
-        objects = {unit.object: pool.submit(with_header, unit) for unit in order}
-        return [objects[unit.object].result() for unit in units]
+        return list(pool.map(compile_unit, units))
 
 
 def link(command: list[str], objects: list[Path], flags: list[str], target: Path) -> None:
