@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,10 +14,12 @@ from tf_comptrain.graph.operations import REPEAT, VIEW, about
 from tf_comptrain.graph.order import ancestors, in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tiles.columns import columns_of
 from tf_comptrain.graph.tiles.letters import swapped_product
 from tf_comptrain.graph.tiles.limits import TileSizes
 from tf_comptrain.graph.tiles.region import Region, Untiled
 from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT
+from tf_comptrain.graph.tiles.seen import EVERY_KEY, SeenColumns, seen_by_tile, sizes_of_tiles
 from tf_comptrain.graph.tiles.sums import Sum, sum_of
 from tf_comptrain.graph.tiles.tiling import (
     Number,
@@ -104,22 +107,20 @@ def _loop(
         _list_of(tiling.tiles, shape, tensor.dtype, zero, xla)
         for tensor, shape in zip(region.outputs, shapes)
     ]
-    body = _Body(region, [each.tensor.op.name for each in sums], xla)
+    body = _Body(region, sums, xla)
     there_in = are_there(tiling) if sums else None
 
-    def run(number: tf.Tensor, lists: list[tf.Tensor], parts: list[list[tf.Tensor]]) -> tuple:
+    def run(number: tf.Tensor, lists: list[tf.Tensor], totals: list[list[tf.Tensor]]) -> tuple:
         tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
         note_body(tiles)
-        made = body.run(tiles, number)
         there = None if there_in is None else tf.gather(there_in, number)
-        added = [
-            each.added(some, body.operands(each.tensor.op, made, there)) for each, some in zip(sums, parts)
-        ]
+        rows, added = body.run(tiles, number, there)
+        totals = [_added(total, made) for total, made in zip(totals, added)]
         lists = [
-            ops.TensorListSetItem(input_handle=handle, index=number, item=body.flat(t, made[t.ref()]))
-            for handle, t in zip(lists, region.outputs)
+            ops.TensorListSetItem(input_handle=handle, index=number, item=item)
+            for handle, item in zip(lists, rows)
         ]
-        return number + 1, lists, added
+        return number + 1, lists, totals
 
     start = (0, lists, [each.zeros(tiling.samples, zero) for each in sums])
     _, lists, parts = tf.while_loop(
@@ -145,65 +146,97 @@ def _list_of(tiles: Number, shape: tf.Tensor, dtype: tf.DType, zero: tf.Tensor, 
     return tf.raw_ops.TensorListFromTensor(tensor=whole, element_shape=shape)
 
 
+def _added(totals: Sequence[tf.Tensor], parts: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """What a tile makes, added: one part after the other, so that each is there only until it is."""
+    return [total + tf.cast(part, total.dtype) for total, part in zip(totals, parts)]
+
+
 class _Body:
     """The operations of a region in the graph of a loop's body, where each tensor has the rows of one tile.
 
     Args:
       region: The region.
-      apart: Names of operations inside that are not run.
+      sums: How those over all rows are added up.
       xla: XLA compiles the graph.
     """
 
-    def __init__(self, region: Region, apart: Collection[str], xla: bool):
-        self._region, self._xla = region, xla
-        self._order = [op for op in in_order(region.inside.values()) if op.name not in apart]
+    def __init__(self, region: Region, sums: Sequence[Sum], xla: bool):
+        self._region, self._sums, self._xla = region, sums, xla
+        self._columns, self._seen = columns_of(region, by_tile=xla), EVERY_KEY
+        apart = {each.tensor.op.name for each in sums}
+        order = [op for op in in_order(region.inside.values()) if op.name not in apart]
+        before = self._columns.before if self._columns else frozenset()
+        self._first = [op for op in order if op.name in before]
+        self._order = [op for op in order if op.name not in before]
 
-    def run(self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor) -> dict[Any, tf.Tensor]:
-        """The tensors of one tile, by those of the region.
+    def run(
+        self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor, there: tf.Tensor | None
+    ) -> tuple[Sequence[tf.Tensor], Sequence[Iterable[tf.Tensor]]]:
+        """Results of one tile for each row, and parts of sums over its rows.
 
         Args:
           tiles: What is read by rows, with these in the first dimension.
           number: Of the tile.
+          there: Which of its rows are; None: all.
         """
-        region, some = self._region, next(iter(tiles.values()))
-        self._number = number
-        self._size = tf.shape(some)[0]  # XLA sees it here, and not in a size from outside of the loop
-        self._samples = None
-        if (found := source_of_samples(region)) is not None:
-            source, place = found
-            before = sum(own < place for own in region.rows[source.ref()].dimensions)
-            self._samples = tf.shape(tiles[source.ref()])[1 + place - before]
+        self._number, self._seen = number, EVERY_KEY
+        self._measure(tiles)
         made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
-        for op in self._order:
+        self._run_all(self._first, made)
+        if self._columns is None:
+            return self._run_rest(made, there)
+        if not self._xla:
+            self._seen = seen_by_tile(self._columns, made)
+            return self._run_rest(made, there)
+
+        def run_with(seen: SeenColumns) -> tuple:
+            self._seen = seen
+            self._measure(tiles)
+            rows, sums = self._run_rest(dict(made), there)
+            return rows, [list(parts) for parts in sums]
+
+        which, sizes = sizes_of_tiles(self._columns, made)
+        return tf.switch_case(which, [functools.partial(run_with, seen) for seen in sizes])
+
+    def _measure(self, tiles: Mapping[Any, tf.Tensor]) -> None:
+        """Finds sizes in the graph that is being made: XLA sees them here, and not where they come from outside."""
+        self._size = tf.shape(next(iter(tiles.values())))[0]
+        self._samples = None
+        if (found := source_of_samples(self._region)) is not None:
+            source, place = found
+            before = sum(own < place for own in self._region.rows[source.ref()].dimensions)
+            self._samples = tf.shape(tiles[source.ref()])[1 + place - before]
+
+    def _run_rest(
+        self, made: dict[Any, tf.Tensor], there: tf.Tensor | None
+    ) -> tuple[list[tf.Tensor], list[Iterator[tf.Tensor]]]:
+        self._run_all(self._order, made)
+        rows = [self._flat(tensor, made[tensor.ref()]) for tensor in self._region.outputs]
+        return rows, [self._parts(each, made, there) for each in self._sums]
+
+    def _run_all(self, operations: Iterable[tf.Operation], made: dict[Any, tf.Tensor]) -> None:
+        for op in operations:
             for old, new in zip(op.outputs, self._run_op(op, made)):
-                if old.ref() in region.rows:
+                if old.ref() in self._region.rows:
                     new.set_shape(self._static_shape_of(old))
-                elif region.known.rank(old) is not None:
-                    new.set_shape(region.known.of(old))
+                elif self._region.known.rank(old) is not None:
+                    new.set_shape(self._seen.sizes(old, self._region.known.of(old), static=True))
                 made[old.ref()] = new
-        return made
 
-    def operands(
-        self, op: tf.Operation, made: Mapping[Any, tf.Tensor], there: tf.Tensor | None
-    ) -> list[tf.Tensor]:
-        """What a sum over rows is made of in one tile, with zeros for the rows that are not there.
-
-        Args:
-          op: The sum.
-          made: As `run` has it.
-          there: Which rows are; None: all.
-        """
-        first, *others = (made.get(tensor.ref(), tensor) for tensor in op.inputs)
+    def _parts(self, each: Sum, made: dict[Any, tf.Tensor], there: tf.Tensor | None) -> Iterator[tf.Tensor]:
+        """Parts of a sum over rows, with zeros for the rows that are not there."""
+        op = each.tensor.op
+        first, *others = (self._operand(op, tensor, made) for tensor in op.inputs)
         if there is not None:
             rank = len(self._region.known.of(op.inputs[0]))
             along = self._region.rows[op.inputs[0].ref()].last
             column = tf.reshape(there, [-1 if place == along else 1 for place in range(rank)])
             first = _where(column, first, self._xla)
-        return [first, *others]
+        return (self._seen.padded(each.tensor, part) for part in each.parts([first, *others]))
 
     def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
         result = op.outputs[0]
-        operands = [made[t.ref()] if t.ref() in made else self._from_outside(t) for t in op.inputs]
+        operands = [self._operand(op, tensor, made) for tensor in op.inputs]
         if about(op.type).kind == VIEW:
             return [tf.reshape(operands[0], self._shape_of(result, self._size))]
         if about(op.type).kind == REPEAT:
@@ -218,6 +251,11 @@ class _Body:
         if self._xla and len(operands) == 2 and (swapped := swapped_product(op, *operands)) is not None:
             return [swapped]
         return _keras.run_again(op, operands, "tile", shaped=False)
+
+    def _operand(self, op: tf.Operation, tensor: tf.Tensor, made: Mapping[Any, tf.Tensor]) -> tf.Tensor:
+        """What an operation reads: of a tile, or the same for all."""
+        operand = made[tensor.ref()] if tensor.ref() in made else self._from_outside(tensor)
+        return self._seen.read(op, tensor, operand)
 
     @staticmethod
     def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
@@ -243,7 +281,7 @@ class _Body:
             tile = tf.transpose(tile, [*range(1, before + 1), 0, *others])
         return tile if len(rows.dimensions) == 1 else tf.reshape(tile, self._shape_of(tensor, self._size))
 
-    def flat(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+    def _flat(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
         """The opposite of `_shaped`."""
         sizes, rows = self._region.known.of(tensor), self._region.rows[tensor.ref()]
         before, after = (filled(part, self._samples) for part in (rows.before(sizes), rows.after(sizes)))
@@ -256,11 +294,12 @@ class _Body:
 
     def _shape_of(self, tensor: tf.Tensor, size: Any) -> list:
         """Of a tile of a tensor, whose last dimension of rows has that size."""
-        return filled(self._static_shape_of(tensor, size), self._samples)
+        return filled(self._static_shape_of(tensor, size, static=False), self._samples)
 
-    def _static_shape_of(self, tensor: tf.Tensor, size: int | None = None) -> list:
+    def _static_shape_of(self, tensor: tf.Tensor, size: Any = None, static: bool = True) -> list:
         rows = self._region.rows[tensor.ref()]
-        return rows.joined(self._region.known.of(tensor), [*[1] * (len(rows.dimensions) - 1), size])
+        sizes = self._seen.sizes(tensor, self._region.known.of(tensor), static)
+        return rows.joined(sizes, [*[1] * (len(rows.dimensions) - 1), size])
 
 
 def _where(there: tf.Tensor, tile: tf.Tensor, xla: bool) -> tf.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -37,20 +37,10 @@ class Sum(NamedTuple):
         dtype = _ADDED_UP_IN.get(self.tensor.dtype, self.tensor.dtype)
         return [tf.fill(shape if self.sizes else [], tf.cast(zero, dtype)) for shape in shapes]
 
-    def added(self, parts: Sequence[tf.Tensor], operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The parts with what a tile adds.
-
-        Args:
-          parts: So far.
-          operands: What the sum is made of in this tile.
-        """
-        added = []
-        for total, factors in zip(parts, self._cut(operands)):
-            (made,) = _keras.run_again(self.tensor.op, factors, "tile", shaped=False)
-            made.set_shape(total.shape)
-            # One part after the other: its own tensor is there only until it is added.
-            added.append(total + tf.cast(made, total.dtype))
-        return added
+    def parts(self, operands: Sequence[tf.Tensor]) -> Iterator[tf.Tensor]:
+        """What a tile adds to each part, made of these operands."""
+        for factors in self._cut(operands):
+            yield _keras.run_again(self.tensor.op, factors, "tile", shaped=False)[0]
 
     def _cut(self, operands: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
         """The operands of each part."""
