@@ -74,6 +74,9 @@ def columns_of(region: Region, by_tile: bool = False) -> Columns | None:
     masks = [mask for mask in search.masks if mask.ref() in search.read]
     if not masks or by_tile and not any(mask.ref() in region.rows for mask in masks):
         return None
+    places = {(mask.shape.rank, search.read[mask.ref()]) for mask in masks}
+    if len(places) > 1:
+        return None  # which keys a query sees is not known by all of them together
     before = ancestors([tensor.op for tensor in masks]) & region.inside.keys()
     if not before.isdisjoint(search.operations):
         return None

@@ -86,14 +86,23 @@ def sizes_of_tiles(columns: Columns, made: Mapping[Any, tf.Tensor]) -> tuple[tf.
 
 
 def _range_of(columns: Columns, made: Mapping[Any, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The first key that is seen, and the one after the last; one key at least."""
-    seen = [_is_seen(made.get(mask.ref(), mask), columns.read[mask.ref()]) for mask in columns.masks]
-    keys, is_seen = tf.range(columns.keys), functools.reduce(tf.logical_or, seen)
-    end = tf.reduce_max(tf.where(is_seen, keys + 1, 1))
-    return tf.reduce_min(tf.where(is_seen, keys, columns.keys)), end
+    """The first key that a tile reads, and the one after the last.
+
+    A query that sees none has the same share of every key.
+    """
+    place = columns.read[columns.masks[0].ref()]
+    masks = [_as_bool(made.get(mask.ref(), mask)) for mask in columns.masks]
+    has_keys = tf.reduce_all(tf.reduce_any(functools.reduce(tf.logical_and, masks), place))
+    others = [n for n in range(masks[0].shape.rank) if n != place]
+    seen = functools.reduce(tf.logical_or, (tf.reduce_any(mask, others) for mask in masks))
+    seen = tf.logical_or(seen, tf.logical_not(has_keys))
+    keys = tf.range(columns.keys)
+    return (
+        tf.reduce_min(tf.where(seen, keys, columns.keys - 1)),
+        tf.reduce_max(tf.where(seen, keys + 1, 1)),
+    )
 
 
-def _is_seen(mask: tf.Tensor, place: int) -> tf.Tensor:
-    """By key: whether a query sees it, of a mask or of what is added to scores."""
-    others = [n for n in range(mask.shape.rank) if n != place]
-    return tf.reduce_any(mask if mask.dtype == tf.bool else mask > ADDED, others)
+def _as_bool(mask: tf.Tensor) -> tf.Tensor:
+    """Whether a query sees a key, by a mask or by what is added to scores."""
+    return mask if mask.dtype == tf.bool else mask > ADDED
