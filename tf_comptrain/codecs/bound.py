@@ -95,7 +95,7 @@ class ErrorBound(_ErrorBoundFields):
 
         A channel's bound is that times the power of two next to s_c / s, and never more: s_c^2 is its variance over its
         share of values that are not zero, s^2 the mean of these. All are those of a sample of the tensor. A tensor of
-        fewer than 16 rows has one bound. Under XLA groups of values of one channel have steps of their own instead.
+        fewer than 4 rows has one bound. Under XLA groups of values of one channel have steps of their own instead.
 
         "range": the largest less the smallest finite value of this very tensor, for all channels alike. It takes one
         more pass over the tensor.

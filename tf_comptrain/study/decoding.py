@@ -12,7 +12,7 @@ from tf_comptrain.codecs import DEFAULT_DECAY, LARGEST_BOUND, RANGE, SIGMA, SMAL
 from tf_comptrain.study.outside import Outside
 
 _LARGEST_STEP = 10.0  # of the running sigma, see `ErrorBound`
-_LEAST_ROWS = 16  # of which channels have scales of their own
+_LEAST_ROWS = 4  # of which channels have scales of their own
 
 
 class DecodingCodec(Codec):

@@ -21,8 +21,9 @@ using plane::Strip;
 
 // Sums over the values of each column.
 struct Sums {
-  explicit Sums(int64_t columns) : dy(columns), dyx(columns) {}
+  explicit Sums(int64_t columns) : dy(columns), x(columns), dyx(columns) {}
   std::vector<double> dy;
+  std::vector<double> x;    // of x - mean
   std::vector<double> dyx;  // of dy * (x - mean)
 };
 
@@ -156,6 +157,7 @@ class Gradient {
     Sums total(of_.channels);
     Status s = SumAll(&total);
     if (!s.ok()) return s;
+    Centre(&total);
     for (int64_t c = 0; c < of_.channels; ++c) {
       dbeta[c] = static_cast<float>(total.dy[c]);
       dgamma[c] = static_cast<float>(total.dyx[c] * of_.inv_std[c]);
@@ -203,6 +205,17 @@ class Gradient {
                 FirstFailure* failure, Sums* sums) const;
   Status WriteDx(const Sums& total, uint8_t* dx) const;
 
+  // x becomes the mean of x - mean, and dyx is of what is left without it.
+  void Centre(Sums* total) const {
+    for (int64_t c = 0; c < of_.channels; ++c) {
+      total->x[c] /= count();
+      total->dyx[c] -= total->x[c] * total->dy[c];
+    }
+  }
+  double count() const {
+    return static_cast<double>(source_.n() / of_.channels);
+  }
+
   const Source& source_;
   const BatchNormChannels& of_;
   const uint8_t* const dy_;
@@ -238,6 +251,7 @@ Status Gradient<Source>::SumAll(Sums* total) const {
   for (const Sums& block : blocks) {
     for (int64_t j = 0; j < columns_; ++j) {
       total->dy[j % of_.channels] += block.dy[j];
+      total->x[j % of_.channels] += block.x[j];
       total->dyx[j % of_.channels] += block.dyx[j];
     }
   }
@@ -251,19 +265,23 @@ void Gradient<Source>::SumBlock(const std::vector<float>& mean, int64_t begin,
   const auto add_sums = kernels_.add_sums[type_];
   source_.ForStrips(begin, end, failure, [&](const Strip& strip) {
     ForPanels(strip, [&](const BatchNormPanel& p, int64_t j, int64_t) {
-      add_sums(p, mean.data() + j, sums->dy.data() + j, sums->dyx.data() + j);
+      add_sums(p, mean.data() + j,
+               {sums->dy.data() + j, sums->x.data() + j, sums->dyx.data() + j});
     });
   });
 }
 
 template <class Source>
 Status Gradient<Source>::WriteDx(const Sums& total, uint8_t* dx) const {
-  const double count = static_cast<double>(source_.n() / of_.channels);
   const auto inv = [&](int64_t c) -> double { return of_.inv_std[c]; };
+  const auto slope_of = [&](int64_t c) {
+    return total.dyx[c] * inv(c) * inv(c) / count();
+  };
   const auto mean = ForColumns([&](int64_t c) { return of_.mean[c]; });
-  const auto slope = ForColumns(
-      [&](int64_t c) { return total.dyx[c] * inv(c) * inv(c) / count; });
-  const auto shift = ForColumns([&](int64_t c) { return total.dy[c] / count; });
+  const auto slope = ForColumns(slope_of);
+  const auto shift = ForColumns([&](int64_t c) {
+    return total.dy[c] / count() - total.x[c] * slope_of(c);
+  });
   const auto scale =
       ForColumns([&](int64_t c) { return of_.gamma[c] * inv(c); });
   const auto gradient = kernels_.gradient[type_];

@@ -30,6 +30,10 @@ struct BatchNormChannels {
 //   dbeta = sum dy, dgamma = sum dy * x_norm        (over each channel)
 //   dx = gamma * inv_std * (dy - dbeta / m - x_norm * dgamma / m)
 //
+// where what errors of x_hat add to the mean of x_norm is taken off: dx sums up
+// to zero, as the gradient of what was there does. What made x may have a mean
+// far above its deviation, and multiplies that sum with it.
+//
 // stream: of n elements of dtype, checked as PlaneDecode checks it; x_hat is
 // what it stands for in f32, before PlaneDecode's rounding to dtype. dy, dx: n
 // elements of dtype, host, may be the same buffer. dgamma, dbeta: `channels`

@@ -68,16 +68,17 @@ __global__ void __launch_bounds__(kColumnThreads) AddColumns(BatchNormJob job) {
       gpu::LoadColumn(job.dy, at, of.words.row, dy);
       const float step = job.stream.StepOfGroup(column);
       const float shift = of.Centre(job.stream.data, column) - mean;
-      float sum = 0, sum_x = 0;
+      float sum = 0, off = 0, sum_x = 0;
       gpu::ForLevels<kBits>(
           job.stream, at, [&](int i, float level, bool is_zero) {
             const float g = ToFloat(dy[i]);
             sum += g;
             const float x_less_mean =
                 is_zero ? -mean : __fmaf_rn(level, step, shift);
+            off += x_less_mean;
             sum_x = __fmaf_rn(g, x_less_mean, sum_x);
           });
-      mine.Add({sum, sum_x});
+      mine.Add({sum, off, sum_x});
     }
   }
   WriteSums(job, mine);

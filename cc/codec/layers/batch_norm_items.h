@@ -12,10 +12,11 @@
 namespace comptrain {
 
 struct BatchNormSum {
-  double dy = 0, dyx = 0;  // dyx: of dy * (x - mean)
+  double dy = 0, x = 0, dyx = 0;  // of dy, x - mean, dy * (x - mean)
 
   COMPTRAIN_HD void Add(const BatchNormSum& s) {
     dy += s.dy;
+    x += s.x;
     dyx += s.dyx;
   }
 };
@@ -43,18 +44,20 @@ struct SumBatchNorm {
     const int64_t begin = item / channels * kBatchNormRows;
     const int64_t end =
         begin + kBatchNormRows < rows ? begin + kBatchNormRows : rows;
-    float sum = 0, sum_x = 0;
+    float sum = 0, off = 0, sum_x = 0;
     for (int64_t row = begin; row < end; ++row) {
       const float g = ToFloat(dy[row * channels + c]);
+      const float d = x(row * channels + c) - mean[c];
       sum += g;
-      sum_x += g * (x(row * channels + c) - mean[c]);
+      off += d;
+      sum_x += g * d;
     }
-    to[item].dy = sum;
-    to[item].dyx = sum_x;
+    to[item] = {sum, off, sum_x};
   }
 };
 
-// Item: a channel. dx = scale (dy - shift - (x - mean) slope) follows.
+// Item: a channel. dx = scale (dy - shift - (x - mean) slope) follows. What
+// errors of x add to its mean is taken off: see batch_norm.h.
 struct FinishBatchNorm {
   const BatchNormSum* total;
   const float* gamma;
@@ -66,12 +69,15 @@ struct FinishBatchNorm {
 
   COMPTRAIN_HD void operator()(int64_t c) const {
     const double count = static_cast<double>(rows), inv = inv_std[c];
+    const double off = total[c].x / count;
+    const double dyx = total[c].dyx - off * total[c].dy;
+    const double slope = dyx * inv * inv / count;
     dbeta[c] = static_cast<float>(total[c].dy);
-    dgamma[c] = static_cast<float>(total[c].dyx * inv);
+    dgamma[c] = static_cast<float>(dyx * inv);
     coefficients[c] = gamma[c] * inv_std[c];
-    coefficients[channels + c] = static_cast<float>(total[c].dy / count);
-    coefficients[2 * channels + c] =
-        static_cast<float>(total[c].dyx * inv * inv / count);
+    coefficients[channels + c] =
+        static_cast<float>(total[c].dy / count - off * slope);
+    coefficients[2 * channels + c] = static_cast<float>(slope);
   }
 };
 

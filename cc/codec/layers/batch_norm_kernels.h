@@ -21,6 +21,13 @@ struct BatchNormPanel {
   int64_t ahead;  // bytes from dy to the rows to come
 };
 
+// Of each column: sums of dy, of x - mean, and of dy * (x - mean).
+struct BatchNormSums {
+  double* dy;
+  double* x;
+  double* dyx;
+};
+
 // dx = scale * (dy - (shift + (x - mean) * slope)): `width` floats each.
 struct BatchNormLine {
   const float* mean;
@@ -31,9 +38,9 @@ struct BatchNormLine {
 
 // Indexed by DType.
 struct BatchNormKernels {
-  // Adds the sums over rows of dy and of dy * (x - mean) to sum_dy, sum_dyx.
+  // Adds sums over rows.
   void (*add_sums[3])(const BatchNormPanel& p, const float* mean,
-                      double* sum_dy, double* sum_dyx);
+                      const BatchNormSums& to);
   // dx: rows dy_stride apart, may be dy.
   void (*gradient[3])(const BatchNormPanel& p, const BatchNormLine& line,
                       uint8_t* dx);
@@ -85,28 +92,30 @@ struct BatchNormColumns {
   }
 
   static int64_t AddSums(const BatchNormPanel& p, int64_t j, const float* mean,
-                         double* sum_dy, double* sum_dyx) {
+                         const BatchNormSums& to) {
     for (; j + kStep <= p.width; j += kStep) {
-      Floats center[kVectors], sum[kVectors], product[kVectors];
+      Floats center[kVectors], sum[kVectors], off[kVectors], product[kVectors];
       for (int k = 0; k < kVectors; ++k) {
         center[k] = Load(mean + j, k);
-        sum[k] = product[k] = Floats{};
+        sum[k] = off[k] = product[k] = Floats{};
       }
       const float* x = p.x + j;
       const uint8_t* dy = p.dy + j * sizeof(T);
       for (int64_t row = 0; row < p.rows; ++row) {
         Fetch(dy + p.ahead);
         for (int k = 0; k < kVectors; ++k) {
-          const Floats g = Load(dy, k);
+          const Floats g = Load(dy, k), d = Load(x, k) - center[k];
           sum[k] = sum[k] + g;
-          product[k] = product[k] + g * (Load(x, k) - center[k]);
+          off[k] = off[k] + d;
+          product[k] = product[k] + g * d;
         }
         x += p.x_stride;
         dy += p.dy_stride;
       }
       for (int k = 0; k < kVectors; ++k) {
-        V::AddTo(sum[k], sum_dy + j + k * V::kWidth);
-        V::AddTo(product[k], sum_dyx + j + k * V::kWidth);
+        V::AddTo(sum[k], to.dy + j + k * V::kWidth);
+        V::AddTo(off[k], to.x + j + k * V::kWidth);
+        V::AddTo(product[k], to.dyx + j + k * V::kWidth);
       }
     }
     return j;
@@ -144,10 +153,10 @@ struct BatchNormColumns {
 
 template <class V, class T>
 static void AddBatchNormSums(const BatchNormPanel& p, const float* mean,
-                             double* sum_dy, double* sum_dyx) {
-  int64_t j = BatchNormColumns<V, T, 2>::AddSums(p, 0, mean, sum_dy, sum_dyx);
-  j = BatchNormColumns<V, T, 1>::AddSums(p, j, mean, sum_dy, sum_dyx);
-  BatchNormColumns<BatchNormOne, T, 1>::AddSums(p, j, mean, sum_dy, sum_dyx);
+                             const BatchNormSums& to) {
+  int64_t j = BatchNormColumns<V, T, 2>::AddSums(p, 0, mean, to);
+  j = BatchNormColumns<V, T, 1>::AddSums(p, j, mean, to);
+  BatchNormColumns<BatchNormOne, T, 1>::AddSums(p, j, mean, to);
 }
 
 template <class V, class T>

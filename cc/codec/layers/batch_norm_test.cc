@@ -114,12 +114,23 @@ int64_t Mistakes(const Case& c, const Result& r) {
   const double m = static_cast<double>(n / channels);
   const DType dtype = c.params.dtype;
   std::vector<double> dbeta(channels), dgamma(channels), beta_size(channels),
-      gamma_size(channels), rounded(channels);
+      gamma_size(channels), rounded(channels), mean(channels), off(channels);
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = LoadFloat(c.x_hat.data(), dtype, i);
+    mean[i % channels] += x / m;
+    off[i % channels] += HalfUlp(x, dtype) * c.inv_std[i % channels] / m;
+  }
   const auto norm = [&](int64_t i) {
     const int64_t k = i % channels;
     return (static_cast<double>(LoadFloat(c.x_hat.data(), dtype, i)) -
-            c.mean[k]) *
+            mean[k]) *
            c.inv_std[k];
+  };
+  // The largest of what is added up for it.
+  const auto norm_size = [&](int64_t i) {
+    const int64_t k = i % channels;
+    return std::fabs(norm(i)) +
+           std::fabs(mean[k] - c.mean[k]) * c.inv_std[k];
   };
   // How far x_hat, rounded to dtype, may be from what the gradient reads.
   const auto rounding = [&](int64_t i) {
@@ -128,11 +139,11 @@ int64_t Mistakes(const Case& c, const Result& r) {
   };
   for (int64_t i = 0; i < n; ++i) {
     const double g = LoadFloat(c.dy.data(), dtype, i), x = norm(i);
-    rounded[i % channels] += std::fabs(g) * rounding(i);
+    rounded[i % channels] += std::fabs(g) * (rounding(i) + off[i % channels]);
     dbeta[i % channels] += g;
     dgamma[i % channels] += g * x;
     beta_size[i % channels] += std::fabs(g);
-    gamma_size[i % channels] += std::fabs(g * x);
+    gamma_size[i % channels] += std::fabs(g) * norm_size(i);
   }
   int64_t bad = 0;
   for (int64_t k = 0; k < channels; ++k) {
@@ -148,13 +159,13 @@ int64_t Mistakes(const Case& c, const Result& r) {
     const double expected = factor * (g - dbeta[k] / m - term);
     const double size =
         std::fabs(factor) * (std::fabs(g) + beta_size[k] / m +
-                             std::fabs(norm(i)) * gamma_size[k] / m);
+                             norm_size(i) * gamma_size[k] / m);
     const float got = LoadFloat(r.dx.data(), dtype, i);
     const double allowed =
         2e-6 * size +
         std::fabs(factor) / m *
             ((std::fabs(norm(i)) + rounding(i)) * rounded[k] +
-             rounding(i) * gamma_size[k]) +
+             (rounding(i) + off[k]) * gamma_size[k]) +
         1.01 * HalfUlp(static_cast<float>(std::fabs(expected) + 2e-6 * size),
                        dtype);
     bad += !(std::fabs(got - expected) <= allowed);

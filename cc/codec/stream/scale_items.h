@@ -33,7 +33,7 @@ struct SampledRows {
 
 // Tensors of fewer rows have one scale: so few values say little of a channel,
 // and its scale would take as many bytes as they do.
-constexpr int64_t kLeastRows = 16;
+constexpr int64_t kLeastRows = 4;
 COMPTRAIN_HD static inline bool HasOwnScales(int64_t n, int64_t channels) {
   return channels > 1 && n / channels >= kLeastRows;
 }
