@@ -718,3 +718,64 @@ def test_the_report_predicts_the_rates_and_names_layers_without_xla():
     model.get_layer("odd").supports_jit = False
     report = ct.compress_model(model)
     assert report.without_xla == ("odd",) and "because of odd" in str(report)
+
+
+class Seen(keras.layers.Layer):
+    """Samples, or tokens, above a mean."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        self._tokens = tokens
+
+    def call(self, x):
+        means = tf.reduce_mean(x, -1 if self._tokens else (1, 2))
+        return tf.boolean_mask(x, means > tf.reduce_mean(x))
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor((None, *x.shape[2 if self._tokens else 1 :]), x.dtype)
+
+
+@pytest.mark.parametrize("tokens", [False, True], ids=["samples", "tokens"])
+def test_sizes_that_depend_on_values_train_as_plain_keras_and_say_so(tokens, caplog):
+    x = np.random.default_rng(0).normal(size=(32, 16, 64)).astype("float32")
+
+    def losses(compressed):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((16, 64))
+        seen = Seen(tokens)(keras.layers.Dense(64, "gelu")(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(64)(keras.layers.LayerNormalization()(seen)))
+        if compressed:
+            ct.compress_model(model)
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+        @tf.function(jit_compile=True)
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            optimizer.apply_gradients(
+                zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+            )
+            return loss
+
+        return [float(step()) for _ in range(3)]
+
+    assert losses(compressed=True) == losses(compressed=False)
+    assert sum("depend on values" in record.message for record in caplog.records) == 1
+
+
+def test_a_loss_of_some_tokens_is_compressed():
+    inputs = keras.Input((16, 64))
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(64, "gelu")(inputs)))
+    report = ct.compress_model(model, check=False)
+    x = np.random.default_rng(0).normal(size=(32, 16, 64)).astype("float32")
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = tf.square(model(x, training=True)[..., 0])
+            loss = tf.reduce_mean(tf.boolean_mask(y, x[..., 0] > 0))
+        return tape.gradient(loss, model.trainable_variables)
+
+    assert np.all(np.isfinite(step(tf.constant(x))[0]))
+    assert report.obstacle is None and "compress" in [row.storage for row in report.rows]

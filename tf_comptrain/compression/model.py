@@ -30,7 +30,7 @@ from tf_comptrain.compression.instrumentation import (
 )
 from tf_comptrain.compression.report import Report, StepRows
 from tf_comptrain.compression.rows import traced
-from tf_comptrain.graph import HeldTensors, Wishes, after_gradient, in_place
+from tf_comptrain.graph import HeldTensors, Wishes, after_gradient, in_place, sizes_obstacle
 from tf_comptrain.storage import (
     KEEP,
     PolicyChoice,
@@ -214,6 +214,8 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
             continue
         used = held.wishes.codecs()
         why_plain = next(filter(None, (codec_obstacle(codec, engine) for codec in used)), None)
+        if why_plain is None and backward.xla:
+            why_plain = sizes_obstacle(backward)
         handle.note_engine(engine, why_plain, used)
         if why_plain is not None:
             continue
