@@ -1,4 +1,4 @@
-"""Gradients of what several layers share: summed over the samples one by one, and then added to each other."""
+"""Sums of gradients over samples: within products, and of each layer's before they are added to each other."""
 
 import numpy as np
 import pytest
@@ -44,3 +44,26 @@ def test_where_bits_are_asked_for_the_order_stays():
     plain, found, function, _ = run(codec="zvc")
     assert added(function) == [[None, WIDTH, WIDTH]]
     tiled_steps.assert_same(plain, found)
+
+
+def by_relation(x, kernel, kernels):
+    """Products with one matrix for all samples, and with one for each of four groups of rows."""
+    x = tf.tanh(tf.matmul(x, kernel))
+    groups = tf.reshape(x, [-1, 4, WIDTH // 4, WIDTH])
+    return tf.reduce_mean(tf.sin(tf.matmul(groups, kernels)) * tf.range(1.0 * WIDTH))
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_matrix_for_all_samples_has_no_gradient_of_each(jit):
+    x = np.random.default_rng(0).normal(size=(BATCH, WIDTH, WIDTH)).astype("float32")
+    shapes = [[WIDTH, WIDTH], [4, WIDTH, WIDTH]]
+    plain, found, function, _ = tiled_steps.run(
+        by_relation, x, shapes, [None, WIDTH, WIDTH], jit, error_bound=1e-4
+    )
+    tiled_steps.assert_same(plain, found, 0.05 if jit else 1e-3)
+    of_matrices = {
+        tuple(tensor.shape)
+        for tensor in tiled_steps.made_whole(function)
+        if "gradient_tape" in tensor.op.name and tensor.shape[-2:] == [WIDTH, WIDTH]
+    }
+    assert (None, 4, WIDTH, WIDTH) not in of_matrices

@@ -56,6 +56,9 @@ def products(x, *kernels):
     return tf.reduce_mean(tf.square(x))
 
 
+PRODUCTS = ("BatchMatMulV2", "Einsum")
+
+
 def test_the_three_fences():
     graph = compressed_gradients(products, X, Weights(*SHAPES)).graph
     compress = [op for op in graph.get_operations() if op.type == "Comptrain>Compress"]
@@ -69,9 +72,9 @@ def test_the_three_fences():
     waits = 0
     for op in restore:
         # Products with what is restored run before the gate's other readers.
-        readers = {reader.name for reader in op.outputs[0].consumers() if reader.type == "BatchMatMulV2"}
+        readers = {reader.name for reader in op.outputs[0].consumers() if reader.type in PRODUCTS}
         for other in op.inputs[2].consumers():
-            if readers and other.type == "BatchMatMulV2" and other.name not in readers:
+            if readers and other.type in PRODUCTS and other.name not in readers:
                 waits += bool(readers & ancestors(other))
     assert waits
 
@@ -88,7 +91,7 @@ def test_what_reads_a_kept_tensor_runs_before_what_leads_on(kept):
     tensor = graph.get_operation_by_name(f"net/{kept}").outputs[0]
     (weights,) = [op for op in readers(tensor) if "gradient_tape" in op.name]
     gradient = next(t for t in weights.inputs if "gradient_tape" in t.op.name)
-    others = [op for op in readers(gradient) if op.type == "BatchMatMulV2" and op is not weights]
+    others = [op for op in readers(gradient) if op.type in PRODUCTS and op is not weights]
     assert others and all(weights.name in ancestors(op) for op in others)
 
 

@@ -1,7 +1,7 @@
 """Holds what crosses from the forward to the backward pass, found in the traced step: any model, any layer."""
 
 from tf_comptrain.graph.crossings import SMALL, Crossing, name_of
-from tf_comptrain.graph.data_sizes import sizes_obstacle
+from tf_comptrain.graph.held.data_sizes import sizes_obstacle
 from tf_comptrain.graph.held.forms import dithered
 from tf_comptrain.graph.held.law_error import LawError, LawNumbers
 from tf_comptrain.graph.held.states import StateTable, unnumbered

@@ -18,7 +18,7 @@ from tf_comptrain.graph.kernels import Use
 from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.choice import choose_held
 from tf_comptrain.graph.passes.decision import decide
-from tf_comptrain.graph.passes.early_sums import sum_early
+from tf_comptrain.graph.passes.early_sums import sum_early, sum_in_products
 from tf_comptrain.graph.passes.engine import readers_of_gate
 from tf_comptrain.graph.passes.executor import EXECUTOR
 from tf_comptrain.graph.passes.fixed_order import fix_order
@@ -56,6 +56,8 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     """
     engine = XLA if backward.xla else EXECUTOR
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
+    if not streams.asks_for_bits and not backward.recorded:
+        backward = sum_in_products(backward)
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
     needs = needs_of(step, streams, {held.tensor.ref() for held in lists})

@@ -1,4 +1,4 @@
-"""Sums of gradients over samples: of each addend by itself, before they are added to each other."""
+"""Sums of gradients over samples: within the product that makes them, and before they are added to each other."""
 
 from __future__ import annotations
 
@@ -8,9 +8,55 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
+from tf_comptrain.graph.tiles.letters import letters_of
+from tf_comptrain.graph.tiles.sizes import KnownSizes
 
 _LEAST_BYTES = 1 << 16
 _TIMES_SMALLER = 2  # that a sum is at least
+
+
+def sum_in_products(backward: _keras.BackwardPass) -> _keras.BackwardPass:
+    """Puts one product in the place of many of matrices and the sum of these over samples; the pass with these.
+
+    The gradient of a matrix that all samples are multiplied with, as by `tf.matmul`, is made for each of them first.
+    The order of the additions changes, and with it the rounding.
+
+    Args:
+      backward: A pass that nothing has changed yet.
+    """
+    returned = {id(tensor) for tensor in backward.gradients}
+    instead: dict[str, tf.Operation | None] = {}
+    for op in backward.operations():
+        if op.type == "Sum" and op.inputs[0].op.type.startswith("BatchMatMul"):
+            found = _sum_in_product(op, returned)
+            if found is not None:
+                instead |= {op.inputs[0].op.name: None, op.name: found}
+    return backward._replace(instead=instead)
+
+
+def _sum_in_product(total: tf.Operation, returned: set[int]) -> tf.Operation | None:
+    """The product that was put in the place of a sum; None where that stays."""
+    product = total.inputs[0].op
+    terms, axes = letters_of(product), KnownSizes().axes(total.inputs[1])
+    if not (terms and axes) or max(axes) > len(terms[-1]) - 3 or min(axes) < 0:
+        return None
+    first, second, made = terms
+    summed = {made[axis] for axis in axes}
+    whole, small = plain_bytes(product.outputs[0]), plain_bytes(total.outputs[0])
+    is_free = returned.isdisjoint([id(product.outputs[0]), id(total.outputs[0])])
+    is_free = is_free and len(readers_of(product.outputs[0])) == 1 and not total.get_attr("keep_dims")
+    is_large = whole >= max(_LEAST_BYTES, _TIMES_SMALLER * small)
+    if not (is_free and is_large and summed <= set(first) & set(second)):
+        return None
+    left = "".join(letter for letter in made if letter not in summed)
+    with _keras.stop_recording(), tf.device(total.device), tf.name_scope(product.name + "/summed/"):
+        found = tf.raw_ops.Einsum(inputs=list(product.inputs), equation=f"{first},{second}->{left}")
+        one = tf.zeros([1] * len(made), found.dtype)  # XLA compiles what is never read, too
+        nothing = tf.raw_ops.PlaceholderWithDefault(input=one, shape=tf.TensorShape(None))
+    redirect(readers_of(total.outputs[0]), found)
+    for index in range(len(product.inputs)):
+        _keras.set_input(product, index, nothing)
+    return found.op
 
 
 def sum_early(step: TracedStep) -> None:

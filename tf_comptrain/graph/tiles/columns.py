@@ -26,8 +26,7 @@ ADDED = -1e8
 
 # At a key that is not seen: exactly zero, or a score that a softmax makes zero.
 ZERO, HIDDEN = "zero", "hidden"
-_KEEPS_ZERO = ("Mul", "Neg", "Cast", "Identity", "StopGradient", "RealDiv", "DivNoNan")
-_KEEPS_HIDDEN = ("Cast", "Identity", "StopGradient")
+_KEEPS_ZERO = ("Neg", "RealDiv")
 
 
 class Columns(NamedTuple):
@@ -257,7 +256,12 @@ def _state(op: tf.Operation, made: Mapping, read: Mapping, states: Mapping[Any, 
         return None
     if about(op.type).kind == MATRIX_PRODUCT:
         return ZERO if ZERO in own else None
-    if about(op.type).kind == SUMMATION or op.type in _KEEPS_HIDDEN or about(op.type).is_view:
+    if (
+        about(op.type).kind == SUMMATION
+        or op.type == "Cast"
+        or about(op.type).is_view
+        or about(op.type).is_alias
+    ):
         return own[0]
     if _is_along_last(op, made[op.outputs[0].ref()]):
         if own[0] != HIDDEN:
