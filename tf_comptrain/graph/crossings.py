@@ -23,10 +23,14 @@ class Stream(Protocol):
 
     Attributes:
       storage: "compress", "offload" or "bitmask".
+      is_exact: Every bit comes back.
     """
 
     @property
     def storage(self) -> str: ...
+
+    @property
+    def is_exact(self) -> bool: ...
 
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """The tensor, once the gate is there."""

@@ -31,17 +31,35 @@ _LARGE = 1 << 14  # elements of a whole batch: of many samples that are small
 class Held:
     """A tensor held as a stream, in memory or in a file.
 
+    Args:
+      site: Where it is held.
+      codec: Restores it.
+      stream: Of `x`.
+      x: The tensor.
+      mid_rise: The stream has the mask of a ReLU's output.
+      like: The tensor, where `x` is a view of it.
+
     Attributes:
       shape: Of the tensor, as it is found while the step runs.
     """
 
-    def __init__(self, site: Site, codec: Codec, stream: Any, x: tf.Tensor, mid_rise: bool):
+    def __init__(
+        self,
+        site: Site,
+        codec: Codec,
+        stream: Any,
+        x: tf.Tensor,
+        mid_rise: bool,
+        like: tf.Tensor | None = None,
+    ):
         self.site = site
         self.codec = codec
         self.stream = stream
         self.mid_rise = mid_rise
-        self._static_shape = x.shape
-        self.shape = tf.shape(x)
+        like = x if like is None else like
+        self._static_shape = like.shape
+        self.shape = tf.shape(like)
+        self._encoded_shape = self.shape if like is x else tf.shape(x)
         self._dtype = x.dtype
         # Of a ReLU's output, by the graph it was restored in (None: eagerly).
         self._bits: dict[tf.Graph | None, tf.Tensor] = {}
@@ -51,9 +69,16 @@ class Held:
         """ "compress" or "offload"."""
         return OFFLOAD if isinstance(self.stream, Offloaded) else COMPRESS
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether every bit comes back."""
+        return self.codec.is_lossless
+
     def restore(self, gate: tf.Tensor) -> tf.Tensor:
         """x_hat, decoded once `gate` (the incoming gradient) is there."""
-        x_hat = self.codec.decompress(self._stream_at(gate), self.shape, self._dtype, gate)
+        x_hat = self.codec.decompress(self._stream_at(gate), self._encoded_shape, self._dtype, gate)
+        if self._encoded_shape is not self.shape:
+            x_hat = tf.reshape(x_hat, self.shape)
         if self.mid_rise and self.codec.mask_of_restored and _graph() not in self._bits:
             # The ReLU's gradient follows: it need not decode again.
             x_hat, self._bits[_graph()] = native.ops().comptrain_bitmask(x_hat)

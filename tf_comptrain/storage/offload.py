@@ -228,6 +228,7 @@ class Raw:
     """
 
     storage = OFFLOAD
+    is_exact = True
 
     def __init__(self, offloaded: Offloaded):
         self.offloaded = offloaded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -12,6 +13,7 @@ from tf_comptrain import native
 from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.gradient_operations import is_product
+from tf_comptrain.graph.held.channels import channel_dimensions
 from tf_comptrain.graph.held.forms import dithered
 from tf_comptrain.graph.held.sites import Sites
 from tf_comptrain.graph.held.states import FULL, TableInStep
@@ -53,6 +55,7 @@ class Bits:
     """
 
     storage = BITMASK
+    is_exact = True
 
     def __init__(self, tensor: tf.Tensor, xla: bool):
         self._xla = xla
@@ -315,17 +318,36 @@ class StreamsOfStep:
         mask = holding.mask and site.codec.carries_mask
         coder = site.coder(mask, self._engine.xla, self._statistics)
         row = site.state.index
+        count = 1 if mask else channel_dimensions(tensor)
+        x = tensor if count == 1 else _joined(tensor, count)
         through, stream, state = coder.compress(
-            tensor,
+            x,
             self.states.read(row),
             site.relative_bound,
             self._is_mid_rise(tensor, mask),
             site.bound.reference,
         )
         self.states.set(row, state)
-        return through, Held(site, coder, stream, tensor, mask)
+        if count > 1:
+            through = _in_shape_of(through, tensor)
+        return through, Held(site, coder, stream, x, mask, None if count == 1 else tensor)
 
     def _is_mid_rise(self, tensor: tf.Tensor, mask: bool) -> bool:
         """Whether no value of a tensor that is not zero becomes zero."""
         # Under XLA a fixed rate has finer steps without negative values, and zeros come back as they were.
         return mask or (self._engine.xla and about(base_of(tensor).op.type).least == 0)
+
+
+def _joined(tensor: tf.Tensor, count: int) -> tf.Tensor:
+    """A tensor with its last `count` dimensions as one."""
+    sizes = tensor.shape
+    channels = math.prod(sizes[-count:])
+    joined = tf.reshape(tensor, [*tf.unstack(tf.shape(tensor))[:-count], channels])
+    joined.set_shape([*sizes[:-count], channels])
+    return joined
+
+
+def _in_shape_of(through: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    shaped = tf.reshape(through, tf.shape(tensor))
+    shaped.set_shape(tensor.shape)
+    return shaped
