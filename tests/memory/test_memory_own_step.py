@@ -278,3 +278,14 @@ def test_replicas_each_hold_the_batch():
     for saved_bytes, loss in found:
         assert saved_bytes == 2 * 1_198_788
         assert np.isfinite(loss)
+
+
+def test_a_list_of_inputs_is_a_tuple_as_in_fit():
+    class Pair(NoCall):
+        def train_step(self, data):
+            assert isinstance(data, tuple)
+            return super().train_step(data[0] + data[1])
+
+    model = Pair()
+    model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
+    assert explain.explain_peak(model, [X, X]).peak_bytes > ACTIVATION

@@ -24,6 +24,7 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
         return random_batch(model, arguments.whole("batch_size", x))
     if y is None and not _keras.has_own_train_step(model):
         raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
+    x, y = (tuple(part) if isinstance(part, list) else part for part in (x, y))  # as `fit` does
     tensors = tf.nest.map_structure(tf.convert_to_tensor, (x,) if y is None else (x, y))
     return (*tensors, None) if y is None else tensors
 
