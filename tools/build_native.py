@@ -222,7 +222,7 @@ def kernel_unit(source: Path, tf: TensorFlow, cuda: Cuda | None) -> Unit:
     """One of `kernel_sources`: compiled as TensorFlow was, for any x86-64."""
     flags = KERNEL_FLAGS + [f"-I{ROOT}", *tf.compile_flags]
     folder = tf.tag
-    if source.stem == "xla":
+    if "xla" in (source.stem, source.parent.name):
         flags += tf.xla_flags()
         if cuda:  # lowerings for a GPU, too
             flags.append("-DCOMPTRAIN_CUDA")
@@ -278,13 +278,14 @@ def cudart_flags(cuda: Cuda) -> list[str]:
 
 def kernel_sources(tf: TensorFlow, cuda: Cuda | None) -> list[Path]:
     """A source for each folder of C++ that includes TensorFlow, XLA's first; and those for a GPU."""
-    folders = [p for p in (ROOT / "cc/kernels").iterdir() if p.name != "xla" and any(p.glob("*.cc"))]
-    folders = [*([ROOT / "cc/kernels/xla"] if tf.has_xla_headers else []), *sorted(folders), ROOT / "cc/ops"]
+    xla = ROOT / "cc/kernels/xla"
+    others = sorted(p for p in xla.parent.iterdir() if p != xla and any(p.glob("*.cc")))
+    folders = [*([xla] if tf.has_xla_headers else []), *others, ROOT / "cc/ops"]
     sources = [
         together(sorted(p for p in folder.glob("*.cc") if p.stem != "gpu"), f"{tf.tag}/{folder.name}.cc")
         for folder in folders
     ]
-    return sources + (sorted((ROOT / "cc/kernels").rglob("gpu.cc")) if cuda else [])
+    return sources + [p for folder in folders for p in folder.glob("gpu.cc") if cuda]
 
 
 def is_fresh(target: Path, command: list[str], inputs: list[Path]) -> bool:
