@@ -1,4 +1,4 @@
-"""Keys that no query of a tile sees, which a tile leaves out: most of half of all where a mask is causal.
+"""Keys that no query of a tile sees, which the tile leaves out: nearly half of all where a mask is causal.
 
 What a softmax makes of them is exactly zero, and so is all that a region makes of that. This is followed
 through the region; which keys are seen is read from the masks while it runs.
@@ -92,12 +92,8 @@ def _keys(region: Region) -> tuple[int, int] | None:
     queries = made[rows[0]]
     if queries in factors[0] and queries in factors[1]:
         return None
-    other = factors[int(queries in factors[0])]
-    alone = [
-        n
-        for n, letter in enumerate(made)
-        if letter in other and letter not in factors[1 - factors.index(other)]
-    ]
+    own, other = factors if queries in factors[0] else factors[::-1]
+    alone = [n for n, letter in enumerate(made) if letter in other and letter not in own]
     sizes = region.known.of(region.product.outputs[0])
     counts = [(sizes[n], n) for n in alone]
     if not counts or any(size is None for size, _ in counts):
