@@ -7,6 +7,7 @@ import tiled_steps
 from tensorflow import keras
 from tiled_steps import assert_same
 
+import tf_comptrain as ct
 from tf_comptrain.graph.tiles import limits
 
 SAMPLES, STEPS, HEADS, SIZE = 2, 64, 4, 8
@@ -129,8 +130,6 @@ def test_a_query_that_sees_no_key_reads_all():
 
 
 def _losses(x, is_text):
-    import tf_comptrain as ct
-
     keras.utils.set_random_seed(0)
     inputs, mask = keras.Input((STEPS, WIDTH)), keras.Input((STEPS,), dtype="bool")
     made = keras.layers.MultiHeadAttention(HEADS, SIZE)(

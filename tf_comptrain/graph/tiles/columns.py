@@ -250,14 +250,10 @@ def _state(op: tf.Operation, made: Mapping, read: Mapping, states: Mapping[Any, 
         if not (zero and sums or hidden and op.type == "Max"):
             raise _Unknown
         return None
-    if about(op.type).kind == MATRIX_PRODUCT:
+    row = about(op.type)
+    if row.kind == MATRIX_PRODUCT:
         return ZERO if ZERO in own else None
-    if (
-        about(op.type).kind == SUMMATION
-        or op.type == "Cast"
-        or about(op.type).is_view
-        or about(op.type).is_alias
-    ):
+    if row.kind == SUMMATION or row.is_move or row.is_alias or op.type == "Cast":
         return own[0]
     if _is_along_last(op, made[op.outputs[0].ref()]):
         if own[0] != HIDDEN:
