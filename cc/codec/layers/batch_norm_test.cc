@@ -129,8 +129,7 @@ int64_t Mistakes(const Case& c, const Result& r) {
   // The largest of what is added up for it.
   const auto norm_size = [&](int64_t i) {
     const int64_t k = i % channels;
-    return std::fabs(norm(i)) +
-           std::fabs(mean[k] - c.mean[k]) * c.inv_std[k];
+    return std::fabs(norm(i)) + std::fabs(mean[k] - c.mean[k]) * c.inv_std[k];
   };
   // How far x_hat, rounded to dtype, may be from what the gradient reads.
   const auto rounding = [&](int64_t i) {
@@ -157,9 +156,8 @@ int64_t Mistakes(const Case& c, const Result& r) {
     const double factor = static_cast<double>(c.gamma[k]) * c.inv_std[k];
     const double term = norm(i) * dgamma[k] / m;
     const double expected = factor * (g - dbeta[k] / m - term);
-    const double size =
-        std::fabs(factor) * (std::fabs(g) + beta_size[k] / m +
-                             norm_size(i) * gamma_size[k] / m);
+    const double size = std::fabs(factor) * (std::fabs(g) + beta_size[k] / m +
+                                             norm_size(i) * gamma_size[k] / m);
     const float got = LoadFloat(r.dx.data(), dtype, i);
     const double allowed =
         2e-6 * size +
