@@ -92,13 +92,25 @@ def traced(function, *shapes):
         (lambda x, w: tf.einsum("btc,cnh->btnh", x, w), 2),
         (lambda x, w: 2 * tf.einsum("btc,cnh->btnh", x, w) + 1, 2),
         (lambda x, w: tf.einsum("btc,cnh->bnth", x, w), 1),
+        (lambda x, w: tf.einsum("btc,cnh->bnht", x, w), 1),
         (lambda x, w: tf.reshape(tf.matmul(x, w[:, 0]), [-1, 8, 4, 4]), 2),
         (lambda x, w: tf.reshape(tf.matmul(x, w[:, 0]), [-1, 2, 64]), 1),
         (lambda x, w: tf.matmul(x, w[:, 0]), 1),
         (lambda x, w: x, 1),
     ],
-    ids=["heads", "scaled", "steps_last_but_one", "reshaped", "other_sizes", "matrix", "input"],
+    ids=["heads", "scaled", "steps_last_but_one", "steps_last", "reshaped", "other_sizes", "matrix", "input"],
 )
 def test_dimensions_of_channels(function, count):
     weights = tf.Variable(tf.ones([32, 4, 16]))
     assert channel_dimensions(traced(lambda x: function(x, weights), [None, 8, 32])) == count
+
+
+def test_a_tensor_that_is_read_many_times_is_looked_at_once():
+    def doubled(x):
+        for _ in range(28):  # 2^28 ways back
+            x = x * tf.sigmoid(x)
+        return x
+
+    weights = tf.Variable(tf.ones([32, 4, 16]))
+    made = traced(lambda x: doubled(tf.einsum("btc,cnh->btnh", x, weights)), [None, 8, 32])
+    assert channel_dimensions(made) in (1, 2)

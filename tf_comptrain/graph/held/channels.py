@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,42 +24,52 @@ def channel_dimensions(tensor: tf.Tensor) -> int:
     sizes = tensor.shape
     if sizes.rank is None or sizes.rank < 3:
         return 1
-    count = _count(tensor, Ingredients(), _FURTHEST)
+    count = _ChannelSearch().count(tensor, _FURTHEST)
     return count if count < sizes.rank and sizes[-count:].is_fully_defined() else 1
 
 
-def _count(tensor: tf.Tensor, ingredients: Ingredients, further: int) -> int:
-    tensor = base_of(tensor)
-    op, rank = tensor.op, tensor.shape.rank
-    if further == 0 or rank is None or not op.inputs:
-        return 1
-    if op.type == "Einsum":
-        return _made_by_product(op, ingredients, further)
-    if about(op.type).is_view:
-        return _viewed(op.inputs[0], tensor, _count(op.inputs[0], ingredients, further - 1))
-    if op.type == "ConcatV2" or about(op.type).rows == EVERY_AXIS and about(op.type).kind != MATRIX_PRODUCT:
-        for operand in op.inputs:
-            if operand.shape.rank == rank and operand.dtype.is_floating:
-                found = _count(operand, ingredients, further - 1)
-                if found > 1:
-                    return found
-    return 1
+class _ChannelSearch:
+    """Goes back from a tensor to the product that made its channels, through each operation once."""
 
+    def __init__(self) -> None:
+        self._ingredients = Ingredients()
+        self._found: dict[Any, int] = {}
 
-def _made_by_product(product: tf.Operation, ingredients: Ingredients, further: int) -> int:
-    """How many of the last dimensions of a product are those of a weight, or channels of a factor, as of values."""
-    terms = letters_of(product)
-    if terms is None:
+    def count(self, tensor: tf.Tensor, further: int) -> int:
+        """How many of the last dimensions are channels; 1 where that is so many operations away."""
+        tensor = base_of(tensor)
+        if tensor.ref() not in self._found:
+            self._found[tensor.ref()] = 1 if further == 0 else self._count(tensor, further - 1)
+        return self._found[tensor.ref()]
+
+    def _count(self, tensor: tf.Tensor, further: int) -> int:
+        op, rank = tensor.op, tensor.shape.rank
+        if rank is None or not op.inputs:
+            return 1
+        row = about(op.type)
+        if op.type == "Einsum":
+            return self._made_by_product(op, further)
+        if row.is_view:
+            return _viewed(op.inputs[0], tensor, self.count(op.inputs[0], further))
+        if op.type == "ConcatV2" or row.rows == EVERY_AXIS and row.kind != MATRIX_PRODUCT:
+            alike = (each for each in op.inputs if each.shape.rank == rank and each.dtype.is_floating)
+            return next((found for each in alike if (found := self.count(each, further)) > 1), 1)
         return 1
-    first, second, made = terms
-    for own, other, factor in ((first, second, product.inputs[0]), (second, first, product.inputs[1])):
-        if not ingredients.has_activations(factor):
-            alone = [letter in own and letter not in other for letter in reversed(made)]
-            return (*alone, False).index(False)
-        found = _count(factor, ingredients, further - 1)
-        if found > 1 and own[-found:] == made[-found:]:
-            return found
-    return 1
+
+    def _made_by_product(self, product: tf.Operation, further: int) -> int:
+        """How many of the last dimensions are those of a weight, or channels of a factor, as of values."""
+        terms = letters_of(product)
+        if terms is None:
+            return 1
+        first, second, made = terms
+        for own, other, factor in ((first, second, product.inputs[0]), (second, first, product.inputs[1])):
+            if not self._ingredients.has_activations(factor):
+                alone = [letter in own and letter not in other for letter in reversed(made)]
+                return max((*alone, False).index(False), 1)
+            found = self.count(factor, further)
+            if found > 1 and own[-found:] == made[-found:]:
+                return found
+        return 1
 
 
 def _viewed(before: tf.Tensor, after: tf.Tensor, count: int) -> int:
