@@ -283,9 +283,11 @@ def test_replicas_each_hold_the_batch():
 def test_a_list_of_inputs_is_a_tuple_as_in_fit():
     class Pair(NoCall):
         def train_step(self, data):
-            assert isinstance(data, tuple)
-            return super().train_step(data[0] + data[1])
+            (pair,) = data
+            assert isinstance(pair, tuple)
+            return super().train_step(pair[0] + pair[1])
 
     model = Pair()
     model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
+    model.fit([X, X], batch_size=len(X), verbose=0)
     assert explain.explain_peak(model, [X, X]).peak_bytes > ACTIVATION
