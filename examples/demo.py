@@ -224,7 +224,7 @@ def main() -> None:
         for label, run in runs.items()
     }
     console.print(demo_report.table(runs, args.batch, args.measure_batch))
-    console.print(demo_report.certainty(runs["plain"], len(images.x_test)))
+    console.print(demo_report.certainty(runs["plain"], len(images.x_test)), "Many seeds: docs/accuracy.md.")
 
     limit_bytes = round(args.limit_mb * 1e6)
     console.print(f"Under one memory limit, {args.limit_mb:g} MB:")

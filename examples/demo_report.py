@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import base64
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NORMAL_95 = 1.96  # standard deviations
+_ACCURACY = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 _COLOURS = {"plain": plots.GREY, "compressed": plots.BLUE}
 _HEADINGS = ("", "plain Keras", "compressed", "plain / compressed")
 
@@ -74,7 +75,7 @@ def certainty(run: Run, images: int) -> str:
     error = 100 * _NORMAL_95 * (accuracy * (1 - accuracy) / images) ** 0.5
     return (
         f"One seed, which shows no more than that both train: an accuracy on {images:,} images is known to within "
-        f"{error:.1f} points (95%). What many seeds say is in docs/accuracy.md."
+        f"{error:.1f} points (95%)."
     )
 
 
@@ -86,19 +87,25 @@ def table(runs: dict, batch: int, measure_batch: int) -> Table:
 
 
 def write(args: argparse.Namespace, runs: dict, limited, report: Report, images: Images) -> Path:
-    """Writes demo.png and report.html, which holds the picture itself; returns the page's path."""
+    """Writes demo.png and report.html; returns the page's path."""
     folder = args.out
     folder.mkdir(parents=True, exist_ok=True)
-    picture = folder / "demo.png"
-    plot(picture, runs, limited, args.measure_batch)
+    plot(folder / "demo.png", runs, limited, args.measure_batch)
     page = folder / "report.html"
-    page.write_text(_page(args, picture.read_bytes(), runs, limited, report, images))
+    page.write_text(_page(args, runs, limited, report, images))
     return page
 
 
 def plot(path: Path, runs: dict, limited, measure_batch: int) -> None:
+    """Writes the picture as an image file."""
     figure = plots.figure(13.5, 2.9)
     axes = figure.subplots(1, 5, gridspec_kw={"width_ratios": (1.5, 1.5, 1, 1, 1)})
+    _learning(axes[:2], runs)
+    _memory(axes[2:], runs, limited, measure_batch)
+    plots.save(figure, path)
+
+
+def _learning(axes: Sequence[Axes], runs: dict) -> None:
     for label, run in runs.items():
         epochs = range(1, len(run.losses) + 1)
         style = {"color": _COLOURS[label], "marker": "o", "markersize": 4, "label": label}
@@ -111,18 +118,20 @@ def plot(path: Path, runs: dict, limited, measure_batch: int) -> None:
         axis.set_xlabel("epoch")
         axis.set_xticks(range(1, len(runs["plain"].losses) + 1))
         axis.legend(frameon=False)
+
+
+def _memory(axes: Sequence[Axes], runs: dict, limited, measure_batch: int) -> None:
     megabytes = {
         f"saved activations, MB\n(batch {measure_batch})": [
             run.memory.saved_bytes / 1e6 for run in runs.values()
         ],
         f"peak memory, MB\n(batch {measure_batch})": [run.memory.peak_bytes / 1e6 for run in runs.values()],
     }
-    for axis, (title, values) in zip(axes[2:], megabytes.items()):
+    for axis, (title, values) in zip(axes, megabytes.items()):
         _bars(axis, title, values, values[0] / values[1] if values[1] else None)
     batches = [limited.largest[label] for label in runs]
     limit = f"largest batch\nin {limited.limit_bytes / 1e6:.0f} MB"
-    _bars(axes[4], limit, batches, batches[1] / batches[0])
-    plots.save(figure, path)
+    _bars(axes[2], limit, batches, batches[1] / batches[0])
 
 
 def _bars(axis: Axes, title: str, values: list, ratio: float | None) -> None:
@@ -134,9 +143,13 @@ def _bars(axis: Axes, title: str, values: list, ratio: float | None) -> None:
     axis.margins(y=0.15)
 
 
-def _page(
-    args: argparse.Namespace, picture: bytes, runs: dict, limited, report: Report, images: Images
-) -> str:
+def _drawn(columns: int, draw: Callable[[Sequence[Axes]], None]) -> str:
+    figure = plots.figure(6.2, 2.9)
+    draw(figure.subplots(1, columns))
+    return plots.svg(figure)
+
+
+def _page(args: argparse.Namespace, runs: dict, limited, report: Report, images: Images) -> str:
     bound = "" if args.error_bound is None else f", error_bound=ct.ErrorBound({args.error_bound:g})"
     compared = html.table(_HEADINGS, rows(runs, args.batch, args.measure_batch), _HEADINGS[1:])
     largest = limited.largest
@@ -146,9 +159,9 @@ def _page(
 {len(runs["plain"].losses)} epochs, batch {args.batch}). The second one differs by one line:
 <code>ct.compress_model(model, codec="{escape(args.codec)}"{bound})</code>.</p>
 {compared}
-<p>{certainty(runs["plain"], len(images.x_test))}</p>
-<p class="full"><img alt="Losses, accuracies, memory and largest batch of both trainings"
-src="data:image/png;base64,{base64.b64encode(picture).decode()}"></p>
+<p>{certainty(runs["plain"], len(images.x_test))} Many seeds: <a href="{_ACCURACY.as_uri()}">{_ACCURACY.name}</a>.</p>
+<div class="pictures">{_drawn(2, lambda axes: _learning(axes, runs))}
+{_drawn(3, lambda axes: _memory(axes, runs, limited, args.measure_batch))}</div>
 <h2>Under one memory limit</h2>
 <p>With {limited.limit_bytes / 1e6:.0f} MB, plain training gets to a batch of {largest["plain"]}, compressed
 training to {largest["compressed"]}: {largest["compressed"] / largest["plain"]:.1f} times as many images. A batch of

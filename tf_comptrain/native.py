@@ -36,7 +36,7 @@ def ops() -> ModuleType:
     Raises:
       LibraryError: There is no library that fits the running TensorFlow.
 
-    Example:
+    Examples:
       >>> native.ops().__name__ in sys.modules
       True
     """

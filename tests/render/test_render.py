@@ -3,6 +3,7 @@
 import re
 from html import escape
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -84,3 +85,16 @@ def test_a_short_bar_keeps_its_colour():
     assert wide.get_edgecolor().tolist() == [[1, 1, 1, 1]] and short.get_edgecolor().tolist() == [
         [0, 0, 1, 1]
     ]
+
+
+def test_a_drawn_picture_has_the_colours_of_its_page():
+    figure = plots.figure(3, 2)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=plots.BLUE)
+    plots.title(axes, "a & b")
+    drawn = plots.svg(figure)
+    root = ElementTree.fromstring(drawn)
+    assert root.tag.endswith("svg") and root.attrib["fill"] == "currentColor"
+    assert "a & b" in [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert plots.BLUE in drawn
+    assert not re.search("#000000|#ffffff", drawn)

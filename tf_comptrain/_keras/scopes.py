@@ -59,7 +59,7 @@ def training_scope(training: bool = True) -> contextlib.AbstractContextManager[N
     `training_scope(False)` says of a gradient that it is left as plain Keras has it, and of calls that pass no
     `training=True` that they stay plain, also inside a model's train step.
 
-    Example:
+    Examples:
       >>> with ct.training_scope(), tf.GradientTape() as tape:
       ...     loss = loss_fn(y, model(x))
     """

@@ -91,7 +91,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         dataset is not elastic, the limit is below what is in use already, `max_batch` is below the
         batch that training begins with, or this TensorFlow build does not count allocated bytes.
 
-    Example:
+    Examples:
       >>> data = ct.elastic_batch(samples, batch_size=64)
       >>> ct.compress_model(model)
       >>> tuner = ct.AdaptiveBatchSize(limit_bytes="2GB", max_batch=1024)

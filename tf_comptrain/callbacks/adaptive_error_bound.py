@@ -167,7 +167,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
       ValueError: A bad argument. In `fit`: the model is not compressed, the restored state is of
         another model, or `check_data` under a strategy of several replicas.
 
-    Example:
+    Examples:
       >>> ct.compress_model(model)
       >>> model.compile("adam", "sparse_categorical_crossentropy")
       >>> model.fit(dataset, callbacks=[ct.AdaptiveErrorBound()])

@@ -43,7 +43,7 @@ class AdaptiveTraining(keras.callbacks.Callback):
     Raises:
       ValueError: A bad argument. In `fit`, before the first step and before anything is changed: as of the two.
 
-    Example:
+    Examples:
       >>> data = ct.elastic_batch(samples, batch_size=64)
       >>> ct.compress_model(model)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveTraining(memory="8GiB")])

@@ -78,7 +78,7 @@ def elastic_batch(dataset: Any, batch_size: int, drop_remainder: bool = False) -
         unknown length; a bad size.
       RuntimeError: Keras 2.
 
-    Example:
+    Examples:
       >>> data = ct.elastic_batch((images, labels), batch_size=64)
       >>> ct.compress_model(model)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveBatchSize(limit_bytes=2_000_000_000)])

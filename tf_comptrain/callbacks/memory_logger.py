@@ -46,7 +46,7 @@ class MemoryLogger(keras.callbacks.Callback):
     Attributes:
       records: Every `MemoryRecord` of the last training.
 
-    Example:
+    Examples:
       >>> history = model.fit(x, y, callbacks=[ct.MemoryLogger()])
       >>> history.history["peak_bytes"]
     """

@@ -239,7 +239,7 @@ def report(model: keras.Model) -> Report:
     Raises:
       ValueError: The model is not compressed.
 
-    Example:
+    Examples:
       >>> ct.compress_model(model)
       >>> model.fit(images, labels)
       >>> print(ct.report(model))

@@ -42,7 +42,7 @@ class Recompute(Wrapper):
       ValueError: A bad storage, codec, bound or number of slices; a layer that is wrapped already;
         slices of a block with BatchNormalization, whose statistics are those of the whole batch.
 
-    Example:
+    Examples:
       >>> block = keras.Sequential([layers.Conv2D(64, 3), layers.BatchNormalization(), layers.ReLU()])
       >>> y = ct.Recompute(block)(x)
 

@@ -105,7 +105,7 @@ class Report:
       peak_bytes: Peak of the device's allocator that a `MemoryLogger` measured last; 0 before.
       notes: Returns the lines of a plan, where there is one; paragraphs are divided by empty lines.
 
-    Example:
+    Examples:
       >>> report = ct.compress_model(model)
       >>> model.fit(images, labels)
       >>> print(report)

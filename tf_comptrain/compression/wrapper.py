@@ -112,7 +112,7 @@ class Compress(Wrapper):
       TypeError: `layer` is not a layer.
       ValueError: `layer` is wrapped or instrumented already, or a bad codec or bound.
 
-    Example:
+    Examples:
       >>> model = keras.Sequential([ct.Compress(keras.layers.Conv2D(64, 3, activation="relu"))])
     """
 

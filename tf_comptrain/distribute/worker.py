@@ -86,7 +86,7 @@ def fit(
       tf.errors.UnavailableError: Another worker does not answer any more.
       tf.errors.ResourceExhaustedError: Out of memory, on this worker. The others end, too.
 
-    Example:
+    Examples:
       >>> def build():
       ...     model = keras.applications.ResNet50(weights=None, classes=10)
       ...     ct.compress_model(model)

@@ -89,7 +89,7 @@ def memory_analysis(model: keras.Model, x: Any, y: Any = None) -> MemoryAnalysis
         make a random batch from.
       RuntimeError: This TensorFlow build has no XLA headers, so that the op library was built without this.
 
-    Example:
+    Examples:
       >>> model.compile("adam", "mse", jit_compile=True)
       >>> ct.memory.memory_analysis(model, 32).temporary_bytes
     """

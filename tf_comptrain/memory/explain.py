@@ -142,7 +142,7 @@ def explain_peak(model: keras.Model, x: Any, y: Any = None) -> Peak:
       ValueError: The model is not compiled, or has no input shapes to make a random batch from.
       RuntimeError: The profiler runs already, or records no allocations in this TensorFlow build.
 
-    Example:
+    Examples:
       >>> print(ct.memory.explain_peak(model, 32))
     """
     x, y = batch_of(model, x, y)

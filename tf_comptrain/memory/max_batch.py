@@ -118,7 +118,7 @@ def find_max_batch_size(
       ValueError: An argument out of range, or a function that a child process cannot import.
       TrialError: A trial failed for another reason than memory.
 
-    Example:
+    Examples:
       >>> ct.find_max_batch_size("my_project.models:resnet", limit_bytes="2GB").batch
     """
     _check_functions(build=build, compress=compress, make_batch=make_batch)

@@ -48,7 +48,7 @@ def synchronize() -> None:
 
     To be called before each of the two readings of the clock that time a step. Eager mode only.
 
-    Example:
+    Examples:
       >>> model.train_on_batch(x, y)
       >>> ct.memory.synchronize()
     """
@@ -72,7 +72,7 @@ def measure_step(model: keras.Model, x: tf.Tensor, y: Any = None, steps: int = 3
     Raises:
       ValueError: The model is not compiled, `y` is missing, or `steps` is not at least 1.
 
-    Example:
+    Examples:
       >>> ct.memory.measure_step(model, images[:64], labels[:64]).peak_bytes
     """
     steps = arguments.whole("steps", steps)

@@ -57,7 +57,7 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
       RuntimeError: From the trace of a step that a tf.function of the caller's has XLA compile. Or this TensorFlow
         build has no XLA headers.
 
-    Example:
+    Examples:
       >>> with ct.memory.limit("2GB"):
       ...     model.fit(images, labels, batch_size=256)
     """

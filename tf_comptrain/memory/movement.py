@@ -181,7 +181,7 @@ def transfers(model: keras.Model, batch_size: Any, y: Any = None) -> Transfers:
       ValueError: The model is not compiled, or has no input shapes to make a random batch from.
       RuntimeError: The profiler runs already, or records no operation: of a GPU it needs the right to.
 
-    Example:
+    Examples:
       >>> ct.compress_model(model, storage="offload")
       >>> found = ct.memory.transfers(model, 32)
       >>> print(found)

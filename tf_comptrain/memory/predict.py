@@ -57,7 +57,7 @@ def predict_peak(model: keras.Model, batch_size: int, x: Any = None, y: Any = No
       RuntimeError: The profiler runs already, or records no allocations: of too small a model, or in this
         TensorFlow build.
 
-    Example:
+    Examples:
       >>> ct.memory.predict_peak(model, 256) / 1e9
     """
     batch_size = arguments.whole("batch_size", batch_size, remedy="Data goes into x and y.")

@@ -122,7 +122,7 @@ def report(model: keras.Model, batch_size: Any, y: Any = None, *, timeline: bool
       ValueError: The model is not compiled, or has no input shapes to make a random batch from.
       RuntimeError: The profiler runs already.
 
-    Example:
+    Examples:
       >>> found = ct.memory.report(model, 32)
       >>> print(found)
       >>> found.plot("memory.png")

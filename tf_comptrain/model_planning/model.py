@@ -96,7 +96,7 @@ def plan(
       ValueError: An argument is out of range; the model is compressed, not compiled, or one that cannot be planned; the
         machine's description lacks a field or has one that is negative.
 
-    Example:
+    Examples:
       >>> plan = ct.plan(model, batch_size=64, memory="8GiB")
       >>> print(plan)
       >>> plan.apply(model)
@@ -301,7 +301,7 @@ def compress_model(
         not valid, or see `plan`. Nothing has been changed then.
       LibraryError: The op library is missing or was built for another TensorFlow.
 
-    Example:
+    Examples:
       >>> report = ct.compress_model(model)
       >>> model.fit(images, labels)
 

@@ -20,7 +20,7 @@ _STREAM = "stream:"
 class ModelDevicePlan(planner.DevicePlan):
     """A `planner.DevicePlan` of a model's training step; see `plan`.
 
-    Example:
+    Examples:
       >>> plan = ct.plan(model, batch_size=64, memory="2GB", devices=4)
       >>> print(plan)
       >>> plan.apply(model)

@@ -21,7 +21,7 @@ from tf_comptrain.storage import Offload
 class ModelPlan(planner.Plan):
     """A `planner.Plan` of a model's training step; see `plan`.
 
-    Example:
+    Examples:
       >>> plan = ct.plan(model, batch_size=64, memory="8GiB")
       >>> print(plan)
       >>> plan.apply(model)

@@ -66,7 +66,7 @@ def place(
         not there; a layer that cannot be divided as its stage is; weights that layers of two stages share; a model that
         is placed already, or was made under a strategy, or is compiled by XLA.
 
-    Example:
+    Examples:
       >>> Stage = ct.distribute.Stage
       >>> stages = [Stage(("conv1", "relu1"), (0,)), Stage(("flatten", "dense"), (1,))]
       >>> ct.distribute.place(model, stages, microbatches=4)

@@ -76,7 +76,7 @@ def plan_graph(
     Raises:
       ValueError: The graph is not sound, or an argument is out of range.
 
-    Example:
+    Examples:
       >>> print(plan_graph(graph_from_json(Path("step.json")), "8GiB"))
     """
     limit = arguments.size_in_bytes("limit_bytes", limit_bytes)

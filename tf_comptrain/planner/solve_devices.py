@@ -55,7 +55,7 @@ def plan_devices(
     Raises:
       ValueError: An argument is out of range, or the machine has fewer devices.
 
-    Example:
+    Examples:
       >>> plan = planner.plan_devices(chain, planner.hardware_from_json(Path("h200x4.json")))
       >>> plan.stages, plan.microbatches
     """

@@ -45,19 +45,18 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var
   max-width: 1180px; padding: 1rem }
 h1 { font-size: 1.5rem; margin: .3rem 0 } h2 { font-size: 1.2rem; margin: 2rem 0 .4rem }
 h3 { font-size: 1rem; margin: 1.4rem 0 .3rem } p { margin: .3rem 0 .7rem; max-width: 75ch }
-p.full { max-width: none }
-img { width: 100%; background: #fff } .muted { color: var(--muted) }
+.wide { margin: .5rem 0 .8rem } .muted { color: var(--muted) }
 code { background: var(--soft); padding: .1rem .3rem }
 """
 _AFTER_TABLES = """
 .heat td { padding: .2rem .4rem; text-align: center } .heat th { font-weight: 500 }
 .pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 430px), 1fr)) }
-svg.plot { width: 100%; height: auto } svg text { font-size: 12px; fill: var(--muted) }
-svg .axis { fill: var(--text); font-size: 13px } svg .grid { stroke: var(--line) }
+svg { width: 100%; height: auto } .plot text { font-size: 12px; fill: var(--muted) }
+.plot .axis { fill: var(--text); font-size: 13px } .plot .grid { stroke: var(--line) }
 .legend span { margin-right: 1rem; white-space: nowrap } .legend i { display: inline-block; width: .7rem;
   height: .7rem; border-radius: 50%; margin-right: .35rem }
 pre { background: var(--soft); padding: .7rem; border-radius: 6px; white-space: pre-wrap }
-@media (max-width: 500px) { svg text, svg .axis { font-size: 18px } }
+@media (max-width: 500px) { .plot text, .plot .axis { font-size: 18px } }
 """
 # Sorts a table by the column whose head is clicked: numbers by their value, in data-value, other cells by their text.
 _SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,23 @@ def figure(width: float, height: float) -> Figure:
 def save(made: Figure, path: str | Path) -> None:
     """Writes a figure into a file, whose suffix says which kind of image."""
     made.savefig(path, dpi=150)
+
+
+def svg(made: Figure) -> str:
+    """A figure as a part of an HTML page: black is the page's colour of text, and nothing is behind it."""
+    import matplotlib
+
+    for axes in made.axes:
+        axes.set_facecolor("none")
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        made.savefig(file, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
+    drawn = file.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    # Texts have no colour of their own where it is black.
+    return drawn.replace("#000000", "currentColor").replace(
+        "<svg ", '<svg class="drawn" fill="currentColor" ', 1
+    )
 
 
 def open_axes(axes: Axes, *sides: str) -> None:

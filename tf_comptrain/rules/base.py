@@ -142,7 +142,7 @@ def register_rule(*layer_classes: type) -> Callable[[RuleOrClass], RuleOrClass]:
     Raises:
       TypeError: Something else than such classes, or than a rule.
 
-    Example:
+    Examples:
       >>> class Gate(keras.layers.Layer):                     # x sigmoid(x w): runs again from its input
       ...     ...
       >>> ct.register_rule(Gate)(ct.rules.FromInput())

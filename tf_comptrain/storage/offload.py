@@ -80,7 +80,7 @@ class Offload:
       ValueError: An unknown tier or codec, `inflight` that is not a size, a folder that is not there or cannot be
         written to, or one for tier "host".
 
-    Example:
+    Examples:
       >>> ct.compress_model(model, storage=ct.Offload(codec="plane", folder="scratch"))
       >>> ct.restore_model(model)
       >>> ct.compress_model(model, storage={"encoder": "offload"})

@@ -56,7 +56,7 @@ class Policy(_PolicyFields):
       TypeError: Something that is no mapping from text to `Setting`.
       ValueError: An unknown class, codec or mode; a bound that is none (see `ErrorBound`).
 
-    Example:
+    Examples:
       >>> policy = ct.Policy({"convolution": ct.Setting("rans", "sigma", 0.4)})
       >>> ct.compress_model(model, policy=policy)
     """

@@ -41,7 +41,7 @@ def best_fit(
       ValueError: An argument is out of range; the study has no tensor cells of the network; nothing that was measured
         is within the tolerance (the message says what the most exact setting does).
 
-    Example:
+    Examples:
       >>> fit = ct.best_fit("study", tolerance=0.1)
       >>> print(fit)
       >>> fit.write("policy.json")

@@ -52,7 +52,7 @@ class Study:
     Raises:
       ValueError: There is no study in the folder.
 
-    Example:
+    Examples:
       >>> study = ct.Study("study")
       >>> for row in study.summary():
       ...     print(row["codec"], row["bound"], row["ratio"], row["metric_change"])

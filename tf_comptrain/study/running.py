@@ -83,7 +83,7 @@ def impact_study(
       ValueError: An argument is out of range, `build` returns no compiled model or one for XLA, or the folder has
         another study. What goes wrong in a single cell is in its rows, as "problem".
 
-    Example:
+    Examples:
       >>> study = ct.impact_study(build, data, codecs=["plane", "rans"], modes=["sigma"], seeds=range(3))
       >>> study.to_html("report.html")
     """

@@ -82,7 +82,7 @@ def check_error_law(model: keras.Model, x: Any, y: Any) -> list[LawCheck]:
     Raises:
       ValueError: The model is not compressed, or not compiled.
 
-    Example:
+    Examples:
       >>> ct.compress_model(model)
       >>> for check in ct.check_error_law(model, images[:64], labels[:64]):
       ...     print(check.layer, check.gradient, check.ratio)

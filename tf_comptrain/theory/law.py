@@ -48,7 +48,7 @@ def weight_gradient_sigma(
     Returns:
       sigma, root mean square over the elements of the weight gradient, in units of x * dy.
 
-    Example:
+    Examples:
       >>> float(weight_gradient_sigma(bound=0.3, nonzero_ratio=0.5, mean_sum_sq=6.0))
       0.3
     """

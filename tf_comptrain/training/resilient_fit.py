@@ -114,7 +114,7 @@ def fit(
       tf.errors.ResourceExhaustedError: Out of memory at `min_batch`. The model is as it was at the
         last snapshot.
 
-    Example:
+    Examples:
       >>> ct.compress_model(model)
       >>> ct.fit(model, images, labels, batch_size=256, epochs=20, checkpoint_dir="run1")
     """
