@@ -9,6 +9,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.picks import drops_last
 
 WIDTH, WORDS = 16, 512
 SHAPES = [[WIDTH, WIDTH], [WIDTH, WORDS], [WORDS]]
@@ -76,6 +77,27 @@ def with_squares(y, z):
     return sparse(y, z) + 1e-3 * tf.reduce_sum(tf.square(z))
 
 
+def gathered(y, z):
+    return -tf.reduce_mean(tf.gather(tf.nn.log_softmax(z), y, axis=-1, batch_dims=2))
+
+
+def gathered_logits(y, z):
+    own = tf.gather(z, y[..., None], batch_dims=2)
+    return tf.reduce_mean(tf.reduce_logsumexp(z, -1) - own[..., 0])
+
+
+def taken_along(y, z):
+    own = keras.ops.take_along_axis(keras.ops.log_softmax(z), y[..., None], axis=-1)
+    return -tf.reduce_mean(own)
+
+
+def gathered_flat(y, z):
+    """Twice: the labels, and the words after these."""
+    logs, y = tf.nn.log_softmax(tf.reshape(z, [-1, WORDS])), tf.reshape(y, [-1])
+    own, next_word = (tf.gather(logs, (y + more) % WORDS, batch_dims=1) for more in (0, 1))
+    return -tf.reduce_mean(own + 0.1 * next_word)
+
+
 HEADS = {"dense": dense, "flat": flat, "tied": tied, "capped": capped, "bfloat16": half}
 LOSSES = {
     "sparse": sparse,
@@ -90,6 +112,10 @@ LOSSES = {
     "by_hand": by_hand,
     "log_softmax": lambda y, z: -tf.reduce_mean(tf.reduce_sum(tf.nn.log_softmax(z) * one_hot(y), -1)),
     "weighted": weighted,
+    "gathered": gathered,
+    "gathered_logits": gathered_logits,
+    "taken_along": taken_along,
+    "gathered_flat": gathered_flat,
     "with_squares": with_squares,
     "scaled": lambda y, z: 1024.0 * sparse(y, z),
 }
@@ -162,6 +188,61 @@ def test_loss_and_gradients_are_plains(head, loss):
     assert wide_tensors(function) == []
 
 
+def several(y, z):
+    """Three values of each row, which may be the same one: their gradient is scattered, and read by tiles."""
+    places = tf.stack([y, (y + 1) % WORDS, y], -1)
+    return -tf.reduce_mean(tf.gather(tf.nn.log_softmax(z), places, batch_dims=2))
+
+
+def preferred(y, z):
+    """Of two halves of a batch that which is preferred."""
+    own = tf.reduce_sum(tf.gather(tf.nn.log_softmax(z), y, batch_dims=2), -1)
+    chosen, other = tf.split(own, 2)
+    return -tf.reduce_mean(tf.math.log_sigmoid(0.1 * (chosen - other)))
+
+
+@pytest.mark.parametrize("loss, tiled", [(several, True), (preferred, False)])
+def test_rows_whose_gradients_are_made_together(loss, tiled):
+    plain, found, _, crossings = run(dense, loss, data())
+    assert_same(plain, found)
+    assert ("tile" in [crossing.storage for crossing in crossings]) == tiled
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_picked_values_and_the_gradient_of_others(jit):
+    """Where one of two losses reads all: infinite gradients of what is picked stay where they are."""
+
+    def loss(y, z):
+        own = tf.gather(z, y, batch_dims=2)
+        return tf.reduce_sum(tf.where(own > 0, own, 1e38 * own * 1e38))
+
+    plain, found, _, _ = run(dense, loss, data(2), jit=jit)
+    for ours, its in zip(found[1][2:], plain[1][2:]):
+        np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(its))
+
+
+@pytest.mark.parametrize(
+    "cut, drops",
+    [
+        (lambda x: x[..., 0], True),
+        (lambda x: x[:, :, 0], True),
+        (lambda x: x[..., -1], True),
+        (lambda x: x[::-1, :, 0], False),
+        (lambda x: x[1:, :, 0], False),
+        (lambda x: x[:, 0], False),
+        (lambda x: x[..., 0:1], False),
+        (lambda x: x[..., 0, None], False),
+    ],
+)
+def test_slices_that_only_drop_a_dimension(cut, drops):
+    @tf.function(input_signature=[tf.TensorSpec((None, 4, 1))])
+    def cutting(x):
+        return cut(x)
+
+    (op,) = (op for op in cutting.get_concrete_function().graph.get_operations() if op.type == "StridedSlice")
+    assert drops_last(op, op.inputs[0]) == drops
+
+
 @pytest.mark.long(but=["any_batch-tied", "one_batch-dense"])
 @pytest.mark.parametrize("head", ["dense", "tied"])
 @pytest.mark.parametrize("dynamic", [True, False], ids=["any_batch", "one_batch"])
@@ -183,8 +264,10 @@ def test_any_number_of_rows(samples, steps, loss):
 
 
 @pytest.mark.long
-def test_any_number_of_rows_under_xla():
-    plain, tiled, _, crossings = run(flat, with_squares, data(7, 31), jit=True)
+@pytest.mark.long(but=["with_squares", "gathered_logits"])
+@pytest.mark.parametrize("loss", [with_squares, gathered, gathered_logits, taken_along])
+def test_any_number_of_rows_under_xla(loss):
+    plain, tiled, _, crossings = run(flat, loss, data(7, 31), jit=True)
     assert np.linalg.norm(tiled[1][1] - plain[1][1]) <= 1e-5 * np.linalg.norm(plain[1][1])
     assert "tile" in [crossing.storage for crossing in crossings]
 

@@ -34,7 +34,7 @@ class BackwardPass(NamedTuple):
       gradients: Tensors, IndexedSlices or None, one for each source.
       recorded: Another tape records the backward pass, for a gradient of the gradient.
       xla: XLA compiles the graph.
-      instead: By name of one of its operations: what was put in its place, None for nothing.
+      instead: By name of one of its operations: what was put in its place.
     """
 
     graph: tf.Graph
@@ -45,12 +45,12 @@ class BackwardPass(NamedTuple):
     gradients: tuple[Any, ...]
     recorded: bool
     xla: bool
-    instead: Mapping[str, tf.Operation | None] = types.MappingProxyType({})
+    instead: Mapping[str, tuple[tf.Operation, ...]] = types.MappingProxyType({})
 
     def operations(self) -> list[tf.Operation]:
         """The backward pass, each operation after those that it reads."""
         made = self.graph.get_operations()[self.start : self.stop]
-        return [op for each in made if (op := self.instead.get(each.name, each)) is not None]
+        return [op for each in made for op in self.instead.get(each.name, (each,))]
 
 
 # What is called with a backward pass, and answers which of its gradients are to be replaced: by the name of a

@@ -31,6 +31,8 @@ from tf_comptrain.graph.passes.step import traced_step
 from tf_comptrain.graph.passes.streams import make_streams
 from tf_comptrain.graph.passes.tiles import plan_tiles
 from tf_comptrain.graph.passes.xla import XLA
+from tf_comptrain.graph.tiles.limits import tile_sizes
+from tf_comptrain.graph.tiles.picks import choose_in_rows
 
 
 class Result(NamedTuple):
@@ -56,8 +58,9 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     """
     engine = XLA if backward.xla else EXECUTOR
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
-    if not streams.asks_for_bits and not backward.recorded:
-        backward = sum_in_products(backward)
+    if not backward.recorded:
+        backward = choose_in_rows(backward, tile_sizes(backward.xla, streams.on_gpu).least_bytes)
+        backward = backward if streams.asks_for_bits else sum_in_products(backward)
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
     needs = needs_of(step, streams, {held.tensor.ref() for held in lists})

@@ -22,15 +22,15 @@ def sum_in_products(backward: _keras.BackwardPass) -> _keras.BackwardPass:
     The order of the additions changes, and with it the rounding.
 
     Args:
-      backward: A pass that nothing has changed yet.
+      backward: A pass that is not rewired yet.
     """
     returned = {id(tensor) for tensor in backward.gradients}
-    instead: dict[str, tf.Operation | None] = {}
+    instead = dict(backward.instead)
     for op in backward.operations():
         if op.type == "Sum" and op.inputs[0].op.type.startswith("BatchMatMul"):
             found = _sum_in_product(op, returned)
             if found is not None:
-                instead |= {op.inputs[0].op.name: None, op.name: found}
+                instead |= {op.inputs[0].op.name: (), op.name: (found,)}
     return backward._replace(instead=instead)
 
 

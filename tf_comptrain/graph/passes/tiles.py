@@ -19,10 +19,10 @@ from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.fixed_order import fix_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tiles.fits import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.limits import tile_sizes
 from tf_comptrain.graph.tiles.loop import run_by_tiles
 from tf_comptrain.graph.tiles.region import InTwoPasses, MuchBetween, Scope, Untiled, find_region
-from tf_comptrain.graph.tiles.rows import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.sizes import KnownSizes
 from tf_comptrain.graph.tiles.starts import is_wide
 

@@ -15,9 +15,10 @@ from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.operations import BLANK, MATRIX_PRODUCT, SUMMATION, about
 from tf_comptrain.graph.order import ancestors, in_order
 from tf_comptrain.graph.tensors import base_of
+from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT, Fit, fit, fit_result
 from tf_comptrain.graph.tiles.letters import letters_of
 from tf_comptrain.graph.tiles.region import Region
-from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT, Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.rows import Rows
 
 # Scores of this and below are of keys that are not seen: beside any other its exponential is zero.
 _HIDDEN = -1e4

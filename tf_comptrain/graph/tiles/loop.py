@@ -15,10 +15,10 @@ from tf_comptrain.graph.order import ancestors, in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.columns import columns_of
+from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.letters import swapped_product
 from tf_comptrain.graph.tiles.limits import TileSizes
 from tf_comptrain.graph.tiles.region import Region, Untiled
-from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.seen import EVERY_KEY, SeenColumns, seen_by_tile, sizes_of_tiles
 from tf_comptrain.graph.tiles.sums import Sum, sum_of
 from tf_comptrain.graph.tiles.tiling import (

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, REDUCTION, SUMMATION, VIEW, about
 from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT, MASKED, Fit, fit, fit_result
 from tf_comptrain.graph.tiles.limits import TileSizes
-from tf_comptrain.graph.tiles.rows import DRAWN, DROPOUT, MASKED, Fit, Rows, fit, fit_result
+from tf_comptrain.graph.tiles.rows import Rows
 from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
 from tf_comptrain.graph.tiles.starts import Start, starts
 
