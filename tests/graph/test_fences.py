@@ -94,6 +94,21 @@ def test_products_of_a_reshaped_gradient_are_in_order():
         assert biases[source(graph[dy].input[0])] in before
 
 
+@pytest.mark.parametrize(
+    "noise", [keras.layers.GaussianDropout, keras.layers.Dropout, keras.layers.GaussianNoise]
+)
+def test_random_numbers_wait_for_what_they_meet(noise):
+    """The executor would draw those of all layers first. Of each but the first a product comes before."""
+    layers = [layer for _ in range(4) for layer in (keras.layers.Dense(512, activation="relu"), noise(0.3))]
+    model = keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(8)])
+    model.compile("sgd", "mse", jit_compile=False)
+    ct.compress_model(model)
+    graph = optimized_graph(model, np.ones((64, 512), "float32"), np.zeros((64, 8), "float32"))
+    drawn = of_type(graph, "StatelessRandomNormalV2", "StatelessRandomUniformV2", "Comptrain>Dropout")
+    products = [sum("MatMul" in graph[name].op for name in ancestors(graph, node.name)) for node in drawn]
+    assert sorted(products) == [1, 2, 3, 4]
+
+
 def test_tensorflows_optimizer_takes_what_is_rebuilt():
     """It fails, for the whole step, on a Pow with a control input; where it does not it makes products of this one."""
     keras.utils.set_random_seed(0)

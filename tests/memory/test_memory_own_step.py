@@ -291,3 +291,26 @@ def test_a_list_of_inputs_is_a_tuple_as_in_fit():
     model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
     model.fit([X, X], batch_size=len(X), verbose=0)
     assert explain.explain_peak(model, [X, X]).peak_bytes > ACTIVATION
+
+
+class Losing(keras.layers.Layer):
+    """Adds the loss of two inputs, and hands on the second."""
+
+    def call(self, y, z):
+        self.add_loss(tf.reduce_mean((y - z) ** 2))
+        return z
+
+
+def test_a_model_whose_layers_have_its_loss_takes_no_targets():
+    x, y = keras.Input((256,)), keras.Input((8,))
+    hidden = keras.layers.Dense(1024, activation="relu")(x)
+    model = keras.Model([x, y], Losing()(y, keras.layers.Dense(8)(hidden)))
+    model.compile("sgd", jit_compile=False)
+    batch = np.ones((512, 256), "float32"), np.ones((512, 8), "float32")
+    model.fit(batch, batch_size=512, verbose=0)
+    hidden_bytes = 4 * 512 * 1024
+    assert explain.explain_peak(model, batch).peak_bytes > hidden_bytes
+    assert ct.memory.report(model, batch, timeline=False).saved_bytes >= hidden_bytes
+    model.compile("sgd", "mse", jit_compile=False)
+    with pytest.raises(ValueError, match="`y` is missing"):
+        explain.explain_peak(model, batch)

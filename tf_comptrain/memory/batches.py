@@ -17,12 +17,12 @@ def batch_of(model: keras.Model, x: Any, y: Any) -> tuple:
     """Tensors (x, y): as given, or random where x is a batch size.
 
     Raises:
-      ValueError: The model is not compiled; `y` is None where Keras' own train step needs it; see `random_batch`.
+      ValueError: The model is not compiled; `y` is None where a loss needs it; see `random_batch`.
     """
     _keras.require_compiled(model)
     if isinstance(x, numbers.Integral):
         return random_batch(model, arguments.whole("batch_size", x))
-    if y is None and not _keras.has_own_train_step(model):
+    if y is None and model.loss is not None and not _keras.has_own_train_step(model):
         raise ValueError("`y` is missing: pass x and y, one batch of data, or a batch size as `x`.")
     x, y = (tuple(part) if isinstance(part, list) else part for part in (x, y))  # as `fit` does
     tensors = tf.nest.map_structure(tf.convert_to_tensor, (x,) if y is None else (x, y))

@@ -31,6 +31,24 @@ def test_kernels_are_turned_when_their_layer_runs(monkeypatch):
     assert planned_bytes(monkeypatch, False) - late >= (LAYERS // 2) * kernel
 
 
+def test_random_numbers_are_drawn_when_their_layer_runs():
+    """Normal ones too, which are scaled and held before they meet an activation."""
+    rows, width, layers = 512, 256, 6
+
+    def planned(noise):
+        keras.utils.set_random_seed(0)
+        made = [
+            layer for _ in range(layers) for layer in (keras.layers.Dense(width, activation="relu"), noise())
+        ]
+        model = keras.Sequential([keras.Input((width,)), *made, keras.layers.Dense(8)])
+        model.compile("sgd", "mse", jit_compile=True)
+        ct.compress_model(model)
+        return ct.memory.memory_analysis(model, tf.ones((rows, width)), tf.ones((rows, 8))).temporary_bytes
+
+    noisy = planned(lambda: keras.layers.GaussianDropout(0.3))
+    assert noisy <= planned(keras.layers.Identity) + 3 * 4 * rows * width
+
+
 def test_tiles_are_smaller_where_small_ones_cost_little():
     executor, xla, gpu = tile_sizes(False, False), tile_sizes(True, False), tile_sizes(True, True)
     assert xla.bytes < executor.bytes < gpu.bytes

@@ -8,7 +8,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.broadcasts import narrow_broadcasts
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.order import TopologicalOrder
-from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
+from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders, drawn_numbers
 from tf_comptrain.graph.passes.late_addends import make_addends_late
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.updates import is_short_vector
@@ -45,7 +45,10 @@ def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReader
 
 
 def finish(step: TracedStep, streams: StreamsOfStep) -> None:
-    """Means have gradients without a tensor of equal values, which XLA does by itself."""
+    """Random numbers wait for what they meet; means have gradients without a tensor of equal values."""
+    for op, met in drawn_numbers(step):
+        if op.name not in step.at_once and op.name not in step.later:
+            _keras.wait_for(op, [met.op])
     if not step.backward.recorded:
         narrow_broadcasts(step.backward, step.at_once)
 

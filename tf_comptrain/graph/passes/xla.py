@@ -12,15 +12,12 @@ from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 from tf_comptrain.graph.operations import CONVOLUTIONAL, KERNEL_GRADIENT, about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes import executor
-from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders
+from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders, drawn_numbers
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
-from tf_comptrain.graph.tensors import is_small, plain_bytes, readers_of
+from tf_comptrain.graph.tensors import plain_bytes, readers_of
 from tf_comptrain.graph.tiles.letters import swapped_product
 
-_DRAWN_BY_KEY = frozenset(
-    ("StatelessRandomNormalV2", "StatelessRandomUniformV2", "StatelessTruncatedNormalV2")
-)
 _KEY = 1  # of their inputs: shape, key, counter, algorithm
 _KERNEL = 1  # of a convolution's inputs, and of those of the gradient of its input
 _LEAST_TURNED, _LEAST_IN_PARTS = 1 << 16, 16 << 20  # bytes
@@ -116,13 +113,8 @@ def _swap_factors(step: TracedStep) -> None:
 
 def _draw_late(step: TracedStep) -> None:
     """Random numbers depend on a seed alone: XLA would draw those of many layers before it runs the first."""
-    for op in step.backward.graph.get_operations()[: step.backward.start]:
-        if op.type not in _DRAWN_BY_KEY or is_small(op.outputs[0]):
-            continue
-        met = _met(step, op)
-        if met is not None:
-            key = native.ops().comptrain_fence([op.inputs[_KEY], met])[0]
-            _keras.set_input(op, _KEY, key)
+    for op, met in drawn_numbers(step):
+        _keras.set_input(op, _KEY, native.ops().comptrain_fence([op.inputs[_KEY], met])[0])
 
 
 def _turn_late(step: TracedStep) -> None:
@@ -203,36 +195,6 @@ def _of_variable(tensor: tf.Tensor) -> bool:
     while tensor.op.type in ("Cast", "Identity"):
         tensor = tensor.op.inputs[0]
     return tensor.op.type == "ReadVariableOp"
-
-
-def _met(step: TracedStep, drawn: tf.Operation) -> tf.Tensor | None:
-    """The tensor, made before, that random numbers meet first, by elementwise operations; None where there is none."""
-    place, size = step.places[drawn.name], drawn.outputs[0].shape
-    waiting, seen = list(drawn.outputs), {drawn.name}
-    while waiting:
-        for op, _ in readers_of(waiting.pop(0)):
-            if op.name in seen or step.is_late(op) or not about(op.type).is_elementwise:
-                continue
-            seen.add(op.name)
-            for other in op.inputs:
-                # An operation reads what was made before it: such a tensor does not wait for the random numbers.
-                if step.places.get(other.op.name, place) < place and other.shape == size:
-                    return _narrow(step, other)
-            waiting += op.outputs
-    return None
-
-
-def _narrow(step: TracedStep, tensor: tf.Tensor) -> tf.Tensor:
-    """The factor of the product that a tensor comes of which never is there whole; any other tensor itself."""
-    waiting, seen = [tensor.op], {tensor.op.name}
-    while waiting and waiting[0].name in step.again:
-        op = waiting.pop(0)
-        if about(op.type).is_product:
-            return op.inputs[0]
-        before = [operand.op for operand in op.inputs if operand.op.name in step.again]
-        waiting += [each for each in before if each.name not in seen]
-        seen.update(each.name for each in before)
-    return tensor
 
 
 # The compiler orders sums by itself.
