@@ -1,7 +1,8 @@
-"""Table and plot of equivalence.py in docs/accuracy.md, from its results alone."""
+"""Table and plot of equivalence.py beside docs/accuracy.md, from its results alone."""
 
 from __future__ import annotations
 
+import csv
 import math
 import statistics
 import textwrap
@@ -15,32 +16,35 @@ from tasks import ARM_NAMES, PLAIN, TASKS, Task
 
 BEGIN, END = "<!-- equivalence: begin (written by --report) -->", "<!-- equivalence: end -->"
 COLUMNS = 100  # of prose in docs
-IMAGE = "accuracy_equivalence.png"
-HEADER = (
-    "| arm | seeds | change | 95% interval | verdict | {metric} | scatter | conv inputs | all saved | CPU time/step |",
-    "|---|---|---|---|---|---|---|---|---|---|",
-)
+IMAGE, TABLE = "accuracy_equivalence.png", "equivalence.csv"
+HEADINGS = ("task", "arm", "seeds", "change", "95% interval", "verdict", "accuracy, % (decoder: loss, nats)")
+HEADINGS += ("scatter", "conv inputs", "all saved", "CPU time/step")
 
 
 def write(runs: Sequence[pairs.Run], docs: Path) -> None:
-    """Writes the part of docs/accuracy.md between the marks, and the plot beside the other images.
+    """Writes the part of docs/accuracy.md between the marks, the table and the plot.
 
     Args:
       runs: Of the results file.
-      docs: The folder with accuracy.md and images/.
+      docs: The folder with accuracy.md, images/ and tables/.
     """
-    lines = [BEGIN, ""]
+    lines, rows = [BEGIN, ""], []
     for name, task in TASKS.items():
-        of_task = published(pairs.of_task(runs, name, task))
-        if of_task:
-            lines += [*table(name, task, of_task), ""]
-    if not any(published(pairs.of_task(runs, name, task)) for name, task in TASKS.items()):
+        if of_task := published(pairs.of_task(runs, name, task)):
+            rows += table(name, task, of_task)
+            lines += [] if task.jit_compile else [f"- {_wrapped(said(name, task), 2)}"]
+    if not rows:
         lines += [
             f"No arm has two seeds yet, so there is no interval to show; {len(runs)} runs are finished.",
             "",
         ]
     else:
         plot(runs, docs / "images" / IMAGE)
+        path = docs / "tables" / TABLE
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([HEADINGS, *rows])
+        lines += ["- `-xla`: the same, compiled by XLA.", "", f"[Changes from plain](tables/{TABLE})", ""]
         lines += [f"![Changes and their intervals](images/{IMAGE})", "", origin(runs), ""]
     page = docs / "accuracy.md"
     text = page.read_text()
@@ -57,21 +61,23 @@ def published(runs: Sequence[pairs.Run]) -> list[pairs.Run]:
     return [run for run in runs if run["arm"] in arms] if arms - {PLAIN} else []
 
 
-def table(name: str, task: Task, runs: Sequence[pairs.Run]) -> list[str]:
-    """A task's arms, a row each, in Markdown; plain's own values in the first."""
+def said(name: str, task: Task) -> str:
+    """What a task is, in words."""
     sizes = (
         f"{task.epochs * task.steps:,} steps of {task.batch} passages"
         if task.is_text
         else f"{task.train:,} images, {task.epochs} epochs, batch {task.batch}"
     )
-    metric = "loss, nats" if task.is_text else "accuracy, %"
-    words = task.words if task.jit_compile else f"{task.words}; {sizes}"
-    lines = [_wrapped(f"**{name}**: {words}."), "", HEADER[0].format(metric=metric), HEADER[1]]
+    return f"`{name}`: {task.words}; {sizes}."
+
+
+def table(name: str, task: Task, runs: Sequence[pairs.Run]) -> list[list[str]]:
+    """A task's arms, a row each; plain's own values in the first."""
+    rows = []
     for arm in ARM_NAMES:
-        of_arm = [run for run in runs if run["arm"] == arm]
-        if of_arm:
-            lines.append(f"| {' | '.join([arm, *_change(task, runs, arm), *_figures(task, runs, of_arm)])} |")
-    return lines
+        if of_arm := [run for run in runs if run["arm"] == arm]:
+            rows.append([name, arm, *_change(task, runs, arm), *_figures(task, runs, of_arm)])
+    return rows
 
 
 def _change(task: Task, runs: Sequence[pairs.Run], arm: str) -> list[str]:
@@ -126,8 +132,17 @@ def origin(runs: Sequence[pairs.Run]) -> str:
     )
 
 
-def _wrapped(prose: str) -> str:
-    return textwrap.fill(prose, COLUMNS, break_long_words=False, break_on_hyphens=False)
+def _wrapped(prose: str, indent: int = 0) -> str:
+    indents = " " * indent
+    filled = textwrap.fill(
+        prose,
+        COLUMNS,
+        break_long_words=False,
+        break_on_hyphens=False,
+        initial_indent=indents,
+        subsequent_indent=indents,
+    )
+    return filled.strip()
 
 
 def plot(runs: Sequence[pairs.Run], path: Path) -> None:

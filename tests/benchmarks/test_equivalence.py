@@ -166,16 +166,12 @@ def test_the_report_replaces_its_own_part_only(tmp_path, monkeypatch):
     report.write(runs, tmp_path)
     page = (tmp_path / "accuracy.md").read_text()
     assert page.startswith("before\n") and page.endswith("after\n") and "old" not in page
-    assert "**smoke**: a network; 64 images, 2 epochs, batch 4." in page
-    assert "| plain | 20 |  |  |  | 61.00 ± 0.24 | 0.72 | 1.0 | 1.0 | 1.00 |" in page
-    assert (
-        "| default | 20 | +0.10 | [+0.10, +0.11] | equivalent | 61.10 ± 0.24 | 0.72 | 8.0 | 8.0 | 1.00 |"
-        in page
-    )
-    assert (
-        "| dither-0.5 | 5 | -2.00 | [-2.01, -1.98] | different | 59.00 ± 0.24 | 0.72 | 8.0 | 8.0 | 1.00 |"
-        in page
-    )
+    assert "- `smoke`: a network; 64 images, 2 epochs, batch 4." in page
+    assert (tmp_path / "tables" / report.TABLE).read_text().splitlines()[1:] == [
+        "smoke,plain,20,,,,61.00 ± 0.24,0.72,1.0,1.0,1.00",
+        'smoke,default,20,+0.10,"[+0.10, +0.11]",equivalent,61.10 ± 0.24,0.72,8.0,8.0,1.00',
+        'smoke,dither-0.5,5,-2.00,"[-2.01, -1.98]",different,59.00 ± 0.24,0.72,8.0,8.0,1.00',
+    ]
     assert (
         "120 runs, 1.2 CPU hours; tf_comptrain 0.1.0 (commits abc), TensorFlow 2.21.0; x86_64 avx2." in page
     )
@@ -191,8 +187,8 @@ def test_nothing_is_published_without_an_interval(tmp_path, monkeypatch):
     report.write(runs[:4], tmp_path)
     assert "No arm has two seeds yet" in (tmp_path / "accuracy.md").read_text()
     report.write([*runs, record("lossless", 1, 0, 60.0)], tmp_path)
-    page = (tmp_path / "accuracy.md").read_text()
-    assert "| default | 2 |" in page and "| lossless |" not in page
+    rows = (tmp_path / "tables" / report.TABLE).read_text()
+    assert "smoke,default,2," in rows and "lossless" not in rows
 
 
 def test_progress_says_how_the_arm_stands(monkeypatch):
