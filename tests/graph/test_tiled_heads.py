@@ -221,6 +221,25 @@ def test_picked_values_and_the_gradient_of_others(jit):
         np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(its))
 
 
+@pytest.mark.parametrize("cut", [lambda w: w[..., 0], lambda w: tf.gather(w, [[0]] * 512, batch_dims=1)])
+def test_gradients_of_weights_that_are_cut_or_picked_are_returned(cut):
+    """Nothing stands behind such a gradient that could read another in its place."""
+    model = Weights([512, 1], [16, 512])
+    ct.compress_model(model, check=False)
+
+    @tf.function(autograph=False)
+    def step():
+        last, kernel = (part.value for part in model.parts)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(
+                tf.reshape(cut(tf.convert_to_tensor(last)), [512]) * tf.reduce_sum(kernel, 0)
+            )
+        return tape.gradient(loss, [last])[0]
+
+    expected = tf.reduce_sum(model.parts[1].value, 0)
+    np.testing.assert_allclose(tf.reshape(step(), [512]), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "cut, drops",
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import tensorflow as tf
 
@@ -59,11 +59,14 @@ def choose_in_rows(backward: _keras.BackwardPass, least_bytes: int) -> _keras.Ba
       backward: A pass that is not rewired yet.
       least_bytes: Of a gradient that is scattered; smaller ones stay.
     """
+    returned = {id(gradient) for gradient in backward.gradients}
     instead = dict(backward.instead)
     for op in backward.operations():
-        if op.type == _SCATTER and (gather := _gather_of(op, backward)) is not None:
-            instead |= _chosen(op, gather) if plain_bytes(gather.inputs[0]) >= least_bytes else {}
-        elif op.type == _SLICE_GRADIENT and drops_last(op, op.outputs[0]):
+        if op.type == _SCATTER and (gather := _gather_of(op)) is not None:
+            instead |= _chosen(op, gather, returned) if plain_bytes(gather.inputs[0]) >= least_bytes else {}
+        elif (
+            op.type == _SLICE_GRADIENT and id(op.outputs[0]) not in returned and drops_last(op, op.outputs[0])
+        ):
             instead[op.name] = (_reshaped(op),)
     return backward._replace(instead=instead)
 
@@ -84,7 +87,7 @@ def _blank(tensor: tf.Tensor) -> tf.Tensor:
     return tf.zeros(tf.shape(tensor), tensor.dtype)
 
 
-def _gather_of(scatter: tf.Operation, backward: _keras.BackwardPass) -> tf.Operation | None:
+def _gather_of(scatter: tf.Operation) -> tf.Operation | None:
     """The operation that picked one value of each row, whose gradient is scattered; None where it is another."""
     places = scatter.inputs[1]
     if places.op.type != "Reshape":
@@ -105,11 +108,13 @@ def _picking(places: tf.Tensor) -> list[tf.Operation]:
     return [op for op in readers if picks_of_rows(op) is not None]
 
 
-def _chosen(scatter: tf.Operation, gather: tf.Operation) -> dict[str, tuple[tf.Operation, ...]]:
+def _chosen(
+    scatter: tf.Operation, gather: tf.Operation, returned: Collection[int]
+) -> dict[str, tuple[tf.Operation, ...]]:
     """By name of each operation of a scattered gradient: what is in its place; {} where it is made in another way."""
     before = _chain(scatter, lambda op: op.inputs[0].op, ("Reshape", "Transpose", "Reshape"))
     after = _chain(scatter, _only_reader, ("Reshape", "Transpose"))
-    if not (before and after):
+    if not (before and after) or id(after[-1].outputs[0]) in returned:
         return {}
     picked, places = before[-1].inputs[0], gather.inputs[1]
     of_each = picks_of_rows(gather) == places.shape.rank
