@@ -201,6 +201,18 @@ def preferred(y, z):
     return -tf.reduce_mean(tf.math.log_sigmoid(0.1 * (chosen - other)))
 
 
+def beside_vectors(y, z):
+    """The same places pick values of rows, and vectors of another tensor, whose gradients are scattered alike."""
+    vectors = tf.gather(tf.reshape(z, [-1, WORDS, z.shape[1]]), y, batch_dims=1)
+    own = tf.gather(tf.nn.log_softmax(z), y, batch_dims=2)
+    return tf.reduce_mean(vectors) - tf.reduce_mean(own)
+
+
+def test_other_gradients_of_the_same_places_stay():
+    plain, found, _, _ = run(dense, beside_vectors, data())
+    assert_same(plain, found)
+
+
 @pytest.mark.parametrize("loss, tiled", [(several, True), (preferred, False)])
 def test_rows_whose_gradients_are_made_together(loss, tiled):
     plain, found, _, crossings = run(dense, loss, data())

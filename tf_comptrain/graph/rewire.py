@@ -60,7 +60,8 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
         backward = choose_in_rows(backward, tile_sizes(backward.xla, streams.on_gpu).least_bytes)
-        backward = backward if streams.asks_for_bits else sum_in_products(backward)
+        if not streams.asks_for_bits:
+            backward = sum_in_products(backward)
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
     needs = needs_of(step, streams, {held.tensor.ref() for held in lists})

@@ -104,8 +104,10 @@ def _gather_of(scatter: tf.Operation) -> tf.Operation | None:
 
 
 def _picking(places: tf.Tensor) -> list[tf.Operation]:
-    readers = (op for op, number in readers_of(places) if number == 1)
-    return [op for op in readers if picks_of_rows(op) is not None]
+    """What picks values of rows there; nothing where something else does whose gradient is scattered too."""
+    readers = [op for op, number in readers_of(places) if number == 1 and op.type == GATHER]
+    scattered = [op for op in readers if op.get_attr("batch_dims") or constant_of(op.inputs[2]) != 0]
+    return [] if any(picks_of_rows(op) is None for op in scattered) else scattered
 
 
 def _chosen(
