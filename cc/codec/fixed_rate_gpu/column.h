@@ -1,9 +1,11 @@
 // Internal, for CUDA sources: columns of 32 values whose codes share words, a
 // row apart, so that neighbours in memory belong to neighbouring threads. Each
-// has one scale and one channel, and none of its values is missing.
+// has one scale and one channel, and none of its values is missing. A thread
+// works on kTogether<T> of them, side by side.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "cc/codec/common/bits.h"
@@ -14,17 +16,22 @@
 namespace comptrain::gpu {
 
 constexpr int kColumnThreads = 256;
+template <class T>
+constexpr int kTogether = ColumnsTogether(sizeof(T));
 
-// Of the thread: a column, or a group, each.
+// The first that the thread works on of columns, or of groups.
+template <int kEach>
 static __device__ inline int64_t ColumnOfThread() {
-  return int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  return (int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * kEach;
 }
 
+// each: columns, or groups, of a thread.
 template <class... Parameters, class... Arguments>
 static Status LaunchColumns(const char* what, void (*kernel)(Parameters...),
-                            int64_t columns, CUstream_st* cuda_stream,
+                            int64_t columns, int each, CUstream_st* cuda_stream,
                             const Arguments&... arguments) {
-  return Launch(kFixedRate, what, kernel, CeilDiv(columns, kColumnThreads),
+  return Launch(kFixedRate, what, kernel,
+                CeilDiv(columns, int64_t{each} * kColumnThreads),
                 kColumnThreads, 0, cuda_stream, arguments...);
 }
 
@@ -43,15 +50,61 @@ struct Column {
     word = block * of.coding.bits * of.words.row + at;
     number = of.words.NumberOf(block, at);
   }
+  // The j-th beside it, of those of one thread.
+  COMPTRAIN_HD Column Beside(int j) const {
+    Column c = *this;
+    c.column += j;
+    c.first += j;
+    c.word += j;
+    c.number += static_cast<uint32_t>(j);
+    return c;
+  }
+};
+
+// A value of each of a thread's columns, side by side.
+template <class T>
+struct Neighbours {
+  static constexpr int kBits = 8 * sizeof(T);
+  using Item = std::conditional_t<kBits == 32, uint32_t, uint16_t>;
+
+  uint32_t bits;
+
+  COMPTRAIN_HD T Of(int j) const {
+    const auto item = static_cast<Item>(bits >> (j * kBits));
+    T v;
+    std::memcpy(&v, &item, sizeof v);
+    return v;
+  }
+  COMPTRAIN_HD void Set(int j, T v) {
+    Item item;
+    std::memcpy(&item, &v, sizeof v);
+    const uint32_t others = ~(uint32_t{static_cast<Item>(-1)} << (j * kBits));
+    bits = (bits & others) | uint32_t{item} << (j * kBits);
+  }
+  // The compiler makes floats of it again where it needs them, instead of
+  // keeping them: registers are what there is least of.
+  COMPTRAIN_HD void Forget() { asm volatile("" : "+r"(bits)); }
 };
 
 // All are loaded before one is used.
 template <class T>
-COMPTRAIN_HD static inline void LoadColumn(const void* x, const Column& at,
-                                           int64_t row, T* values) {
-  const T* from = static_cast<const T*>(x) + at.first;
+COMPTRAIN_HD static inline void LoadColumns(const void* x, const Column& at,
+                                            int64_t row,
+                                            Neighbours<T>* values) {
+  const auto* from = reinterpret_cast<const Neighbours<T>*>(
+      static_cast<const T*>(x) + at.first);
   COMPTRAIN_UNROLL
-  for (int i = 0; i < kPacked; ++i, from += row) values[i] = *from;
+  for (int i = 0; i < kPacked; ++i, from += row / kTogether<T>) {
+    values[i] = *from;
+  }
+}
+template <class T>
+COMPTRAIN_HD static inline void StoreColumns(const Neighbours<T>* values,
+                                             const Column& at, int64_t row,
+                                             void* x) {
+  auto* to = reinterpret_cast<Neighbours<T>*>(static_cast<T*>(x) + at.first);
+  COMPTRAIN_UNROLL
+  for (int i = 0; i < kPacked; ++i, to += row / kTogether<T>) *to = values[i];
 }
 
 // Number of bits and place of a value are constants, once loops are unrolled.

@@ -9,25 +9,34 @@ namespace {
 using gpu::Column;
 using gpu::kColumnThreads;
 using gpu::kPacked;
+using gpu::kTogether;
+using gpu::Neighbours;
 using gpu::StreamOnGpu;
 
 template <int kBits, class T>
 __global__ void __launch_bounds__(kColumnThreads)
     WriteValues(StreamOnGpu stream, T* x_hat) {
   const gpu::RowsOnGpu& rows = stream.of.words;
-  const int64_t column = gpu::ColumnOfThread();
+  const int64_t column = gpu::ColumnOfThread<kTogether<T>>();
   if (column >= rows.columns) return;
-  const Column at(stream.of, column);
-  T* to = x_hat + at.first;
-  const float step = stream.StepOfGroup(at.column);
-  // What leaves a number as it is, its sign too, where there is no centre.
-  const float centre =
-      stream.of.has_centres ? stream.of.Centre(stream.data, column) : -0.0f;
-  gpu::ForLevels<kBits>(stream, at, [&](int, float level, bool is_zero) {
-    const float v = level * step;
-    FromFloat(is_zero ? 0 : v + centre, to);
-    to += rows.row;
-  });
+  const Column first(stream.of, column);
+  Neighbours<T> values[kPacked] = {};
+  COMPTRAIN_UNROLL
+  for (int j = 0; j < kTogether<T>; ++j) {
+    const Column at = first.Beside(j);
+    const float step = stream.StepOfGroup(at.column);
+    // What leaves a number as it is, its sign too, where there is no centre.
+    const float centre = stream.of.has_centres
+                             ? stream.of.Centre(stream.data, at.column)
+                             : -0.0f;
+    gpu::ForLevels<kBits>(stream, at, [&](int i, float level, bool is_zero) {
+      const float v = level * step;
+      T item;
+      FromFloat(is_zero ? 0 : v + centre, &item);
+      values[i].Set(j, item);
+    });
+  }
+  gpu::StoreColumns(values, first, rows.row, x_hat);
 }
 
 // Item: an integer as large as a value.
@@ -35,19 +44,23 @@ template <int kBits, class Item>
 __global__ void __launch_bounds__(kColumnThreads)
     SelectItems(StreamOnGpu stream, const Item* dy, Item* dx) {
   const gpu::RowsOnGpu& rows = stream.of.words;
-  const int64_t column = gpu::ColumnOfThread();
+  const int64_t column = gpu::ColumnOfThread<kTogether<Item>>();
   if (column >= rows.columns) return;
-  const Column at(stream.of, column);
-  Item items[kPacked];
-  gpu::LoadColumn(dy, at, rows.row, items);
-  gpu::ColumnWords<kBits> words;
-  words.Load(reinterpret_cast<const uint32_t*>(stream.data) + at.word,
-             rows.row);
-  Item* to = dx + at.first;
+  const Column first(stream.of, column);
+  Neighbours<Item> items[kPacked];
+  gpu::LoadColumns(dy, first, rows.row, items);
   COMPTRAIN_UNROLL
-  for (int i = 0; i < kPacked; ++i, to += rows.row) {
-    *to = words.Code(i) == 0 ? Item{0} : items[i];
+  for (int j = 0; j < kTogether<Item>; ++j) {
+    gpu::ColumnWords<kBits> words;
+    words.Load(
+        reinterpret_cast<const uint32_t*>(stream.data) + first.Beside(j).word,
+        rows.row);
+    COMPTRAIN_UNROLL
+    for (int i = 0; i < kPacked; ++i) {
+      if (words.Code(i) == 0) items[i].Set(j, Item{0});
+    }
   }
+  gpu::StoreColumns(items, first, rows.row, dx);
 }
 
 // Item: a value.
@@ -85,7 +98,7 @@ Status MaskGradient(const FixedRateStream& stream, const void* dy, void* dx,
   return gpu::WithBits(stream.of.coding.bits, [&](auto bits) {
     return gpu::LaunchColumns(
         "the mask's gradient", SelectItems<decltype(bits)::value, Item>,
-        from.of.words.columns, cuda_stream, from, in, out);
+        from.of.words.columns, kTogether<Item>, cuda_stream, from, in, out);
   });
 }
 
@@ -106,8 +119,8 @@ Status GpuFixedRateDecode(const FixedRateStream& stream, void* x_hat,
   return gpu::WithBitsAndType(stream.of, [&](auto bits, auto type) {
     using T = decltype(type);
     return gpu::LaunchColumns("values", WriteValues<decltype(bits)::value, T>,
-                              from.of.words.columns, cuda_stream, from,
-                              static_cast<T*>(x_hat));
+                              from.of.words.columns, kTogether<T>, cuda_stream,
+                              from, static_cast<T*>(x_hat));
   });
 }
 

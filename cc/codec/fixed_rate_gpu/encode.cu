@@ -14,6 +14,8 @@ using gpu::Column;
 using gpu::kColumnThreads;
 using gpu::kPacked;
 using gpu::kScales;
+using gpu::kTogether;
+using gpu::Neighbours;
 using gpu::TensorOnGpu;
 
 // --- Scales -----------------------------------------------------------------
@@ -22,40 +24,52 @@ struct EncodeJob {
   TensorOnGpu of;
   const void* x;
   uint8_t* stream;
-  float* state;  // after the sample
-  gpu::Scratch* scratch;
+  gpu::StateJob state;
   bool group_statistics;
 };
 
+// What the blocks of the first kernel after the sample find, each for itself:
+// it takes less time than a kernel of its own. The first block writes it.
+__device__ const float* FindState(const gpu::StateJob& job) {
+  __shared__ float next[kStateFields];
+  const auto me = static_cast<int>(threadIdx.x);
+  if (me == 0) job.Write(next);
+  __syncthreads();
+  if (blockIdx.x == 0 && me < kStateFields) job.after[me] = next[me];
+  return next;
+}
+
 // Counts the scales of a block's groups; the last block to end adds up what all
-// have. here: whether the thread has a group.
-__device__ void CountScales(const EncodeJob& job, bool here, uint8_t code) {
+// have. here: whether the thread has groups.
+template <int kGroups>
+__device__ void CountScales(const EncodeJob& job, bool here,
+                            const uint8_t (&codes)[kGroups]) {
   if (!job.group_statistics) return;
   __shared__ uint32_t counts[kScales];
   __shared__ GroupSums sums[kScales];
   __shared__ bool is_last;
   static_assert(kScales == kColumnThreads, "a scale a thread");
+  gpu::Scratch* const scratch = job.state.scratch;
   const auto me = static_cast<int>(threadIdx.x);
   counts[me] = 0;
   __syncthreads();
-  if (here) atomicAdd(&counts[code], 1u);
+  for (int i = 0; here && i < kGroups; ++i) atomicAdd(&counts[codes[i]], 1u);
   __syncthreads();
-  if (counts[me] != 0) atomicAdd(&job.scratch->groups_with[me], counts[me]);
+  if (counts[me] != 0) atomicAdd(&scratch->groups_with[me], counts[me]);
   __threadfence();
   __syncthreads();
   if (me == 0) {
-    is_last = atomicAdd(&job.scratch->blocks_done, 1u) == gridDim.x - 1;
+    is_last = atomicAdd(&scratch->blocks_done, 1u) == gridDim.x - 1;
   }
   __syncthreads();
   if (!is_last) return;
   __threadfence();
   GroupSums mine;
   // By an atomic operation, which sees those of all blocks.
-  mine.Add(static_cast<uint8_t>(me),
-           atomicAdd(&job.scratch->groups_with[me], 0u));
+  mine.Add(static_cast<uint8_t>(me), atomicAdd(&scratch->groups_with[me], 0u));
   sums[me] = mine;
   gpu::AddUp(sums, kScales);
-  if (me == 0) sums[0].Write(job.state[kBoundUsed], job.state);
+  if (me == 0) sums[0].Write(job.state.after[kBoundUsed], job.state.after);
 }
 
 struct Ends {
@@ -69,20 +83,20 @@ struct Ends {
   }
 };
 
-__device__ uint8_t ScaleCodeOf(const EncodeJob& job, const Ends& ends,
-                               float centre) {
+__device__ uint8_t ScaleCodeOf(const EncodeJob& job, const float* state,
+                               const Ends& ends, float centre) {
   const float above = ends.largest - centre, below = centre - ends.smallest;
-  const float reach =
-      StepOfScale1(job.state[kBoundUsed]) * job.of.coding.reach();
+  const float reach = StepOfScale1(state[kBoundUsed]) * job.of.coding.reach();
   return ScaleCodeFor((above < below ? below : above) / reach);
 }
 
 // A group a thread.
 __global__ void __launch_bounds__(kColumnThreads) WriteScales(EncodeJob job) {
   const gpu::RowsOnGpu& rows = job.of.scales;
-  const int64_t group = gpu::ColumnOfThread();
+  const float* const state = FindState(job.state);
+  const int64_t group = gpu::ColumnOfThread<1>();
   const bool here = group < rows.columns;
-  uint8_t code = 0;
+  uint8_t code[1] = {};
   if (here) {
     int64_t at;
     const int64_t block = rows.by_row.Split(group, &at);
@@ -92,8 +106,8 @@ __global__ void __launch_bounds__(kColumnThreads) WriteScales(EncodeJob job) {
     }
     // Groups lie within a channel, except where there are no centres.
     const float centre = job.of.Centre(job.stream, block * rows.length + at);
-    code = ScaleCodeOf(job, ends, centre);
-    job.stream[job.of.scales_at + group] = code;
+    code[0] = ScaleCodeOf(job, state, ends, centre);
+    job.stream[job.of.scales_at + group] = code[0];
   }
   CountScales(job, here, code);
 }
@@ -123,88 +137,90 @@ COMPTRAIN_HD inline uint32_t CodeOf(const FixedRateCoding& coding, float x,
 }
 
 // centre: 0 in mid-rise streams.
-template <int kBits, bool kKnown, bool kMidRise>
-__device__ void WriteColumn(const EncodeJob& job, const Column& at,
-                            uint8_t scale, float centre, const float* x) {
+// x: gives each value, as a float.
+template <int kBits, bool kKnown, bool kMidRise, class Values>
+__device__ void WriteCodes(const EncodeJob& job, const float* state,
+                           const Column& at, uint8_t scale, float centre,
+                           const Values& x) {
   const TensorOnGpu& of = job.of;
-  const uint32_t start = DitherStart(at.number + SeedOf(job.state));
-  const float factor =
-      InverseStepOf(scale, StepOfScale1(job.state[kBoundUsed]));
+  const uint32_t start = DitherStart(at.number + SeedOf(state));
+  const float factor = InverseStepOf(scale, StepOfScale1(state[kBoundUsed]));
   gpu::ColumnWords<kBits> words;
   COMPTRAIN_UNROLL
   for (int i = 0; i < kPacked; ++i) {
     const uint32_t turned = start + static_cast<uint32_t>(i) * kDitherTurn;
     words.Put(i, CodeOf<kKnown, kMidRise>(
-                     of.coding, x[i], kMidRise ? 0 : centre, factor, turned));
+                     of.coding, x(i), kMidRise ? 0 : centre, factor, turned));
   }
   words.Store(reinterpret_cast<uint32_t*>(job.stream) + at.word, of.words.row);
 }
 
-// Of values of which some may be no numbers.
-template <int kBits>
-__device__ void WriteAnyColumn(const EncodeJob& job, const Column& at,
-                               uint8_t scale, float centre, const float* x) {
-  if (job.of.coding.mid_rise) {
-    WriteColumn<kBits, false, true>(job, at, scale, centre, x);
-  } else {
-    WriteColumn<kBits, false, false>(job, at, scale, centre, x);
+// The scale of the j-th of a thread's columns, which it writes with its words.
+template <int kBits, class T>
+__device__ uint8_t WriteColumn(const EncodeJob& job, const float* state,
+                               const Column& at, Neighbours<T>* items, int j) {
+  const TensorOnGpu& of = job.of;
+  const auto x = [&](int i) { return ToFloat(items[i].Of(j)); };
+  Ends ends;
+  float nothing = 0;  // less where a value is not finite
+  COMPTRAIN_UNROLL
+  for (int i = 0; i < kPacked; ++i) {
+    ends.smallest = fminf(ends.smallest, x(i));
+    ends.largest = fmaxf(ends.largest, x(i));
+    nothing = __fmaf_rn(x(i), 0.0f, nothing);
   }
+  const bool known = nothing == 0;
+  if (!known) {
+    ends = Ends();
+    COMPTRAIN_UNROLL
+    for (int i = 0; i < kPacked; ++i) ends.Add(x(i));
+  }
+  const float centre = of.Centre(job.stream, at.column);
+  const uint8_t scale = ScaleCodeOf(job, state, ends, centre);
+  job.stream[of.scales_at + at.column] = scale;
+  COMPTRAIN_UNROLL
+  for (int i = 0; i < kPacked; ++i) items[i].Forget();
+  if (of.coding.mid_rise) {
+    known ? WriteCodes<kBits, true, true>(job, state, at, scale, centre, x)
+          : WriteCodes<kBits, false, true>(job, state, at, scale, centre, x);
+  } else {
+    known ? WriteCodes<kBits, true, false>(job, state, at, scale, centre, x)
+          : WriteCodes<kBits, false, false>(job, state, at, scale, centre, x);
+  }
+  return scale;
 }
 
-// A column a thread, with its scale.
 template <int kBits, class T>
 __global__ void __launch_bounds__(kColumnThreads) WriteColumns(EncodeJob job) {
   const TensorOnGpu& of = job.of;
-  const int64_t column = gpu::ColumnOfThread();
+  const int64_t column = gpu::ColumnOfThread<kTogether<T>>();
   const bool here = column < of.words.columns;
-  uint8_t scale = 0;
-  if (here) {
-    const Column at(of, column);
-    T items[kPacked];
-    gpu::LoadColumn(job.x, at, of.words.row, items);
-    float x[kPacked];
-    Ends ends;
-    float nothing = 0;  // less where a value is not finite
-    COMPTRAIN_UNROLL
-    for (int i = 0; i < kPacked; ++i) {
-      x[i] = ToFloat(items[i]);
-      ends.smallest = fminf(ends.smallest, x[i]);
-      ends.largest = fmaxf(ends.largest, x[i]);
-      nothing = __fmaf_rn(x[i], 0.0f, nothing);
-    }
-    const bool known = nothing == 0;
-    if (!known) {
-      ends = Ends();
-      COMPTRAIN_UNROLL
-      for (int i = 0; i < kPacked; ++i) ends.Add(x[i]);
-    }
-    const float centre = of.Centre(job.stream, column);
-    scale = ScaleCodeOf(job, ends, centre);
-    job.stream[of.scales_at + column] = scale;
-    if (!known) {
-      WriteAnyColumn<kBits>(job, at, scale, centre, x);
-    } else if (of.coding.mid_rise) {
-      WriteColumn<kBits, true, true>(job, at, scale, centre, x);
-    } else {
-      WriteColumn<kBits, true, false>(job, at, scale, centre, x);
-    }
+  const Column first(of, here ? column : 0);
+  Neighbours<T> items[kPacked];
+  // Asked for before the state is found.
+  gpu::LoadColumns(job.x, first, of.words.row, items);
+  const float* const state = FindState(job.state);
+  uint8_t scales[kTogether<T>] = {};
+  COMPTRAIN_UNROLL
+  for (int j = 0; here && j < kTogether<T>; ++j) {
+    scales[j] = WriteColumn<kBits>(job, state, first.Beside(j), items, j);
   }
-  CountScales(job, here, scale);
+  CountScales(job, here, scales);
 }
 
 // The words of 32 values that have several scales or channels, or of which some
 // are missing.
 __global__ void __launch_bounds__(kColumnThreads) WriteWords(EncodeJob job) {
   const TensorOnGpu& of = job.of;
-  const int64_t column = gpu::ColumnOfThread();
+  const float* const state = job.state.after;
+  const int64_t column = gpu::ColumnOfThread<1>();
   if (column >= of.words.columns) return;
   const int64_t row = of.words.row;
   int64_t at;
   const int64_t block = of.words.by_row.Split(column, &at);
   const int bits = of.coding.bits, codes = 32 / bits, whole = codes * bits;
-  const float step = StepOfScale1(job.state[kBoundUsed]);
-  uint32_t turned =
-      DitherStart(of.words.NumberOf(block, at) + SeedOf(job.state));
+  const float step = StepOfScale1(state[kBoundUsed]);
+  uint32_t turned = DitherStart(of.words.NumberOf(block, at) + SeedOf(state));
   uint32_t words[8] = {};
   for (int i = 0; i < kPacked && at + i * row < of.words.length; ++i) {
     const int64_t place = block * of.words.length + at + i * row;
@@ -235,22 +251,27 @@ Status GpuFixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
                           void* scratch, const FixedRateOutput& out,
                           CUstream_st* cuda_stream) {
   auto* const found = static_cast<gpu::Scratch*>(scratch);
-  Status s = gpu::SampleTensor(of, in, found, out, cuda_stream);
+  Status s = gpu::SampleTensor(of, in, found, out.stream, cuda_stream);
   if (!s.ok()) return s;
   const TensorOnGpu tensor(of);
-  const EncodeJob job = {tensor,    in.x,  out.stream,
-                         out.state, found, in.group_statistics};
+  const StateRule rule = {in.bound, of.coding.mid_rise,
+                          of.coding.StreamBytes(of.dims)};
+  const EncodeJob job = {tensor,
+                         in.x,
+                         out.stream,
+                         {rule, in.state, found, out.state},
+                         in.group_statistics};
   if (tensor.even()) {
     return gpu::WithBitsAndType(of, [&](auto bits, auto type) {
       return gpu::LaunchColumns(
           "columns", WriteColumns<decltype(bits)::value, decltype(type)>,
-          tensor.words.columns, cuda_stream, job);
+          tensor.words.columns, kTogether<decltype(type)>, cuda_stream, job);
     });
   }
-  s = gpu::LaunchColumns("scales", WriteScales, tensor.scales.columns,
+  s = gpu::LaunchColumns("scales", WriteScales, tensor.scales.columns, 1,
                          cuda_stream, job);
   if (!s.ok()) return s;
-  return gpu::LaunchColumns("words", WriteWords, tensor.words.columns,
+  return gpu::LaunchColumns("words", WriteWords, tensor.words.columns, 1,
                             cuda_stream, job);
 }
 

@@ -1,6 +1,7 @@
 // The fixed-rate codec on a GPU: the functions of fixed_rate.h, with device
-// memory, launched on a CUDA stream. They write the CPU's bytes for the bounds
-// and centres that they find, whose sums are in another order.
+// memory aligned to 4 bytes, launched on a CUDA stream. They write the CPU's
+// bytes for the bounds and centres that they find, whose sums are in another
+// order.
 #pragma once
 
 #include <cstddef>

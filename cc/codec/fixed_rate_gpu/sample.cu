@@ -1,4 +1,5 @@
-// The bound and the centres of a tensor, in a sample of its values.
+// The centres of a tensor and what its bound is made of, in a sample of its
+// values.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -14,19 +15,11 @@ namespace comptrain::gpu {
 namespace {
 
 constexpr int kRangeThreads = 256, kRangeBlocks = 528;
-// Of a sample: many blocks, since a single one would be short of instructions.
 constexpr int kSampleThreads = 512, kMostWidth = 32;
+// Values that a thread asks for before it uses one of them.
+constexpr int kAtOnce = 8;
 
 // --- Range ------------------------------------------------------------------
-
-// A number that is larger where the float is; never 0.
-COMPTRAIN_HD inline uint32_t Ordered(float v) {
-  const uint32_t bits = FloatBits(v);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000;
-}
-COMPTRAIN_HD inline float OfOrdered(uint32_t ordered) {
-  return BitsFloat(ordered >> 31 != 0 ? ordered & 0x7fffffff : ~ordered);
-}
 
 __global__ void __launch_bounds__(kRangeThreads)
     FindRange(const void* x, DType dtype, int64_t n, Scratch* scratch) {
@@ -53,14 +46,16 @@ __global__ void __launch_bounds__(kRangeThreads)
 // --- Sample -----------------------------------------------------------------
 
 // Every stride-th of the pixels: values of all channels that lie side by side.
+// Of a sample all numbers are below 2^31, and so are the sizes of dimensions.
 struct SampledPixels {
   static constexpr int kMostDims = 8;
   int rank = 0;
   int64_t count = 1, channels = 1;
-  int64_t step[kMostDims];  // in pixels
+  int64_t step[kMostDims];  // in values
+  uint32_t taken[kMostDims];
   Divisor along[kMostDims], by_channels;
 
-  // False where the tensor has more dimensions than that.
+  // False where the tensor has more dimensions than that, or larger ones.
   bool Set(const std::vector<int64_t>& dims, int64_t most) {
     const std::vector<int64_t> strides = SampleStrides(dims, most);
     channels = dims.back();
@@ -82,33 +77,30 @@ struct SampledPixels {
       pixels *= dims[d];
     }
     rank = static_cast<int>(counts.size());
-    if (rank > kMostDims) return false;
+    if (rank > kMostDims || count * channels > INT32_MAX) return false;
     for (int d = 0; d < rank; ++d) {
       along[d] = Divisor(counts[d]);
-      step[d] = steps[d];
+      step[d] = steps[d] * channels;
+      taken[d] = static_cast<uint32_t>(counts[d]);
     }
     return true;
   }
 
-  COMPTRAIN_HD int64_t Place(int64_t pixel, int64_t channel) const {
-    int64_t at = 0;
+  COMPTRAIN_HD int64_t Place(uint32_t pixel, uint32_t channel) const {
+    int64_t at = channel;
     for (int d = 0; d < rank; ++d) {
-      int64_t in_dim;
-      pixel = along[d].Split(pixel, &in_dim);
-      at += in_dim * step[d];
+      const uint32_t outside = along[d].Small(pixel);
+      at += (pixel - outside * taken[d]) * step[d];
+      pixel = outside;
     }
-    return at * channels + channel;
+    return at;
   }
   // The value of that number in the sample.
-  COMPTRAIN_HD int64_t Place(int64_t number) const {
-    int64_t channel;
-    const int64_t pixel = by_channels.Split(number, &channel);
-    return Place(pixel, channel);
+  COMPTRAIN_HD int64_t Place(uint32_t number) const {
+    const uint32_t pixel = by_channels.Small(number);
+    return Place(pixel, number - pixel * static_cast<uint32_t>(channels));
   }
 };
-
-// Values that a thread asks for before it uses one of them.
-constexpr int kAtOnce = 4;
 
 template <class T>
 __device__ float FiniteOrZero(const T* x, int64_t i) {
@@ -120,11 +112,8 @@ struct SampleJob {
   TensorOnGpu of;
   SampledPixels all, by_channel;
   const void* x;
-  const float* state;
-  StateRule rule;
   Scratch* scratch;
   uint8_t* stream;
-  float* next;
 };
 
 template <class T>
@@ -134,15 +123,15 @@ __device__ void SampleAll(const SampleJob& job, uint8_t* memory) {
   const T* const x = static_cast<const T*>(job.x);
   const double first = FiniteOrZero(x, 0);
   SampleSums mine;
-  const int64_t values = job.all.count * job.all.channels;
-  const int64_t part = CeilDiv(values, kSampleBlocks);
-  const int64_t begin = blockIdx.x * part;
-  const int64_t end = begin + part < values ? begin + part : values;
-  for (int64_t i = begin + me; i < end; i += kAtOnce * kSampleThreads) {
+  const auto values = static_cast<int>(job.all.count * job.all.channels);
+  const int part = (values + kSampleBlocks - 1) / kSampleBlocks;
+  const int begin = static_cast<int>(blockIdx.x) * part;
+  const int end = values - begin < part ? values : begin + part;
+  for (int i = begin + me; i < end; i += kAtOnce * kSampleThreads) {
     float v[kAtOnce];
     COMPTRAIN_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t at = i + k * kSampleThreads;
+      const int at = i + k * kSampleThreads;
       v[k] = at < end ? FiniteOrZero(x, job.all.Place(at)) : 0;
     }
     COMPTRAIN_UNROLL
@@ -172,17 +161,18 @@ __device__ void SampleChannels(const SampleJob& job, int64_t first,
                                uint8_t* memory) {
   auto* const sums = reinterpret_cast<ChannelSums*>(memory);
   const T* const x = static_cast<const T*>(job.x);
-  const int64_t left = job.of.last - first, pixels = job.by_channel.count;
+  const int64_t left = job.of.last - first;
+  const auto pixels = static_cast<int>(job.by_channel.count);
   const int width = left < kMostWidth ? static_cast<int>(left) : kMostWidth;
   const int me = static_cast<int>(threadIdx.x);
   const int part = me / width, parts = kSampleThreads / width;
-  const int64_t channel = first + me % width;
+  const auto channel = static_cast<uint32_t>(first + me % width);
   ChannelSums mine;
-  for (int64_t i = part; part < parts && i < pixels; i += kAtOnce * parts) {
+  for (int i = part; part < parts && i < pixels; i += kAtOnce * parts) {
     float v[kAtOnce];
     COMPTRAIN_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
-      const int64_t pixel = i + k * parts;
+      const int pixel = i + k * parts;
       v[k] = pixel < pixels
                  ? FiniteOrZero(x, job.by_channel.Place(pixel, channel))
                  : 0;
@@ -208,6 +198,11 @@ __device__ void SampleChannels(const SampleJob& job, int64_t first,
 template <class T>
 __global__ void __launch_bounds__(kSampleThreads) Sample(SampleJob job) {
   uint8_t* const memory = SharedMemory();
+  if (blockIdx.x == 0) {
+    static_assert(kSampleThreads >= kScales, "a scale a thread");
+    if (threadIdx.x < kScales) job.scratch->groups_with[threadIdx.x] = 0;
+    if (threadIdx.x == 0) job.scratch->blocks_done = 0;
+  }
   if (blockIdx.x < kSampleBlocks) {
     SampleAll<T>(job, memory);
   } else {
@@ -216,27 +211,10 @@ __global__ void __launch_bounds__(kSampleThreads) Sample(SampleJob job) {
   }
 }
 
-// The state, of what the blocks have found. Nothing is counted so far.
-__global__ void __launch_bounds__(kScales) Decide(SampleJob job) {
-  Scratch* const scratch = job.scratch;
-  const int me = static_cast<int>(threadIdx.x);
-  scratch->groups_with[me] = 0;
-  if (me != 0) return;
-  scratch->blocks_done = 0;
-  SampleSums sample = scratch->sample[0];
-  for (int i = 1; i < kSampleBlocks; ++i) sample.Add(scratch->sample[i]);
-  double range = 0;
-  if (job.rule.bound.of_range && scratch->largest != 0) {
-    range = static_cast<double>(OfOrdered(scratch->largest)) -
-            OfOrdered(~scratch->smallest);
-  }
-  WriteState(job.rule, job.state, sample, range, job.next);
-}
-
 }  // namespace
 
 Status SampleTensor(const FixedRateTensor& of, const FixedRateInput& in,
-                    Scratch* scratch, const FixedRateOutput& out,
+                    Scratch* scratch, uint8_t* stream,
                     CUstream_st* cuda_stream) {
   const TensorOnGpu tensor(of);
   Status s;
@@ -252,18 +230,15 @@ Status SampleTensor(const FixedRateTensor& of, const FixedRateInput& in,
     }
     if (!s.ok()) return s;
   }
-  SampleJob sample = {
-      tensor,   {},
-      {},       in.x,
-      in.state, {in.bound, of.coding.mid_rise, of.coding.StreamBytes(of.dims)},
-      scratch,  out.stream,
-      out.state};
+  SampleJob sample = {tensor, {}, {}, in.x, scratch, stream};
   const int64_t of_channels = kSampleOfChannel * of.dims.back();
   if (!sample.all.Set(of.dims, kSample) ||
       !sample.by_channel.Set(of.dims, std::max(kSample, of_channels))) {
     return Status::Invalid(std::string(kFixedRate) +
-                           ": a tensor has too many dimensions, got " +
-                           std::to_string(of.dims.size()));
+                           ": a tensor has too many dimensions, or too many "
+                           "channels, got " +
+                           std::to_string(of.dims.size()) + " and " +
+                           std::to_string(of.dims.back()));
   }
   const int64_t blocks =
       kSampleBlocks +
@@ -273,9 +248,7 @@ Status SampleTensor(const FixedRateTensor& of, const FixedRateInput& in,
                kSampleThreads, kSampleThreads * sizeof(SampleSums), cuda_stream,
                sample);
   });
-  if (!s.ok()) return s;
-  return Launch(kFixedRate, "the bound", Decide, 1, kScales, 0, cuda_stream,
-                sample);
+  return s;
 }
 
 }  // namespace comptrain::gpu

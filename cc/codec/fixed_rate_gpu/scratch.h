@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "cc/codec/common/bits.h"
 #include "cc/codec/common/gpu.h"
+#include "cc/codec/common/half.h"
 #include "cc/codec/common/status.h"
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/fixed_rate/state.h"
@@ -22,6 +24,34 @@ struct Scratch {
 };
 static_assert(sizeof(Scratch) == kGpuFixedRateScratchBytes, "what gpu.h says");
 
+// A number that is larger where the float is; never 0.
+COMPTRAIN_HD inline uint32_t Ordered(float v) {
+  const uint32_t bits = FloatBits(v);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000;
+}
+COMPTRAIN_HD inline float OfOrdered(uint32_t ordered) {
+  return BitsFloat(ordered >> 31 != 0 ? ordered & 0x7fffffff : ~ordered);
+}
+
+// What a state is made of, once there is a sample.
+struct StateJob {
+  StateRule rule;
+  const float* before;
+  Scratch* scratch;
+  float* after;
+
+  __device__ void Write(float* next) const {
+    SampleSums sample = scratch->sample[0];
+    for (int i = 1; i < kSampleBlocks; ++i) sample.Add(scratch->sample[i]);
+    double range = 0;
+    if (rule.bound.of_range && scratch->largest != 0) {
+      range = static_cast<double>(OfOrdered(scratch->largest)) -
+              OfOrdered(~scratch->smallest);
+    }
+    WriteState(rule, before, sample, range, next);
+  }
+};
+
 // Adds up what the threads of a block have; the first one has the sum.
 template <class Sum>
 __device__ void AddUp(Sum* sums, int threads) {
@@ -32,9 +62,9 @@ __device__ void AddUp(Sum* sums, int threads) {
   }
 }
 
-// Writes the state and the centres, by a sample, and clears what is counted.
+// Writes the sums of a sample and the centres, and clears what is counted.
 Status SampleTensor(const FixedRateTensor& of, const FixedRateInput& in,
-                    Scratch* scratch, const FixedRateOutput& out,
+                    Scratch* scratch, uint8_t* stream,
                     CUstream_st* cuda_stream);
 
 }  // namespace comptrain::gpu

@@ -2,6 +2,7 @@
 // and any one of its values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cc/codec/common/divisor.h"
@@ -60,6 +61,12 @@ COMPTRAIN_HD static inline float FloatOfCode(uint32_t code) {
   return BitsFloat(0x4b000000 | code) - 0x1p23f;
 }
 
+// Columns side by side that a thread works on: what it loads, or stores, at
+// once has 32 bits.
+constexpr int ColumnsTogether(size_t item_bytes) {
+  return 4 / static_cast<int>(item_bytes);
+}
+
 // A tensor and the places of its parts in a stream.
 struct TensorOnGpu {
   FixedRateCoding coding;
@@ -86,10 +93,12 @@ struct TensorOnGpu {
         centres_at(scales_at + of.coding.ScaleBytes(of.dims)),
         by_channels(last) {}
 
-  // Whether columns (column.h) can be worked on: none has missing values.
+  // Whether columns (column.h) can be worked on: none has missing values, and
+  // what lies side by side fills words of memory.
   bool even() const {
     return one_scale && (one_channel || !has_centres) &&
-           words.length == kPacked * words.row;
+           words.length == kPacked * words.row &&
+           words.row % ColumnsTogether(ItemBytes(dtype)) == 0;
   }
 
   COMPTRAIN_HD int64_t ChannelOf(int64_t place) const {

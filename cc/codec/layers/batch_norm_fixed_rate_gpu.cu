@@ -13,9 +13,11 @@ namespace {
 using gpu::Column;
 using gpu::kColumnThreads;
 using gpu::kPacked;
+using gpu::kTogether;
+using gpu::Neighbours;
 using gpu::StreamOnGpu;
 
-constexpr int kFinishRows = 32, kFinishChannels = 32;
+constexpr int kFinishRows = 128, kFinishChannels = 8;
 constexpr int kAtOnce = 8;  // sums that a thread asks for before it uses one
 static_assert(ColumnShares::kThreads == kColumnThreads, "a block's");
 
@@ -29,56 +31,70 @@ struct BatchNormJob {
   void* dx;
 };
 
-// Adds up what the threads of a block have for one channel each, and writes it.
-__device__ void WriteSums(const BatchNormJob& job, BatchNormSum mine) {
-  __shared__ BatchNormSum of_threads[kColumnThreads];
+// Adds up what the threads of a block have for channels side by side, and
+// writes it.
+template <int kEach>
+__device__ void WriteSums(const BatchNormJob& job,
+                          const BatchNormSum (&mine)[kEach]) {
+  __shared__ BatchNormSum of_threads[kColumnThreads][kEach];
   const ColumnShares& shares = job.shares;
   const auto me = static_cast<int>(threadIdx.x);
+  const auto write = [&](int64_t first, const BatchNormSum* sums) {
+    for (int j = 0; j < kEach; ++j) job.sums[first * kEach + j] = sums[j];
+  };
   if (!shares.in_block) {
     const int64_t thread = int64_t{blockIdx.x} * kColumnThreads + me;
-    if (thread < shares.step) job.sums[thread] = mine;
+    if (thread < shares.step) write(thread, mine);
     return;
   }
   const auto channels = static_cast<int>(shares.channels);
   const int lane = me / channels;
   const int lanes = static_cast<int>(shares.threads) / channels;
-  of_threads[me] = mine;
+  for (int j = 0; j < kEach; ++j) of_threads[me][j] = mine[j];
   for (int half = kColumnThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (lane < half && lane + half < lanes) {
-      of_threads[me].Add(of_threads[me + half * channels]);
+      for (int j = 0; j < kEach; ++j) {
+        of_threads[me][j].Add(of_threads[me + half * channels][j]);
+      }
     }
   }
-  if (lane == 0) job.sums[blockIdx.x * channels + me] = of_threads[me];
+  if (lane == 0) write(int64_t{blockIdx.x} * channels + me, of_threads[me]);
 }
 
 template <int kBits, class T>
-__global__ void __launch_bounds__(kColumnThreads) AddColumns(BatchNormJob job) {
+__global__ void __launch_bounds__(kColumnThreads, 3)
+    AddColumns(BatchNormJob job) {
+  constexpr int kEach = kTogether<T>;
   const ColumnShares& shares = job.shares;
   const gpu::TensorOnGpu& of = job.stream.of;
   const int64_t me = threadIdx.x;
   const int64_t first = blockIdx.x * shares.threads + me;
-  BatchNormSum mine;
+  BatchNormSum mine[kEach];
   if (me < shares.threads && first < shares.step) {
-    const float mean = job.mean[of.ChannelOf(first)];
-    for (int64_t column = first; column < shares.columns;
-         column += shares.step) {
-      const Column at(of, column);
-      T dy[kPacked];
-      gpu::LoadColumn(job.dy, at, of.words.row, dy);
-      const float step = job.stream.StepOfGroup(column);
-      const float shift = of.Centre(job.stream.data, column) - mean;
-      float sum = 0, off = 0, sum_x = 0;
-      gpu::ForLevels<kBits>(
-          job.stream, at, [&](int i, float level, bool is_zero) {
-            const float g = ToFloat(dy[i]);
-            sum += g;
-            const float x_less_mean =
-                is_zero ? -mean : __fmaf_rn(level, step, shift);
-            off += x_less_mean;
-            sum_x = __fmaf_rn(g, x_less_mean, sum_x);
-          });
-      mine.Add({sum, off, sum_x});
+    const float* const means = job.mean + of.ChannelOf(first * kEach);
+    for (int64_t number = first; number < shares.columns;
+         number += shares.step) {
+      const Column first_column(of, number * kEach);
+      Neighbours<T> dy[kPacked];
+      gpu::LoadColumns(job.dy, first_column, of.words.row, dy);
+      COMPTRAIN_UNROLL
+      for (int j = 0; j < kEach; ++j) {
+        const Column at = first_column.Beside(j);
+        const float step = job.stream.StepOfGroup(at.column), mean = means[j];
+        const float shift = of.Centre(job.stream.data, at.column) - mean;
+        float sum = 0, off = 0, sum_x = 0;
+        gpu::ForLevels<kBits>(
+            job.stream, at, [&](int i, float level, bool is_zero) {
+              const float g = ToFloat(dy[i].Of(j));
+              sum += g;
+              const float x_less_mean =
+                  is_zero ? -mean : __fmaf_rn(level, step, shift);
+              off += x_less_mean;
+              sum_x = __fmaf_rn(g, x_less_mean, sum_x);
+            });
+        mine[j].Add({sum, off, sum_x});
+      }
     }
   }
   WriteSums(job, mine);
@@ -117,28 +133,35 @@ __global__ void __launch_bounds__(kFinishRows* kFinishChannels)
 template <int kBits, class T>
 __global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
   const gpu::TensorOnGpu& of = job.stream.of;
-  const int64_t column = gpu::ColumnOfThread();
+  const int64_t column = gpu::ColumnOfThread<kTogether<T>>();
   if (column >= of.words.columns) return;
-  const int64_t row = of.words.row, channels = job.shares.channels;
-  const Column at(of, column);
-  T dy[kPacked];
-  gpu::LoadColumn(job.dy, at, row, dy);
-  const int64_t c = of.ChannelOf(column);
-  const float scale = job.coefficients[c], mean = job.mean[c];
-  const float shift = job.coefficients[channels + c];
-  const float slope = job.coefficients[2 * channels + c];
-  // dx = scale dy + of_level level + rest, of zeros scale dy + rest_of_zero.
-  const float of_level = -scale * slope * job.stream.StepOfGroup(column);
-  const float centre = of.Centre(job.stream.data, column);
-  const float rest = -scale * (shift + (centre - mean) * slope);
-  const float rest_of_zero = -scale * (shift - mean * slope);
-  T* to = static_cast<T*>(job.dx) + at.first;
-  gpu::ForLevels<kBits>(job.stream, at, [&](int i, float level, bool is_zero) {
-    const float other =
-        is_zero ? rest_of_zero : __fmaf_rn(level, of_level, rest);
-    FromFloat(__fmaf_rn(scale, ToFloat(dy[i]), other), to);
-    to += row;
-  });
+  const int64_t row = of.words.row, channels = of.last;
+  const Column first(of, column);
+  Neighbours<T> gradients[kPacked];  // dy, then dx
+  gpu::LoadColumns(job.dy, first, row, gradients);
+  const int64_t first_channel = of.ChannelOf(column);
+  COMPTRAIN_UNROLL
+  for (int j = 0; j < kTogether<T>; ++j) {
+    const Column at = first.Beside(j);
+    const int64_t c = first_channel + j;
+    const float scale = job.coefficients[c], mean = job.mean[c];
+    const float shift = job.coefficients[channels + c];
+    const float slope = job.coefficients[2 * channels + c];
+    // dx = scale dy + of_level level + rest, of zeros scale dy + rest_of_zero.
+    const float of_level = -scale * slope * job.stream.StepOfGroup(at.column);
+    const float centre = of.Centre(job.stream.data, at.column);
+    const float rest = -scale * (shift + (centre - mean) * slope);
+    const float rest_of_zero = -scale * (shift - mean * slope);
+    gpu::ForLevels<kBits>(
+        job.stream, at, [&](int i, float level, bool is_zero) {
+          const float other =
+              is_zero ? rest_of_zero : __fmaf_rn(level, of_level, rest);
+          T dx;
+          FromFloat(__fmaf_rn(scale, ToFloat(gradients[i].Of(j)), other), &dx);
+          gradients[i].Set(j, dx);
+        });
+  }
+  gpu::StoreColumns(gradients, first, row, job.dx);
 }
 
 // X of batch_norm_items.h.
@@ -159,7 +182,7 @@ Status GpuBatchNormGradientOfFixedRate(const FixedRateStream& stream,
                                        CUstream_st* cuda_stream) {
   const StreamOnGpu from(stream);
   const int64_t n = ElementsOf(stream.of.dims);
-  if (!from.of.even() || !from.of.one_channel) {
+  if (!ColumnShares::Fit(from.of)) {
     Status s;
     WithStorageType(stream.of.dtype, [&](auto type) {
       using T = decltype(type);
@@ -189,8 +212,8 @@ Status GpuBatchNormGradientOfFixedRate(const FixedRateStream& stream,
         sums, shares.rows());
     if (!s.ok()) return s;
     return gpu::LaunchColumns("the gradient of batch normalization",
-                              WriteDx<kBits, T>, shares.columns, cuda_stream,
-                              job);
+                              WriteDx<kBits, T>, from.of.words.columns,
+                              kTogether<T>, cuda_stream, job);
   });
 }
 

@@ -3,7 +3,7 @@
 //
 // Every call is asynchronous on cuda_stream, allocates nothing, and returns an
 // error of the CUDA runtime as Status::Invalid. All pointers are to device
-// memory, aligned to their elements; scratch to 16 bytes.
+// memory, aligned to 4 bytes; scratch to 16.
 #pragma once
 
 #include <cstddef>

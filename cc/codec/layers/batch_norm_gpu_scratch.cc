@@ -21,7 +21,7 @@ size_t GpuBatchNormScratchBytes(int64_t n, int64_t channels) {
 size_t GpuBatchNormScratchBytes(const FixedRateTensor& of) {
   const gpu::TensorOnGpu tensor(of);
   const int64_t channels = tensor.last;
-  if (!tensor.even() || !tensor.one_channel) {
+  if (!ColumnShares::Fit(tensor)) {
     return GpuBatchNormScratchBytes(ElementsOf(of.dims), channels);
   }
   return CoefficientBytes(channels) +

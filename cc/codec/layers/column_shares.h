@@ -11,9 +11,10 @@
 namespace comptrain {
 
 // Neighbouring columns belong to neighbouring channels: a thread takes columns
-// that are a multiple of the channels apart.
+// that are a multiple of the channels apart. Columns and channels count by
+// those side by side that a thread works on together.
 struct ColumnShares {
-  static constexpr int64_t kThreads = 256, kMostBlocks = 512;
+  static constexpr int64_t kThreads = 256, kMostBlocks = 396;
 
   int64_t columns, channels;
   // Of a block that work: as many as go into all channels, whose sums it adds
@@ -22,9 +23,17 @@ struct ColumnShares {
   int64_t step, blocks;
   bool in_block;
 
+  static int Together(const gpu::TensorOnGpu& of) {
+    return gpu::ColumnsTogether(ItemBytes(of.dtype));
+  }
+  // Whether there are such columns.
+  static bool Fit(const gpu::TensorOnGpu& of) {
+    return of.even() && of.one_channel && of.last % Together(of) == 0;
+  }
+
   explicit ColumnShares(const gpu::TensorOnGpu& of)
-      : columns(of.words.columns),
-        channels(of.last),
+      : columns(of.words.columns / Together(of)),
+        channels(of.last / Together(of)),
         in_block(channels <= kThreads) {
     if (in_block) {
       threads = kThreads / channels * channels;
