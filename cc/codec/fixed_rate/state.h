@@ -75,14 +75,22 @@ struct StateRule {
   int64_t stream_bytes;
 };
 
+// What codes depend on. next: not state.
+COMPTRAIN_HD inline void WriteBound(const StateRule& rule, const float* state,
+                                    const SampleSums& sample, double range,
+                                    float* next) {
+  const float steps = state[kSteps] + 1;
+  next[kBoundUsed] = FixedRateBound(rule.bound, state, sample, range);
+  next[kSteps] = steps < kStepsCycle ? steps : 0;
+}
+
 // All but what groups say, which is left as it was. next: not state.
 COMPTRAIN_HD inline void WriteState(const StateRule& rule, const float* state,
                                     const SampleSums& sample, double range,
                                     float* next) {
   const double sigma = sample.sigma();
-  const float steps = state[kSteps] + 1;
+  WriteBound(rule, state, sample, range, next);
   next[kBoundSet] = state[kBoundSet];
-  next[kBoundUsed] = FixedRateBound(rule.bound, state, sample, range);
   next[kRunningSigma] = static_cast<float>(
       RunningValue(state[kRunningSigma], sigma, rule.bound.decay));
   // What the law knows as zero has no error: here only what a mask keeps.
@@ -93,7 +101,6 @@ COMPTRAIN_HD inline void WriteState(const StateRule& rule, const float* state,
   next[kRange] = static_cast<float>(range);
   next[kWidened] = state[kWidened];
   next[kRmsBound] = state[kRmsBound];
-  next[kSteps] = steps < kStepsCycle ? steps : 0;
 }
 
 // Of all groups: what kWidened and kRmsBound are made of.

@@ -28,15 +28,18 @@ struct EncodeJob {
   bool group_statistics;
 };
 
-// What the blocks of the first kernel after the sample find, each for itself:
-// it takes less time than a kernel of its own. The first block writes it.
-__device__ const float* FindState(const gpu::StateJob& job) {
+// What codes depend on, as the blocks of the first kernel after the sample find
+// it, each for itself: that takes less time than a kernel of its own.
+__device__ const float* FindBound(const gpu::StateJob& job) {
   __shared__ float next[kStateFields];
-  const auto me = static_cast<int>(threadIdx.x);
-  if (me == 0) job.Write(next);
+  if (threadIdx.x == 0) job.Write(WriteBound, next);
   __syncthreads();
-  if (blockIdx.x == 0 && me < kStateFields) job.after[me] = next[me];
   return next;
+}
+
+// By one thread, once codes are written.
+__device__ void WriteStateOnce(const gpu::StateJob& job) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) job.Write(WriteState, job.after);
 }
 
 // Counts the scales of a block's groups; the last block to end adds up what all
@@ -93,7 +96,7 @@ __device__ uint8_t ScaleCodeOf(const EncodeJob& job, const float* state,
 // A group a thread.
 __global__ void __launch_bounds__(kColumnThreads) WriteScales(EncodeJob job) {
   const gpu::RowsOnGpu& rows = job.of.scales;
-  const float* const state = FindState(job.state);
+  const float* const state = FindBound(job.state);
   const int64_t group = gpu::ColumnOfThread<1>();
   const bool here = group < rows.columns;
   uint8_t code[1] = {};
@@ -109,6 +112,7 @@ __global__ void __launch_bounds__(kColumnThreads) WriteScales(EncodeJob job) {
     code[0] = ScaleCodeOf(job, state, ends, centre);
     job.stream[job.of.scales_at + group] = code[0];
   }
+  WriteStateOnce(job.state);
   CountScales(job, here, code);
 }
 
@@ -197,14 +201,15 @@ __global__ void __launch_bounds__(kColumnThreads) WriteColumns(EncodeJob job) {
   const bool here = column < of.words.columns;
   const Column first(of, here ? column : 0);
   Neighbours<T> items[kPacked];
-  // Asked for before the state is found.
+  // Asked for before the bound is found.
   gpu::LoadColumns(job.x, first, of.words.row, items);
-  const float* const state = FindState(job.state);
+  const float* const state = FindBound(job.state);
   uint8_t scales[kTogether<T>] = {};
   COMPTRAIN_UNROLL
   for (int j = 0; here && j < kTogether<T>; ++j) {
     scales[j] = WriteColumn<kBits>(job, state, first.Beside(j), items, j);
   }
+  WriteStateOnce(job.state);
   CountScales(job, here, scales);
 }
 

@@ -40,7 +40,9 @@ struct StateJob {
   Scratch* scratch;
   float* after;
 
-  __device__ void Write(float* next) const {
+  // write: WriteBound or WriteState.
+  template <class F>
+  __device__ void Write(const F& write, float* next) const {
     SampleSums sample = scratch->sample[0];
     for (int i = 1; i < kSampleBlocks; ++i) sample.Add(scratch->sample[i]);
     double range = 0;
@@ -48,7 +50,7 @@ struct StateJob {
       range = static_cast<double>(OfOrdered(scratch->largest)) -
               OfOrdered(~scratch->smallest);
     }
-    WriteState(rule, before, sample, range, next);
+    write(rule, before, sample, range, next);
   }
 };
 

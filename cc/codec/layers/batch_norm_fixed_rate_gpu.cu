@@ -26,12 +26,12 @@ struct BatchNormJob {
   ColumnShares shares;
   const void* dy;
   const float* mean;
-  BatchNormSum* sums;         // [shares.rows()][channels]
+  BatchNormSum* sums;         // [shares.parts][channels]
   const float* coefficients;  // see FinishBatchNorm
   void* dx;
 };
 
-// Adds up what the threads of a block have for channels side by side, and
+// Adds up what the threads of a block have for each of their channels, and
 // writes it.
 template <int kEach>
 __device__ void WriteSums(const BatchNormJob& job,
@@ -39,27 +39,25 @@ __device__ void WriteSums(const BatchNormJob& job,
   __shared__ BatchNormSum of_threads[kColumnThreads][kEach];
   const ColumnShares& shares = job.shares;
   const auto me = static_cast<int>(threadIdx.x);
-  const auto write = [&](int64_t first, const BatchNormSum* sums) {
-    for (int j = 0; j < kEach; ++j) job.sums[first * kEach + j] = sums[j];
-  };
-  if (!shares.in_block) {
-    const int64_t thread = int64_t{blockIdx.x} * kColumnThreads + me;
-    if (thread < shares.step) write(thread, mine);
-    return;
-  }
-  const auto channels = static_cast<int>(shares.channels);
-  const int lane = me / channels;
-  const int lanes = static_cast<int>(shares.threads) / channels;
+  const int lane = me / shares.width;
   for (int j = 0; j < kEach; ++j) of_threads[me][j] = mine[j];
-  for (int half = kColumnThreads / 2; half > 0; half /= 2) {
+  int half = kColumnThreads / 2;
+  while (half >= shares.lanes) half /= 2;
+  for (; half > 0; half /= 2) {
     __syncthreads();
-    if (lane < half && lane + half < lanes) {
+    if (lane < half && lane + half < shares.lanes) {
       for (int j = 0; j < kEach; ++j) {
-        of_threads[me][j].Add(of_threads[me + half * channels][j]);
+        of_threads[me][j].Add(of_threads[me + half * shares.width][j]);
       }
     }
   }
-  if (lane == 0) write(int64_t{blockIdx.x} * channels + me, of_threads[me]);
+  const int64_t part = blockIdx.x / shares.strips;
+  const int64_t channel = blockIdx.x % shares.strips * shares.width + me;
+  if (lane != 0 || channel >= shares.channels) return;
+  for (int j = 0; j < kEach; ++j) {
+    job.sums[(part * shares.channels + channel) * kEach + j] =
+        of_threads[me][j];
+  }
 }
 
 template <int kBits, class T>
@@ -68,20 +66,24 @@ __global__ void __launch_bounds__(kColumnThreads, 3)
   constexpr int kEach = kTogether<T>;
   const ColumnShares& shares = job.shares;
   const gpu::TensorOnGpu& of = job.stream.of;
-  const int64_t me = threadIdx.x;
-  const int64_t first = blockIdx.x * shares.threads + me;
+  const auto me = static_cast<int>(threadIdx.x);
+  const int lane = me / shares.width;
+  const int64_t part = blockIdx.x / shares.strips;
+  const int64_t channel =
+      blockIdx.x % shares.strips * shares.width + me % shares.width;
   BatchNormSum mine[kEach];
-  if (me < shares.threads && first < shares.step) {
-    const float* const means = job.mean + of.ChannelOf(first * kEach);
-    for (int64_t number = first; number < shares.columns;
-         number += shares.step) {
-      const Column first_column(of, number * kEach);
+  if (lane < shares.lanes && channel < shares.channels) {
+    const int64_t step = shares.parts * shares.lanes * shares.channels;
+    int64_t number = (part * shares.lanes + lane) * shares.channels + channel;
+    for (; number < shares.columns; number += step) {
+      const Column first(of, number * kEach);
       Neighbours<T> dy[kPacked];
-      gpu::LoadColumns(job.dy, first_column, of.words.row, dy);
+      gpu::LoadColumns(job.dy, first, of.words.row, dy);
       COMPTRAIN_UNROLL
       for (int j = 0; j < kEach; ++j) {
-        const Column at = first_column.Beside(j);
-        const float step = job.stream.StepOfGroup(at.column), mean = means[j];
+        const Column at = first.Beside(j);
+        const float width = job.stream.StepOfGroup(at.column);
+        const float mean = job.mean[channel * kEach + j];
         const float shift = of.Centre(job.stream.data, at.column) - mean;
         float sum = 0, off = 0, sum_x = 0;
         gpu::ForLevels<kBits>(
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(kColumnThreads, 3)
               const float g = ToFloat(dy[i].Of(j));
               sum += g;
               const float x_less_mean =
-                  is_zero ? -mean : __fmaf_rn(level, step, shift);
+                  is_zero ? -mean : __fmaf_rn(level, width, shift);
               off += x_less_mean;
               sum_x = __fmaf_rn(g, x_less_mean, sum_x);
             });
@@ -209,7 +211,7 @@ Status GpuBatchNormGradientOfFixedRate(const FixedRateStream& stream,
         kFinishRows * kFinishChannels, 0, cuda_stream,
         FinishBatchNorm{sums, of.gamma, of.inv_std, n / of.channels,
                         of.channels, out.dgamma, out.dbeta, coefficients},
-        sums, shares.rows());
+        sums, shares.parts);
     if (!s.ok()) return s;
     return gpu::LaunchColumns("the gradient of batch normalization",
                               WriteDx<kBits, T>, from.of.words.columns,

@@ -25,7 +25,7 @@ size_t GpuBatchNormScratchBytes(const FixedRateTensor& of) {
     return GpuBatchNormScratchBytes(ElementsOf(of.dims), channels);
   }
   return CoefficientBytes(channels) +
-         sizeof(BatchNormSum) * channels * ColumnShares(tensor).rows();
+         sizeof(BatchNormSum) * channels * ColumnShares(tensor).parts;
 }
 
 }  // namespace comptrain

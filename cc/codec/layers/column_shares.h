@@ -10,18 +10,21 @@
 
 namespace comptrain {
 
-// Neighbouring columns belong to neighbouring channels: a thread takes columns
+// Neighbouring columns belong to neighbouring channels. A block has a strip of
+// channels side by side, and some threads for each of them, which take columns
 // that are a multiple of the channels apart. Columns and channels count by
 // those side by side that a thread works on together.
 struct ColumnShares {
-  static constexpr int64_t kThreads = 256, kMostBlocks = 396;
+  static constexpr int kThreads = 256;
+  // Of a GPU of 132 units, three each.
+  static constexpr int64_t kMostBlocks = 396, kMostWidth = 64;
 
   int64_t columns, channels;
-  // Of a block that work: as many as go into all channels, whose sums it adds
-  // up. Where it has fewer than there are channels, the next ones go on.
-  int64_t threads = kThreads;
-  int64_t step, blocks;
-  bool in_block;
+  int64_t strips;
+  int width;       // channels of a strip; the last one may have fewer
+  int lanes;       // threads of a block for one channel
+  int64_t parts;   // blocks of a strip: rows of sums, of all channels each
+  int64_t blocks;  // neighbouring ones have neighbouring strips
 
   static int Together(const gpu::TensorOnGpu& of) {
     return gpu::ColumnsTogether(ItemBytes(of.dtype));
@@ -34,20 +37,12 @@ struct ColumnShares {
   explicit ColumnShares(const gpu::TensorOnGpu& of)
       : columns(of.words.columns / Together(of)),
         channels(of.last / Together(of)),
-        in_block(channels <= kThreads) {
-    if (in_block) {
-      threads = kThreads / channels * channels;
-      blocks = std::min(kMostBlocks, CeilDiv(columns, threads));
-      step = blocks * threads;
-    } else {
-      const int64_t most =
-          std::max<int64_t>(1, kMostBlocks * kThreads / channels);
-      step = std::min(most, CeilDiv(columns, channels)) * channels;
-      blocks = CeilDiv(step, threads);
-    }
-  }
-  // Of sums, of all channels each.
-  int64_t rows() const { return in_block ? blocks : step / channels; }
+        strips(CeilDiv(channels, kMostWidth)),
+        width(static_cast<int>(CeilDiv(channels, strips))),
+        lanes(kThreads / width),
+        parts(std::clamp<int64_t>(CeilDiv(columns / channels, lanes), 1,
+                                  std::max<int64_t>(1, kMostBlocks / strips))),
+        blocks(strips * parts) {}
 };
 
 }  // namespace comptrain

@@ -59,18 +59,24 @@ Status GpuBitmaskGradient(const uint8_t* bits, const MaskFactors& factors,
 Status GpuMaxPoolIndex(const void* x, DType dtype, const PoolShape& shape,
                        void* y, uint8_t* index, CUstream_st* cuda_stream) {
   const int64_t elements = Elements(shape, shape.out_size);
-  const int64_t items =
-      PoolIndexBits(shape) == 16 ? elements : PoolIndexBytes(shape);
-  return WithIndex(shape, [&](auto number) {
+  const int bits = PoolIndexBits(shape);
+  const auto run = [&](auto number, auto wide, int64_t items) {
     return ForTypedItems(
         "max pooling", dtype, items,
         [&](auto type) {
           using T = decltype(type);
-          return PoolMaxima<T, decltype(number)>(shape, elements,
-                                                 static_cast<const T*>(x),
-                                                 static_cast<T*>(y), index);
+          return PoolMaxima<T, decltype(number), decltype(wide)::value>(
+              shape, elements, static_cast<const T*>(x), static_cast<T*>(y),
+              index);
         },
         cuda_stream);
+  };
+  return WithIndex(shape, [&](auto number) {
+    if (bits > 1 && shape.channels % kPoolChannels == 0) {
+      return run(number, std::true_type(), elements / kPoolChannels);
+    }
+    return run(number, std::false_type(),
+               bits == 16 ? elements : PoolIndexBytes(shape));
   });
 }
 
@@ -90,8 +96,8 @@ Status GpuMaxPoolGradient(const uint8_t* index, DType dtype,
         cuda_stream);
   };
   return WithIndex(shape, [&](auto number) {
-    return shape.channels % 4 == 0
-               ? run(number, std::integral_constant<int, 4>())
+    return shape.channels % kPoolChannels == 0
+               ? run(number, std::integral_constant<int, kPoolChannels>())
                : run(number, std::integral_constant<int, 1>());
   });
 }

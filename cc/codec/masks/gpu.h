@@ -2,7 +2,7 @@
 //
 // Every call is asynchronous on cuda_stream, allocates nothing, and returns an
 // error of the CUDA runtime as Status::Invalid. All pointers are to device
-// memory, aligned to their elements.
+// memory, aligned to 16 bytes.
 #pragma once
 
 #include <cstdint>

@@ -111,8 +111,24 @@ struct Window {
   }
 };
 
-// Item: a byte of the index, or with 16 bits a position; its maxima.
-template <class T, class Index>
+// Neighbouring channels, which a thread loads or stores at once where it can.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Channels {
+  T of[kCount];
+
+  COMPTRAIN_HD static Channels From(const T* x) {
+    return *reinterpret_cast<const Channels*>(x);
+  }
+  COMPTRAIN_HD void To(T* x) const { *reinterpret_cast<Channels*>(x) = *this; }
+};
+
+// Channels that have whole bytes of an index of any size of position but one
+// bit, where they are a multiple of that.
+constexpr int kPoolChannels = 4;
+
+// Item: a byte of the index, or with 16 bits a position; its maxima. kWide:
+// kPoolChannels positions instead, where there are whole bytes of them.
+template <class T, class Index, bool kWide>
 struct PoolMaxima {
   int bits;        // PoolIndexBits
   Index elements;  // of y
@@ -135,6 +151,7 @@ struct PoolMaxima {
 
   COMPTRAIN_HD void operator()(int64_t i) const {
     const auto item = static_cast<Index>(i);
+    if constexpr (kWide) return Positions(item);
     switch (bits) {
       case 1:
         return Byte<8>(item);
@@ -152,6 +169,22 @@ struct PoolMaxima {
   }
 
  private:
+  COMPTRAIN_HD void Positions(Index item) const {
+    const Index first = item * kPoolChannels;
+    unsigned positions[kPoolChannels] = {};
+    Maxima<kPoolChannels>(outputs.Of(first), first, positions);
+    uint64_t packed = 0;
+    COMPTRAIN_UNROLL
+    for (int j = 0; j < kPoolChannels; ++j) {
+      packed |= uint64_t{positions[j]} << (j * bits);
+    }
+    const int bytes = kPoolChannels * bits / 8;
+    uint8_t* const to = index + int64_t{item} * bytes;
+    for (int b = 0; b < bytes; ++b) {
+      to[b] = static_cast<uint8_t>(packed >> (8 * b));
+    }
+  }
+
   template <int kCount>
   COMPTRAIN_HD void Byte(Index item) const {
     const Index first = item * kCount;
@@ -192,9 +225,10 @@ struct PoolMaxima {
             continue;
           }
           const T* const from = x + inputs.ElementAt(o.batch, at, o.channel);
+          const auto values = Load<kCount>(from);
           COMPTRAIN_UNROLL
           for (int n = 0; n < kCount; ++n) {
-            const T v = from[n];
+            const T v = values.of[n];
             const bool stays =
                 found && !PoolBeats(ToFloat(v), ToFloat(best[n]));
             best[n] = stays ? best[n] : v;
@@ -204,19 +238,31 @@ struct PoolMaxima {
         }
       }
     }
+    Channels<T, kCount> maxima;
     COMPTRAIN_UNROLL
     for (int n = 0; n < kCount; ++n) {
       if (!found) {
         FromFloat(-INFINITY, &best[n]);
         positions[n] = 0;
       }
-      y[element + n] = best[n];
+      maxima.of[n] = best[n];
     }
+    if constexpr (kWide) return maxima.To(y + element);
+    COMPTRAIN_UNROLL
+    for (int n = 0; n < kCount; ++n) y[element + n] = maxima.of[n];
+  }
+  template <int kCount>
+  COMPTRAIN_HD static Channels<T, kCount> Load(const T* from) {
+    if constexpr (kWide) return Channels<T, kCount>::From(from);
+    Channels<T, kCount> values;
+    COMPTRAIN_UNROLL
+    for (int n = 0; n < kCount; ++n) values.of[n] = from[n];
+    return values;
   }
 };
 
 // Item: kCount elements of dx of neighbouring channels, which are a multiple of
-// that.
+// that: 1 or kPoolChannels.
 template <class T, class Index, int kCount>
 struct PoolScatter {
   int bits;
@@ -251,7 +297,7 @@ struct PoolScatter {
       if (last[d] >= outputs.size[d]) last[d] = outputs.size[d] - 1;
       covers *= last[d] < first[d] ? 0 : last[d] - first[d] + 1;
     }
-    T single[kCount] = {};
+    Channels<T, kCount> single = {};
     float sum[kCount] = {};
     Index out[3];
     for (out[0] = first[0]; out[0] <= last[0]; ++out[0]) {
@@ -262,12 +308,13 @@ struct PoolScatter {
               (Offset(in, 0, out) * window.size[1] + Offset(in, 1, out)) *
                   window.size[2] +
               Offset(in, 2, out);
+          const uint64_t positions = Positions(from);
+          const auto values = Channels<T, kCount>::From(dy + from);
           COMPTRAIN_UNROLL
           for (int n = 0; n < kCount; ++n) {
-            const T v = dy[from + n];
-            if (Position(from, n) != position) continue;
-            single[n] = v;
-            sum[n] += ToFloat(v);
+            if (!IsAt(positions, n, position)) continue;
+            single.of[n] = values.of[n];
+            sum[n] += ToFloat(values.of[n]);
           }
         }
       }
@@ -275,9 +322,9 @@ struct PoolScatter {
     COMPTRAIN_UNROLL
     for (int n = 0; n < kCount; ++n) {
       // One alone is passed bit for bit.
-      if (covers > 1) FromFloat(sum[n], &single[n]);
-      dx[item * kCount + n] = single[n];
+      if (covers > 1) FromFloat(sum[n], &single.of[n]);
     }
+    single.To(dx + item * kCount);
   }
 
  private:
@@ -285,13 +332,19 @@ struct PoolScatter {
                             const Index* out) const {
     return in.at[d] + window.pad[d] - out[d] * window.stride[d];
   }
-  // Of element `from` + n, which lies in as many whole bytes as that one.
-  COMPTRAIN_HD Index Position(Index from, int n) const {
+  // Of element `from` and those beside it, from the lowest bits on.
+  COMPTRAIN_HD uint64_t Positions(Index from) const {
     const int64_t first_bit = int64_t{from} * bits;
     const uint8_t* const byte = index + (first_bit >> 3);
-    const int bit = static_cast<int>(first_bit & 7) + n * bits;
-    if (bits == 16) return byte[2 * n] | byte[2 * n + 1] << 8;
-    return byte[bit >> 3] >> (bit & 7) & ((1 << bits) - 1);
+    uint64_t packed = 0;
+    for (int b = 0; 8 * b < kCount * bits; ++b) {
+      packed |= uint64_t{byte[b]} << (8 * b);
+    }
+    return packed >> (first_bit & 7);
+  }
+  COMPTRAIN_HD bool IsAt(uint64_t positions, int n, Index position) const {
+    const auto of_n = static_cast<unsigned>(positions >> (n * bits));
+    return (of_n & ((1u << bits) - 1)) == static_cast<unsigned>(position);
   }
 };
 
