@@ -477,9 +477,15 @@ class FixedRateTest {
     CHECK_MSG(out.Read() == want, what_);
     if (of_.coding.mid_rise) {
       const Bytes dy = ToTensor(Activations(n_, false, 3), of_.dtype);
-      const DeviceBytes dy_dev(dy);
-      FixedRateMaskGradient(on_cpu, dy.data(), want.data(), SerialFor);
-      Ok(GpuFixedRateMaskGradient(on_gpu, dy_dev.data(), dy_dev.data(),
+      const Bytes more = ToTensor(Activations(n_, false, 4), of_.dtype);
+      const DeviceBytes dy_dev(dy), more_dev(more);
+      FixedRateMaskGradient(on_cpu, {dy.data(), more.data()}, want.data(),
+                            SerialFor);
+      Ok(GpuFixedRateMaskGradient(on_gpu, {dy_dev.data(), more_dev.data()},
+                                  more_dev.data(), nullptr));
+      CHECK_MSG(more_dev.Read() == want, what_);
+      FixedRateMaskGradient(on_cpu, {dy.data()}, want.data(), SerialFor);
+      Ok(GpuFixedRateMaskGradient(on_gpu, {dy_dev.data()}, dy_dev.data(),
                                   nullptr));
       CHECK_MSG(dy_dev.Read() == want, what_);
     } else {

@@ -107,9 +107,10 @@ x_hat: |x - x_hat| <= bound for every finite element; x itself for 'zvc'.
 
 REGISTER_OP("Comptrain>StreamMaskGrad")
     .Input("stream: uint8")
-    .Input("dy: T")
+    .Input("dy: N * T")
     .Output("dx: T")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("N: int >= 1")
     .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("bits: int = 8")
     .SetShapeFn([](InferenceContext* c) {
@@ -120,6 +121,7 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
 Gradient of ReLU from the mid-rise or lossless stream of its output: dy where
 the stored value is not zero, else 0.
 
+dy: one gradient. XLA: or some, whose sum it is.
 codec: GPU: as Comptrain>Compress had it, or 'auto'. CPU: the stream says it.
 bits: XLA: as Comptrain>Compress had it.
 )doc");

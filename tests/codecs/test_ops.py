@@ -61,7 +61,13 @@ ON_THE_EXECUTOR = [
     ("decompress", {"stream": stream(100), "shape": [4], "gate": 0, "state": []}, {"T": tf.float32}, "magic"),
     ("decompress", {"stream": stream(9), "shape": [4], "gate": 0, "state": []}, {"T": tf.float32}, "64-byte"),
     ("decompress", {"stream": stream(100), "shape": [-4], "gate": 0, "state": []}, {"T": tf.float32}, ">= 0"),
-    ("stream_mask_grad", {"stream": stream(0), "dy": ones(0)}, {}, "64-byte header"),
+    ("stream_mask_grad", {"stream": stream(0), "dy": [ones(0)]}, {}, "64-byte header"),
+    (
+        "stream_mask_grad",
+        {"stream": stream(66), "dy": [ones(2), ones(2)]},
+        {},
+        "one gradient, except under XLA",
+    ),
     ("bitmask_grad", {"bits": stream(1), "dy": ones(9)}, {}, "one bit for each of the 9"),
     (
         "max_pool_grad",
@@ -120,9 +126,15 @@ UNDER_XLA = [
     ),
     (
         "stream_mask_grad",
-        {"stream": stream(8), "dy": ones(2, 4)},
+        {"stream": stream(8), "dy": [ones(2, 4)]},
         {"bits": 4},
         r"stream must have shape \[34\]",
+    ),
+    (
+        "stream_mask_grad",
+        {"stream": stream(34), "dy": [ones(2, 4), ones(4, 2)]},
+        {"bits": 4},
+        r"dy must have shape \[2,4\]",
     ),
     ("bitmask_grad", {"bits": stream(9), "dy": ones(9)}, {}, r"bits must have shape \[2\]"),
     (
@@ -141,10 +153,15 @@ def call(op, inputs, attributes, jit_compile=False):
     run = getattr(native.ops(), "comptrain_" + op)
     if not jit_compile:
         return run(**inputs, **attributes)
-    tensors = {name: tf.constant(value) for name, value in inputs.items() if "shape" not in name}
+    tensors = {
+        name: tf.nest.map_structure(tf.constant, value)
+        for name, value in inputs.items()
+        if "shape" not in name
+    }
     fixed = {name: value for name, value in inputs.items() if "shape" in name}
+    specs = tf.nest.map_structure(lambda t: tf.TensorSpec(None, t.dtype), list(tensors.values()))
 
-    @tf.function(jit_compile=True, input_signature=[tf.TensorSpec(None, t.dtype) for t in tensors.values()])
+    @tf.function(jit_compile=True, input_signature=specs)
     def compiled(*given):
         return run(**dict(zip(tensors, given, strict=True)), **fixed, **attributes)
 

@@ -93,7 +93,7 @@ def test_compiled_steps_write_the_cpus_streams(bits, mid_rise, dtype):
         )
         x_hat = ops.comptrain_decompress(stream, tf.shape(x), dy, state, T=x.dtype, **options)
         if mid_rise:
-            gradients = [ops.comptrain_stream_mask_grad(stream, dy, bits=bits)]
+            gradients = [ops.comptrain_stream_mask_grad(stream, [dy], bits=bits)]
         else:
             gradients = ops.comptrain_batch_norm_grad(
                 stream, dy, vector, 1 - vector, vector, state, **options

@@ -95,7 +95,7 @@ class Codec:
 
     def mask_gradient(self, stream: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         """dy where the stored value is not zero, else 0; the stream must be mid-rise."""
-        return native.ops().comptrain_stream_mask_grad(stream, dy, codec=self.format)
+        return native.ops().comptrain_stream_mask_grad(stream, [dy], codec=self.format)
 
     def batch_norm_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
@@ -215,7 +215,7 @@ class FixedRateCodec(Codec):
         )
 
     def mask_gradient(self, stream: Any, dy: tf.Tensor) -> Any:
-        return native.ops().comptrain_stream_mask_grad(stream.codes, dy, bits=self.bits)
+        return native.ops().comptrain_stream_mask_grad(stream.codes, _terms(dy), bits=self.bits)
 
     def batch_norm_gradient(
         self, stream: Any, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
@@ -233,6 +233,12 @@ class FixedRateCodec(Codec):
           mid_rise: Codes are unsigned then.
         """
         return next((b for b in RATES if bound * (2**b - 1) * (2 if mid_rise else 1) >= 1), RATES[-1])
+
+
+def _terms(dy: tf.Tensor) -> list[tf.Tensor]:
+    """Two gradients where nothing else reads their sum, which then is never a tensor."""
+    is_of_two = dy.op.type == "AddN" and len(dy.op.inputs) == 2
+    return list(dy.op.inputs) if is_of_two and len(dy.consumers()) < 2 else [dy]
 
 
 RATES = range(2, 9)  # bits of a value

@@ -87,7 +87,7 @@ def _checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
             x, state, codec=name, mid_rise=True, relative_to=relative_to
         )
         x_hat = ops.comptrain_decompress(stream, tf.shape(x), x, (), T=x.dtype, codec=name)
-        mask = ops.comptrain_stream_mask_grad(stream, x, codec=name)
+        mask = ops.comptrain_stream_mask_grad(stream, [x], codec=name)
         return [stream, x_hat, mask, new_state[5:7]]  # bytes and range
 
     def batch_norm(name: str, x: tf.Tensor) -> list:

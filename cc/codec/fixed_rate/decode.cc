@@ -69,19 +69,32 @@ void FixedRateDecode(const FixedRateStream& stream, void* x_hat,
   });
 }
 
-void FixedRateMaskGradient(const FixedRateStream& stream, const void* dy,
-                           void* dx, const ParallelFor& parallel, Isa isa) {
+void FixedRateMaskGradient(const FixedRateStream& stream,
+                           const GradientTerms& dy, void* dx,
+                           const ParallelFor& parallel, Isa isa) {
   const FixedRateDecoder decoder(stream, isa);
-  const auto item = static_cast<int64_t>(ItemBytes(stream.of.dtype));
-  const auto* const in = static_cast<const uint8_t*>(dy);
+  const FixedRateKernels& kernels = decoder.kernels();
+  const DType dtype = stream.of.dtype;
+  const auto item = static_cast<int64_t>(ItemBytes(dtype));
+  const auto* const in = static_cast<const uint8_t*>(dy.first);
+  const auto* const more = static_cast<const uint8_t*>(dy.second);
   auto* const out = static_cast<uint8_t*>(dx);
   parallel(decoder.units(), kCost, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
-      decoder.ForCodes(
-          unit, [&](int64_t first, int64_t n, const uint32_t* codes) {
-            decoder.kernels().select(codes, n, item, in + first * item,
-                                     out + first * item);
-          });
+      decoder.ForCodes(unit,
+                       [&](int64_t first, int64_t n, const uint32_t* codes) {
+                         const int64_t at = first * item;
+                         if (more == nullptr) {
+                           kernels.select(codes, n, item, in + at, out + at);
+                           return;
+                         }
+                         alignas(64) float sum[kStretch], other[kStretch];
+                         kernels.widen(in + at, dtype, n, sum);
+                         kernels.widen(more + at, dtype, n, other);
+                         for (int64_t i = 0; i < n; ++i) sum[i] += other[i];
+                         kernels.narrow(sum, n, dtype, out + at);
+                         kernels.select(codes, n, item, out + at, out + at);
+                       });
     }
   });
 }

@@ -54,10 +54,16 @@ void FixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
 void FixedRateDecode(const FixedRateStream& stream, void* x_hat,
                      const ParallelFor& parallel, Isa isa = Isa::kBest);
 
+// A gradient, or the sum of two, which is rounded to their type.
+struct GradientTerms {
+  const void* first;
+  const void* second = nullptr;  // null: there is one
+};
+
 // dx = dy where the value is not zero, else 0, of a stream that keeps the mask.
-// dy, dx: of.dtype; may be the same.
-void FixedRateMaskGradient(const FixedRateStream& stream, const void* dy,
-                           void* dx, const ParallelFor& parallel,
-                           Isa isa = Isa::kBest);
+// dy, dx: of.dtype; dx may be one of dy.
+void FixedRateMaskGradient(const FixedRateStream& stream,
+                           const GradientTerms& dy, void* dx,
+                           const ParallelFor& parallel, Isa isa = Isa::kBest);
 
 }  // namespace comptrain

@@ -141,13 +141,18 @@ void TestBound(const FixedRateTensor& of) {
               Name(of));
   }
   Buffer dy = Values(of, 0), dx(dy.bytes());
-  FixedRateMaskGradient({of, encoded.stream.data(), nullptr}, dy.data(),
-                        dx.data(), Threads(2));
+  const FixedRateStream stream = {of, encoded.stream.data(), nullptr};
+  FixedRateMaskGradient(stream, {dy.data()}, dx.data(), Threads(2));
+  // Of a sum of equal terms, which is exact.
+  Buffer of_sum = Values(of, 0);
+  FixedRateMaskGradient(stream, {of_sum.data(), dy.data()}, of_sum.data(),
+                        Threads(2));
   for (int64_t i = 0; i < ElementsOf(of.dims); ++i) {
     const float wanted = LoadFloat(x.data(), of.dtype, i) > 0
                              ? LoadFloat(dy.data(), of.dtype, i)
                              : 0;
     CHECK_MSG(LoadFloat(dx.data(), of.dtype, i) == wanted, Name(of));
+    CHECK_MSG(LoadFloat(of_sum.data(), of.dtype, i) == 2 * wanted, Name(of));
   }
 }
 

@@ -39,16 +39,50 @@ __global__ void __launch_bounds__(kColumnThreads)
   gpu::StoreColumns(values, first, rows.row, x_hat);
 }
 
-// Item: an integer as large as a value.
-template <int kBits, class Item>
+template <class T>
+COMPTRAIN_HD T SumOf(T a, T b) {
+  T sum;
+  FromFloat(ToFloat(a) + ToFloat(b), &sum);
+  return sum;
+}
+
+// The terms of a gradient. Item: a value; where kTerms is 1 an integer as large
+// as one will do.
+template <class Item, int kTerms>
+struct Terms {
+  const Item* first;
+  const Item* second;
+
+  explicit Terms(const GradientTerms& of)
+      : first(static_cast<const Item*>(of.first)),
+        second(static_cast<const Item*>(of.second)) {}
+
+  COMPTRAIN_HD Item At(int64_t i) const {
+    if constexpr (kTerms == 2) return SumOf(first[i], second[i]);
+    return first[i];
+  }
+};
+
+template <int kBits, class Item, int kTerms>
 __global__ void __launch_bounds__(kColumnThreads)
-    SelectItems(StreamOnGpu stream, const Item* dy, Item* dx) {
+    SelectItems(StreamOnGpu stream, Terms<Item, kTerms> dy, Item* dx) {
   const gpu::RowsOnGpu& rows = stream.of.words;
   const int64_t column = gpu::ColumnOfThread<kTogether<Item>>();
   if (column >= rows.columns) return;
   const Column first(stream.of, column);
   Neighbours<Item> items[kPacked];
-  gpu::LoadColumns(dy, first, rows.row, items);
+  gpu::LoadColumns(dy.first, first, rows.row, items);
+  if constexpr (kTerms == 2) {
+    Neighbours<Item> others[kPacked];
+    gpu::LoadColumns(dy.second, first, rows.row, others);
+    COMPTRAIN_UNROLL
+    for (int i = 0; i < kPacked; ++i) {
+      COMPTRAIN_UNROLL
+      for (int j = 0; j < kTogether<Item>; ++j) {
+        items[i].Set(j, SumOf(items[i].Of(j), others[i].Of(j)));
+      }
+    }
+  }
   COMPTRAIN_UNROLL
   for (int j = 0; j < kTogether<Item>; ++j) {
     gpu::ColumnWords<kBits> words;
@@ -57,7 +91,7 @@ __global__ void __launch_bounds__(kColumnThreads)
         rows.row);
     COMPTRAIN_UNROLL
     for (int i = 0; i < kPacked; ++i) {
-      if (words.Code(i) == 0) items[i].Set(j, Item{0});
+      if (words.Code(i) == 0) items[i].Set(j, Item{});
     }
   }
   gpu::StoreColumns(items, first, rows.row, dx);
@@ -74,30 +108,30 @@ struct DecodeItem {
   }
 };
 
-template <class Item>
+template <class Item, int kTerms>
 struct SelectItem {
   StreamOnGpu stream;
-  const Item* dy;
+  Terms<Item, kTerms> dy;
   Item* dx;
 
   COMPTRAIN_HD void operator()(int64_t i) const {
-    dx[i] = stream.CodeAt(i) == 0 ? Item{0} : dy[i];
+    dx[i] = stream.CodeAt(i) == 0 ? Item{} : dy.At(i);
   }
 };
 
-template <class Item>
-Status MaskGradient(const FixedRateStream& stream, const void* dy, void* dx,
-                    CUstream_st* cuda_stream) {
+template <class Item, int kTerms>
+Status MaskGradient(const FixedRateStream& stream, const GradientTerms& dy,
+                    void* dx, CUstream_st* cuda_stream) {
   const StreamOnGpu from(stream);
-  const auto* const in = static_cast<const Item*>(dy);
+  const Terms<Item, kTerms> in(dy);
   auto* const out = static_cast<Item*>(dx);
   if (!from.of.even()) {
     return gpu::ForItems("the mask's gradient", ElementsOf(stream.of.dims),
-                         SelectItem<Item>{from, in, out}, cuda_stream);
+                         SelectItem<Item, kTerms>{from, in, out}, cuda_stream);
   }
   return gpu::WithBits(stream.of.coding.bits, [&](auto bits) {
     return gpu::LaunchColumns(
-        "the mask's gradient", SelectItems<decltype(bits)::value, Item>,
+        "the mask's gradient", SelectItems<decltype(bits)::value, Item, kTerms>,
         from.of.words.columns, kTogether<Item>, cuda_stream, from, in, out);
   });
 }
@@ -124,11 +158,20 @@ Status GpuFixedRateDecode(const FixedRateStream& stream, void* x_hat,
   });
 }
 
-Status GpuFixedRateMaskGradient(const FixedRateStream& stream, const void* dy,
-                                void* dx, CUstream_st* cuda_stream) {
-  const auto of_type = stream.of.dtype == DType::kF32 ? MaskGradient<uint32_t>
-                                                      : MaskGradient<uint16_t>;
-  return of_type(stream, dy, dx, cuda_stream);
+Status GpuFixedRateMaskGradient(const FixedRateStream& stream,
+                                const GradientTerms& dy, void* dx,
+                                CUstream_st* cuda_stream) {
+  if (dy.second == nullptr) {
+    const auto of_size = stream.of.dtype == DType::kF32
+                             ? MaskGradient<uint32_t, 1>
+                             : MaskGradient<uint16_t, 1>;
+    return of_size(stream, dy, dx, cuda_stream);
+  }
+  Status s;
+  WithStorageType(stream.of.dtype, [&](auto type) {
+    s = MaskGradient<decltype(type), 2>(stream, dy, dx, cuda_stream);
+  });
+  return s;
 }
 
 }  // namespace comptrain

@@ -22,8 +22,9 @@ Status GpuFixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
 Status GpuFixedRateDecode(const FixedRateStream& stream, void* x_hat,
                           CUstream_st* cuda_stream);
 
-// dx may be dy.
-Status GpuFixedRateMaskGradient(const FixedRateStream& stream, const void* dy,
-                                void* dx, CUstream_st* cuda_stream);
+// dx may be one of dy.
+Status GpuFixedRateMaskGradient(const FixedRateStream& stream,
+                                const GradientTerms& dy, void* dx,
+                                CUstream_st* cuda_stream);
 
 }  // namespace comptrain

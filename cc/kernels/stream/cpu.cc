@@ -91,6 +91,7 @@ class StreamMaskGradOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, CheckOneGradient(ctx));
     const Tensor& stream = ctx->input(0);
     const Tensor& dy = ctx->input(1);
     Tensor* dx = nullptr;

@@ -176,6 +176,7 @@ class GpuStreamMaskGradOp : public GpuReaderOp {
   using GpuReaderOp::GpuReaderOp;
 
   void Compute(OpKernelContext* ctx) override {
+    OP_REQUIRES_OK(ctx, CheckOneGradient(ctx));
     const Tensor& dy = ctx->input(1);
     GpuEncoded from;
     OP_REQUIRES_OK(ctx, Open(ctx, dy.dtype(), dy.shape(), &from));

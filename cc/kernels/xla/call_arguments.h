@@ -45,6 +45,14 @@ inline FixedRateInput InputOf(const ffi::AnyBuffer& x, const Floats& state,
           *attributes.get<int32_t>("group_statistics") != 0};
 }
 
+// operands: the stream and dy, one or two.
+inline GradientTerms TermsOf(const ffi::RemainingArgs& operands) {
+  const auto term = [&](int i) {
+    return operands.get<ffi::AnyBuffer>(i)->untyped_data();
+  };
+  return {term(1), operands.size() > 2 ? term(2) : nullptr};
+}
+
 // operands: those of CodecCalls::BatchNormGradient.
 inline BatchNormChannels ChannelsOf(const ffi::RemainingArgs& operands) {
   const auto floats = [&](int i) {

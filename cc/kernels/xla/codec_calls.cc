@@ -25,6 +25,17 @@ std::string Attributes(const FixedRateCoding& coding, const Encoding& how) {
       how.bound.of_range, how.group_statistics);
 }
 
+DType DTypeOfShape(const xla::Shape& shape) {
+  switch (shape.element_type()) {
+    case xla::BF16:
+      return DType::kBF16;
+    case xla::F16:
+      return DType::kF16;
+    default:
+      return DType::kF32;
+  }
+}
+
 }  // namespace
 
 Encoded CodecCalls::Encode(const Encoding& how, XlaOp x, XlaOp state) const {
@@ -50,10 +61,11 @@ XlaOp CodecCalls::Decode(XlaOp stream, XlaOp state, XlaOp gate,
   return Made({kDecode, attributes, operands}, {RowMajor(shape)})[0];
 }
 
-XlaOp CodecCalls::MaskGradient(XlaOp stream, XlaOp dy) const {
-  stream = After(&dy, stream);
-  return Made({kMaskGradient, Attributes(coding_), {stream, dy}, 1},
-              {RowMajorShapeOf(dy)})[0];
+XlaOp CodecCalls::MaskGradient(XlaOp stream, std::vector<XlaOp> dy) const {
+  std::vector<XlaOp> operands = {After(&dy[0], stream)};
+  operands.insert(operands.end(), dy.begin(), dy.end());
+  return Made({kMaskGradient, Attributes(coding_), operands, 1},
+              {RowMajorShapeOf(dy[0])})[0];
 }
 
 std::vector<XlaOp> CodecCalls::BatchNormGradient(
@@ -65,7 +77,7 @@ std::vector<XlaOp> CodecCalls::BatchNormGradient(
   if (!on_cpu_) {
     const auto dims = dx.dimensions();
     results.push_back(Memory(GpuBatchNormScratchBytes(
-        {coding_, {dims.begin(), dims.end()}, DType::kF32})));
+        {coding_, {dims.begin(), dims.end()}, DTypeOfShape(dx)})));
   }
   // A GPU's dx is in memory of its own: what else reads dy would have a copy.
   return Made(

@@ -35,8 +35,9 @@ class CodecCalls {
   XlaOp Decode(XlaOp stream, XlaOp state, XlaOp gate,
                const xla::Shape& shape) const;
 
-  // dy where values are not zero; in its place, where nothing else reads it.
-  XlaOp MaskGradient(XlaOp stream, XlaOp dy) const;
+  // The sum of dy, one or two, where values are not zero; in the place of the
+  // first, where nothing else reads it.
+  XlaOp MaskGradient(XlaOp stream, std::vector<XlaOp> dy) const;
 
   // operands: stream, state, dy, gamma, mean, inv_std. Returns dx, on a CPU in
   // the place of dy where nothing else reads that, dgamma and dbeta.

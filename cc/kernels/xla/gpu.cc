@@ -37,12 +37,13 @@ ffi::Error Decode(CUstream_st* cuda_stream, ffi::RemainingArgs operands,
       x_hat->untyped_data(), cuda_stream));
 }
 
-ffi::Error MaskGradient(CUstream_st* cuda_stream, Bytes stream,
-                        ffi::AnyBuffer dy, ffi::Result<ffi::AnyBuffer> dx,
+ffi::Error MaskGradient(CUstream_st* cuda_stream, ffi::RemainingArgs operands,
+                        ffi::Result<ffi::AnyBuffer> dx,
                         ffi::Dictionary attributes) {
   return ErrorOf(GpuFixedRateMaskGradient(
-      {TensorOf(dy, attributes), stream.typed_data(), nullptr},
-      dy.untyped_data(), dx->untyped_data(), cuda_stream));
+      {TensorOf(*dx, attributes), operands.get<Bytes>(0)->typed_data(),
+       nullptr},
+      TermsOf(operands), dx->untyped_data(), cuda_stream));
 }
 
 // operands: those of CodecCalls. results: its own, and memory.
@@ -98,8 +99,7 @@ XLA_FFI_DEFINE_HANDLER(kDecodeHandler, Decode,
 XLA_FFI_DEFINE_HANDLER(kMaskGradientHandler, MaskGradient,
                        ffi::Ffi::Bind()
                            .Ctx<CudaStream>()
-                           .Arg<Bytes>()
-                           .Arg<ffi::AnyBuffer>()
+                           .RemainingArgs()
                            .Ret<ffi::AnyBuffer>()
                            .Attrs(),
                        {ffi::Traits::kCmdBufferCompatible});

@@ -26,12 +26,12 @@ ffi::Error Decode(ffi::ThreadPool pool, Bytes stream, Floats state,
   return ffi::Error::Success();
 }
 
-ffi::Error MaskGradient(ffi::ThreadPool pool, Bytes stream, ffi::AnyBuffer dy,
+ffi::Error MaskGradient(ffi::ThreadPool pool, ffi::RemainingArgs operands,
                         ffi::Result<ffi::AnyBuffer> dx,
                         ffi::Dictionary attributes) {
-  FixedRateMaskGradient(
-      {TensorOf(dy, attributes), stream.typed_data(), nullptr},
-      dy.untyped_data(), dx->untyped_data(), OnPool(pool));
+  FixedRateMaskGradient({TensorOf(*dx, attributes),
+                         operands.get<Bytes>(0)->typed_data(), nullptr},
+                        TermsOf(operands), dx->untyped_data(), OnPool(pool));
   return ffi::Error::Success();
 }
 
@@ -85,8 +85,7 @@ XLA_FFI_DEFINE_HANDLER(kDecodeHandler, Decode,
 XLA_FFI_DEFINE_HANDLER(kMaskGradientHandler, MaskGradient,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()
-                           .Arg<Bytes>()
-                           .Arg<ffi::AnyBuffer>()
+                           .RemainingArgs()
                            .Ret<ffi::AnyBuffer>()
                            .Attrs());
 XLA_FFI_DEFINE_HANDLER(kBatchNormGradientHandler, BatchNormGradient,

@@ -18,11 +18,20 @@ class StreamMaskGradXla : public Lowering {
     OP_REQUIRES_OK(ctx, rate_.Read(ctx, /*with_mask=*/true));
   }
   void Compile(XlaOpKernelContext* ctx) override {
-    const XlaOp dy = ctx->Input(1);
-    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, Dims(dy)));
+    std::vector<XlaOp> dy = {ctx->Input(1)};
+    OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, Dims(dy[0])));
+    for (int i = 2; i < ctx->num_inputs(); ++i) {
+      OP_REQUIRES_OK(ctx, CheckShape("dy", ShapeOf(ctx, i), ShapeOf(ctx, 1),
+                                     "that of the others"));
+      if (i == 2) {
+        dy.push_back(ctx->Input(i));
+      } else {
+        dy[1] = dy[1] + ctx->Input(i);
+      }
+    }
     ctx->SetOutput(
-        0, Size(dy) == 0
-               ? dy
+        0, Size(dy[0]) == 0
+               ? dy[0]
                : CodecCalls(on_cpu_, rate_).MaskGradient(ctx->Input(0), dy));
   }
 
