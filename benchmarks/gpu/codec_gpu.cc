@@ -5,11 +5,13 @@
 //   codec_gpu [random shapes, default 200] [data of the speeds ...]
 //
 // Data are MB of made-up activations (default 16 64 256; 0: none), or
-// FILE:WIDTH:CHANNELS:BOUND for the float32 values in a file, channels last.
+// FILE:WIDTH:CHANNELS:BOUND for the float32 values in a file, channels last, or
+// ResNet50: what the fixed-rate codec, batch normalization and pooling do in a
+// step of it.
 //
 // Prints `N passed, N failed`, then a table of the codecs and one of their
-// kernels. Ends with a status other than 0 when a check failed, with 77 when
-// there is no GPU.
+// kernels, or of ResNet50's. Ends with a status other than 0 when a check
+// failed, with 77 when there is no GPU.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -770,9 +772,15 @@ class KernelTimes {
   }
   ~KernelTimes() { gpu::launch_observer = nullptr; }
 
-  void Print(const char* call, const std::string& row, double gb) const {
+  std::vector<std::pair<std::string, double>> Medians() const {
+    std::vector<std::pair<std::string, double>> all;
     for (const auto& [what, seconds] : times_) {
-      const double s = Median(seconds);
+      all.push_back({what, Median(seconds)});
+    }
+    return all;
+  }
+  void Print(const char* call, const std::string& row, double gb) const {
+    for (const auto& [what, s] : Medians()) {
       std::printf("| %s | %s: %s | %.1f | %.0f |\n", row.c_str(), call,
                   what.c_str(), 1e6 * s, gb / s);
     }
@@ -946,6 +954,147 @@ void Speeds(const std::vector<Data>& all) {
   }
 }
 
+// --- ResNet50 ---------------------------------------------------------------
+
+// Tensors of one size that are normalized: of images of 224 px.
+struct Stage {
+  int64_t width, channels;
+  int tensors;
+};
+constexpr int64_t kImages = 64;
+constexpr Stage kStages[] = {{112, 64, 1}, {56, 64, 6},   {56, 256, 4},
+                             {56, 128, 1}, {28, 128, 7},  {28, 512, 5},
+                             {28, 256, 1}, {14, 256, 11}, {14, 1024, 7},
+                             {14, 512, 1}, {7, 512, 5},   {7, 2048, 4}};
+
+// What the calls of a step take, beginning with other data in the caches.
+class NetworkTimes {
+ public:
+  explicit NetworkTimes(DType dtype)
+      : dtype_(dtype),
+        x_(ToTensor(Activations(Values(kStages[0]), true, 1), dtype)),
+        dy_(ToTensor(Activations(Values(kStages[0]), false, 2), dtype)),
+        out_(x_.Read().size()),
+        stream_(x_.Read().size()),
+        scratch_(32 << 20),
+        other_(128 << 20) {
+    for (const Stage& stage : kStages) {
+      for (const bool mid_rise : {true, false}) Time(stage, mid_rise);
+    }
+    Pool();
+  }
+
+  void Print() const {
+    for (const auto& [call, us] : us_) {
+      std::printf("| %s | %s | %.0f |\n",
+                  dtype_ == DType::kF32 ? "float32" : "bfloat16", call.c_str(),
+                  us);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  static int64_t Values(const Stage& of) {
+    return kImages * of.width * of.width * of.channels;
+  }
+
+  void Time(const Stage& stage, bool mid_rise) {
+    FixedRateTensor of;
+    of.coding.bits = 3;
+    of.coding.mid_rise = mid_rise;
+    of.dims = {kImages, stage.width, stage.width, stage.channels};
+    of.dtype = dtype_;
+    FixedRateInput in = {x_.data(), state_, {}, false};
+    in.bound.relative_bound = 0.1f;
+    auto* const bytes = static_cast<uint8_t*>(stream_.data());
+    const FixedRateStream stream = {of, bytes, next_};
+    const BatchNormChannels channels = {stage.channels, vector_, vector_,
+                                        vector_};
+    const NormGradients gradients = {out_.data(), vector_ + 2048,
+                                     vector_ + 4096};
+    Add(mid_rise ? "encode, the mask kept" : "encode, with centres",
+        stage.tensors, [&] {
+          Ok(GpuFixedRateEncode(of, in, scratch_.data(), {bytes, next_},
+                                nullptr));
+        });
+    if (!mid_rise) {
+      return Add("batch normalization's gradient", stage.tensors, [&] {
+        Ok(GpuBatchNormGradientOfFixedRate(
+            stream, dy_.data(), channels, scratch_.data(), gradients, nullptr));
+      });
+    }
+    Add("decode", stage.tensors,
+        [&] { Ok(GpuFixedRateDecode(stream, out_.data(), nullptr)); });
+    Add("the mask's gradient", stage.tensors, [&] {
+      Ok(GpuFixedRateMaskGradient(stream, {dy_.data()}, out_.data(), nullptr));
+    });
+    Add("the mask's gradient, of a sum", stage.tensors, [&] {
+      Ok(GpuFixedRateMaskGradient(stream, {dy_.data(), x_.data()}, out_.data(),
+                                  nullptr));
+    });
+  }
+
+  void Pool() {
+    const PoolShape shape = {
+        kImages, 64, {1, 112, 112}, {1, 56, 56}, {1, 3, 3}, {1, 2, 2}, {}};
+    auto* const index = static_cast<uint8_t*>(stream_.data());
+    Add("max pooling", 1, [&] {
+      Ok(GpuMaxPoolIndex(x_.data(), dtype_, shape, out_.data(), index,
+                         nullptr));
+    });
+    Add("max pooling's gradient", 1, [&] {
+      Ok(GpuMaxPoolGradient(index, dtype_, shape, dy_.data(), out_.data(),
+                            nullptr));
+    });
+  }
+
+  template <class Run>
+  void Add(const std::string& call, int times, const Run& run) {
+    const auto seconds = [&] {
+      Event begin, end;
+      CUDA(cudaMemsetAsync(other_.data(), 0, 128 << 20, nullptr));
+      begin.Record();
+      run();
+      end.Record();
+      return end.SecondsSince(begin);
+    };
+    std::vector<double> all;
+    for (int i = 0; i < 7; ++i) all.push_back(seconds());
+    For(call) += 1e6 * times * Median(all);
+    const KernelTimes kernels;
+    for (int i = 0; i < 7; ++i) seconds();
+    for (const auto& [what, median] : kernels.Medians()) {
+      For(call + ": " + what) += 1e6 * times * median;
+    }
+  }
+  double& For(const std::string& call) {
+    for (auto& [name, us] : us_) {
+      if (name == call) return us;
+    }
+    us_.push_back({call, 0});
+    return us_.back().second;
+  }
+
+  const DType dtype_;
+  const DeviceBytes x_, dy_, out_, stream_, scratch_, other_;
+  const DeviceBytes floats_{Bytes(4 * (3 * 2048 + 2 * kStateFields), 0)};
+  float* const vector_ = static_cast<float*>(floats_.data());
+  float *const state_ = vector_ + 3 * 2048, *const next_ =
+                                                state_ + kStateFields;
+  std::vector<std::pair<std::string, double>> us_;
+};
+
+void NetworkSpeeds() {
+  std::printf(
+      "\nResNet50, %d images of 224 px, 3 bits: all calls of a step, and their "
+      "kernels, each begun after other data was written.\n\n"
+      "| type | call: kernel | us |\n|---|---|---|\n",
+      static_cast<int>(kImages));
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    NetworkTimes(dtype).Print();
+  }
+}
+
 }  // namespace
 }  // namespace comptrain
 
@@ -958,8 +1107,10 @@ int main(int argc, char** argv) {
   std::vector<std::string> asked(argv + std::min(argc, 2), argv + argc);
   if (asked.empty()) asked = {"16", "64", "256"};
   std::vector<comptrain::Data> all;
+  bool network = false;
   for (const std::string& one : asked) {
-    if (one == "0") continue;
+    network = network || one == "ResNet50";
+    if (one == "0" || one == "ResNet50") continue;
     if (one.find_first_not_of("0123456789") != std::string::npos) {
       all.emplace_back(one);
     } else {
@@ -981,5 +1132,6 @@ int main(int argc, char** argv) {
   comptrain::TestShapes(argc > 1 ? std::atoi(argv[1]) : 200);
   const int status = comptrain::FinishTests();
   if (!all.empty()) comptrain::Speeds(all);
+  if (network) comptrain::NetworkSpeeds();
   return status;
 }

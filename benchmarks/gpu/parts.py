@@ -73,11 +73,13 @@ def parts(machine: Machine, sizes: Sizes, results: Results) -> dict[int, Iterato
 
 
 def codecs(machine: Machine, sizes: Sizes) -> Iterator[Measurement]:
-    def program(name: str, *arguments: int) -> Measurement:
+    def program(name: str, *arguments: int | str) -> Measurement:
         words = [str(a) for a in arguments]
         return Measurement(name, 400, lambda s: machine.codec_program(words, s), ("codec program",))
 
     yield program("codec-shapes", sizes.shapes, 0)
+    if machine.device == "gpu":  # an emulated one would take hours
+        yield program("kernels-ResNet50", 0, "ResNet50")
     for mb in sizes.megabytes:
         yield program(f"codec-speed-{mb}", 0, mb)
     made: dict[str, Any] = {"batch": sizes.activations, "small": sizes.small}

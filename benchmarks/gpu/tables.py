@@ -1,7 +1,7 @@
 """What has been measured, as text: nothing of it is cut.
 
 `python tables.py RESULTS.jsonl --csv FOLDER` writes what docs/benchmarks-gpu.md shows: gpu-codecs.csv, gpu-steps.csv,
-gpu-kernels.csv.
+gpu-kernels.csv, gpu-calls.csv.
 """
 
 from __future__ import annotations
@@ -205,6 +205,20 @@ def own_kernel_rows(results: Results) -> Iterator[list[str]]:
             yield [step, short[1] if short else kernel, f"{runs:.0f}", f"{us:,.0f}"]
 
 
+def call_rows(results: Results) -> Iterator[list[str]]:
+    """Microseconds of a step's calls, each of all of its tensors; a column for each version that was measured."""
+    of_versions = results.named("kernels-ResNet50")
+    found: dict[tuple[str, str], list[str]] = {}
+    for number, result in enumerate(of_versions.values()):
+        for line in result.get("text", "").splitlines():
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if len(cells) == 3 and cells[2].isdigit() and ":" not in cells[1]:
+                row = found.setdefault((cells[0], cells[1]), [""] * len(of_versions))
+                row[number] = f"{int(cells[2]):,}"
+    yield ["type", "call", *(result.get("of", name) for name, result in of_versions.items())]
+    yield from ([*call, *row] for call, row in found.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("results", type=Path)
@@ -215,6 +229,7 @@ def main() -> None:
         "gpu-codecs": codec_rows(results),
         "gpu-steps": step_rows(results),
         "gpu-kernels": own_kernel_rows(results),
+        "gpu-calls": call_rows(results),
     }
     for name, rows in made.items():
         with (folder / f"{name}.csv").open("w", newline="") as file:

@@ -98,14 +98,22 @@ COMPTRAIN_HD static inline void LoadColumns(const void* x, const Column& at,
     values[i] = *from;
   }
 }
+
+// Where they go, as soon as the last column's value is known.
 template <class T>
-COMPTRAIN_HD static inline void StoreColumns(const Neighbours<T>* values,
-                                             const Column& at, int64_t row,
-                                             void* x) {
-  auto* to = reinterpret_cast<Neighbours<T>*>(static_cast<T*>(x) + at.first);
-  COMPTRAIN_UNROLL
-  for (int i = 0; i < kPacked; ++i, to += row / kTogether<T>) *to = values[i];
-}
+struct ColumnsOut {
+  Neighbours<T>* to;
+  int64_t row;
+
+  COMPTRAIN_HD ColumnsOut(void* x, const Column& at, int64_t row)
+      : to(reinterpret_cast<Neighbours<T>*>(static_cast<T*>(x) + at.first)),
+        row(row / kTogether<T>) {}
+  COMPTRAIN_HD void Put(int j, const Neighbours<T>& values) {
+    if (j < kTogether<T> - 1) return;
+    *to = values;
+    to += row;
+  }
+};
 
 // Number of bits and place of a value are constants, once loops are unrolled.
 template <int kBits>

@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kColumnThreads)
   if (column >= rows.columns) return;
   const Column first(stream.of, column);
   Neighbours<T> values[kPacked] = {};
+  gpu::ColumnsOut<T> out(x_hat, first, rows.row);
   COMPTRAIN_UNROLL
   for (int j = 0; j < kTogether<T>; ++j) {
     const Column at = first.Beside(j);
@@ -34,9 +35,9 @@ __global__ void __launch_bounds__(kColumnThreads)
       T item;
       FromFloat(is_zero ? 0 : v + centre, &item);
       values[i].Set(j, item);
+      out.Put(j, values[i]);
     });
   }
-  gpu::StoreColumns(values, first, rows.row, x_hat);
 }
 
 template <class T>
@@ -83,6 +84,7 @@ __global__ void __launch_bounds__(kColumnThreads)
       }
     }
   }
+  gpu::ColumnsOut<Item> out(dx, first, rows.row);
   COMPTRAIN_UNROLL
   for (int j = 0; j < kTogether<Item>; ++j) {
     gpu::ColumnWords<kBits> words;
@@ -92,9 +94,9 @@ __global__ void __launch_bounds__(kColumnThreads)
     COMPTRAIN_UNROLL
     for (int i = 0; i < kPacked; ++i) {
       if (words.Code(i) == 0) items[i].Set(j, Item{});
+      out.Put(j, items[i]);
     }
   }
-  gpu::StoreColumns(items, first, rows.row, dx);
 }
 
 // Item: a value.

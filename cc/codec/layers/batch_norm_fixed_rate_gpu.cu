@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kFinishRows* kFinishChannels)
 }
 
 template <int kBits, class T>
-__global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
+__global__ void __launch_bounds__(kColumnThreads, 4) WriteDx(BatchNormJob job) {
   const gpu::TensorOnGpu& of = job.stream.of;
   const int64_t column = gpu::ColumnOfThread<kTogether<T>>();
   if (column >= of.words.columns) return;
@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
   Neighbours<T> gradients[kPacked];  // dy, then dx
   gpu::LoadColumns(job.dy, first, row, gradients);
   const int64_t first_channel = of.ChannelOf(column);
+  gpu::ColumnsOut<T> out(job.dx, first, row);
   COMPTRAIN_UNROLL
   for (int j = 0; j < kTogether<T>; ++j) {
     const Column at = first.Beside(j);
@@ -161,9 +162,9 @@ __global__ void __launch_bounds__(kColumnThreads) WriteDx(BatchNormJob job) {
           T dx;
           FromFloat(__fmaf_rn(scale, ToFloat(gradients[i].Of(j)), other), &dx);
           gradients[i].Set(j, dx);
+          out.Put(j, gradients[i]);
         });
   }
-  gpu::StoreColumns(gradients, first, row, job.dx);
 }
 
 // X of batch_norm_items.h.
