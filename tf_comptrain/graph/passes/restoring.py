@@ -116,11 +116,10 @@ class _Maker:
     def _key(self, tensor: tf.Tensor, read: GradientRead) -> tuple:
         """By which readers find what is made for all that share it.
 
-        What products are run again for lives on for a second reader, and so do restored streams, but not under XLA,
-        which decodes inside of what reads. What elementwise operations make is made anew.
+        What products are run again for lives on for a second reader, and so do restored streams. What elementwise
+        operations make is made anew.
         """
-        is_stream = tensor.ref() in self._choice.saved
-        is_dear = not self._step.backward.xla if is_stream else self._runs_product(tensor)
+        is_dear = tensor.ref() in self._choice.saved or self._runs_product(tensor)
         return tensor.ref(), (read.source if is_dear else read.group).ref()
 
     def _runs_product(self, tensor: tf.Tensor) -> bool:
