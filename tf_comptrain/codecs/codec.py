@@ -93,9 +93,9 @@ class Codec:
         """Decodes a stream once `gate`, the incoming gradient, is there; gate is not read."""
         return native.ops().comptrain_decompress(stream, shape, gate, _NO_STATE, T=dtype, codec=self.format)
 
-    def mask_gradient(self, stream: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        """dy where the stored value is not zero, else 0; the stream must be mid-rise."""
-        return native.ops().comptrain_stream_mask_grad(stream, [dy], codec=self.format)
+    def mask_gradient(self, stream: tf.Tensor, *dy: tf.Tensor) -> tf.Tensor:
+        """dy, under XLA the sum of some, where the stored value is not zero, else 0; the stream must be mid-rise."""
+        return native.ops().comptrain_stream_mask_grad(stream, dy, codec=self.format)
 
     def batch_norm_gradient(
         self, stream: tf.Tensor, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
@@ -214,8 +214,8 @@ class FixedRateCodec(Codec):
             stream.codes, shape, gate, stream.state, T=dtype, mid_rise=stream.mid_rise, bits=self.bits
         )
 
-    def mask_gradient(self, stream: Any, dy: tf.Tensor) -> Any:
-        return native.ops().comptrain_stream_mask_grad(stream.codes, _terms(dy), bits=self.bits)
+    def mask_gradient(self, stream: Any, *dy: tf.Tensor) -> Any:
+        return native.ops().comptrain_stream_mask_grad(stream.codes, dy, bits=self.bits)
 
     def batch_norm_gradient(
         self, stream: Any, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor
@@ -233,12 +233,6 @@ class FixedRateCodec(Codec):
           mid_rise: Codes are unsigned then.
         """
         return next((b for b in RATES if bound * (2**b - 1) * (2 if mid_rise else 1) >= 1), RATES[-1])
-
-
-def _terms(dy: tf.Tensor) -> list[tf.Tensor]:
-    """Two gradients where nothing else reads their sum, which then is never a tensor."""
-    is_of_two = dy.op.type == "AddN" and len(dy.op.inputs) == 2
-    return list(dy.op.inputs) if is_of_two and len(dy.consumers()) < 2 else [dy]
 
 
 RATES = range(2, 9)  # bits of a value

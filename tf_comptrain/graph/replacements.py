@@ -43,7 +43,7 @@ class Replacements:
         if not is_said or self._backward.recorded:
             return False
         with tf.device(read.op.device):
-            dx = stream.mask_gradient(read.op.inputs[0])
+            dx = stream.mask_gradient(*self._terms(read.op.inputs[0]))
             self._replace(read.op, dx.op, [dx])
         return True
 
@@ -97,6 +97,16 @@ class Replacements:
             self._replace(op, dx.op, [dx])
         return pooling, op, positions
 
+    def _terms(self, dy: tf.Tensor) -> list[tf.Tensor]:
+        """What a gradient is the sum of, where it need not be a tensor; else the gradient.
+
+        Under XLA, of two that are tensors anyway, and where nothing else reads their sum.
+        """
+        terms = list(dy.op.inputs)
+        if not self._backward.xla or dy.op.type != "AddN" or len(terms) != 2 or len(dy.consumers()) > 1:
+            return [dy]
+        return terms if all(_is_made_by_a_kernel(term.op) for term in terms) else [dy]
+
     def _bits_of(self, tensor: tf.Tensor, lower: float, upper: float) -> tf.Tensor:
         """Which elements lie within limits; made once for all readers with those limits."""
         key = (tensor.ref(), lower, upper)
@@ -128,6 +138,11 @@ class Replacements:
             self.replaced[before.name] = after
         _keras.wait_instead(old, new)
         _keras.wait_for(new, old.control_inputs)
+
+
+def _is_made_by_a_kernel(op: tf.Operation) -> bool:
+    """Whether XLA makes a tensor of it whoever reads that: it is a product, or has or will have a kernel of ours."""
+    return about(op.type).is_product or op.type == "ReluGrad" or op.type.startswith("Comptrain>")
 
 
 def redirect(readers: Sequence[tuple[tf.Operation, int]], tensor: tf.Tensor) -> None:

@@ -85,12 +85,12 @@ class Held:
         x_hat.set_shape(self._static_shape)
         return x_hat
 
-    def mask_gradient(self, dy: tf.Tensor) -> tf.Tensor:
-        """dy where x != 0, else 0; x is the output of a ReLU."""
+    def mask_gradient(self, *dy: tf.Tensor) -> tf.Tensor:
+        """dy, under XLA the sum of some, where x != 0, else 0; x is the output of a ReLU."""
         bits = self._bits.get(_graph())
         if bits is not None:
-            return native.ops().comptrain_bitmask_grad(bits, dy, on=1.0, off=0.0)
-        return self.codec.mask_gradient(self._stream_at(dy), dy)
+            return native.ops().comptrain_bitmask_grad(bits, *dy, on=1.0, off=0.0)
+        return self.codec.mask_gradient(self._stream_at(dy[0]), *dy)
 
     def batch_norm_gradient(
         self, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor

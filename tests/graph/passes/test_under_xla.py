@@ -102,3 +102,57 @@ def test_gradients_of_kernels_by_groups_are_plains(layer, operation, groups, sam
 def test_what_is_to_be_exact_is_not_added_up_in_another_order(how):
     _, graph = gradients(lambda: keras.layers.DepthwiseConv2D(3), tf.ones((2, 9, 9, 40)), how)
     assert not [op for op in graph.get_operations() if "group" in op.name]
+
+
+def convolved(x):
+    return keras.layers.ReLU()(keras.layers.Conv2D(32, 3, padding="same")(x))
+
+
+def residual(x):
+    for _ in range(2):
+        x = keras.layers.ReLU()(keras.layers.Add()([x, keras.layers.Conv2D(32, 3, padding="same")(x)]))
+    return x
+
+
+def pooled_beside(x):
+    pooled = []
+    for _ in range(2):
+        x = convolved(x)
+        pooled.append(keras.layers.GlobalAveragePooling2D(keepdims=True)(x))
+    return keras.layers.Multiply()([x, *pooled])
+
+
+def read_three_times(x):
+    return keras.layers.Add()([convolved(x), convolved(x), convolved(x)])
+
+
+@pytest.mark.parametrize("network, sums", [(residual, 2), (pooled_beside, 0), (read_three_times, 0)])
+def test_a_relu_adds_up_gradients_that_are_tensors_anyway(network, sums):
+    """A sum of others, and of what is broadcast, XLA makes as it writes it."""
+
+    def step_of(x):
+        return network(convolved(x))
+
+    x = tf.random.stateless_normal((4, 16, 16, 32), (0, 1))
+    inputs = keras.Input(x.shape[1:])
+    model = keras.Model(inputs, step_of(inputs))
+    ct.compress_model(model, error_bound=1e-3)
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(model(x, training=True)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    found = [g.numpy() for g in step(x)]
+    terms = [
+        op.get_attr("N")
+        for op in step.get_concrete_function(x).graph.get_operations()
+        if op.type == "Comptrain>StreamMaskGrad"
+    ]
+    assert [n for n in terms if n > 1] == [2] * sums
+    ct.restore_model(model)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(model(x, training=True)))
+    for gradient, exact in zip(found, tape.gradient(loss, model.trainable_variables)):
+        np.testing.assert_allclose(gradient, exact, rtol=0.02, atol=0.02 * np.abs(exact).max())
