@@ -82,14 +82,6 @@ inline absl::Status CheckShape(absl::string_view name, const TensorShape& shape,
                    ", got ", shape.DebugString()));
 }
 
-// Whether StreamMaskGrad has a single dy, as it must outside XLA.
-inline absl::Status CheckOneGradient(const OpKernelContext* ctx) {
-  if (ctx->num_inputs() == 2) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("dy must be one gradient, except under XLA, got ",
-                   ctx->num_inputs() - 1, ": add them up first"));
-}
-
 inline const void* Data(const Tensor& t) { return t.tensor_data().data(); }
 inline void* MutableData(Tensor* t) {
   return const_cast<char*>(t->tensor_data().data());

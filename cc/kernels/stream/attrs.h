@@ -99,4 +99,12 @@ class CompressOpBase : public OpWithAttrs<CompressAttrs> {
                         const float* state, EncodeParams params) const = 0;
 };
 
+// Whether StreamMaskGrad has a single dy, as it must outside XLA.
+inline absl::Status CheckOneGradient(const OpKernelContext* ctx) {
+  if (ctx->num_inputs() == 2) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("dy must be one gradient, except under XLA, got ",
+                   ctx->num_inputs() - 1, ": add them up first"));
+}
+
 }  // namespace comptrain

@@ -6,8 +6,10 @@
 #include "absl/strings/str_format.h"
 #include "cc/codec/fixed_rate_gpu/gpu.h"
 #include "cc/codec/layers/batch_norm_gpu.h"
+#include "cc/kernels/common/util.h"
 #include "cc/kernels/xla/calls.h"
 #include "cc/kernels/xla/fence.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
 
 namespace comptrain::hlo {
 namespace {
@@ -23,17 +25,6 @@ std::string Attributes(const FixedRateCoding& coding, const Encoding& how) {
       "i32, group_statistics = %d : i32",
       Attributes(coding), how.bound.relative_bound, how.bound.decay,
       how.bound.of_range, how.group_statistics);
-}
-
-DType DTypeOfShape(const xla::Shape& shape) {
-  switch (shape.element_type()) {
-    case xla::BF16:
-      return DType::kBF16;
-    case xla::F16:
-      return DType::kF16;
-    default:
-      return DType::kF32;
-  }
 }
 
 }  // namespace
@@ -76,8 +67,10 @@ std::vector<XlaOp> CodecCalls::BatchNormGradient(
   std::vector<xla::Shape> results = {dx, vector, vector};
   if (!on_cpu_) {
     const auto dims = dx.dimensions();
+    const auto type =
+        tensorflow::EncodePrimitiveTypeAsDataType(dx.element_type());
     results.push_back(Memory(GpuBatchNormScratchBytes(
-        {coding_, {dims.begin(), dims.end()}, DTypeOfShape(dx)})));
+        {coding_, {dims.begin(), dims.end()}, ToDType(*type)})));
   }
   // A GPU's dx is in memory of its own: what else reads dy would have a copy.
   return Made(
