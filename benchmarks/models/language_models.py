@@ -9,7 +9,7 @@ Small configurations: 6 blocks of width 192, 8 x 256 tokens, vocabulary 500 unle
 of tokens and a head that is the embedding; "MiniLM" is a classifier of texts of 6 blocks of width 384, and
 "MiniLM-dropout" the same with dropout 0.1; "blocks" are six pre-norm transformer blocks written with
 TensorFlow's own operations, 16 x 256 x 192; "long" are six causal blocks of Keras' layers of width 192, for
-long sequences.
+long sequences. "DPO" and "distillation" train a Gemma beside a frozen one.
 
 Each variant trains in a child process of its own. The peak is the highest of all steps, the first included,
 over the level before it; under --xla what the compiler plans, since an allocator's chunk may be larger by up to
@@ -32,10 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from hub_models import LANGUAGE_MODELS, MINILM, Sizes, causal_model, language_model
+from two_models import TWO_MODELS, beside_a_frozen_one, mean_of_losses
 
 CAUSAL = ("GemmaCausalLM", "GPT2CausalLM")
 LONG = "long"
-MODELS = (*LANGUAGE_MODELS, *MINILM, *CAUSAL, "blocks", LONG)
+MODELS = (*LANGUAGE_MODELS, *MINILM, *CAUSAL, *TWO_MODELS, "blocks", LONG)
 VARIANTS = ("plain", "compressed")
 
 
@@ -137,11 +138,12 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
     sizes = Sizes(options.batch, options.tokens, options.vocabulary)
     model, x, y = make(name, sizes, options.lora)
     sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    loss = mean_of_losses if name in TWO_MODELS else sparse
     accuracy = keras.metrics.SparseCategoricalAccuracy()
     metrics = {"weighted_metrics" if name in CAUSAL else "metrics": [accuracy]}
     model.compile(
         keras.optimizers.SGD(0.01),  # with 0.1 the blocks diverge
-        sparse,
+        loss,
         jit_compile=options.xla,
         **(metrics if options.accuracy or name in CAUSAL else {}),
     )
@@ -244,6 +246,8 @@ def make(name: str, sizes: Sizes, lora: bool) -> tuple:
         model = keras.Model(inputs, keras.layers.Dense(sizes.vocabulary, dtype="float32")(h))
         words = np.random.default_rng(0).integers(0, sizes.vocabulary, (2, 6 * sizes.batch, sizes.tokens))
         return model, *words
+    if name in TWO_MODELS:
+        return beside_a_frozen_one(name, sizes, 6)
     if name in CAUSAL:
         return causal_model(name, sizes, 6, lora)
     return language_model(name, sizes, 6, lora)

@@ -109,6 +109,38 @@ def test_random_numbers_wait_for_what_they_meet(noise):
     assert sorted(products) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("penalty, times", [("l2", 1.25), ("l1", 1.8)])
+def test_penalties_of_activations_wait_for_what_they_are_added_to(penalty, times):
+    """Their own gradient is a number, which is there when the backward pass begins. l1 holds the signs as well."""
+
+    def planned(penalty):
+        keras.utils.set_random_seed(0)
+        made = [
+            keras.layers.Dense(256, activation="tanh", activity_regularizer=penalty, use_bias=False)
+            for _ in range(8)
+        ]
+        model = keras.Sequential([keras.Input((256,)), *made])
+        model.compile("sgd", "mse", jit_compile=True)
+        ct.compress_model(model)
+        x = np.random.default_rng(0).normal(size=(512, 256)).astype("float32")
+        return ct.memory.memory_analysis(model, x, x).temporary_bytes
+
+    assert planned(penalty) <= times * planned(None)
+
+
+def test_a_stream_is_gated_by_what_a_penalty_is_added_to():
+    model = chain(4, "tanh", size=8)
+    for layer in model.layers:
+        layer.activity_regularizer = keras.regularizers.L2(0.1)
+    ct.compress_model(model)
+    x = np.random.default_rng(0).normal(size=(2, 8, 8, 32)).astype("float32")
+    graph = optimized_graph(model, x, np.zeros((2, 32), "float32"))
+    assert unordered(graph) == []
+    products = {node.name for node in of_type(graph, "Conv2DBackpropInput")}
+    gates = {source(node.input[2]) for node in of_type(graph, "Comptrain>Decompress")}
+    assert sum(bool(products & ({gate} | ancestors(graph, gate))) for gate in gates) >= len(gates) - 1
+
+
 def test_tensorflows_optimizer_takes_what_is_rebuilt():
     """It fails, for the whole step, on a Pow with a control input; where it does not it makes products of this one."""
     keras.utils.set_random_seed(0)

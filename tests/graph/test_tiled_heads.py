@@ -172,8 +172,8 @@ def has_rows(tensor):
     return bool(before) and before != [WIDTH]
 
 
-def assert_same(plain, tiled, tolerance=1e-5):
-    np.testing.assert_allclose(tiled[0], plain[0], rtol=1e-6)
+def assert_same(plain, tiled, tolerance=1e-5, of_loss=1e-6):
+    np.testing.assert_allclose(tiled[0], plain[0], rtol=of_loss)
     for ours, its in zip(tiled[1], plain[1]):
         if its is not None:
             assert np.linalg.norm(ours - its) <= tolerance * np.linalg.norm(its)
@@ -201,6 +201,31 @@ def preferred(y, z):
     return -tf.reduce_mean(tf.math.log_sigmoid(0.1 * (chosen - other)))
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_logits_of_a_model_that_is_not_trained(jit):
+    """As of the reference that a preference is held against."""
+    table, kernel = (tf.constant(RNG.normal(size=shape), tf.float32) for shape in ((WORDS, WIDTH), SHAPES[1]))
+
+    def reference(y):
+        return tf.stop_gradient(tf.nn.log_softmax(tf.tensordot(tf.gather(table, y), kernel, 1)))
+
+    def compared(logs, y):
+        chosen, other = tf.split(tf.reduce_sum(tf.gather(logs, y, batch_dims=2), -1), 2)
+        return chosen - other
+
+    losses = (
+        lambda y, z: tf.exp(0.01 * (compared(reference(y), y) - compared(tf.nn.log_softmax(z), y))),
+        lambda y, z: tf.exp(0.01 * compared(reference(y) - tf.nn.log_softmax(z), y)),
+        lambda y, z: tf.reduce_sum(tf.exp(reference(y)) * (reference(y) - tf.nn.log_softmax(z)), -1),
+    )
+    for number, loss in enumerate(losses):
+        mean = lambda y, z, loss=loss: tf.reduce_mean(loss(y, z))  # noqa: E731
+        plain, tiled, function, _ = run(dense, mean, data(), jit=jit, dynamic=False)
+        is_stream = jit and number == 2  # what the head reads, in one pass
+        assert_same(plain, tiled, 0.1 if is_stream else 1e-5, of_loss=3e-6)
+        assert wide_tensors(function) == []
+
+
 def beside_vectors(y, z):
     """The same places pick values of rows, and vectors of another tensor, whose gradients are scattered alike."""
     vectors = tf.gather(tf.reshape(z, [-1, WORDS, z.shape[1]]), y, batch_dims=1)
@@ -213,11 +238,44 @@ def test_other_gradients_of_the_same_places_stay():
     assert_same(plain, found)
 
 
-@pytest.mark.parametrize("loss, tiled", [(several, True), (preferred, False)])
-def test_rows_whose_gradients_are_made_together(loss, tiled):
-    plain, found, _, crossings = run(dense, loss, data())
+def test_several_values_of_a_row():
+    plain, found, _, crossings = run(dense, several, data())
     assert_same(plain, found)
-    assert ("tile" in [crossing.storage for crossing in crossings]) == tiled
+    assert "tile" in [crossing.storage for crossing in crossings]
+
+
+def entropies(y, z):
+    """Losses of the halves of a batch, by the operation that makes their gradient beside them."""
+    own = tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    chosen, other = tf.split(tf.reduce_sum(own, -1), 2)
+    return tf.reduce_mean(tf.math.softplus(0.1 * (chosen - other)))
+
+
+def smoothed_entropies(y, z):
+    labels = 0.9 * tf.one_hot(y, WORDS) + 0.1 / WORDS
+    return tf.math.log(tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, z)))
+
+
+WAITING = {
+    "a_preference": preferred,
+    "a_preference_of_entropies": entropies,
+    "a_logarithm_of_a_mean": smoothed_entropies,
+    "a_perplexity": lambda y, z: tf.exp(sparse(y, z)),
+    "the_hardest_rows": lambda y, z: tf.reduce_logsumexp(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(y, z)
+    ),
+}
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("head", ["dense", "tied", "capped", "flat"])
+@pytest.mark.parametrize("loss", WAITING)
+def test_a_gradient_that_waits_for_all_rows(loss, head, jit):
+    """The logits are made again for it, by tiles, of exactly what they were made of."""
+    plain, tiled, function, crossings = run(HEADS[head], WAITING[loss], data(), jit=jit, dynamic=False)
+    assert_same(plain, tiled, of_loss=3e-6)
+    assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
+    assert wide_tensors(function) == []
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -333,7 +391,6 @@ UNTILED = {
     "a_mean_of_all_logits": lambda y, z: sparse(y, z) + 1e-3 * tf.reduce_mean(z**2),
     "a_loss_that_mixes_rows": lambda y, z: sparse(y, z[:, ::-1]),
     "a_loss_of_half_the_squares": lambda y, z: sparse(y, z) + 1e-3 * tf.nn.l2_loss(z),
-    "a_gradient_that_waits_for_the_loss": lambda y, z: tf.exp(sparse(y, z)),
 }
 
 

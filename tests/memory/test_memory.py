@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import statistics
 import time
 
@@ -13,7 +14,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.memory import allocator_model, explain, predict, saved_report, trace
+from tf_comptrain.memory import allocator_model, explain, predict, remedies, saved_report, trace
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import SavedTensor
 
@@ -127,9 +128,32 @@ def test_the_limit_holds_for_models_that_have_trained_before(compress):
     in_use = tf.config.experimental.get_memory_info(ct.memory.device())["current"]
     with ct.memory.limit(in_use + 5_000_000):
         model.fit(x[:8], y[:8], batch_size=8, verbose=0)
-        with pytest.raises(tf.errors.ResourceExhaustedError, match="memory limit"):
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="memory limit") as caught:
             model.fit(x, y, batch_size=256, verbose=0)
+    said = re.search("A step of 256 samples holds about .*, most of it of (.*)[.] `(.*)`", str(caught.value))
+    assert len(said[1].split(", ")) == 5 and "conv" in said[1]
+    assert said[2].startswith("compress_model(model, memory=...)" if compress else "compress_model(model)")
     model.fit(x, y, batch_size=256, verbose=0)
+
+
+def test_who_answers_a_step_out_of_memory_is_not_told_of_its_layers(monkeypatch):
+    traced = []
+
+    def said(model, batch, samples):
+        traced.append((model, samples, [part.shape for part in batch(3)]))
+        return "said"
+
+    monkeypatch.setattr(remedies, "out_of_memory", said)
+    refused = tf.errors.ResourceExhaustedError(None, None, "memory limit")
+    x = tf.zeros((4, 2))
+    refusing = pytest.raises(tf.errors.ResourceExhaustedError)
+    with refusing as caught, remedies.answered(), remedies.explained("model", x, x):
+        raise refused
+    assert caught.value is refused and not traced
+    refusing = pytest.raises(tf.errors.ResourceExhaustedError, match="memory limit\nsaid")
+    with refusing, remedies.explained("model", x, x):
+        raise refused
+    assert traced == [("model", 4, [(3, 2), (3, 2)])]
 
 
 def test_what_explain_peak_refuses():

@@ -78,10 +78,10 @@ from tf_comptrain._keras.profiles import planes_of_profile
 from tf_comptrain._keras.runs import (
     after_first_steps,
     around_runs,
-    compiled_step_hook,
     forget_runs,
     loss_gradients,
     lowered_step,
+    step_hook,
 )
 from tf_comptrain._keras.scopes import (
     branch_inside_tape,

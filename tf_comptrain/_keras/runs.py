@@ -16,6 +16,7 @@ from tensorflow import keras
 from tf_comptrain._keras.layers import jit_compile
 from tf_comptrain._keras.train_step import (
     call_in_training,
+    has_strategy,
     loss_in_training,
     steps_at_once,
     trainable_variables,
@@ -81,8 +82,8 @@ def after_first_steps(model: keras.Model, counts: Sequence[int], act: Callable[[
 
 
 @contextlib.contextmanager
-def compiled_step_hook(hook: Callable[[keras.Model, Callable, Any], Any]) -> Iterator[None]:
-    """Inside, `hook(model, train_function, batch)` is called for each training step that XLA compiles. Keras 3.
+def step_hook(hook: Callable[[keras.Model, Callable, Any], Any]) -> Iterator[None]:
+    """Inside, `hook(model, train_function, batch)` is called for each training step that is compiled. Keras 3.
 
     `train_function([batch])` runs the step, and its logs are to be returned. Train functions are made anew, with the
     hook, and end their use of it with this scope.
@@ -95,7 +96,8 @@ def compiled_step_hook(hook: Callable[[keras.Model, Callable, Any], Any]) -> Ite
         before = model.train_function
         original_make(model, force=force or model not in fresh)
         fresh.add(model)
-        if model.train_function is not before and KERAS_3 and jit_compile(model) and not model.run_eagerly:
+        is_one = jit_compile(model) or not has_strategy(model)  # and not a part of it for each replica
+        if model.train_function is not before and KERAS_3 and is_one and not model.run_eagerly:
             model.train_function = functools.partial(
                 _step_by_step, hooks, weakref.ref(model), model.train_function
             )

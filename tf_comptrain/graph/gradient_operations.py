@@ -13,6 +13,8 @@ from tf_comptrain.graph.operations import ADDITION, SHAPE, about
 from tf_comptrain.graph.order import ancestors, operations_before
 from tf_comptrain.graph.tensors import behind_views, element_count, values_of
 
+_TIMES_SMALLER = 64  # than a term of a sum: what that is made of is there when the backward pass begins
+
 
 def is_product(tensor: tf.Tensor) -> bool:
     """Whether a tensor is that of a product, and maybe of a bias, in whatever shape."""
@@ -35,7 +37,8 @@ class GradientRead(NamedTuple):
       number: Of the input.
       tensor: What it reads there: made by the forward pass, or from forward tensors alone.
       need: What it needs of it: one of `operations`'.
-      gate: The incoming gradient; of elementwise operations in a row that of the first.
+      gate: The incoming gradient; of elementwise operations in a row that of the first. Of a penalty on activations,
+        whose own is a number, the gradient that it is added to.
       awaited: The gradient that is there before anything is made for the operation.
       group: Readers of which this is the same share what is rebuilt: elementwise operations in a row; gradients of
         weights that read the same tensor.
@@ -81,6 +84,7 @@ class GradientOperations:
         self._names = {op.name for op in self.operations}
         self._gradients = seeds | self._names
         self._waiting = seeds | {op.name for op in _from(seeds, made, operations_before)}
+        self._met = self._met_in_sums()
         inputs = [
             (op, index, tensor)
             for op in self.operations
@@ -98,6 +102,10 @@ class GradientOperations:
     def waits(self, op: tf.Operation) -> bool:
         """Whether an operation runs when an incoming gradient is there: what it makes crosses nothing."""
         return op.name in self._waiting
+
+    def meets(self, op: tf.Operation) -> bool:
+        """Whether an operation makes a term of a sum of a number: its gate is another term of that."""
+        return op.name in self._met
 
     def readers_of(self, gradient: tf.Tensor) -> list[tf.Operation]:
         """Gradient operations that read a gradient."""
@@ -224,12 +232,43 @@ class GradientOperations:
         return self._groups.get(gate.ref(), (gate, False))[0]
 
     def _behind_elementwise(self, gradient: tf.Tensor) -> tf.Tensor:
-        while about(gradient.op.type).hands_on and gradient.op.name in self._names:
+        while self._is_handed_on(gradient):
             gradient = self._incoming(gradient.op)
         return gradient
 
     def _incoming(self, op: tf.Operation) -> tf.Tensor:
+        met = self._met.get(op.name)
+        return self._first_gradient(op) if met is None else met
+
+    def _first_gradient(self, op: tf.Operation) -> tf.Tensor:
         return next(tensor for tensor in op.inputs if self.is_gradient(tensor))
+
+    def _met_in_sums(self) -> dict[str, tf.Tensor]:
+        """By name of an operation that makes a term of a sum of a small gradient: another term of it."""
+        met: dict[str, tf.Tensor] = {}
+        for op in self.operations:
+            if about(op.type).kind == ADDITION:
+                terms = [tensor for tensor in op.inputs if self.is_gradient(tensor)]
+                makers = [self._makers_of_small(term) for term in terms]
+                others = [term for term, found in zip(terms, makers) if not found]
+                if others:
+                    met |= {name: others[-1] for found in makers for name in found}
+        return met
+
+    def _makers_of_small(self, term: tf.Tensor) -> list[str]:
+        """Names of the elementwise operations that make a term, for one sum alone; none where it is of a large one."""
+        found: list[str] = []
+        tensor = term
+        while self._is_handed_on(tensor):
+            if len(tensor.consumers()) == 1:
+                found.append(tensor.op.name)
+            elif element_count(tensor) * _TIMES_SMALLER > element_count(term):
+                return []
+            tensor = self._first_gradient(tensor.op)
+        return found if element_count(tensor) * _TIMES_SMALLER <= element_count(term) else []
+
+    def _is_handed_on(self, gradient: tf.Tensor) -> bool:
+        return about(gradient.op.type).hands_on and gradient.op.name in self._names
 
 
 def names_of_live(backward: _keras.BackwardPass) -> set[str]:

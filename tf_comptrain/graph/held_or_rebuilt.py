@@ -58,6 +58,7 @@ def choose(
     verbatim: Callable[[tf.Tensor], bool] = lambda tensor: False,
     signs: Iterable[tf.Tensor] = (),
     tiled: Collection[str] = (),
+    exact: Iterable[tf.Tensor] = (),
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -72,6 +73,7 @@ def choose(
       verbatim: Whether a tensor has to come back bit for bit: no arithmetic makes it again.
       signs: Tensors whose signs are read too: a stream of such a tensor has them, one of a view of it does not.
       tiled: Names of operations that run again by tiles: what they make would be whole for being held.
+      exact: Tensors that are held as they are where they are needed.
 
     Returns:
       A `Choice`.
@@ -79,9 +81,9 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    return _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled).solve(
-        list(reads), list(kept)
-    )
+    cut = _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled)
+    cut.require_exact(exact)
+    return cut.solve(list(reads), list(kept))
 
 
 class _Cut:
@@ -111,10 +113,14 @@ class _Cut:
         self._free: dict = {}
         self._ingredients = Ingredients(tiled)
 
+    def require_exact(self, tensors: Iterable[tf.Tensor]) -> None:
+        """No error may reach these, and nothing makes them again."""
+        for tensor in map(base_of, tensors):
+            self._require_exact(tensor)
+
     def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
-        for tensor in (*kept, *(read.tensor for read in reads if read.need in NO_ERROR)):
-            self._require_exact(base_of(tensor))
+        self.require_exact((*kept, *(read.tensor for read in reads if read.need in NO_ERROR)))
         wanted = [base_of(tensor) for tensor in (*(read.tensor for read in reads), *kept)]
         for tensor in wanted:
             self._capacities[self._node(tensor) + 1, sink] = _LARGEST

@@ -49,6 +49,7 @@ SHAPE = "shape"  # whatever the values are
 SOURCE = "source"  # there anyway: weights, constants, the batch
 BLANK = "blank"  # made of a shape
 RANDOM = "random"
+LOSS = "loss"  # of each row, and beside it its gradient
 
 # Axes along which its rows are independent: a row of the result needs that row of what it reads, and no other.
 EVERY_AXIS = "every"
@@ -213,6 +214,7 @@ TABLE: Mapping[str, OperationType] = {
     **_rows("Rank Shape ShapeN Size", OperationType(SHAPE)),
     **_rows("OnesLike ZerosLike", OperationType(BLANK, {}, again=SMOOTH, rows=EVERY_AXIS)),
     "Fill": OperationType(BLANK, {}, again=SMOOTH, exact=(0, 1)),
+    "OneHot": OperationType("", again=SMOOTH, exact=(0, 1, 2, 3)),
     **_rows(
         "Comptrain>Dropout RandomStandardNormal RandomUniform StatelessRandomNormalV2 StatelessRandomUniformV2 "
         "StatelessTruncatedNormalV2 TruncatedNormal",
@@ -295,11 +297,12 @@ TABLE: Mapping[str, OperationType] = {
     **_rows("Cumsum ReverseV2 Roll", OperationType("", {}, rows=OTHER_AXES)),
     "CumulativeLogsumexp": OperationType(is_logarithmic=True),
     "Softmax": OperationType("", {OUTPUT: NONLINEAR}, again=SMOOTH, rows=ALL_BUT_LAST, least=0.0, saturates=True),
-    "LogSoftmax": OperationType("", {OUTPUT: NONLINEAR}, rows=ALL_BUT_LAST),
+    "LogSoftmax": OperationType("", {OUTPUT: NONLINEAR}, again=SMOOTH, rows=ALL_BUT_LAST),
     # Both make the gradient beside the loss; the logits are read for that of the labels.
     "SoftmaxCrossEntropyWithLogits": OperationType(
-        "", {0: NONLINEAR, SECOND_OUTPUT: LINEAR}, rows=FIRST_AXIS),
-    "SparseSoftmaxCrossEntropyWithLogits": OperationType("", {SECOND_OUTPUT: LINEAR}, rows=FIRST_AXIS),
+        LOSS, {0: NONLINEAR, SECOND_OUTPUT: LINEAR}, again=SMOOTH, rows=FIRST_AXIS),
+    "SparseSoftmaxCrossEntropyWithLogits": OperationType(
+        LOSS, {SECOND_OUTPUT: LINEAR}, again=SMOOTH, rows=FIRST_AXIS),
     # Products
     **_rows("BatchMatMul BatchMatMulV2 BatchMatMulV3 MatMul", _MATRIX_PRODUCT),
     "Einsum": _MATRIX_PRODUCT._replace(rows=""),  # as its equation says

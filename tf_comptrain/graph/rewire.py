@@ -63,7 +63,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
         if not streams.asks_for_bits:
             backward = sum_in_products(backward)
     tiled = plan_tiles(backward, streams)
-    step = traced_step(backward, tiled.at_once, tiled.later, tiled.again)
+    step = traced_step(backward, tiled.at_once, tiled.later, tiled.again, tiled.exact)
     needs = needs_of(step, streams, {held.tensor.ref() for held in lists})
     chosen = choose_held(step, needs, streams)
     decision = decide(step, needs, chosen, streams)

@@ -13,7 +13,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments, native
 from tf_comptrain.compression.instrumentation import is_compressed
-from tf_comptrain.memory import counters
+from tf_comptrain.memory import counters, remedies
 from tf_comptrain.memory.analysis import MemoryAnalysis, analysis_of
 from tf_comptrain.memory.counters import device
 from tf_comptrain.render.units import format_bytes
@@ -47,6 +47,9 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
     The limit is the process's, as its allocator is: what other models and threads hold counts, and any
     model's step in any thread may be the one that raises. There is one limit at a time.
 
+    The error of a step of `fit` or `train_on_batch` names the layers that hold most, and a remedy. For that the step is
+    traced once more.
+
     Args:
       limit_bytes: Bytes of the device allocator in all, weights and batch included; or as text, "2GB".
 
@@ -78,7 +81,7 @@ def limit(limit_bytes: float | str) -> Iterator[None]:
     counters.reset_peak()
     _limit_bytes.assign(limit_bytes)
     try:
-        with _keras.layer_output_hook(_checked), _keras.compiled_step_hook(_PlannedSteps(limit_bytes)):
+        with _keras.layer_output_hook(_checked), _keras.step_hook(_LimitedSteps(limit_bytes)):
             yield
     finally:
         _limit_bytes.assign(0)
@@ -100,14 +103,21 @@ def _checked(layer: keras.layers.Layer, output: Any) -> Any:
     return tf.nest.map_structure(check, output)
 
 
-class _PlannedSteps:
-    """Runs the steps whose plan is within a limit; plans are kept by train function and shapes of the batch."""
+class _LimitedSteps:
+    """Runs training steps; under XLA those whose plan is within a limit.
+
+    Plans are kept by train function and shapes of the batch.
+    """
 
     def __init__(self, limit_bytes: int):
         self._limit_bytes = limit_bytes
         self._plans: weakref.WeakKeyDictionary[Callable, dict] = weakref.WeakKeyDictionary()
 
     def __call__(self, model: keras.Model, train_function: Callable, batch: Any) -> Any:
+        if not _keras.jit_compile(model):
+            x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+            with remedies.explained(model, x, y):
+                return train_function([batch])
         with _keras.own_trace():
             planned = self._plan(model, train_function, batch)
             refuse_above(self._limit_bytes, planned, model, batch)

@@ -17,7 +17,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.model import compress_model
-from tf_comptrain.memory import counters
+from tf_comptrain.memory import counters, remedies
 from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.batches import batch_of, random_batch
 from tf_comptrain.memory.counters import device
@@ -150,7 +150,7 @@ def _try(job: Job) -> tuple[str, int, str]:
         if job.limit_bytes is not None and _keras.jit_compile(model):
             return OK, refuse_above(job.limit_bytes, analysis_of_step(model, x, y), model, (x, y)), ""
         if on_cpu and job.limit_bytes is not None:
-            with limit(job.limit_bytes):
+            with limit(job.limit_bytes), remedies.answered():
                 _steps(model, x, y)
         else:
             _steps(model, x, y)

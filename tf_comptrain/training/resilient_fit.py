@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -247,7 +246,8 @@ class _FitRun:
         while self._left() and not self.ended:
             reason, begun = "", True
             try:
-                logs = self._steps()
+                with remedies.answered():
+                    logs = self._steps()
             except tf.errors.ResourceExhaustedError as error:
                 reason, begun = _first_line(error), not isinstance(error, StepRefusedError)
                 if not self.process.goes_back:
@@ -373,16 +373,13 @@ class _FitRun:
         return reason
 
     def _held(self, samples: int) -> str:
-        """What a step of so many holds; "" where that cannot be said.
+        """What a step of so many holds; "" where that cannot be said."""
 
-        Where sizes are known at run time only, a step runs: of fewer samples where these are still too many.
-        """
-        for fewer in (samples, samples // 8, 1):
-            with contextlib.suppress(tf.errors.OpError, ValueError):
-                (batch,) = self.samples.batches(self.place.epoch, 0, max(fewer, 1)).take(1)
-                x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-                return remedies.out_of_memory(self.model, x, y, samples)
-        return ""
+        def batch(count: int) -> tuple[Any, Any]:
+            (first,) = self.samples.batches(self.place.epoch, 0, count).take(1)
+            return keras.utils.unpack_x_y_sample_weight(first)[:2]
+
+        return remedies.out_of_memory(self.model, batch, samples)
 
     def _obstacle(self) -> str:
         return "several replicas" if self.replicas > 1 else accumulation.obstacle(self.model)

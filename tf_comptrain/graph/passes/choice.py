@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -61,6 +62,7 @@ def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldS
         verbatim=streams.is_exact,
         signs=[reference.deref() for reference in needs.masked],
         tiled=step.again,
+        exact=itertools.chain.from_iterable(step.exact.values()),
     )
     kernels = _kernels(step, choice)
     ends = {(kernel.op.name, kernel.stored) for found in kernels.values() for kernel in found}

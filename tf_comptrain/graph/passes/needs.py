@@ -64,7 +64,10 @@ def needs_of(step: TracedStep, streams: StreamsOfStep, held_lists: Collection[An
       streams: Says which tensors may come back with an error.
       held_lists: By reference: lists that hold streams.
     """
-    reads = step.gradients.reads if streams.is_lossless else with_exact_reads(step.gradients)
+    reads = step.gradients.reads
+    if not streams.is_lossless:
+        found = zip(reads, with_exact_reads(step.gradients))
+        reads = [read if step.is_made_again_exactly(read.op) else exact for read, exact in found]
     poolings = {read.op.name: read.op for read in reads if _may_read_positions(step, streams, read)}
     of_need: dict[str, list[GradientRead]] = {}
     for read in reads:

@@ -55,9 +55,11 @@ def restore(
     maker = _Maker(step, decision, held, late)
     readers: dict[Any, list[GradientRead]] = {}
     whole = {found.read.op.name for found in decision.normalizations}
-    for read in needs.values:
+    for read in sorted(needs.values, key=lambda read: step.gradients.meets(read.op)):
         if read.op.name in whole:
             continue
+        if step.gradients.meets(read.op) and not step.backward.xla:
+            maker.wait(read.op, read.gate.op)
         tensor = maker.restored(read.tensor, read)
         if tensor is not read.tensor:
             _keras.set_input(read.op, read.number, tensor)
@@ -112,6 +114,11 @@ class _Maker:
             self._made[key] = made
             self._may_come_before(made, read.op)
         return made
+
+    def wait(self, op: tf.Operation, before: tf.Operation) -> None:
+        """Has an operation run after another one, where that may be."""
+        if self.order.knows(before) and self.order.put(before, op):
+            _keras.wait_for(op, [before])
 
     def _key(self, tensor: tf.Tensor, read: GradientRead) -> tuple:
         """By which readers find what is made for all that share it.

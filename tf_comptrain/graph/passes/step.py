@@ -25,6 +25,8 @@ class TracedStep:
       at_once: Names of operations that run by tiles, with the forward pass.
       later: By name of an operation that runs by tiles in the backward pass: that of its part.
       again: Names of operations of the forward pass that run again there, where they make something wide.
+      exact: By name of a product that makes something wide: what is held as it is, so that what is made again is the
+        same.
     """
 
     backward: _keras.BackwardPass
@@ -33,10 +35,15 @@ class TracedStep:
     at_once: frozenset[str]
     later: Mapping[str, str]
     again: frozenset[str]
+    exact: Mapping[str, tuple[tf.Tensor, ...]]
 
     def is_late(self, op: tf.Operation) -> bool:
         """Whether an operation is one of the backward pass, or was made after it."""
         return self.places.get(op.name, self.backward.stop) >= self.backward.start
+
+    def is_made_again_exactly(self, op: tf.Operation) -> bool:
+        """Whether an operation is one of a part that reads what is made again without an error."""
+        return self.later.get(op.name) in self.exact
 
     def made_at(self, op: tf.Operation) -> int:
         """The place of an operation; of a late one, that of the last forward tensor it comes from."""
@@ -76,8 +83,9 @@ def traced_step(
     at_once: frozenset[str] = frozenset(),
     later: Mapping[str, str] = types.MappingProxyType({}),
     again: frozenset[str] = frozenset(),
+    exact: Mapping[str, tuple[tf.Tensor, ...]] = types.MappingProxyType({}),
 ) -> TracedStep:
     """The description of a pass that nothing has changed yet."""
     places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
     gradients = GradientOperations(backward, at_once, later)
-    return TracedStep(backward, gradients, places, at_once, later, again)
+    return TracedStep(backward, gradients, places, at_once, later, again, exact)

@@ -6,7 +6,7 @@ What reads something wide later, as a metric does, so runs by tiles too.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -22,9 +22,10 @@ from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.fits import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.limits import tile_sizes
 from tf_comptrain.graph.tiles.loop import run_by_tiles
-from tf_comptrain.graph.tiles.region import InTwoPasses, MuchBetween, Scope, Untiled, find_region
+from tf_comptrain.graph.tiles.region import Scope, find_region
 from tf_comptrain.graph.tiles.sizes import KnownSizes
 from tf_comptrain.graph.tiles.starts import is_wide
+from tf_comptrain.graph.tiles.untiled import InTwoPasses, MuchBetween, Untiled
 
 
 class TiledParts(NamedTuple):
@@ -35,12 +36,14 @@ class TiledParts(NamedTuple):
       at_once: Names of all operations inside that run with the forward pass: they read what that makes.
       later: By name of an operation of a part of the backward pass alone: the name of the product that is wide.
       again: Names of operations of the forward pass that such a part runs again, where they make something wide.
+      exact: By name of such a product: what is held as it is, so that what is made again is the same.
     """
 
     parts: tuple[tuple[tf.Operation, tuple[str, ...]], ...]
     at_once: frozenset[str]
     later: Mapping[str, str] = types.MappingProxyType({})
     again: frozenset[str] = frozenset()
+    exact: Mapping[str, tuple[tf.Tensor, ...]] = types.MappingProxyType({})
 
 
 def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledParts:
@@ -55,7 +58,9 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
         for op in backward.graph.get_operations()[: backward.start]:
             if is_wide(op, plan.known, plan.tile_sizes.least_bytes) and streams.may_round(op.outputs[0]):
                 plan.add(op)
-    return TiledParts(tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again))
+    return TiledParts(
+        tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again), plan.exact
+    )
 
 
 class _FoundParts:
@@ -67,6 +72,7 @@ class _FoundParts:
         self.at_once: set[str] = set()
         self.later: dict[str, str] = {}
         self.again: set[str] = set()
+        self.exact: dict[str, tuple[tf.Tensor, ...]] = {}
         self._graph, self._xla, self._streams = backward.graph, backward.xla, streams
         operations = backward.graph.get_operations()
         self._late = {op.name: op for op in backward.operations()}
@@ -86,16 +92,25 @@ class _FoundParts:
         except Untiled as reason:
             self._streams.say_whole(wide.outputs[0], str(reason))
             return
-        if self.at_once.isdisjoint(region.inside) and not self._late.keys().isdisjoint(region.inside):
+        if not self.at_once.isdisjoint(region.inside):
+            return
+        if late := self._late_of(region.inside):
             self.at_once |= region.inside.keys()
-            self._note(wide, (op.type for op in self._late_of(region.inside) if region.reads_wide(op)))
-            self._run_at_end(wide, [wide])
+            self._note(wide, (op.type for op in late if region.reads_wide(op)))
+            self._run_at_end(wide, lambda: [wide])
+        elif region.is_of_one_product and (
+            region.outputs or region.sums
+        ):  # the head of a model that is not trained
+            self._run_at_end(wide, lambda: [wide], warns=False)
 
     def _add_both(self, wide: tf.Operation, found: InTwoPasses) -> None:
         """Has two parts, one of each pass; that of the backward pass makes again what it reads."""
         late = self._late_of(found.inside)
         if any(about(op.type).need(n) == SIGN for op in late for n, _ in enumerate(op.inputs)):
             return  # what is made again has other signs near zero: bits are held
+        if found.exact:
+            self._note_both(wide, found, lambda: [wide, self._made_again(wide)])
+            return
         wide_late = (op for op in late if op.name in found.wide)
         first = next((op for op in wide_late if about(op.type).kind == MATRIX_PRODUCT), None)
         if first is None:
@@ -108,10 +123,35 @@ class _FoundParts:
         except (InTwoPasses, Untiled) as reason:
             self._streams.say_whole(wide.outputs[0], str(reason), crosses=False)
             return
+        self._note_both(wide, found, lambda: [wide, first])
+
+    def _note_both(
+        self, wide: tf.Operation, found: InTwoPasses, products: Callable[[], Sequence[tf.Operation]]
+    ) -> None:
+        late = self._late_of(found.inside)
         self.later |= {op.name: wide.name for op in late}
         self.again |= found.wide - self._late.keys()
+        self.exact |= {wide.name: found.exact} if found.exact else {}
         self._note(wide, (op.type for op in late))
-        self._run_at_end(wide, [wide, first])
+        self._run_at_end(wide, products, crosses=False)
+
+    def _made_again(self, wide: tf.Operation) -> tf.Operation:
+        """The product that is made again in the backward pass.
+
+        Raises:
+          Untiled: There is none.
+        """
+        waiting = [op for op in self._late.values() if self.later.get(op.name) == wide.name]
+        seen = {op.name for op in waiting}
+        while waiting:
+            op = waiting.pop()
+            if op.type == wide.type and op.name not in self._late:
+                return op
+            before = (tensor.op for tensor in op.inputs)
+            new = {each.name: each for each in before if each.name not in seen | self._scope.early}
+            seen |= new.keys()
+            waiting += new.values()
+        raise Untiled("it is not made again")
 
     def _draw_again(self, wide: tf.Operation) -> None:
         """Has gradients of dropouts inside draw their numbers again: bits of all of them would be read whole."""
@@ -141,15 +181,22 @@ class _FoundParts:
     def _note(self, wide: tf.Operation, readers: Iterable[str]) -> None:
         self.parts.append((wide, tuple(dict.fromkeys(readers))))
 
-    def _run_at_end(self, wide: tf.Operation, products: Sequence[tf.Operation]) -> None:
+    def _run_at_end(
+        self,
+        wide: tf.Operation,
+        products: Callable[[], Sequence[tf.Operation]],
+        crosses: bool = True,
+        warns: bool = True,
+    ) -> None:
         """Has loops made around products when all of the step is traced; none where one of them has no region."""
 
         def run(returned: Sequence[tf.Tensor]) -> None:
             try:
                 self._draw_again(wide)
-                for region in [find_region(op, self.known, self._scope, returned) for op in products]:
+                for region in [find_region(op, self.known, self._scope, returned) for op in products()]:
                     run_by_tiles(region, self._xla, self.tile_sizes, self._finish_body)
             except (InTwoPasses, Untiled) as reason:
-                self._streams.say_whole(wide.outputs[0], str(reason), crosses=len(products) == 1)
+                if warns:
+                    self._streams.say_whole(wide.outputs[0], str(reason), crosses=crosses)
 
         _keras.at_end_of_trace(self._graph, run)

@@ -11,6 +11,7 @@ from tf_comptrain.graph.operations import (
     ALL_BUT_LAST,
     BLANK,
     EVERY_AXIS,
+    LOSS,
     MATRIX_PRODUCT,
     MOVE,
     REDUCTION,
@@ -85,7 +86,7 @@ def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     rule = _rule_of(op)
     if about(op.type).kind == BLANK or op.type == DRAWN and _may_draw(op.outputs[0], result, known):
         return Fit({}, (result,))
-    if rule is _one_hot or rule is _along_last:
+    if rule is _one_hot or rule is _along_last or rule is _passed:
         return rule(op, {0: result}, known)
     if rule is _multiplied:
         return _multiplied_to(op, result)
@@ -303,11 +304,10 @@ _BY_NAME: Mapping[str, _Rule] = {
     "InTopKV2": _by_samples,
     "OneHot": _one_hot,
     SLICE: _sliced,
-    "SoftmaxCrossEntropyWithLogits": _by_samples,
-    "SparseSoftmaxCrossEntropyWithLogits": _by_samples,
     "TopKV2": _along_last,
 }
 _BY_KIND: Mapping[str, _Rule] = {
+    LOSS: _by_samples,
     MATRIX_PRODUCT: _multiplied,
     MOVE: _transposed,
     REDUCTION: _reduced,

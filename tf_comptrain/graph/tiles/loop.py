@@ -18,7 +18,7 @@ from tf_comptrain.graph.tiles.columns import columns_of
 from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.letters import swapped_product
 from tf_comptrain.graph.tiles.limits import TileSizes
-from tf_comptrain.graph.tiles.region import Region, Untiled
+from tf_comptrain.graph.tiles.region import Region
 from tf_comptrain.graph.tiles.seen import EVERY_KEY, SeenColumns, seen_by_tile, sizes_of_tiles
 from tf_comptrain.graph.tiles.sums import Sum, sum_of
 from tf_comptrain.graph.tiles.tiling import (
@@ -33,6 +33,7 @@ from tf_comptrain.graph.tiles.tiling import (
     tiles_of,
     tiling_of,
 )
+from tf_comptrain.graph.tiles.untiled import Untiled
 
 TILES_SCOPE = "comptrain_tiles"  # what the operations of loops stand in, with the name of the wide product
 

@@ -12,43 +12,21 @@ regions. The second begins with what the rewiring has made again for it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, REDUCTION, SUMMATION, VIEW, about
+from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT, MASKED, Fit, fit, fit_result
 from tf_comptrain.graph.tiles.limits import TileSizes
 from tf_comptrain.graph.tiles.rows import Rows
 from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
 from tf_comptrain.graph.tiles.starts import Start, starts
-
-
-class Untiled(Exception):
-    """Why a wide tensor has to exist whole."""
-
-
-class MuchBetween(Untiled):
-    """The gradient comes later: the wide tensor is held meanwhile."""
-
-
-class DrawnWhole(Untiled):
-    """No tile can draw its own random numbers."""
-
-
-class InTwoPasses(Exception):
-    """The gradient comes later, and what is wide is made again for it.
-
-    Attributes:
-      inside: Of the region that would be there: its operations, by name.
-      wide: Names of those that make something wide.
-    """
-
-    def __init__(self, inside: Mapping[str, tf.Operation], wide: frozenset[str]):
-        super().__init__("its gradient comes later")
-        self.inside, self.wide = inside, wide
+from tf_comptrain.graph.tiles.untiled import DrawnWhole, InTwoPasses, MuchBetween, Untiled
 
 
 class Region(NamedTuple):
@@ -84,6 +62,11 @@ class Region(NamedTuple):
         """Of one row of the largest tensor inside."""
         inside = (reference.deref() for reference in self.rows)
         return max(self._width_of(tensor) * tensor.dtype.size for tensor in inside)
+
+    @property
+    def is_of_one_product(self) -> bool:
+        """Whether what is wide is read by no other product, as that of a head is."""
+        return all(op is self.product or about(op.type).kind != MATRIX_PRODUCT for op in self.inside.values())
 
     def _width_of(self, tensor: tf.Tensor) -> int:
         return of_sample(self.rows[tensor.ref()].others(self.known.of(tensor)))
@@ -135,8 +118,12 @@ def _region_from(growth: _Growth, wide: tf.Operation, scope: Scope, returned: It
     growth.grow([wide])
     is_early = wide.name in scope.early
     if is_early and growth.is_head():
-        while between := growth.between():
-            growth.absorb(between)
+        before = growth.copied()
+        try:
+            while between := growth.between():
+                growth.absorb(between)
+        except Untiled as reason:
+            raise before.head_in_two_passes(reason) from None
         growth.take_operands()
     else:
         growth.take_makers()
@@ -208,10 +195,33 @@ class _Growth:
                 return
         raise Untiled(f"the gradient of each row waits for all rows, at {operations[0].name}")
 
+    def copied(self) -> _Growth:
+        """The same, which goes on by itself."""
+        other = copy.copy(self)
+        other._inside, other._operands = dict(self._inside), set(self._operands)
+        other._shapes, other._rows = dict(self._shapes), dict(self._rows)
+        return other
+
     def in_two_passes(self) -> InTwoPasses:
         """What is to run by tiles in each pass."""
         wide = (name for name, op in self._inside.items() if any(map(self._is_wide, op.outputs)))
         return InTwoPasses(dict(self._inside), frozenset(wide))
+
+    def head_in_two_passes(self, reason: Untiled) -> Exception:
+        """Of a head whose loss is not one of rows, for that reason: the two passes, or else the reason."""
+        try:
+            self.take_operands()
+            self.region(())
+        except Untiled:
+            return reason
+        found = self.in_two_passes()
+        early = [op for name, op in self._inside.items() if name in self._scope.early]
+        read = (
+            t for op in early for t in op.inputs if t.ref() in self._rows and t.op.name not in self._inside
+        )
+        made = (t for op in early for t in op.outputs if not self._is_wide(t))
+        exact = [behind_views(tensor) for tensor in (*read, *made) if tensor.dtype.is_floating]
+        return InTwoPasses(found.inside, found.wide, exact)
 
     def is_head(self) -> bool:
         """Whether no other product of the forward pass makes something narrow of it."""

@@ -13,9 +13,10 @@ from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import ancestors
 from tf_comptrain.graph.tensors import base_of
 from tf_comptrain.graph.tiles import limits
-from tf_comptrain.graph.tiles.region import Region, Untiled
+from tf_comptrain.graph.tiles.region import Region
 from tf_comptrain.graph.tiles.rows import Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
+from tf_comptrain.graph.tiles.untiled import Untiled
 
 Number: TypeAlias = int | tf.Tensor
 
