@@ -1,7 +1,7 @@
 """Compiler flags of each part for Bazel: a copy; tools/build_native.py has every flag."""
 
 # No contraction: streams are byte-identical on every instruction set.
-CODEC_COPTS = ["-std=c++17", "-O3", "-ffp-contract=off", "-Wall", "-Wextra"]
+CODEC_COPTS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Wextra"]
 
 KERNEL_COPTS = ["-std=c++17", "-O2", "-Wall"]
 

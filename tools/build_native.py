@@ -46,8 +46,9 @@ BUILD = ROOT / "build" / "native"
 
 # As tf_comptrain/backend.py has them: what it refuses is not worth minutes of compiling.
 NEWEST_REFUSED, LEGACY = (2, 17), (2, 15)
-# No contraction: streams are byte-identical on every instruction set.
-CODEC_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-Wall", "-Wextra"]
+# No contraction: streams are byte-identical on every instruction set. No traps: with them GCC makes no vectors of a
+# choice between two numbers.
+CODEC_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-trapping-math", "-fPIC", "-Wall", "-Wextra"]
 KERNEL_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-Wall"]
 # Every access outside a buffer and every undefined operation ends the program.
 SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]

@@ -202,6 +202,64 @@ def preferred(y, z):
 
 
 @pytest.mark.parametrize("jit", [False, True])
+def test_what_a_head_reads_is_exact_in_another_shape(jit):
+    """Nothing else reads the sum whose rows the head reads."""
+
+    def shifted(h, kernel, bias):
+        return flat(h + 0.5 * tf.reverse(h, [-1]), kernel, bias)
+
+    plain, tiled, _, _ = run(shifted, preferred, data(), jit=jit, dynamic=False)
+    np.testing.assert_allclose(tiled[1][1], plain[1][1], atol=1e-5 * np.abs(plain[1][1]).max())
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("flattened", [False, True])
+def test_a_value_that_the_rows_of_a_sequence_share(flattened, dynamic, jit):
+    """As the advantage of a sequence, in the clipped loss of its tokens (PPO)."""
+
+    def clipped(y, z):
+        shares = tf.cast(y[:, :1], tf.float32) / WORDS - 0.5
+        logs = tf.nn.log_softmax(tf.reshape(z, [-1, WORDS]) if flattened else z)
+        picked = (
+            tf.reshape(tf.gather(logs, tf.reshape(y, [-1]), batch_dims=1), tf.shape(y)) if flattened else None
+        )
+        own = tf.gather(logs, y, batch_dims=2) if picked is None else picked
+        ratio = tf.exp(own - tf.stop_gradient(own) + 0.3 * shares)
+        return -tf.reduce_mean(tf.minimum(ratio * shares, tf.clip_by_value(ratio, 0.9, 1.1) * shares))
+
+    plain, tiled, _, crossings = run(dense, clipped, data(), jit=jit, dynamic=dynamic)
+    assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6)
+    assert "tile" in [crossing.storage for crossing in crossings]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_two_heads_whose_losses_wait_for_each_other(jit):
+    batch = data()
+
+    def trained(compress):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((32, WIDTH))
+        h = keras.layers.LayerNormalization()(keras.layers.Dense(WIDTH, activation="tanh")(inputs))
+        model = keras.Model(inputs, [keras.layers.Dense(WORDS)(h) for _ in range(2)])
+        if compress:
+            ct.compress_model(model, codec="plane" if jit else "zvc")
+
+        @tf.function(autograph=False, jit_compile=jit)
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                first, second = model(x)
+                apart = tf.nn.log_softmax(first) - tf.nn.log_softmax(second)
+                apart = tf.reduce_mean(tf.reduce_sum(tf.nn.softmax(first) * apart, -1))
+                value = sparse(y, first) + tf.square(tf.nn.relu(apart))
+            return value, tape.gradient(value, model.trainable_variables)
+
+        return step(*batch)
+
+    assert_same(trained(False), trained(True), 0.1 if jit else 1e-5, of_loss=3e-6)
+
+
+@pytest.mark.parametrize("jit", [False, True])
 def test_logits_of_a_model_that_is_not_trained(jit):
     """As of the reference that a preference is held against."""
     table, kernel = (tf.constant(RNG.normal(size=shape), tf.float32) for shape in ((WORDS, WIDTH), SHAPES[1]))

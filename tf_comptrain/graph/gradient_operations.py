@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -84,7 +84,7 @@ class GradientOperations:
         self._names = {op.name for op in self.operations}
         self._gradients = seeds | self._names
         self._waiting = seeds | {op.name for op in _from(seeds, made, operations_before)}
-        self._met = self._met_in_sums()
+        self._met = self._met_in_sums(at_once | later.keys())
         inputs = [
             (op, index, tensor)
             for op in self.operations
@@ -243,8 +243,12 @@ class GradientOperations:
     def _first_gradient(self, op: tf.Operation) -> tf.Tensor:
         return next(tensor for tensor in op.inputs if self.is_gradient(tensor))
 
-    def _met_in_sums(self) -> dict[str, tf.Tensor]:
-        """By name of an operation that makes a term of a sum of a small gradient: another term of it."""
+    def _met_in_sums(self, tiled: Collection[str]) -> dict[str, tf.Tensor]:
+        """By name of an operation that makes a term of a sum of a small gradient: another term of it.
+
+        Args:
+          tiled: Names of operations that run by tiles, which wait for nothing by themselves.
+        """
         met: dict[str, tf.Tensor] = {}
         for op in self.operations:
             if about(op.type).kind == ADDITION:
@@ -252,7 +256,7 @@ class GradientOperations:
                 makers = [self._makers_of_small(term) for term in terms]
                 others = [term for term, found in zip(terms, makers) if not found]
                 if others:
-                    met |= {name: others[-1] for found in makers for name in found}
+                    met |= {name: others[-1] for found in makers for name in found if name not in tiled}
         return met
 
     def _makers_of_small(self, term: tf.Tensor) -> list[str]:

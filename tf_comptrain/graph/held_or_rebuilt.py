@@ -114,9 +114,12 @@ class _Cut:
         self._ingredients = Ingredients(tiled)
 
     def require_exact(self, tensors: Iterable[tf.Tensor]) -> None:
-        """No error may reach these, and nothing makes them again."""
+        """No error may reach these, nor what they are views of."""
         for tensor in map(base_of, tensors):
             self._require_exact(tensor)
+            while about(tensor.op.type).is_view:
+                tensor = base_of(tensor.op.inputs[0])
+                self._require_exact(tensor)
 
     def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
@@ -182,7 +185,9 @@ class _Cut:
         """Whether the backward pass may make the tensor again, from what is made again or held."""
         if tensor.ref() in self._whole:
             return False
-        if tensor.ref() in self._exact and not self._is_exact_by_nature(tensor):
+        if tensor.ref() in self._exact and not (
+            self._is_exact_by_nature(tensor) or self._is_of_exact(tensor)
+        ):
             return False
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
@@ -194,6 +199,10 @@ class _Cut:
         return all(
             self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs)
         )
+
+    def _is_of_exact(self, tensor: tf.Tensor) -> bool:
+        """Whether it is a view of what is exact."""
+        return about(tensor.op.type).is_view and base_of(tensor.op.inputs[0]).ref() in self._exact
 
     def _runs_late(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass makes a tensor by itself, of what is held then: as a formula of the argument."""

@@ -108,6 +108,8 @@ class _FoundParts:
         late = self._late_of(found.inside)
         if any(about(op.type).need(n) == SIGN for op in late for n, _ in enumerate(op.inputs)):
             return  # what is made again has other signs near zero: bits are held
+        if not self.later.keys().isdisjoint(found.inside):
+            return
         if found.exact:
             self._note_both(wide, found, lambda: [wide, self._made_again(wide)])
             return
@@ -116,7 +118,6 @@ class _FoundParts:
         if first is None:
             why = "no product of the backward pass makes its gradient"
             self._streams.say_whole(wide.outputs[0], why, crosses=False)
-        if first is None or not self.later.keys().isdisjoint(found.inside):
             return
         try:
             find_region(first, self.known, self._scope)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, REDUCTION, SUMMATION, VIEW, about
-from tf_comptrain.graph.tensors import behind_views
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT, MASKED, Fit, fit, fit_result
 from tf_comptrain.graph.tiles.limits import TileSizes
@@ -220,7 +219,7 @@ class _Growth:
             t for op in early for t in op.inputs if t.ref() in self._rows and t.op.name not in self._inside
         )
         made = (t for op in early for t in op.outputs if not self._is_wide(t))
-        exact = [behind_views(tensor) for tensor in (*read, *made) if tensor.dtype.is_floating]
+        exact = [tensor for tensor in (*read, *made) if tensor.dtype.is_floating]
         return InTwoPasses(found.inside, found.wide, exact)
 
     def is_head(self) -> bool:

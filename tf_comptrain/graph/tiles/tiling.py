@@ -85,7 +85,7 @@ def tiles_of(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Callable[[tf.
     rows = region.rows[tensor.ref()]
     others = filled(rows.others(region.known.of(tensor)), tiling.samples)
     if rows.repeats:
-        values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(rows, tiling)
+        values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(region, tensor, tiling)
         return lambda number: tf.gather(values, tf.gather(places, number))
     flat = tf.reshape(_rows_first(tensor, rows), [tiling.rows, *others])
     if not tiling.fits:
@@ -101,16 +101,40 @@ def are_there(tiling: Tiling) -> tf.Tensor | None:
     return tf.reshape(tf.range(tiling.tiles * tiling.size) < tiling.rows, [tiling.tiles, tiling.size])
 
 
-def _places(rows: Rows, tiling: Tiling) -> tf.Tensor:
-    """For each row of each tile: where the value is that several rows share."""
+def _places(region: Region, tensor: tf.Tensor, tiling: Tiling) -> tf.Tensor:
+    """For each row of each tile: where the value is that several rows share.
+
+    Raises:
+      Untiled: How many rows share a value is not known.
+    """
     row = tf.minimum(tf.range(tiling.tiles * tiling.size), tiling.rows - 1)
     place, stride = tf.zeros_like(row), 1
-    for number, size in reversed(list(enumerate(tiling.sizes))):
-        if number not in rows.repeats:
+    for size, is_shared in reversed(_shared_sizes(region, tensor, tiling)):
+        if not is_shared:
             place += row % size * stride
             stride *= size
         row //= size
     return tf.reshape(place, [tiling.tiles, tiling.size])
+
+
+def _shared_sizes(region: Region, tensor: tf.Tensor, tiling: Tiling) -> list[tuple[Any, bool]]:
+    """Sizes whose product is the number of rows, and whether all rows along one share a value.
+
+    Dimensions side by side that rows share are one; what the tensor itself does not say of it, the others do.
+    """
+    own, rows, dynamic = region.known.of(tensor), region.rows[tensor.ref()], tf.shape(tensor)
+    found: list[Any] = []
+    for number, place in enumerate(rows.dimensions):
+        if number not in rows.repeats:
+            found.append(dynamic[place] if own[place] is None else own[place])
+        elif not found or found[-1] is not None:
+            found.append(None)
+    if found.count(None) > 1:
+        raise Untiled(f"how many rows share a value of {tensor.op.name} is not known")
+    others: Any = 1
+    for size in found:
+        others *= 1 if size is None else size
+    return [(tiling.rows // others if size is None else size, size is None) for size in found]
 
 
 def from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: Tiling) -> tf.Tensor:
