@@ -201,6 +201,43 @@ def preferred(y, z):
     return -tf.reduce_mean(tf.math.log_sigmoid(0.1 * (chosen - other)))
 
 
+ROW_LOSSES = tf.nn.sparse_softmax_cross_entropy_with_logits
+SLICED = {
+    "next_words": lambda y, z: tf.reduce_mean(ROW_LOSSES(y[:, 1:], z[:, :-1])),
+    "next_words_flat": lambda y, z: tf.reduce_mean(
+        ROW_LOSSES(tf.reshape(y[:, 1:], [-1]), tf.reshape(z[..., :-1, :], [-1, WORDS]))
+    ),
+    "the_middle_weighted": lambda y, z: weighted(y[:, 3:-2], z[:, 3:-2]),
+    "samples_ahead": lambda y, z: tf.reduce_mean(ROW_LOSSES(y[2:], z[:-2])),
+    "values_that_rows_share": lambda y, z: tf.reduce_mean(
+        ROW_LOSSES(y[:, 1:], z[:, :-1]) * tf.cast(y[:, :1], tf.float32)
+    ),
+    "a_sum_over_rows": lambda y, z: sparse(y[:, 1:], z[:, :-1]) + 1e-3 * tf.reduce_sum(z[:, :-1] ** 2),
+    "two_words_ahead": lambda y, z: sparse(y[:, 1:], z[:, :-1]) + sparse(y[:, 2:], z[:, :-2]),
+    "all_rows_as_well": lambda y, z: sparse(y[:, 1:], z[:, :-1]) + sparse(y, z),
+    "picked": lambda y, z: gathered(y[:, 1:], z[:, :-1]),
+    "a_preference": lambda y, z: preferred(y[:, 1:], z[:, :-1]),
+}
+
+
+@pytest.mark.parametrize(
+    "loss, jit", [*((loss, False) for loss in SLICED), ("the_middle_weighted", True), ("a_preference", True)]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_losses_of_some_rows(loss, jit, dynamic):
+    """Tiles have all rows. Those that are left out have no part in sums, and a gradient of zero."""
+    plain, tiled, function, crossings = run(dense, SLICED[loss], data(), jit=jit, dynamic=dynamic)
+    assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6)
+    assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
+    assert wide_tensors(function) == []
+
+
+@pytest.mark.parametrize("part", [np.s_[:, ::2], np.s_[:, -3:], np.s_[:, :, 1:], np.s_[1:, :-1], np.s_[:, 3]])
+def test_losses_of_other_slices_are_right(part):
+    plain, found, _, _ = run(dense, lambda y, z: tf.reduce_mean(z[part] ** 2) + sparse(y, z), data())
+    assert_same(plain, found)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 def test_what_a_head_reads_is_exact_in_another_shape(jit):
     """Nothing else reads the sum whose rows the head reads."""

@@ -20,6 +20,7 @@ from tf_comptrain.graph.operations import (
     VIEW,
     about,
 )
+from tf_comptrain.graph.tiles.cuts import RowCut, cut_of, slices_rows
 from tf_comptrain.graph.tiles.letters import letters_of, sizes_made
 from tf_comptrain.graph.tiles.picks import GATHER, SLICE, drops_last, picks_of_rows
 from tf_comptrain.graph.tiles.rows import Rows, leading, operand_rows, viewed
@@ -51,6 +52,12 @@ class Fit(NamedTuple):
     outputs: tuple[Rows | None, ...]
     sizes: tuple[Sizes, ...] = ()
 
+    def of_cut(self, cut: RowCut | None) -> Fit:
+        """The same for rows of which some are left out."""
+        inputs = {number: rows._replace(cut=cut) for number, rows in self.inputs.items()}
+        outputs = tuple(rows and rows._replace(cut=cut) for rows in self.outputs)
+        return self._replace(inputs=inputs, outputs=outputs)
+
 
 class _Mixed(Exception):
     """Rows of an operation depend on each other."""
@@ -64,21 +71,49 @@ def fit(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | 
       rows: By number of an input: its rows. At least one.
       known: What is known of sizes.
     """
+    cuts = {found.cut for found in rows.values()}
+    if slices_rows(op) and (found := _cut(op, rows, known)) is not None:
+        return found
     rule = _rule_of(op)
-    if rule is None or (0 not in rows and rule not in _ANY_INPUT):
+    if rule is None or (0 not in rows and rule not in _ANY_INPUT) or len(cuts) != 1:
         return None
+    whole = {number: found._replace(cut=None) for number, found in rows.items()}
     if rule is _dropped:
-        return _dropped(op, rows, known)
+        return _dropped(op, rows, known) if cuts == {None} else None
     if any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
         return None
     try:
-        return rule(op, rows, known)
+        fitting = rule(op, whole, known)
     except _Mixed:
         return None
+    return None if fitting is None else fitting.of_cut(cuts.pop())
+
+
+def _cut(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
+    """Of a slice of rows, or its gradient: on a tile, which has all rows, it changes none, or blanks others."""
+    is_slice = op.type == SLICE
+    number = 0 if is_slice else len(op.inputs) - 1
+    whole = op.inputs[0] if is_slice else op.outputs[0]
+    own = rows.get(number)
+    if own is None or known.rank(whole) is None or known.rank(op.inputs[number]) is None:
+        return None
+    cut = cut_of(op, known.of(whole), own.dimensions)
+    if cut is None or own.cut != (None if is_slice else cut):
+        return None
+    return Fit({number: own}, (own._replace(cut=cut if is_slice else None),))
 
 
 def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     """How an operation makes the rows of its result, of whose inputs none is known to have rows."""
+    if op.type == SLICE and result.cut is not None and known.rank(op.inputs[0]) is not None:
+        if cut_of(op, known.of(op.inputs[0]), result.dimensions) == result.cut:
+            return Fit({0: result._replace(cut=None)}, (result,))
+        return None
+    found = _fit_result(op, result._replace(cut=None), known)
+    return None if found is None else found.of_cut(result.cut)
+
+
+def _fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
     if op.type in (DROPOUT, MASKED):
         return _dropped(op, {int(op.type == MASKED): result}, known)
     if len(op.outputs) != 1 or any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):

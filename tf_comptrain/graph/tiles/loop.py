@@ -15,9 +15,11 @@ from tf_comptrain.graph.order import ancestors, in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.columns import columns_of
+from tf_comptrain.graph.tiles.cuts import RowCut, slices_rows
 from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.letters import swapped_product
 from tf_comptrain.graph.tiles.limits import TileSizes
+from tf_comptrain.graph.tiles.picks import SLICE
 from tf_comptrain.graph.tiles.region import Region
 from tf_comptrain.graph.tiles.seen import EVERY_KEY, SeenColumns, seen_by_tile, sizes_of_tiles
 from tf_comptrain.graph.tiles.sums import Sum, sum_of
@@ -62,10 +64,10 @@ def run_by_tiles(
     scope = f"{TILES_SCOPE}/{region.product.name}/"
     with _keras.stop_recording(), tf.device(region.product.device), tf.name_scope(scope):
         sizes_of_rows = {op.name: row_sizes(region, op.inputs[0]) for op in region.shapes}
-        found = sources(region)
-        if not found:
+        found = next((source for source in sources(region) if source[1].cut is None), None)
+        if found is None:
             raise Untiled("the number of rows is known only when they are there")
-        tiling = tiling_of(region, *found[0], tile_sizes)
+        tiling = tiling_of(region, *found, tile_sizes)
         inputs = {tensor.ref(): tiles_of(region, tensor, tiling) for tensor in region.inputs}
         parts = [sum_of(tensor, region.known, tile_sizes.part_bytes) for tensor in region.sums]
         outputs, sums = _loop(region, inputs, tiling, parts, xla, note_body)
@@ -109,12 +111,12 @@ def _loop(
         for tensor, shape in zip(region.outputs, shapes)
     ]
     body = _Body(region, sums, xla)
-    there_in = are_there(tiling) if sums else None
+    there_in = are_there(region, tiling)
 
     def run(number: tf.Tensor, lists: list[tf.Tensor], totals: list[list[tf.Tensor]]) -> tuple:
         tiles = {reference: tile_of(number) for reference, tile_of in inputs.items()}
         note_body(tiles)
-        there = None if there_in is None else tf.gather(there_in, number)
+        there = {cut: tf.gather(some, number) for cut, some in there_in.items()}
         rows, added = body.run(tiles, number, there)
         totals = [_added(total, made) for total, made in zip(totals, added)]
         lists = [
@@ -171,29 +173,29 @@ class _Body:
         self._order = [op for op in order if op.name not in before]
 
     def run(
-        self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor, there: tf.Tensor | None
+        self, tiles: Mapping[Any, tf.Tensor], number: tf.Tensor, there: Mapping[RowCut | None, tf.Tensor]
     ) -> tuple[Sequence[tf.Tensor], Sequence[Iterable[tf.Tensor]]]:
         """Results of one tile for each row, and parts of sums over its rows.
 
         Args:
           tiles: What is read by rows, with these in the first dimension.
           number: Of the tile.
-          there: Which of its rows are; None: all.
+          there: By what is left out of them: which of its rows are there; all where it does not say so.
         """
-        self._number, self._seen = number, EVERY_KEY
+        self._number, self._seen, self._there = number, EVERY_KEY, there
         self._measure(tiles)
         made = {reference: self._shaped(reference.deref(), tile) for reference, tile in tiles.items()}
         self._run_all(self._first, made)
         if self._columns is None:
-            return self._run_rest(made, there)
+            return self._run_rest(made)
         if not self._xla:
             self._seen = seen_by_tile(self._columns, made)
-            return self._run_rest(made, there)
+            return self._run_rest(made)
 
         def run_with(seen: SeenColumns) -> tuple:
             self._seen = seen
             self._measure(tiles)
-            rows, sums = self._run_rest(dict(made), there)
+            rows, sums = self._run_rest(dict(made))
             return rows, [list(parts) for parts in sums]
 
         which, sizes = sizes_of_tiles(self._columns, made)
@@ -208,12 +210,10 @@ class _Body:
             before = sum(own < place for own in self._region.rows[source.ref()].dimensions)
             self._samples = tf.shape(tiles[source.ref()])[1 + place - before]
 
-    def _run_rest(
-        self, made: dict[Any, tf.Tensor], there: tf.Tensor | None
-    ) -> tuple[list[tf.Tensor], list[Iterator[tf.Tensor]]]:
+    def _run_rest(self, made: dict[Any, tf.Tensor]) -> tuple[list[tf.Tensor], list[Iterator[tf.Tensor]]]:
         self._run_all(self._order, made)
         rows = [self._flat(tensor, made[tensor.ref()]) for tensor in self._region.outputs]
-        return rows, [self._parts(each, made, there) for each in self._sums]
+        return rows, [self._parts(each, made) for each in self._sums]
 
     def _run_all(self, operations: Iterable[tf.Operation], made: dict[Any, tf.Tensor]) -> None:
         for op in operations:
@@ -224,16 +224,22 @@ class _Body:
                     new.set_shape(self._seen.sizes(old, self._region.known.of(old), static=True))
                 made[old.ref()] = new
 
-    def _parts(self, each: Sum, made: dict[Any, tf.Tensor], there: tf.Tensor | None) -> Iterator[tf.Tensor]:
+    def _parts(self, each: Sum, made: dict[Any, tf.Tensor]) -> Iterator[tf.Tensor]:
         """Parts of a sum over rows, with zeros for the rows that are not there."""
         op = each.tensor.op
         first, *others = (self._operand(op, tensor, made) for tensor in op.inputs)
-        if there is not None:
-            rank = len(self._region.known.of(op.inputs[0]))
-            along = self._region.rows[op.inputs[0].ref()].last
-            column = tf.reshape(there, [-1 if place == along else 1 for place in range(rank)])
-            first = _where(column, first, self._xla)
+        first = self._with_zeros(op.inputs[0], first)
         return (self._seen.padded(each.tensor, part) for part in each.parts([first, *others]))
+
+    def _with_zeros(self, tensor: tf.Tensor, tile: tf.Tensor) -> tf.Tensor:
+        """A tile of a tensor with zeros for the rows that are not there."""
+        rows = self._region.rows[tensor.ref()]
+        there = self._there.get(rows.cut)
+        if there is None:
+            return tile
+        rank = len(self._region.known.of(tensor))
+        column = tf.reshape(there, [-1 if place == rows.last else 1 for place in range(rank)])
+        return _where(column, tile, self._xla)
 
     def _run_op(self, op: tf.Operation, made: Mapping[Any, tf.Tensor]) -> Sequence[tf.Tensor]:
         result = op.outputs[0]
@@ -242,6 +248,9 @@ class _Body:
             return [tf.reshape(operands[0], self._shape_of(result, self._size))]
         if about(op.type).kind == REPEAT:
             return [tf.broadcast_to(operands[0], self._shape_of(result, self._size))]
+        if slices_rows(op) and self._cuts(op):
+            whole = operands[0] if op.type == SLICE else self._with_zeros(op.inputs[-1], operands[-1])
+            return [whole]
         if op.type == "Fill":
             return [tf.fill(self._shape_of(result, self._size), operands[1])]
         if op.type == DROPOUT:
@@ -252,6 +261,12 @@ class _Body:
         if self._xla and len(operands) == 2 and (swapped := swapped_product(op, *operands)) is not None:
             return [swapped]
         return _keras.run_again(op, operands, "tile", shaped=False)
+
+    def _cuts(self, op: tf.Operation) -> bool:
+        """Whether a slice leaves out rows, or its gradient has more than that reads."""
+        rows = self._region.rows
+        part, whole = (op.outputs[0], op.inputs[0]) if op.type == SLICE else (op.inputs[-1], op.outputs[0])
+        return rows[part.ref()].cut != rows[whole.ref()].cut
 
     def _operand(self, op: tf.Operation, tensor: tf.Tensor, made: Mapping[Any, tf.Tensor]) -> tf.Tensor:
         """What an operation reads: of a tile, or the same for all."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain.graph.tiles.cuts import RowCut
 from tf_comptrain.graph.tiles.sizes import KnownSizes, Sizes, of_sample
 
 
@@ -17,10 +18,12 @@ class Rows(NamedTuple):
       dimensions: Whose sizes have their number as product, the last one running fastest. Below zero: one of size 1
         that the tensor would have before its first.
       repeats: Which of these have one value for all rows: numbers of places in `dimensions`.
+      cut: What is left out of all rows; None: nothing.
     """
 
     dimensions: tuple[int, ...]
     repeats: frozenset[int] = frozenset()
+    cut: RowCut | None = None
 
     @property
     def last(self) -> int:
@@ -74,7 +77,7 @@ def viewed(rows: Rows, before: Sizes, after: Sizes) -> Rows | None:
     for first in reversed(range(len(after))):
         for end in range(first + 1, len(after) + 1):
             if _count(after[:first]) == head and _count(after[end:]) == rest:
-                return Rows(tuple(range(first, end)))
+                return Rows(tuple(range(first, end)), cut=rows.cut)
     return None
 
 

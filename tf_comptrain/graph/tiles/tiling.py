@@ -13,6 +13,8 @@ from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import ancestors
 from tf_comptrain.graph.tensors import base_of
 from tf_comptrain.graph.tiles import limits
+from tf_comptrain.graph.tiles.cuts import Kept, RowCut, kept_rows, slices_rows
+from tf_comptrain.graph.tiles.picks import SLICE
 from tf_comptrain.graph.tiles.region import Region
 from tf_comptrain.graph.tiles.rows import Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
@@ -87,18 +89,49 @@ def tiles_of(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Callable[[tf.
     if rows.repeats:
         values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(region, tensor, tiling)
         return lambda number: tf.gather(values, tf.gather(places, number))
-    flat = tf.reshape(_rows_first(tensor, rows), [tiling.rows, *others])
+    kept = kept_of(region, rows)
+    flat = tf.reshape(_rows_first(tensor, rows), [kept.count if kept else tiling.rows, *others])
+    if kept:
+        flat = tf.gather(flat, kept.places)
     if not tiling.fits:
         flat = tf.pad(flat, [[0, tiling.missing], *[[0, 0]] * len(others)], "SYMMETRIC")
     tiles = tf.reshape(flat, [tiling.tiles, tiling.size, *others])
     return lambda number: tf.gather(tiles, number)
 
 
-def are_there(tiling: Tiling) -> tf.Tensor | None:
-    """Which rows of each tile are there; None: all."""
-    if tiling.fits:
-        return None
-    return tf.reshape(tf.range(tiling.tiles * tiling.size) < tiling.rows, [tiling.tiles, tiling.size])
+def are_there(region: Region, tiling: Tiling) -> dict[RowCut | None, tf.Tensor]:
+    """By what is left out: which rows of each tile are there; without an entry for nothing where all are."""
+    found: dict[RowCut | None, tf.Tensor] = {}
+    shape = [tiling.tiles, tiling.size]
+    every = tf.range(tiling.tiles * tiling.size)
+    if not tiling.fits:
+        found[None] = tf.reshape(every < tiling.rows, shape)
+    for rows in region.rows.values():
+        if rows.cut not in found and (kept := kept_of(region, rows)) is not None:
+            some = tf.gather(kept.are_there, tf.minimum(every, tiling.rows - 1)) & (every < tiling.rows)
+            found[rows.cut] = tf.reshape(some, shape)
+    return found
+
+
+def kept_of(region: Region, rows: Rows) -> Kept | None:
+    """The rows that a cut leaves; None where all are there.
+
+    Raises:
+      Untiled: How many there are is known only when they are there.
+    """
+    return None if rows.cut is None else kept_rows(rows.cut, row_sizes(region, _whole_of(region, rows.cut)))
+
+
+def _whole_of(region: Region, cut: RowCut) -> tf.Tensor:
+    """What a slice is one of, or the gradient of that."""
+    for op in region.inside.values():
+        if slices_rows(op):
+            whole, part = (
+                (op.inputs[0], op.outputs[0]) if op.type == SLICE else (op.outputs[0], op.inputs[-1])
+            )
+            if region.rows[part.ref()].cut == cut:
+                return whole
+    raise Untiled("what it is a slice of is made elsewhere")
 
 
 def _places(region: Region, tensor: tf.Tensor, tiling: Tiling) -> tf.Tensor:
@@ -107,9 +140,11 @@ def _places(region: Region, tensor: tf.Tensor, tiling: Tiling) -> tf.Tensor:
     Raises:
       Untiled: How many rows share a value is not known.
     """
-    row = tf.minimum(tf.range(tiling.tiles * tiling.size), tiling.rows - 1)
+    row, count = tf.minimum(tf.range(tiling.tiles * tiling.size), tiling.rows - 1), tiling.rows
+    if (kept := kept_of(region, region.rows[tensor.ref()])) is not None:
+        row, count = tf.gather(kept.places, row), kept.count
     place, stride = tf.zeros_like(row), 1
-    for size, is_shared in reversed(_shared_sizes(region, tensor, tiling)):
+    for size, is_shared in reversed(_shared_sizes(region, tensor, count)):
         if not is_shared:
             place += row % size * stride
             stride *= size
@@ -117,7 +152,7 @@ def _places(region: Region, tensor: tf.Tensor, tiling: Tiling) -> tf.Tensor:
     return tf.reshape(place, [tiling.tiles, tiling.size])
 
 
-def _shared_sizes(region: Region, tensor: tf.Tensor, tiling: Tiling) -> list[tuple[Any, bool]]:
+def _shared_sizes(region: Region, tensor: tf.Tensor, count: Number) -> list[tuple[Any, bool]]:
     """Sizes whose product is the number of rows, and whether all rows along one share a value.
 
     Dimensions side by side that rows share are one; what the tensor itself does not say of it, the others do.
@@ -134,7 +169,7 @@ def _shared_sizes(region: Region, tensor: tf.Tensor, tiling: Tiling) -> list[tup
     others: Any = 1
     for size in found:
         others *= 1 if size is None else size
-    return [(tiling.rows // others if size is None else size, size is None) for size in found]
+    return [(count // others if size is None else size, size is None) for size in found]
 
 
 def from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: Tiling) -> tf.Tensor:
@@ -144,6 +179,8 @@ def from_tiles(region: Region, tensor: tf.Tensor, tiles: tf.Tensor, tiling: Tili
     flat = tf.reshape(tiles, [tiling.tiles * tiling.size, *others])
     if not tiling.fits:
         flat = tf.slice(flat, [0] * (1 + len(others)), [tiling.rows, *others])
+    if (kept := kept_of(region, rows)) is not None:
+        flat = tf.gather(flat, kept.rows)
     whole = tf.reshape(flat, [*row_sizes(region, tensor), *others])
     order = _order(rows, len(sizes))
     return whole if order == sorted(order) else tf.transpose(whole, np.argsort(order))
@@ -171,10 +208,17 @@ def row_sizes(region: Region, tensor: tf.Tensor) -> list[Number]:
     if own.count(None) == 0:
         return own  # type: ignore[return-value]
     for source, place in sources(region):
+        if place.cut != rows.cut:
+            continue
         there = [region.known.of(source)[number] for number in place.dimensions]
         if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
             dynamic = tf.shape(source)
             return [dynamic[at] if size is None else size for at, size in zip(place.dimensions, own)]
+    if rows.cut is not None:
+        whole = row_sizes(region, _whole_of(region, rows.cut))
+        if len(whole) == len(own):
+            whole[rows.cut.number] -= rows.cut.before + rows.cut.after
+            return whole
     raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
 
 
