@@ -20,7 +20,7 @@ from tf_comptrain.graph.passes.needs import Needs
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.passes.streams import HeldStreams
 from tf_comptrain.graph.passes.transposed_products import multiply_transposed
-from tf_comptrain.graph.tensors import base_of, is_small
+from tf_comptrain.graph.tensors import base_of, behind_views, is_small
 from tf_comptrain.storage import KEEP
 
 
@@ -63,7 +63,7 @@ def restore(
         tensor = maker.restored(read.tensor, read)
         if tensor is not read.tensor:
             _keras.set_input(read.op, read.number, tensor)
-        elif step.backward.xla or not _is_kept(base_of(tensor), decision):
+        elif step.backward.xla or not _is_kept(behind_views(tensor), decision):
             continue
         readers.setdefault(read.gate.ref(), []).append(read)
     of_gates = ((gate.deref(), tuple(reads)) for gate, reads in readers.items())
