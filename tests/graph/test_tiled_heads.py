@@ -321,6 +321,23 @@ def test_logits_of_a_model_that_is_not_trained(jit):
         assert wide_tensors(function) == []
 
 
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_teacher_that_runs_before_whom_it_teaches(jit):
+    """Its logits are made beside the others, which have a loss of their own."""
+    kernel, taught = tf.constant(RNG.normal(size=SHAPES[1]), tf.float32), []
+
+    def head(h, *parts):
+        taught[:] = [tf.nn.softmax(tf.tensordot(tf.stop_gradient(tf.reverse(h, [-1])), kernel, 1) / 2.0)]
+        return dense(h, *parts)
+
+    def loss(y, z):
+        return keras.losses.KLDivergence()(taught[0], tf.nn.softmax(z / 2.0)) + sparse(y, z)
+
+    plain, tiled, function, _ = run(head, loss, data(), jit=jit, dynamic=False)
+    assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6)
+    assert wide_tensors(function) == []
+
+
 def beside_vectors(y, z):
     """The same places pick values of rows, and vectors of another tensor, whose gradients are scattered alike."""
     vectors = tf.gather(tf.reshape(z, [-1, WORDS, z.shape[1]]), y, batch_dims=1)

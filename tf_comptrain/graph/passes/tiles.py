@@ -6,7 +6,7 @@ What reads something wide later, as a metric does, so runs by tiles too.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -18,7 +18,7 @@ from tf_comptrain.graph.operations import MATRIX_PRODUCT, SIGN, about
 from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.fixed_order import fix_order
 from tf_comptrain.graph.replacements import redirect
-from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tensors import behind_views, readers_of
 from tf_comptrain.graph.tiles.fits import DROPOUT, MASKED
 from tf_comptrain.graph.tiles.limits import tile_sizes
 from tf_comptrain.graph.tiles.loop import run_by_tiles
@@ -55,9 +55,12 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     """
     plan = _FoundParts(backward, streams)
     if not backward.recorded:
-        for op in backward.graph.get_operations()[: backward.start]:
-            if is_wide(op, plan.known, plan.tile_sizes.least_bytes) and streams.may_round(op.outputs[0]):
-                plan.add(op)
+        early, least = backward.graph.get_operations()[: backward.start], plan.tile_sizes.least_bytes
+        wide = [op for op in early if is_wide(op, plan.known, least) and streams.may_round(op.outputs[0])]
+        for op in sorted(
+            wide, key=plan.is_frozen
+        ):  # a teacher's logits are made beside those of whom it teaches
+            plan.add(op)
     return TiledParts(
         tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again), plan.exact
     )
@@ -79,6 +82,18 @@ class _FoundParts:
         early = frozenset(op.name for op in operations[: backward.start])
         self.tile_sizes = tile_sizes(backward.xla, streams.on_gpu)
         self._scope = Scope(early, self.tile_sizes, frozenset(self._late.keys() - names_of_live(backward)))
+
+    def is_frozen(self, wide: tf.Operation) -> bool:
+        """Whether a product has no gradient: no product of the backward pass reads one of its factors."""
+        readers = (op for factor in wide.inputs for op in self._readers_of_views(factor))
+        live = self._late.keys() - self._scope.unread
+        return not any(op.name in live and about(op.type).is_product for op in readers)
+
+    def _readers_of_views(self, tensor: tf.Tensor) -> Iterator[tf.Operation]:
+        for op in behind_views(tensor).consumers():
+            yield op
+            if about(op.type).is_view:
+                yield from op.outputs[0].consumers()
 
     def add(self, wide: tf.Operation) -> None:
         """Looks for what can run by tiles around a product."""
