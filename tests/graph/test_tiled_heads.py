@@ -128,8 +128,9 @@ def data(samples=8, steps=32):
 
 
 def step_of(model, batch, head, loss, metric=None, jit=False, dynamic=True):
+    unknown = {"lengths": 2, True: 1, False: 0}[dynamic]
     signature = [
-        tf.TensorSpec([None if dynamic else len(part), *part.shape[1:]], part.dtype) for part in batch
+        tf.TensorSpec([None] * unknown + part.shape[unknown:].as_list(), part.dtype) for part in batch
     ]
 
     @tf.function(autograph=False, jit_compile=jit, input_signature=signature)
@@ -223,10 +224,22 @@ SLICED = {
 @pytest.mark.parametrize(
     "loss, jit", [*((loss, False) for loss in SLICED), ("the_middle_weighted", True), ("a_preference", True)]
 )
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True, "lengths"])
 def test_losses_of_some_rows(loss, jit, dynamic):
     """Tiles have all rows. Those that are left out have no part in sums, and a gradient of zero."""
     plain, tiled, function, crossings = run(dense, SLICED[loss], data(), jit=jit, dynamic=dynamic)
+    assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6)
+    assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
+    assert wide_tensors(function) == []
+
+
+@pytest.mark.parametrize("loss", ["sparse", "smoothed", "weighted", "gathered", "z_loss", "a_perplexity"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_samples_and_their_length_are_known_at_run_time_only(loss, jit, monkeypatch):
+    """As `fit` traces batches of several lengths: of a usual batch of usual length the logits would be large."""
+    monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 20)
+    of_rows = {**LOSSES, **WAITING}[loss]
+    plain, tiled, function, crossings = run(dense, of_rows, data(), jit=jit, dynamic="lengths")
     assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6)
     assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
     assert wide_tensors(function) == []

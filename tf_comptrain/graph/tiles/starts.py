@@ -7,18 +7,29 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, about
-from tf_comptrain.graph.tensors import plain_bytes
+from tf_comptrain.graph.tensors import USUAL_BATCH, behind_views, plain_bytes
 from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.letters import letters_of
 from tf_comptrain.graph.tiles.rows import Rows, leading, viewed
 from tf_comptrain.graph.tiles.sizes import KnownSizes, product
 
+_USUAL_LENGTH = 64
+
 
 def is_wide(op: tf.Operation, known: KnownSizes, least_bytes: int) -> bool:
     """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
-    if about(op.type).kind != MATRIX_PRODUCT or plain_bytes(op.outputs[0]) < least_bytes:
+    if about(op.type).kind != MATRIX_PRODUCT or _usual_bytes(op) < least_bytes:
         return False
     return _makes_large_matrices(op, known) or _makes_long_rows(op, known)
+
+
+def _usual_bytes(op: tf.Operation) -> int:
+    """Of what a product makes; where only a run says samples and their length, of a usual batch of usual length."""
+    made, read = op.outputs[0], behind_views(op.inputs[0]).shape
+    unknown = 0 if read.rank is None else list(read).count(None)
+    if unknown < 2 or made.shape.rank is None or made.shape[-1] is None:
+        return plain_bytes(made)
+    return USUAL_BATCH * _USUAL_LENGTH ** (unknown - 1) * made.shape[-1] * made.dtype.size
 
 
 def _makes_large_matrices(op: tf.Operation, known: KnownSizes) -> bool:

@@ -90,13 +90,35 @@ def tiles_of(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Callable[[tf.
         values, places = tf.reshape(_rows_first(tensor, rows), [-1, *others]), _places(region, tensor, tiling)
         return lambda number: tf.gather(values, tf.gather(places, number))
     kept = kept_of(region, rows)
-    flat = tf.reshape(_rows_first(tensor, rows), [kept.count if kept else tiling.rows, *others])
+    whole = _rows_first(_spread(region, tensor), rows)
+    flat = tf.reshape(whole, [kept.count if kept else tiling.rows, *others])
     if kept:
         flat = tf.gather(flat, kept.places)
     if not tiling.fits:
         flat = tf.pad(flat, [[0, tiling.missing], *[[0, 0]] * len(others)], "SYMMETRIC")
     tiles = tf.reshape(flat, [tiling.tiles, tiling.size, *others])
     return lambda number: tf.gather(tiles, number)
+
+
+def _spread(region: Region, tensor: tf.Tensor) -> tf.Tensor:
+    """A tensor with all of its rows, where one of several sizes that only a run says may be one value for all."""
+    own, rows = region.known.of(tensor), region.rows[tensor.ref()]
+    unknown = [place for place in rows.dimensions if own[place] is None]
+    alike = (
+        (source, place)
+        for source, place in sources(region)
+        if place.cut is None and len(place.dimensions) == len(rows.dimensions)
+    )
+    source, place = next(alike, (tensor, rows))
+    if len(unknown) < 2 or source is tensor:
+        return tensor
+    dynamic = tf.shape(source)
+    sizes = [dynamic[number] for number in place.dimensions]
+    if rows.cut is not None:
+        sizes[rows.cut.number] -= rows.cut.before + rows.cut.after
+    dynamic = tf.shape(tensor)
+    others = [dynamic[place] if size is None else size for place, size in enumerate(own)]
+    return tf.broadcast_to(tensor, rows.joined(others, sizes))
 
 
 def are_there(region: Region, tiling: Tiling) -> dict[RowCut | None, tf.Tensor]:
@@ -207,6 +229,11 @@ def row_sizes(region: Region, tensor: tf.Tensor) -> list[Number]:
     own = [sizes[place] for place in rows.dimensions]
     if own.count(None) == 0:
         return own  # type: ignore[return-value]
+    if rows.cut is not None:
+        whole = row_sizes(region, _whole_of(region, rows.cut))
+        if len(whole) == len(own):
+            whole[rows.cut.number] -= rows.cut.before + rows.cut.after
+            return whole
     for source, place in sources(region):
         if place.cut != rows.cut:
             continue
@@ -214,25 +241,27 @@ def row_sizes(region: Region, tensor: tf.Tensor) -> list[Number]:
         if len(there) == len(own) and all(a is None or b is None or a == b for a, b in zip(there, own)):
             dynamic = tf.shape(source)
             return [dynamic[at] if size is None else size for at, size in zip(place.dimensions, own)]
-    if rows.cut is not None:
-        whole = row_sizes(region, _whole_of(region, rows.cut))
-        if len(whole) == len(own):
-            whole[rows.cut.number] -= rows.cut.before + rows.cut.after
-            return whole
     raise Untiled(f"the shape of {tensor.op.name} is known only when it runs")
 
 
 def sources(region: Region) -> list[tuple[tf.Tensor, Rows]]:
-    """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there."""
-    by_row = ((tensor, region.rows[tensor.ref()]) for tensor in _apart_from_shapes(region))
-    found = [(tensor, rows) for tensor, rows in by_row if not rows.repeats]
-    for tensor, rows in found:
-        op = base_of(tensor).op
-        if about(op.type).is_view and op.inputs[0].shape.rank is not None:
+    """Tensors outside that have rows and do not come of shapes inside, in every shape in which they are there.
+
+    A factor of the product comes first: of another, a size that only a run says may be one value for all rows.
+    """
+    factors = {factor.ref() for factor in region.product.inputs}
+    found: list[tuple[tf.Tensor, Rows]] = []
+    for source in sorted(_apart_from_shapes(region), key=lambda tensor: tensor.ref() not in factors):
+        tensor: tf.Tensor = source
+        rows: Rows | None = region.rows[source.ref()]
+        while rows is not None and not rows.repeats:
+            found.append((tensor, rows))
+            op = base_of(tensor).op
+            if not about(op.type).is_view or op.inputs[0].shape.rank is None:
+                break
             before = op.inputs[0]
-            place = viewed(rows, region.known.of(tensor), region.known.of(before))
-            if place is not None:
-                found.append((before, place))
+            rows = viewed(rows, region.known.of(tensor), region.known.of(before))
+            tensor = before
     return found
 
 
