@@ -57,9 +57,8 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     if not backward.recorded:
         early, least = backward.graph.get_operations()[: backward.start], plan.tile_sizes.least_bytes
         wide = [op for op in early if is_wide(op, plan.known, least) and streams.may_round(op.outputs[0])]
-        for op in sorted(
-            wide, key=plan.is_frozen
-        ):  # a teacher's logits are made beside those of whom it teaches
+        # A teacher's logits are made beside those of whom it teaches.
+        for op in sorted(wide, key=plan.is_frozen):
             plan.add(op)
     return TiledParts(
         tuple(plan.parts), frozenset(plan.at_once), plan.later, frozenset(plan.again), plan.exact
@@ -113,9 +112,8 @@ class _FoundParts:
             self.at_once |= region.inside.keys()
             self._note(wide, (op.type for op in late if region.reads_wide(op)))
             self._run_at_end(wide, lambda: [wide])
-        elif region.is_of_one_product and (
-            region.outputs or region.sums
-        ):  # the head of a model that is not trained
+        elif region.is_of_one_product and (region.outputs or region.sums):
+            # The head of a model that is not trained.
             self._run_at_end(wide, lambda: [wide], warns=False)
 
     def _add_both(self, wide: tf.Operation, found: InTwoPasses) -> None:

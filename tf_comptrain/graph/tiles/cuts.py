@@ -63,11 +63,13 @@ def cut_of(op: tf.Operation, sizes: tuple[int | None, ...], dimensions: tuple[in
 
 
 def _left_out(begin: int, end: int | None, size: int | None) -> tuple[int, int] | None:
-    if begin < 0 or end is not None and end > 0 and size is None:
+    """How many are left out before and after; None where that is not known, or all are."""
+    if begin < 0 or end == 0 or end is not None and end > 0 and size is None:
         return None
-    if end is None:
-        return begin, 0
-    return begin, max(size - end, 0) if end > 0 else -end  # type: ignore[operator]
+    after = 0
+    if end is not None:
+        after = max(size - end, 0) if end > 0 else -end  # type: ignore[operator]
+    return None if size is not None and begin + after >= size else (begin, after)
 
 
 class Kept(NamedTuple):
