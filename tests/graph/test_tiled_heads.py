@@ -221,6 +221,7 @@ SLICED = {
 }
 
 
+@pytest.mark.long("True-*", "*-True", but=("True-values*", "False-a_preference-True"))
 @pytest.mark.parametrize(
     "loss, jit", [*((loss, False) for loss in SLICED), ("the_middle_weighted", True), ("a_preference", True)]
 )
@@ -233,6 +234,7 @@ def test_losses_of_some_rows(loss, jit, dynamic):
     assert wide_tensors(function) == []
 
 
+@pytest.mark.long("True-*", but=("True-weighted", "True-a_perplexity"))
 @pytest.mark.parametrize("loss", ["sparse", "smoothed", "weighted", "gathered", "z_loss", "a_perplexity"])
 @pytest.mark.parametrize("jit", [False, True])
 def test_samples_and_their_length_are_known_at_run_time_only(loss, jit, monkeypatch):
@@ -394,6 +396,7 @@ WAITING = {
 }
 
 
+@pytest.mark.long("*-tied-*", "*-capped-*", "*-flat-*", but=("a_preference-flat-*", "a_perplexity-tied-*"))
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("head", ["dense", "tied", "capped", "flat"])
 @pytest.mark.parametrize("loss", WAITING)
