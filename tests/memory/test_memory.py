@@ -154,6 +154,10 @@ def test_who_answers_a_step_out_of_memory_is_not_told_of_its_layers(monkeypatch)
     with refusing, remedies.explained("model", x, x):
         raise refused
     assert traced == [("model", 4, [(3, 2), (3, 2)])]
+    refusing = pytest.raises(tf.errors.ResourceExhaustedError)
+    with refusing as caught, remedies.explained("model", None, None):  # a batch that nothing can be said of
+        raise refused
+    assert caught.value is refused
 
 
 def test_what_explain_peak_refuses():

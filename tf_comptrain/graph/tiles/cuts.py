@@ -113,6 +113,11 @@ def _product(sizes: list[Any]) -> Any:
     return functools.reduce(operator.mul, sizes, 1)
 
 
+def whole_and_part(op: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
+    """What is sliced and the slice of it, or the gradients of these."""
+    return (op.inputs[0], op.outputs[0]) if op.type == SLICE else (op.outputs[0], op.inputs[-1])
+
+
 def slices_rows(op: tf.Operation) -> bool:
     """Whether an operation may be a slice of rows, or the gradient of one."""
     return op.type in (SLICE, SLICE_GRADIENT)

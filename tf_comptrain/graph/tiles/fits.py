@@ -20,7 +20,7 @@ from tf_comptrain.graph.operations import (
     VIEW,
     about,
 )
-from tf_comptrain.graph.tiles.cuts import RowCut, cut_of, slices_rows
+from tf_comptrain.graph.tiles.cuts import RowCut, cut_of, slices_rows, whole_and_part
 from tf_comptrain.graph.tiles.letters import letters_of, sizes_made
 from tf_comptrain.graph.tiles.picks import GATHER, SLICE, drops_last, picks_of_rows
 from tf_comptrain.graph.tiles.rows import Rows, leading, operand_rows, viewed
@@ -93,7 +93,7 @@ def _cut(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit |
     """Of a slice of rows, or its gradient: on a tile, which has all rows, it changes none, or blanks others."""
     is_slice = op.type == SLICE
     number = 0 if is_slice else len(op.inputs) - 1
-    whole = op.inputs[0] if is_slice else op.outputs[0]
+    whole, _ = whole_and_part(op)
     own = rows.get(number)
     if own is None or known.rank(whole) is None or known.rank(op.inputs[number]) is None:
         return None

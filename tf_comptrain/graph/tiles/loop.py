@@ -15,7 +15,7 @@ from tf_comptrain.graph.order import ancestors, in_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 from tf_comptrain.graph.tiles.columns import columns_of
-from tf_comptrain.graph.tiles.cuts import RowCut, slices_rows
+from tf_comptrain.graph.tiles.cuts import RowCut, slices_rows, whole_and_part
 from tf_comptrain.graph.tiles.fits import DRAWN, DROPOUT
 from tf_comptrain.graph.tiles.letters import swapped_product
 from tf_comptrain.graph.tiles.limits import TileSizes
@@ -265,7 +265,7 @@ class _Body:
     def _cuts(self, op: tf.Operation) -> bool:
         """Whether a slice leaves out rows, or its gradient has more than that reads."""
         rows = self._region.rows
-        part, whole = (op.outputs[0], op.inputs[0]) if op.type == SLICE else (op.inputs[-1], op.outputs[0])
+        whole, part = whole_and_part(op)
         return rows[part.ref()].cut != rows[whole.ref()].cut
 
     def _operand(self, op: tf.Operation, tensor: tf.Tensor, made: Mapping[Any, tf.Tensor]) -> tf.Tensor:

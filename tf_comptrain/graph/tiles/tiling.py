@@ -13,8 +13,7 @@ from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.order import ancestors
 from tf_comptrain.graph.tensors import base_of
 from tf_comptrain.graph.tiles import limits
-from tf_comptrain.graph.tiles.cuts import Kept, RowCut, kept_rows, slices_rows
-from tf_comptrain.graph.tiles.picks import SLICE
+from tf_comptrain.graph.tiles.cuts import Kept, RowCut, kept_rows, slices_rows, whole_and_part
 from tf_comptrain.graph.tiles.region import Region
 from tf_comptrain.graph.tiles.rows import Rows, viewed
 from tf_comptrain.graph.tiles.sizes import product
@@ -148,9 +147,7 @@ def _whole_of(region: Region, cut: RowCut) -> tf.Tensor:
     """What a slice is one of, or the gradient of that."""
     for op in region.inside.values():
         if slices_rows(op):
-            whole, part = (
-                (op.inputs[0], op.outputs[0]) if op.type == SLICE else (op.outputs[0], op.inputs[-1])
-            )
+            whole, part = whole_and_part(op)
             if region.rows[part.ref()].cut == cut:
                 return whole
     raise Untiled("what it is a slice of is made elsewhere")
