@@ -59,7 +59,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     engine = XLA if backward.xla else EXECUTOR
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
-        backward = choose_in_rows(backward, tile_sizes(backward.xla, streams.on_gpu).least_bytes)
+        backward = choose_in_rows(backward, tile_sizes(backward.xla, streams.on_gpu))
         if not streams.asks_for_bits:
             backward = sum_in_products(backward)
     tiled = plan_tiles(backward, streams)

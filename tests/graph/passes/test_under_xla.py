@@ -55,6 +55,9 @@ def test_tiles_are_smaller_where_small_ones_cost_little():
     assert xla.least_bytes < executor.least_bytes
     assert gpu.of_sum > executor.of_sum
     assert gpu.part_bytes is None  # one product adds to the whole sum
+    assert executor.of(tf.bfloat16).bytes < executor.of(tf.float32).bytes == executor.bytes
+    assert executor.of(tf.float16).least_bytes < executor.least_bytes
+    assert xla.of(tf.bfloat16) == xla and gpu.of(tf.bfloat16) == gpu
 
 
 def gradients(layer, x, how=None):

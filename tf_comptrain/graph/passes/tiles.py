@@ -55,8 +55,8 @@ def plan_tiles(backward: _keras.BackwardPass, streams: StreamsOfStep) -> TiledPa
     """
     plan = _FoundParts(backward, streams)
     if not backward.recorded:
-        early, least = backward.graph.get_operations()[: backward.start], plan.tile_sizes.least_bytes
-        wide = [op for op in early if is_wide(op, plan.known, least) and streams.may_round(op.outputs[0])]
+        early, sizes = backward.graph.get_operations()[: backward.start], plan.tile_sizes
+        wide = [op for op in early if is_wide(op, plan.known, sizes) and streams.may_round(op.outputs[0])]
         # A teacher's logits are made beside those of whom it teaches.
         for op in sorted(wide, key=plan.is_frozen):
             plan.add(op)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import tensorflow as tf
+
 # A product is wide from so many times the length of the rows that it reads on.
 WIDER = 4
 # Operations on one number a row that stand between a loss and its gradient, at most.
@@ -15,6 +17,8 @@ LEAST_BYTES = 16 << 20
 TILE_BYTES = 8 << 20
 # XLA compiles the body of a loop as a whole: many small tiles cost it less.
 SMALLER_UNDER_XLA = 4
+# TensorFlow's products of 16-bit values on CPUs make scratch of twice their size, and small ones take less time.
+SMALLER_OF_HALVES = 4
 
 
 class TileSizes(NamedTuple):
@@ -25,12 +29,19 @@ class TileSizes(NamedTuple):
       bytes: What a tile of the widest tensor takes, at least.
       of_sum: How many times the largest sum that it adds to a tile takes, at least.
       part_bytes: What a tile adds to a sum at once; None: all of it.
+      smaller_of_halves: How many times smaller the first two are for 16-bit values.
     """
 
     least_bytes: int
     bytes: int
     of_sum: float
     part_bytes: int | None
+    smaller_of_halves: int = 1
+
+    def of(self, dtype: tf.DType) -> TileSizes:
+        """Those for values of a type."""
+        smaller = self.smaller_of_halves if dtype.size == 2 else 1
+        return self._replace(least_bytes=self.least_bytes // smaller, bytes=self.bytes // smaller)
 
 
 def tile_sizes(xla: bool, on_gpu: bool) -> TileSizes:
@@ -38,4 +49,5 @@ def tile_sizes(xla: bool, on_gpu: bool) -> TileSizes:
     if on_gpu:
         return TileSizes(LEAST_BYTES, 8 * TILE_BYTES, of_sum=4 / 3, part_bytes=None)
     smaller = SMALLER_UNDER_XLA if xla else 1
-    return TileSizes(LEAST_BYTES // smaller, TILE_BYTES // smaller, of_sum=1 / 3, part_bytes=TILE_BYTES)
+    of_halves = 1 if xla else SMALLER_OF_HALVES
+    return TileSizes(LEAST_BYTES // smaller, TILE_BYTES // smaller, 1 / 3, TILE_BYTES, of_halves)

@@ -10,6 +10,7 @@ from tf_comptrain import _keras
 from tf_comptrain.graph.ingredients import constant_of
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
+from tf_comptrain.graph.tiles.limits import TileSizes
 
 GATHER, SLICE = "GatherV2", "StridedSlice"
 _SCATTER, _SLICE_GRADIENT = "UnsortedSegmentSum", "StridedSliceGrad"
@@ -49,7 +50,7 @@ def drops_last(op: tf.Operation, whole: tf.Tensor) -> bool:
     return is_all and others == whole.shape.rank - 1 and bool((steps[:-1] == 1).all())
 
 
-def choose_in_rows(backward: _keras.BackwardPass, least_bytes: int) -> _keras.BackwardPass:
+def choose_in_rows(backward: _keras.BackwardPass, sizes: TileSizes) -> _keras.BackwardPass:
     """Puts gradients that are chosen row by row in the place of those that are scattered; the pass with these.
 
     TensorFlow scatters the gradient of picked values into all rows at once, which no tile of rows can do. Zeros
@@ -57,13 +58,15 @@ def choose_in_rows(backward: _keras.BackwardPass, least_bytes: int) -> _keras.Ba
 
     Args:
       backward: A pass that is not rewired yet.
-      least_bytes: Of a gradient that is scattered; smaller ones stay.
+      sizes: From where on a gradient that is scattered is chosen; smaller ones stay.
     """
     returned = {id(gradient) for gradient in backward.gradients}
     instead = dict(backward.instead)
     for op in backward.operations():
         if op.type == _SCATTER and (gather := _gather_of(op)) is not None:
-            instead |= _chosen(op, gather, returned) if plain_bytes(gather.inputs[0]) >= least_bytes else {}
+            whole = gather.inputs[0]
+            is_large = plain_bytes(whole) >= sizes.of(whole.dtype).least_bytes
+            instead |= _chosen(op, gather, returned) if is_large else {}
         elif (
             op.type == _SLICE_GRADIENT and id(op.outputs[0]) not in returned and drops_last(op, op.outputs[0])
         ):

@@ -102,7 +102,7 @@ def find_region(
     """
     reasons = []
     for may_draw_whole in (False, True):
-        for start in starts(wide, known, scope.tile_sizes.bytes):
+        for start in starts(wide, known, scope.tile_sizes.of(wide.outputs[0].dtype).bytes):
             try:
                 growth = _Growth(start, wide, known, scope, may_draw_whole)
                 return _region_from(growth, wide, scope, returned)

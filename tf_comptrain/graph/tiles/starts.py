@@ -16,9 +16,11 @@ from tf_comptrain.graph.tiles.sizes import KnownSizes, product
 _USUAL_LENGTH = 64
 
 
-def is_wide(op: tf.Operation, known: KnownSizes, least_bytes: int) -> bool:
+def is_wide(op: tf.Operation, known: KnownSizes, sizes: limits.TileSizes) -> bool:
     """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
-    if about(op.type).kind != MATRIX_PRODUCT or _usual_bytes(op) < least_bytes:
+    if about(op.type).kind != MATRIX_PRODUCT:
+        return False
+    if _usual_bytes(op) < sizes.of(op.outputs[0].dtype).least_bytes:
         return False
     return _makes_large_matrices(op, known) or _makes_long_rows(op, known)
 

@@ -74,8 +74,9 @@ def filled(sizes: Iterable[Any], samples: tf.Tensor | None) -> list[Any]:
 
 def _tile_bytes(region: Region, tile_sizes: limits.TileSizes) -> int:
     """Of the largest tensor in a tile: each tile adds to the sums, and many of few rows would do little else."""
+    own = tile_sizes.of(region.product.outputs[0].dtype)
     sums = (product(region.known.of(tensor)) or 0 for tensor in region.sums)
-    return max([tile_sizes.bytes, *(int(4 * size * tile_sizes.of_sum) for size in sums)])
+    return max([own.bytes, *(int(4 * size * tile_sizes.of_sum) for size in sums)])
 
 
 def tiles_of(region: Region, tensor: tf.Tensor, tiling: Tiling) -> Callable[[tf.Tensor], tf.Tensor]:
