@@ -156,7 +156,7 @@ def test_below_the_smallest(case):
 def planned_before(case, monkeypatch):
     """`compress_model` plans nothing anew."""
 
-    def plan(model, batch, limit, streams, progress):
+    def plan(model, batch, limit, streams, progress, smaller_tiles=1):
         found = case.plan(0.6) if limit >= case.limit(0.6) else case.too_small
         return found._replace(limit_bytes=limit), case.ends
 

@@ -31,7 +31,6 @@ from tf_comptrain.graph.passes.step import traced_step
 from tf_comptrain.graph.passes.streams import make_streams
 from tf_comptrain.graph.passes.tiles import plan_tiles
 from tf_comptrain.graph.passes.xla import XLA
-from tf_comptrain.graph.tiles.limits import tile_sizes
 from tf_comptrain.graph.tiles.picks import choose_in_rows
 
 
@@ -59,7 +58,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     engine = XLA if backward.xla else EXECUTOR
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
-        backward = choose_in_rows(backward, tile_sizes(backward.xla, streams.on_gpu))
+        backward = choose_in_rows(backward, streams.tile_sizes)
         if not streams.asks_for_bits:
             backward = sum_in_products(backward)
     tiled = plan_tiles(backward, streams)

@@ -12,6 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.choice import parts_of_model
+from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.model import compress_model, restore_model
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.operations import about
@@ -20,6 +21,7 @@ from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.model_planning.crossing_tensors import BITS, CrossingTensor, held_tensors, storage_of
 from tf_comptrain.model_planning.kept_search import CompiledStep, KeepableTensor, KeptSearch
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
+from tf_comptrain.model_planning.smaller_tiles import runs_by_smaller_tiles
 from tf_comptrain.planner import PlanRow, Progress
 from tf_comptrain.storage import KEEP
 
@@ -50,12 +52,14 @@ class CompiledEnds(NamedTuple):
       held: Everything as a stream or bits; None where it was not compiled, for the other fits.
       batch: Samples.
       gradient_bytes: Of the gradients of all weights.
+      has_wide_products: Whether smaller tiles would make another step.
     """
 
     kept: MemoryAnalysis
     held: MemoryAnalysis | None
     batch: int
     gradient_bytes: int
+    has_wide_products: bool = False
 
     def parts(self, limit: int) -> tuple[int, int] | None:
         """Into how many microbatches the batch is to be divided for a limit, and the bytes of each; None: no number.
@@ -81,6 +85,7 @@ def plan_compiled(
     limit: int,
     streams: dict[str, Any],
     progress: Callable[[Progress], None] | None = None,
+    smaller_tiles: int = 1,
 ) -> tuple[ModelPlan, CompiledEnds]:
     """The plan for a limit; the model is left as it was.
 
@@ -92,6 +97,7 @@ def plan_compiled(
       limit: Bytes: temporary memory, arguments and outputs together.
       streams: How tensors are encoded, as arguments of `compress_model`.
       progress: Is told of each step that was compiled.
+      smaller_tiles: As in `planner.Plan`.
 
     Returns:
       (The plan, what the steps at both ends take).
@@ -100,7 +106,7 @@ def plan_compiled(
       ValueError: The model trains as plain Keras.
     """
     told = _Told(progress, limit)
-    steps = _CompiledSteps(model, batch_of(model, batch, None), streams)
+    steps = _CompiledSteps(model, batch_of(model, batch, None), streams, smaller_tiles)
     kept = analysis_of(steps.trace(frozenset(steps.tensors)).program)
     told(kept)
     held = None
@@ -108,7 +114,7 @@ def plan_compiled(
         held = analysis_of(steps.held.program)
         told(held)
     gradients = _keras.bytes_of(*_keras.trainable_variables(model))
-    ends = CompiledEnds(kept, held, batch, gradients)
+    ends = CompiledEnds(kept, held, batch, gradients, runs_by_smaller_tiles(steps.held.graph, xla=True))
     return _searched(steps, ends, limit, told), ends
 
 
@@ -151,6 +157,7 @@ class _CompiledSteps:
       model: A model.
       batch: (inputs, targets), tensors.
       streams: How tensors are encoded, as arguments of `compress_model`.
+      smaller_tiles: As in `planner.Plan`.
 
     Attributes:
       held: The step that keeps none.
@@ -160,8 +167,9 @@ class _CompiledSteps:
       ValueError: The model trains as plain Keras.
     """
 
-    def __init__(self, model: keras.Model, batch: tuple, streams: dict[str, Any]):
+    def __init__(self, model: keras.Model, batch: tuple, streams: dict[str, Any], smaller_tiles: int):
         self._model, self._batch, self._streams = model, batch, streams
+        self._smaller_tiles = smaller_tiles
         self._paths = [path for path, _ in parts_of_model(model)]
         self._held: dict[frozenset[str], dict[str, CrossingTensor]] = {}
         self.tensors: dict[str, CrossingTensor] = {}
@@ -189,6 +197,7 @@ class _CompiledSteps:
         """The step that keeps these tensors."""
         graphs: list[tf.Graph] = []
         report = compress_model(self._model, storage=self.storage(kept), **self._streams)
+        compressed_models[self._model].held.wishes.smaller_tiles = self._smaller_tiles
         try:
             with _keras.on_gradients(lambda backward: graphs.append(backward.graph)):
                 _keras.build_for_step(self._model, *self._batch)
@@ -260,6 +269,7 @@ class _CompiledSteps:
             kept_peak_bytes=ends.kept.total_bytes,
             storage=self.storage(found.kept),
             fingerprint=fingerprint(self._model),
+            smaller_tiles=self._smaller_tiles,
         )
 
 

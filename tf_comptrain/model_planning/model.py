@@ -24,6 +24,7 @@ from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 from tf_comptrain.model_planning.model_plan import ModelPlan, too_small
 from tf_comptrain.model_planning.offload_of_plan import offload_of_plan
 from tf_comptrain.model_planning.peak_check import PeakCheck
+from tf_comptrain.model_planning.smaller_tiles import SMALLER_TILES
 from tf_comptrain.placement.accumulation import set_microbatches
 from tf_comptrain.planner import Hardware, Progress, hardware_from_json
 from tf_comptrain.planner.hardware import check_hardware
@@ -55,8 +56,10 @@ def plan(
     made again, up to four times, until its peak is within the limit and at least 96% of it where there is more to keep.
     A batch of more than 32 samples is scaled from 32, and not tried.
 
-    Where no plan of the whole batch fits, it is computed in up to 16 microbatches, one after the other, whose
-    gradients are added up for one update. On the executor a step of two of them confirms the peak.
+    Where no such plan fits, wide dense layers and attention run by tiles of a quarter of their usual size: less is
+    alive at once, and more is made again. Where no plan of the whole batch fits, it is computed in up to 16
+    microbatches, one after the other, whose gradients are added up for one update. On the executor a step of two of
+    them confirms the peak.
 
     Of a model that XLA compiles no step runs. Its compiler plans the memory of a step exactly: steps are compiled, and
     the plan is one of them that is within the limit. It has no seconds: `step_s` is None.
@@ -150,7 +153,13 @@ def _planned(
     _check_model(model)
 
     def plan_of(samples: int, room: int) -> tuple[ModelPlan, trials.Prepared | CompiledEnds | None]:
-        return _plan_of_step(model, samples, room, wanted)
+        found, prepared = _plan_of_step(model, samples, room, wanted)
+        if found.feasible or prepared is None or not prepared.has_wide_products:
+            return found, prepared
+        smaller, its = _plan_of_step(model, samples, room, wanted, SMALLER_TILES)
+        if smaller.smallest_bytes >= found.smallest_bytes:
+            return found, prepared
+        return smaller._replace(plain_s=found.plain_s, kept_peak_bytes=found.kept_peak_bytes), its
 
     with _keras.targets_forgotten(model):  # of a random batch: the user's may be of some outputs alone
         found, prepared = plan_of(batch, limit)
@@ -167,7 +176,7 @@ def _planned(
 
 
 def _plan_of_step(
-    model: keras.Model, batch: int, limit: int, wanted: _Wanted
+    model: keras.Model, batch: int, limit: int, wanted: _Wanted, smaller_tiles: int = 1
 ) -> tuple[ModelPlan, trials.Prepared | CompiledEnds | None]:
     if _keras.jit_compile(model):
         if wanted.machine is not None:
@@ -175,12 +184,13 @@ def _plan_of_step(
                 "`hardware` must be left out for a model that XLA compiles: its plan is of the machine that is here. "
                 f"Received: {model.name!r}; leave it out, or compile the model with jit_compile=False."
             )
-        return plan_compiled(model, batch, limit, wanted.streams, wanted.progress)
+        return plan_compiled(model, batch, limit, wanted.streams, wanted.progress, smaller_tiles)
     _check_train_step(model)
     report = compression.compress_model(model, **wanted.streams)
     try:
         if report.obstacle is not None:
             raise ValueError(f"`model` trains as plain Keras: {report.obstacle}. There is nothing to plan.")
+        compressed_models[model].held.wishes.smaller_tiles = smaller_tiles
         try:
             prepared = trials.prepare(model, batch, wanted.machine, wanted.offload)
         except NothingRecordedError:  # TensorFlow's profile has no small buffers

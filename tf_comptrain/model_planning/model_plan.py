@@ -53,6 +53,7 @@ class ModelPlan(planner.Plan):
         held = compressed_models[model].held
         if held is not None:
             held.wishes.is_plan = True
+            held.wishes.smaller_tiles = self.smaller_tiles
         set_microbatches(model, self.microbatches)
         return report
 

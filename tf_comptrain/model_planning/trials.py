@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.trace import NothingRecordedError
 from tf_comptrain.model_planning.costs import calibrate, share_of_copies
@@ -20,6 +21,7 @@ from tf_comptrain.model_planning.crossing_tensors import (
 )
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
 from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
+from tf_comptrain.model_planning.smaller_tiles import runs_by_smaller_tiles
 from tf_comptrain.model_planning.speeds import on_machine, with_speed
 from tf_comptrain.model_planning.steps import MeasuredSteps, measure
 from tf_comptrain.planner import (
@@ -58,6 +60,8 @@ class Prepared(NamedTuple):
       held_bytes: Measured peak over the resting level with every tensor held; scaled to the batch.
       fingerprint: Of the model.
       offload: Where and how tensors may wait outside of the device's memory; None: they may not.
+      smaller_tiles: As in `planner.Plan`.
+      has_wide_products: Whether smaller ones would make another step.
     """
 
     graph: TaskGraph
@@ -67,6 +71,8 @@ class Prepared(NamedTuple):
     held_bytes: int
     fingerprint: str
     offload: Offload | None = None
+    smaller_tiles: int = 1
+    has_wide_products: bool = False
 
     def waste(self, limit: int) -> Waste:
         """What the allocator is expected to take beyond what is live, by the measurements nearest to a limit."""
@@ -150,7 +156,8 @@ def prepare(
     gradients = _keras.bytes_of(*_keras.trainable_variables(model))
     graph = graph._replace(gradient_bytes=gradients)
     wastes = sorted(wastes)
-    return Prepared(graph, tensors, probe, tuple(wastes), held_bytes, fingerprint(model), offload)
+    tiles = compressed_models[model].held.wishes.smaller_tiles, runs_by_smaller_tiles(held.graph, xla=False)
+    return Prepared(graph, tensors, probe, tuple(wastes), held_bytes, fingerprint(model), offload, *tiles)
 
 
 def only_plan(model: keras.Model, batch: int, limit: int) -> ModelPlan:
@@ -203,9 +210,9 @@ def _with_all(graph: TaskGraph, *labels: str) -> PlanState:
 
 def as_model_plan(plan: Plan, prepared: Prepared) -> ModelPlan:
     """With what it takes to apply it."""
-    storage = storage_of(prepared.tensors, plan.choices)
-    fields = plan._replace(storage=storage, fingerprint=prepared.fingerprint)
-    return ModelPlan(*fields)
+    plan = plan._replace(storage=storage_of(prepared.tensors, plan.choices), fingerprint=prepared.fingerprint)
+    smallest = min(plan.smallest_bytes, plan.peak_bytes)
+    return ModelPlan(*plan._replace(smallest_bytes=smallest, smaller_tiles=prepared.smaller_tiles))
 
 
 def search(

@@ -63,6 +63,7 @@ class Plan(NamedTuple):
       fingerprint: Of the model that the plan was made for; "" likewise.
       microbatches: Parts of the batch, one after the other, whose gradients are added up. The rows are those
         of one.
+      smaller_tiles: How many times smaller than usual the tiles are by which wide layers run.
     """
 
     model: str
@@ -83,6 +84,7 @@ class Plan(NamedTuple):
     storage: Mapping[str, str] = {}
     fingerprint: str = ""
     microbatches: int = 1
+    smaller_tiles: int = 1
 
     @property
     def choices(self) -> dict[str, str]:
@@ -133,7 +135,9 @@ class Plan(NamedTuple):
         return 100 * (self.step_s / self.plain_s - 1) if self.step_s and self.plain_s else 0.0
 
     def _parts(self) -> str:
-        return f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        parts = f" in {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        tiles = f", tiles of 1/{self.smaller_tiles} of their usual size" if self.smaller_tiles > 1 else ""
+        return parts + tiles
 
     def _summary(self) -> list[str]:
         lines = [
@@ -211,7 +215,8 @@ def plan_from_json(source: str | Path | dict) -> Plan:
         events=tuple(_fields.row(QueueEvent, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
         curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
     )
-    arguments.whole("batch", plan.batch)
+    for name in ("batch", "microbatches", "smaller_tiles"):
+        arguments.whole(name, getattr(plan, name))
     for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "kept_peak_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
     for name in ("step_s", "plain_s"):

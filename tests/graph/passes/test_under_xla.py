@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tf_comptrain as ct
 from tf_comptrain.graph.passes import xla
+from tf_comptrain.graph.tiles import limits
 from tf_comptrain.graph.tiles.limits import tile_sizes
 
 LAYERS, WIDTH, PIXELS = 6, 256, 4
@@ -159,3 +160,50 @@ def test_a_relu_adds_up_gradients_that_are_tensors_anyway(network, sums):
         loss = tf.reduce_sum(tf.square(model(x, training=True)))
     for gradient, exact in zip(found, tape.gradient(loss, model.trainable_variables)):
         np.testing.assert_allclose(gradient, exact, rtol=0.02, atol=0.02 * np.abs(exact).max())
+
+
+def attention(steps, width, words):
+    tokens = keras.Input((steps,), dtype="int32")
+    x = keras.layers.Embedding(words, width)(tokens)
+    for _ in range(2):
+        x = x + keras.layers.MultiHeadAttention(2, width // 2)(x, x)
+        x = x + keras.layers.Dense(width, activation="gelu")(keras.layers.LayerNormalization()(x))
+    return keras.Model(tokens, keras.layers.Dense(words)(x))
+
+
+def test_nothing_waits_for_a_copy_in_another_order(monkeypatch):
+    """What a fence or a decoder reads is in memory: of the gradients that tiles made, not of their transpositions."""
+    monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 14)
+    monkeypatch.setattr(limits, "TILE_BYTES", 1 << 13)
+    model = attention(steps=64, width=16, words=8)
+    ct.compress_model(model)
+
+    @tf.function(jit_compile=True)
+    def step(tokens):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(tokens, training=True)))
+        return tape.gradient(loss, model.trainable_variables)
+
+    operations = step.get_concrete_function(tf.zeros((4, 64), tf.int32)).graph.get_operations()
+    late = ("Comptrain>Fence", "Comptrain>Decompress")
+    read = [op for op in operations if op.type in late and any(t.consumers() for t in op.outputs)]
+    inputs = [tensor.op for op in read for tensor in op.inputs]
+    assert any(made_by(op).type == "TensorListStack" for op in inputs)
+    assert not [op for op in inputs if op.type == "Transpose"]
+
+
+def made_by(op):
+    """The operation behind changes of shape and order."""
+    while op.type in ("Reshape", "Transpose", "Slice"):
+        op = op.inputs[0].op
+    return op
+
+
+def test_an_embedding_is_looked_up_again():
+    """And not taken from the forward pass, for all of the step."""
+    model = attention(steps=64, width=64, words=16)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
+    ct.compress_model(model)
+    tokens = tf.zeros((16, 64), tf.int32)
+    alive = ct.memory.memory_analysis(model, tokens, tokens).buffers
+    assert not [buffer for buffer in alive if buffer.op.startswith(model.name) and "GatherV2" in buffer.op]

@@ -20,6 +20,7 @@ from tf_comptrain.graph.held.states import FULL, TableInStep
 from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
+from tf_comptrain.graph.tiles.limits import TileSizes, tile_sizes
 from tf_comptrain.storage import (
     BITMASK,
     COMPRESS,
@@ -150,6 +151,11 @@ class StreamsOfStep:
     def on_gpu(self) -> bool:
         """Whether a GPU runs the step, or one is to run what is made here."""
         return self._engine.device == "GPU" or os.environ.get("TF_COMPTRAIN_XLA_TARGET") == "GPU"
+
+    @property
+    def tile_sizes(self) -> TileSizes:
+        """How large tiles of wide layers are."""
+        return tile_sizes(self._engine.xla, self.on_gpu, self._wishes.smaller_tiles)
 
     @property
     def may_hold_lists(self) -> bool:

@@ -36,6 +36,7 @@ class Wishes:
       named: As given; a plan that is made again writes it anew.
       policy: As given.
       is_plan: Whether a plan says it, whose memory is to be that of every step.
+      smaller_tiles: How many times smaller than usual the tiles of wide layers are.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Wishes:
         self.named = dict(named or {})
         self.policy = policy
         self.is_plan = False
+        self.smaller_tiles = 1
         self._offload = offload
         self._of_layers: weakref.WeakKeyDictionary[Any, dict[str, Holding]] = weakref.WeakKeyDictionary()
 

@@ -168,9 +168,9 @@ class _Maker:
         operands = [self._not_before(operand, read) for operand in operands]
         with tf.device(tensor.op.device):
             if not any(read.awaited.op in self._awaited.get(operand.ref(), ()) for operand in operands):
-                # No control input of the operation itself: TensorFlow's optimizer fails on a Pow that has one.
-                with tf.control_dependencies([read.awaited.op]):
-                    operands[0] = tf.identity(operands[0], name="late")
+                # No control input of the operation itself: TensorFlow's optimizer fails on a Pow that has one. XLA
+                # would take what the forward pass has made of the same operands.
+                operands[0] = self._late(operands[0], read.awaited)
             outputs = self._run_again(tensor, product, operands)
         self._note_late(outputs, operands, read)
         for output, again in zip(tensor.op.outputs, outputs):

@@ -20,7 +20,6 @@ from tf_comptrain.graph.passes.fixed_order import fix_order
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import behind_views, readers_of
 from tf_comptrain.graph.tiles.fits import DROPOUT, MASKED
-from tf_comptrain.graph.tiles.limits import tile_sizes
 from tf_comptrain.graph.tiles.loop import run_by_tiles
 from tf_comptrain.graph.tiles.region import Scope, find_region
 from tf_comptrain.graph.tiles.sizes import KnownSizes
@@ -79,7 +78,7 @@ class _FoundParts:
         operations = backward.graph.get_operations()
         self._late = {op.name: op for op in backward.operations()}
         early = frozenset(op.name for op in operations[: backward.start])
-        self.tile_sizes = tile_sizes(backward.xla, streams.on_gpu)
+        self.tile_sizes = streams.tile_sizes
         self._scope = Scope(early, self.tile_sizes, frozenset(self._late.keys() - names_of_live(backward)))
 
     def is_frozen(self, wide: tf.Operation) -> bool:

@@ -16,6 +16,7 @@ from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders, drawn_nu
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
+from tf_comptrain.graph.tiles.fences import fence_sources
 from tf_comptrain.graph.tiles.letters import swapped_product
 
 _KEY = 1  # of their inputs: shape, key, counter, algorithm
@@ -27,8 +28,8 @@ _CHANNELS, _MOST_GROUPS = 32, 16  # of a group, at least; of one kernel
 
 
 def late(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """The tensor, once a gradient is there."""
-    if not tensor.dtype.is_floating:
+    """The tensor, once a gradient is there; what may be a shape, which XLA has to know, stays as it is."""
+    if not tensor.dtype.is_floating and (tensor.shape.rank or 0) < 2:
         return executor.late(tensor, gradient)
     return native.ops().comptrain_fence([tensor, gradient])[0]
 
@@ -94,6 +95,7 @@ def finish(step: TracedStep, streams: StreamsOfStep) -> None:
     """Spares large factors a transposition; draws random numbers, and on a CPU turns kernels, when they are needed."""
     _swap_factors(step)
     _draw_late(step)
+    _keras.at_end_of_trace(step.backward.graph, lambda returned: fence_sources(step.backward.graph))
     if not streams.on_gpu:  # whose libraries take tensors as they are
         _turn_late(step)
         if not streams.is_lossless:

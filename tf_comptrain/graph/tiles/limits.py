@@ -44,10 +44,15 @@ class TileSizes(NamedTuple):
         return self._replace(least_bytes=self.least_bytes // smaller, bytes=self.bytes // smaller)
 
 
-def tile_sizes(xla: bool, on_gpu: bool) -> TileSizes:
-    """Those for an engine: a GPU multiplies so fast that what is added up is most of a small tile's time."""
+def tile_sizes(xla: bool, on_gpu: bool, smaller: int = 1) -> TileSizes:
+    """Those for an engine: a GPU multiplies so fast that what is added up is most of a small tile's time.
+
+    `smaller`: how many times smaller than usual.
+    """
     if on_gpu:
-        return TileSizes(LEAST_BYTES, 8 * TILE_BYTES, of_sum=4 / 3, part_bytes=None)
-    smaller = SMALLER_UNDER_XLA if xla else 1
-    of_halves = 1 if xla else SMALLER_OF_HALVES
-    return TileSizes(LEAST_BYTES // smaller, TILE_BYTES // smaller, 1 / 3, TILE_BYTES, of_halves)
+        usual = TileSizes(LEAST_BYTES, 8 * TILE_BYTES, of_sum=4 / 3, part_bytes=None)
+    else:
+        by_engine = SMALLER_UNDER_XLA if xla else 1
+        of_halves = 1 if xla else SMALLER_OF_HALVES
+        usual = TileSizes(LEAST_BYTES // by_engine, TILE_BYTES // by_engine, 1 / 3, TILE_BYTES, of_halves)
+    return usual._replace(least_bytes=usual.least_bytes // smaller, bytes=usual.bytes // smaller)

@@ -16,6 +16,12 @@ from tf_comptrain.graph.tiles.sizes import KnownSizes, product
 _USUAL_LENGTH = 64
 
 
+def has_wide_products(graph: tf.Graph, sizes: limits.TileSizes) -> bool:
+    """Whether tiles of these sizes may have a part in a step."""
+    known = KnownSizes()
+    return any(is_wide(op, known, sizes) for op in graph.get_operations())
+
+
 def is_wide(op: tf.Operation, known: KnownSizes, sizes: limits.TileSizes) -> bool:
     """Whether a product makes rows much longer than those it reads, or matrices much larger than both factors."""
     if about(op.type).kind != MATRIX_PRODUCT:
