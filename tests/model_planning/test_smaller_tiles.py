@@ -1,5 +1,7 @@
 """Plans whose tiles of wide layers are smaller than usual: for limits that no other plan of the whole batch keeps."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,14 +29,19 @@ def planned(model, memory):
     return ct.plan(model, BATCH, memory, microbatches=False, offload=False, budget_s=1.0)
 
 
-@pytest.mark.parametrize(
-    "jit", [pytest.param(True, marks=needs_xla), pytest.param(False, marks=pytest.mark.long)]
-)
+@pytest.fixture(scope="module")
+def usual():
+    """A plan that keeps everything."""
+    return planned(attentive(jit_compile=True), "1GB")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jit", [pytest.param(True, marks=needs_xla), False])
 def test_a_limit_that_only_smaller_tiles_keep(jit):
     model = attentive(jit_compile=jit)
     smallest = planned(model, 1000)
     assert not smallest.feasible and smallest.smaller_tiles > 1
-    plan = planned(model, int(1.1 * smallest.smallest_bytes))
+    plan = planned(model, int((1 if jit else 1.1) * smallest.smallest_bytes))  # XLA's plans are exact
     assert plan.feasible and plan.smaller_tiles == smallest.smaller_tiles
     assert plan.kept_peak_bytes > 1.2 * plan.peak_bytes and "of their usual size" in str(plan)
     assert ModelPlan.from_json(plan.to_json()) == plan
@@ -44,20 +51,40 @@ def test_a_limit_that_only_smaller_tiles_keep(jit):
         assert ct.memory.memory_analysis(model, BATCH).total_bytes == plan.peak_bytes
 
 
-def test_without_wide_layers_no_second_plan_is_made(monkeypatch):
-    model = keras.Sequential([keras.Input((16, 16, 8)), keras.layers.Conv2D(64, 3, activation="relu")])
-    compiled(model, jit_compile=False)
+@pytest.mark.parametrize("smallest", [90, 110])
+@pytest.mark.parametrize("is_wide", [True, False])
+@needs_xla
+def test_smaller_tiles_come_after_usual_ones(is_wide, smallest, usual, monkeypatch):
+    """Only where there are wide layers, and only where they take less; beside what the usual step takes."""
+    usual = usual._replace(feasible=False, smallest_bytes=100)
     asked = []
-    original = planning._plan_of_step
-    monkeypatch.setattr(planning, "_plan_of_step", lambda *given: asked.append(given) or original(*given))
-    assert not planned(model, 1000).feasible and len(asked) == 1
+
+    def plan_of_step(model, batch, limit, wanted, smaller_tiles=1):
+        asked.append(smaller_tiles)
+        found = usual if smaller_tiles == 1 else usual._replace(smallest_bytes=smallest, kept_peak_bytes=1)
+        return found._replace(smaller_tiles=smaller_tiles), Prepared(is_wide)
+
+    monkeypatch.setattr(planning, "_plan_of_step", plan_of_step)
+    plan = planned(attentive(jit_compile=True), 1000)
+    assert asked == ([1, planning.SMALLER_TILES] if is_wide else [1])
+    assert (plan.smaller_tiles > 1) == (is_wide and smallest < 100)
+    assert plan.kept_peak_bytes == usual.kept_peak_bytes
 
 
-def test_a_plan_with_tiles_of_no_size_is_refused():
-    plan = planned(attentive(jit_compile=True), "1GB")
-    assert plan.smaller_tiles == 1
+class Prepared(NamedTuple):
+    """What was measured of a step, as far as it is asked here."""
+
+    has_wide_products: bool
+
+    def parts(self, limit):
+        return None
+
+
+@needs_xla
+def test_a_plan_with_tiles_of_no_size_is_refused(usual):
+    assert usual.smaller_tiles == 1 and ModelPlan.from_json(usual.to_json()) == usual
     with pytest.raises(ValueError, match="smaller_tiles"):
-        ModelPlan.from_json(plan._replace(smaller_tiles=0).to_json())
+        ModelPlan.from_json(usual._replace(smaller_tiles=0).to_json())
 
 
 def test_gradients_are_those_of_usual_tiles():
