@@ -60,7 +60,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     if not backward.recorded:
         backward = choose_in_rows(backward, streams.tile_sizes)
         if not streams.asks_for_bits:
-            backward = sum_in_products(backward)
+            backward = sum_early(sum_in_products(backward))
     tiled = plan_tiles(backward, streams)
     step = traced_step(backward, tiled.at_once, tiled.later, tiled.again, tiled.exact)
     needs = needs_of(step, streams, {held.tensor.ref() for held in lists})
@@ -76,7 +76,6 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
             fenced |= engine.order(step, restored.order, readers_of_gate(step, gate, apart))
     if not streams.asks_for_bits:  # TensorFlow's optimizer leaves what waits as it is, and rounds otherwise
         engine.order_sums(step, restored.order)
-        sum_early(step)
     if streams.runs_in_one_order:
         # After what updates of weights wait for.
         _keras.at_end_of_trace(

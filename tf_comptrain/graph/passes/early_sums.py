@@ -5,7 +5,6 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
 from tf_comptrain.graph.tiles.letters import letters_of
@@ -50,12 +49,8 @@ def _sum_in_product(total: tf.Operation, returned: set[int]) -> tuple[tf.Operati
     left = "".join(letter for letter in made if letter not in summed)
     with _keras.stop_recording(), tf.device(total.device), tf.name_scope(product.name + "/summed/"):
         made_by = _product(list(product.inputs), first, second, left)
-        found = made_by[-1].outputs[0]
-        one = tf.zeros([1] * len(made), found.dtype)  # XLA compiles what is never read, too
-        nothing = tf.raw_ops.PlaceholderWithDefault(input=one, shape=tf.TensorShape(None))
-    redirect(readers_of(total.outputs[0]), found)
-    for index in range(len(product.inputs)):
-        _keras.set_input(product, index, nothing)
+    redirect(readers_of(total.outputs[0]), made_by[-1].outputs[0])
+    _read_nothing(product)
     return made_by
 
 
@@ -68,18 +63,19 @@ def _product(factors: list[tf.Tensor], first: str, second: str, made: str) -> tu
     return (tf.raw_ops.Einsum(inputs=factors, equation=f"{first},{second}->{made}").op,)
 
 
-def sum_early(step: TracedStep) -> None:
-    """Swaps a sum over axes with the addition before it, where that has no other reader.
+def sum_early(backward: _keras.BackwardPass) -> _keras.BackwardPass:
+    """Swaps a sum over axes with the addition before it, where that has no other reader; the pass with these.
 
     The gradient of what several layers read, such as the relative positions of an attention, is added up over the
-    layers and then over the samples. So the gradients of all those layers wait for the last one. The order of the
-    additions changes, and with it the rounding.
+    layers and then over the samples. So the gradients of all those layers would wait for the last one. The order of
+    the additions changes, and with it the rounding.
 
     Args:
-      step: The step, rewired.
+      backward: A pass that is not rewired yet.
     """
-    returned = {id(tensor) for tensor in step.backward.gradients}
-    for op in step.backward.operations():
+    returned = {id(tensor) for tensor in backward.gradients}
+    instead = dict(backward.instead)
+    for op in backward.operations():
         if op.type != "AddN" or len(op.inputs) < 2 or id(op.outputs[0]) in returned:
             continue
         readers = readers_of(op.outputs[0])
@@ -87,16 +83,24 @@ def sum_early(step: TracedStep) -> None:
             continue
         total = readers[0][0]
         whole, small = plain_bytes(op.outputs[0]), plain_bytes(total.outputs[0])
-        is_free = id(total.outputs[0]) not in returned and not {op.name, total.name} & step.at_once
-        if is_free and whole >= max(_LEAST_BYTES, _TIMES_SMALLER * small):
-            _swap(op, total)
+        if id(total.outputs[0]) not in returned and whole >= max(_LEAST_BYTES, _TIMES_SMALLER * small):
+            instead |= {op.name: (), total.name: _swapped(op, total)}
+    return backward._replace(instead=instead)
 
 
-def _swap(addition: tf.Operation, total: tf.Operation) -> None:
-    with tf.device(total.device):
+def _swapped(addition: tf.Operation, total: tf.Operation) -> tuple[tf.Operation, ...]:
+    with _keras.stop_recording(), tf.device(total.device):
         parts = [_keras.run_again(total, [part, total.inputs[1]], "early")[0] for part in addition.inputs]
-        with tf.control_dependencies([*addition.control_inputs, *total.control_inputs]):
-            added = tf.raw_ops.AddN(inputs=parts)
+        added = tf.raw_ops.AddN(inputs=parts)
     redirect(readers_of(total.outputs[0]), added)
-    for old in (addition, total):
-        _keras.wait_instead(old, added.op)
+    _read_nothing(addition)
+    return (*(part.op for part in parts), added.op)
+
+
+def _read_nothing(op: tf.Operation) -> None:
+    """Lets what is never read read nothing itself: XLA compiles it, too."""
+    with _keras.stop_recording(), tf.device(op.device), tf.name_scope(f"{op.name}/unread/"):
+        one = tf.zeros([1] * (op.outputs[0].shape.rank or 0), op.outputs[0].dtype)
+        nothing = tf.raw_ops.PlaceholderWithDefault(input=one, shape=tf.TensorShape(None))
+    for index in range(len(op.inputs)):
+        _keras.set_input(op, index, nothing)

@@ -30,6 +30,11 @@ class Rows(NamedTuple):
         """The dimension that has the rows of a tile, while the others have one."""
         return self.dimensions[-1]
 
+    @property
+    def first(self) -> Rows:
+        """The first of the dimensions alone."""
+        return Rows(self.dimensions[:1])
+
     def before(self, sizes: Sizes) -> Sizes:
         """The sizes of the other dimensions before the last one."""
         return tuple(sizes[place] for place in range(self.last) if place not in self.dimensions)

@@ -80,8 +80,8 @@ class Start(NamedTuple):
 def starts(wide: tf.Operation, known: KnownSizes, tile_bytes: int) -> list[Start]:
     """What may be the rows of a product, best first.
 
-    Of many products the matrices, which are whole products still; where one of them is more than a tile, the rows
-    of the matrices of one factor, as an attention's queries.
+    Of many products the matrices, which are whole products still, or all those of a sample, which may be added up over
+    samples; where one of them is more than a tile, the rows of the matrices of one factor, as an attention's queries.
     """
     many = _rows_of_many(wide)
     if not many:
@@ -89,12 +89,15 @@ def starts(wide: tf.Operation, known: KnownSizes, tile_bytes: int) -> list[Start
         rows = leading(read.shape.rank - 1)
         rows = viewed(rows, known.of(read), known.of(read)) or rows
         return [Start((rows, None), rows)]
-    *factors, made = many
-    matrices = Start(tuple(factors), made)
-    of_matrix = product(made.others(known.of(wide.outputs[0]))) or 0
-    if of_matrix * wide.outputs[0].dtype.size <= tile_bytes:
-        return [matrices, *_rows_of_one_factor(wide)]
-    return [*_rows_of_one_factor(wide), matrices]
+
+    def fits(start: Start) -> bool:
+        values = product(start.made.others(known.of(wide.outputs[0]))) or 0
+        return values * wide.outputs[0].dtype.size <= tile_bytes
+
+    matrices = Start(many[:-1], many[-1])
+    samples = Start(tuple(rows.first for rows in many[:-1]), many[-1].first)
+    whole = [start for start in dict.fromkeys((matrices, samples)) if fits(start)]
+    return [*whole, *_rows_of_one_factor(wide), *([] if whole else [matrices])]
 
 
 def _rows_of_one_factor(wide: tf.Operation) -> list[Start]:
