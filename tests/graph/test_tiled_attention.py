@@ -189,6 +189,27 @@ def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
     assert_same(plain, found, 0.3 if jit else 1e-5)
 
 
+@pytest.mark.long("queries-*")
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_positions_that_several_attentions_share(jit, monkeypatch):
+    """As T5's: the gradient of their bias is a sum over samples, so tiles have whole samples."""
+    monkeypatch.setattr(limits, "TILE_BYTES", (limits.SMALLER_UNDER_XLA if jit else 1) * TILES["matrices"])
+
+    def loss(x, *weights):
+        bias = tf.reshape(weights[4], [1, HEADS, STEPS, STEPS])
+        for _ in range(2):
+            made = einsum(*parts_of(x, weights[:3]), lambda scores: scores + bias)
+            x = x + tf.matmul(tf.reshape(made, [-1, STEPS, WIDTH]), weights[3])
+        return tf.reduce_mean(tf.sin(x) * tf.range(1.0 * WIDTH) / WIDTH)
+
+    plain, found, function, crossings = tiled_steps.run(
+        loss, data(), [*SHAPES, [HEADS * STEPS, STEPS]], spec(False), jit, **({} if jit else {"codec": "zvc"})
+    )
+    assert_same(plain, found, 0.3 if jit else 1e-5)
+    assert [crossing.storage for crossing in crossings].count("tile") == 2
+    assert whole_scores(function) == []
+
+
 @pytest.mark.long(but=["matrices-1", "matrices-7", "queries-7"])
 @pytest.mark.parametrize("samples", [1, 2, 7])
 def test_any_number_of_samples(samples):

@@ -190,6 +190,8 @@ def test_nothing_waits_for_a_copy_in_another_order(monkeypatch):
     inputs = [tensor.op for op in read for tensor in op.inputs]
     assert any(made_by(op).type == "TensorListStack" for op in inputs)
     assert not [op for op in inputs if op.type == "Transpose"]
+    passed = [t for op in read for t, out in zip(op.inputs, op.outputs) if not out.consumers()]
+    assert not [t for t in passed if made_by(t.op).type == "Comptrain>Compress" and t.dtype == tf.float32]
 
 
 def made_by(op):

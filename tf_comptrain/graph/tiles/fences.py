@@ -10,28 +10,33 @@ from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import readers_of
 
 _FENCE = "Comptrain>Fence"
-_DECODER = "Comptrain>Decompress"
+_ENCODER, _DECODER = "Comptrain>Compress", "Comptrain>Decompress"
 
 
 def fence_sources(graph: tf.Graph) -> None:
     """Lets fences and decoders wait for what was transposed: XLA copies whatever they read into memory.
 
-    What comes through a fence is transposed behind it, where XLA can do so as it is read.
+    What comes through a fence is transposed behind it, where XLA can do so as it is read. In the place of what an
+    encoder passes through its stream is waited for, where the values themselves are not wanted.
     """
     for op in graph.get_operations():
-        if op.type not in (_FENCE, _DECODER):
+        if op.type == _FENCE:
+            read = [bool(output.consumers()) for output in op.outputs]
+            sources = [_source(tensor) if one else _sign(tensor) for tensor, one in zip(op.inputs, read)]
+        elif op.type == _DECODER:
+            sources = [_source(tensor) for tensor in op.inputs]
+        else:
             continue
-        sources = [_source(tensor) for tensor in op.inputs]
         if all(source is tensor for source, tensor in zip(sources, op.inputs)):
             continue
         with tf.device(op.device):
             if op.type == _DECODER:
-                made = _keras.run_again(op, sources, "late")
-            else:
-                through = native.ops().comptrain_fence(sources)
-                made = [_moved_again(*each) for each in zip(op.inputs, sources, through)]
-        for old, new in zip(op.outputs, made):
-            redirect(readers_of(old), new)
+                redirect(readers_of(op.outputs[0]), _keras.run_again(op, sources, "late")[0])
+                continue
+            through = native.ops().comptrain_fence(sources)
+            for old, tensor, source, new in zip(op.outputs, op.inputs, sources, through):
+                if readers := readers_of(old):
+                    redirect(readers, _moved_again(tensor, source, new))
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
@@ -42,6 +47,16 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
         moved = moved.op.inputs[0]
         found = moved if is_turn else found
     return found
+
+
+def _sign(tensor: tf.Tensor) -> tf.Tensor:
+    """What is there when a tensor is, and is in memory anyway."""
+    found = _source(tensor)
+    while about(found.op.type).is_view and found.op.type != "Identity":
+        found = found.op.inputs[0]
+    if found.op.type == _ENCODER and found.value_index == 0:
+        return found.op.outputs[1]
+    return _source(tensor)
 
 
 def _moved_again(tensor: tf.Tensor, source: tf.Tensor, through: tf.Tensor) -> tf.Tensor:
