@@ -171,22 +171,29 @@ def test_loss_and_gradients_under_xla(writing, scores, dynamic):
     assert whole_scores(function) == []
 
 
-@pytest.mark.long("queries-*")
-@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
-def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
-    """Its gradient adds up those of their scores, of which one comes of the other."""
+def run_with_one_bias(bias_of, jit):
+    """Two attentions, one after the other, whose scores have the same weight added to them."""
 
     def loss(x, *weights):
-        bias = tf.reshape(weights[4], [1, HEADS, STEPS, STEPS]) + tf.zeros_like(x[:, None, None, :, 0])
+        bias = bias_of(tf.reshape(weights[4], [1, HEADS, STEPS, STEPS]), x)
         for _ in range(2):
             made = einsum(*parts_of(x, weights[:3]), lambda scores: scores + bias)
             x = x + tf.matmul(tf.reshape(made, [-1, STEPS, WIDTH]), weights[3])
         return tf.reduce_mean(tf.sin(x) * tf.range(1.0 * WIDTH) / WIDTH)
 
-    plain, found, _, _ = tiled_steps.run(
-        loss, data(), [*SHAPES, [HEADS * STEPS, STEPS]], spec(False), jit, **({} if jit else {"codec": "zvc"})
+    shapes = [*SHAPES, [HEADS * STEPS, STEPS]]
+    plain, found, function, crossings = tiled_steps.run(
+        loss, data(), shapes, spec(False), jit, **({} if jit else {"codec": "zvc"})
     )
     assert_same(plain, found, 0.3 if jit else 1e-5)
+    return function, [crossing.storage for crossing in crossings]
+
+
+@pytest.mark.long("queries-*")
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
+    """Of each sample: its gradient adds up those of their scores, of which one comes of the other."""
+    run_with_one_bias(lambda weight, x: weight + tf.zeros_like(x[:, None, None, :, 0]), jit)
 
 
 @pytest.mark.long("queries-*")
@@ -194,19 +201,8 @@ def test_a_bias_that_several_attentions_share_leaves_the_later_ones_whole(jit):
 def test_positions_that_several_attentions_share(jit, monkeypatch):
     """As T5's: the gradient of their bias is a sum over samples, so tiles have whole samples."""
     monkeypatch.setattr(limits, "TILE_BYTES", (limits.SMALLER_UNDER_XLA if jit else 1) * TILES["matrices"])
-
-    def loss(x, *weights):
-        bias = tf.reshape(weights[4], [1, HEADS, STEPS, STEPS])
-        for _ in range(2):
-            made = einsum(*parts_of(x, weights[:3]), lambda scores: scores + bias)
-            x = x + tf.matmul(tf.reshape(made, [-1, STEPS, WIDTH]), weights[3])
-        return tf.reduce_mean(tf.sin(x) * tf.range(1.0 * WIDTH) / WIDTH)
-
-    plain, found, function, crossings = tiled_steps.run(
-        loss, data(), [*SHAPES, [HEADS * STEPS, STEPS]], spec(False), jit, **({} if jit else {"codec": "zvc"})
-    )
-    assert_same(plain, found, 0.3 if jit else 1e-5)
-    assert [crossing.storage for crossing in crossings].count("tile") == 2
+    function, storages = run_with_one_bias(lambda weight, x: weight, jit)
+    assert storages.count("tile") == 2
     assert whole_scores(function) == []
 
 
