@@ -26,6 +26,7 @@ TILES = {"matrices": 5 << 14, "queries": 1 << 13}
 def small_tiles(request, monkeypatch):
     monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 16)
     monkeypatch.setattr(limits, "TILE_BYTES", TILES[request.param])
+    monkeypatch.setattr(limits, "SMALLER_OF_HALVES", 1)
 
 
 def parts_of(x, weights):
