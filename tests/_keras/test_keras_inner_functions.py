@@ -195,8 +195,7 @@ def test_a_loaded_function_fills_in_its_defaults(tmp_path):
 
 
 def test_a_hook_says_whether_functions_become_part(monkeypatch):
-    monkeypatch.setattr(
-        "tf_comptrain._keras.tapes._hooks", []
-    )  # a compressed model of another test may be alive
+    # A compressed model of another test may be alive.
+    monkeypatch.setattr("tf_comptrain._keras.tapes._hooks", [])
     with _keras.on_gradients(lambda backward: None, inlines=lambda: False):
         assert is_call(types_in_a_step())

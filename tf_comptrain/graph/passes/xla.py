@@ -16,7 +16,7 @@ from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders, drawn_nu
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
-from tf_comptrain.graph.tiles.fences import fence_sources
+from tf_comptrain.graph.tiles.fences import fence_sources, moved_again
 from tf_comptrain.graph.tiles.letters import swapped_product
 
 _KEY = 1  # of their inputs: shape, key, counter, algorithm
@@ -56,7 +56,7 @@ def order_readers(step: TracedStep, order: TopologicalOrder, readers: GateReader
     ]
     gate_late, *fenced = native.ops().comptrain_fence([readers.gate, *made])
     for op, index, view in waiting:
-        _keras.set_input(op, index, _same_view(view, readers.gate, gate_late))
+        _keras.set_input(op, index, moved_again(view, readers.gate, gate_late))
     for places, through in zip(places_of, fenced):
         redirect(places, through)
     return {tensor.name: through for tensor, through in zip(made, fenced)}
@@ -81,14 +81,6 @@ def _added_up(product: tf.Tensor) -> tf.Tensor:
     total = readers[0].outputs[0]
     known = product.shape.num_elements(), total.shape.num_elements()
     return total if None not in known and known[1] < known[0] else product
-
-
-def _same_view(view: tf.Tensor, gate: tf.Tensor, gate_late: tf.Tensor) -> tf.Tensor:
-    """The late gradient in the shape in which a reader has it."""
-    if view is gate:
-        return gate_late
-    source, *shape = view.op.inputs
-    return _keras.run_again(view.op, [_same_view(source, gate, gate_late), *shape], "late")[0]
 
 
 def finish(step: TracedStep, streams: StreamsOfStep) -> None:

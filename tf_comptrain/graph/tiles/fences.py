@@ -36,7 +36,7 @@ def fence_sources(graph: tf.Graph) -> None:
             through = native.ops().comptrain_fence(sources)
             for old, tensor, source, new in zip(op.outputs, op.inputs, sources, through):
                 if readers := readers_of(old):
-                    redirect(readers, _moved_again(tensor, source, new))
+                    redirect(readers, moved_again(tensor, source, new))
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
@@ -59,9 +59,9 @@ def _sign(tensor: tf.Tensor) -> tf.Tensor:
     return _source(tensor)
 
 
-def _moved_again(tensor: tf.Tensor, source: tf.Tensor, through: tf.Tensor) -> tf.Tensor:
+def moved_again(tensor: tf.Tensor, source: tf.Tensor, through: tf.Tensor) -> tf.Tensor:
     """The moves from a source to a tensor, made of what came through a fence."""
     if tensor is source:
         return through
     before, *how = tensor.op.inputs
-    return _keras.run_again(tensor.op, [_moved_again(before, source, through), *how], "late")[0]
+    return _keras.run_again(tensor.op, [moved_again(before, source, through), *how], "late")[0]
