@@ -27,7 +27,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 NETWORKS, HUB, KINDS = SETS = ("networks", "keras-hub", "kinds")
 _TESTS = Path(__file__).resolve().parents[2] / "tests" / "kinds"
-_VARIANTS = ("plain", "compressed")
+_VARIANTS = ("plain", "compressed", "lossless")
+_CODECS = {"compressed": "plane", "lossless": "zvc"}
 
 
 def main() -> None:
@@ -56,21 +57,19 @@ def measured(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 def table(found: dict[tuple[str, str], dict[str, Any]], which: str) -> str:
     lines = [
-        "| model | plain | compressed | ratio | trace and compile, plain | compressed |",
-        "|---|---|---|---|---|---|",
+        "| model | plain | compressed | ratio | lossless | trace and compile, plain | compressed |",
+        "|---|---|---|---|---|---|---|",
     ]
     for (set_, name), entry in found.items():
         if set_ != which:
             continue
         if "error" in entry:
-            lines.append(f"| {name} | {entry['error']} | | | | |")
+            lines.append(f"| {name} | {entry['error']} | | | | | |")
             continue
-        plain, compressed = (entry[variant] for variant in _VARIANTS)
-        ratio = plain["bytes"] / max(compressed["bytes"], 1)
-        sizes = " | ".join(f"{each['bytes'] / 1e6:.1f} MB" for each in (plain, compressed))
-        lines.append(
-            f"| {name} | {sizes} | {ratio:.2f} | {plain['seconds']:.0f} s | {compressed['seconds']:.0f} s |"
-        )
+        ratio = entry["plain"]["bytes"] / max(entry["compressed"]["bytes"], 1)
+        plain, compressed, lossless = (f"{entry[variant]['bytes'] / 1e6:.1f} MB" for variant in _VARIANTS)
+        seconds = " | ".join(f"{entry[variant]['seconds']:.0f} s" for variant in _VARIANTS[:2])
+        lines.append(f"| {name} | {plain} | {compressed} | {ratio:.2f} | {lossless} | {seconds} |")
     return "\n".join(lines)
 
 
@@ -97,21 +96,21 @@ def measure(which: str, name: str, text: Path | None) -> dict[str, Any]:
     for variant in _VARIANTS:
         start = time.perf_counter()
         try:
-            planned = program(name, variant == "compressed", text)
+            planned = program(name, variant, text)
         except Exception as error:  # what XLA cannot compile, and why, is a row too
             return {"error": f"{variant}: {str(error).strip().splitlines()[0][:120]}"}
         found[variant] = {"bytes": planned.temporary_bytes, "seconds": time.perf_counter() - start}
     return found
 
 
-def _of_network(name: str, compress: bool, text: Path | None) -> Any:
+def _of_network(name: str, variant: str, text: Path | None) -> Any:
     from nets import NETS
 
     model, x, y = NETS[name].make("plain", NETS[name].batch, text)
-    return _analysis(model, x, y, compress)
+    return _analysis(model, x, y, variant)
 
 
-def _of_backbone(name: str, compress: bool, text: Path | None) -> Any:
+def _of_backbone(name: str, variant: str, text: Path | None) -> Any:
     import hub_models
     import keras
     import tensorflow as tf
@@ -123,15 +122,15 @@ def _of_backbone(name: str, compress: bool, text: Path | None) -> Any:
         model, x, y = hub_models.vision_model(name, 64, 16, 1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
-    return _analysis(model, *tf.nest.map_structure(tf.constant, (x, y)), compress)
+    return _analysis(model, *tf.nest.map_structure(tf.constant, (x, y)), variant)
 
 
-def _analysis(model: Any, x: Any, y: Any, compress: bool) -> Any:
+def _analysis(model: Any, x: Any, y: Any, variant: str) -> Any:
     import tf_comptrain as ct
 
     model.jit_compile = True
-    if compress:
-        ct.compress_model(model)
+    if variant in _CODECS:
+        ct.compress_model(model, codec=_CODECS[variant])
     return ct.memory.memory_analysis(model, x, y)
 
 
@@ -142,11 +141,11 @@ def _kinds() -> dict[str, Any]:
     return CASES
 
 
-def _of_kind(name: str, compress: bool, text: Path | None) -> Any:
+def _of_kind(name: str, variant: str, text: Path | None) -> Any:
     make = _kinds()[name].make
     import planned
 
-    return planned.analysis(make, compress)
+    return planned.analysis(make, _CODECS.get(variant))
 
 
 if __name__ == "__main__":

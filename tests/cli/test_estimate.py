@@ -117,6 +117,19 @@ def test_the_table_has_what_each_way_takes(fake, capsys):
     assert "~400 MB" in shown and "mixed precision: no" in shown
 
 
+def test_the_better_engine_is_named_where_it_is_much(monkeypatch, capsys):
+    def answer(_args, way, engine, _plain):
+        more = {"executor": (1.0, 1.1), "XLA": (0.5, 1.0)}[engine]
+        one = {**FAKE["compressed"], "total_bytes": 3e8 * more[0], "step_s": 2.0 * more[1]}
+        return {**one, "room_bytes": 2_000_000_000}
+
+    monkeypatch.setattr(estimate, "_answer", answer)
+    assert command("estimate", "VGG16", "--batch", "64") == 0
+    shown = capsys.readouterr().out
+    assert "Compressed, XLA takes 2.0 x less memory than the executor: jit_compile=True." in shown
+    assert "as fast as" not in shown  # a tenth
+
+
 def test_json_has_every_way_and_engine(fake, capsys):
     assert command("estimate", "VGG16", "--batch", "64", "--memory", "1GB", "--json") == 0
     found = json.loads(capsys.readouterr().out)

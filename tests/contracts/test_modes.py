@@ -50,7 +50,7 @@ class Mode(NamedTuple):
       rounded: How far keep and zvc may be from plain: a rounding of the compute type where a compiler or a kernel of
         this library rounds.
       names: Of cases.
-      storages: What is compared with plain; codec "zvc" has no lowering for XLA.
+      storages: What is compared with plain.
     """
 
     policy: str = "float32"
@@ -66,8 +66,8 @@ MODES = {
     "mixed_bfloat16": Mode("mixed_bfloat16", rounded=3e-2),
     "mixed_float16": Mode("mixed_float16", rounded=4e-3),
     "bfloat16": Mode("bfloat16", rounded=3e-2),
-    "jit_compile": Mode(run=compiled, names=UNDER_XLA, storages=("keep", "default")),
-    "jit_compile, random": Mode(run=compiled, run_plain=compiled, names=RANDOM, storages=("keep", "default")),
+    "jit_compile": Mode(run=compiled, names=UNDER_XLA, storages=("zvc", "default")),
+    "jit_compile, random": Mode(run=compiled, run_plain=compiled, names=RANDOM, storages=("zvc", "default")),
     "run_eagerly": Mode(run=eagerly),
 }
 # The gradient of an attention's key bias: a softmax does not change with it.

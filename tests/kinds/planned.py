@@ -12,15 +12,15 @@ import tf_comptrain as ct
 from tf_comptrain.memory.analysis import MemoryAnalysis, analysis_of
 
 
-def analysis(make: Callable[[], Kind], compress: bool) -> MemoryAnalysis:
-    """Of the kind's step, compiled by XLA and not run."""
+def analysis(make: Callable[[], Kind], codec: str | None) -> MemoryAnalysis:
+    """Of the kind's step, compressed with a codec or plain, compiled by XLA and not run."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     kind = make()
     batch = [tf.constant(part) for part in kind.batches[0]]
-    if compress:
+    if codec is not None:
         for model in kind.models:
-            ct.compress_model(model)
+            ct.compress_model(model, codec=codec)
     if isinstance(getattr(kind.step, "__self__", None), FromKeras):
         kind.models[0].jit_compile = True
         return ct.memory.memory_analysis(kind.models[0], *batch)

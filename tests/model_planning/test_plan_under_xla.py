@@ -247,8 +247,6 @@ def test_what_cannot_be_planned(case):
         ct.plan(model, BATCH, "1GB", hardware="examples/hardware/h200x4.json")
     with pytest.raises(ValueError, match="several devices: XLA compiles its step"):
         ct.plan(model, BATCH, devices=2)
-    with pytest.raises(ValueError, match="trains as plain Keras: compiled with XLA"):
-        ct.plan(model, BATCH, "1GB", codec="zvc")
     with pytest.raises(ValueError, match="`memory` must be bytes"):
         ct.plan(model, BATCH, "8 parsecs")
     with pytest.raises(ValueError, match="`batch_size` must be an integer"):

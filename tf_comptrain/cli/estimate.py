@@ -41,6 +41,7 @@ _ORDER = (
     (MIXED, XLA),
 )
 _MB = 1_000_000
+_MUCH = 1.2  # times as much, from which on engines are compared
 _NOT_COUNTED = "TensorFlow counts no memory here; set TF_ENABLE_ONEDNN_OPTS=1"
 
 
@@ -207,6 +208,23 @@ def _summary(found: Sequence[Estimate], name: str, batch: int, memory_bytes: int
             line += f"; in {format_bytes(memory_bytes)} a batch of {plain.largest_batch:,} plain, "
             line += f"{compressed.largest_batch:,} compressed"
         lines.append(f"{line}.")
+    return [*lines, *_other_engine(found)]
+
+
+def _other_engine(found: Sequence[Estimate]) -> list[str]:
+    """Which engine is better for compressed training, where that is much: `fit` takes XLA by itself on one GPU."""
+    rows = [row for row in found if row.way == COMPRESSED and row.total_bytes]
+    if len(rows) != 2:
+        return []
+    lines = []
+    memory = {row.engine: float(row.total_bytes or 0) for row in rows}
+    seconds = {row.engine: row.step_s or 0.0 for row in rows}
+    for figures, gain in ((memory, "takes %.1f x less memory than"), (seconds, "is %.1f x as fast as")):
+        less, more = sorted(figures, key=figures.__getitem__)
+        if figures[more] > _MUCH * figures[less] > 0:
+            names = {EXECUTOR: "the executor", XLA: "XLA"}
+            sentence = f"{names[less]} {gain % (figures[more] / figures[less])} {names[more]}"
+            lines.append(f"Compressed, {sentence}: jit_compile={less == XLA}.")
     return lines
 
 

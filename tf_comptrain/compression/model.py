@@ -34,7 +34,6 @@ from tf_comptrain.graph import HeldTensors, Wishes, after_gradient, in_place, si
 from tf_comptrain.storage import (
     KEEP,
     PolicyChoice,
-    codec_obstacle,
     engine_of_step,
     holding_of,
     holdings_of,
@@ -76,11 +75,10 @@ def compress_model(
         )
     plans = plan_model(model, storage)
     native.ops()
-    used = chosen_policy.codecs() if chosen_policy is not None else []
     report = Report(
         model.name,
         (),
-        obstacle_of(model, chosen_codec, *used),
+        obstacle_of(model),
         _keras.layers_without_xla(model),
         _renewed(model),
     )
@@ -212,11 +210,8 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
         held = handle.held
         if held is None or not held.is_of(backward.graph):
             continue
-        used = held.wishes.codecs()
-        why_plain = next(filter(None, (codec_obstacle(codec, engine) for codec in used)), None)
-        if why_plain is None and backward.xla:
-            why_plain = sizes_obstacle(backward)
-        handle.note_engine(engine, why_plain, used)
+        why_plain = sizes_obstacle(backward) if backward.xla else None
+        handle.note_engine(engine, why_plain, held.wishes.codecs())
         if why_plain is not None:
             continue
         try:

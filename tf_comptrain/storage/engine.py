@@ -77,7 +77,7 @@ def codec_obstacle(codec: Codec, engine: Engine) -> str | None:
     """Why an engine cannot run a codec; None where it can."""
     if not engine.xla or codec.under_xla:
         return None
-    return f"compiled with XLA (jit_compile=True), for which codec {codec.name!r} has no lowering"
+    return f"XLA knows all sizes, and what codec {codec.name!r} writes has one that values decide"
 
 
 def state_unknown_to_keras(layer: Any) -> str | None:

@@ -35,6 +35,7 @@ from tf_comptrain.storage import (
     Offload,
     Offloaded,
     Raw,
+    codec_obstacle,
     obstacle,
 )
 
@@ -253,12 +254,15 @@ class StreamsOfStep:
         if codec is None:
             return Holding(OFFLOAD, offload=moved)
         name = name_of(tensor)
-        self._sites.claim(name)
         stream = self._wishes.stream(name, kind, codec)
-        bound = stream.bound
+        codec, bound = stream.codec or codec, stream.bound
+        why = codec_obstacle(codec, self._engine)
+        if why is not None:
+            return Holding(KEEP, note=why)
+        self._sites.claim(name)
         if bound is None and gain > 1.0:
             bound = ErrorBound(DEFAULT_BOUNDS[kind].value / min(gain, _LARGEST_GAIN))
-        codec = dithered(stream.codec or codec, mask, self._engine.xla)
+        codec = dithered(codec, mask, self._engine.xla)
         way = COMPRESS if moved is None else OFFLOAD
         return Holding(way, codec, bound, kind, mask, moved)
 

@@ -90,8 +90,7 @@ def finish(step: TracedStep, streams: StreamsOfStep) -> None:
     _keras.at_end_of_trace(step.backward.graph, lambda returned: fence_sources(step.backward.graph))
     if not streams.on_gpu:  # whose libraries take tensors as they are
         _turn_late(step)
-        if not streams.is_lossless:
-            _turn_in_parts(step, streams)
+        _turn_in_parts(step, streams)
 
 
 def _swap_factors(step: TracedStep) -> None:
@@ -125,7 +124,8 @@ def _turn_in_parts(step: TracedStep, streams: StreamsOfStep) -> None:
     """For the gradient of a kernel XLA copies what it reads in another order of axes: less of it at a time.
 
     Of a depthwise kernel it makes the products of all pairs of channels, and leaves out all but a few: groups of
-    channels have fewer pairs. The largest of the others go through it group of samples by group.
+    channels have fewer pairs. The largest of the others go through it group of samples by group, where sums may be in
+    another order.
     """
     spatial = (op for op in step.backward.operations() if _is_of_spatial_kernel(op))
     found = [
@@ -142,7 +142,7 @@ def _turn_in_parts(step: TracedStep, streams: StreamsOfStep) -> None:
         with tf.device(op.device):
             if op.type == _DEPTHWISE:
                 redirect(readers_of(op.outputs[0]), _by_channels(op))
-            elif 2 * sizes[op.name] >= largest >= _LEAST_IN_PARTS:
+            elif 2 * sizes[op.name] >= largest >= _LEAST_IN_PARTS and not streams.is_lossless:
                 redirect(readers_of(op.outputs[0]), _by_samples(op))
 
 
