@@ -2,6 +2,7 @@ import argparse
 import fnmatch
 import gc
 import os
+import shutil
 import sys
 import zlib
 from pathlib import Path
@@ -13,6 +14,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # Peaks are compared with the sizes of tensors; cuDNN's workspaces may be larger than the tests' tensors.
 os.environ.setdefault("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", "1")
+# LLVM takes half of the time of XLA's compilations, and is the last to see a program: what runs, in which order and
+# in which memory, is decided before it. `make test-long` has it optimize, as it does for users.
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks" / "planner"))  # made-up networks
 
