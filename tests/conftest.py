@@ -77,6 +77,7 @@ BEGIN_FIRST = (
     "compression/test_recompute.py",
     "callbacks/test_adaptive_error_bound.py",
     "graph/test_tiled_attention.py",
+    "graph/test_random_models.py",
     "theory/test_first_step.py",
     "contracts/test_public_layers.py",
     "memory/test_memory_own_step.py",
