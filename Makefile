@@ -68,10 +68,10 @@ test-cc:
 
 test-py: build
 	$(VENV_PYTHON) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(MEASURING)) $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(VENV_PYTHON) -m pytest $(MEASURING) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	XLA_FLAGS= $(VENV_PYTHON) -m pytest $(MEASURING) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 test-long: build
-	$(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
+	XLA_FLAGS= $(VENV_PYTHON) -m pytest -n 2 -m long --long all $(PYTEST_ARGS)
 
 # Each has a virtual environment of its own, and a library named after its TensorFlow.
 VERSIONS ?= 2.20 2.19 2.18

@@ -1,5 +1,7 @@
 """`AdaptiveErrorBound` steers what `Compress` wrappers hold as it steers the traced step."""
 
+import functools
+
 import numpy as np
 import pytest
 from models import compiled
@@ -35,6 +37,13 @@ def fit(model, steps=1, **how):
     return {update.layer.split(" -> ")[-1].split("/")[-2]: update for update in callback.updates}
 
 
+@functools.lru_cache
+def law_of_the_traced_step(name):
+    model = network(LAYERS[name], lambda layer: layer, jit_compile=False)
+    ct.compress_model(model)
+    return fit(model)["layer"]
+
+
 @pytest.mark.long("{'jit_compile': True}-*", "{'run_eagerly': True}-*", but=["*-dense"])
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize(
@@ -44,9 +53,7 @@ def fit(model, steps=1, **how):
 )
 def test_the_law_of_a_wrapper_is_that_of_the_traced_step(name, how):
     """Errors per unit of bound, and the error that the gradient is meant to have."""
-    model = network(LAYERS[name], lambda layer: layer, jit_compile=False)
-    ct.compress_model(model)
-    expected = fit(model)["layer"]
+    expected = law_of_the_traced_step(name)
     found = fit(network(LAYERS[name], ct.Compress, **how))
     assert list(found) == ["layer"]
     found = found["layer"]

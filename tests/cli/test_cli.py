@@ -29,11 +29,22 @@ def test_doctor_says_what_works_and_nothing_else():
     assert native.library_path().name in run.stdout.replace("\n", "")
     for word in ("Python", "TensorFlow", "Keras", "NumPy", "XLA lowering", "GPU kernels", "round trip"):
         assert word in run.stdout
+
+
+@pytest.mark.long
+def test_doctor_shows_tensorflows_log():
     assert "oneDNN" in run_doctor("--verbose").stderr
 
 
 def examines(monkeypatch, code):
     monkeypatch.setattr(doctor, "_EXAMINATION", (sys.executable, "-c", code))
+
+
+def test_doctor_shows_the_log_where_that_is_asked_for(monkeypatch, capfd):
+    examines(monkeypatch, "import sys; print('a word of the log', file=sys.stderr)")
+    for options in ((), ("--verbose",)):
+        assert command("doctor", *options) == 0
+        assert ("a word of the log" in capfd.readouterr().err) == bool(options)
 
 
 def test_doctor_fails_when_something_is_broken(monkeypatch, capsys):

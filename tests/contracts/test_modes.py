@@ -68,7 +68,8 @@ MODES = {
     "bfloat16": Mode("bfloat16", rounded=3e-2),
     "jit_compile": Mode(run=compiled, names=UNDER_XLA, storages=("zvc", "default")),
     "jit_compile, random": Mode(run=compiled, run_plain=compiled, names=RANDOM, storages=("zvc", "default")),
-    "run_eagerly": Mode(run=eagerly),
+    # Nothing is held in another way eagerly, so that one storage that is compared closely is enough.
+    "run_eagerly": Mode(run=eagerly, storages=("zvc", "default")),
 }
 # The gradient of an attention's key bias: a softmax does not change with it.
 NOTHING_BUT_ROUNDING = "key/bias"

@@ -57,7 +57,7 @@ def test_the_gradient_of_an_activation_itself():
 
     shapes = [8, 16], [16, 8]
     found = compressed_gradients(loss, X, Weights(*shapes), codec="zvc")
-    for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes))):
+    for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes), traced=True)):
         assert np.linalg.norm(ours - plain) <= 1e-6 * np.linalg.norm(plain)
 
 

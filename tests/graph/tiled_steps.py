@@ -31,8 +31,13 @@ def step_of(model, loss, shape, jit=False):
 
 
 def run(loss, x, shapes, spec, jit=False, **how):
-    """What a step returns, plain and compressed, and the graph and the crossings of the second."""
-    plain = step_of(scaled_model(shapes), loss, spec, jit)(x)
+    """What a step returns, plain and compressed, and the graph and the crossings of the second.
+
+    Plain runs eagerly, which takes less time than a trace. It is traced where tensors are kept, which is compared
+    to the bit, and compiled under XLA, which rounds in other places and draws other numbers.
+    """
+    plain_step = step_of(scaled_model(shapes), loss, spec, jit)
+    plain = (plain_step if jit or "storage" in how else plain_step.python_function)(x)
     model = scaled_model(shapes)
     ct.compress_model(model, check=False, **how)
     step, held = step_of(model, loss, spec, jit), instrumentation(model).held

@@ -89,8 +89,7 @@ CASES = {
 
 
 SHORT = [
-    "GAN of two tapes in turns", "VAE", "SimCLR", "tf.scan", "recommender", "accumulation", "persistent tape",
-    "penalty on a Jacobian",
+    "GAN of two tapes in turns", "VAE", "tf.scan", "accumulation", "persistent tape", "penalty on a Jacobian",
 ]  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def search(model, prepared, limit, runs=trials.RUNS):
         ct.restore_model(model)
 
 
-def fitted(model, batch, steps=4):
+def fitted(model, batch, steps=2):
     """(peak over the resting level, losses) of steps from the same weights."""
     model.optimizer.build(model.trainable_variables)
     state = [*model.variables, *model.optimizer.variables]

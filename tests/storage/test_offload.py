@@ -16,7 +16,7 @@ from tensorflow import keras
 import tf_comptrain as ct
 
 layers = keras.layers
-SIZE, BATCH = 32, 16
+SIZE, BATCH, STEPS = 32, 16, 8
 ROOT = Path(__file__).resolve().parents[2]
 FILE = "tf_comptrain-*.spill"
 
@@ -45,21 +45,21 @@ def trained(storage, steps, **how):
 
 @pytest.fixture(scope="module")
 def kept():
-    return trained("keep", 20)
+    return trained("keep", STEPS)
 
 
 @pytest.mark.parametrize("codec", ["zvc", None])
 def test_lossless_training_is_bit_equal(codec, kept, tmp_path):
     storage = ct.Offload(codec=codec, folder=tmp_path)
-    model, losses = trained(storage, 20)
+    model, losses = trained(storage, STEPS)
     assert losses == kept[1]
     for ours, theirs in zip(model.variables, kept[0].variables):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), err_msg=ours.path)
     moved = storage.traffic()
     assert any("relu1" in site for site in moved) and any("conv2" in site for site in moved)
     for site in moved.values():
-        assert site.tensors == 20 and site.written_bytes >= site.read_bytes > 0
-        assert site.plain_bytes >= 20 << 20
+        assert site.tensors == STEPS and site.written_bytes >= site.read_bytes > 0
+        assert site.plain_bytes >= STEPS << 20
         assert codec is not None or site.stream_bytes == site.plain_bytes
     assert {row.storage for row in ct.report(model).rows} >= {"offload"}
 
@@ -80,7 +80,7 @@ def test_normalization_is_bit_equal(optimized, tmp_path):
 
 
 def test_with_a_bound_it_trains_as_streams_do(kept, tmp_path):
-    _, losses = trained(ct.Offload(codec="plane", folder=tmp_path), 20)
+    _, losses = trained(ct.Offload(codec="plane", folder=tmp_path), STEPS)
     assert losses != kept[1]
     np.testing.assert_allclose(losses[:3], kept[1][:3], rtol=0.05)
 

@@ -106,7 +106,9 @@ def test_a_bound_that_is_far_too_large_is_said_once_and_lowered(site_before_dens
 
 def test_the_first_step_has_the_lowered_bound(site_before_dense):
     """Before it the weights are those of the check; behind it, the step would have spoilt them."""
-    plain = compiled(small_cnn(), keras.optimizers.SGD(1.0))
+    plain = compiled(
+        small_cnn(), keras.optimizers.SGD(1.0), run_eagerly=True
+    )  # in less time than a trace takes
     fitted(plain, epochs=1, x=X[:32], y=Y[:32])
     after = {}
     for check in (True, False):

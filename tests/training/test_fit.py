@@ -107,6 +107,13 @@ def undisturbed():
     return model, fit(model)
 
 
+@pytest.fixture(scope="module")
+def without_faults():
+    """The same without what injects faults."""
+    model = network(faults=False)
+    return model, fit(model)
+
+
 def test_trains_like_model_fit(capsys):
     ours, theirs = network(faults=False), network(faults=False)
     validation = data(20)
@@ -288,15 +295,18 @@ def stopper(at):
 
 @pytest.mark.long(but=["arrays-4"])
 @pytest.mark.parametrize("form, at", [("arrays", 4), ("arrays", 6), ("dataset", 9), ("function", 9)])
-def test_goes_on_from_disk(tmp_path, form, at):
+def test_goes_on_from_disk(tmp_path, form, at, without_faults):
     samples = tf.data.Dataset.from_tensor_slices(data())
     forms = {
         "arrays": data(),
         "dataset": (samples,),
         "function": (lambda epoch: samples.shuffle(20, seed=epoch, reshuffle_each_iteration=False),),
     }
-    plain, model = network(faults=False), network(faults=False)
-    expected = fit(plain, *forms[form])
+    plain, expected = without_faults
+    if form != "arrays":
+        plain = network(faults=False)
+        expected = fit(plain, *forms[form])
+    model = network(faults=False)
     with pytest.raises(Stop):
         fit(model, *forms[form], checkpoint_dir=tmp_path, callbacks=[stopper(at)])
     model = network(faults=False)
@@ -307,8 +317,8 @@ def test_goes_on_from_disk(tmp_path, form, at):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["training.ckpt", "training.lock"]
 
 
-def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path, capsys):
-    first, again, longer, plain = (network(faults=False) for _ in range(4))
+def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path, capsys, without_faults):
+    first, again, longer = (network(faults=False) for _ in range(3))
     fit(first, epochs=1, checkpoint_dir=tmp_path)
     assert fit(again, epochs=1, checkpoint_dir=tmp_path, verbose=2).epoch == [0] and equal(again, first)
     assert (
@@ -316,8 +326,7 @@ def test_a_finished_training_is_not_repeated_but_can_be_prolonged(tmp_path, caps
         in capsys.readouterr().out
     )
     assert fit(longer, checkpoint_dir=tmp_path).epoch == [0, 1]
-    fit(plain)
-    assert equal(longer, plain)
+    assert equal(longer, without_faults[0])
 
 
 class Stops(keras.callbacks.Callback):
@@ -378,14 +387,13 @@ def test_a_larger_max_batch_counts_at_a_restart(tmp_path):
     assert batches[0] == [BATCH, 10] and batches[1][-1] == 20
 
 
-def test_a_torn_write_leaves_the_last_complete_checkpoint(tmp_path):
+def test_a_torn_write_leaves_the_last_complete_checkpoint(tmp_path, without_faults):
     with pytest.raises(Stop):
         fit(network(faults=False), checkpoint_dir=tmp_path, callbacks=[stopper(5)])
     (tmp_path / "training.ckpt.tmp").write_bytes(b"half")
-    plain, model = network(faults=False), network(faults=False)
-    fit(plain)
+    model = network(faults=False)
     fit(model, checkpoint_dir=tmp_path)
-    assert equal(model, plain)
+    assert equal(model, without_faults[0])
 
 
 @pytest.mark.long

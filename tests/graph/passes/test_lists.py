@@ -36,11 +36,11 @@ def network(x, parts, **options):
     return model
 
 
-def gradients(model, x):
+def gradients(model, x, run=tf.function):
     """Of one step, of a batch of known size, and the report's rows that concern loops."""
     y = tf.reshape(tf.range(4.0 * len(x)), (len(x), 4)) / len(x)
 
-    @tf.function
+    @run
     def compute(x):
         keras.utils.set_random_seed(0)
         with tf.GradientTape() as tape:
@@ -57,7 +57,7 @@ def compared(make, data=sequences, **options):
     model = network(x, parts)
     random = [variable for variable in model.non_trainable_variables if "seed" in variable.path]
     states = [variable.numpy() for variable in random]
-    plain = gradients(model, x)
+    plain = gradients(model, x, run=lambda compute: compute)  # eagerly, which takes less time than a trace
     for variable, state in zip(random, states):
         variable.assign(state)
     report = ct.compress_model(model, **options)
@@ -152,6 +152,7 @@ def test_fit_in_bfloat16_follows_plain():
         x, parts = sequences(layers.LSTM(UNITS, dtype="mixed_bfloat16"))
         model = network(x, parts)
         report = ct.compress_model(model) if compress else None
+        model.run_eagerly = not compress  # which takes less time than a trace
         found = model.fit(x, np.ones((SAMPLES, 4)), batch_size=SAMPLES, epochs=4, verbose=0).history["loss"]
         return found, report
 

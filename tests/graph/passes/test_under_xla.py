@@ -62,14 +62,13 @@ def test_tiles_are_smaller_where_small_ones_cost_little():
 
 
 def gradients(layer, x, how=None):
-    """Of a function of a layer, plain or compressed with these arguments, and the graph of the step."""
+    """Of a function of a layer, and the graph of the step: compressed with these arguments, or plain and eagerly."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input(x.shape[1:]), layer()])
     model.build((None, *x.shape[1:]))
     if how is not None:
         ct.compress_model(model, **how)
 
-    @tf.function(jit_compile=True)
     def step(x):
         with tf.GradientTape() as tape:
             y = model(x)
@@ -78,7 +77,10 @@ def gradients(layer, x, how=None):
             )
         return tape.gradient(loss, model.trainable_variables)
 
-    return [g.numpy() for g in step(x)], step.get_concrete_function(x).graph
+    if how is None:
+        return [g.numpy() for g in step(x)], None
+    compiled = tf.function(step, jit_compile=True)
+    return [g.numpy() for g in compiled(x)], compiled.get_concrete_function(x).graph
 
 
 @pytest.mark.parametrize("samples", [1, 3, 8])
