@@ -46,6 +46,24 @@ def test_readers_of_one_tensor(name, jit):
     assert any(op.type == "Comptrain>Bitmask" for op in found.graph.get_operations())
 
 
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_an_index_that_is_made_of_an_activation(jit):
+    """As where a sampler of images interpolates: of 30.0 and of what it may come back as, other rows are gathered."""
+
+    def loss(x, first, table, second):
+        place = tf.clip_by_value(31.0 + 4.0 * tf.matmul(x, first), 0.0, 62.0)
+        low, table = tf.floor(place), tf.tanh(table)
+        index, share = tf.cast(low, tf.int32), (place - low)[..., tf.newaxis]
+        made = (1 - share) * tf.gather(table, index) + share * tf.gather(table, index + 1)
+        made = tf.where(tf.cast(low - 31.0, tf.bool)[..., tf.newaxis], made, 2.0 * made)
+        return tf.reduce_mean(tf.sin(tf.matmul(made, second)))
+
+    shapes, how = ([8, 16], [64, 4], [4, 8]), {"jit_compile": jit}
+    found = compressed_gradients(loss, X, Weights(*shapes), how)
+    for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes))):
+        assert np.linalg.norm(ours - plain) <= 0.2 * np.linalg.norm(plain)
+
+
 def test_the_gradient_of_an_activation_itself():
     """As a penalty on features has it: the slope of what reads a ReLU's output is that reader's."""
 

@@ -15,7 +15,15 @@ ODD = "<b>[red]&\"'"
 
 @pytest.mark.parametrize(
     ("count", "words"),
-    [(None, ""), (0, "0 B"), (999, "999 B"), (1234567, "1.23 MB"), (-2500, "-2.5 kB"), (3.2e12, "3,200 GB")],
+    [
+        (None, ""),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1234567, "1.23 MB"),
+        (-2500, "-2.5 kB"),
+        (3.2e12, "3,200 GB"),
+        (999_800, "1 MB"),
+    ],
 )
 def test_bytes(count, words):
     assert format_bytes(count) == words

@@ -256,7 +256,11 @@ class _Cut:
         if op.type == "Pow":
             exponent = constant_of(op.inputs[1])
             return () if exponent is not None and exponent >= 1 and exponent % 1 == 0 else (0,)
-        return about(op.type).exact
+        row, made = about(op.type), op.outputs[0].dtype
+        if row.is_elementwise and (made.is_integer or made == tf.bool):
+            # An error of what it reads may make another index of it, or another truth value.
+            return tuple(number for number, tensor in enumerate(op.inputs) if tensor.dtype.is_floating)
+        return row.exact
 
     def _is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor is no activation: made by cheap operations of weights alone, or of indices alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 _SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_ROUNDED = 0.9995  # what three digits make 1 of
 
 
 def format_bytes(count: float | None) -> str:
@@ -12,9 +13,9 @@ def format_bytes(count: float | None) -> str:
     if count is None:
         return ""
     for unit, divisor in _SIZES:
-        if abs(count) >= divisor:
+        if abs(count) >= _ROUNDED * divisor:
             value = count / divisor
-            return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:,.0f} {unit}"
+            return f"{value:.3g} {unit}" if abs(value) < _ROUNDED * 1000 else f"{value:,.0f} {unit}"
     return f"{count:.0f} B"
 
 

@@ -13,6 +13,9 @@ from tf_comptrain.graph.gradient_operations import GradientOperations
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import plain_bytes
 
+# Bytes that are made behind a tensor of one: a difference, its square and their mean are all that a loss makes.
+_ROOM = 2.5
+
 
 @dataclasses.dataclass(frozen=True)
 class TracedStep:
@@ -66,7 +69,7 @@ class TracedStep:
         """
         place = self.made_at(tensor.op)
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
-        room = 1.25 * plain_bytes(tensor)
+        room = _ROOM * plain_bytes(tensor)
         for op in later:
             if about(op.type).is_product:
                 return False
