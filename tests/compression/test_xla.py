@@ -811,3 +811,14 @@ def test_a_loss_of_some_tokens_is_compressed():
 
     assert np.all(np.isfinite(step(tf.constant(x))[0]))
     assert report.obstacle is None and "compress" in [row.storage for row in report.rows]
+
+
+@pytest.mark.parametrize("bound, count", [(1e-3, 1), (0.1, 0)])
+def test_a_bound_that_no_code_is_fine_enough_for_is_said_once(bound, count, caplog):
+    model = perceptron()
+    ct.compress_model(model, error_bound=ct.ErrorBound(bound))
+    compiled(model, jit_compile=True)
+    for rows in (256, 128):  # two traces
+        model.train_on_batch(tf.ones((rows, 64)), tf.zeros(rows))
+    said = [record.message for record in caplog.records if "8 bits a value" in record.message]
+    assert len(said) == count and all(f"{bound:g} sigma" in sentence for sentence in said)

@@ -344,7 +344,8 @@ def test_logits_of_a_model_that_is_not_trained(jit):
         mean = lambda y, z, loss=loss: tf.reduce_mean(loss(y, z))  # noqa: E731
         plain, tiled, function, _ = run(dense, mean, data(), jit=jit, dynamic=False)
         is_stream = jit and number == 2  # what the head reads, in one pass
-        assert_same(plain, tiled, 0.1 if is_stream else 1e-5, of_loss=3e-6)
+        # Unoptimized programs of XLA add up word after word.
+        assert_same(plain, tiled, 0.1 if is_stream else 1e-5, of_loss=1e-5 if jit else 3e-6)
         assert wide_tensors(function) == []
 
 

@@ -232,7 +232,12 @@ class FixedRateCodec(Codec):
           bound: Of a group, over its largest magnitude.
           mid_rise: Codes are unsigned then.
         """
-        return next((b for b in RATES if bound * (2**b - 1) * (2 if mid_rise else 1) >= 1), RATES[-1])
+        return next((b for b in RATES if FixedRateCodec.holds(bound, b, mid_rise)), RATES[-1])
+
+    @staticmethod
+    def holds(bound: float, bits: int, mid_rise: bool) -> bool:
+        """Whether codes of so many bits hold a bound; see `rate_for`."""
+        return bound * (2**bits - 1) * (2 if mid_rise else 1) >= 1
 
 
 RATES = range(2, 9)  # bits of a value

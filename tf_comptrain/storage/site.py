@@ -11,6 +11,7 @@ from tf_comptrain import _keras
 from tf_comptrain.codecs import (
     LARGEST_BOUND,
     RANGE,
+    RATES,
     SIGMA,
     SMALLEST_BOUND,
     Codec,
@@ -114,15 +115,25 @@ class Site:
 
     def rate(self, mid_rise: bool) -> int:
         """Bits that a value takes under XLA, by the bound as it is when the step is traced."""
+        return FixedRateCodec.rate_for(self._bound_of_largest(mid_rise) or 0.0, mid_rise)
+
+    def is_too_fine(self, mid_rise: bool) -> bool:
+        """Whether XLA has no codes for the bound as it is when the step is traced, as far as that is known."""
+        bound = self._bound_of_largest(mid_rise)
+        return bound is not None and not FixedRateCodec.holds(bound, RATES[-1], mid_rise)
+
+    def _bound_of_largest(self, mid_rise: bool) -> float | None:
+        """That of a group's largest value, over that value; None where only a step will tell."""
         with tf.init_scope():
             state = self.read_state()
         if not state.bound_set and self.bound.relative_to == RANGE:
-            return FixedRateCodec.rate_for(_WIDENING * self.relative_bound, mid_rise)
+            return _WIDENING * self.relative_bound
         bound = self.relative_bound
         if state.bound_set:
-            bound = state.bound_set / state.running_sigma if state.running_sigma > 0 else 0.0
-        largest = _LARGEST_OF_RELU if mid_rise else _LARGEST
-        return FixedRateCodec.rate_for(_WIDENING * bound / largest, mid_rise)
+            if state.running_sigma <= 0:
+                return None
+            bound = state.bound_set / state.running_sigma
+        return _WIDENING * bound / (_LARGEST_OF_RELU if mid_rise else _LARGEST)
 
     def coder(self, mid_rise: bool, xla: bool, statistics: bool = False) -> Codec:
         """What encodes here: under XLA, the fixed-rate codec at this site's rate.

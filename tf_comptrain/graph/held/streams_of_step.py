@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_comptrain import native
-from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound
+from tf_comptrain.codecs import RATES, SUPPORTED_DTYPES, Codec, ErrorBound
 from tf_comptrain.graph.crossings import Crossing, name_of
 from tf_comptrain.graph.gradient_operations import is_product
 from tf_comptrain.graph.held.channels import channel_dimensions
@@ -42,6 +42,10 @@ from tf_comptrain.storage import (
 KEPT_BEFORE = "an earlier gradient of the step keeps it"
 _OFFLOADED_NOWHERE = "Tensors with storage='offload' stay in memory: the step is %s."
 _WHOLE = "%s is made whole, not by tiles of rows: %s."
+_TOO_FINE = (
+    "The bound of %s and others, %s, is finer than what XLA's streams have, %d bits a value: errors are larger. With "
+    "jit_compile=False they keep the bound."
+)
 _TRUTH = tf.float16  # the smallest type that the mask operations take
 # Gains are those of a constant before a nonlinear function.
 _LARGEST_GAIN = 64.0  # six bits a value
@@ -196,9 +200,7 @@ class StreamsOfStep:
             self.crossings.pop(name, None)
         elif name in self.crossings:
             self.crossings[name] = self.crossings[name]._replace(storage=KEEP, note=why)
-        if why not in self._said:
-            self._said.add(why)
-            logging.warning(_WHOLE, name, why)
+        self._say_once(_WHOLE % (name, why), why)
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""
@@ -287,6 +289,11 @@ class StreamsOfStep:
         self._streams[tensor.ref()] = stream
         return through, stream
 
+    def _say_once(self, sentence: str, topic: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            logging.warning("%s", sentence)
+
     def _way(self, op: tf.Operation) -> str | None:
         """What is wished for what an operation makes."""
         wish = self._wishes.of(op)
@@ -298,9 +305,8 @@ class StreamsOfStep:
         if offload is None:
             return ""
         why = obstacle(offload, self._engine)
-        if why is not None and why not in self._said:
-            self._said.add(why)
-            logging.warning(_OFFLOADED_NOWHERE, why)
+        if why is not None:
+            self._say_once(_OFFLOADED_NOWHERE % why, why)
         if not offload.is_lossless or tensor.dtype == tf.bool or not self._stays(offload, tensor):
             return ""
         small = plain_bytes(tensor) < LEAST_PLAIN_BYTES
@@ -327,6 +333,8 @@ class StreamsOfStep:
         site = self._sites.of(tensor, holding)
         mask = holding.mask and site.codec.carries_mask
         coder = site.coder(mask, self._engine.xla, self._statistics)
+        if self._engine.xla and self._wishes.bound is not None and site.is_too_fine(mask):
+            self._say_once(_TOO_FINE % (name_of(tensor), self._wishes.bound, RATES[-1]), _TOO_FINE)
         row = site.state.index
         count = 1 if mask else channel_dimensions(tensor)
         x = tensor if count == 1 else _joined(tensor, count)
