@@ -30,8 +30,8 @@ def row(k, storage="compress", **fields):
 ROWS = [row(k) for k in range(30)] + [row(30, "keep", note="it is asked for"), row(31, "bitmask")]
 
 
-def traced(rows=ROWS, batch_size=None):
-    found = Report("model", (), renew=lambda: StepRows(rows, batch_size))
+def traced(rows=ROWS, batch_size=None, small=(0, 0)):
+    found = Report("model", (), renew=lambda: StepRows(rows, batch_size, *small))
     found.note_engine("XLA", None)
     return found
 
@@ -57,6 +57,12 @@ def test_print_begins_with_the_sums_and_has_the_ten_largest_tensors():
     assert largest[0].split()[0] == ".../stage_2/block_30/attention/key" and "keep" in largest[0]
     assert "block_31" in largest[1] and "block_0" in largest[2]
     assert lines[-1] == "All 32 tensors: print(report.table())"
+
+
+def test_small_tensors_are_mentioned_where_they_are_a_tenth_of_what_is_held():
+    said = "Besides, 9 tensors too small to compress stay as they are: 720 B a sample, 46.1 kB at batch 64."
+    assert said in str(traced(batch_size=64, small=(9, 720))).splitlines()
+    assert "Besides" not in str(traced(batch_size=64, small=(9, 700)))
 
 
 def test_the_table_has_a_line_for_every_tensor_and_breaks_no_name():

@@ -28,6 +28,7 @@ _SHORT = (
 )  # of the largest tensors
 _TOTALS = ("storage", "tensors", "values", "held", "values / held")
 _NUMBERS = ("tensors", "values", "held", "values / held", "bits")
+_MENTIONED = 0.1  # of what is held: from there on small tensors are mentioned
 _LARGEST = 10  # tensors, and lines of a plan's reasons, that `print` shows
 _NAME = 40  # characters of a layer's path that `print` shows, where its last name is no longer
 
@@ -72,10 +73,14 @@ class StepRows(NamedTuple):
     Attributes:
       rows: One for each tensor, in the order in which the forward pass makes them.
       batch_size: Samples in the step; None where its graph takes any number.
+      small_count: Tensors without a row, which are too small to compress.
+      small_bytes: What these take for a sample.
     """
 
     rows: Sequence[ReportRow]
     batch_size: int | None = None
+    small_count: int = 0
+    small_bytes: int = 0
 
 
 class Report:
@@ -293,6 +298,17 @@ class Report:
         if self.batch_size:
             of_batch = format_bytes(held * self.batch_size), format_bytes(values * self.batch_size)
             lines.append(f"At batch {self.batch_size}: {of_batch[0]} held, of {of_batch[1]}.")
+        small = self._known.small_bytes
+        if small >= _MENTIONED * held:
+            at_batch = (
+                f", {format_bytes(small * self.batch_size)} at batch {self.batch_size}"
+                if self.batch_size
+                else ""
+            )
+            lines.append(
+                f"Besides, {self._known.small_count} tensors too small to compress stay as they are: "
+                f"{format_bytes(small)} a sample{at_batch}."
+            )
         return [*lines, "tf_comptrain.memory.report measures it, beside what the step saves in plain Keras."]
 
 

@@ -15,14 +15,16 @@ _DENSITY_OF_RELU = 0.5  # of values that are not zero, before one has been seen
 
 
 def traced(held: HeldTensors, paths: Collection[str]) -> StepRows:
-    """What crossed in the step that was traced last, without small tensors.
+    """What crossed in the step that was traced last; small tensors have no rows.
 
     Args:
       held: What is held of the model's steps.
       paths: Of the model's layers, as it names them.
     """
     crossings = [crossing for crossing in held.crossings if crossing.note != SMALL]
-    return StepRows(tuple(_row(held, crossing, paths) for crossing in crossings), _batch_size(crossings))
+    small = [crossing.sample_bytes or 0 for crossing in held.crossings if crossing.note == SMALL]
+    rows = tuple(_row(held, crossing, paths) for crossing in crossings)
+    return StepRows(rows, _batch_size(crossings), len(small), sum(small))
 
 
 def _batch_size(crossings: Collection[Crossing]) -> int | None:
