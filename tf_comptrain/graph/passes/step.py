@@ -13,9 +13,6 @@ from tf_comptrain.graph.gradient_operations import GradientOperations
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import plain_bytes
 
-# Bytes that are made behind a tensor of one: a difference, its square and their mean are all that a loss makes.
-_ROOM = 2.5
-
 
 @dataclasses.dataclass(frozen=True)
 class TracedStep:
@@ -69,7 +66,7 @@ class TracedStep:
         """
         place = self.made_at(tensor.op)
         later = self.backward.graph.get_operations()[place + 1 : self.backward.start]
-        room = _ROOM * plain_bytes(tensor)
+        room = 1.25 * plain_bytes(tensor)
         for op in later:
             if about(op.type).is_product:
                 return False
