@@ -5,6 +5,8 @@ import pytest
 import tensorflow as tf
 from steps import Weights, compressed_gradients, plain_gradients
 
+import tf_comptrain as ct
+
 RNG = np.random.default_rng(0)
 X = tf.constant(RNG.normal(size=(16, 64, 8)), tf.float32)
 
@@ -106,3 +108,21 @@ def test_a_straight_through_sign_of_a_normalization(jit):
     found = compressed_gradients(loss, X, Weights(*shapes), how, error_bound=1e-3)
     for ours, plain in zip(found.gradients, plain_gradients(loss, X, Weights(*shapes))):
         assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_mask_of_indices_is_made_once_on_the_executor(jit):
+    model = Weights([8, 16], [16, 8])
+    ct.compress_model(model)
+
+    @tf.function(autograph=False, jit_compile=jit)
+    def step(x, words):
+        first, second = (part.value for part in model.parts)
+        with tf.GradientTape() as tape:
+            masked = tf.where(tf.not_equal(words, 0)[..., tf.newaxis], tf.matmul(x, first), -1.0)
+            value = tf.reduce_mean(tf.sin(tf.matmul(tf.tanh(masked), second)))
+        return tape.gradient(value, [first, second])
+
+    words = tf.reshape(tf.range(16 * 64), [16, 64]) % 5
+    graph = step.get_concrete_function(X, words).graph
+    assert [op.type for op in graph.get_operations()].count("NotEqual") == (2 if jit else 1)

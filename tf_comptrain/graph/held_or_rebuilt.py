@@ -22,6 +22,7 @@ _FARTHEST = 40
 # Operations in a row that run again, which are 16 at most in an attention. A loop that was unrolled has one row for
 # all of its turns: each reader would run the turns before it.
 _LONGEST = 20
+_LARGEST_MASK = 4 << 20  # bytes
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
 
@@ -59,6 +60,7 @@ def choose(
     signs: Iterable[tf.Tensor] = (),
     tiled: Collection[str] = (),
     exact: Iterable[tf.Tensor] = (),
+    keeps_masks: bool = False,
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -74,6 +76,8 @@ def choose(
       signs: Tensors whose signs are read too: a stream of such a tensor has them, one of a view of it does not.
       tiled: Names of operations that run again by tiles: what they make would be whole for being held.
       exact: Tensors that are held as they are where they are needed.
+      keeps_masks: Masks that are made of indices alone are there anyway: TensorFlow makes what many layers have in
+        common once, but not what each makes again.
 
     Returns:
       A `Choice`.
@@ -81,7 +85,7 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    cut = _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled)
+    cut = _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled, keeps_masks)
     cut.require_exact(exact)
     return cut.solve(list(reads), list(kept))
 
@@ -98,8 +102,9 @@ class _Cut:
         verbatim: Callable[[tf.Tensor], bool],
         signs: Iterable[tf.Tensor],
         tiled: Collection[str],
+        keeps_masks: bool,
     ):
-        self._verbatim, self._tiled = verbatim, tiled
+        self._verbatim, self._tiled, self._keeps_masks = verbatim, tiled, keeps_masks
         self._signs = {tensor.ref() for tensor in signs}
         self._whole = {tensor.ref() for tensor in whole}
         self._held_bytes = held_bytes
@@ -243,9 +248,14 @@ class _Cut:
             row = about(tensor.op.type)
             late = self._made_late(tensor.op) and (row.kind == BLANK or not row.again)
             # What is made of nothing TensorFlow computes once for all steps.
-            found = late or is_free(tensor) or self._ingredients.of(tensor) == 0
+            found = late or is_free(tensor) or self._ingredients.of(tensor) == 0 or self._is_kept_mask(tensor)
             self._free[tensor.ref()] = found
         return found
+
+    def _is_kept_mask(self, tensor: tf.Tensor) -> bool:
+        is_mask = self._keeps_masks and tensor.dtype == tf.bool and tensor.op.name not in self._tiled
+        is_made = is_mask and not self._made_late(tensor.op) and self._ingredients.of(tensor) == INDICES
+        return is_made and plain_bytes(tensor) <= _LARGEST_MASK
 
     def _require_exact(self, tensor: tf.Tensor) -> None:
         if not self._is_free(tensor):

@@ -63,6 +63,7 @@ def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldS
         signs=[reference.deref() for reference in needs.masked],
         tiled=step.again,
         exact=itertools.chain.from_iterable(step.exact.values()),
+        keeps_masks=not step.backward.xla,
     )
     kernels = _kernels(step, choice)
     ends = {(kernel.op.name, kernel.stored) for found in kernels.values() for kernel in found}
