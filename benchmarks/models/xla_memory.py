@@ -1,4 +1,4 @@
-"""What XLA's compiler plans for plain and compressed training steps: temporary memory, and its own time.
+"""What XLA's compiler plans for training steps, plain, compressed and lossless: temporary memory, and its own time.
 
     python benchmarks/models/xla_memory.py --set networks --text tinyshakespeare.txt --out xla_memory.jsonl
     python benchmarks/models/xla_memory.py --set keras-hub --out xla_memory.jsonl

@@ -813,10 +813,15 @@ def test_a_loss_of_some_tokens_is_compressed():
     assert report.obstacle is None and "compress" in [row.storage for row in report.rows]
 
 
+@pytest.mark.parametrize("policy", [False, True])
 @pytest.mark.parametrize("bound, count", [(1e-3, 1), (0.1, 0)])
-def test_a_bound_that_no_code_is_fine_enough_for_is_said_once(bound, count, caplog):
+def test_a_bound_that_no_code_is_fine_enough_for_is_said_once(bound, count, policy, caplog):
+    how = {"error_bound": ct.ErrorBound(bound)}
+    if policy:
+        fine = ct.Setting("plane", bound=bound)
+        how = {"policy": ct.Policy({"linear": fine, "nonlinear": fine})}
     model = perceptron()
-    ct.compress_model(model, error_bound=ct.ErrorBound(bound))
+    ct.compress_model(model, **how)
     compiled(model, jit_compile=True)
     for rows in (256, 128):  # two traces
         model.train_on_batch(tf.ones((rows, 64)), tf.zeros(rows))

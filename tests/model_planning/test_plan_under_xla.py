@@ -241,6 +241,11 @@ def test_a_train_step_of_its_own(case):
         ct.plan(model, BATCH, "2MB")
 
 
+def test_a_lossless_plan_has_no_streams(case):
+    plan = ct.plan(case.model, BATCH, "1GB", codec="zvc")
+    assert plan.feasible and not any(row.choice.startswith("stream:zvc") for row in plan.rows)
+
+
 def test_what_cannot_be_planned(case):
     model = case.model
     with pytest.raises(ValueError, match="`hardware` must be left out for a model that XLA compiles"):

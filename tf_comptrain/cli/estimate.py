@@ -216,13 +216,12 @@ def _other_engine(found: Sequence[Estimate]) -> list[str]:
     rows = [row for row in found if row.way == COMPRESSED and row.total_bytes]
     if len(rows) != 2:
         return []
-    lines = []
+    lines, names = [], {EXECUTOR: "the executor", XLA: "XLA"}
     memory = {row.engine: float(row.total_bytes or 0) for row in rows}
     seconds = {row.engine: row.step_s or 0.0 for row in rows}
     for figures, gain in ((memory, "takes %.1f x less memory than"), (seconds, "is %.1f x as fast as")):
         less, more = sorted(figures, key=figures.__getitem__)
         if figures[more] > _MUCH * figures[less] > 0:
-            names = {EXECUTOR: "the executor", XLA: "XLA"}
             sentence = f"{names[less]} {gain % (figures[more] / figures[less])} {names[more]}"
             lines.append(f"Compressed, {sentence}: jit_compile={less == XLA}.")
     return lines

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph.gradient_operations import GradientRead
-from tf_comptrain.graph.ingredients import INDICES, WEIGHTS, Ingredients, constant_of, is_free
+from tf_comptrain.graph.ingredients import INDICES, WEIGHTS, Ingredients, exact_inputs, is_free
 from tf_comptrain.graph.operations import ADDITION, BLANK, MATRIX_PRODUCT, NO_ERROR, RANDOM, about
 from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_small, plain_bytes
 
@@ -157,7 +157,7 @@ class _Cut:
                 order.append(tensor)
                 if self.may_rebuild(tensor):
                     for index, operand in enumerate(tensor.op.inputs):
-                        if index in self._steep_inputs(tensor.op):
+                        if index in exact_inputs(tensor.op):
                             self._require_exact(base_of(operand))
                     before = [base_of(operand) for operand in operands(tensor)]
                     if self._hides_signs(tensor):
@@ -200,7 +200,7 @@ class _Cut:
         is_again = not about(tensor.op.type).is_verbatim and not self._made_late(tensor.op)
         if is_again and tensor.dtype.is_floating and self._verbatim(tensor):
             return False
-        steep = self._steep_inputs(tensor.op)
+        steep = exact_inputs(tensor.op)
         return all(
             self._can_be_exact(base_of(tensor.op.inputs[i])) for i in steep if i < len(tensor.op.inputs)
         )
@@ -253,6 +253,7 @@ class _Cut:
         return found
 
     def _is_kept_mask(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor is a mask that is read as the forward pass made it."""
         is_mask = self._keeps_masks and tensor.dtype == tf.bool and tensor.op.name not in self._tiled
         is_made = is_mask and not self._made_late(tensor.op) and self._ingredients.of(tensor) == INDICES
         return is_made and plain_bytes(tensor) <= _LARGEST_MASK
@@ -260,17 +261,6 @@ class _Cut:
     def _require_exact(self, tensor: tf.Tensor) -> None:
         if not self._is_free(tensor):
             self._exact.add(tensor.ref())
-
-    @staticmethod
-    def _steep_inputs(op: tf.Operation) -> tuple[int, ...]:
-        if op.type == "Pow":
-            exponent = constant_of(op.inputs[1])
-            return () if exponent is not None and exponent >= 1 and exponent % 1 == 0 else (0,)
-        row, made = about(op.type), op.outputs[0].dtype
-        if row.is_elementwise and (made.is_integer or made == tf.bool):
-            # An error of what it reads may make another index of it, or another truth value.
-            return tuple(number for number, tensor in enumerate(op.inputs) if tensor.dtype.is_floating)
-        return row.exact
 
     def _is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
         """Whether a tensor is no activation: made by cheap operations of weights alone, or of indices alone."""

@@ -29,6 +29,17 @@ def constant_of(tensor: tf.Tensor) -> float | None:
     return float(value) if value is not None and np.ndim(value) == 0 else None
 
 
+def exact_inputs(op: tf.Operation) -> tuple[int, ...]:
+    """Numbers of the inputs of which an error would grow, or make another index or truth value, where it runs again."""
+    if op.type == "Pow":
+        exponent = constant_of(op.inputs[1])
+        return () if exponent is not None and exponent >= 1 and exponent % 1 == 0 else (0,)
+    row, made = about(op.type), op.outputs[0].dtype
+    if row.is_elementwise and (made.is_integer or made == tf.bool):
+        return tuple(number for number, tensor in enumerate(op.inputs) if tensor.dtype.is_floating)
+    return row.exact
+
+
 def _is_seen_through(tensor: tf.Tensor) -> bool:
     """Whether a tensor is made of what its operation reads; a count, such as a product of sizes, is too."""
     row = about(tensor.op.type)

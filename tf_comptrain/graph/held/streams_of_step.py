@@ -333,8 +333,8 @@ class StreamsOfStep:
         site = self._sites.of(tensor, holding)
         mask = holding.mask and site.codec.carries_mask
         coder = site.coder(mask, self._engine.xla, self._statistics)
-        if self._engine.xla and self._wishes.bound is not None and site.is_too_fine(mask):
-            self._say_once(_TOO_FINE % (name_of(tensor), self._wishes.bound, RATES[-1]), _TOO_FINE)
+        if self._engine.xla and site.is_too_fine(mask):
+            self._say_once(_TOO_FINE % (name_of(tensor), site.bound, RATES[-1]), _TOO_FINE)
         row = site.state.index
         count = 1 if mask else channel_dimensions(tensor)
         x = tensor if count == 1 else _joined(tensor, count)

@@ -16,7 +16,7 @@ from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import sample_bytes_of
 from tf_comptrain.graph.gradient_operations import GradientOperations
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
-from tf_comptrain.graph.ingredients import Ingredients
+from tf_comptrain.graph.ingredients import Ingredients, exact_inputs
 from tf_comptrain.graph.operations import (
     CONVOLUTION,
     EXACT,
@@ -172,7 +172,7 @@ def _popped(op: tf.Operation, tensor: tf.Tensor, need: str) -> list[tuple[tf.Ten
             continue
         seen.add((reader.name, current.ref(), need))
         for number, operand in enumerate(current.op.inputs):
-            is_exact = number in row.exact or not current.dtype.is_floating  # truth values and whole numbers
+            is_exact = number in exact_inputs(current.op)
             waiting.append((current.op, operand, EXACT if is_exact else _passed_on(row.again, need)))
     return found
 
