@@ -307,18 +307,18 @@ class Comparison:
             self.plain = self._step(run_plain)
         self.skipped = dict(self.model.failures)
 
-    def compressed(self, **options) -> tuple[dict, dict]:
-        """What a compressed step gives, by case; and what failed, by case."""
+    def compressed(self, **options) -> tuple[dict, dict, int]:
+        """What a compressed step gives, by case; what failed, by case; how many tensors it holds in another form."""
         with dtype_policy(self.policy):
             report = ct.compress_model(self.model, **options)
             try:
                 found = self._step(self.run)
-                self.rows = report.rows
+                held = sum(row.storage in ("compress", "bitmask") for row in report.rows)
             finally:
                 ct.restore_model(self.model)
         failed = {k: why for k, why in self.model.failures.items() if k not in self.skipped}
         self.model.failures = dict(self.skipped)
-        return found, failed
+        return found, failed, held
 
     def _step(self, run) -> dict[str, dict[str, np.ndarray]]:
         for variable, value in zip(self.model.variables, self.weights):

@@ -81,7 +81,7 @@ def differences(comparison: Comparison, storages=tuple(STORAGES)) -> dict[str, d
     """By storage and case: [what failed, largest difference, where, cosine of the gradients, all finite]."""
     answer: dict[str, dict[str, list]] = {}
     for storage in storages:
-        found, failed = comparison.compressed(**STORAGES[storage])
+        found, failed, _ = comparison.compressed(**STORAGES[storage])
         answer[storage] = {
             name: [
                 failed.get(name),
