@@ -10,8 +10,8 @@ import sys
 import pytest
 from tensorflow import keras
 
-from tf_comptrain import cli, native
-from tf_comptrain.cli import bench, doctor, examination
+from tf_comptrain import cli, codecs, native, storage
+from tf_comptrain.cli import bench, bench_worker, doctor, examination, options
 
 
 def command(*arguments: str) -> int:
@@ -42,9 +42,9 @@ def examines(monkeypatch, code):
 
 def test_doctor_shows_the_log_where_that_is_asked_for(monkeypatch, capfd):
     examines(monkeypatch, "import sys; print('a word of the log', file=sys.stderr)")
-    for options in ((), ("--verbose",)):
-        assert command("doctor", *options) == 0
-        assert ("a word of the log" in capfd.readouterr().err) == bool(options)
+    for asked in ((), ("--verbose",)):
+        assert command("doctor", *asked) == 0
+        assert ("a word of the log" in capfd.readouterr().err) == bool(asked)
 
 
 def test_doctor_fails_when_something_is_broken(monkeypatch, capsys):
@@ -222,12 +222,21 @@ WITHOUT_TENSORFLOW = {
     "doctor": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'doctor'])",
     "calibrate": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'calibrate'])",
     "plan": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'plan', '--help'])",
+    "bench step": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'bench', 'step', '--help'])",
+    "bench batch": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'bench', 'batch', '--help'])",
+    "study": "from tf_comptrain import cli; cli.parse(['tf-comptrain', 'study', '--help'])",
     "launch": "from tf_comptrain import cli\n"
     "cli.run(cli.parse(['tf-comptrain', 'launch', '--print', 'slurm', 'train.py']))",
     "package": "import tf_comptrain, tf_comptrain.distribute",
     "hardware": "from pathlib import Path; from tf_comptrain import planner\n"
     "planner.hardware_from_json(Path('examples/hardware/h200x4.json'))",
 }
+
+
+def test_names_of_options_are_those_of_the_modules():
+    assert tuple(codecs.CODECS) == options.CODECS
+    assert (storage.COMPRESS, storage.REBUILD, storage.KEEP) == options.STORAGES
+    assert tuple(bench.LABELS) == bench_worker.VARIANTS
 
 
 @pytest.mark.parametrize("what", WITHOUT_TENSORFLOW)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tf_comptrain import cli
-from tf_comptrain.cli import bench_batch, options
+from tf_comptrain.cli import options
 from tf_comptrain.memory import MaxBatch, Trial, TrialError
 
 
@@ -49,7 +49,7 @@ def search(build, limit, **kwargs):
 
 
 def test_both_variants_and_their_ratio(monkeypatch, capsys):
-    monkeypatch.setattr(bench_batch, "find_max_batch_size", search)
+    monkeypatch.setattr("tf_comptrain.memory.find_max_batch_size", search)
     command = ["tf-comptrain", "bench", "batch", "--model", "MobileNet", "--limit", "2GB"]
     assert cli.run(cli.parse(command)) == 0
     captured = capsys.readouterr()
@@ -62,7 +62,8 @@ def test_both_variants_and_their_ratio(monkeypatch, capsys):
 def test_compression_as_asked_for(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        bench_batch, "find_max_batch_size", lambda *a, **k: asked.append(a[0].keywords) or search(*a, **k)
+        "tf_comptrain.memory.find_max_batch_size",
+        lambda *a, **k: asked.append(a[0].keywords) or search(*a, **k),
     )
     command = ["tf-comptrain", "bench", "batch", "--model", "MobileNet", "--limit", "2GB"]
     assert cli.run(cli.parse([*command, "--storage", "rebuild", "--codec", "rans"])) == 0
@@ -73,7 +74,7 @@ def test_failures_have_a_status(monkeypatch, capsys):
     def broken(build, limit, **kwargs):
         raise TrialError("the child said so")
 
-    monkeypatch.setattr(bench_batch, "find_max_batch_size", broken)
+    monkeypatch.setattr("tf_comptrain.memory.find_max_batch_size", broken)
     assert cli.run(cli.parse(["tf-comptrain", "bench", "batch", "--model", "MobileNet"])) == 1
     assert "the child said so" in capsys.readouterr().err
     assert cli.run(cli.parse(["tf-comptrain", "bench", "batch", "--model", "nothing"])) == 2

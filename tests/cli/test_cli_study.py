@@ -50,6 +50,19 @@ def test_a_file_that_does_not_do_is_said_why(text, problem, tmp_path, capsys):
     assert problem in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (("--codecs", "jpeg"), "`codecs` must be among 'plane'"),
+        (("--modes", "norm"), "`modes` must be among"),
+        (("--stages", "end"), "`stages` must be among"),
+    ],
+)
+def test_names_that_there_are_not(option, problem, file, capsys):
+    assert command(file, *option) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_file_that_is_not_there(tmp_path, capsys):
     assert command(tmp_path / "none.py") == 2
     assert "There is no file" in capsys.readouterr().err

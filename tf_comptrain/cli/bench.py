@@ -16,17 +16,19 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from tf_comptrain.cli import bench_worker, model_source, options
+from tf_comptrain.cli import options
 from tf_comptrain.render import text
 from tf_comptrain.render.units import format_bytes, name_of_signal
 
-_LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Of `bench_worker.VARIANTS`.
+LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 
 
 class MeasuredVariant(NamedTuple):
@@ -64,7 +66,7 @@ class BenchWorker:
     """A child process that holds one variant and measures a step when asked.
 
     Args:
-      variant: One of bench_worker.VARIANTS.
+      variant: One of `bench_worker.VARIANTS`.
       command: The child's command line without `--variant`; it ends up in `bench_worker.serve`.
     """
 
@@ -131,7 +133,7 @@ class BenchWorker:
         if not line:
             status = self._process.wait()
             self._messages.seek(0)
-            raise WorkerError(f"{self._messages.read()}{_LABELS[self.variant]}: {ending(status)}")
+            raise WorkerError(f"{self._messages.read()}{LABELS[self.variant]}: {ending(status)}")
         return json.loads(line)
 
 
@@ -141,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=options.positive, default=5, help="measured steps of each variant (%(default)s)"
     )
-    bench_worker.add_compression_arguments(parser)
+    options.add_compression(parser)
     options.add_jit_compile(parser)
     options.add_json(parser)
     parser.set_defaults(function=main)
@@ -149,8 +151,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Measures and prints; returns 1 when a variant failed."""
+    from tf_comptrain.cli import model_source  # imports TensorFlow
+
     model_source.check(args.model)
-    start = f"from {bench_worker.__name__} import main; main()"
+    start = "from tf_comptrain.cli.bench_worker import main; main()"
     command = [sys.executable, "-c", start, *options.for_worker(args), "--codec", args.codec]
     command += ["--storage", args.storage] if args.storage else []
     command += ["--jit-compile"] if args.jit_compile else []
@@ -158,7 +162,8 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: found and found.summary() for name, found in results.items()}, indent=1))
     else:
-        text.show(_table(args, results), *_ratios(results))
+        title = f"{model_source.title(args.model, args.image)}, batch {args.batch}: one training step"
+        text.show(_table(title, results), *_ratios(results))
     return 1 if None in results.values() else 0
 
 
@@ -173,14 +178,16 @@ def measure(
       console: For progress and reasons.
       predict: Also predict each peak from smaller batches, after the steps.
     """
+    from rich.progress import Progress
+
     alive: dict[str, BenchWorker] = {}
     try:
         with Progress(console=console) as progress:
             rounds = ["preparing", *(f"step {k + 1}" for k in range(steps)), *["predicting"] * predict]
-            task = progress.add_task("", total=len(rounds) * len(bench_worker.VARIANTS))
+            task = progress.add_task("", total=len(rounds) * len(LABELS))
             for label in rounds:
-                for variant in bench_worker.VARIANTS:
-                    progress.update(task, description=f"{_LABELS[variant]}, {label}")
+                for variant in LABELS:
+                    progress.update(task, description=f"{LABELS[variant]}, {label}")
                     try:
                         if label == "preparing":
                             alive[variant] = BenchWorker(variant, command)
@@ -192,7 +199,7 @@ def measure(
                         alive.pop(variant).close()
                         progress.console.print(str(error), style="red", markup=False)
                     progress.advance(task)
-        return {name: alive[name].measured() if name in alive else None for name in bench_worker.VARIANTS}
+        return {name: alive[name].measured() if name in alive else None for name in LABELS}
     finally:
         for worker in alive.values():
             worker.close()
@@ -212,18 +219,17 @@ def ending(status: int) -> str:
     return f"the process was ended by {name}{hint}"
 
 
-def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None]) -> Table:
+def _table(title: str, results: dict[str, MeasuredVariant | None]) -> Table:
     planned = any(found and found.planned_bytes for found in results.values())  # XLA, asked for or by Keras
     numbers = ("peak memory", *["planned by XLA"] * planned, "s/step", "saved activations")
-    title = f"{model_source.title(args.model, args.image)}, batch {args.batch}: one training step"
     table = text.table_of(title, ("", *numbers), numbers)
     for name, found in results.items():
         if found is None:
-            table.add_row(_LABELS[name], "failed", *[""] * (len(numbers) - 1))
+            table.add_row(LABELS[name], "failed", *[""] * (len(numbers) - 1))
         else:
             row = found.summary()
             table.add_row(
-                _LABELS[name],
+                LABELS[name],
                 format_bytes(row["peak_bytes"]) if row["peak_bytes"] else "not counted",
                 *[format_bytes(row["planned_bytes"] or 0)] * planned,
                 f"{row['step_s']:.3f}",
@@ -233,7 +239,7 @@ def _table(args: argparse.Namespace, results: dict[str, MeasuredVariant | None])
 
 
 def _ratios(results: dict[str, MeasuredVariant | None]) -> list[str]:
-    plain, fused, compressed = (results[name] for name in bench_worker.VARIANTS)
+    plain, fused, compressed = (results[name] for name in LABELS)
     lines = []
     if plain and compressed:
         if compressed.peak_bytes:

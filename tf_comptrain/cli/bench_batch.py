@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tf_comptrain.cli import bench_worker, model_source, options
-from tf_comptrain.memory import MaxBatch, TrialError, find_max_batch_size
+from tf_comptrain.cli import options
 from tf_comptrain.render import text
 from tf_comptrain.render.units import format_bytes
+
+if TYPE_CHECKING:
+    from tf_comptrain.memory import MaxBatch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.02,
         help="stop this close to a batch that fails (%(default)s)",
     )
-    bench_worker.add_compression_arguments(parser)
+    options.add_compression(parser)
     options.add_json(parser)
     parser.set_defaults(function=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Searches and prints; returns 1 when a trial failed for another reason than memory."""
+    from tf_comptrain.cli import bench_worker, model_source  # imports TensorFlow
+    from tf_comptrain.memory import TrialError, find_max_batch_size
+
     model_source.check(args.model)
     console = Console(stderr=True)
     source = (args.model, args.image, args.loss)
@@ -60,19 +66,19 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: found._asdict() for name, found in results.items()}, indent=1))
     else:
-        _show(args, results)
+        _show(model_source.title(args.model, args.image), results)
     return 0
 
 
-def _show(args: argparse.Namespace, results: dict[str, MaxBatch]) -> None:
+def _show(name: str, results: dict[str, MaxBatch]) -> None:
     plain, compressed = results["plain"], results["compressed"]
     limit = format_bytes(plain.limit_bytes) if plain.limit_bytes else "the device's memory"
-    title = f"{model_source.title(args.model, args.image)}: largest batch in {limit}"
+    title = f"{name}: largest batch in {limit}"
     numbers = ("largest batch", "predicted", "trials")
     table = text.table_of(title, ("", *numbers), numbers)
-    for name, found in results.items():
+    for variant, found in results.items():
         predicted = "" if found.predicted is None else str(found.predicted)
         table.add_row(
-            name, str(found.batch) if found.batch else "none fits", predicted, str(len(found.trials))
+            variant, str(found.batch) if found.batch else "none fits", predicted, str(len(found.trials))
         )
     text.show(table, *[f"compressed / plain: {compressed.batch / plain.batch:.1f}"] if plain.batch else ())

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, nargs="+", default=[], help="npz files with arrays, in place of activations"
     )
-    options.add_codecs(parser, codecs.CODECS)
+    options.add_codecs(parser)
     parser.set_defaults(function=main)
 
 

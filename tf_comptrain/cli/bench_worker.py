@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
-from tf_comptrain import _keras, codecs, memory, storage
+from tf_comptrain import _keras, memory
 from tf_comptrain.cli import model_source, options
 from tf_comptrain.cli.model_source import Loaded
 from tf_comptrain.compression import model
@@ -32,16 +32,6 @@ _WARM_UP_STEPS = 2
 def fused_batch_norm(layer: keras.layers.Layer) -> str:
     """Storage of the "fused_bn" variant: plain Keras, but with TensorFlow's fused batch normalization."""
     return "fused" if isinstance(layer, keras.layers.BatchNormalization) else "keep"
-
-
-def add_compression_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds --codec and --storage, as compress_model has them."""
-    parser.add_argument("--codec", choices=list(codecs.CODECS), default="plane", help="(%(default)s)")
-    parser.add_argument(
-        "--storage",
-        choices=[storage.COMPRESS, storage.REBUILD, storage.KEEP],
-        help="of all layers that can (each layer's best)",
-    )
 
 
 @functools.lru_cache(maxsize=1)
@@ -97,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_to_worker(parser)
     parser.add_argument("--variant", choices=VARIANTS, required=True)
-    add_compression_arguments(parser)
+    options.add_compression(parser)
     options.add_jit_compile(parser)
     args = parser.parse_args()
     source = (args.model, args.image, args.loss)

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterable
 
 from tf_comptrain import arguments
 
+# As `compress_model` has them, whose modules import TensorFlow.
+CODECS = ("plane", "rans", "zvc", "auto", "plane+dither", "rans+dither")
+STORAGES = ("compress", "rebuild", "keep")
+
 
 class SourceError(ValueError):
     """A `--model` that names no compiled model; the message says what to do."""
@@ -73,6 +77,12 @@ def add_of_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loss", help="of a .keras file that is not compiled, such as mse")
 
 
+def add_compression(parser: argparse.ArgumentParser) -> None:
+    """--codec and --storage, as `compress_model` has them."""
+    parser.add_argument("--codec", choices=CODECS, default="plane", help="(%(default)s)")
+    parser.add_argument("--storage", choices=STORAGES, help="of all layers that can (each layer's best)")
+
+
 def add_jit_compile(parser: argparse.ArgumentParser) -> None:
     """Whether XLA compiles the step."""
     parser.add_argument(
@@ -99,7 +109,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "one JSON object") -> 
     parser.add_argument("--json", action="store_true", help=f"print {what} instead of a table")
 
 
-def add_codecs(parser: argparse.ArgumentParser, codecs: Iterable[str]) -> None:
+def add_codecs(parser: argparse.ArgumentParser, codecs: Iterable[str] = CODECS) -> None:
     """What a measurement of these codecs takes: bounds, repeats, which of them, and how it is printed."""
     help_ = "bounds / standard deviation (0.1)"
     parser.add_argument("--eb-sigma", type=bound_over_sigma, nargs="+", default=[0.1], help=help_)

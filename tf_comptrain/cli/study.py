@@ -6,14 +6,13 @@ import argparse
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tf_comptrain.cli.options import positive
 from tf_comptrain.render import text
-from tf_comptrain.study.best_fit import best_fit
-from tf_comptrain.study.grid import CONTESTANTS, FIXED_RATE, STAGES
-from tf_comptrain.study.results import Row, Study
-from tf_comptrain.study.running import impact_study
+
+if TYPE_CHECKING:
+    from tf_comptrain.study.results import Row, Study
 
 _NEEDED = ("build", "data")
 _HEADINGS = (
@@ -31,10 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="defines build(), data() and, if it wants, STUDY: arguments of tf_comptrain.impact_study",
     )
     parser.add_argument("--folder", type=Path, help="for cells, table, report and policy (FILE-study)")
-    parser.add_argument("--codecs", nargs="+", choices=list(CONTESTANTS), help="(all that are installed)")
-    parser.add_argument("--modes", nargs="+", choices=["abs", "sigma", "range", FIXED_RATE], help="(sigma)")
+    parser.add_argument("--codecs", nargs="+", help="such as plane rans zfp (all that are installed)")
+    parser.add_argument("--modes", nargs="+", help="of abs sigma range fixed_rate (sigma)")
     parser.add_argument("--bounds", nargs="+", type=float, help="of each mode but fixed_rate")
-    parser.add_argument("--stages", nargs="*", choices=list(STAGES), help="(early mid late)")
+    parser.add_argument("--stages", nargs="*", help="of start early mid late (early mid late)")
     parser.add_argument("--seeds", nargs="+", type=int, help="(0)")
     parser.add_argument("--epochs", type=positive, help="of each training (3)")
     parser.add_argument("--batch", type=positive, dest="batch_size", help="samples a step (32)")
@@ -59,6 +58,8 @@ def main(args: argparse.Namespace) -> int:
       0; 1 where a cell could not be measured; 2 for a file or arguments that do not do, and where plain training
       diverges.
     """
+    from tf_comptrain.study.running import impact_study  # imports TensorFlow
+
     folder = args.folder or args.file.with_name(f"{args.file.stem}-study")
     try:
         build, data, how = _defined_in(args.file)
@@ -110,6 +111,8 @@ def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:
 
 def _show(study: Study, network: str, tolerance: float) -> None:
     """Prints a line for each setting, and the policy."""
+    from tf_comptrain.study.best_fit import best_fit
+
     numbers = _HEADINGS[2:]
     shown = text.table_of(f"{network}, {study.metric(network)}", _HEADINGS, numbers)
     for row in study.summary():
@@ -141,6 +144,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _written(study: Study, tolerance: float) -> list[Path]:
     """The files."""
+    from tf_comptrain.study.best_fit import best_fit
+
     paths = [study.to_html(tolerance=tolerance)]
     try:
         paths += study.write()
