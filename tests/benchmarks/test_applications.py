@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "mod
 import applications
 
 
-@pytest.mark.long(but=["ConvNeXtTiny-0"])
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "steps"), [("ConvNeXtTiny", 0), ("EfficientNetV2B0", 0), ("MobileNetV3Small", 3)]
 )

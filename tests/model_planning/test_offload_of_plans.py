@@ -17,7 +17,7 @@ from tf_comptrain.model_planning.speeds import on_machine
 
 layers = keras.layers
 BATCH = 32
-BLOCKS = 16
+BLOCKS = 10
 
 
 @pytest.fixture(scope="module")
