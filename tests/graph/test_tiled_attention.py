@@ -296,7 +296,7 @@ def test_a_softmax_by_hand_is_whole(caplog):
     plain, whole, function, crossings = run(network(by_hand, plain_scores), data())
     assert_same(plain, whole)
     assert whole_scores(function) and "tile" not in [crossing.storage for crossing in crossings]
-    assert sum("made whole" in record.message for record in caplog.records) == 1
+    assert sum("MB, is made whole" in record.message for record in caplog.records) == 1
 
 
 def test_what_is_to_be_kept_is_bit_equal():
