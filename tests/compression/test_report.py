@@ -2,8 +2,11 @@
 
 import re
 
+import numpy as np
 from browser import shown
+from tensorflow import keras
 
+import tf_comptrain as ct
 from tf_comptrain.compression.report import Report, ReportRow, StepRows
 
 ODD = '<b>|"&'
@@ -129,3 +132,26 @@ def test_a_browser_sorts_the_table_once_a_click(tmp_path):
     page = tmp_path / "page.html"
     page.write_text(f'<meta charset="utf-8"><title></title><body>{twice}<script>{clicks}</script></body>')
     assert "<title>sorted 4 kB,125 B,100 B</title>" in shown(page, tmp_path)
+
+
+def test_what_a_report_says_once_the_model_is_restored():
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "tanh"), keras.layers.Dense(1)])
+    model.compile(loss="mse", jit_compile=False)
+    batch = np.ones((32, 64), "float32"), np.ones((32, 1), "float32")
+    report = ct.compress_model(model)
+    model.train_on_batch(*batch)
+    rows = report.rows
+    ct.restore_model(model)
+    model.train_on_batch(*batch)
+    assert "compress" in [row.storage for row in rows] and report.rows == rows
+    assert "The model is restored, and trains as plain Keras. Before:" in str(report)
+
+
+def test_a_report_says_that_training_is_eager():
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64, "tanh"), keras.layers.Dense(1)])
+    batch = np.ones((32, 64), "float32"), np.ones((32, 1), "float32")
+    report = ct.compress_model(model)
+    for eagerly in (False, True, False):
+        model.compile(loss="mse", jit_compile=False, run_eagerly=eagerly)
+        model.train_on_batch(*batch)
+        assert ("The model runs as plain Keras: in eager mode" in str(report)) == eagerly

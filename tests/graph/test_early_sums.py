@@ -67,3 +67,15 @@ def test_a_matrix_for_all_samples_has_no_gradient_of_each(jit):
         if "gradient_tape" in tensor.op.name and tensor.shape[-2:] == [WIDTH, WIDTH]
     }
     assert (None, 4, WIDTH, WIDTH) not in of_matrices
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_complex_matrix_is_conjugated(jit):
+    def loss(x, real, imaginary):
+        x = tf.matmul(tf.complex(tf.tanh(x), tf.sin(x)), tf.complex(real, imaginary))
+        return tf.reduce_mean(tf.square(tf.abs(x)) * tf.range(1.0 * WIDTH))
+
+    x = np.random.default_rng(0).normal(size=(BATCH, WIDTH, WIDTH)).astype("float32")
+    shapes = [[WIDTH, WIDTH], [WIDTH, WIDTH]]
+    plain, found, _, _ = tiled_steps.run(loss, x, shapes, [None, WIDTH, WIDTH], jit, error_bound=1e-4)
+    tiled_steps.assert_same(plain, found, 0.05 if jit else 1e-3)

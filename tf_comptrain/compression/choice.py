@@ -138,7 +138,8 @@ def _check_keys(storage: Mapping[Any, Storage], known: set) -> None:
         if key not in known and not isinstance(key, type) and not is_operation:
             raise ValueError(
                 f"`storage` names a layer that the model does not have. Received: {key!r}. Keys are layer names or "
-                "paths, layer classes, or names of operations with the scopes they are in, as the report has them."
+                "paths, layer classes themselves (keras.layers.Dense), or names of operations with the scopes they "
+                "are in, as the report has them."
             )
 
 

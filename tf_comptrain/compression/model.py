@@ -194,9 +194,12 @@ def _say_eager(sources: Sequence[Any]) -> None:
     """Says of each compressed model once that eager mode holds nothing."""
     handles = {id(getattr(source, "handle", None)) for source in sources}
     for model, instrumented in list(compressed_models.items()):
-        if instrumented.is_eager or instrumented.held is None:
+        if instrumented.held is None or handles.isdisjoint(instrumented.held.weights()):
             continue
-        if not handles.isdisjoint(instrumented.held.weights()):
+        instrumented.report.note_engine(
+            "eager mode", "in eager mode there is no traced step to hold tensors in"
+        )
+        if not instrumented.is_eager:
             instrumented.is_eager = True
             logging.warning(_EAGER, model.name)
 
@@ -258,5 +261,6 @@ def restore_model(model: keras.Model) -> None:
     _keras.save_alone(model)
     _keras.forget_runs(model)
     _keras.reset_rate(getattr(model, "optimizer", None))
+    compressed_models[model].report.end()
     del compressed_models[model]
     _keras.forget_traces(model)

@@ -133,7 +133,12 @@ class Report:
         self.engine = ""
         self.peak_bytes = 0
         self.unchecked: str | None = None
+        self._is_over = False
         self.notes: Callable[[], Sequence[str]] = lambda: ()
+
+    def end(self) -> None:
+        """Stays as it is: the model is restored."""
+        self._known, self._renew, self._is_over = self._traced(), lambda: None, True
 
     def note_engine(self, engine: str, obstacle: str | None) -> None:
         """Notes what runs the step that is traced, and why that is plain Keras; None where it is not."""
@@ -258,7 +263,7 @@ class Report:
 
     def _summary(self) -> list[str]:
         """What there is to say of all tensors together, and of the step."""
-        lines = []
+        lines = ["The model is restored, and trains as plain Keras. Before:"] if self._is_over else []
         if self.obstacle:
             lines.append(f"The model runs as plain Keras: {self.obstacle}.")
         elif self.rows:

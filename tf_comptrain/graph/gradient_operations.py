@@ -260,14 +260,14 @@ class GradientOperations:
         return met
 
     def _makers_of_small(self, term: tf.Tensor) -> list[str]:
-        """Names of the elementwise operations that make a term, for one sum alone; none where it is of a large one."""
+        """Names of the elementwise operations that make a term, for one sum alone; none where it is of a large one.
+
+        What others read as well may make the other terms: no term may wait for what is made of itself.
+        """
         found: list[str] = []
         tensor = term
-        while self._is_handed_on(tensor):
-            if len(tensor.consumers()) == 1:
-                found.append(tensor.op.name)
-            elif element_count(tensor) * _TIMES_SMALLER > element_count(term):
-                return []
+        while self._is_handed_on(tensor) and len(tensor.consumers()) == 1:
+            found.append(tensor.op.name)
             tensor = self._first_gradient(tensor.op)
         return found if element_count(tensor) * _TIMES_SMALLER <= element_count(term) else []
 

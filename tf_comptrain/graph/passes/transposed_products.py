@@ -12,9 +12,9 @@ def transposed_product(tensor: tf.Tensor) -> tf.Operation | None:
     """The product of matrices that a tensor has transposed, as Keras' einsum makes an attention's scores.
 
     Returns:
-      A `BatchMatMulV2`; None where the tensor is something else.
+      A `BatchMatMulV2`; None where the tensor is something else, or complex, which an adjoint matrix conjugates.
     """
-    if tensor.op.type != "Transpose":
+    if tensor.op.type != "Transpose" or tensor.dtype.is_complex:
         return None
     product, order = base_of(tensor.op.inputs[0]).op, tf.get_static_value(tensor.op.inputs[1])
     if product.type != "BatchMatMulV2" or order is None:

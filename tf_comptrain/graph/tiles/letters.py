@@ -12,7 +12,10 @@ from tf_comptrain.graph.tiles.sizes import Sizes
 
 
 def letters_of(op: tf.Operation) -> tuple[str, str, str] | None:
-    """The dimensions of both factors and of their product, as letters; None where that is not known."""
+    """The dimensions of both factors and of their product, as letters; None where that is not known.
+
+    Nor where an adjoint matrix would be conjugated.
+    """
     ranks = [tensor.shape.rank for tensor in op.inputs]
     if about(op.type).kind != MATRIX_PRODUCT or len(ranks) != 2 or None in ranks:
         return None
@@ -21,6 +24,8 @@ def letters_of(op: tf.Operation) -> tuple[str, str, str] | None:
         first, _, second = terms.partition(",")
         simple = all(term.isalpha() and len(set(term)) == len(term) for term in (first, second, result))
         return (first, second, result) if simple and set(result) <= {*first, *second} else None
+    if op.type != "MatMul" and op.outputs[0].dtype.is_complex:
+        return None
     flags = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     swapped = [op.get_attr(flag) for flag in flags]
     many = "abcdefgh"[: max(ranks) - 2]
