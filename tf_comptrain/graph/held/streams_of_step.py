@@ -21,7 +21,6 @@ from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.operations import about
 from tf_comptrain.graph.tensors import base_of, is_small, plain_bytes
 from tf_comptrain.graph.tiles.limits import TileSizes, tile_sizes
-from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import (
     BITMASK,
     COMPRESS,
@@ -42,7 +41,7 @@ from tf_comptrain.storage import (
 
 KEPT_BEFORE = "an earlier gradient of the step keeps it"
 _OFFLOADED_NOWHERE = "Tensors with storage='offload' stay in memory: the step is %s."
-_WHOLE = "%s, about %s, is made whole, not by tiles of rows: %s."
+_WHOLE = "%s, about %.3g MB, is made whole, not by tiles of rows: %s."
 _TOO_FINE = (
     "The bound of %s and others, %s, is finer than what XLA's streams have, %d bits a value: errors are larger. With "
     "jit_compile=False they keep the bound."
@@ -201,7 +200,7 @@ class StreamsOfStep:
             self.crossings.pop(name, None)
         elif name in self.crossings:
             self.crossings[name] = self.crossings[name]._replace(storage=KEEP, note=why)
-        self._say_once(_WHOLE % (name, format_bytes(plain_bytes(tensor)), why), why)
+        self._say_once(_WHOLE % (name, plain_bytes(tensor) / 1e6, why), why)
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""
