@@ -29,6 +29,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain.memory import counters
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import trials
 from tf_comptrain.model_planning.offload_of_plan import offload_of_plan
@@ -104,6 +105,8 @@ def measure(net: str, options: argparse.Namespace) -> None:
     keras.utils.set_random_seed(0)
     model = NETS[net](options.size)
     ct.compress_model(model)
+    prepared = trials.prepare(model, options.batch, None, offload_of_plan(True, "plane"))
+    counters.reserve(prepared.ends()[1])  # as a plan does with its limit
     prepared = trials.prepare(model, options.batch, None, offload_of_plan(True, "plane"))
     smallest, _ = trials.search(model, prepared, 1, seed=0, budget_s=options.budget, runs=trials.RUNS)
     low, high = smallest.smallest_bytes, prepared.ends()[1]

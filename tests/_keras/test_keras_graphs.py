@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tf_comptrain import _keras
 
@@ -141,3 +142,16 @@ def test_what_waits_for_one_operation_waits_for_another_or_for_none(graph):
         moved, freed = (tf.exp(third.outputs[0]).op for _ in range(2))
     _keras.wait_instead(first, second, free=[freed.name])
     assert moved.control_inputs == [second] and freed.control_inputs == []
+
+
+def test_the_order_is_kept():
+    def config():
+        options = context.context().function_call_options
+        return tf.compat.v1.ConfigProto.FromString(options.config_proto_serialized)
+
+    before = config()
+    with _keras.order_kept():
+        rewriting = config().graph_options.rewrite_options
+        assert rewriting.arithmetic_optimization == rewriting.OFF
+        assert tf.function(lambda x: x * 2.0 + x * 3.0)(tf.constant(2.0)) == 10.0
+    assert config() == before

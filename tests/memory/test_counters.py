@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tf_comptrain.memory import counters
+
 UNCOUNTED = """
 import json, tf_comptrain as ct
 from tensorflow import keras
@@ -39,3 +41,21 @@ def test_where_nothing_is_counted():
     assert peak == resting == 0
     assert refused.startswith("AdaptiveBatchSize needs") and "TF_ENABLE_ONEDNN_OPTS=1" in refused
     assert "peaks read 0" in accounting and "TF_ENABLE_ONEDNN_OPTS=1" in accounting
+
+
+def test_what_is_cut_from_a_reserved_piece_has_its_own_size():
+    """In a process that has no other: 5 MiB are 8 of a piece that the allocator takes for them alone."""
+    code = """
+import tensorflow as tf
+from tf_comptrain.memory import counters
+counters.reserve(64 << 20)
+before = counters.bytes_in_use()
+x = tf.zeros([5 << 18])
+print(counters.bytes_in_use() - before)
+"""
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(made.stdout) == 5 << 20
+
+
+def test_more_than_there_is_is_not_reserved():
+    counters.reserve(1 << 60)

@@ -190,6 +190,16 @@ def test_trials_come_within_the_limit_where_the_model_of_memory_is_wrong(case, m
     assert "keep" in plan.choices.values() and len(taken) <= 2 + trials.RUNS
 
 
+def test_two_trials_of_a_plan_have_one_peak(case):
+    plan = case.plan(middle(case))
+    ct.compress_model(case.model)
+    try:
+        peaks = [trials._run(case.model, case.prepared, plan).peak_bytes for _ in range(3)]  # noqa: SLF001
+    finally:
+        ct.restore_model(case.model)
+    assert max(peaks) <= 1.02 * min(peaks)
+
+
 def test_what_the_planner_is_asked_for(case):
     asked = trials._Asked(1000)  # noqa: SLF001
     assert not asked.is_used(1001, 0) and not asked.is_used(900, 0) and asked.is_used(1000, 0)

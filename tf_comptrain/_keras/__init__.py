@@ -24,6 +24,7 @@ from tf_comptrain._keras.graphs import (
     kept_with,
     loop_body,
     operations_waiting_for,
+    order_kept,
     run_again,
     run_eagerly,
     set_device,

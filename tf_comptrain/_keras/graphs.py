@@ -5,8 +5,9 @@ Private: `ops`, `control_flow_util` (TensorFlow 2.21, 2.15).
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +43,25 @@ def wait_for(op: tf.Operation, others: Sequence[tf.Operation]) -> None:
     Private: `Operation._add_control_inputs` (TensorFlow 2.21, 2.15).
     """
     op._add_control_inputs(list(others))
+
+
+@contextlib.contextmanager
+def order_kept() -> Iterator[None]:
+    """Inside, calls of traced functions run operations after those that they wait for.
+
+    TensorFlow's optimizer of arithmetic puts other operations in the place of some, which wait for nothing.
+    Private: `context.FunctionCallOptions` (TensorFlow 2.21, 2.15).
+    """
+    here = context.context()
+    before = here.function_call_options
+    config = here.config  # a copy
+    rewriting = config.graph_options.rewrite_options
+    rewriting.arithmetic_optimization = rewriting.OFF
+    here.function_call_options = context.FunctionCallOptions(before.executor_type, config)
+    try:
+        yield
+    finally:
+        here.function_call_options = before
 
 
 def wait_for_nothing(op: tf.Operation) -> None:

@@ -34,6 +34,23 @@ def reset_peak() -> None:
         tf.config.experimental.reset_memory_stats(device())
 
 
+def reserve(size: int) -> None:
+    """Has a CPU's allocator take so many bytes from the system in one piece, which it then gives out and takes back.
+
+    It cuts large pieces to size. Of small ones, which it takes one by one as a process grows, it gives a whole one of
+    up to twice the size. Nothing is written, so that the system gives no memory before it is used. The peak begins
+    again.
+
+    Args:
+      size: Bytes. Where there are not so many, nothing happens.
+    """
+    if device() != "CPU:0":
+        return
+    with contextlib.suppress(tf.errors.ResourceExhaustedError):
+        tf.raw_ops.Empty(shape=[size // tf.complex128.size], dtype=tf.complex128, init=False)
+    reset_peak()
+
+
 def in_counted_memory(value: Any) -> tf.Tensor:
     """A copy in a buffer of the allocator's: NumPy's own, which TensorFlow may share, nothing counts."""
     return tf.raw_ops.DeepCopy(x=value)

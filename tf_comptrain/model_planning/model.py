@@ -15,6 +15,7 @@ from tf_comptrain.compression import model as compression
 from tf_comptrain.compression.choice import StorageChoice
 from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
+from tf_comptrain.memory import counters
 from tf_comptrain.memory.trace import NothingRecordedError
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.compiled_plan import CompiledEnds, plan_compiled
@@ -186,6 +187,7 @@ def _plan_of_step(
             )
         return plan_compiled(model, batch, limit, wanted.streams, wanted.progress, smaller_tiles)
     _check_train_step(model)
+    counters.reserve(limit)
     report = compression.compress_model(model, **wanted.streams)
     try:
         if report.obstacle is not None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tensorflow import keras
 
-from tf_comptrain import planner
+from tf_comptrain import _keras, planner
 from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.compression.report import Report
+from tf_comptrain.memory import counters
 from tf_comptrain.model_planning.crossing_tensors import carried_out
 from tf_comptrain.placement.accumulation import set_microbatches
 from tf_comptrain.storage import Offload
@@ -55,12 +57,20 @@ class ModelPlan(planner.Plan):
             held.wishes.is_plan = True
             held.wishes.smaller_tiles = self.smaller_tiles
         set_microbatches(model, self.microbatches)
+        if not _keras.jit_compile(model):
+            counters.reserve(self.limit_bytes)
+            _keras.around_runs(model, "plan", _run)
         return report
 
     @classmethod
     def from_json(cls, source: str | Path | dict) -> ModelPlan:
         """The plan in JSON text, a file, or what `json.loads` made of one; see `planner.plan_from_json`."""
         return cls(*planner.plan_from_json(source))
+
+
+def _run(train_function: Callable, iterator: Any) -> Any:
+    with _keras.order_kept():
+        return train_function(iterator)
 
 
 def fingerprint(model: keras.Model) -> str:

@@ -53,7 +53,7 @@ def measure(
     graphs: list[tf.Graph] = []
     with _stored(model, storage), _keras.on_gradients(lambda backward: graphs.append(backward.graph)):
         step = _keras.train_step_runner(model, x, y)
-        with state_restored(model):
+        with state_restored(model), _keras.order_kept():
             calls = measure_calls(step, 2 + _STEPS)
             trace = trace_step(step) if profile else None
     seconds = min(elapsed for _, _, elapsed in calls[2:])  # other work only ever makes a step slower
