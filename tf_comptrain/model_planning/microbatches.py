@@ -19,7 +19,7 @@ from tf_comptrain.placement import accumulation
 _TRIES = 3
 _MOST = 16  # microbatches: a step is traced with all of them
 _STEPS = 6  # that confirm a plan
-_MARGIN = 0.03  # the peak of a step scatters from run to run, with the order in which its operations run
+_MARGIN = 0.03  # the peak of a step scatters from run to run, with the chunks that the allocator has
 
 
 def obstacle_to_microbatches(model: keras.Model, wanted: bool | None) -> str:
@@ -103,7 +103,8 @@ def _peak(model: keras.Model, plan: ModelPlan, count: int, sample_bytes: int, st
         x, y = random_batch(model, run * plan.batch)
         if compiled:
             return analysis_of_step(model, x, y).total_bytes
-        above, resting, _ = measure_steps(model, x, y, _STEPS)
+        with _keras.order_kept():
+            above, resting, _ = measure_steps(model, x, y, _STEPS)
         return resting + int(above * (1 + _MARGIN)) + (count - run) * plan.batch * sample_bytes
     finally:
         accumulation.set_microbatches(model, 1)
