@@ -57,7 +57,7 @@ GPU_PROGRAM = "benchmarks/gpu/codec_gpu.cc"  # compares every kernel with the CP
 NO_GPU = 77  # the exit status with which it says that it found none
 # For a CPU that runs the threads of a GPU in turn: cc/codec/testing/emulated_gpu.
 EMULATED_GPU = "emulated_gpu"
-EMULATED_SHAPES = "4"  # random ones that are tried
+EMULATED_SHAPES = "12"  # random ones that are tried
 EMULATED_FLAGS = [
     *("-x", "c++", "-D__CUDACC__", "-U_FORTIFY_SOURCE", f"-I{TESTING / EMULATED_GPU}"),
     *("-include", "cuda_runtime.h"),  # as nvcc does

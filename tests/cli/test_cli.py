@@ -11,7 +11,7 @@ import pytest
 from tensorflow import keras
 
 from tf_comptrain import cli, codecs, native, storage
-from tf_comptrain.cli import bench, bench_worker, doctor, examination, options
+from tf_comptrain.cli import bench, doctor, examination, options
 
 
 def command(*arguments: str) -> int:
@@ -236,7 +236,6 @@ WITHOUT_TENSORFLOW = {
 def test_names_of_options_are_those_of_the_modules():
     assert tuple(codecs.CODECS) == options.CODECS
     assert (storage.COMPRESS, storage.REBUILD, storage.KEEP) == options.STORAGES
-    assert tuple(bench.LABELS) == bench_worker.VARIANTS
 
 
 @pytest.mark.parametrize("what", WITHOUT_TENSORFLOW)

@@ -33,13 +33,13 @@ def test_there_are_enough_blocks():
     assert len(BLOCKS) >= 135
 
 
-@drawn(4)
+@drawn(8)
 @given(SPECS)
 def test_on_the_executor(spec):
     assert check(spec, jit=False) == []
 
 
-@drawn(2)
+@drawn(4)
 @given(LOWERED)
 def test_under_xla(spec):
     assert check(spec, jit=True) == []

@@ -43,6 +43,16 @@ def test_where_nothing_is_counted():
     assert "peaks read 0" in accounting and "TF_ENABLE_ONEDNN_OPTS=1" in accounting
 
 
+def test_a_piece_is_taken_once(monkeypatch):
+    """Each one has a table of its own, which stays: a smaller limit, or the same one again, takes no other."""
+    taken = []
+    monkeypatch.setattr(counters, "_reserved", 0)
+    monkeypatch.setattr(counters.tf.raw_ops, "Empty", lambda shape, **how: taken.append(shape[0]))
+    for mebibytes in (2, 2, 1, 3, 2):
+        counters.reserve(mebibytes << 20)
+    assert taken == [2, 3]
+
+
 def test_what_is_cut_from_a_reserved_piece_has_its_own_size():
     """In a process that has no other: 5 MiB are 8 of a piece that the allocator takes for them alone."""
     code = """

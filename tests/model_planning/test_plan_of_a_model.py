@@ -400,3 +400,9 @@ def test_samples_that_are_small():
     in_use = tf.config.experimental.get_memory_info("CPU:0")["current"]
     plan = ct.plan(model, 1024, in_use + 40_000_000, budget_s=1.0)
     assert plan.feasible and len(plan.rows) == 4 and plan.batch == 1024
+
+
+@pytest.mark.parametrize("check", ["no", 1])
+def test_check_takes_truth_values_alone(case, check):
+    with pytest.raises(TypeError, match=f"`check` must be True, False or None. Received: {check!r}"):
+        ct.compress_model(case.model, check=check)

@@ -27,7 +27,6 @@ from tf_comptrain.render.units import format_bytes, name_of_signal
 if TYPE_CHECKING:
     from rich.table import Table
 
-# Of `bench_worker.VARIANTS`.
 LABELS = {"plain": "plain Keras", "fused_bn": "plain + fused BN", "compressed": "compressed"}
 
 

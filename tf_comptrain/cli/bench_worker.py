@@ -22,10 +22,11 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, memory
 from tf_comptrain.cli import model_source, options
+from tf_comptrain.cli.bench import LABELS
 from tf_comptrain.cli.model_source import Loaded
 from tf_comptrain.compression import model
 
-VARIANTS = ("plain", "fused_bn", "compressed")
+VARIANTS = tuple(LABELS)
 _WARM_UP_STEPS = 2
 
 

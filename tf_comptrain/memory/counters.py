@@ -13,6 +13,8 @@ HOW_TO_COUNT = (
     "environment variable TF_ENABLE_ONEDNN_OPTS=1 before Python starts"
 )
 
+_reserved = 0  # bytes of the largest piece of this process
+
 
 def device() -> str:
     """The device whose allocator counts: the first GPU, else the CPU."""
@@ -43,11 +45,14 @@ def reserve(size: int) -> None:
     peak begins again.
 
     Args:
-      size: Bytes, of which whole MiB count. Where the machine has not so many, nothing happens.
+      size: Bytes, of which whole MiB count. Where the machine has not so many, or a piece as large was taken before,
+        nothing happens.
     """
+    global _reserved
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if device() != "CPU:0" or size > there:
+    if device() != "CPU:0" or not _reserved < size <= there:
         return
+    _reserved = size
     with contextlib.suppress(tf.errors.ResourceExhaustedError):
         tf.raw_ops.Empty(shape=[size >> 20, 1 << 16], dtype=tf.complex128, init=False)
     reset_peak()

@@ -323,7 +323,7 @@ def compress_model(
     Reference:
       COMET (Jin et al., VLDB 2022); Gist (Jain et al., ISCA 2018) for the bit masks.
     """
-    if check not in (None, True, False):
+    if check is not None and not isinstance(check, bool):
         raise TypeError(f"`check` must be True, False or None. Received: {check!r}.")
     streams = _streams(codec, error_bound, policy)
     if memory is None:

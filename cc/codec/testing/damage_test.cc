@@ -172,7 +172,7 @@ void TestExtraBytes(const Subject& codec) {
 // Every instruction set agrees on what is an error, and on the values.
 void TestMutations(const Subject& codec) {
   const char* wanted = std::getenv("COMPTRAIN_MUTATIONS");
-  const long count = wanted != nullptr ? std::atol(wanted) : 40000;
+  const long count = wanted != nullptr ? std::atol(wanted) : 100000;
   std::mt19937 random(12);
   long rejected = 0, differing = 0;
   for (long i = 0; i < count; ++i) {
