@@ -23,7 +23,7 @@ export TF_ENABLE_ONEDNN_OPTS ?= 1
 PYTEST_ARGS ?=
 TESTS ?=
 # They measure peaks, which another process on the same cores would move: run by themselves.
-MEASURING := tests/memory/test_memory.py tests/graph/test_peak.py
+MEASURING := tests/memory/test_memory.py tests/memory/test_memory_of_tiles.py tests/graph/test_peak.py
 
 # The first Python between 3.$(1) and 3.$(2) that can make a virtual environment.
 pick_python = $(shell for p in $(PYTHON) python3 python3.12 python3.11 python3.13 python3.10 python; do \
