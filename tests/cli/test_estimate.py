@@ -33,6 +33,18 @@ def not_compiled():
 
 def nothing():
     pass
+
+def fails():
+    open("/no/such/data")
+
+def uneven():
+    return build(), np.ones((3, WIDTH)), np.ones((2, 10))
+
+def empty():
+    return build(), np.ones((0, WIDTH)), np.ones((0, 10))
+
+def no_arrays():
+    return build(), iter([1])
 """
 
 
@@ -181,14 +193,24 @@ def test_a_keras_file(tmp_path, script):
         ("missing.py:build", "no file 'missing.py'"),
         ("missing.keras", "no file 'missing.keras'"),
         ("resnet50", "ResNet50"),
-        ("{script}:none", "has: build, not_compiled, nothing, with_data"),
+        ("{script}:none", "has: build, empty, fails, no_arrays, not_compiled, nothing"),
         ("{script}:nothing", "must give a keras.Model"),
         ("{script}:not_compiled", "not compiled"),
+        ("{script}:fails", "failed in line 23 of 'own_training.py': FileNotFoundError"),
+        ("{script}:uneven", r"as many samples in x as in y.*\[3, 2\]"),
+        ("{script}:empty", "one at least"),
+        ("{script}:no_arrays", "x and y as arrays"),
     ],
 )
 def test_a_source_that_is_none(source, says, script):
     with pytest.raises(model_source.SourceError, match=says):
         model_source.load(source.replace("{script}", str(script)))
+
+
+def test_a_source_that_fails_ends_with_status_2_at_once(script, capsys):
+    assert command("estimate", f"{script}:fails", "--batch", "8") == 2
+    said = capsys.readouterr()
+    assert said.err.count("FileNotFoundError") == 1 and "compressed" not in said.out
 
 
 def test_a_missing_model_ends_with_status_2(capsys):

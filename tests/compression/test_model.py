@@ -377,7 +377,7 @@ def test_below_what_is_trained_nothing_is_held():
 
 
 def test_the_gradient_for_an_image_through_frozen_layers_is_held():
-    """As an attack on the model takes it."""
+    """As an attack on the model takes it, in a `training_scope`: saliency is inference."""
     hidden = [layers.Conv2D(8, 3, activation="tanh", name="frozen"), layers.Conv2D(8, 3)]
     model = keras.Sequential([keras.Input((16, 16, 8)), *hidden])
     model.trainable = False
@@ -392,7 +392,9 @@ def test_the_gradient_for_an_image_through_frozen_layers_is_held():
 
     plain = attack(x)
     ct.compress_model(model)
-    ours = tf.function(attack.python_function)(x)
+    np.testing.assert_allclose(tf.function(attack.python_function)(x), plain, rtol=1e-5, atol=1e-6)
+    with ct.training_scope():
+        ours = tf.function(attack.python_function)(x)
     assert site_of(instrumentation(model), "frozen").read_state().stream_bytes > 0
     np.testing.assert_allclose(ours, plain, atol=0.05 * np.abs(plain).max())
     assert not np.array_equal(ours, plain)
@@ -470,6 +472,9 @@ def test_a_report_fills_itself_when_a_step_is_traced():
         ({"storage": {"conv9": "keep"}}, ValueError, "'conv9'"),
         ({"storage": {"conv1": "bitmask"}}, ValueError, "'bitmask'"),
         ({"storage": 3}, TypeError, "3"),
+        ({"offload": False}, ValueError, "`offload` goes with `memory`"),
+        ({"microbatches": True}, ValueError, "`microbatches` goes with `memory`"),
+        ({"microbatches": 4}, TypeError, "`microbatches` must be True, False or None"),
     ],
 )
 def test_bad_arguments_change_nothing(arguments, error, message):

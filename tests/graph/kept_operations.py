@@ -86,7 +86,7 @@ KEPT: tuple[tuple[str, str], ...] = (
     ),
     (
         "AllToAll CheckNumerics CheckNumericsV2 CollectivePermute CopyToMesh CopyToMeshGrad "
-        "CrossReplicaSum DebugGradientIdentity DebugGradientRefIdentity DebugIdentityV2 EnsureShape "
+        "CrossReplicaSum DebugGradientIdentity DebugGradientRefIdentity DebugIdentityV2 "
         "NcclAllReduce NcclBroadcast NcclReduce PlaceholderWithDefault PreventGradient Print Relayout "
         "RelayoutLike TPUEmbeddingActivations XlaClusterOutput XlaSharding XlaSpmdFullToShardShape "
         "XlaSpmdShardToFullShape _EagerConst",

@@ -99,6 +99,7 @@ MEAN, VARIANCE = IMAGES.mean((0, 1, 2)), IMAGES.var((0, 1, 2))
 SAMPLES: dict[str, Sample] = {
     # Hand values on
     **named("Identity PreventGradient Snapshot StopGradient", one, "input"),
+    "EnsureShape": sample(lambda a: RAW.EnsureShape(input=a, shape=[4, 6]), normal(4, 6)),
     "IdentityN": sample(lambda a: RAW.IdentityN(input=[a])[0], normal(4, 6)),
     "ExpandDims": sample(lambda a: RAW.ExpandDims(input=a, axis=1), normal(4, 6)),
     "Reshape": sample(lambda a: RAW.Reshape(tensor=a, shape=[24]), normal(4, 6)),

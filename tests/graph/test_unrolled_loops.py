@@ -4,6 +4,8 @@ import numpy as np
 import tensorflow as tf
 from steps import Weights, compressed_gradients, plain_gradients
 
+from tf_comptrain.graph.tiles.sizes import KnownSizes
+
 TURNS, WIDTH = 24, 64
 X = tf.constant(np.random.default_rng(0).normal(size=(32, TURNS, WIDTH)), tf.float32)
 
@@ -26,3 +28,20 @@ def test_the_row_of_operations_that_run_again_is_short():
     again = [op for op in found.graph.get_operations() if op.name.startswith("rebuilt/")]
     assert len(again) <= 20 * TURNS
     assert any(row.storage == "compress" for row in found.crossings)
+
+
+def test_what_is_made_again_is_made_of_few_held_tensors():
+    weights = Weights([WIDTH, WIDTH], [WIDTH], [WIDTH])
+    operations = compressed_gradients(loss, X, weights).graph.get_operations()
+    assert sum(op.type == "Comptrain>Decompress" for op in operations) <= 6 * TURNS
+
+
+def test_sizes_of_a_long_row_of_operations_are_found():
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 8])])
+    def row(x):
+        for _ in range(1500):
+            x = x + tf.tanh(x)
+        return tf.reshape(x, [tf.shape(x)[0], 16, 8])
+
+    y = row.get_concrete_function().outputs[0]
+    assert KnownSizes().of(y) == (None, 16, 8)

@@ -4,7 +4,7 @@ import pytest
 from planner.graphs import chain
 from planner.vgg19 import BUDGET, vgg19
 
-from tf_comptrain.planner import at_batch, largest_batch, plan_graph
+from tf_comptrain.planner import Task, TaskGraph, Tensor, at_batch, largest_batch, plan_graph
 
 
 def twice_forward(graph):
@@ -49,3 +49,10 @@ def test_what_is_fixed_stays():
 def test_mistakes(batch):
     with pytest.raises(ValueError, match="`batch` must be an integer of at least 1"):
         at_batch(chain(), batch)
+
+
+def test_a_step_that_does_not_grow_has_no_largest_batch():
+    tasks = (Task("one", False, 1.0, fixed_s=1.0), Task("two", True, 1.0, fixed_s=1.0))
+    graph = TaskGraph("fixed", tasks, (Tensor("a", 100, "one", ("two",), scales=False),))
+    with pytest.raises(ValueError, match="`graph` must grow with its batch"):
+        largest_batch(graph, 1000, lambda graph: 10.0)

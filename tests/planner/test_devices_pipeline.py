@@ -42,7 +42,6 @@ def test_both_ways_to_measure_a_step_agree(stages, microbatches):
         for stage, run in enumerate(runs):
             ahead = min(microbatches, stages - stage)
             assert found.peak_bytes[stage] == pytest.approx(run.resting_bytes + ahead * run.held_bytes.sum())
-            assert found.busy_s[stage] == pytest.approx(microbatches * run.microbatch_s)
 
 
 def test_equal_stages_have_the_known_bubbles():

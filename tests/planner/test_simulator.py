@@ -7,7 +7,7 @@ import pytest
 from planner.graphs import chain, label_state, reference
 from synthetic import KINDS, network
 
-from tf_comptrain.planner import Task, Tensor, Waste
+from tf_comptrain.planner import Waste
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.planner.simulator import PlanState
 
@@ -110,20 +110,6 @@ def test_memory_counts_what_a_link_has_not_moved():
     levels, waiting = slow.levels()
     assert waiting and levels.max() >= slow.live.max()
     assert levels.sum() > slow.live.sum()
-
-
-def test_collectives_run_beside_the_computation():
-    """A sum of gradients of 3 s starts when b2 has made its gradient; the update waits for nothing else."""
-    graph = chain(4, offload=False)
-    tasks = (*graph.tasks, Task("sum", True, 3.0, queue="link"), Task("update", True, 0.5))
-    weights = (Tensor("dw", 20, "b2", ("sum",)), Tensor("sums", 20, "sum", ("update",)))
-    graph = graph._replace(tasks=tasks, tensors=graph.tensors + weights)
-    simulation = PlanState(compile_graph(graph)).simulate()
-    ran = {event.name: (event.start_s, event.end_s) for event in simulation.events}
-    assert ran["sum"] == (8.0, 11.0)  # b3 and b2 end at 6 and 8
-    assert simulation.step_s == 12.5
-    late = graph._replace(tasks=(*tasks[:-2], tasks[-2]._replace(duration_s=6.0), tasks[-1]))
-    assert PlanState(compile_graph(late)).measure()[0] == 8 + 6 + 0.5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,7 @@ import pytest
 from planner.graphs import chain, every_plan, label_state
 from synthetic import KINDS, network
 
-from tf_comptrain.planner import Waste, plan_graph
+from tf_comptrain.planner import OffloadOption, StreamOption, Task, TaskGraph, Tensor, Waste, plan_graph
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.planner.lower_bound import Program
 from tf_comptrain.planner.simulator import PlanState
@@ -81,6 +81,15 @@ def test_plain_training_that_fits_is_left_alone():
     plan = plan_graph(graph, int(plain_peak(graph)) + 1)
     assert set(plan.choices.values()) == {"keep"}
     assert plan.gap == 0
+
+
+def test_seconds_may_be_whole_and_tensors_without_a_choice():
+    tasks = (Task("one", False, 1), Task("two", True, 1))
+    for options in ((OffloadOption(1, 1),), (StreamOption("c", 10, 1, 1),), ()):
+        tensors = (Tensor("a", 100, "one", ("two",), options), Tensor("b", 100, "one", ("two",)))
+        graph = TaskGraph("whole", tasks, tensors)
+        assert plan_graph(graph, 1000).feasible
+        assert not plan_graph(graph, 50).feasible
 
 
 def test_waste_counts():

@@ -38,7 +38,6 @@ def changed(**fields):
 
 MISTAKES = {
     "task__duration_s": (-1.0, "`duration_s of task 'f0'` must be a number of at least 0"),
-    "task__queue": ("gpu", "`queue of task 'f0'` must be 'compute' or 'link'"),
     "task__backward": (True, "must have the forward pass first"),
     "task__speed": (3, "may have only the fields"),
     "tensor__bytes": ("big", "`bytes of tensor 'x0'` must be an integer"),

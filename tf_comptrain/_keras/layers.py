@@ -141,9 +141,24 @@ def losses_of_calls(layer: Any) -> int:
 
 def forget_traces(model: keras.Model) -> None:
     """Drops the compiled train, test and predict functions: they hold the layers as they were."""
-    model.train_function = None
-    model.test_function = None
-    model.predict_function = None
+    for name in ("train_function", "test_function", "predict_function"):
+        if getattr(model, name, None) is not None:
+            setattr(model, name, _Forgotten(model, name))
+
+
+class _Forgotten:
+    """In the place of a function that was dropped: as None, but the loop of `fit` may be about to call it."""
+
+    def __init__(self, model: keras.Model, name: str):
+        self._model, self._name = weakref.ref(model), name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __call__(self, *args: Any) -> Any:
+        model = self._model()
+        getattr(model, f"make_{self._name}")(force=True)
+        return getattr(model, self._name)(*args)
 
 
 def jit_compile(model: keras.Model) -> bool:

@@ -51,10 +51,11 @@ def _set(name: str, value: bool) -> Iterator[None]:
 def training_scope(training: bool = True) -> contextlib.AbstractContextManager[None]:
     """Says that the calls inside belong to a training step.
 
-    For hand-written loops that call the model without `training=True`. What crosses into the backward pass is
-    held there too; in the scope layers also run by the operations and rules that this package has for them. What
-    layers compute stays as Keras has it: without `training=True` dropout is off, and batch normalization uses its
-    moving statistics.
+    For hand-written loops that call the model without `training=True`. What crosses into the backward pass of a
+    gradient of weights is held there too. That of a gradient of inputs alone (an attack, an image that is optimized)
+    is held where `tape.gradient` is called in the scope; else it may be inference, such as forces or saliency. In the
+    scope layers also run by the operations and rules that this package has for them. What layers compute stays as
+    Keras has it: without `training=True` dropout is off, and batch normalization uses its moving statistics.
 
     `training_scope(False)` says of a gradient that it is left as plain Keras has it, and of calls that pass no
     `training=True` that they stay plain, also inside a model's train step.

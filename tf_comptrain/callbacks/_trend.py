@@ -22,12 +22,10 @@ class Trend(NamedTuple):
     Attributes:
       direction: "falling", "rising" or "flat"; "unknown" of fewer than four epochs.
       slope: Change an epoch: the median of the slopes of all pairs (Theil and Sen).
-      p_value: How often epochs without a trend would look like this (Mann and Kendall, one-sided).
     """
 
     direction: str
     slope: float
-    p_value: float
 
     def __str__(self) -> str:
         if self.direction == "unknown":
@@ -42,15 +40,14 @@ def trend_of(losses: Sequence[float]) -> Trend:
     from scipy import stats  # takes half a second to import
 
     if len(losses) < FEWEST:
-        return Trend("unknown", 0.0, 1.0)
+        return Trend("unknown", 0.0)
     found = stats.kendalltau(range(len(losses)), losses)
     if not math.isfinite(found.statistic):  # all are the same
-        return Trend("flat", 0.0, 1.0)
-    one_sided = float(found.pvalue) / 2
+        return Trend("flat", 0.0)
     slope = float(stats.theilslopes(losses).slope)
-    if one_sided > _SIGNIFICANCE:
-        return Trend("flat", slope, one_sided)
-    return Trend("falling" if found.statistic < 0 else "rising", slope, one_sided)
+    if float(found.pvalue) / 2 > _SIGNIFICANCE:  # Mann and Kendall's test, one-sided
+        return Trend("flat", slope)
+    return Trend("falling" if found.statistic < 0 else "rising", slope)
 
 
 def are_worse(after: Sequence[float], before: Sequence[float]) -> bool:

@@ -248,7 +248,7 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._restored()  # which refuses that of another model before anything is changed
         self._begun = True
         self._handle.collect_statistics(self.model)
-        if self.model.train_function is None:  # `fit` made it before callbacks begin
+        if not self.model.train_function:  # `fit` made it before callbacks begin
             self.model.make_train_function()
         self._handle.reset_bounds()
         self._collect(False)

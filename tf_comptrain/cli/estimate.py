@@ -93,7 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin no further measurement after so many (%(default)s)",
     )
     options.add_json(parser)
-    parser.add_argument("--picture", type=Path, help="file for a chart, .png or .svg; needs matplotlib")
+    parser.add_argument(
+        "--picture", type=options.file_to_write, help="file for a chart, .png or .svg; needs matplotlib"
+    )
     parser.set_defaults(function=main)
 
 
@@ -164,7 +166,10 @@ def _answer(args: argparse.Namespace, way: str, engine: str, plain: Estimate | N
         messages.seek(0)
         said = messages.read().strip().splitlines()
     if run.stdout.strip():
-        return json.loads(run.stdout.splitlines()[-1])
+        answer = json.loads(run.stdout.splitlines()[-1])
+        if answer.get("is_source_error"):  # of every way
+            raise options.SourceError(answer["failed"])
+        return answer
     if run.returncode < 0:
         return {"failed": f"out of memory, or ended by {name_of_signal(-run.returncode)}"}
     return {"failed": said[-1][:200] if said else f"ended with status {run.returncode}"}

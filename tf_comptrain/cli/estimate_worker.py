@@ -1,6 +1,6 @@
 """One way to train a model, measured in a process of its own; see `estimate`.
 
-Prints a JSON object: {"failed": why}, or
+Prints a JSON object: {"failed": why}, with "is_source_error" where the model cannot be made, or
 
 {"line": [[batch, total_bytes], ...], "total_bytes": ..., "resting_bytes": ..., "step_s": ...,
  "room_bytes": ...}
@@ -52,6 +52,8 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         found = _measured(args)
+    except options.SourceError as error:
+        found = {"failed": str(error), "is_source_error": True}
     except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
         print(error, file=sys.stderr)
         found = {"failed": _reason(error)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,10 +87,11 @@ def load(source: str, image: int = 224, loss: str | None = None) -> Loaded:
     keras.utils.set_random_seed(0)
     data = None
     if ":" in source:
-        made = _function(source)()
+        made = _made_by_function(source)
         model, *given = made if isinstance(made, tuple) else (made,)
         if given:
             data = (given[0], given[1] if len(given) > 1 else None)
+            _check_data(source, data)
     elif source.endswith(".keras"):
         model = keras.models.load_model(source)
     else:
@@ -119,10 +121,40 @@ def compile_classifier(model: keras.Model, jit_compile: bool | str = "auto") -> 
     )
 
 
-def _function(source: str) -> Any:
+def _made_by_function(source: str) -> Any:
+    """What the function of a script returns.
+
+    Raises:
+      SourceError: There is none, or it fails; the message says where.
+    """
+    file = Path(source.rpartition(":")[0]).resolve()
+    try:
+        return _function(source, file)()
+    except SourceError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        where = "" if line is None else f" in line {line} of {file.name!r}"
+        raise SourceError(f"{source!r} failed{where}: {type(error).__name__}: {error}") from error
+
+
+def _check_data(source: str, data: tuple) -> None:
+    parts = [part for part in tf.nest.flatten(data) if part is not None]
+    if not all(hasattr(part, "__array__") and np.ndim(part) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise SourceError(f"{source!r} must give x and y as arrays. Received: {kinds}.")
+    counts = [len(part) for part in parts]
+    if len({*counts}) != 1 or not counts[0]:
+        raise SourceError(
+            f"{source!r} must give as many samples in x as in y, and one at least. Received: {counts}."
+        )
+
+
+def _function(source: str, file: Path) -> Any:
     """The function of a script, which is imported with its folder on the path, as Python would run it."""
     path, _, name = source.rpartition(":")
-    file = Path(path).resolve()
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:

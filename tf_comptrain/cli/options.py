@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from tf_comptrain import arguments
 
@@ -28,9 +29,17 @@ def positive(text: str) -> int:
 def size_in_bytes(text: str) -> int:
     """The type of an option that is a limit: 2GB -> 2000000000."""
     try:
-        return arguments.size_in_bytes("--limit", text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        return arguments.size_in_bytes("size", text)
+    except ValueError as error:  # whose first word argparse has its own for
+        raise argparse.ArgumentTypeError(str(error).partition(" ")[2]) from None
+
+
+def file_to_write(text: str) -> Path:
+    """The type of an option that names a file to be made."""
+    path = Path(text)
+    if not path.resolve().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"must be in a folder that is there. Received: {text!r}")
+    return path
 
 
 def fraction(text: str) -> float:

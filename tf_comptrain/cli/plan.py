@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each search (%(default)s)")
     options.add_json(parser)
-    parser.add_argument("--out", type=Path, help="file for the plan's JSON, which ModelPlan.from_json reads")
+    parser.add_argument(
+        "--out", type=options.file_to_write, help="file for the plan's JSON, which ModelPlan.from_json reads"
+    )
     parser.set_defaults(function=main)
 
 

@@ -207,11 +207,11 @@ def _say_eager(sources: Sequence[Any]) -> None:
 def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
     """Holds what crosses into a backward pass that reads variables of a compressed model."""
     engine = engine_of_step(backward)
-    if engine.why_plain is not None or not backward.seeds:
+    if engine.why_plain is not None or not backward.seeds or not _trains(backward):
         return {}
-    for handle in list(compressed_models.values()):
+    for handle in _handles_of(backward):
         held = handle.held
-        if held is None or not held.is_of(backward.graph):
+        if held is None:
             continue
         why_plain = sizes_obstacle(backward) if backward.xla else None
         handle.note_engine(engine, why_plain, held.wishes.codecs())
@@ -223,6 +223,34 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
             _keras.add_to_message(error, _NOT_REWIRED)
             raise
     return {}
+
+
+def _trains(backward: _keras.BackwardPass) -> bool:
+    """Whether a gradient is one of training: forces and saliency are gradients of inputs, which inference makes too."""
+    is_of_weights = any(hasattr(source, "handle") for source in backward.sources)
+    return is_of_weights or backward.recorded or bool(_keras.scope_says())
+
+
+def _handles_of(backward: _keras.BackwardPass) -> list[Instrumentation]:
+    """Whose wishes a backward pass follows: those of the smallest model that has most of the sources.
+
+    Of no compressed model's weights, as where a generator trains through a discriminator: of each model that the step
+    reads.
+    """
+    wanted = {id(getattr(source, "handle", None)) for source in backward.sources}
+    weights = [(_variable_ids(model), handle) for model, handle in list(compressed_models.items())]
+    owners = [
+        (handle.held is None, -len(wanted & ids), len(ids), number)
+        for number, (ids, handle) in enumerate(weights)
+        if wanted & ids
+    ]
+    if owners:
+        return [weights[min(owners)[-1]][1]]
+    return [handle for _, handle in weights if handle.held is not None and handle.held.is_of(backward.graph)]
+
+
+def _variable_ids(model: keras.Model) -> set[int]:
+    return {id(part.handle) for variable in model.variables for part in _keras.parts_of(variable)}
 
 
 def report(model: keras.Model) -> Report:
@@ -255,8 +283,11 @@ def restore_model(model: keras.Model) -> None:
         raise ValueError(
             f"Model {model.name!r} is not compressed by compress_model: there is nothing to undo."
         )
+    others = (other for other in compressed_models.values() if other is not compressed_models[model])
+    shared = {id(layer) for other in others for layer in other.overridden}
     for layer in compressed_models[model].overridden:
-        _keras.reset_call(layer)
+        if id(layer) not in shared:
+            _keras.reset_call(layer)
     _keras.reset_train_step(model)
     _keras.save_alone(model)
     _keras.forget_runs(model)

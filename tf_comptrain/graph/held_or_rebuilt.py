@@ -22,6 +22,7 @@ _FARTHEST = 40
 # Operations in a row that run again, which are 16 at most in an attention. A loop that was unrolled has one row for
 # all of its turns: each reader would run the turns before it.
 _LONGEST = 20
+_MOST_HELD = 6  # large tensors that one is made again of: each reader would decode them
 _LARGEST_MASK = 4 << 20  # bytes
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
@@ -140,8 +141,7 @@ class _Cut:
             else:
                 for operand in operands(tensor):
                     self._capacities[self._node(base_of(operand)) + 1, node] = _LARGEST
-        saved = self._minimum(source, sink)
-        self._shorten(saved, wanted)
+        saved = self._shortened(self._minimum(source, sink), wanted)
         return Choice(saved, self._exact, self._is_free, self._ingredients.of)
 
     def _reached(self, wanted: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -167,24 +167,53 @@ class _Cut:
             waiting = later
         return order
 
-    def _shorten(self, saved: set, wanted: list[tf.Tensor]) -> None:
-        """Adds to what is held, so that no more than `_LONGEST` operations in a row run again."""
-        rows: dict = {}  # by reference: how many in a row make a tensor again
+    def _shortened(self, saved: set, wanted: list[tf.Tensor]) -> set:
+        """What is held where little runs again for one tensor: no more than `_LONGEST` operations in a row, of no more
+        than `_MOST_HELD` held tensors."""
+        rows: dict = {}  # by reference: how many operations in a row make a tensor again
+        sources: dict = {}  # and what held tensors they make it of
         waiting = list(wanted)
         while waiting:
             tensor = waiting[-1]
-            is_there = tensor.ref() in saved or self._is_free(tensor)
-            before = [] if is_there else [base_of(operand) for operand in operands(tensor)]
+            before = self._made_again_of(tensor, saved)
             unknown = [operand for operand in before if operand.ref() not in rows]
             if unknown and tensor.ref() not in rows:
                 waiting += unknown
                 continue
             row = 1 + max((rows[operand.ref()] for operand in before), default=-1)
-            if row > _LONGEST and not self._runs_late(tensor):
-                saved.add(tensor.ref())
-                row = 0
-            rows[tensor.ref()] = row
+            of = frozenset().union(*(sources[operand.ref()] for operand in before))
+            if self._is_too_long(tensor, row, of):
+                saved = saved | {tensor.ref()}
+            if tensor.ref() in saved:
+                row, of = 0, frozenset() if is_small(tensor) else frozenset([tensor.ref()])
+            rows[tensor.ref()], sources[tensor.ref()] = row, of
             waiting.pop()
+        return self._needed(saved, wanted)
+
+    def _is_too_long(self, tensor: tf.Tensor, row: int, of: frozenset) -> bool:
+        """Whether a tensor is held instead of being made again by so many operations in a row of held ones."""
+        if self._runs_late(tensor) or (row <= _LONGEST and len(of) <= _MOST_HELD):
+            return False
+        if row > _LONGEST:
+            return True
+        is_whole = tensor.ref() in self._exact or tensor.op.name in self._tiled
+        return not is_whole and self._held_bytes(tensor) <= max(self._held_bytes(t.deref()) for t in of)
+
+    def _needed(self, saved: set, wanted: list[tf.Tensor]) -> set:
+        """Those of held tensors that something is made again of."""
+        reached, waiting = set(), list(wanted)
+        while waiting:
+            tensor = waiting.pop()
+            if tensor.ref() not in reached:
+                reached.add(tensor.ref())
+                waiting += self._made_again_of(tensor, saved)
+        return saved & reached
+
+    def _made_again_of(self, tensor: tf.Tensor, saved: set) -> list[tf.Tensor]:
+        """What the backward pass makes a tensor of; nothing where it is there."""
+        if tensor.ref() in saved or self._is_free(tensor):
+            return []
+        return [base_of(operand) for operand in operands(tensor)]
 
     def may_rebuild(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass may make the tensor again, from what is made again or held."""

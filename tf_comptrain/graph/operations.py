@@ -221,7 +221,7 @@ TABLE: Mapping[str, OperationType] = {
         OperationType(RANDOM),
     ),
     # Hand values on as they are
-    **_rows("Identity Snapshot StopGradient", _ALIAS),
+    **_rows("EnsureShape Identity Snapshot StopGradient", _ALIAS),
     "PreventGradient": _ALIAS._replace(gradient=None),
     "IdentityN": _ALIAS._replace(kind=ALIASES),
     **_rows("Comptrain>Bitmask Comptrain>Compress Comptrain>MemoryLimit", OperationType(PASSED)),

@@ -20,7 +20,7 @@ from tf_comptrain.memory.analysis import MemoryAnalysis, analysis_of
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.model_planning.crossing_tensors import BITS, CrossingTensor, held_tensors, storage_of
 from tf_comptrain.model_planning.kept_search import CompiledStep, KeepableTensor, KeptSearch
-from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
+from tf_comptrain.model_planning.model_plan import ModelPlan, fewest_parts, fingerprint
 from tf_comptrain.model_planning.smaller_tiles import runs_by_smaller_tiles
 from tf_comptrain.planner import PlanRow, Progress
 from tf_comptrain.storage import KEEP
@@ -72,11 +72,7 @@ class CompiledEnds(NamedTuple):
         states = max(self.held.argument_bytes - self.kept.argument_bytes, 0)
         temporary = max(self.held.temporary_bytes - self.gradient_bytes - states, 0)
         fixed = self.held.argument_bytes + self.held.output_bytes + 3 * self.gradient_bytes + states
-        for count in range(2, self.batch + 1):
-            size = fixed + int(temporary / count * (1 + _MARGIN))
-            if self.batch % count == 0 and size <= limit:
-                return count, size
-        return None
+        return fewest_parts(self.batch, fixed, temporary * (1 + _MARGIN), limit)
 
 
 def plan_compiled(

@@ -55,7 +55,7 @@ def plan(
     everything kept. What lies in between is planned tensor by tensor (kept, a stream, a stream that waits outside of
     the device's memory, bits, rebuilt through a batch normalization), and the plan is tried by steps of its own and
     made again, up to four times, until its peak is within the limit and at least 96% of it where there is more to keep.
-    A batch of more than 32 samples is scaled from 32, and not tried.
+    A batch of more than 32 samples is scaled from 32, and tried whole. Plans of a described machine are not tried.
 
     Where no such plan fits, wide dense layers and attention run by tiles of a quarter of their usual size: less is
     alive at once, and more is made again. Where no plan of the whole batch fits, it is computed in up to 16
@@ -105,6 +105,7 @@ def plan(
       >>> print(plan)
       >>> plan.apply(model)
     """
+    _check_choice("microbatches", microbatches)
     streams = _streams(codec, error_bound, policy)
     count = arguments.whole("devices", devices)
     if count > 1:
@@ -199,7 +200,7 @@ def _plan_of_step(
             prepared = None
         if prepared is None or not prepared.graph.tensors:
             return trials.only_plan(model, batch, limit), None
-        runs = trials.RUNS if prepared.probe == batch and wanted.machine is None else 0
+        runs = trials.RUNS if wanted.machine is None else 0
         return trials.search(model, prepared, limit, wanted.seed, wanted.budget_s, runs, wanted.progress)
     finally:
         compression.restore_model(model)
@@ -323,12 +324,18 @@ def compress_model(
     Reference:
       COMET (Jin et al., VLDB 2022); Gist (Jain et al., ISCA 2018) for the bit masks.
     """
-    if check is not None and not isinstance(check, bool):
-        raise TypeError(f"`check` must be True, False or None. Received: {check!r}.")
+    _check_choice("check", check)
+    _check_choice("microbatches", microbatches)
     streams = _streams(codec, error_bound, policy)
     if memory is None:
-        if batch_size is not None:
-            raise ValueError(f"`batch_size` goes with `memory`. Received: batch_size={batch_size!r} alone.")
+        alone = (
+            ("batch_size", batch_size, None),
+            ("microbatches", microbatches, None),
+            ("offload", offload, True),
+        )
+        for name, value, default in alone:
+            if value is not default:
+                raise ValueError(f"`{name}` goes with `memory`. Received: {name}={value!r} alone.")
         report = compression.compress_model(model, storage=storage, **streams)
     else:
         waiting = offload_of_plan(offload, codec)
@@ -337,6 +344,11 @@ def compress_model(
     if check is not False and compressed_models[model].held is not None:
         FirstStepCheck(model, at_once=check is True).begin()
     return report
+
+
+def _check_choice(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True, False or None. Received: {value!r}.")
 
 
 def _planned_and_applied(

@@ -103,3 +103,12 @@ def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle
 
 def _megabytes(size: int) -> str:
     return f'"{size / 1e6:.1f}MB"'
+
+
+def fewest_parts(batch: int, fixed: int, proportional: float, limit: int) -> tuple[int, int] | None:
+    """(parts of a batch, bytes) that fit into a limit, where so many bytes are for all of it; None: no number does."""
+    for count in range(2, batch + 1):
+        size = fixed + int(proportional / count)
+        if batch % count == 0 and size <= limit:
+            return count, size
+    return None

@@ -67,7 +67,8 @@ class PeakCheck:
         self._prepared = self._prepared._replace(graph=graph)
         self._plan = trials.as_model_plan(again, self._prepared)
         self._neighbours = None
-        self._note = f"{over} Planned again with that: {format_bytes(again.peak_bytes)}."
+        least = "" if again.feasible else ", the least that is known of"
+        self._note = f"{over} Planned again with that: {format_bytes(again.peak_bytes)}{least}."
         logging.warning(
             "%s: the first steps took %s, over the limit of %s: planned again.",
             self._plan.model,

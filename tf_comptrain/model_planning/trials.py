@@ -20,7 +20,7 @@ from tf_comptrain.model_planning.crossing_tensors import (
     storage_of,
 )
 from tf_comptrain.model_planning.graph_of_step import Seconds, task_graph
-from tf_comptrain.model_planning.model_plan import ModelPlan, fingerprint
+from tf_comptrain.model_planning.model_plan import ModelPlan, fewest_parts, fingerprint
 from tf_comptrain.model_planning.smaller_tiles import runs_by_smaller_tiles
 from tf_comptrain.model_planning.speeds import on_machine, with_speed
 from tf_comptrain.model_planning.steps import MeasuredSteps, measure
@@ -38,7 +38,7 @@ from tf_comptrain.planner import (
 from tf_comptrain.planner.effects import compile_graph
 from tf_comptrain.storage import Offload
 
-# Steps of more samples are not run: one of so many is, and scaled; or of eight times as many, until most of
+# Steps of more samples are not profiled: one of so many is, and scaled; or of eight times as many, until most of
 # what crosses is recorded.
 LARGEST_PROBE = 32
 _RECORDED = 256_000  # bytes: TensorFlow's profile has no smaller buffers
@@ -55,7 +55,7 @@ class Prepared(NamedTuple):
     Attributes:
       graph: The step.
       tensors: Those that a plan decides about.
-      probe: Samples of the steps that ran.
+      probe: Samples of the steps that were profiled.
       wastes: (peak predicted over the resting level, peak measured / that), by the prediction.
       held_bytes: Measured peak over the resting level with every tensor held; scaled to the batch.
       fingerprint: Of the model.
@@ -103,12 +103,8 @@ class Prepared(NamedTuple):
         Keras' optimizers hold the sum of gradients meanwhile. What a step holds is taken to be proportional to the
         batch.
         """
-        fixed, batch = self.graph.resting_bytes + self.graph.gradient_bytes, self.graph.batch
-        for count in range(2, batch + 1):
-            size = fixed + int(self.held_bytes / count * (1 + _MARGIN))
-            if batch % count == 0 and size <= limit:
-                return count, size
-        return None
+        fixed = self.graph.resting_bytes + self.graph.gradient_bytes
+        return fewest_parts(self.graph.batch, fixed, self.held_bytes * (1 + _MARGIN), limit)
 
     def storage(self, plan: Plan) -> dict[str, str | Offload]:
         """That carries a plan out."""
@@ -326,8 +322,8 @@ class _Asked:
 
 
 def _run(model: keras.Model, prepared: Prepared, plan: Plan) -> MeasuredSteps:
-    """Steps of a plan, traced anew."""
-    x, y = batch_of(model, prepared.probe, None)
+    """Steps of a plan, traced anew; of all of the batch, which are no multiple of smaller ones."""
+    x, y = batch_of(model, prepared.graph.batch, None)
     return measure(model, x, y, prepared.storage(plan), profile=False)
 
 

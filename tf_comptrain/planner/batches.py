@@ -10,6 +10,8 @@ from tf_comptrain import arguments
 from tf_comptrain.planner.solve import plan_graph
 from tf_comptrain.planner.task_graph import BYTES, SECONDS, Task, TaskGraph, Tensor, scaled
 
+_LARGEST = 1 << 30  # samples
+
 
 def at_batch(graph: TaskGraph, batch: int) -> TaskGraph:
     """The step of a model with another batch.
@@ -54,7 +56,7 @@ def largest_batch(
       (the largest batch for which a plan was found, the smallest for which it is proved that there is none).
 
     Raises:
-      ValueError: As `plan_graph`.
+      ValueError: As `plan_graph`; or nothing of the step grows with its batch.
     """
     low, high = 0, 1
     tried: dict[int, int] = {}
@@ -71,6 +73,10 @@ def largest_batch(
         return tried[batch]
 
     while verdict(high) > 0:
+        if high > _LARGEST:
+            raise ValueError(
+                f"`graph` must grow with its batch. Received: {graph.name!r}, of which {high} samples fit."
+            )
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

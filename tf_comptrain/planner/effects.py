@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tf_comptrain.planner.task_graph import (
     KEEP,
-    LINK,
     OffloadOption,
     RebuildOption,
     Segment,
@@ -107,22 +106,6 @@ class Effect(NamedTuple):
         return sum(seconds for _, seconds in self.seconds)
 
 
-class Collective(NamedTuple):
-    """A task of the link queue.
-
-    Attributes:
-      task: Number of the task.
-      ready: Phase whose beginning makes it ready: what it reads has been made.
-      wait: First phase that reads what it makes; the number of phases where none does.
-      tensors: Numbers of the tensors that it reads.
-    """
-
-    task: int
-    ready: int
-    wait: int
-    tensors: tuple[int, ...]
-
-
 class CopyWindows(NamedTuple):
     """Where copies of tensors fit in; arrays [tensors], meaningful where the tensor may be copied.
 
@@ -154,7 +137,6 @@ class Effects(NamedTuple):
       of_tensor: Numbers of the choices that decide a tensor, by tensor.
       fixed: Workspace bytes of each task's RUN phase, by phase.
       durations: Seconds of each task on the compute queue, by phase.
-      collectives: Tasks of the link queue.
       copies: Where copies of tensors fit in.
     """
 
@@ -164,7 +146,6 @@ class Effects(NamedTuple):
     of_tensor: list[list[int]]
     fixed: NDArray[np.float64]
     durations: NDArray[np.float64]
-    collectives: list[Collective]
     copies: CopyWindows
 
 
@@ -212,9 +193,8 @@ def compile_graph(graph: TaskGraph) -> Effects:
     durations = np.zeros(len(fixed))
     for place, task in enumerate(graph.tasks):
         fixed[PHASES * place + RUN] = task.workspace_bytes
-        durations[PHASES * place + RUN] = 0.0 if task.queue == LINK else task.duration_s
-    collectives, copies = _collectives(graph, places), _copies(choices, graph)
-    return Effects(graph, len(fixed), choices, of_tensor, fixed, durations, collectives, copies)
+        durations[PHASES * place + RUN] = task.duration_s
+    return Effects(graph, len(fixed), choices, of_tensor, fixed, durations, _copies(choices, graph))
 
 
 def _copies(choices: list[Effect], graph: TaskGraph) -> CopyWindows:
@@ -229,26 +209,6 @@ def _copies(choices: list[Effect], graph: TaskGraph) -> CopyWindows:
     size, made, raw_end, restored_at, kept_end, out_s, in_s = table.T
     made, raw_end, restored_at, kept_end = (c.astype(int) for c in (made, raw_end, restored_at, kept_end))
     return CopyWindows(size, made, raw_end, restored_at, kept_end, out_s, in_s)
-
-
-def _collectives(graph: TaskGraph, places: dict[str, int]) -> list[Collective]:
-    on_link = {task.name for task in graph.tasks if task.queue == LINK}
-    found = []
-    for place, task in enumerate(graph.tasks):
-        if task.name in on_link:
-            read = [number for number, tensor in enumerate(graph.tensors) if task.name in tensor.readers]
-            made = [places[graph.tensors[number].producer] for number in read]
-            readers = [
-                places[name]
-                for tensor in graph.tensors
-                if tensor.producer == task.name
-                for name in tensor.readers
-                if name not in on_link
-            ]
-            ready = PHASES * max(made, default=0) + STORE
-            wait = PHASES * min(readers, default=len(graph.tasks))
-            found.append(Collective(place, ready, wait, tuple(read)))
-    return found
 
 
 def _sources(graph: TaskGraph) -> set[str]:

@@ -50,14 +50,10 @@ class Holdings:
     Attributes:
       items: For each layer, its items' holdings: the fewest seconds first, none with as many bytes as another of as few
         seconds. A copy that its layer hides takes none: it comes behind what is kept.
-      slowest_backward_s: For each layer, the most that a choice adds to its backward pass.
     """
 
     def __init__(self, chain: LayerChain, offload: bool = True):
         self.items = [_items(layer, offload) for layer in chain.layers]
-        self.slowest_backward_s = np.array(
-            [sum(max(h.backward_s for h in item) for item in items) for items in self.items]
-        )
         hulls = [[_hull(item) for item in items] for items in self.items]
         self.prices = _prices(hulls)
         count = len(chain.layers)

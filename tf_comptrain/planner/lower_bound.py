@@ -85,7 +85,7 @@ class Program:
         self._span = _Spans(column, start, end, spans[:, 3])
         self._work_column, self._work_phase = work[:, :2].T.astype(int)
         self._work_s = work[:, 2]
-        self._seconds = np.bincount(self._work_column, self._work_s, self._columns)
+        self._seconds = np.bincount(self._work_column, self._work_s, self._columns).astype(float)
         self._seconds[self._wait] = 1.0
         self._copies = _copies_of(effects)
         self._add_busy_links()

@@ -29,7 +29,7 @@ _DEVICE_KINDS: Words = {
     "copy": ("between stages", plots.GREEN),
     "sync": ("sums of gradients", plots.PURPLE),
 }
-_QUEUES = ("compute", "link", "copy out", "copy in")
+_QUEUES = ("compute", "copy out", "copy in")
 
 Curve = Sequence[tuple[float, float]]
 

@@ -72,13 +72,11 @@ class DeviceSimulation(NamedTuple):
     Attributes:
       step_s: Seconds until the last weights are updated.
       peak_bytes: Of a device of each stage.
-      busy_s: Seconds that each stage computes.
       events: What the stages and links did, in the order of time; queues are "stage 0", "link 0-1", "sync 0".
     """
 
     step_s: float
     peak_bytes: tuple[float, ...]
-    busy_s: tuple[float, ...]
     events: tuple[QueueEvent, ...]
 
 
@@ -155,7 +153,6 @@ class _Simulator:
         self._ready = [set(ready) if stage == 0 else set() for stage in range(count)]
         self._live = [run.resting_bytes for run in runs]
         self._peak = list(self._live)
-        self._busy = [0.0] * count
         self._sends: dict[tuple[int, bool], list[int]] = {}
         self._sums: list[list[int]] = [[] for _ in runs]
         self._heap: list[tuple[float, int, str, tuple]] = []
@@ -171,7 +168,7 @@ class _Simulator:
             self._end = max(self._end, now)
             getattr(self, f"_{what}_done")(now, *about)
         events = tuple(sorted(self._events, key=lambda event: event.start_s))
-        return DeviceSimulation(self._end, tuple(self._peak), tuple(self._busy), events)
+        return DeviceSimulation(self._end, tuple(self._peak), events)
 
     def _later(self, now: float, seconds: float, what: str, *about: object) -> None:
         self._number += 1
@@ -195,7 +192,6 @@ class _Simulator:
         if not backward:
             self._live[stage] += float(run.held_bytes[layer])
             self._peak[stage] = max(self._peak[stage], self._live[stage])
-        self._busy[stage] += seconds
         self._later(now, seconds, "layer", stage, backward, number, layer)
 
     def _layer_done(self, now: float, stage: int, backward: bool, number: int, layer: int) -> None:

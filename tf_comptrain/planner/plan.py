@@ -213,7 +213,7 @@ def plan_from_json(source: str | Path | dict) -> Plan:
     plan = plan._replace(
         rows=tuple(_fields.row(PlanRow, item, f"rows[{k}]") for k, item in enumerate(lists["rows"])),
         events=tuple(_fields.row(QueueEvent, item, f"events[{k}]") for k, item in enumerate(lists["events"])),
-        curve=tuple((float(at), float(size)) for at, size in lists["curve"]),
+        curve=tuple(_point(item, f"curve[{k}]") for k, item in enumerate(lists["curve"])),
     )
     for name in ("batch", "microbatches", "smaller_tiles"):
         arguments.whole(name, getattr(plan, name))
@@ -223,6 +223,14 @@ def plan_from_json(source: str | Path | dict) -> Plan:
         if getattr(plan, name) is not None:
             arguments.real(name, getattr(plan, name), least=0)
     return plan
+
+
+def _point(item: Any, where: str) -> tuple[float, float]:
+    """Of a curve: (seconds, bytes)."""
+    values = _fields.items(item, where)
+    if len(values) != 2:
+        raise ValueError(f"`{where}` must be [seconds, bytes]. Received: {item!r}.")
+    return float(arguments.real(where, values[0])), float(arguments.real(where, values[1]))
 
 
 def json_text(fields: Mapping[str, Any], lists: Sequence[str]) -> str:

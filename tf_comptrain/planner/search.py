@@ -252,7 +252,7 @@ class _Moves:
 
     def __init__(self, effects: Effects):
         choices = effects.choices
-        self.seconds = np.array([choice.total_s for choice in choices])
+        self.seconds = np.array([choice.total_s for choice in choices], float)
         # Copies run beside the computation; a small price makes them come after what is free.
         self.seconds += [1e-3 * (c.copies.out_s + c.copies.in_s) if c.copies else 0.0 for c in choices]
         self._tensor_bytes = effects.copies.size
@@ -270,7 +270,7 @@ class _Moves:
         count = len(self.seconds)
         marked = np.concatenate(([0], np.cumsum(over)))
         weights = self._bytes * (marked[self._end] - marked[self._start])
-        held = np.bincount(self._choice, weights, count)
+        held = np.bincount(self._choice, weights, count).astype(float)  # of nothing it has whole numbers
         now = np.array(chosen)
         if copied is not None:
             waiting = self._tensor_bytes[copied.tensor] * (marked[copied.end] - marked[copied.start])

@@ -1,4 +1,4 @@
-"""Memory and time of a step under a plan: bytes phase by phase, computation, copies and collectives side by side."""
+"""Memory and time of a step under a plan: bytes phase by phase, computation and copies side by side."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tf_comptrain.planner.effects import PHASES, STORE, Effects, SourceRead
-from tf_comptrain.planner.task_graph import COMPUTE, LINK
 from tf_comptrain.planner.timeline import Jobs, StepSchedule, latest_starts, run_jobs
 
-_LINK, _OUT, _IN = range(3)
-_QUEUES = (LINK, "copy out", "copy in")
+COMPUTE = "compute"
+_OUT, _IN = range(2)
+_QUEUES = ("copy out", "copy in")
 
 
 class Waste(NamedTuple):
@@ -35,7 +35,7 @@ class QueueEvent(NamedTuple):
     """Something that a queue did.
 
     Attributes:
-      queue: "compute", "copy out", "copy in" or "link".
+      queue: "compute", "copy out" or "copy in".
       name: Of the task or tensor.
       kind: "task", "encode", "decode", "rebuild", "segment" or "copy".
       start_s, end_s: Since the step began.
@@ -152,7 +152,7 @@ class PlanState:
 
     def measure(self) -> tuple[float, float]:
         """(seconds of the step, bytes of its peak)."""
-        if not self._copied and not self.effects.collectives:
+        if not self._copied:
             return self._plain_s + self._added_s, self.with_waste(float(self.live.max()))
         timeline = self.timeline()
         return timeline.end_s, self.with_waste(float(self._live(timeline).max()))
@@ -168,7 +168,7 @@ class PlanState:
 
     def levels(self) -> tuple[NDArray[np.float64], CopiedSpans | None]:
         """(live bytes in each phase, those of them that are there because a link is not done)."""
-        if not self._copied and not self.effects.collectives:
+        if not self._copied:
             return self.live, None
         timeline = self.timeline()
         return self._live(timeline), self.copied_spans(timeline)
@@ -233,27 +233,21 @@ class PlanState:
         begun = np.searchsorted(starts, timeline.begin_s, "right") - 1
         ended = np.searchsorted(starts, timeline.finish_s)
         out, back = jobs.owner[jobs.queue == _OUT], jobs.owner[jobs.queue == _IN]
-        tensor = [out, back]
-        start = [
+        start = (
             table.raw_end[out],
             begun[jobs.queue == _IN],
-        ]  # until it has been copied; from when its copy begins
-        end = [ended[jobs.queue == _OUT], table.restored[back]]
-        for place, collective in enumerate(self.effects.collectives):
-            numbers = np.array(collective.tensors, int)
-            tensor.append(numbers)
-            start.append(table.kept_end[numbers])
-            end.append(np.full(len(numbers), ended[place]))
-        found = CopiedSpans(*map(np.concatenate, (tensor, start, end)))
+        )  # until it is copied; from when its copy begins
+        end = (ended[jobs.queue == _OUT], table.restored[back])
+        found = CopiedSpans(*map(np.concatenate, ((out, back), start, end)))
         valid = found.start < found.end
         return CopiedSpans(found.tensor[valid], found.start[valid], found.end[valid])
 
     def _jobs(self, nominal_s: NDArray[np.float64]) -> Jobs:
-        """Collectives; copies out as soon as a tensor is made; copies in as late as they may begin."""
-        table, collectives, tasks = self.effects.copies, self.effects.collectives, self.effects.graph.tasks
+        """Copies out as soon as a tensor is made; copies in as late as they may begin."""
+        table = self.effects.copies
         copied = np.fromiter(self._copied, int, len(self._copied))
         copied = copied[np.lexsort((copied, table.made[copied]))]
-        places = np.arange(len(copied)) + len(collectives)
+        places = np.arange(len(copied))
         wait = table.restored[copied]
         for place, number in enumerate(copied.tolist()):
             if self._reads[number]:
@@ -263,14 +257,12 @@ class PlanState:
         ready = np.maximum(latest_starts(nominal_s, wait, table.in_s[back]), table.made[back])
         never = np.full(len(copied), self.effects.phases + 1)
         return Jobs(
-            np.repeat((_LINK, _OUT, _IN), (len(collectives), len(copied), len(copied))),
-            np.concatenate(([c.task for c in collectives], copied, back)).astype(int),
-            np.concatenate(([c.ready for c in collectives], table.made[copied], ready)).astype(int),
-            np.concatenate(([c.wait for c in collectives], never, wait)).astype(int),
-            np.concatenate(
-                ([tasks[c.task].duration_s for c in collectives], table.out_s[copied], table.in_s[back])
-            ),
-            np.concatenate((np.full(len(places) + len(collectives), -1), places[order])),
+            np.repeat((_OUT, _IN), len(copied)),
+            np.concatenate((copied, back)),
+            np.concatenate((table.made[copied], ready)),
+            np.concatenate((never, wait)),
+            np.concatenate((table.out_s[copied], table.in_s[back])),
+            np.concatenate((np.full(len(places), -1), places[order])),
         )
 
     def _live(self, timeline: StepSchedule) -> NDArray[np.float64]:
@@ -315,11 +307,9 @@ class PlanState:
         return [piece for piece in pieces if piece[-1]]
 
     def _beside(self, timeline: StepSchedule) -> list[QueueEvent]:
-        tasks, tensors, jobs = self.effects.graph.tasks, self.effects.graph.tensors, timeline.jobs
+        tensors, jobs = self.effects.graph.tensors, timeline.jobs
         columns = (jobs.queue, jobs.owner, timeline.begin_s, timeline.finish_s)
         return [
-            QueueEvent(_QUEUES[queue], tasks[owner].name, "task", start, end)
-            if queue == _LINK
-            else QueueEvent(_QUEUES[queue], tensors[owner].name, "copy", start, end)
+            QueueEvent(_QUEUES[queue], tensors[owner].name, "copy", start, end)
             for queue, owner, start, end in zip(*(column.tolist() for column in columns))
         ]

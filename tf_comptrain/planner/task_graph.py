@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from tf_comptrain import arguments
 from tf_comptrain.planner import _fields
 
-COMPUTE, LINK = "compute", "link"
 KEEP = "keep"  # the choice of a tensor that is held as it is
 
 # Numbers of the options below, of which each has some.
@@ -21,7 +20,7 @@ BYTES = ("bytes", "restored_bytes", "working_bytes", "held_bytes")
 
 
 class Task(NamedTuple):
-    """What a device or a link does at a stretch: a layer's forward or backward part, a collective.
+    """What a device does at a stretch: a layer's forward or backward part.
 
     Attributes:
       name: Unique.
@@ -29,7 +28,6 @@ class Task(NamedTuple):
       duration_s: Seconds it takes.
       workspace_bytes: Scratch memory while it runs.
       fixed_s: Of its duration, what does not depend on the batch (launches).
-      queue: "compute", whose tasks run in the order of the graph, or "link", for collectives, which run beside them.
     """
 
     name: str
@@ -37,7 +35,6 @@ class Task(NamedTuple):
     duration_s: float
     workspace_bytes: int = 0
     fixed_s: float = 0.0
-    queue: str = COMPUTE
 
 
 class StreamOption(NamedTuple):
@@ -206,7 +203,7 @@ class TaskGraph(NamedTuple):
     @property
     def plain_s(self) -> float:
         """Seconds of all computation, with every tensor kept."""
-        return sum(task.duration_s for task in self.tasks if task.queue == COMPUTE)
+        return sum(task.duration_s for task in self.tasks)
 
     def to_json(self) -> str:
         """The graph as JSON text."""
@@ -286,8 +283,6 @@ def _check_task(task: Task) -> None:
     arguments.whole(f"workspace_bytes of {where}", task.workspace_bytes, least=0)
     if not isinstance(task.backward, bool):
         raise ValueError(f"`backward of {where}` must be true or false. Received: {task.backward!r}.")
-    if task.queue not in (COMPUTE, LINK):
-        raise ValueError(f"`queue of {where}` must be {COMPUTE!r} or {LINK!r}. Received: {task.queue!r}.")
 
 
 def _check_tensor(tensor: Tensor, places: dict[str, int], names: set[str]) -> None:

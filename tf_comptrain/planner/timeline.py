@@ -1,4 +1,4 @@
-"""Queues beside the computation: when copies and collectives run, and how long the computation waits for them."""
+"""Queues beside the computation: when copies run, and how long the computation waits for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Jobs(NamedTuple):
 
     Attributes:
       queue: Number of the queue; its jobs run one at a time, in the order in which they are ready.
-      owner: Number of the tensor that is copied, or of the collective.
+      owner: Number of the tensor that is copied.
       ready: Phase whose beginning makes the job ready.
       wait: Phase that does not begin before the job has ended; more than the number of phases where none waits.
       seconds: It takes.

@@ -61,6 +61,9 @@ class _BatchNormalization(Substitute):
             x=_as_rank_4(x), scale=gamma, offset=beta, mean=[], variance=[], epsilon=layer.epsilon
         )
         _update_moving_statistics(layer, x, tf.stop_gradient(mean), tf.stop_gradient(variance))
+        if context.engine.is_cpu_executor:
+            # TensorFlow's optimizer joins the two where a ReLU follows, and that kernel makes zeros of NaN.
+            y = tf.ensure_shape(y, y.shape)
         return _restore_shape(y, x)
 
 

@@ -25,12 +25,12 @@ _COLUMNS = (
     "value_bytes", "held_bytes", "ratio", "max_error", "rms_error", "violations", "bias", "autocorrelation",
     "zeros_kept", "encode_gb_s", "decode_gb_s", "predicted_sigma", "measured_sigma", "law_cosine", "gradient_error",
     "gradient_cosine", "metric", "metric_change", "loss", "history", "epochs_to_target", "saved_bytes",
-    "saved_plain_bytes", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline", "step_s",
+    "saved_plain_bytes", "samples", "peak_bytes", "half_batch_peak_bytes", "largest_batch", "timeline", "step_s",
     "train_s", "problem",
 )  # fmt: skip
 _WHOLE = (
     "seed", "value_bytes", "held_bytes", "violations", "epochs_to_target", "saved_bytes", "saved_plain_bytes",
-    "peak_bytes", "half_batch_peak_bytes", "largest_batch",
+    "samples", "peak_bytes", "half_batch_peak_bytes", "largest_batch",
 )  # fmt: skip
 _TEXT = (
     "row", "network", "codec", "mode", "stage", "tensor", "tensor_class", "shape", "history", "timeline", "problem"
@@ -166,9 +166,9 @@ class Study:
 
     def plain_timeline(self, network: str) -> list[int] | None:
         """Bytes over the resting level in each hundredth of a step of plain training; None where none was measured."""
-        seed = min((cell.seed for cell in self._cells if cell.kind == TRAINING), default=0)
-        row = self._training(network, PLAIN_TRAINING, seed)
-        return row.get("timeline") if row else None
+        seeds = [cell.seed for cell in self._cells if cell.kind == TRAINING]
+        rows = (self._training(network, PLAIN_TRAINING, seed) for seed in seeds)
+        return next((row["timeline"] for row in rows if row and row.get("timeline")), None)
 
     def _training(self, network: str, setting: Candidate, seed: int) -> Row | None:
         record = self._cells.get(Cell(TRAINING, network, setting, "", seed))
@@ -193,7 +193,7 @@ class Study:
         """The batch whose step peaks where plain training's does at the study's; None where steps were not measured."""
         if not ("half_batch_peak_bytes" in found and "peak_bytes" in plain):
             return None
-        batch = self._identity["batch_size"]
+        batch = found.get("samples", self._identity["batch_size"])
         sample_bytes = (found["peak_bytes"] - found["half_batch_peak_bytes"]) / (
             batch - max(batch // 2, 1) or 1
         )

@@ -159,6 +159,7 @@ def _of_a_step(model: keras.Model, batch: tuple[Any, Any]) -> dict[str, Any]:
     except NothingRecordedError:  # TensorFlow records no small tensors
         timeline = None
     return {
+        "samples": samples,
         "step_s": found.step_s,
         "peak_bytes": found.peak_bytes,
         "saved_bytes": found.saved_bytes,

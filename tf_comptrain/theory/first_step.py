@@ -127,7 +127,7 @@ class FirstStepCheck:
                 if batches:
                     why = self._look(model, batches[0])
             self._handle.report.unchecked = why
-            if model.train_function is None:
+            if not model.train_function:
                 return model.make_train_function()(iterator)
         self._steps += steps
         return train_function(iterator)

@@ -157,6 +157,7 @@ class _Finder:
     def __init__(self, gradients: Collection[str], may_change: Callable[[tf.Tensor], bool]):
         self.found: dict[str, Formula] = {}
         self._gradients, self._may_change = gradients, may_change
+        self._ends_none: set[str] = set()  # names of tensors that no formula makes
 
     def look_at(self, op: tf.Operation) -> None:
         """Looks for formulas that an operation is in."""
@@ -186,13 +187,14 @@ class _Finder:
         """Whether a formula makes a tensor; it is noted then."""
         if end.name in self.found:
             return True
-        if not self._may_change(end):
+        if end.name in self._ends_none or not self._may_change(end):
             return False
         for stretch in _stretches(end, self._gradients):
             kernel = self._kernel_of(end, stretch)
             if kernel is not None and self._may_change(base_of(stretch.sources[0])):
                 self.found[end.name] = Formula(kernel, end, stretch)
                 return True
+        self._ends_none.add(end.name)
         return False
 
     def _kernel_of(self, end: tf.Tensor, stretch: Stretch) -> str | None:

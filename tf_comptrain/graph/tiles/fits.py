@@ -138,10 +138,7 @@ def _fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None
     if rule not in (_elementwise, _repeated):
         return None
     operands = list(op.inputs) if rule is _elementwise else [op.inputs[0]]
-    try:
-        found = {number: operand_rows(t, result, op.outputs[0], known) for number, t in enumerate(operands)}
-    except _Mixed:
-        return None
+    found = {number: operand_rows(t, result, op.outputs[0], known) for number, t in enumerate(operands)}
     return Fit({number: rows for number, rows in found.items() if rows is not None}, (result,))
 
 

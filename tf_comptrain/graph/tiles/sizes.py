@@ -41,10 +41,20 @@ class KnownSizes:
         Raises:
           ValueError: It is not.
         """
-        known = self._known.get(tensor.ref())
-        if known is None:
-            known = self._known[tensor.ref()] = self._find(tensor)
-        return known
+        if tensor.ref() not in self._known:
+            for before in self._made_before(tensor):
+                self._known[before.ref()] = self._find(before)
+        return self._known[tensor.ref()]
+
+    def _made_before(self, tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+        """The tensor behind those that it may have its sizes of: asked in turn they would ask each other too deeply."""
+        row = [tensor]
+        while row[-1].op.inputs:
+            before = row[-1].op.inputs[0]
+            if before.ref() in self._known or before.shape.rank is None or None not in before.shape[1:]:
+                break
+            row.append(before)
+        return reversed(row)
 
     def note(self, tensor: tf.Tensor, sizes: Sizes) -> None:
         """Notes what is known from elsewhere."""
