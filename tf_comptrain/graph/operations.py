@@ -249,7 +249,7 @@ TABLE: Mapping[str, OperationType] = {
     **_rows("Select SelectV2", _CHOICE),
     **_rows("Maximum Minimum", _LARGER),
     **_function("SquaredDifference", {0: LINEAR, 1: LINEAR}, least=0.0, cancels=True),
-    # A whole exponent of one or more needs no exact base: see `held_or_rebuilt`.
+    # A whole exponent of one or more needs no exact base: see `exact_inputs`.
     **_function("Pow", {0: UNBOUNDED, 1: UNBOUNDED, OUTPUT: LINEAR}, exact=(0, 1), near_zero=0),
     **_rows(
         "Equal FloorDiv Greater GreaterEqual Less LessEqual LogicalAnd LogicalOr Mod NotEqual", _COMPARISON

@@ -27,7 +27,6 @@ from tf_comptrain.model_planning.steps import MeasuredSteps, measure
 from tf_comptrain.planner import (
     Hardware,
     Plan,
-    PlanRow,
     PlanState,
     Progress,
     TaskGraph,
@@ -36,6 +35,7 @@ from tf_comptrain.planner import (
     plan_graph,
 )
 from tf_comptrain.planner.effects import compile_graph
+from tf_comptrain.planner.solve import rows_of
 from tf_comptrain.storage import Offload
 
 # Steps of more samples are not profiled: one of so many is, and scaled; or of eight times as many, until most of
@@ -355,15 +355,11 @@ def _all_offloaded(prepared: Prepared, like: Plan, waste: Waste) -> Plan:
 
 def _plan_of_state(state: PlanState, peak: int, like: Plan) -> Plan:
     """A plan that was not searched for."""
-    rows = []
-    for number, tensor in enumerate(state.effects.graph.tensors):
-        choice = state.effects.choices[state.chosen[number]]
-        rows.append(PlanRow(tensor.name, choice.label, tensor.bytes, int(choice.held_bytes), choice.total_s))
     step_s = state.measure()[0]
     gap = None if like.bound_s is None else max(step_s - like.bound_s, 0.0) / step_s
     feasible = peak <= like.limit_bytes
     return like._replace(
-        rows=tuple(rows),
+        rows=rows_of(state.effects, tuple(state.chosen)),
         peak_bytes=peak,
         step_s=step_s,
         gap=gap,

@@ -296,7 +296,7 @@ class _SolverRun:
         return Plan(
             model=graph.name,
             limit_bytes=self._limit,
-            rows=_rows(self._effects, found.chosen),
+            rows=rows_of(self._effects, found.chosen),
             batch=graph.batch,
             peak_bytes=simulation.peak_bytes,
             step_s=simulation.step_s,
@@ -314,7 +314,7 @@ class _SolverRun:
         )
 
 
-def _rows(effects: Effects, chosen: tuple[int, ...]) -> tuple[PlanRow, ...]:
+def rows_of(effects: Effects, chosen: tuple[int, ...]) -> tuple[PlanRow, ...]:
     """One for each tensor that had a choice."""
     rows = []
     for number, place in enumerate(chosen):

@@ -19,7 +19,7 @@ GROUP = 256
 
 
 class GroupQuantization(DecodingCodec):
-    """`bits` per value (2 or 4) and 4 bytes for each group of 256. Bounds have no effect."""
+    """`bits` per value (2, 4 or 8) and 4 bytes for each group of 256. Bounds have no effect."""
 
     def __init__(self, bits: int):
         self.bits = bits
