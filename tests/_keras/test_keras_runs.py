@@ -32,6 +32,17 @@ def test_runs_stand_around_the_train_function():
     assert order == ["outer", "inner", "outer"]
 
 
+def test_runs_of_a_model_that_was_trained_before():
+    model, ran = network(), []
+    fit(model)
+    _keras.forget_traces(model)
+    _keras.around_runs(
+        model, "each", lambda train_function, iterator: ran.append(1) or train_function(iterator)
+    )
+    fit(model, epochs=2)
+    assert len(ran) == 2
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_an_act_after_the_first_steps(again):
     model, acts = network(), []
