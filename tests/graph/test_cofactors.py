@@ -58,6 +58,7 @@ BOUNDED = {
     "soft_sign": lambda y: y / (1.0 + tf.abs(y)),
     "away_from_zero": lambda y: y / (2.0 + tf.sin(y)),
     "clipped_divisor": lambda y: y / tf.maximum(tf.abs(y), 1.0),
+    "by_the_largest": lambda y: tf.sin(y / (127.0 / (tf.reduce_max(tf.abs(y), -1, True) + 1e-6)) / 40.0),
 }  # fmt: skip
 
 

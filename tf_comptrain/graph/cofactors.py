@@ -149,6 +149,8 @@ class _Cofactors:
         kind = about(op.type).kind
         if _has_values_of_first(op) or op.type in ("Sqrt", "Square", "Neg"):
             return self._stays_off_zero(first)
+        if op.type == "RealDiv" and not self._ingredients.has_activations(base_of(first)):
+            return True  # small where activations are large: what is divided by it is multiplied with these
         if op.type in ("Mul", "Pow", "RealDiv"):
             return self._keeps_off_zero(op) and self._stays_off_zero(first)
         if kind == operations.ADDITION:
@@ -159,7 +161,7 @@ class _Cofactors:
             return self._stays_off_zero(first)
         if op.type in ("Select", "SelectV2"):
             return all(map(self._stays_off_zero, others))
-        return kind == operations.SUMMATION and self._is_of_many(op)
+        return (kind == operations.SUMMATION or op.type == "Max") and self._is_of_many(op)
 
     def _keeps_off_zero(self, op: tf.Operation) -> bool:
         """Whether the second factor, divisor or exponent leaves the first off zero."""
