@@ -381,3 +381,8 @@ def test_buffers_have_one_more_owner(monkeypatch):
     before = sys.getrefcount(read)
     _keras.abandon_buffers([variable, variable.value])
     assert sys.getrefcount(read) == before + 2
+
+
+def test_variables_by_handle():
+    kernel, bias = keras.Variable([1.0]), tf.Variable(2.0)
+    assert _keras.by_handle([kernel, bias]) == {id(kernel.value.handle): kernel, id(bias.handle): bias}

@@ -157,7 +157,7 @@ from tf_comptrain._keras.train_step import (
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3
-from tf_comptrain._keras.weight_updates import WeightUpdate, parts_of
+from tf_comptrain._keras.weight_updates import WeightUpdate, by_handle, parts_of
 from tf_comptrain._keras.workers import (
     are_workers,
     connect_workers,

@@ -147,7 +147,7 @@ def forget_traces(model: keras.Model) -> None:
 
 
 class _Forgotten:
-    """In the place of a function that was dropped: as None, but the loop of `fit` may be about to call it."""
+    """In the place of a function that was dropped: made anew when it is called, as the loop of `fit` may do next."""
 
     def __init__(self, model: keras.Model, name: str):
         self._model, self._name = weakref.ref(model), name

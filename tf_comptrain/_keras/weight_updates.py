@@ -6,7 +6,7 @@ are Keras'.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,11 @@ def parts_of(variable: Any) -> list[tf.Variable]:
     """The TensorFlow variables behind one of Keras: one for each replica that has its own."""
     value = variable.value if KERAS_3 and isinstance(variable, keras.Variable) else variable
     return list(value.values) if isinstance(value, tf.distribute.DistributedValues) else [value]
+
+
+def by_handle(variables: Iterable[Any]) -> dict[int, Any]:
+    """Variables of Keras by the ids of the handles of all their parts."""
+    return {id(part.handle): variable for variable in variables for part in parts_of(variable)}
 
 
 def _is_one(variable: Any, gradient: Any) -> bool:

@@ -248,8 +248,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         self._restored()  # which refuses that of another model before anything is changed
         self._begun = True
         self._handle.collect_statistics(self.model)
-        if not self.model.train_function:  # `fit` made it before callbacks begin
-            self.model.make_train_function()
         self._handle.reset_bounds()
         self._collect(False)
         self._steps, self._next = 0, self.warmup
@@ -331,7 +329,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         is_due = epochs & (epochs - 1) == 0  # compiling may take as long as an epoch
         if is_due and self._handle.bytes_out_of_date() > _OUT_OF_DATE:
             _keras.forget_traces(self.model)
-            self.model.make_train_function()
 
     def _update(self) -> None:
         self._laws = self._handle.law_sites()

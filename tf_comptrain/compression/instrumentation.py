@@ -168,7 +168,6 @@ class Instrumentation:
         if _keras.override_rate(model.optimizer, functools.partial(_paced, self.pace)):
             self.pace.assign((1.0, 1.0, 0.0))
             _keras.forget_traces(model)
-            model.make_train_function()
         return self.pace
 
 

@@ -238,19 +238,17 @@ def _handles_of(backward: _keras.BackwardPass) -> list[Instrumentation]:
     reads.
     """
     wanted = {id(getattr(source, "handle", None)) for source in backward.sources}
-    weights = [(_variable_ids(model), handle) for model, handle in list(compressed_models.items())]
+    weights = [
+        (_keras.by_handle(model.variables), handle) for model, handle in list(compressed_models.items())
+    ]
     owners = [
-        (handle.held is None, -len(wanted & ids), len(ids), number)
+        (handle.held is None, -len(wanted & ids.keys()), len(ids), number)
         for number, (ids, handle) in enumerate(weights)
-        if wanted & ids
+        if wanted & ids.keys()
     ]
     if owners:
         return [weights[min(owners)[-1]][1]]
     return [handle for _, handle in weights if handle.held is not None and handle.held.is_of(backward.graph)]
-
-
-def _variable_ids(model: keras.Model) -> set[int]:
-    return {id(part.handle) for variable in model.variables for part in _keras.parts_of(variable)}
 
 
 def report(model: keras.Model) -> Report:

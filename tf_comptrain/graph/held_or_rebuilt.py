@@ -192,12 +192,14 @@ class _Cut:
 
     def _is_too_long(self, tensor: tf.Tensor, row: int, of: frozenset) -> bool:
         """Whether a tensor is held instead of being made again by so many operations in a row of held ones."""
-        if self._runs_late(tensor) or (row <= _LONGEST and len(of) <= _MOST_HELD):
+        if self._runs_late(tensor):
             return False
         if row > _LONGEST:
             return True
         is_whole = tensor.ref() in self._exact or tensor.op.name in self._tiled
-        return not is_whole and self._held_bytes(tensor) <= max(self._held_bytes(t.deref()) for t in of)
+        if is_whole or len(of) <= _MOST_HELD:
+            return False
+        return self._held_bytes(tensor) <= max(self._held_bytes(t.deref()) for t in of)
 
     def _needed(self, saved: set, wanted: list[tf.Tensor]) -> set:
         """Those of held tensors that something is made again of."""

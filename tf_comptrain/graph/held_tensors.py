@@ -133,7 +133,7 @@ class HeldTensors:
 
     def weights(self) -> dict[int, Any]:
         """The model's variables by the ids of their handles."""
-        return {id(part.handle): v for v in self.variables() for part in _keras.parts_of(v)}
+        return _keras.by_handle(self.variables())
 
     def adopt_bounds(self, scale: float, bases: Mapping[str, float] | None) -> None:
         """See `Site.adopt_bound`: of all sites, those included that are still to be made."""

@@ -127,8 +127,8 @@ class FirstStepCheck:
                 if batches:
                     why = self._look(model, batches[0])
             self._handle.report.unchecked = why
-            if not model.train_function:
-                return model.make_train_function()(iterator)
+            if not model.train_function:  # it was dropped
+                return model.train_function(iterator)
         self._steps += steps
         return train_function(iterator)
 
