@@ -66,18 +66,33 @@ def causal_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> t
     return model, *_batches(backbone, sizes, batches)
 
 
-def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> tuple[Any, dict, np.ndarray]:
-    """(model, x, y) with that many batches; with `lora`, rank-4 updates of frozen matrices alone are trained."""
+def language_model(
+    name: str, sizes: Sizes, batches: int, lora: bool = False, quantized: str | None = None
+) -> tuple[Any, dict, np.ndarray]:
+    """(model, x, y) with that many batches; with `lora`, rank-4 updates of frozen matrices alone are trained.
+
+    `quantized`: The type that Keras quantizes all matrices to, the head's too; "int8" and "int4" with `lora`.
+    """
     from tensorflow import keras
 
-    backbone = backbone_of(name, sizes, lora)
+    backbone = backbone_of(name, sizes, lora and quantized is None)
     outputs = backbone.output
     if name in MINILM:
         return _classifier(backbone, sizes, batches)
     if isinstance(outputs, dict):
         outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))
     model = keras.Model(backbone.input, keras.layers.Dense(sizes.vocabulary, dtype="float32")(outputs))
+    if quantized is not None:
+        _quantize(model, quantized, lora)
     return model, *_batches(backbone, sizes, batches)
+
+
+def _quantize(model: Any, to: str, lora: bool) -> None:
+    for layer in model._flatten_layers():
+        if hasattr(layer, "quantize") and not list(layer._layers):
+            layer.quantize(to)
+            if lora:
+                layer.enable_lora(4)
 
 
 def _classifier(backbone: Any, sizes: Sizes, batches: int) -> tuple[Any, dict, np.ndarray]:

@@ -47,6 +47,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--policy", default="float32", help="of keras.config.set_dtype_policy")
     parser.add_argument("--lora", action="store_true", help="train rank-4 updates of frozen matrices alone")
+    parser.add_argument("--quantized", choices=("int8", "int4", "float8"), help="matrices, with --lora but for float8")
     parser.add_argument("--xla", action="store_true")
     parser.add_argument("--vocabulary", type=int, default=Sizes().vocabulary)
     parser.add_argument("--batch", type=int, default=Sizes().batch)
@@ -70,7 +71,8 @@ def main() -> int:
 
 def key(name: str, variant: str, turn: int, options: argparse.Namespace) -> tuple:
     sizes = options.vocabulary, options.batch, options.tokens
-    return (name, variant, turn, options.policy, options.lora, options.xla, *sizes, options.accuracy)
+    quantized = () if options.quantized is None else (options.quantized,)
+    return (name, variant, turn, options.policy, options.lora, options.xla, *sizes, options.accuracy, *quantized)
 
 
 def measured(path: Path) -> dict[tuple, dict]:
@@ -82,6 +84,7 @@ def run(name: str, variant: str, turn: int, options: argparse.Namespace) -> bool
     command = [sys.executable, __file__, "--models", name, "--variant", variant, "--policy", options.policy]
     for flag in ("steps", "vocabulary", "batch", "tokens"):
         command += [f"--{flag}", str(getattr(options, flag))]
+    command += [] if options.quantized is None else ["--quantized", options.quantized]
     command += [f"--{flag}" for flag in ("lora", "xla", "accuracy") if getattr(options, flag)]
     return add_line(options.out, key(name, variant, turn, options), command)
 
@@ -136,7 +139,7 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
     keras.config.set_dtype_policy(options.policy)
     keras.utils.set_random_seed(0)
     sizes = Sizes(options.batch, options.tokens, options.vocabulary)
-    model, x, y = make(name, sizes, options.lora)
+    model, x, y = make(name, sizes, options.lora, options.quantized)
     sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     loss = mean_of_losses if name in TWO_MODELS else sparse
     accuracy = keras.metrics.SparseCategoricalAccuracy()
@@ -225,7 +228,7 @@ def errors(ours: list, plain: list) -> tuple[float, float]:
     return float(np.median(relative)), float(max(relative))
 
 
-def make(name: str, sizes: Sizes, lora: bool) -> tuple:
+def make(name: str, sizes: Sizes, lora: bool, quantized: str | None = None) -> tuple:
     """(model, x, y) with six batches."""
     import numpy as np
     from tensorflow import keras
@@ -250,7 +253,7 @@ def make(name: str, sizes: Sizes, lora: bool) -> tuple:
         return beside_a_frozen_one(name, sizes, 6)
     if name in CAUSAL:
         return causal_model(name, sizes, 6, lora)
-    return language_model(name, sizes, 6, lora)
+    return language_model(name, sizes, 6, lora, quantized)
 
 
 def keras_block(x: Any, width: int) -> Any:

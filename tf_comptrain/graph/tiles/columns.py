@@ -137,7 +137,7 @@ class _Search:
         op, inside = tensor.op, self._region.inside
         found = None
         if op.name in inside and tensor.ref() not in self._whole:
-            found = self._operands(op, place)
+            found = self._operands(tensor, place)
         if found is None:
             self.read[tensor.ref()] = place
             return []
@@ -146,15 +146,16 @@ class _Search:
         readers = (reader for reader in tensor.consumers() if reader.name in inside)
         return found + [more for reader in readers for more in self._follow(reader)]
 
-    def _operands(self, op: tf.Operation, place: int) -> list[tuple[tf.Tensor, int]] | None:
-        """What an operation reads at keys so that its result has them; None where it has to be whole."""
+    def _operands(self, tensor: tf.Tensor, place: int) -> list[tuple[tf.Tensor, int]] | None:
+        """What is read at keys so that a tensor has them; None where it has to be whole."""
+        op = tensor.op
         if _is_along_last(op, place):
             return [(op.inputs[0], place)]
         if op.type == "OneHot":
             return None
         if about(op.type).kind == BLANK and op.type != "Fill":
             return [(op.inputs[0], place)]
-        found = fit_result(op, Rows((place,)), self._region.known)
+        found = fit_result(tensor, Rows((place,)), self._region.known)
         return None if found is None else _places(op, found)
 
     def _follow(self, op: tf.Operation) -> list[tuple[tf.Tensor, int]]:

@@ -103,26 +103,30 @@ def _cut(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit |
     return Fit({number: own}, (own._replace(cut=cut if is_slice else None),))
 
 
-def fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
-    """How an operation makes the rows of its result, of whose inputs none is known to have rows."""
+def fit_result(tensor: tf.Tensor, result: Rows, known: KnownSizes) -> Fit | None:
+    """How the rows of a tensor are made by an operation of whose inputs none is known to have rows."""
+    op = tensor.op
     if op.type == SLICE and result.cut is not None and known.rank(op.inputs[0]) is not None:
         if cut_of(op, known.of(op.inputs[0]), result.dimensions) == result.cut:
             return Fit({0: result._replace(cut=None)}, (result,))
         return None
-    found = _fit_result(op, result._replace(cut=None), known)
+    found = _fit_result(tensor, result._replace(cut=None), known)
     return None if found is None else found.of_cut(result.cut)
 
 
-def _fit_result(op: tf.Operation, result: Rows, known: KnownSizes) -> Fit | None:
+def _fit_result(tensor: tf.Tensor, result: Rows, known: KnownSizes) -> Fit | None:
+    op = tensor.op
     if op.type in (DROPOUT, MASKED):
         return _dropped(op, {int(op.type == MASKED): result}, known)
-    if len(op.outputs) != 1 or any(known.rank(tensor) is None for tensor in (*op.inputs, *op.outputs)):
-        return None
     rule = _rule_of(op)
+    if rule is not _passed and len(op.outputs) != 1:
+        return None
+    if any(known.rank(each) is None for each in (*op.inputs, *op.outputs)):
+        return None
     if about(op.type).kind == BLANK or op.type == DRAWN and _may_draw(op.outputs[0], result, known):
         return Fit({}, (result,))
     if rule is _one_hot or rule is _along_last or rule is _passed:
-        return rule(op, {0: result}, known)
+        return rule(op, {tensor.value_index: result}, known)
     if rule is _multiplied:
         return _multiplied_to(op, result)
     if rule is _transposed:

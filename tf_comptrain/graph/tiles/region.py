@@ -238,7 +238,7 @@ class _Growth:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
                 if rows is None or op.name in self._scope.early or not self._is_made_inside(tensor):
                     continue
-                if (found := fit_result(op, rows, self._known)) is not None:
+                if (found := fit_result(tensor, rows, self._known)) is not None:
                     before = set(self._inside)
                     self._note(op, found)
                     self.grow(reader for made in op.outputs for reader in self._readers(made))
@@ -252,7 +252,7 @@ class _Growth:
                 rows, op = self._rows.get(tensor.ref()), tensor.op
                 if rows is None or not (self._is_made_inside(tensor) or self._reduces_wide(tensor)):
                     continue
-                found = fit_result(op, rows, self._known)
+                found = fit_result(tensor, rows, self._known)
                 if found is not None:
                     self._operands.add(op.name)
                     self._note(op, found)
@@ -272,7 +272,7 @@ class _Growth:
             behind = behind.op.inputs[0]
         is_random = about(behind.op.type).kind == RANDOM and behind.op.type != DROPOUT
         if behind.op.type == DRAWN and self._is_wide(tensor):
-            is_random = fit_result(behind.op, rows, self._known) is None
+            is_random = fit_result(behind, rows, self._known) is None
             if is_random and not self._may_draw_whole:
                 raise DrawnWhole(f"{behind.op.name} is drawn whole")
         is_mask = is_random or behind.op.type == MASKED and behind.op.inputs[0].op.type != DROPOUT
@@ -286,7 +286,7 @@ class _Growth:
         is_made_again = op.name in self._scope.early and self._wide.name not in self._scope.early
         if rows.repeats or op.name in self._inside or is_made_again:
             return False
-        found = fit_result(op, rows, self._known) if about(op.type).kind in (SUMMATION, REDUCTION) else None
+        found = fit_result(tensor, rows, self._known) if about(op.type).kind in (SUMMATION, REDUCTION) else None
         if found is None or 0 not in found.inputs:
             return False
         return 2 * of_sample(found.inputs[0].others(self._known.of(op.inputs[0]))) > self._width
@@ -304,6 +304,9 @@ class _Growth:
             if self._is_wide(tensor):
                 raise Untiled(f"{tensor.op.name} is read whole")
         sums = tuple(tensor for tensor in read if tensor.ref() not in self._rows)
+        for tensor in sums:
+            if about(tensor.op.type).is_alias:
+                raise Untiled(f"{tensor.op.name} passes on what is not of rows")
         for tensor in (*(reference.deref() for reference in self._rows), *sums):
             self._check_sizes(tensor)
         shapes = tuple(op for op in self._shapes.values() if op.name not in self._inside)
