@@ -88,11 +88,16 @@ def language_model(
 
 
 def _quantize(model: Any, to: str, lora: bool) -> None:
+    """All layers that can be: Keras' own way leaves out those within a layer that has none."""
     for layer in model._flatten_layers():
-        if hasattr(layer, "quantize") and not list(layer._layers):
+        if list(layer._layers):
+            continue
+        try:
             layer.quantize(to)
-            if lora:
-                layer.enable_lora(4)
+        except NotImplementedError:
+            continue
+        if lora:
+            layer.enable_lora(4)
 
 
 def _classifier(backbone: Any, sizes: Sizes, batches: int) -> tuple[Any, dict, np.ndarray]:

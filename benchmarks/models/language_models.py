@@ -47,7 +47,9 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--policy", default="float32", help="of keras.config.set_dtype_policy")
     parser.add_argument("--lora", action="store_true", help="train rank-4 updates of frozen matrices alone")
-    parser.add_argument("--quantized", choices=("int8", "int4", "float8"), help="matrices, with --lora but for float8")
+    parser.add_argument(
+        "--quantized", choices=("int8", "int4", "float8"), help="matrices, with --lora but for float8"
+    )
     parser.add_argument("--xla", action="store_true")
     parser.add_argument("--vocabulary", type=int, default=Sizes().vocabulary)
     parser.add_argument("--batch", type=int, default=Sizes().batch)
@@ -72,7 +74,17 @@ def main() -> int:
 def key(name: str, variant: str, turn: int, options: argparse.Namespace) -> tuple:
     sizes = options.vocabulary, options.batch, options.tokens
     quantized = () if options.quantized is None else (options.quantized,)
-    return (name, variant, turn, options.policy, options.lora, options.xla, *sizes, options.accuracy, *quantized)
+    return (
+        name,
+        variant,
+        turn,
+        options.policy,
+        options.lora,
+        options.xla,
+        *sizes,
+        options.accuracy,
+        *quantized,
+    )
 
 
 def measured(path: Path) -> dict[tuple, dict]:

@@ -286,7 +286,9 @@ class _Growth:
         is_made_again = op.name in self._scope.early and self._wide.name not in self._scope.early
         if rows.repeats or op.name in self._inside or is_made_again:
             return False
-        found = fit_result(tensor, rows, self._known) if about(op.type).kind in (SUMMATION, REDUCTION) else None
+        found = (
+            fit_result(tensor, rows, self._known) if about(op.type).kind in (SUMMATION, REDUCTION) else None
+        )
         if found is None or 0 not in found.inputs:
             return False
         return 2 * of_sample(found.inputs[0].others(self._known.of(op.inputs[0]))) > self._width
