@@ -161,7 +161,7 @@ def _elementwise(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) 
 
 
 def _reduced(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> Fit | None:
-    """Of sums and the like along axes; over all rows only a sum."""
+    """Of sums and the like along axes; over all rows a sum, or the largest of what is never below zero."""
     own, found = known.of(op.inputs[0]), rows[0]
     if op.type == "L2Loss":
         return None
@@ -170,7 +170,7 @@ def _reduced(op: tf.Operation, rows: Mapping[int, Rows], known: KnownSizes) -> F
     else:
         axes = _axes(op.inputs[1], len(own), known)
         keeps = keeps_axes(op)
-        is_sum = op.type == "Sum"
+        is_sum = op.type == "Sum" or op.type == "Max" and about(op.inputs[0].op.type).least == 0.0
     left = reduced(own, axes, keeps)
     if axes.isdisjoint(found.dimensions):
         places = (place - (0 if keeps else sum(axis < place for axis in axes)) for place in found.dimensions)

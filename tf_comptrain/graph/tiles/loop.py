@@ -118,7 +118,7 @@ def _loop(
         note_body(tiles)
         there = {cut: tf.gather(some, number) for cut, some in there_in.items()}
         rows, added = body.run(tiles, number, there)
-        totals = [_added(total, made) for total, made in zip(totals, added)]
+        totals = [each.with_parts(total, made) for each, total, made in zip(sums, totals, added)]
         lists = [
             ops.TensorListSetItem(input_handle=handle, index=number, item=item)
             for handle, item in zip(lists, rows)
@@ -147,11 +147,6 @@ def _list_of(tiles: Number, shape: tf.Tensor, dtype: tf.DType, zero: tf.Tensor, 
         return tf.raw_ops.TensorListReserve(element_shape=shape, num_elements=tiles, element_dtype=dtype)
     whole = tf.fill(tf.concat([[tiles], shape], 0), tf.cast(zero, dtype))
     return tf.raw_ops.TensorListFromTensor(tensor=whole, element_shape=shape)
-
-
-def _added(totals: Sequence[tf.Tensor], parts: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """What a tile makes, added: one part after the other, so that each is there only until it is."""
-    return [total + tf.cast(part, total.dtype) for total, part in zip(totals, parts)]
 
 
 class _Body:

@@ -1,8 +1,10 @@
-"""Sums over all rows, added up tile after tile, and a large one in parts: what a tile adds is small then."""
+"""Sums over all rows, added up tile after tile, and a large one in parts: what a tile adds is small then.
+
+The largest of absolute values is such a sum too: it begins with zero, and rows that are not there are zeros."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -51,6 +53,11 @@ class Sum(NamedTuple):
         along = 1 - self.axis if op.get_attr(flags[self.axis]) else self.axis
         cuts = tf.split(operands[self.axis], self.cuts, along)
         return [[cut if n == self.axis else operand for n, operand in enumerate(operands)] for cut in cuts]
+
+    def with_parts(self, totals: Sequence[tf.Tensor], parts: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+        """With what a tile makes: one part after the other, so that each is there only until it is added."""
+        add = tf.maximum if self.tensor.op.type == "Max" else tf.add
+        return [add(total, tf.cast(part, total.dtype)) for total, part in zip(totals, parts)]
 
     def joined(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
         """The sum, of its parts in the end."""
