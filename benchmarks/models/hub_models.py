@@ -66,29 +66,25 @@ def causal_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> t
     return model, *_batches(backbone, sizes, batches)
 
 
-def language_model(
-    name: str, sizes: Sizes, batches: int, lora: bool = False, quantized: str | None = None
-) -> tuple[Any, dict, np.ndarray]:
-    """(model, x, y) with that many batches; with `lora`, rank-4 updates of frozen matrices alone are trained.
-
-    `quantized`: The type that Keras quantizes all matrices to, the head's too; "int8" and "int4" with `lora`.
-    """
+def language_model(name: str, sizes: Sizes, batches: int, lora: bool = False) -> tuple[Any, dict, np.ndarray]:
+    """(model, x, y) with that many batches; with `lora`, rank-4 updates of frozen matrices alone are trained."""
     from tensorflow import keras
 
-    backbone = backbone_of(name, sizes, lora and quantized is None)
+    backbone = backbone_of(name, sizes, lora)
     outputs = backbone.output
     if name in MINILM:
         return _classifier(backbone, sizes, batches)
     if isinstance(outputs, dict):
         outputs = outputs.get("sequence_output", outputs.get("decoder_sequence_output"))
     model = keras.Model(backbone.input, keras.layers.Dense(sizes.vocabulary, dtype="float32")(outputs))
-    if quantized is not None:
-        _quantize(model, quantized, lora)
     return model, *_batches(backbone, sizes, batches)
 
 
-def _quantize(model: Any, to: str, lora: bool) -> None:
-    """All layers that can be: Keras' own way leaves out those within a layer that has none."""
+def quantize(model: Any, to: str, lora: bool) -> None:
+    """Has Keras quantize all matrices, the head's too; with `lora`, rank-4 updates of them are trained.
+
+    Of layers that Keras cannot quantize, such as a normalization, nothing changes.
+    """
     for layer in model._flatten_layers():
         if list(layer._layers):
             continue

@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hub_models import LANGUAGE_MODELS, MINILM, Sizes, causal_model, language_model
+from hub_models import LANGUAGE_MODELS, MINILM, Sizes, causal_model, language_model, quantize
 from two_models import TWO_MODELS, beside_a_frozen_one, mean_of_losses
 
 CAUSAL = ("GemmaCausalLM", "GPT2CausalLM")
@@ -48,7 +48,9 @@ def main() -> int:
     parser.add_argument("--policy", default="float32", help="of keras.config.set_dtype_policy")
     parser.add_argument("--lora", action="store_true", help="train rank-4 updates of frozen matrices alone")
     parser.add_argument(
-        "--quantized", choices=("int8", "int4", "float8"), help="matrices, with --lora but for float8"
+        "--quantized",
+        choices=("int8", "int4", "float8"),
+        help="all matrices; int8 and int4 with --lora, float8 without",
     )
     parser.add_argument("--xla", action="store_true")
     parser.add_argument("--vocabulary", type=int, default=Sizes().vocabulary)
@@ -73,18 +75,8 @@ def main() -> int:
 
 def key(name: str, variant: str, turn: int, options: argparse.Namespace) -> tuple:
     sizes = options.vocabulary, options.batch, options.tokens
-    quantized = () if options.quantized is None else (options.quantized,)
-    return (
-        name,
-        variant,
-        turn,
-        options.policy,
-        options.lora,
-        options.xla,
-        *sizes,
-        options.accuracy,
-        *quantized,
-    )
+    found = (name, variant, turn, options.policy, options.lora, options.xla, *sizes, options.accuracy)
+    return found if options.quantized is None else (*found, options.quantized)
 
 
 def measured(path: Path) -> dict[tuple, dict]:
@@ -151,7 +143,9 @@ def measure(name: str, variant: str, options: argparse.Namespace) -> dict[str, A
     keras.config.set_dtype_policy(options.policy)
     keras.utils.set_random_seed(0)
     sizes = Sizes(options.batch, options.tokens, options.vocabulary)
-    model, x, y = make(name, sizes, options.lora, options.quantized)
+    model, x, y = make(name, sizes, options.lora and options.quantized is None)
+    if options.quantized is not None:
+        quantize(model, options.quantized, options.lora)
     sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     loss = mean_of_losses if name in TWO_MODELS else sparse
     accuracy = keras.metrics.SparseCategoricalAccuracy()
@@ -240,7 +234,7 @@ def errors(ours: list, plain: list) -> tuple[float, float]:
     return float(np.median(relative)), float(max(relative))
 
 
-def make(name: str, sizes: Sizes, lora: bool, quantized: str | None = None) -> tuple:
+def make(name: str, sizes: Sizes, lora: bool) -> tuple:
     """(model, x, y) with six batches."""
     import numpy as np
     from tensorflow import keras
@@ -265,7 +259,7 @@ def make(name: str, sizes: Sizes, lora: bool, quantized: str | None = None) -> t
         return beside_a_frozen_one(name, sizes, 6)
     if name in CAUSAL:
         return causal_model(name, sizes, 6, lora)
-    return language_model(name, sizes, 6, lora, quantized)
+    return language_model(name, sizes, 6, lora)
 
 
 def keras_block(x: Any, width: int) -> Any:

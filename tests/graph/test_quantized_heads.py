@@ -30,8 +30,8 @@ def model_with(head, mode):
     made.quantize(mode)
     if mode != "float8":
         made.enable_lora(4)
-    for weight in made.trainable_variables:  # LoRA begins with zeros, which have no gradient beyond them
-        weight.assign(np.random.default_rng(1).normal(size=weight.shape))
+        for weight in made.trainable_variables:  # LoRA begins with zeros, which have no gradient beyond them
+            weight.assign(np.random.default_rng(1).normal(size=weight.shape))
     return keras.Model(tokens, logits)
 
 

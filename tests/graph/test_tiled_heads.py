@@ -378,6 +378,36 @@ def test_other_gradients_of_the_same_places_stay():
     assert_same(plain, found)
 
 
+def beside_a_vector(y, z):
+    """One operation passes on the logits and a vector, which others read whole."""
+    z, vector = tf.identity_n([z, tf.cast(y[0] % 7, tf.float32)])
+    return sparse(y, z) * tf.reduce_sum(vector)
+
+
+def test_what_is_passed_on_beside_the_logits():
+    plain, found, _, _ = run(dense, beside_a_vector, data())
+    assert_same(plain, found)
+
+
+def largest(_, z):
+    return tf.reduce_max(tf.abs(z))
+
+
+def largest_below_zero(_, z):
+    return tf.reduce_max(-1.0 - tf.abs(z))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("metric, is_tiled", [(largest, True), (largest_below_zero, False)])
+def test_the_largest_value_of_all_rows(metric, is_tiled, jit):
+    plain, found, function, _ = run(dense, sparse, data(7, 31), metric, jit)
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-6)
+    if not jit:  # whose streams are exact
+        assert_same(plain, found)
+    np.testing.assert_allclose(found[2], plain[2], rtol=1e-6)
+    assert bool(wide_tensors(function)) != is_tiled
+
+
 def test_several_values_of_a_row():
     plain, found, _, crossings = run(dense, several, data())
     assert_same(plain, found)

@@ -1,6 +1,8 @@
 """Sums over all rows, added up tile after tile, and a large one in parts: what a tile adds is small then.
 
-The largest of absolute values is such a sum too: it begins with zero, and rows that are not there are zeros."""
+The largest of what is never below zero is found the same way: it begins with zero too, and so are rows that are
+not there.
+"""
 
 from __future__ import annotations
 
