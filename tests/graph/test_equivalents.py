@@ -1,4 +1,4 @@
-"""Sums of gradients over samples: within products, and of each layer's before they are added to each other."""
+"""Sums of gradients over samples, within products and before they are added to each other; signs as comparisons."""
 
 import numpy as np
 import pytest
@@ -79,3 +79,21 @@ def test_a_complex_matrix_is_conjugated(jit):
     shapes = [[WIDTH, WIDTH], [WIDTH, WIDTH]]
     plain, found, _, _ = tiled_steps.run(loss, x, shapes, [None, WIDTH, WIDTH], jit, error_bound=1e-4)
     tiled_steps.assert_same(plain, found, 0.05 if jit else 1e-3)
+
+
+def distance(x, kernel):
+    """Of what a mean absolute error has a gradient by, with zeros in it."""
+    return tf.reduce_mean(tf.abs(tf.matmul(x, kernel)) * tf.range(1.0 * WIDTH))
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+@pytest.mark.parametrize("how", [{}, {"storage": "keep"}], ids=["default", "keep"])
+def test_a_sign_has_no_error(how, jit):
+    x = np.random.default_rng(0).normal(size=(BATCH, WIDTH, WIDTH)).astype("float32")
+    x[0] = 0
+    plain, found, _, crossings = tiled_steps.run(
+        distance, x, [[WIDTH, WIDTH]], [None, WIDTH, WIDTH], jit, **how
+    )
+    tiled_steps.assert_same(plain, found)
+    assert ["Sign" in crossing.name for crossing in crossings] == ([] if how else [True, True])
+    assert all(crossing.storage == "bitmask" for crossing in crossings)

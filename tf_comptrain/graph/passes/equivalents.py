@@ -1,4 +1,8 @@
-"""Sums of gradients over samples: within the product that makes them, and before they are added to each other."""
+"""Equal forms of gradient operations that let less be held.
+
+Sums of gradients over samples are made within the product that makes them, and before they are added to each other.
+A sign is two comparisons.
+"""
 
 from __future__ import annotations
 
@@ -95,6 +99,33 @@ def _swapped(addition: tf.Operation, total: tf.Operation) -> tuple[tf.Operation,
     redirect(readers_of(total.outputs[0]), added)
     _read_nothing(addition)
     return (*(part.op for part in parts), added.op)
+
+
+def compare_signs(backward: _keras.BackwardPass) -> _keras.BackwardPass:
+    """Puts (x > 0) - (x < 0) in the place of each sign that gradients read; the pass with these.
+
+    A comparison is held as a bit for each value, without an error. The sign of NaN becomes 0.
+
+    Args:
+      backward: A pass that is not rewired yet.
+    """
+    instead = dict(backward.instead)
+    for op in backward.operations():
+        if op.type == "Sign" and op.inputs[0].dtype.is_floating:
+            instead[op.name] = _compared(op)
+    return backward._replace(instead=instead)
+
+
+def _compared(sign: tf.Operation) -> tuple[tf.Operation, ...]:
+    x = sign.inputs[0]
+    with _keras.stop_recording(), tf.device(sign.device), tf.name_scope(sign.name + "/compared/"):
+        zero = tf.zeros([], x.dtype)
+        above, below = tf.cast(x > zero, x.dtype), tf.cast(x < zero, x.dtype)
+        found = above + -below  # a difference of what was computed is not made again, but held
+    redirect(readers_of(sign.outputs[0]), found)
+    made = (*(each.op.inputs[0].op for each in (above, below)), above.op, below.op, found.op.inputs[1].op, found.op)
+    _read_nothing(sign)
+    return made
 
 
 def _read_nothing(op: tf.Operation) -> None:
