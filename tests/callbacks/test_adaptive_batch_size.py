@@ -7,6 +7,7 @@ import tensorflow as tf
 from models import compiled, images, site_of
 
 import tf_comptrain as ct
+from tf_comptrain import memory
 from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
@@ -197,6 +198,23 @@ def test_training_begins_anew_each_time():
     assert tuner.decisions == []
     assert instrumentation(model).bound_scale == 1.0
     assert all(site.read_state().bound_set == 0.0 for site in instrumentation(model).sites().values())
+
+
+class Interrupt(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+def test_what_comes_after_an_interruption_is_no_step():
+    dataset, model = data(), compressed()
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, max_batch=8, verbose=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(dataset, verbose=0, callbacks=[tuner, Interrupt()])
+    before = tf.zeros([1 << 27], tf.uint8)  # as a prediction of many samples makes them
+    large = memory.counters.bytes_in_use()
+    del before
+    fit(model, dataset, tuner, [2.0, 1.0])
+    assert tuner.decisions[0].peak_bytes < large
 
 
 RATE = keras.optimizers.schedules.PolynomialDecay(0.01, 24, 0.0)  # two epochs of 12 steps

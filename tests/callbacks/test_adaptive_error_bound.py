@@ -61,6 +61,22 @@ def test_statistics_are_collected_on_collecting_steps_only():
     assert changed == [False, False, True, False, False, False, True, False]
 
 
+def test_after_an_interruption_nothing_is_collected():
+    class Interrupted(keras.utils.PyDataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            if index == 4:
+                raise KeyboardInterrupt
+            return tuple(part[:16] for part in images(16))
+
+    model = network(keras.optimizers.SGD(0.01))
+    with pytest.raises(tf.errors.UnknownError, match="KeyboardInterrupt"):
+        model.fit(Interrupted(), verbose=0, callbacks=[ct.AdaptiveErrorBound(interval=1, warmup=2)])
+    assert not instrumentation(model).collecting.numpy()
+
+
 def test_bounds_change_and_nothing_is_retraced():
     traces = []
 

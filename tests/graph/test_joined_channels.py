@@ -85,6 +85,20 @@ def test_groups_of_a_normalization(groups, jit):
     assert kernel < 0.1 and gamma < 0.1
 
 
+@ENGINES
+def test_a_batch_normalization_has_its_own_channels(jit):
+    """As a generator begins: what one product makes is an image, and its last dimension is normalized."""
+
+    def build():
+        inputs = keras.Input((16,))
+        image = keras.layers.Reshape((8, 8, 16))(keras.layers.Dense(8 * 8 * 16)(inputs))
+        x = keras.layers.ReLU()(keras.layers.BatchNormalization()(image))
+        return keras.Model(inputs, keras.layers.Conv2DTranspose(8, 4, strides=2)(x))
+
+    found = errors(build, RNG.normal(size=(32, 16)), jit, error_bound=ct.ErrorBound(0.01))
+    assert len(found) == 6 and max(found.values()) < 0.02
+
+
 def traced(function, *shapes):
     made = []
 

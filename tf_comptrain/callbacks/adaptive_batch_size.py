@@ -175,6 +175,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._handle.reset_bounds()
         self._state = TunerState(start)
         self._outcome: tuple[float, int] | None = None
+        self._peak.stop()  # which a training that was interrupted has left running
         self._measured = False  # whether a step began since the batch was set in the middle of an epoch
         self.decisions = []
 

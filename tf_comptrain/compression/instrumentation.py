@@ -158,6 +158,7 @@ class Instrumentation:
                 self.held.collect(self.collecting)
             for instrument in self.wrapped.values():
                 instrument.collect(self.collecting)
+        _keras.around_runs(model, "collecting", functools.partial(_off_when_stopped, self.collecting))
         _keras.forget_traces(model)
 
     def pace_schedule(self, model: keras.Model) -> tf.Variable:
@@ -169,6 +170,15 @@ class Instrumentation:
             self.pace.assign((1.0, 1.0, 0.0))
             _keras.forget_traces(model)
         return self.pace
+
+
+def _off_when_stopped(collecting: tf.Variable, train_function: Callable, iterator: Any) -> Any:
+    """Runs steps; where they are interrupted, as by Ctrl-C, those of later trainings collect nothing."""
+    try:
+        return train_function(iterator)
+    except BaseException:
+        collecting.assign(False)
+        raise
 
 
 def _paced(pace: tf.Variable, schedule: Callable, steps: tf.Tensor) -> tf.Tensor:

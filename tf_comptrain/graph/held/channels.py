@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.ingredients import Ingredients
 from tf_comptrain.graph.operations import EVERY_AXIS, MATRIX_PRODUCT, about
 from tf_comptrain.graph.tensors import base_of
@@ -19,13 +20,19 @@ def channel_dimensions(tensor: tf.Tensor) -> int:
     """How many of the last dimensions of a tensor are its channels.
 
     Heads and what each of them has are, where a product with one weight makes both; so are the groups of a group
-    normalization.
+    normalization. A batch normalization has channels of its own, whatever made what it reads.
     """
     sizes = tensor.shape
-    if sizes.rank is None or sizes.rank < 3:
+    if sizes.rank is None or sizes.rank < 3 or _is_batch_normalized(tensor):
         return 1
     count = _ChannelSearch().count(tensor, _FURTHEST)
     return count if count < sizes.rank and sizes[-count:].is_fully_defined() else 1
+
+
+def _is_batch_normalized(tensor: tf.Tensor) -> bool:
+    readers = tensor.consumers()
+    handed_on = (op.outputs[0] for op in readers if about(op.type).is_view or op.type == "Cast")
+    return any(op.type == NORMALIZATION for op in readers) or any(map(_is_batch_normalized, handed_on))
 
 
 class _ChannelSearch:
