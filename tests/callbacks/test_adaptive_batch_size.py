@@ -81,6 +81,7 @@ class Peak:
 
     def __init__(self, dataset, bytes_at):
         self.elastic, self.bytes_at, self.running = dataset.elastic, bytes_at, False
+        self.peak_bytes = 0
 
     def start(self):
         self.running, self.peak_bytes = True, 0
