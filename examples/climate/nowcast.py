@@ -1,7 +1,7 @@
-"""Rain in ten minutes, from four radar images, by a U-Net: plain, compressed, recomputed and offloaded training.
+"""Where it will rain in ten minutes, from four radar images, by a U-Net: four ways of training it.
 
 python examples/climate/nowcast.py
-python examples/climate/nowcast.py --limit-tile 256      # tiles within the memory of a plain step of 256 pixels
+python examples/climate/nowcast.py --limit-mb 2000      # the largest fields that a step of each way takes within that
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import radar
 import tensorflow as tf
 import unet
 from rich.console import Console
@@ -21,102 +22,160 @@ import comparison
 
 import tf_comptrain as ct
 
-_STEP = 64  # of the tiles that are tried
-_LARGEST = 4  # times the tile of the limit
+_STEP = 64  # of the fields that are tried, in pixels
+_PART = 8  # of the training's tiles, which cuts are found with
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tile", type=int, default=96, help="pixels to train with (%(default)s)")
+    parser.add_argument("--tile", type=int, default=128, help="pixels to train with (%(default)s)")
     parser.add_argument("--width", type=int, default=8, help="channels at full resolution (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--count", type=int, help="tiles to train with, and fields to test with; all of them")
     parser.add_argument(
-        "--count", type=int, help="tiles to train with, and to test with at most; all of them"
+        "--data", type=Path, default=radar.SHIPPED, help="npz with train and test (the shipped part)"
     )
-    parser.add_argument(
-        "--data", type=Path, default=unet.SHIPPED, help="npz with train and test (the shipped part)"
-    )
-    parser.add_argument("--limit-tile", type=int, help="do not train: see above")
+    parser.add_argument("--limit-mb", type=float, help="of memory; do not train: see above")
     args = comparison.arguments(parser, "climate_out")
     console = Console(width=None if sys.stdout.isatty() else 180)
-    if args.limit_tile:
-        console.print(tiles(args.limit_tile, args.width, console))
+    if args.limit_mb:
+        console.print(largest_fields(args.limit_mb * 1e6, args.width, console))
         return
-    app = application(args)
-    persistence = unet.scores(app.data[1][0][..., -1:], app.data[1][1])
+    train, test = (radar.load(args.data, part) for part in ("train", "test"))
+    app = application(args, train, test)
     runs = comparison.compare(app, args, console)
-    words = ", ".join(f"{name} {value:.3f}" for name, value in persistence.items())
-    console.print(comparison.table(app, runs, f"rain in ten minutes; persistence: {words}"))
-    console.print(str(pictures(app, args)))
+    console.print(comparison.table(app, runs, f"rain in ten minutes; {baselines(test, args.count)}"))
+    console.print(str(pictures(app, args, test)))
 
 
-def application(args: argparse.Namespace) -> comparison.Application:
+def application(
+    args: argparse.Namespace, train: radar.Fields, test: radar.Fields
+) -> comparison.Application:
+    x, y = (part[: args.count] for part in radar.tiles(train, args.tile))
+    whole = test.seen[: args.count], radar.exceeds(test.coming[: args.count])
+
     def build(recompute: bool):
-        return unet.compiled(unet.unet(args.tile, args.width, recompute=recompute))
+        return unet.compiled(unet.unet(None, args.width, recompute=recompute), args.epochs * len(x) // args.batch)
 
-    train, test = unet.load(args.tile, args.data)
-    data = tuple((x[: args.count], y[: args.count]) for x, y in (train, test))
-    evaluate = comparison.on_predictions(unet.scores, data[1], args.batch)
-    return comparison.Application(build, data, evaluate, False, args.epochs, args.batch)
+    def evaluate(model) -> dict[str, float]:
+        """Of whole fields, with cuts that the training's tiles have found."""
+        cuts = radar.best_cuts(model.predict(x[::_PART], args.batch, verbose=0), y[::_PART])
+        return radar.scores(logits(model, whole[0]) >= cuts, whole[1])
+
+    return comparison.Application(build, ((x, y), whole), evaluate, True, args.epochs, args.batch)
 
 
-def tiles(limit_tile: int, width: int, console: Console) -> Table:
-    """The largest tile of each arm whose step, of one sample, peaks no higher than plain Keras' at `limit_tile`."""
-    limit = peak("plain", limit_tile, width)
-    shown = Table(title=f"tiles within {limit / 1e6:.1f} MB, the peak of a plain step of {limit_tile} pixels")
-    for heading in ("", "largest tile", "its peak", "pixels / plain"):
+def logits(model, seen: np.ndarray) -> np.ndarray:
+    """Of fields, one after the other."""
+    return np.concatenate([model.predict_on_batch(field[None].astype(np.float32)) for field in seen])
+
+
+def baselines(test: radar.Fields, count: int | None) -> str:
+    """What the last image, and that moved on, score as forecasts."""
+    truth = radar.exceeds(test.coming[:count])
+    shown = []
+    for name, field in (("persistence", test.last), ("advection", test.seen[..., -1])):
+        found = radar.scores(radar.exceeds(field[:count]), truth)
+        shown.append(f"{name}: " + ", ".join(f"{value:.3f}" for value in found.values()))
+    return "; ".join(shown)
+
+
+def largest_fields(limit: float, width: int, console: Console) -> Table:
+    """The largest square field whose step, of one sample, peaks within a limit, for each arm."""
+    shown = Table(title=f"fields within {limit / 1e6:.0f} MB")
+    for heading in ("", "pixels a side", "its peak", "pixels / plain"):
         shown.add_column(heading, justify="right" if heading else "left")
+    plain = None
     for arm in ("plain", "recompute", "compressed", "compressed, rebuild"):
-        with console.status(f"largest tile, {arm}"):
-            tile, its_peak = largest(arm, limit, limit_tile, width)
-        shown.add_row(arm, f"{tile}", f"{its_peak / 1e6:.1f} MB", f"{(tile / limit_tile) ** 2:.2f}")
+        with console.status(f"largest field, {arm}"):
+            side, its_peak = largest(arm, limit, width)
+        plain = plain or side
+        shown.add_row(arm, f"{side}", f"{its_peak / 1e6:.0f} MB", f"{(side / plain) ** 2:.2f}")
     return shown
 
 
-def largest(arm: str, limit: int, least: int, width: int) -> tuple[int, int]:
-    """(tile, its peak), by halving between the plain one and four times that."""
-    fits, too_large = (least, peak(arm, least, width)), _LARGEST * least + _STEP
-    while too_large - fits[0] > _STEP:
-        tile = (fits[0] + too_large) // 2 // _STEP * _STEP
-        found = peak(arm, tile, width)
-        if found <= limit:
-            fits = tile, found
-        else:
-            too_large = tile
-    return fits
+def largest(arm: str, limit: float, width: int) -> tuple[int, int]:
+    """(side, its peak): a small field says about where it is, since a step takes about as much of each pixel."""
+    side = 4 * _STEP
+    side = max(int(side * (limit / peak(arm, side, width)) ** 0.5) // _STEP, 1) * _STEP
+    found = peak(arm, side, width)
+    while found > limit and side > _STEP:
+        side -= _STEP
+        found = peak(arm, side, width)
+    while (more := peak(arm, side + _STEP, width)) <= limit:
+        side, found = side + _STEP, more
+    return side, found
 
 
-def peak(arm: str, tile: int, width: int) -> int:
+def peak(arm: str, side: int, width: int) -> int:
     """Bytes of a step of one sample over the resting level."""
-    model = unet.compiled(unet.unet(tile, width, recompute=arm == "recompute"))
+    model = unet.compiled(unet.unet(side, width, recompute=arm == "recompute"), steps=1)
     if arm.startswith("compressed"):
         ct.compress_model(model, storage="rebuild" if arm.endswith("rebuild") else None)
-    x, y = tf.random.stateless_normal((1, tile, tile, unet.FRAMES), (0, 1)), tf.zeros((1, tile, tile, 1))
+    x = tf.random.stateless_normal((1, side, side, radar.FRAMES), (0, 1))
+    y = tf.zeros((1, side, side, len(radar.THRESHOLDS)))
     return ct.memory.measure_step(model, x, y, steps=1).peak_bytes
 
 
-def pictures(app: comparison.Application, args: argparse.Namespace) -> Path | str:
-    """Writes what is forecast of the wettest tile by each arm beside the last image and the truth."""
+def pictures(app: comparison.Application, args: argparse.Namespace, test: radar.Fields) -> Path | str:
+    """Writes a forecast of the wettest field: rain seen and to come, and by each arm how likely 4 mm/h are."""
     try:
         from matplotlib import pyplot
     except ImportError:
         return "No pictures: pip install tf_comptrain[plots]."
-    x, y = app.data[1]
-    wettest = int(y.mean((1, 2, 3)).argmax())
-    shown = {"last image": x[wettest, ..., -1], "ten minutes later": y[wettest, ..., 0]}
-    for arm in args.arms:
-        model = comparison.model_of(app, arm, args)
-        shown[arm] = model.predict(x[wettest : wettest + 1], verbose=0)[0, ..., 0]
-    figure, axes = pyplot.subplots(1, len(shown), figsize=(2.3 * len(shown), 2.7), layout="constrained")
-    for axis, (name, logs) in zip(axes, shown.items()):
-        image = axis.imshow(np.expm1(np.maximum(logs, 0)), cmap="turbo", vmin=0, vmax=12)
-        axis.set_title(name, fontsize=9)
+    wettest = int(test.coming[: args.count].astype(np.float32).mean((1, 2)).argmax())
+    rain = {
+        "seen": test.last[wettest],
+        "ten minutes later": test.coming[wettest],
+        "advection": test.seen[wettest, ..., -1],
+    }
+    likely = {}
+    for arm in args.arms[:3]:
+        made = logits(comparison.model_of(app, arm, args), test.seen[wettest : wettest + 1])
+        likely[arm] = 1 / (1 + np.exp(-made[0, ..., 1]))
+    height, width = test.last.shape[1:]
+    figure, axes = pyplot.subplots(
+        2, 3, figsize=(11, 1 + 7 * height / width), layout="constrained", sharex=True, sharey=True
+    )
+    edges, names = _edges(test)
+    for axis, (name, logs) in zip(axes[0], rain.items()):
+        shown = axis.imshow(
+            np.where(logs > 0.1, np.expm1(logs.astype(np.float32)), np.nan),
+            cmap="turbo", norm="log", vmin=0.5, vmax=64, extent=edges, aspect="auto",
+        )  # fmt: skip
+        axis.set_title(name, fontsize=10)
+    figure.colorbar(shown, ax=axes[0], label="rain, mm/h", ticks=[0.5, 1, 2, 4, 8, 16, 32, 64], format="%g")
+    for axis, (arm, probability) in zip(axes[1], likely.items()):
+        chances = axis.imshow(probability, cmap="Blues", vmin=0, vmax=1, extent=edges, aspect="auto")
+        axis.contour(test.coming[wettest] >= np.log1p(radar.THRESHOLDS[1]), [0.5], colors="k", linewidths=0.4,
+                     extent=edges, origin="upper")  # fmt: skip
+        axis.set_title(f"U-Net, {arm}", fontsize=10)
+    for axis in axes[1][len(likely) :]:
         axis.set_axis_off()
-    figure.colorbar(image, ax=axes, label="mm/h", shrink=0.8)
+    figure.colorbar(chances, ax=axes[1], label="probability of 4 mm/h")
+    figure.supxlabel(names[0], fontsize=9)
+    figure.supylabel(names[1], fontsize=9)
+    when = f"seen {_clock(test.times[wettest])}; " if test.times else ""
+    figure.suptitle(f"{when}black: where 4 mm/h came", fontsize=10)
     file = args.out / "forecasts.png"
-    figure.savefig(file, dpi=130)
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
     return file
+
+
+def _edges(test: radar.Fields) -> tuple[tuple[float, float, float, float], tuple[str, str]]:
+    """(left, right, bottom, top) of the region, and names of the axes."""
+    height, width = test.last.shape[1:]
+    if test.latitude is None or test.longitude is None:
+        return (0, 0.01 * width, 0, 0.01 * height), ("degrees east", "degrees north")
+    across, down = test.longitude[[0, -1]], test.latitude[[-1, 0]]
+    return (*map(float, across), *map(float, down)), ("longitude", "latitude")
+
+
+def _clock(time: str) -> str:
+    """ "20190610-001000" as people write it."""
+    return f"{time[:4]}-{time[4:6]}-{time[6:8]} {time[9:11]}:{time[11:13]} UTC"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 tf-comptrain study examples/climate/study_rain.py --no-trainings
 """
 
+import radar
 import unet
 
 STUDY = {
@@ -12,14 +13,14 @@ STUDY = {
     "batch_size": 16,
 }
 
-TILE = 96
+TILE = 128
 
 
 def build():
     """The network, compiled."""
-    return unet.compiled(unet.unet(TILE))
+    return unet.compiled(unet.unet(TILE), steps=1000)
 
 
 def data():
     """((x, y), (x_validation, y_validation))"""
-    return unet.load(TILE)
+    return tuple(radar.tiles(radar.load(radar.SHIPPED, part), TILE) for part in ("train", "test"))

@@ -28,6 +28,10 @@ from tf_comptrain._keras.workers import optionals_as_none
 _RUNS = "_comptrain_runs"
 
 
+def _run(train_function: Callable, iterator: Any) -> Any:
+    return train_function(iterator)
+
+
 def around_runs(model: keras.Model, name: str, run: Callable[[Callable, Any], Any]) -> None:
     """From the next train function on, calls `run(train_function, iterator)` in its place.
 
@@ -57,17 +61,23 @@ def forget_runs(model: keras.Model, name: str | None = None) -> None:
         model.__dict__.pop("make_train_function", None)
 
 
-def after_first_steps(model: keras.Model, counts: Sequence[int], act: Callable[[int], bool]) -> None:
+def after_first_steps(
+    model: keras.Model,
+    counts: Sequence[int],
+    act: Callable[[int], bool],
+    run: Callable[[Callable, Any], Any] = _run,
+) -> None:
     """Calls `act(runs)` after each of these numbers of runs of the compiled train function, which ascend.
 
-    At True the function is traced anew, and its runs are counted from 0. `forget_runs` takes it back.
+    At True the function is traced anew, and its runs are counted from 0. `forget_runs` takes it back. Until the last
+    of these numbers `run(train_function, iterator)` is called in the place of the function.
     """
     reference = weakref.ref(model)
     runs = 0
 
     def counted(train_function: Callable, iterator: Any) -> Any:
         nonlocal runs
-        logs = train_function(iterator)
+        logs = run(train_function, iterator)
         runs += 1
         model: Any = reference()
         if runs in counts and model is not None:

@@ -368,10 +368,11 @@ def _planned_and_applied(
         parts = prepared and prepared.parts(found.limit_bytes)
         raise ValueError(too_small(found, parts, obstacle))
     report = found.apply(model, wanted.offload, **wanted.streams)
-    if found.microbatches == 1 and isinstance(prepared, trials.Prepared):
-        PeakCheck(model, found, prepared, report).begin(model)
-    else:
+    if _keras.jit_compile(model):
         report.notes = functools.partial(reasons.lines_of_fixed, found)
+    else:
+        is_tried = found.microbatches == 1 and isinstance(prepared, trials.Prepared)
+        PeakCheck(model, found, prepared if is_tried else None, report).begin(model)
     return report
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle
 
 
 def _megabytes(size: int) -> str:
-    return f'"{size / 1e6:.1f}MB"'
+    """Rounded up: what is advised has room."""
+    return f'"{math.ceil(size / 1e5) / 10:.1f}MB"'
 
 
 def fewest_parts(batch: int, fixed: int, proportional: float, limit: int) -> tuple[int, int] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 from absl import logging
 from tensorflow import keras
@@ -22,29 +24,62 @@ _CHECKED_STEPS = (2, 12, 50)
 _REPLANS = 3
 
 
-class PeakCheck:
-    """Holds the peak of the first steps against the limit; where it is over, the next are planned tighter."""
+class _StepPeak:
+    """The highest peak of steps, whatever runs between them, such as a validation.
 
-    def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared, report: Report):
+    Attributes:
+      bytes: So far; 0 where no step has passed what was there before.
+    """
+
+    def __init__(self, limit: int):
+        self.bytes = 0
+        self._limit = limit
+
+    def run(self, train_function: Callable, iterator: Any) -> Any:
+        before = counters.peak_bytes()
+        if before > self._limit:
+            counters.reset_peak()
+            before = counters.peak_bytes()
+        logs = train_function(iterator)
+        peak = counters.peak_bytes()
+        if peak > before:
+            self.bytes = max(self.bytes, peak)
+        return logs
+
+
+class PeakCheck:
+    """Holds the peak of the first steps against the limit; where it is over, the next are planned tighter.
+
+    Args:
+      model: The model.
+      found: Its plan.
+      prepared: What was measured for that; None: there is no choice to be made tighter, as in microbatches.
+      report: That of the model, which gets lines.
+    """
+
+    def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared | None, report: Report):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
+        self._peak = _StepPeak(found.limit_bytes)
         self._note = "The peak is looked at after step 2, 12 and 50."
         self._replans = 0
         self._neighbours: list | None = None
         report.notes = self._lines
 
     def begin(self, model: keras.Model) -> None:
-        _keras.after_first_steps(model, _CHECKED_STEPS, self._check)
+        _keras.after_first_steps(model, _CHECKED_STEPS, self._check, self._peak.run)
         counters.reset_peak()
 
     def _lines(self) -> list[str]:
+        if self._prepared is None:
+            return [*reasons.lines_of_fixed(self._plan), self._note]
         if self._neighbours is None:
             self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
         return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
 
     def _check(self, steps: int) -> bool:
         """Whether the step has to be traced again, after so many of this trace."""
-        peak, resting, limit = counters.peak_bytes(), counters.bytes_in_use(), self._plan.limit_bytes
+        peak, limit = self._peak.bytes or counters.peak_bytes(), self._plan.limit_bytes
         if peak <= limit:
             self._note = (
                 f"Measured after step {steps}: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
@@ -54,10 +89,15 @@ class PeakCheck:
         handle = self._handle()
         if handle is None or handle.held is None:
             return False
+        if self._prepared is None:
+            self._note = f"{over} A smaller `memory` leaves room for that."
+            logging.warning("%s: %s", self._plan.model, self._note)
+            return False
         if self._replans == _REPLANS:
             self._note = f"{over} Planned again {_REPLANS} times."
             return False
         self._replans += 1
+        resting = counters.bytes_in_use()
         graph = self._prepared.graph._replace(resting_bytes=resting)
         planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
         factor = max(peak - resting, 1) / planned
@@ -77,4 +117,5 @@ class PeakCheck:
         )
         handle.held.wishes.named = holdings_of(self._prepared.storage(again))
         counters.reset_peak()
+        self._peak.bytes = 0
         return True

@@ -141,7 +141,7 @@ def train_by_parts(model: keras.Model, data: Any, count: int, schedule: Schedule
                 if model.optimizer is not None:
                     loss = model.optimizer.scale_loss(loss)
                 if count > 1:
-                    loss *= tf.cast(samples / batch, loss.dtype)
+                    loss *= _share(samples / batch, loss)
             inputs = list(schedule.stage_inputs())
         with schedule.gradients():
             made = tape.gradient(loss, [*weights, *inputs])
@@ -172,6 +172,11 @@ def _part_of(values: Any, batch: Any, number: int, count: int) -> tuple[Any, Any
     end = max(stop, start + 1) if isinstance(batch, int) else tf.maximum(stop, start + 1)
     part = tf.nest.map_structure(lambda value: None if value is None else value[start:end], values)
     return part, stop - start
+
+
+def _share(value: Any, loss: tf.Tensor) -> tf.Tensor:
+    """No constant: of one TensorFlow makes whole gradients, as of a regularization, which stay in memory."""
+    return tf.stop_gradient(native.ops().comptrain_fence([tf.cast(value, loss.dtype), loss])[0])
 
 
 def _sum(total: Any, gradient: Any) -> Any:

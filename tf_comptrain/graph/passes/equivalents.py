@@ -9,6 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_comptrain import _keras
+from tf_comptrain.graph.ingredients import WEIGHTS, Ingredients
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
 from tf_comptrain.graph.tiles.letters import letters_of
@@ -102,16 +103,17 @@ def _swapped(addition: tf.Operation, total: tf.Operation) -> tuple[tf.Operation,
 
 
 def compare_signs(backward: _keras.BackwardPass) -> _keras.BackwardPass:
-    """Puts (x > 0) - (x < 0) in the place of each sign that gradients read; the pass with these.
+    """Puts (x > 0) - (x < 0) in the place of each sign but those of weights; the pass with these.
 
     A comparison is held as a bit for each value, without an error. The sign of NaN becomes 0.
 
     Args:
       backward: A pass that is not rewired yet.
     """
-    instead = dict(backward.instead)
+    instead, ingredients = dict(backward.instead), Ingredients()
     for op in backward.operations():
-        if op.type == "Sign" and op.inputs[0].dtype.is_floating:
+        is_sign = op.type == "Sign" and op.inputs[0].dtype.is_floating
+        if is_sign and ingredients.of(op.inputs[0]) not in (0, WEIGHTS):
             instead[op.name] = _compared(op)
     return backward._replace(instead=instead)
 
