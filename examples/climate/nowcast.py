@@ -29,7 +29,7 @@ _PART = 8  # of the training's tiles, which cuts are found with
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tile", type=int, default=128, help="pixels to train with (%(default)s)")
-    parser.add_argument("--width", type=int, default=8, help="channels at full resolution (%(default)s)")
+    parser.add_argument("--width", type=int, default=12, help="channels at full resolution (%(default)s)")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--count", type=int, help="tiles to train with, and fields to test with; all of them")
@@ -49,14 +49,14 @@ def main() -> None:
     console.print(str(pictures(app, args, test)))
 
 
-def application(
-    args: argparse.Namespace, train: radar.Fields, test: radar.Fields
-) -> comparison.Application:
+def application(args: argparse.Namespace, train: radar.Fields, test: radar.Fields) -> comparison.Application:
     x, y = (part[: args.count] for part in radar.tiles(train, args.tile))
     whole = test.seen[: args.count], radar.exceeds(test.coming[: args.count])
 
     def build(recompute: bool):
-        return unet.compiled(unet.unet(None, args.width, recompute=recompute), args.epochs * len(x) // args.batch)
+        return unet.compiled(
+            unet.unet(None, args.width, recompute=recompute), args.epochs * len(x) // args.batch
+        )
 
     def evaluate(model) -> dict[str, float]:
         """Of whole fields, with cuts that the training's tiles have found."""

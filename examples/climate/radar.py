@@ -77,7 +77,9 @@ def _of_block(first: np.ndarray, last: np.ndarray, top: int, left: int) -> tuple
     parts = [image[top : top + _BLOCK, left : left + _BLOCK] for image in (first, last)]
     before, after = (window * (part - part.mean()) for part in parts)
     spectrum = fft.rfft2(after) * np.conj(fft.rfft2(before))
-    match = np.roll(fft.irfft2(spectrum), (_FASTEST, _FASTEST), (0, 1))[: 2 * _FASTEST + 1, : 2 * _FASTEST + 1]
+    match = np.roll(fft.irfft2(spectrum), (_FASTEST, _FASTEST), (0, 1))[
+        : 2 * _FASTEST + 1, : 2 * _FASTEST + 1
+    ]
     row, column = np.unravel_index(match.argmax(), match.shape)
     norm = np.sqrt((before**2).sum() * (after**2).sum()) + 1e-9
     return float(row - _FASTEST), float(column - _FASTEST), max(float(match.max() / norm), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import radar
+import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -11,6 +12,7 @@ import tf_comptrain as ct
 layers = keras.layers
 
 CONVOLUTIONS = 2  # of a block
+_WEIGHTS = (1.0, 4.0, 16.0)  # of the thresholds in the loss: rarer rain counts more
 _STEEPNESS = 4.0  # of the probability by which the untrained network forecasts, in log(1 + mm/h)
 
 
@@ -58,6 +60,9 @@ def _block(x, filters: int, recompute: bool):
 def compiled(model: keras.Model, steps: int) -> keras.Model:
     """Ready to be trained for so many steps."""
     rate = keras.optimizers.schedules.CosineDecay(3e-3, steps)
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(rate), loss, jit_compile=False)
+    model.compile(keras.optimizers.Adam(rate), _loss, jit_compile=False)
     return model
+
+
+def _loss(truth: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    return tf.nn.sigmoid_cross_entropy_with_logits(truth, logits) * tf.constant(_WEIGHTS)

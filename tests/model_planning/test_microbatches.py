@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 import tf_comptrain as ct
+from tf_comptrain import _keras
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.placement import accumulation
 
@@ -87,3 +88,87 @@ def test_batch_normalization_is_divided_only_where_asked_for():
 def test_it_is_not_divided_against_the_users_will():
     found = ct.plan(network(True), BATCH, LIMIT, microbatches=False)
     assert not found.feasible and found.microbatches == 1
+
+
+class Squares(layers.Layer):
+    """Adds a small loss: a sum over all samples, or the mean of each."""
+
+    def __init__(self, combine):
+        super().__init__()
+        self._combine = combine
+
+    def call(self, x):
+        self.add_loss(1e-5 * self._combine(tf.square(x)))
+        return x
+
+
+class OwnLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_sum(keras.losses.sparse_categorical_crossentropy(y, y_pred))
+
+
+def classifier(kind):
+    inputs = keras.Input((8,), dtype="int32" if kind == "masked" else "float32")
+    if kind == "masked":
+        x = layers.Embedding(10, 8, mask_zero=True)(inputs)
+    else:
+        x = layers.Dense(8)(inputs)
+    x = layers.Dropout(0.5)(Squares(tf.reduce_sum if kind == "sum" else tf.reduce_mean)(x))
+    model = (OwnLoss if kind == "own loss" else keras.Model)(inputs, layers.Dense(4, activation="softmax")(x))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind, why", [("sum", "no mean"), ("own loss", "no mean"), ("masked", "mask of Keras"), ("mean", "")]
+)
+def test_losses_that_microbatches_would_change(kind, why):
+    model = classifier(kind)
+    before = model.get_weights()
+    obstacle = accumulation.obstacle(model)
+    assert why in obstacle and bool(why) == bool(obstacle)
+    assert all(np.array_equal(*pair) for pair in zip(before, model.get_weights()))
+
+
+def test_losses_of_a_step_are_looked_at_again():
+    model = classifier("mean")
+    accumulation.set_microbatches(model, 2)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(reduction="sum"))
+    with pytest.raises(ValueError, match="must be means over samples.*Received: sum"):
+        model.train_on_batch(tf.zeros((4, 8)), tf.zeros(4))
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_gradients_of_an_embedding_are_added_up(jit):
+    def trained(count):
+        keras.utils.set_random_seed(0)
+        tokens = keras.Input((16,), dtype="int32")
+        x = layers.GlobalAveragePooling1D()(layers.Embedding(50, 8)(tokens))
+        model = keras.Model(tokens, layers.Dense(4)(x))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(1.0, momentum=0.9), loss, jit_compile=jit)
+        accumulation.set_microbatches(model, count)
+        model.train_on_batch(rng.integers(0, 50, (8, 16)), np.arange(8) % 4)
+        return model.get_weights()
+
+    found = []
+    for count in (1, 4):
+        rng = np.random.default_rng(0)
+        found.append(trained(count))
+    for plain, divided in zip(*found):
+        np.testing.assert_allclose(divided, plain, rtol=1e-4, atol=1e-6)
+
+
+def test_no_gradient_stays_in_memory():
+    """TensorFlow folds constants of up to 10 MB: gradients of an activity's regularizer, one for each microbatch."""
+    inputs = keras.Input((64, 64, 16))
+    x = layers.Conv2D(16, 3, padding="same", activity_regularizer=keras.regularizers.L2(1e-3))(inputs)
+    model = keras.Model(inputs, layers.Dense(4)(layers.GlobalAveragePooling2D()(x)))
+    model.compile("sgd", "mse", jit_compile=False)
+    accumulation.set_microbatches(model, 4)
+    data = tf.data.Dataset.from_tensors((tf.zeros((16, 64, 64, 16)), tf.zeros((16, 4)))).repeat(2)
+    with tf.device("CPU:0"):
+        before = ct.memory.counters.bytes_in_use()
+        with _keras.order_kept():  # as a plan's steps run
+            model.fit(data, verbose=0)
+        assert ct.memory.counters.bytes_in_use() < before + 16 * 64 * 64 * 16 * 4 / 4

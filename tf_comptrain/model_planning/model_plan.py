@@ -46,8 +46,8 @@ class ModelPlan(planner.Plan):
         """
         if self.fingerprint != fingerprint(model):
             raise ValueError(
-                f"`model` must be the one that the plan was made for, {self.model!r}, or one of the same layers and "
-                f"weights' shapes. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...)."
+                f"`model` must be the one that the plan was made for, {self.model!r}, or one with the same names of layers "
+                f"and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...)."
             )
         if not self.feasible:
             raise ValueError(too_small(self))
@@ -90,15 +90,18 @@ def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle
       obstacle: Why that was not done.
     """
     remedy = "A smaller batch takes less."
-    if parts is not None and obstacle:
+    if parts is not None:
         count, size = parts
-        remedy = (
-            f"The same batch in {count} microbatches of {plan.batch // count} takes about {_megabytes(size)}; it was "
-            f"not divided: {obstacle}."
-        )
+        of = f"The same batch in {count} microbatches of {plan.batch // count} takes"
+        if obstacle:
+            remedy = f"{of} about {_megabytes(size)}; it was not divided: {obstacle}."
+        else:
+            remedy = (
+                f"{of} about {_megabytes(size)} by its tensors, and took more when it was tried. {remedy}"
+            )
     return (
         f"`memory` must be at least about {_megabytes(plan.smallest_bytes)} for {plan.model!r} at batch {plan.batch}, "
-        f"what the smallest plan takes. Received: {_megabytes(plan.limit_bytes)}. {remedy}"
+        f"what the smallest plan of the whole batch takes. Received: {_megabytes(plan.limit_bytes)}. {remedy}"
     )
 
 

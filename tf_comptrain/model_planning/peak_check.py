@@ -57,7 +57,9 @@ class PeakCheck:
       report: That of the model, which gets lines.
     """
 
-    def __init__(self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared | None, report: Report):
+    def __init__(
+        self, model: keras.Model, found: ModelPlan, prepared: trials.Prepared | None, report: Report
+    ):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
         self._peak = _StepPeak(found.limit_bytes)

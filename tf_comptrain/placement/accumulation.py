@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
 from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.graph.updates import after_gradient
+from tf_comptrain.memory.batches import random_batch
+from tf_comptrain.memory.state import state_restored
 
+_MASKED = "the outputs have a mask of Keras', and microbatches have different numbers of values that count"
+_ROUNDING = 0.01  # of losses in 16 bits
 _MEANS = ("sum_over_batch_size", "mean", None)
 
 
@@ -70,7 +75,8 @@ class OneAfterTheOther(Schedule):
         if number == 0:
             return part, sums
         flat = tf.nest.flatten([part, sums], expand_composites=True)
-        at = [i for i, value in enumerate(flat) if value is not None]
+        # Of constants, as the shape of a sparse gradient is, XLA needs the values when it compiles.
+        at = [i for i, value in enumerate(flat) if value is not None and tf.get_static_value(value) is None]
         for i, value in zip(at, native.ops().comptrain_fence([flat[i] for i in at])):
             flat[i] = value
         part, sums = tf.nest.pack_sequence_as([part, sums], flat, expand_composites=True)
@@ -84,7 +90,32 @@ def obstacle(model: keras.Model) -> str:
     if _keras.step_set(model) is not None and microbatches_of(model) == 1:
         return "the model is placed on stages"
     others = _other_reductions(model)
-    return f"a loss is no mean over samples (reduction={others!r})" if others else ""
+    return f"a loss is no mean over samples (reduction={others!r})" if others else seen_obstacle(model)
+
+
+def seen_obstacle(model: keras.Model) -> str:
+    """The same by losses of random samples; "" where there are none, or where they differ from call to call."""
+    try:
+        x, y = random_batch(model, 1)
+    except ValueError:  # no input shapes
+        return ""
+
+    def twice(value: Any) -> Any:
+        return None if value is None else tf.concat([value, value], 0)
+
+    def losses_of(x: Any, y: Any) -> np.ndarray:
+        """The whole loss, and each that a layer has added to it."""
+        whole = _keras.loss_in_training(model, x, y, model(x, training=False), None)
+        return np.array([float(loss) for loss in (whole, *model.losses)])
+
+    with state_restored(model):
+        if any(_keras.mask_of(tensor) is not None for tensor in tf.nest.flatten(model(x, training=False))):
+            return _MASKED
+        one, again = losses_of(x, y), losses_of(x, y)
+        two = losses_of(*tf.nest.map_structure(twice, (x, y)))
+    if (one != again).any() or (np.abs(two - one) <= _ROUNDING * np.abs(one)).all():
+        return ""
+    return "a loss of a sample twice is not that of the sample: it is no mean over samples"
 
 
 def set_microbatches(model: keras.Model, count: int) -> None:
@@ -107,6 +138,7 @@ def microbatches_of(model: keras.Model) -> int:
 
 
 def _step(model: keras.Model, data: Any, *, count: int) -> Any:
+    check_losses(model)
     return train_by_parts(model, data, count, OneAfterTheOther(model))
 
 

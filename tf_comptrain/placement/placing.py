@@ -15,6 +15,7 @@ from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.graph import after_gradient
 from tf_comptrain.placement import splits
+from tf_comptrain.placement.accumulation import seen_obstacle
 from tf_comptrain.placement.microbatches import train_step
 from tf_comptrain.placement.placed import PlacedCall, StageDevices
 from tf_comptrain.placement.values import Send
@@ -83,6 +84,8 @@ def place(
     places = _places(stages, _names_of(devices))
     stage_of = _stage_of(functional, stages)
     _check_weights(functional, stage_of)
+    if count > 1 and _keras.is_compiled(model) and (obstacle := seen_obstacle(model)):
+        raise ValueError(f"`microbatches` must be 1 for {model.name!r}: {obstacle}. Received: {count}.")
     splits.check(_keras.graph_calls(functional), {key: places[number] for key, number in stage_of.items()})
     before: list[tuple[Any, str]] = []
     stage_of_weight: dict[int, int] = {}

@@ -27,7 +27,8 @@ def load(source: Any, what: str) -> Any:
     try:
         return json.loads(source)
     except (ValueError, RecursionError) as error:  # brackets within brackets without end
-        raise ValueError(f"{what} must be JSON ({error}). Received: {source[:60]!r}.") from None
+        rule = f"{what} must be JSON text ({error}), or the `pathlib.Path` of a file"
+        raise ValueError(f"{rule}. Received: {source[:60]!r}.") from None
 
 
 def record(kind: type[Record], value: Any, where: str) -> Record:

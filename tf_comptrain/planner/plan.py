@@ -219,9 +219,18 @@ def plan_from_json(source: str | Path | dict) -> Plan:
         arguments.whole(name, getattr(plan, name))
     for name in ("limit_bytes", "peak_bytes", "smallest_bytes", "kept_peak_bytes"):
         arguments.whole(name, getattr(plan, name), least=0)
-    for name in ("step_s", "plain_s"):
+    for name in ("step_s", "plain_s", "bound_s", "gap"):
         if getattr(plan, name) is not None:
             arguments.real(name, getattr(plan, name), least=0)
+    if plan.batch % plan.microbatches:
+        raise ValueError(
+            f"`microbatches` must divide `batch`, {plan.batch}, of a plan. Received: {plan.microbatches}."
+        )
+    for name, kind in (("feasible", bool), ("storage", dict)):
+        if not isinstance(getattr(plan, name), kind):
+            raise ValueError(
+                f"`{name}` of a plan must be of type {kind.__name__}. Received: {getattr(plan, name)!r}."
+            )
     return plan
 
 

@@ -125,7 +125,13 @@ def _compared(sign: tf.Operation) -> tuple[tf.Operation, ...]:
         above, below = tf.cast(x > zero, x.dtype), tf.cast(x < zero, x.dtype)
         found = above + -below  # a difference of what was computed is not made again, but held
     redirect(readers_of(sign.outputs[0]), found)
-    made = (*(each.op.inputs[0].op for each in (above, below)), above.op, below.op, found.op.inputs[1].op, found.op)
+    made = (
+        *(each.op.inputs[0].op for each in (above, below)),
+        above.op,
+        below.op,
+        found.op.inputs[1].op,
+        found.op,
+    )
     _read_nothing(sign)
     return made
 
