@@ -43,7 +43,7 @@ def load(file: Path, part: str) -> Fields:
     """The fields of "train" or "test"."""
     with np.load(file, allow_pickle=False) as arrays:
         tenths = arrays[part]
-        places = [arrays[name] if name in arrays else None for name in (f"{part}_lat", f"{part}_lon")]
+        places = [arrays.get(f"{part}_{axis}") for axis in ("lat", "lon")]
         times = [str(time) for time in arrays["time"]] if "time" in arrays else None
     logs = np.log1p(np.where(tenths == _MISSING, 0, tenths).astype(np.float32) * 0.1)
     starts = range(FRAMES - 1, len(logs) - AHEAD)

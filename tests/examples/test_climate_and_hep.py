@@ -11,6 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "climate"), str(EXAMPLES / "hep")]
 import classify  # noqa: E402
 import detectors  # noqa: E402
+import radar  # noqa: E402
 import unet  # noqa: E402
 
 
@@ -33,26 +34,65 @@ def test_an_application_compares_four_ways_of_training(script, fast, tmp_path):
     assert (tmp_path / "runs.jsonl").read_text() == runs
 
 
-def test_what_is_forecast_is_ten_minutes_after_what_is_seen():
-    (x, y), (x_test, y_test) = unet.load(128)
-    assert x.shape[1:] == (128, 128, unet.FRAMES) and y.shape[1:] == (128, 128, 1)
-    assert len(x) == 28 * 12 and len(x_test) == 28 * 6 == len(y_test)
-    tiles = 12
-    np.testing.assert_array_equal(y[0, ..., 0], x[tiles * unet.AHEAD, ..., -1])
-    np.testing.assert_array_equal(x[0, ..., 1], x[tiles, ..., 0])
+@pytest.fixture(scope="module")
+def moving_rain(tmp_path_factory):
+    """Showers that move by two pixels down and one to the left from image to image; a file without places."""
+    rng = np.random.default_rng(0)
+    showers = np.where(rng.random((80, 80)) > 0.8, 200, 0).repeat(4, 0).repeat(4, 1)  # tenths of mm/h
+    images = np.stack([np.roll(showers, (2 * k, -k), (0, 1))[60:252, 60:252] for k in range(12)])
+    file = tmp_path_factory.mktemp("rain") / "rain.npz"
+    np.savez(
+        file, train=images.astype(np.uint16), test=images.astype(np.uint16), time=np.arange(12).astype(str)
+    )
+    return radar.load(file, "test")
 
 
-def test_an_untrained_network_is_persistence():
-    (x, _), _ = unet.load(128)
-    np.testing.assert_allclose(unet.unet(128, 2)(x[:2])[..., 0], x[:2, ..., -1], atol=1e-6)
+def test_what_is_forecast_is_ten_minutes_after_what_is_seen(moving_rain):
+    times = 12 - radar.FRAMES + 1 - radar.AHEAD
+    assert moving_rain.seen.shape == (times, 192, 192, radar.FRAMES)
+    assert moving_rain.coming.shape == moving_rain.last.shape == (times, 192, 192)
+    assert moving_rain.times == ["3", "4", "5", "6"] and moving_rain.latitude is None
+    shift = np.s_[2 * radar.AHEAD :, : -radar.AHEAD], np.s_[: -2 * radar.AHEAD, radar.AHEAD :]
+    np.testing.assert_array_equal(moving_rain.coming[0][shift[0]], moving_rain.last[0][shift[1]])
+
+
+def test_rain_is_moved_on_to_where_it_comes(moving_rain):
+    inside = np.s_[0, 48:-48, 48:-48]
+    truth = radar.exceeds(moving_rain.coming[inside])
+    for frame in range(radar.FRAMES):
+        found = radar.scores(radar.exceeds(moving_rain.seen[(*inside, frame)]), truth)
+        assert min(found.values()) > 0.8
+    assert max(radar.scores(radar.exceeds(moving_rain.last[inside]), truth).values()) < 0.4
+
+
+def test_tiles_lie_side_by_side(moving_rain):
+    x, y = radar.tiles(moving_rain, 64)
+    assert x.shape == (4 * 9, 64, 64, radar.FRAMES) and y.shape == (4 * 9, 64, 64, len(radar.THRESHOLDS))
+    np.testing.assert_array_equal(x[4 * 5 + 2], moving_rain.seen[2, 64:128, 128:192])
+    np.testing.assert_array_equal(y[4 * 5 + 2], radar.exceeds(moving_rain.coming[2, 64:128, 128:192]))
+
+
+def test_an_untrained_network_is_advection(moving_rain):
+    x, _ = radar.tiles(moving_rain, 64)
+    logits = unet.unet(64, 2)(x[:2]).numpy()
+    np.testing.assert_array_equal(logits > 0, radar.exceeds(x[:2, ..., -1]) > 0)
 
 
 def test_scores_of_rain():
-    truth = np.log1p(np.array([0.0, 1.0, 4.0, 10.0]))
-    exact, none = unet.scores(truth, truth), unet.scores(np.zeros(4), truth)
-    assert exact["RMSE, mm/h"] == pytest.approx(0, abs=1e-6)
-    assert all(exact[name] == 1 and none[name] == 0 for name in exact if name.startswith("IoU"))
-    assert none["RMSE, mm/h"] == pytest.approx(np.sqrt((1 + 16 + 100) / 4))
+    truth = radar.exceeds(np.log1p(np.array([0.0, 1.0, 4.0, 10.0])))
+    np.testing.assert_array_equal(truth, [[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
+    assert radar.scores(truth, truth) == {"CSI 1 mm/h": 1, "CSI 4 mm/h": 1, "CSI 8 mm/h": 1}
+    late = np.roll(truth, 1, 0)  # one hit of each and one false alarm and one miss, where two are
+    assert radar.scores(late, truth) == {
+        "CSI 1 mm/h": 0.5,
+        "CSI 4 mm/h": pytest.approx(1 / 3),
+        "CSI 8 mm/h": 0,
+    }
+
+
+def test_cuts_are_where_most_is_hit():
+    logits = np.linspace(-2, 0.5, 26)[:, None].repeat(3, 1)
+    np.testing.assert_allclose(radar.best_cuts(logits, logits >= [[-1, 0, 0.4]]), [-1, 0, 0.4], atol=0.1)
 
 
 def test_scores_of_a_classifier():

@@ -109,11 +109,8 @@ class OwnLoss(keras.Model):
 
 def classifier(kind):
     inputs = keras.Input((8,), dtype="int32" if kind == "masked" else "float32")
-    if kind == "masked":
-        x = layers.Embedding(10, 8, mask_zero=True)(inputs)
-    else:
-        x = layers.Dense(8)(inputs)
-    x = layers.Dropout(0.5)(Squares(tf.reduce_sum if kind == "sum" else tf.reduce_mean)(x))
+    first = layers.Embedding(10, 8, mask_zero=True) if kind == "masked" else layers.Dense(8)
+    x = layers.Dropout(0.5)(Squares(tf.reduce_sum if kind == "sum" else tf.reduce_mean)(first(inputs)))
     model = (OwnLoss if kind == "own loss" else keras.Model)(inputs, layers.Dense(4, activation="softmax")(x))
     model.compile("sgd", "sparse_categorical_crossentropy")
     return model

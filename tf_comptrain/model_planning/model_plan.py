@@ -46,8 +46,8 @@ class ModelPlan(planner.Plan):
         """
         if self.fingerprint != fingerprint(model):
             raise ValueError(
-                f"`model` must be the one that the plan was made for, {self.model!r}, or one with the same names of layers "
-                f"and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...)."
+                f"`model` must be the one that the plan was made for, {self.model!r}, or one with the same names of "
+                f"layers and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...)."
             )
         if not self.feasible:
             raise ValueError(too_small(self))
