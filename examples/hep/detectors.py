@@ -118,6 +118,49 @@ def read_tracks(file: Path, count: int | None = None) -> Events:
     return Events(x, y[chosen[0].start : chosen[0].stop], x_test, y[train:])
 
 
+def read_points(file: Path, count: int | None = None, most: int = 256) -> Events:
+    """The same tracks as points [events, most, 5], see `as_points`."""
+    with np.load(file, allow_pickle=False) as arrays:
+        index, value, offset, label = (arrays[name] for name in ("index", "value", "offset", "label"))
+        train = int(arrays["n_train"])
+    x = as_points(np.split(index, offset[1:-1]), np.split(value, offset[1:-1]), most)
+    y = label.astype("int64")
+    return Events(x[: min(count or train, train)], y[: min(count or train, train)], x[train:], y[train:])
+
+
+def generated_points(train: int, test: int, most: int = 256) -> Events:
+    """Those of toy tracks."""
+    images, labels = tracks(train + test)
+    places = [np.argwhere(image) for image in images]
+    x = as_points(places, [image[tuple(place.T)] for image, place in zip(images, places)], most)
+    return Events(x[:train], labels[:train], x[train:], labels[train:])
+
+
+def as_points(places: list[np.ndarray], charges: list[np.ndarray], most: int) -> np.ndarray:
+    """[events, most, 5]: where a point is, from the charge's centre on; its charge; 1, and 0 where there is no point.
+
+    Of an event with more points some are drawn, the same in each call.
+    """
+    random, made = np.random.default_rng(0), np.zeros((len(places), most, 5), np.float32)
+    for event, place, charge in zip(made, places, charges):
+        charge = charge.astype(np.float32)
+        place = (place - charge @ place / charge.sum()) / 4
+        if len(place) > most:
+            chosen = random.choice(len(place), most, replace=False)
+            place, charge = place[chosen], charge[chosen]
+        event[: len(place)] = np.column_stack([place, charge / 7 - 1, np.ones(len(place))])
+    return made
+
+
+def skewness(points: np.ndarray) -> np.ndarray:
+    """[events] Of the charge along the first axis, with the sign by which a dense end means the signal."""
+    along, charge = points[..., 0], (points[..., 3] + 1) * points[..., 4]
+    total = charge.sum(1)
+    along = along - ((along * charge).sum(1) / total)[:, None]
+    second, third = (((along**power) * charge).sum(1) / total for power in (2, 3))
+    return -third / (second + 1e-9) ** 1.5
+
+
 def generated(kind: str, train: int, test: int) -> Events:
     """Toy events: "calorimeter" or "tracks"."""
     make = {"calorimeter": calorimeter, "tracks": tracks}[kind]

@@ -147,3 +147,27 @@ def test_a_shape_is_read_of_no_value():
     read = [row for row in found.crossings if "Conv2DBackpropFilter" in row.readers]
     assert [row.storage for row in read] == ["compress"]
     assert not any("ShapeN" in row.readers for row in found.crossings)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+def test_a_gradient_that_assigns(jit):
+    """As statistics of a normalization are in a forward pass that the backward pass runs again."""
+    count = tf.Variable(tf.zeros([16]))
+
+    @tf.custom_gradient
+    def counted(x):
+        def gradient(dy):
+            count.assign_add(tf.reduce_sum(tf.abs(dy), [0, 1]))
+            return dy
+
+        return tf.identity(x), gradient
+
+    def loss(x, kernel):
+        return tf.reduce_mean(tf.sin(counted(tf.matmul(x, kernel))) * tf.range(16.0))
+
+    model = Weights([16, 16])
+    plain = plain_gradients(loss, FLAT, model)
+    before = count.numpy()
+    found = compressed_gradients(loss, FLAT, model, {"jit_compile": jit}, error_bound=1e-4, check=False)
+    np.testing.assert_allclose(found.gradients[0], plain[0], rtol=0.05, atol=1e-3)
+    np.testing.assert_allclose(count.numpy() - before, before, rtol=1e-3)

@@ -96,7 +96,7 @@ def finish(step: TracedStep, streams: StreamsOfStep) -> None:
 def _swap_factors(step: TracedStep) -> None:
     """Of products of the backward pass; a loop over tiles does so itself."""
     for op in step.backward.operations():
-        if op.name not in step.later and op.name not in step.at_once and len(op.inputs) == 2:
+        if op.name not in step.later and op.name not in step.at_once and len(op.inputs) == 2 and op.outputs:
             places = readers_of(op.outputs[0])
             with tf.device(op.device):
                 swapped = swapped_product(op, *op.inputs)
