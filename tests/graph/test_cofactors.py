@@ -114,3 +114,13 @@ def test_only_the_formula_between_products_with_weights_is_exact():
     storages = [row.storage for row in found.crossings if row.note != "small"]
     assert storages.count("compress") >= 2  # what both functions around it read
     assert any("without bound" in row.note for row in found.crossings)
+
+
+def test_squares_of_the_batch_may_be_zero():
+    def loss(x, w):
+        return followed(tf.sqrt(tf.matmul(x, w) ** 2 + x**2), w)
+
+    weights = Weights([64, 64])
+    plain = plain_gradients(loss, WIDE, weights, traced=True)
+    found = compressed_gradients(loss, WIDE, weights)
+    assert np.linalg.norm(found.gradients[0] - plain[0]) <= 0.02 * np.linalg.norm(plain[0])

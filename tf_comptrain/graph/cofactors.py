@@ -145,6 +145,8 @@ class _Cofactors:
         tensor = base_of(tensor)
         if not self._ingredients.has_activations(tensor) or self._least(tensor) >= _LEAST_DIVISOR:
             return True
+        if not tensor.op.inputs:  # the batch
+            return False
         op, (first, *others) = tensor.op, tensor.op.inputs
         kind = about(op.type).kind
         if _has_values_of_first(op) or op.type in ("Sqrt", "Square", "Neg"):
