@@ -26,6 +26,7 @@ from tf_comptrain.graph.tensors import base_of, element_count
 # Values whose mean of squares is near zero only with all of them: of 16 normal ones it is below a quarter of its mean
 # once in a thousand times, of two in 4.
 _MANY = 16
+_MANY_RECTIFIED = 256  # of which a few may be all that are not zero
 # Activations are of the order of one: a divisor that is never smaller is as good as a constant.
 _LEAST_DIVISOR = 0.5
 _DEPTH = 16  # operations up to which a least value is looked for
@@ -191,7 +192,8 @@ class _Cofactors:
         if about(terms.op.type).kind == operations.SUMMATION:
             return self._stays_off_zero(terms)
         squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)
-        return squares and element_count(op.inputs[0]) >= _MANY * element_count(op.outputs[0])
+        many = _MANY_RECTIFIED if squares and _is_rectified(terms.op.inputs[0]) else _MANY
+        return squares and element_count(op.inputs[0]) >= many * element_count(op.outputs[0])
 
     def _least(self, tensor: tf.Tensor, depth: int = _DEPTH) -> float:
         """The least value that a tensor may have, whatever the activations are; -inf where that is not seen."""
@@ -243,6 +245,13 @@ def _has_values_of_first(op: tf.Operation) -> bool:
     """Whether what an operation makes has no other values than its first input."""
     row = about(op.type)
     return row.is_move or row.kind in (operations.PART, operations.REPEAT) or op.type == "Cast"
+
+
+def _is_rectified(tensor: tf.Tensor) -> bool:
+    """Whether values are zero where what they are made of is negative."""
+    op = _behind(tensor).op
+    row = about(op.type)
+    return row.limits is not None and row.least == 0 or op.type == "Maximum"
 
 
 def _is_reciprocal(op: tf.Operation) -> bool:
