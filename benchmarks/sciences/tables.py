@@ -4,7 +4,8 @@
     python examples/hep/recoils.py --data tpc3d_recoils.npz --arms plain compressed --seeds 10 --epochs 12
     python benchmarks/sciences/tables.py
 
-Rows are those of climate_out/runs.jsonl and recoils_out/runs.jsonl, in results/ beside this file.
+Rows are those of climate_out/runs.jsonl, climate_out/baselines.json and recoils_out/runs.jsonl, in results/ beside this
+file.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ def main() -> None:
 def nowcast() -> list[list[str]]:
     """A row for each score, and for the memory."""
     of_arm = {arm: by_seed("nowcast", arm=arm) for arm in ("plain", "compressed")}
-    return [
-        ["", "plain", "compressed", "change"],
-        *scores(of_arm, [("compressed", "plain")]),
-        *memory(of_arm, 1),
-    ]
+    without = json.loads((RESULTS / "nowcast-baselines.json").read_text())
+    of_arm |= {
+        name: {seed: {"scores": [found]} for seed in of_arm["plain"]} for name, found in without.items()
+    }
+    pairs = [("compressed", "plain"), ("plain", "advection"), ("compressed", "advection")]
+    return [["", *of_arm, *map(" - ".join, pairs)], *scores(of_arm, pairs), *memory(of_arm, len(pairs))]
 
 
 def recoils() -> list[list[str]]:
     """Likewise, with the smaller network."""
     of_arm = {arm: by_seed("recoils", arm=arm, points=256) for arm in ("plain", "compressed")}
     of_arm["smaller, plain"] = by_seed("recoils", arm="plain", points=128)
-    head = ["", *of_arm, "compressed - plain", "compressed - smaller"]
     pairs = [("compressed", "plain"), ("compressed", "smaller, plain")]
-    return [head, *scores(of_arm, pairs), *memory(of_arm, 2)]
+    return [["", *of_arm, *map(" - ".join, pairs)], *scores(of_arm, pairs), *memory(of_arm, len(pairs))]
 
 
 TABLES_OF: dict[str, Callable[[], list[list[str]]]] = {"nowcast": nowcast, "recoils": recoils}
@@ -81,14 +82,14 @@ def change(name: str, ours: dict[int, dict], other: dict[int, dict], how: str) -
     return f"{how.format(mean)} [{how.format(mean - half)}, {how.format(mean + half)}]"
 
 
-def memory(of_arm: dict[str, dict[int, dict]], blank: int) -> list[list[str]]:
-    """Of a step, as the first seed's run has measured it."""
-    first = [runs[min(runs)]["memory"] for runs in of_arm.values()]
+def memory(of_arm: dict[str, dict[int, dict]], pairs: int) -> list[list[str]]:
+    """Of a step, as the first seed's run has measured it; the first two arms are plain and compressed."""
+    first = [runs[min(runs)].get("memory") for runs in of_arm.values()]
     found = []
     for name, field in (("saved for the backward pass", "saved_bytes"), ("peak of a step", "peak_bytes")):
-        sizes = [each[field] for each in first]
-        less = f"{sizes[0] / sizes[1]:.1f} times less"
-        found.append([name, *(f"{size / 1e6:.1f} MB" for size in sizes), less, *[""] * (blank - 1)])
+        sizes = [f"{each[field] / 1e6:.1f} MB" if each else "" for each in first]
+        less = f"{first[0][field] / first[1][field]:.1f} times less"
+        found.append([name, *sizes, less, *[""] * (pairs - 1)])
     return found
 
 

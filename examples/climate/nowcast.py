@@ -7,6 +7,7 @@ python examples/climate/nowcast.py --limit-mb 2000      # the largest fields tha
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -45,7 +46,12 @@ def main() -> None:
     train, test = (radar.load(args.data, part) for part in ("train", "test"))
     app = application(args, train, test)
     runs = comparison.compare(app, args, console)
-    console.print(comparison.table(app, runs, f"rain in ten minutes; {baselines(test, args.count)}"))
+    without = baselines(test, args.count)
+    (args.out / "baselines.json").write_text(json.dumps(without))
+    words = "; ".join(
+        f"{name}: {', '.join(map('{:.3f}'.format, found.values()))}" for name, found in without.items()
+    )
+    console.print(comparison.table(app, runs, f"rain in ten minutes; {words}"))
     console.print(str(pictures(app, args, test)))
 
 
@@ -71,14 +77,11 @@ def logits(model, seen: np.ndarray) -> np.ndarray:
     return np.concatenate([model.predict_on_batch(field[None].astype(np.float32)) for field in seen])
 
 
-def baselines(test: radar.Fields, count: int | None) -> str:
+def baselines(test: radar.Fields, count: int | None) -> dict[str, dict[str, float]]:
     """What the last image, and that moved on, score as forecasts."""
     truth = radar.exceeds(test.coming[:count])
-    shown = []
-    for name, field in (("persistence", test.last), ("advection", test.seen[..., -1])):
-        found = radar.scores(radar.exceeds(field[:count]), truth)
-        shown.append(f"{name}: " + ", ".join(f"{value:.3f}" for value in found.values()))
-    return "; ".join(shown)
+    forecasts = {"persistence": test.last, "advection": test.seen[..., -1]}
+    return {name: radar.scores(radar.exceeds(field[:count]), truth) for name, field in forecasts.items()}
 
 
 def largest_fields(limit: float, width: int, console: Console) -> Table:
@@ -170,7 +173,7 @@ def _edges(test: radar.Fields) -> tuple[tuple[float, float, float, float], tuple
     if test.latitude is None or test.longitude is None:
         return (0, 0.01 * width, 0, 0.01 * height), ("degrees east", "degrees north")
     across, down = test.longitude[[0, -1]], test.latitude[[-1, 0]]
-    return (*map(float, across), *map(float, down)), ("longitude", "latitude")
+    return (*map(float, across), *map(float, down)), ("degrees east", "degrees north")
 
 
 def _clock(time: str) -> str:

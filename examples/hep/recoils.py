@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 
 import detectors
-import numpy as np
 from classify import scores
 from rich.console import Console
 from tensorflow import keras

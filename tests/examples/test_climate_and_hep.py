@@ -12,6 +12,7 @@ sys.path[:0] = [str(EXAMPLES), str(EXAMPLES / "climate"), str(EXAMPLES / "hep")]
 import classify  # noqa: E402
 import detectors  # noqa: E402
 import radar  # noqa: E402
+import recoils  # noqa: E402
 import unet  # noqa: E402
 
 
@@ -21,6 +22,10 @@ import unet  # noqa: E402
     [
         ("climate/nowcast.py", "--tile 128 --width 2 --epochs 1 --seeds 1 --count 32"),
         ("hep/classify.py", "--train 64 --test 64 --width 2 --epochs 1 --seeds 2"),
+        (
+            "hep/recoils.py",
+            "--train 64 --test 64 --points 32 --small-points 16 --epochs 1 --batch 16 --seeds 1",
+        ),
         ("hep/classify.py", "--kind tracks --train 32 --test 32 --width 2 --epochs 1 --batch 16 --seeds 1"),
     ],
 )
@@ -29,7 +34,7 @@ def test_an_application_compares_four_ways_of_training(script, fast, tmp_path):
     for arm in ("plain", "compressed", "recompute", "offload"):
         assert arm in out
     runs = (tmp_path / "runs.jsonl").read_text()
-    assert "MB" in out and list(tmp_path.glob("*.png"))
+    assert "MB" in out and ("recoils" in script or list(tmp_path.glob("*.png")))
     assert run(script, *fast.split(), "--out", str(tmp_path)) == out  # nothing is trained again
     assert (tmp_path / "runs.jsonl").read_text() == runs
 
@@ -135,6 +140,42 @@ def test_sparse_tracks_become_images(tmp_path):
         0, 2, 0, 0, 0
     ] == pytest.approx(np.log(4))
     assert np.count_nonzero(events.x) == 2 and (events.y.tolist(), events.y_test.tolist()) == ([1], [0])
+
+
+def test_sparse_tracks_become_points(tmp_path):
+    np.savez(
+        tmp_path / "tracks.npz",
+        index=np.array([[0, 4, 2], [4, 4, 2], [1, 1, 1], [2, 0, 0], [6, 0, 0], [2, 0, 4]], np.uint8),
+        value=np.array([3, 1, 7, 7, 7, 7], np.uint8),
+        offset=np.array([0, 2, 3, 6]),
+        label=np.array([1, 0, 1], np.uint8),
+        n_train=2,
+    )
+    events = detectors.read_points(tmp_path / "tracks.npz", most=2)
+    assert events.x.shape == (2, 2, 5) and events.x_test.shape == (1, 2, 5) and events.y.tolist() == [1, 0]
+    # From the charge's centre, (1, 4, 2), on, in units of four voxels.
+    np.testing.assert_allclose(
+        events.x[0], [[-0.25, 0, 0, 3 / 7 - 1, 1], [0.75, 0, 0, 1 / 7 - 1, 1]], rtol=1e-5
+    )
+    np.testing.assert_allclose(events.x[1], [[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], atol=1e-6)
+    assert events.x_test[..., 4].all()  # of three points two are drawn
+
+
+def test_the_skewness_of_toy_tracks_says_something():
+    events = detectors.generated_points(0, 500)
+    assert classify.scores(detectors.skewness(events.x_test), events.y_test)["AUC"] != pytest.approx(
+        0.5, abs=0.02
+    )
+
+
+def test_points_that_are_not_there_do_not_count():
+    model = recoils.pointnet(8, 4)
+    x = np.random.default_rng(0).normal(size=(2, 8, 5)).astype("float32")
+    x[..., 4] = 0
+    x[:, :5, 4] = 1
+    other = x.copy()
+    other[:, 5:, :4] = 9
+    np.testing.assert_allclose(model(x), model(other), rtol=1e-5)
 
 
 def test_jets_are_background_or_signal(tmp_path):
