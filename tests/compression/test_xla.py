@@ -796,6 +796,36 @@ def test_sizes_that_depend_on_values_train_as_plain_keras_and_say_so(tokens, cap
     assert sum("depend on values" in record.message for record in caplog.records) == 1
 
 
+class Switched(keras.layers.Layer):
+    def call(self, x):
+        return tf.cond(tf.reduce_mean(x) > 0, lambda: tf.tanh(x), lambda: x)
+
+
+@pytest.mark.parametrize("samples, is_plain", [(None, True), (32, False)])
+def test_a_branch_of_so_many_samples_trains_as_plain_keras(samples, is_plain):
+    x = np.random.default_rng(0).normal(size=(32, 16, 32)).astype("float32")
+
+    def gradients(compressed):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((16, 32))
+        switched = Switched()(keras.layers.Dense(32, "relu")(inputs))
+        model = keras.Model(inputs, keras.layers.Dense(8)(switched))
+        report = ct.compress_model(model, check=False) if compressed else None
+
+        @tf.function(jit_compile=True, input_signature=[tf.TensorSpec([samples, 16, 32])])
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            return tape.gradient(loss, model.trainable_variables)
+
+        return step(x), report
+
+    plain, (found, report) = gradients(False)[0], gradients(True)
+    assert ("depend on values" in (report.obstacle or "")) == is_plain
+    for ours, its in zip(found, plain):
+        assert np.linalg.norm(ours - its) <= (1e-6 if is_plain else 0.2) * np.linalg.norm(its)
+
+
 def test_a_loss_of_some_tokens_is_compressed():
     inputs = keras.Input((16, 64))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(64, "gelu")(inputs)))

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from tf_comptrain import _keras
 
+# Of a branch that is not taken the results have no samples, where their number is unknown.
 _SIZED_BY_VALUES = frozenset(
-    ["DynamicPartition", "ListDiff", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"]
+    [
+        "DynamicPartition",
+        "If",
+        "ListDiff",
+        "StatelessIf",
+        "Unique",
+        "UniqueV2",
+        "UniqueWithCounts",
+        "UniqueWithCountsV2",
+        "Where",
+    ]
 )
 # Have the sizes of something else again.
 _SIZED_BY_OTHERS = frozenset(["ScatterNd", "UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentSum"])
