@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "sciences"))
 
-import tables  # noqa: E402
+import science_tables as tables  # noqa: E402
 
 
 @pytest.mark.parametrize("name", tables.TABLES_OF)

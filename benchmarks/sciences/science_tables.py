@@ -2,7 +2,7 @@
 
     python examples/climate/nowcast.py --data mrms_precip.npz --arms plain compressed
     python examples/hep/recoils.py --data tpc3d_recoils.npz --arms plain compressed --seeds 10 --epochs 12
-    python benchmarks/sciences/tables.py
+    python benchmarks/sciences/science_tables.py
 
 Rows are those of climate_out/runs.jsonl, climate_out/baselines.json and recoils_out/runs.jsonl, in results/ beside this
 file.
