@@ -108,6 +108,23 @@ def test_each_model_has_its_own_wishes(wish, is_first):
     assert ct.report(lossy).rows
 
 
+def test_a_kept_encoder_behind_a_small_head_stays_as_it_is():
+    encoder, head = network("encoder"), keras.Sequential([keras.Input((4,)), layers.Dense(4)])
+
+    @tf.function(autograph=False)
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(head(encoder(x, training=True), training=True)))
+        return tape.gradient(loss, [*encoder.trainable_variables, *head.trainable_variables])
+
+    plain = gradients(tf.constant(X))
+    ct.compress_model(encoder, storage="keep")
+    ct.compress_model(head)
+    gradients = tf.function(gradients.python_function, autograph=False)
+    for ours, its in zip(gradients(tf.constant(X)), plain):
+        np.testing.assert_array_equal(ours, its)
+
+
 @pytest.mark.parametrize("undo", [True, False], ids=["restore", "compress"])
 def test_a_callback_may_compress_and_restore(undo):
     model = network("in_fit")

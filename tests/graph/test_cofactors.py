@@ -125,3 +125,20 @@ def test_squares_of_the_batch_may_be_zero():
     plain = plain_gradients(loss, WIDE, weights, traced=True)
     found = compressed_gradients(loss, WIDE, weights)
     assert np.linalg.norm(found.gradients[0] - plain[0]) <= 0.02 * np.linalg.norm(plain[0])
+
+
+@pytest.mark.parametrize("name", ["two_channels", "over_itself", "logarithm"])
+def test_embedded_words_are_activations(name):
+    """As the same numbers are that no table is looked up for."""
+    words = tf.constant(RNG.integers(0, 20, (32, 16)))
+    table = Weights([20, 8], [8, 8])
+
+    def loss(x, rows, w):
+        y = tf.nn.relu(tf.matmul(tf.gather(1.0 * rows, x), w) + 0.5)
+        return followed(UNBOUNDED[name](y), w)
+
+    plain = plain_gradients(loss, words, table, traced=True)
+    found = compressed_gradients(loss, words, table)
+    for ours, its in zip(found.gradients, plain):
+        assert np.linalg.norm(ours - its) <= 0.02 * np.linalg.norm(its)
+    assert any("without bound" in row.note for row in found.crossings)

@@ -242,8 +242,8 @@ def _handles_of(backward: _keras.BackwardPass) -> list[Instrumentation]:
         (_keras.by_handle(model.variables), handle) for model, handle in list(compressed_models.items())
     ]
     owners = [
-        (handle.held is None, -len(wanted & ids.keys()), len(ids), number)
-        for number, (ids, handle) in enumerate(weights)
+        (-len(wanted & ids.keys()), len(ids), number)
+        for number, (ids, _) in enumerate(weights)
         if wanted & ids.keys()
     ]
     if owners:

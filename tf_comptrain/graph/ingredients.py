@@ -13,6 +13,7 @@ from tf_comptrain.graph.tensors import base_of
 
 # As bits; weights and indices together are an activation too (an embedding).
 WEIGHTS, INDICES, ACTIVATIONS = 1, 2, 4
+_EMBEDDED = WEIGHTS | INDICES
 
 
 def is_free(tensor: tf.Tensor) -> bool:
@@ -85,5 +86,6 @@ class Ingredients:
                     made_of = 0
                     for operand in op.inputs:
                         made_of |= self._made_of[operand.ref()]
-                    self._made_of[current.ref()] = made_of
+                    is_embedding = made_of & _EMBEDDED == _EMBEDDED
+                    self._made_of[current.ref()] = made_of | ACTIVATIONS if is_embedding else made_of
         return self._made_of[tensor.ref()]
