@@ -1,4 +1,7 @@
 // Ops that hold bits instead of activations: masks and pooling positions.
+#include <algorithm>
+
+#include "cc/codec/masks/pool.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -104,7 +107,14 @@ REGISTER_OP("Comptrain>MaxPool")
         TF_RETURN_IF_ERROR(c->ReplaceDim(y, i + 1, out, &y));
       }
       c->set_output(0, y);
-      c->set_output(1, c->UnknownShape());
+      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      if (c->FullyDefined(y)) {  // in a branch XLA has no other sizes
+        comptrain::PoolShape window;
+        std::copy(ksize.begin(), ksize.end(), window.window);
+        const int64_t bits = comptrain::PoolIndexBits(window);
+        const int64_t elements = c->Value(c->NumElements(y));
+        c->set_output(1, c->Vector((elements * bits + 7) / 8));
+      }
       return absl::OkStatus();
     })
     .Doc(R"doc(

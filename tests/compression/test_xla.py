@@ -826,6 +826,29 @@ def test_a_branch_of_so_many_samples_trains_as_plain_keras(samples, is_plain):
         assert np.linalg.norm(ours - its) <= (1e-6 if is_plain else 0.2) * np.linalg.norm(its)
 
 
+def test_a_branch_may_have_a_max_pooling():
+    x = tf.constant(np.random.default_rng(0).normal(size=(32, 16, 16, 3)), tf.float32)
+
+    def gradients(compressed):
+        keras.utils.set_random_seed(0)
+        parts = [layers.Conv2D(16, 3, padding="same", activation="relu"), layers.MaxPooling2D()]
+        inside = keras.Sequential([keras.Input(x.shape[1:]), *parts, layers.GlobalAveragePooling2D()])
+        if compressed:
+            ct.compress_model(inside)
+
+        @tf.function(jit_compile=True)
+        def step(x):
+            with tf.GradientTape() as tape:
+                y = tf.cond(tf.reduce_sum(x) > -1e9, lambda: inside(x, training=True), lambda: inside(0 * x))
+                loss = tf.reduce_mean(y**2)
+            return tape.gradient(loss, inside.trainable_variables)
+
+        return step(x)
+
+    for ours, its in zip(gradients(True), gradients(False)):
+        np.testing.assert_allclose(ours, its, rtol=1e-5, atol=1e-7)
+
+
 def test_a_loss_of_some_tokens_is_compressed():
     inputs = keras.Input((16, 64))
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dense(64, "gelu")(inputs)))
