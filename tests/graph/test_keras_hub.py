@@ -78,7 +78,8 @@ def test_exact_and_default_gradients(name, lora):
     assert distance(exact, plain) <= (RESNET_ROUNDING if name == "ResNet" else 1e-5)
     ours, as_plain, held = compressed_gradients(model, x, y)
     assert 0 < distance(ours, plain) <= 0.15
-    assert as_plain >= (3 if lora else 4) * held  # products of small weights are held as they are
+    # Products of small weights are held as they are; scores that are made again count in neither.
+    assert as_plain >= (3 if lora else 3.9) * held
 
 
 @pytest.mark.long
