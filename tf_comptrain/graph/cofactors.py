@@ -191,8 +191,9 @@ class _Cofactors:
             return _behind(terms.op.inputs[0]).op.type == "Softmax"
         if about(terms.op.type).kind == operations.SUMMATION:
             return self._stays_off_zero(terms)
-        squares = terms.op.type in ("Abs", "SquaredDifference") or _is_square(terms.op)
-        many = _MANY_RECTIFIED if squares and _is_rectified(terms.op.inputs[0]) else _MANY
+        is_length = terms.op.type == "Abs" or _is_square(terms.op)
+        squares = is_length or terms.op.type == "SquaredDifference"
+        many = _MANY_RECTIFIED if is_length and _is_rectified(terms.op.inputs[0]) else _MANY
         return squares and element_count(op.inputs[0]) >= many * element_count(op.outputs[0])
 
     def _least(self, tensor: tf.Tensor, depth: int = _DEPTH) -> float:
