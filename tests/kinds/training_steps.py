@@ -6,6 +6,8 @@ import tensorflow as tf
 from kind import Kind, adam, batches, cross_entropy, layers, sequential, supervised
 from tensorflow import keras
 
+import tf_comptrain as ct
+
 
 def _classifier():
     return sequential(
@@ -204,10 +206,11 @@ def sharpness_aware(model, variables, optimizer, images, labels):
 @_of_a_classifier
 def input_gradients(model, variables, optimizer, images, labels):
     """A fast attack: the gradient with respect to the images, then one with respect to the weights."""
-    with tf.GradientTape() as tape:
+    with ct.training_scope(), tf.GradientTape() as tape:
         tape.watch(images)
         loss = cross_entropy(labels, model(images, training=True))
-    attacked = images + 0.1 * tf.tanh(1e3 * tape.gradient(loss, images))
+        found = tape.gradient(loss, images)
+    attacked = images + 0.1 * tf.tanh(1e3 * found)
     with tf.GradientTape() as tape:
         loss = cross_entropy(labels, model(attacked, training=True))
     gradients = tape.gradient(loss, variables)
