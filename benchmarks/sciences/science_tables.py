@@ -1,11 +1,12 @@
 """Writes the tables of docs/climate.md and docs/particles.md from the rows of their runs.
 
     python examples/climate/nowcast.py --data mrms_precip.npz --arms plain compressed
+    python examples/climate/nowcast.py --limit-mb 2000
     python examples/hep/recoils.py --data tpc3d_recoils.npz --arms plain compressed --seeds 10 --epochs 12
     python benchmarks/sciences/science_tables.py
 
-Rows are those of climate_out/runs.jsonl, climate_out/baselines.json and recoils_out/runs.jsonl, in results/ beside this
-file.
+Rows are those of climate_out/runs.jsonl, baselines.json and fields.jsonl, and recoils_out/runs.jsonl, in results/
+beside this file. Their `data` is the name of the file alone.
 """
 
 from __future__ import annotations
@@ -45,6 +46,18 @@ def nowcast() -> list[list[str]]:
     return [["", *of_arm, *map(" - ".join, pairs)], *scores(of_arm, pairs), *memory(of_arm, len(pairs))]
 
 
+def fields() -> list[list[str]]:
+    """The largest field of each arm."""
+    lines = (RESULTS / "nowcast-fields.jsonl").read_text().splitlines()
+    sizes = {line["arm"]: (line["side"], line["peak_bytes"]) for line in map(json.loads, lines)}
+    plain = sizes["plain"][0]
+    rows = (
+        [arm, str(side), f"{peak / 1e6:.0f} MB", f"{(side / plain) ** 2:.2f}"]
+        for arm, (side, peak) in sizes.items()
+    )
+    return [["", "pixels a side", "peak of a step", "pixels / plain"], *rows]
+
+
 def recoils() -> list[list[str]]:
     """Likewise, with the smaller network."""
     of_arm = {arm: by_seed("recoils", arm=arm, points=256) for arm in ("plain", "compressed")}
@@ -53,7 +66,11 @@ def recoils() -> list[list[str]]:
     return [["", *of_arm, *map(" - ".join, pairs)], *scores(of_arm, pairs), *memory(of_arm, len(pairs))]
 
 
-TABLES_OF: dict[str, Callable[[], list[list[str]]]] = {"nowcast": nowcast, "recoils": recoils}
+TABLES_OF: dict[str, Callable[[], list[list[str]]]] = {
+    "nowcast": nowcast,
+    "nowcast-fields": fields,
+    "recoils": recoils,
+}
 
 
 def by_seed(name: str, arm: str, **setting: object) -> dict[int, dict]:

@@ -41,7 +41,7 @@ def main() -> None:
     args = comparison.arguments(parser, "climate_out")
     console = Console(width=None if sys.stdout.isatty() else 180)
     if args.limit_mb:
-        console.print(largest_fields(args.limit_mb * 1e6, args.width, console))
+        console.print(largest_fields(args, console))
         return
     train, test = (radar.load(args.data, part) for part in ("train", "test"))
     app = application(args, train, test)
@@ -84,17 +84,27 @@ def baselines(test: radar.Fields, count: int | None) -> dict[str, dict[str, floa
     return {name: radar.scores(radar.exceeds(field[:count]), truth) for name, field in forecasts.items()}
 
 
-def largest_fields(limit: float, width: int, console: Console) -> Table:
-    """The largest square field whose step, of one sample, peaks within a limit, for each arm."""
-    shown = Table(title=f"fields within {limit / 1e6:.0f} MB")
+def largest_fields(args: argparse.Namespace, console: Console) -> Table:
+    """The largest square field whose step, of one sample, peaks within a limit, for each arm.
+
+    Each is a line of args.out/fields.jsonl; what is there is not looked for again.
+    """
+    file, setting = args.out / "fields.jsonl", {"limit_mb": args.limit_mb, "width": args.width}
+    args.out.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    found = {line["arm"]: line for line in lines if setting.items() <= line.items()}
+    shown = Table(title=f"fields within {args.limit_mb:g} MB")
     for heading in ("", "pixels a side", "its peak", "pixels / plain"):
         shown.add_column(heading, justify="right" if heading else "left")
-    plain = None
     for arm in ("plain", "recompute", "compressed", "compressed, rebuild"):
-        with console.status(f"largest field, {arm}"):
-            side, its_peak = largest(arm, limit, width)
-        plain = plain or side
-        shown.add_row(arm, f"{side}", f"{its_peak / 1e6:.0f} MB", f"{(side / plain) ** 2:.2f}")
+        if arm not in found:
+            with console.status(f"largest field, {arm}"), file.open("a") as log:
+                side, its_peak = largest(arm, args.limit_mb * 1e6, args.width)
+                found[arm] = {"arm": arm, **setting, "side": side, "peak_bytes": its_peak}
+                print(json.dumps(found[arm]), file=log, flush=True)
+        side, its_peak = found[arm]["side"], found[arm]["peak_bytes"]
+        more = (side / found["plain"]["side"]) ** 2
+        shown.add_row(arm, f"{side}", f"{its_peak / 1e6:.0f} MB", f"{more:.2f}")
     return shown
 
 

@@ -31,3 +31,8 @@ def test_a_change_is_one_of_pairs():
     ours = {seed: {"score": seed + difference} for seed, difference in ((1, 1), (2, 2), (3, 4))}
     other = {seed: {"score": seed} for seed in (3, 1, 2)}
     assert tables.change("score", ours, other, "{:.2f}") == "+2.33 [-1.46, +6.13]"
+
+
+def test_rows_name_no_folders_of_a_machine():
+    for file in tables.RESULTS.iterdir():
+        assert "/" not in file.read_text().replace("mm/h", "")

@@ -161,11 +161,14 @@ def test_sparse_tracks_become_points(tmp_path):
     assert events.x_test[..., 4].all()  # of three points two are drawn
 
 
-def test_the_skewness_of_toy_tracks_says_something():
-    events = detectors.generated_points(0, 500)
-    assert classify.scores(detectors.skewness(events.x_test), events.y_test)["AUC"] != pytest.approx(
-        0.5, abs=0.02
-    )
+def test_skewness_tells_which_end_is_dense():
+    """Of places 0, 1, 1, 1, 2, 6, and of these from the other end, with the same charge each."""
+    places = np.zeros((6, 3), int)
+    places[:, 0] = [0, 1, 1, 1, 2, 6]
+    points = detectors.as_points([places, 6 - places], [np.ones(6, int)] * 2, most=8)
+    deviations = places[:, 0] - places[:, 0].mean()
+    expected = np.mean(deviations**3) / np.mean(deviations**2) ** 1.5
+    np.testing.assert_allclose(detectors.skewness(points), [-expected, expected], rtol=1e-4)
 
 
 def test_points_that_are_not_there_do_not_count():

@@ -104,20 +104,27 @@ class Squares(layers.Layer):
 
 class OwnLoss(keras.Model):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        return tf.reduce_sum(keras.losses.sparse_categorical_crossentropy(y, y_pred))
+        losses = keras.losses.sparse_categorical_crossentropy(y, y_pred)
+        if self.kind == "picky":
+            tf.debugging.assert_greater(y, 0)  # which random targets are not
+        return tf.reduce_mean(losses) + (1e-3 * tf.reduce_sum(losses) if self.kind == "own loss" else 0.0)
 
 
 def classifier(kind):
     inputs = keras.Input((8,), dtype="int32" if kind == "masked" else "float32")
     first = layers.Embedding(10, 8, mask_zero=True) if kind == "masked" else layers.Dense(8)
     x = layers.Dropout(0.5)(Squares(tf.reduce_sum if kind == "sum" else tf.reduce_mean)(first(inputs)))
-    model = (OwnLoss if kind == "own loss" else keras.Model)(inputs, layers.Dense(4, activation="softmax")(x))
+    model = (OwnLoss if kind in ("own loss", "picky") else keras.Model)(
+        inputs, layers.Dense(4, activation="softmax")(x)
+    )
+    model.kind = kind
     model.compile("sgd", "sparse_categorical_crossentropy")
     return model
 
 
 @pytest.mark.parametrize(
-    "kind, why", [("sum", "no mean"), ("own loss", "no mean"), ("masked", "mask of Keras"), ("mean", "")]
+    "kind, why",
+    [("sum", "no mean"), ("own loss", "no mean"), ("masked", "mask of Keras"), ("mean", ""), ("picky", "")],
 )
 def test_losses_that_microbatches_would_change(kind, why):
     model = classifier(kind)

@@ -122,18 +122,13 @@ def _compared(sign: tf.Operation) -> tuple[tf.Operation, ...]:
     x = sign.inputs[0]
     with _keras.stop_recording(), tf.device(sign.device), tf.name_scope(sign.name + "/compared/"):
         zero = tf.zeros([], x.dtype)
-        above, below = tf.cast(x > zero, x.dtype), tf.cast(x < zero, x.dtype)
-        found = above + -below  # a difference of what was computed is not made again, but held
+        compared = x > zero, x < zero
+        above, below = (tf.cast(each, x.dtype) for each in compared)
+        negative = -below  # a difference of what was computed is not made again, but held
+        found = above + negative
     redirect(readers_of(sign.outputs[0]), found)
-    made = (
-        *(each.op.inputs[0].op for each in (above, below)),
-        above.op,
-        below.op,
-        found.op.inputs[1].op,
-        found.op,
-    )
     _read_nothing(sign)
-    return made
+    return tuple(each.op for each in (*compared, above, below, negative, found))
 
 
 def _read_nothing(op: tf.Operation) -> None:
