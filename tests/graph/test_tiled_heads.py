@@ -252,7 +252,8 @@ def test_samples_and_their_length_are_known_at_run_time_only(loss, jit, monkeypa
     monkeypatch.setattr(limits, "LEAST_BYTES", 1 << 20)
     of_rows = {**LOSSES, **WAITING}[loss]
     plain, tiled, function, crossings = run(dense, of_rows, data(), jit=jit, dynamic="lengths")
-    assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6)
+    exponent = np.log(plain[0]) if loss == "a_perplexity" else 1.0  # by which `exp` enlarges errors
+    assert_same(plain, tiled, 0.1 if jit else 1e-5, of_loss=3e-6 * exponent)
     assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
     assert wide_tensors(function) == []
 
@@ -451,7 +452,8 @@ WAITING = {
 def test_a_gradient_that_waits_for_all_rows(loss, head, jit):
     """The logits are made again for it, by tiles, of exactly what they were made of."""
     plain, tiled, function, crossings = run(HEADS[head], WAITING[loss], data(), jit=jit, dynamic=False)
-    assert_same(plain, tiled, of_loss=3e-6)
+    exponent = np.log(plain[0]) if loss == "a_perplexity" else 1.0  # by which `exp` enlarges errors
+    assert_same(plain, tiled, of_loss=3e-6 * exponent)
     assert [c.storage for c in crossings if c.shape[-1:] == (WORDS,)] == ["tile"]
     assert wide_tensors(function) == []
 
