@@ -123,6 +123,7 @@ def test_a_kept_encoder_behind_a_small_head_stays_as_it_is():
     gradients = tf.function(gradients.python_function, autograph=False)
     for ours, its in zip(gradients(tf.constant(X)), plain):
         np.testing.assert_array_equal(ours, its)
+    assert "a step of several models, which the report of 'encoder' is of" in str(ct.report(head))
 
 
 @pytest.mark.parametrize("undo", [True, False], ids=["restore", "compress"])

@@ -209,7 +209,10 @@ def _rewire(backward: _keras.BackwardPass) -> dict[str, tf.Tensor]:
     engine = engine_of_step(backward)
     if engine.why_plain is not None or not backward.seeds or not _trains(backward):
         return {}
-    for handle in _handles_of(backward):
+    deciding, others = _handles_of(backward)
+    for handle in deciding:
+        for other in others:
+            other.report.note_teller(handle.report.model)
         held = handle.held
         if held is None:
             continue
@@ -231,8 +234,8 @@ def _trains(backward: _keras.BackwardPass) -> bool:
     return is_of_weights or backward.recorded or bool(_keras.scope_says())
 
 
-def _handles_of(backward: _keras.BackwardPass) -> list[Instrumentation]:
-    """Whose wishes a backward pass follows: those of the smallest model that has most of the sources.
+def _handles_of(backward: _keras.BackwardPass) -> tuple[list[Instrumentation], list[Instrumentation]]:
+    """Whose wishes a backward pass follows: those of the smallest model that has most of the sources. The others.
 
     Of no compressed model's weights, as where a generator trains through a discriminator: of each model that the step
     reads.
@@ -247,8 +250,11 @@ def _handles_of(backward: _keras.BackwardPass) -> list[Instrumentation]:
         if wanted & ids.keys()
     ]
     if owners:
-        return [weights[min(owners)[-1]][1]]
-    return [handle for _, handle in weights if handle.held is not None and handle.held.is_of(backward.graph)]
+        first, *others = [weights[number][1] for *_, number in sorted(owners)]
+        return [first], others
+    return [
+        handle for _, handle in weights if handle.held is not None and handle.held.is_of(backward.graph)
+    ], []
 
 
 def report(model: keras.Model) -> Report:

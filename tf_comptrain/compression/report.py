@@ -133,6 +133,7 @@ class Report:
         self.engine = ""
         self.peak_bytes = 0
         self.unchecked: str | None = None
+        self._teller = ""
         self._is_over = False
         self.notes: Callable[[], Sequence[str]] = lambda: ()
 
@@ -143,6 +144,10 @@ class Report:
     def note_engine(self, engine: str, obstacle: str | None) -> None:
         """Notes what runs the step that is traced, and why that is plain Keras; None where it is not."""
         self.engine, self.obstacle = engine, obstacle
+
+    def note_teller(self, model: str) -> None:
+        """Notes whose report has the step that is traced, which trains several compressed models."""
+        self._teller = model
 
     @property
     def rows(self) -> tuple[ReportRow, ...]:
@@ -272,7 +277,9 @@ class Report:
             lines.append("No tensor is large enough to be compressed: 64 values a sample, or 16,384 in all.")
         if self.engine and not self.obstacle:
             lines.append(f"The step runs on {self.engine}.")
-        elif not self.engine and not self.obstacle:
+        elif self._teller:
+            lines.append(f"It trains in a step of several models, which the report of {self._teller!r} is of.")
+        elif not self.obstacle:
             lines.append(
                 "No step has been traced yet: this is the model alone, without its loss."
                 if self.rows

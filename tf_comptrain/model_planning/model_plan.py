@@ -47,7 +47,8 @@ class ModelPlan(planner.Plan):
         if self.fingerprint != fingerprint(model):
             raise ValueError(
                 f"`model` must be the one that the plan was made for, {self.model!r}, or one with the same names of "
-                f"layers and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...)."
+                f"layers and shapes of weights. Received: {model.name!r}. Plan it anew: tf_comptrain.plan(model, ...). "
+                "Where the names are Keras' own, which it numbers: keras.utils.clear_session() before it is built."
             )
         if not self.feasible:
             raise ValueError(too_small(self))
