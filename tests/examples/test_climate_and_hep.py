@@ -20,7 +20,10 @@ import unet  # noqa: E402
 @pytest.mark.parametrize(
     ("script", "fast"),
     [
-        ("climate/nowcast.py", "--tile 128 --width 2 --epochs 1 --seeds 1 --count 32 --arms plain compressed"),
+        (
+            "climate/nowcast.py",
+            "--tile 128 --width 2 --epochs 1 --seeds 1 --count 32 --arms plain compressed",
+        ),
         ("hep/classify.py", "--train 64 --test 64 --width 2 --epochs 1 --seeds 2"),
         (
             "hep/recoils.py",
@@ -31,7 +34,9 @@ import unet  # noqa: E402
 )
 def test_an_application_compares_ways_of_training(script, fast, tmp_path):
     out = run(script, *fast.split(), "--out", str(tmp_path))
-    for arm in ("plain", "compressed") if "--arms" in fast else ("plain", "compressed", "recompute", "offload"):
+    for arm in (
+        ("plain", "compressed") if "--arms" in fast else ("plain", "compressed", "recompute", "offload")
+    ):
         assert arm in out
     runs = (tmp_path / "runs.jsonl").read_text()
     assert "MB" in out and ("recoils" in script or list(tmp_path.glob("*.png")))

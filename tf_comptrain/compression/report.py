@@ -278,7 +278,9 @@ class Report:
         if self.engine and not self.obstacle:
             lines.append(f"The step runs on {self.engine}.")
         elif self._teller:
-            lines.append(f"It trains in a step of several models, which the report of {self._teller!r} is of.")
+            lines.append(
+                f"It trains in a step of several models, which the report of {self._teller!r} is of."
+            )
         elif not self.obstacle:
             lines.append(
                 "No step has been traced yet: this is the model alone, without its loss."
