@@ -1,6 +1,6 @@
 """Are gradients right in the mean? Their error over single batches, and that of the mean over many.
 
-    python benchmarks/accuracy/bias.py FASHION_MNIST.npz [--networks cnn3-grey resnet8-grey] [--batches 64]
+    python benchmarks/accuracy/bias.py FASHION_MNIST.npz [--networks cnn3-grey resnet8-grey vit-grey] [--batches 64]
 
 Weights do not change. d is the compressed gradient less the plain one of the same batch, all weights
 together. The single error is the root mean square of |d| over that of the gradient; the mean error that of
@@ -28,7 +28,7 @@ _BATCH, _SETTLING = 64, 5  # samples a batch; steps until running scales have se
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("fashion", help="Fashion-MNIST as .npz; see data.load")
-    parser.add_argument("--networks", nargs="+", default=["cnn3-grey", "resnet8-grey"])
+    parser.add_argument("--networks", nargs="+", default=["cnn3-grey", "resnet8-grey", "vit-grey"])
     parser.add_argument("--batches", type=int, default=64)
     args = parser.parse_args()
     images = data.load(args.fashion, _BATCH * args.batches, 1)

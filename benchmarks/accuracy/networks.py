@@ -108,6 +108,21 @@ def cnn3(width: int, shape: Shape, classes: int = 10) -> keras.Model:
     return keras.Model(inputs, layers.Dense(classes)(x), name=f"cnn3_{width}")
 
 
+def vit(width: int, depth: int, shape: Shape = GREY, classes: int = 10) -> keras.Model:
+    """A vision transformer over patches of 4 by 4 pixels."""
+    inputs = keras.Input(shape)
+    x = layers.Conv2D(width, 4, 4)(inputs)
+    x = layers.Reshape((-1, width))(x)
+    for _ in range(depth):
+        y = layers.LayerNormalization()(x)
+        x = layers.Add()([x, layers.MultiHeadAttention(4, width // 4)(y, y)])
+        y = layers.LayerNormalization()(x)
+        y = layers.Dense(4 * width, activation="gelu")(y)
+        x = layers.Add()([x, layers.Dense(width)(y)])
+    x = layers.LayerNormalization()(x)
+    return keras.Model(inputs, layers.Dense(classes)(layers.GlobalAveragePooling1D()(x)))
+
+
 def decoder(width: int, depth: int, context: int, dropout: float) -> keras.Model:
     """The character decoder of the other benchmarks."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
@@ -131,5 +146,6 @@ BUILDERS: dict[str, Callable[..., keras.Model]] = {
     "vgg16": lambda: vgg16(16),
     "resnet18": lambda: imagenet_resnet(16, (2, 2, 2, 2), bottleneck=False),
     "resnet50": lambda: imagenet_resnet(16, (3, 4, 6, 3), bottleneck=True),
+    "vit-grey": lambda: vit(64, 8),
     "decoder": lambda: decoder(96, 3, 64, 0.1),
 }

@@ -55,12 +55,14 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     return compiled(lambda x: tf.nn.gelu(x, approximate=False))(x)
 
 
-def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tf.Tensor:
+def layer_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+) -> tuple[tf.Tensor, None]:
     def formula(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
         mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
         return (x - mean) * tf.math.rsqrt(variance + epsilon) * gamma + beta
 
-    return compiled(formula)(x, gamma, beta)
+    return compiled(formula)(x, gamma, beta), None
 
 
 def dropout(

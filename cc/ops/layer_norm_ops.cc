@@ -10,22 +10,30 @@ REGISTER_OP("Comptrain>LayerNorm")
     .Input("gamma: float")
     .Input("beta: float")
     .Output("y: T")
+    .Output("inv_std: float")
     .Attr("T: {float, bfloat16, half}")
     .Attr("epsilon: float")
-    .SetShapeFn(shape_inference::UnchangedShape)
+    .SetShapeFn([](shape_inference::InferenceContext* c) {
+      shape_inference::ShapeHandle x, rows;
+      TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &x));
+      TF_RETURN_IF_ERROR(c->Subshape(x, 0, -1, &rows));
+      c->set_output(0, x);
+      c->set_output(1, rows);
+      return absl::OkStatus();
+    })
     .Doc(
-        "y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over the last "
-        "dimension.");
+        "Over the last dimension: inv_std = 1 / sqrt(variance + epsilon), y = "
+        "gamma (x - mean) inv_std + beta.");
 
 REGISTER_OP("Comptrain>LayerNormGrad")
     .Input("x: T")
     .Input("dy: T")
     .Input("gamma: float")
+    .Input("inv_std: float")
     .Output("dx: T")
     .Output("dgamma: float")
     .Output("dbeta: float")
     .Attr("T: {float, bfloat16, half}")
-    .Attr("epsilon: float")
     .SetShapeFn([](shape_inference::InferenceContext* c) {
       TF_RETURN_IF_ERROR(shape_inference::MergeBothInputsShapeFn(c));
       c->set_output(1, c->input(2));

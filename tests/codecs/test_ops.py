@@ -103,9 +103,15 @@ ON_THE_EXECUTOR = [
     ),
     (
         "layer_norm_grad",
-        {"x": ones(2, 3), "dy": ones(6), "gamma": ones(3)},
-        {"epsilon": 1.0},
+        {"x": ones(2, 3), "dy": ones(6), "gamma": ones(3), "inv_std": ones(2)},
+        {},
         "dy must have shape",
+    ),
+    (
+        "layer_norm_grad",
+        {"x": ones(2, 3), "dy": ones(2, 3), "gamma": ones(3), "inv_std": ones(3)},
+        {},
+        r"inv_std must have shape \[2\], all but the last dimension of x",
     ),
     ("memory_limit", {"x": ones(4), "limit_bytes": np.zeros(2, np.int64)}, {}, "limit_bytes must have shape"),
     ("memory_limit", {"x": ones(4), "limit_bytes": np.zeros(0, np.int64)}, {}, "limit_bytes must have shape"),

@@ -163,6 +163,27 @@ def test_dropout_draws_the_numbers_of_keras(dtype, rate):
         np.testing.assert_array_equal(tf.cast(found, "float32"), tf.cast(expected, "float32"))
 
 
+def test_no_gradient_shrinks_on_its_way_through_layer_normalizations():
+    """As it would by a percent in each, if the variance were that of what is decoded."""
+
+    def make():
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((16, 32))
+        x = layers.Dense(32)(inputs)
+        for _ in range(8):
+            x = layers.LayerNormalization(epsilon=1e-6)(x + layers.Dense(32, activation="gelu")(x))
+        return keras.Model(inputs, x)
+
+    plain, ours = make(), make()
+    ct.compress_model(ours)
+    shares = []
+    for seed in range(8):
+        x = np.random.default_rng(seed).normal(size=(16, 16, 32)).astype("float32")
+        expected, found = (np.array(step(model, x)[1][0]) for model in (plain, ours))
+        shares.append(np.vdot(found, expected) / np.vdot(expected, expected))
+    assert abs(np.mean(shares) - 1) < 0.02
+
+
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}, {"axis": [1, 2]}, {"axis": 1}])
 def test_layer_normalization_is_that_of_keras(options, policy):

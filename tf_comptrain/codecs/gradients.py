@@ -78,9 +78,9 @@ def _tanh_gelu_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
 
 
 @tf.RegisterGradient("Comptrain>LayerNorm")
-def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
+def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, unused_dinv_std: Any) -> Any:
     x, gamma, _ = op.inputs
-    return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, epsilon=op.get_attr("epsilon")))
+    return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, op.outputs[1]))
 
 
 @tf.RegisterGradient("Comptrain>MemoryLimit")

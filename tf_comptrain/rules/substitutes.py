@@ -106,7 +106,8 @@ class _LayerNormalization(Substitute):
         gamma = tf.ones(x.shape[-1:]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
         beta = tf.zeros(x.shape[-1:]) if layer.beta is None else tf.convert_to_tensor(layer.beta)
         gamma, beta = (tf.cast(vector, tf.float32) for vector in (gamma, beta))
-        return native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
+        y, _ = native.ops().comptrain_layer_norm(x, gamma, beta, epsilon=layer.epsilon)
+        return y
 
 
 class _DepthwiseConvolution(Substitute):

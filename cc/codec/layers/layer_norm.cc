@@ -18,22 +18,22 @@ constexpr int64_t kFewestRows = 32, kMostBlocks = 64;
 
 constexpr LayerNormKernels kLayerNormKernelsScalar = LayerNormTable();
 
-void LayerNorm(const NormRows& x, const LayerNormParams& params, void* y,
-               const ParallelFor& parallel) {
+void LayerNorm(const NormRows& x, const LayerNormParams& params,
+               const LayerNormOut& out, const ParallelFor& parallel) {
   if (x.rows <= 0 || x.channels <= 0) return;
   const auto forward =
       LayerNormKernelsOf(Isa::kBest).forward[static_cast<int>(x.dtype)];
   const auto* in = static_cast<const uint8_t*>(x.data);
-  auto* out = static_cast<uint8_t*>(y);
+  auto* y = static_cast<uint8_t*>(out.y);
   const int64_t row_bytes = x.channels * ItemBytes(x.dtype);
   parallel(x.rows, 2 * x.channels, [&](int64_t begin, int64_t end) {
     std::vector<float> scratch(2 * x.channels);
     forward({in + begin * row_bytes, x.dtype, end - begin, x.channels}, params,
-            out + begin * row_bytes, scratch.data());
+            {y + begin * row_bytes, out.inv_std + begin}, scratch.data());
   });
 }
 
-void LayerNormGradient(const NormRows& x, const LayerNormParams& params,
+void LayerNormGradient(const NormRows& x, const LayerNormSaved& saved,
                        const void* dy, const NormGradients& out,
                        const ParallelFor& parallel) {
   if (x.channels <= 0) return;
@@ -58,7 +58,7 @@ void LayerNormGradient(const NormRows& x, const LayerNormParams& params,
                float* sum = &sums[block * 2 * x.channels];
                gradient({in + row * row_bytes, x.dtype,
                          std::min(block_rows, x.rows - row), x.channels},
-                        params, g + row * row_bytes,
+                        {saved.gamma, saved.inv_std + row}, g + row * row_bytes,
                         {dx + row * row_bytes, sum, sum + x.channels},
                         scratch.data());
              }

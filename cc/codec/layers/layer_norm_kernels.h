@@ -14,47 +14,48 @@ namespace comptrain {
 
 // Indexed by DType. `gradient` adds to dgamma and dbeta. scratch: 2 * channels.
 struct LayerNormKernels {
-  void (*forward[3])(const NormRows& x, const LayerNormParams& params, void* y,
-                     float* scratch);
-  void (*gradient[3])(const NormRows& x, const LayerNormParams& params,
+  void (*forward[3])(const NormRows& x, const LayerNormParams& params,
+                     const LayerNormOut& out, float* scratch);
+  void (*gradient[3])(const NormRows& x, const LayerNormSaved& saved,
                       const void* dy, const NormGradients& to, float* scratch);
 };
 
 COMPTRAIN_KERNEL_TABLES(LayerNormKernels)
 
-// A row as floats, normalized; returns 1 / sqrt(variance + epsilon).
+// A row as floats, less their mean.
 template <class T>
-static inline float NormalizeRow(const T* x, int64_t channels, float epsilon,
-                                 float* to) {
+static inline void CenterRow(const T* x, int64_t channels, float* to) {
   for (int64_t c = 0; c < channels; ++c) to[c] = ToFloat(x[c]);
   const float count = static_cast<float>(channels);
   const float mean = SumOf(channels, [&](int64_t c) { return to[c]; }) / count;
   for (int64_t c = 0; c < channels; ++c) to[c] -= mean;
-  const float variance =
-      SumOf(channels, [&](int64_t c) { return to[c] * to[c]; }) / count;
-  const float inv_std = 1.0f / std::sqrt(variance + epsilon);
-  for (int64_t c = 0; c < channels; ++c) to[c] *= inv_std;
-  return inv_std;
 }
 
 template <class T>
 static inline void LayerNormForward(const NormRows& x,
-                                    const LayerNormParams& params, void* y,
-                                    float* scratch) {
+                                    const LayerNormParams& params,
+                                    const LayerNormOut& out, float* scratch) {
   const int64_t channels = x.channels;
+  const float count = static_cast<float>(channels);
   const T* in = static_cast<const T*>(x.data);
-  T* out = static_cast<T*>(y);
-  for (int64_t row = 0; row < x.rows; ++row, in += channels, out += channels) {
-    NormalizeRow(in, channels, params.epsilon, scratch);
+  T* y = static_cast<T*>(out.y);
+  for (int64_t row = 0; row < x.rows; ++row, in += channels, y += channels) {
+    CenterRow(in, channels, scratch);
+    const float variance =
+        SumOf(channels, [&](int64_t c) { return scratch[c] * scratch[c]; }) /
+        count;
+    const float inv_std = 1.0f / std::sqrt(variance + params.epsilon);
+    out.inv_std[row] = inv_std;
     for (int64_t c = 0; c < channels; ++c) {
-      FromFloat(scratch[c] * params.gamma[c] + params.beta[c], &out[c]);
+      const float x_norm = scratch[c] * inv_std;
+      FromFloat(x_norm * params.gamma[c] + params.beta[c], &y[c]);
     }
   }
 }
 
 template <class T>
 static inline void LayerNormBackward(const NormRows& x,
-                                     const LayerNormParams& params,
+                                     const LayerNormSaved& saved,
                                      const void* dy, const NormGradients& to,
                                      float* scratch) {
   const int64_t channels = x.channels;
@@ -66,12 +67,14 @@ static inline void LayerNormBackward(const NormRows& x,
   const float count = static_cast<float>(channels);
   for (int64_t row = 0; row < x.rows;
        ++row, in += channels, gradient += channels, out += channels) {
-    const float inv_std = NormalizeRow(in, channels, params.epsilon, x_norm);
+    const float inv_std = saved.inv_std[row];
+    CenterRow(in, channels, x_norm);
+    for (int64_t c = 0; c < channels; ++c) x_norm[c] *= inv_std;
     for (int64_t c = 0; c < channels; ++c) {
       g[c] = ToFloat(gradient[c]);
       to.dbeta[c] += g[c];
       to.dgamma[c] += g[c] * x_norm[c];
-      g[c] *= params.gamma[c];
+      g[c] *= saved.gamma[c];
     }
     const float mean = SumOf(channels, [&](int64_t c) { return g[c]; }) / count;
     const float slope =

@@ -49,11 +49,12 @@ int64_t Wrong(double found, double expected, double tolerance) {
 void TestFormulas(DType dtype, const Case& d) {
   const int64_t n = d.channels, bytes = d.x.bytes();
   Buffer y(bytes), dx(bytes);
-  std::vector<float> dgamma(n), dbeta(n);
+  std::vector<float> dgamma(n), dbeta(n), inv_std(d.rows);
   LayerNorm({d.x.data(), dtype, d.rows, n},
-            {d.gamma.data(), d.beta.data(), kEpsilon}, y.data(), SerialFor);
+            {d.gamma.data(), d.beta.data(), kEpsilon},
+            {y.data(), inv_std.data()}, SerialFor);
   LayerNormGradient({d.x.data(), dtype, d.rows, n},
-                    {d.gamma.data(), nullptr, kEpsilon}, d.dy.data(),
+                    {d.gamma.data(), inv_std.data()}, d.dy.data(),
                     {dx.data(), dgamma.data(), dbeta.data()}, SerialFor);
   const double tolerance = Tolerance(dtype);
   std::vector<double> sum(n), sum_x(n);
@@ -71,6 +72,7 @@ void TestFormulas(DType dtype, const Case& d) {
       variance += (x(c) - mean) * (x(c) - mean) / static_cast<double>(n);
     }
     const double inv = 1 / std::sqrt(variance + kEpsilon);
+    wrong += Wrong(inv_std[row] / inv, 1, 1e-5);
     for (int64_t c = 0; c < n; ++c) {
       const double g = dy(c) * d.gamma[c], x_norm = (x(c) - mean) * inv;
       mean_g += g / static_cast<double>(n);
@@ -99,20 +101,23 @@ void TestAlike(DType dtype, const Case& d) {
   const int64_t n = d.channels, bytes = d.x.bytes();
   const int type = static_cast<int>(dtype);
   Buffer y(bytes), dx(bytes);
-  std::vector<float> scratch(2 * n), sums(2 * n);
+  std::vector<float> scratch(2 * n), sums(2 * n), inv_std(d.rows);
   const LayerNormKernels* plain = &kLayerNormKernelsScalar;
   const NormRows x = {d.x.data(), dtype, d.rows, n};
   const LayerNormParams params = {d.gamma.data(), d.beta.data(), kEpsilon};
-  plain->forward[type](x, params, y.data(), scratch.data());
-  plain->gradient[type](x, params, d.dy.data(),
+  plain->forward[type](x, params, {y.data(), inv_std.data()}, scratch.data());
+  const LayerNormSaved saved = {d.gamma.data(), inv_std.data()};
+  plain->gradient[type](x, saved, d.dy.data(),
                         {dx.data(), sums.data(), sums.data() + n},
                         scratch.data());
   for (const Isa isa : AvailableIsas()) {
     const LayerNormKernels* const table = &LayerNormKernelsOf(isa);
     Buffer y2(bytes), dx2(bytes);
-    std::vector<float> sums2(2 * n);
-    table->forward[type](x, params, y2.data(), scratch.data());
-    table->gradient[type](x, params, d.dy.data(),
+    std::vector<float> sums2(2 * n), inv_std2(d.rows);
+    table->forward[type](x, params, {y2.data(), inv_std2.data()},
+                         scratch.data());
+    CHECK(inv_std2 == inv_std);
+    table->gradient[type](x, saved, d.dy.data(),
                           {dx2.data(), sums2.data(), sums2.data() + n},
                           scratch.data());
     CHECK(y2 == y);
@@ -124,16 +129,16 @@ void TestAlike(DType dtype, const Case& d) {
     Buffer in_x(bytes), in_dy(bytes);
     if (bytes > 0) std::memcpy(in_x.data(), d.x.data(), bytes);
     if (bytes > 0) std::memcpy(in_dy.data(), d.dy.data(), bytes);
-    std::vector<float> found(2 * n, NAN);
-    LayerNormGradient({in_x.data(), dtype, d.rows, n},
-                      {d.gamma.data(), nullptr, kEpsilon}, in_dy.data(),
+    std::vector<float> found(2 * n, NAN), found_inv(d.rows, NAN);
+    LayerNormGradient({in_x.data(), dtype, d.rows, n}, saved, in_dy.data(),
                       {in_dy.data(), found.data(), found.data() + n}, parallel);
     CHECK(in_dy == dx);
     if (first.empty()) first = found;
     CHECK(found == first);
-    LayerNorm({in_x.data(), dtype, d.rows, n},
-              {d.gamma.data(), d.beta.data(), kEpsilon}, in_x.data(), parallel);
+    LayerNorm({in_x.data(), dtype, d.rows, n}, params,
+              {in_x.data(), found_inv.data()}, parallel);
     CHECK(in_x == y);
+    CHECK(found_inv == inv_std);
   }
 }
 

@@ -12,9 +12,15 @@ absl::Status CheckVector(const Tensor& vector, const Tensor& x,
                     "the last dimension of x");
 }
 
-int64_t Rows(const Tensor& x) {
-  const int64_t channels = Channels(x.shape());
-  return channels == 0 ? 0 : x.NumElements() / channels;
+TensorShape RowsShape(const Tensor& x) {
+  TensorShape rows = x.shape();
+  rows.RemoveLastDims(1);
+  return rows;
+}
+
+NormRows RowsOf(const Tensor& x) {
+  return {Data(x), ToDType(x.dtype()), RowsShape(x).num_elements(),
+          Channels(x.shape())};
 }
 
 struct Epsilon {
@@ -32,34 +38,39 @@ class LayerNormOp : public OpWithAttrs<Epsilon> {
     const Tensor& x = ctx->input(0);
     OP_REQUIRES_OK(ctx, CheckVector(ctx->input(1), x, "gamma"));
     OP_REQUIRES_OK(ctx, CheckVector(ctx->input(2), x, "beta"));
-    Tensor* y = nullptr;
+    Tensor *y = nullptr, *inv_std = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({0}, 0, x.shape(), &y));
-    LayerNorm({Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape())},
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, RowsShape(x), &inv_std));
+    LayerNorm(RowsOf(x),
               {ctx->input(1).flat<float>().data(),
                ctx->input(2).flat<float>().data(), attrs_.value},
-              MutableData(y), WorkerThreads(ctx));
+              {MutableData(y), inv_std->flat<float>().data()},
+              WorkerThreads(ctx));
   }
 };
 
-class LayerNormGradOp : public OpWithAttrs<Epsilon> {
+class LayerNormGradOp : public OpKernel {
  public:
-  using OpWithAttrs::OpWithAttrs;
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor& x = ctx->input(0);
     const Tensor& dy = ctx->input(1);
     const Tensor& gamma = ctx->input(2);
+    const Tensor& inv_std = ctx->input(3);
     OP_REQUIRES_OK(ctx, CheckShape("dy", dy.shape(), x.shape(), "that of x"));
     OP_REQUIRES_OK(ctx, CheckVector(gamma, x, "gamma"));
+    OP_REQUIRES_OK(ctx, CheckShape("inv_std", inv_std.shape(), RowsShape(x),
+                                   "all but the last dimension of x"));
     Tensor *dx = nullptr, *dgamma = nullptr, *dbeta = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({1, 0}, 0, x.shape(), &dx));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, gamma.shape(), &dgamma));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(2, gamma.shape(), &dbeta));
     LayerNormGradient(
-        {Data(x), ToDType(x.dtype()), Rows(x), Channels(x.shape())},
-        {gamma.flat<float>().data(), nullptr, attrs_.value}, Data(dy),
+        RowsOf(x), {gamma.flat<float>().data(), inv_std.flat<float>().data()},
+        Data(dy),
         {MutableData(dx), dgamma->flat<float>().data(),
          dbeta->flat<float>().data()},
         WorkerThreads(ctx));
