@@ -78,7 +78,7 @@ BEGIN_FIRST = (
     "callbacks/test_adaptive_error_bound.py",
     "graph/test_tiled_attention.py",
     "graph/test_random_models.py",
-    "theory/test_first_step.py",
+    "compression/test_first_step.py",
     "contracts/test_public_layers.py",
     "memory/test_memory_own_step.py",
     "_keras/test_keras_train_step.py",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         elastic_batch,
     )
     from tf_comptrain.codecs import ErrorBound
+    from tf_comptrain.compression.law_check import LawCheck, check_error_law
     from tf_comptrain.compression.model import report
     from tf_comptrain.compression.recompute import Recompute
     from tf_comptrain.compression.report import Report
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from tf_comptrain.study.best_fit import best_fit
     from tf_comptrain.study.results import Study
     from tf_comptrain.study.running import impact_study
-    from tf_comptrain.theory.check import LawCheck, check_error_law
     from tf_comptrain.training.resilient_fit import fit
 
 __all__ = [
@@ -100,7 +100,7 @@ _NAMES = {
     "study.best_fit": ("best_fit",),
     "study.results": ("Study",),
     "study.running": ("impact_study",),
-    "theory.check": ("LawCheck", "check_error_law"),
+    "compression.law_check": ("LawCheck", "check_error_law"),
     "training.resilient_fit": ("fit",),
 }
 __getattr__, __dir__ = lazy_names(__name__, _NAMES, _FOLDERS, first="backend")

@@ -342,6 +342,7 @@ def test_variables_of_a_training():
     assert moving == ["moving_mean", "moving_variance"]
     assert _keras.weight_names(model)[0].endswith("/gamma: (3,)")
     assert len(_keras.weight_names(model)) == 6 and _keras.weight_names(own()) == []
+    assert _keras.unnumbered("block_2/conv2d_3_1/kernel: (3,)") == "block/conv2d/kernel: (3,)"
     weights = _keras.trainable_variables(model)
     assert len(weights) == 4 and all(isinstance(weight, tf.Variable) for weight in weights)
 

@@ -154,6 +154,7 @@ from tf_comptrain._keras.train_step import (
     trace_train_step,
     train_step_runner,
     trainable_variables,
+    unnumbered,
     weight_names,
 )
 from tf_comptrain._keras.version import KERAS_3, require_keras_3

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -238,6 +239,11 @@ def weight_names(model: keras.Model) -> list[str]:
         return []
     floating = (v for v in model.weights if tf.as_dtype(v.dtype).is_floating)
     return [f"{v.path if KERAS_3 else v.name}: {tuple(v.shape)}" for v in floating]
+
+
+def unnumbered(name: str) -> str:
+    """The name without the numbers that layers get of which there are several: conv2d_3/input -> conv2d/input"""
+    return re.sub(r"(_\d+)+(?=[/:]|$)", "", name)
 
 
 def _slots(optimizer: Any) -> list:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import Instrumentation
-from tf_comptrain.graph import unnumbered
 
 _FILE = "error_bounds.json"
 
@@ -69,13 +69,16 @@ def for_model(
     sites = list(handle.own_sites())
     _check_same(list(state.sites), sites, argument)
     if state.weights and weights:  # in order, since layers that are frozen come last
-        _check_same(sorted(state.weights, key=unnumbered), sorted(weights, key=unnumbered), argument)
+        _check_same(
+            sorted(state.weights, key=_keras.unnumbered), sorted(weights, key=_keras.unnumbered), argument
+        )
     return state._replace(sites={ours: state.sites[theirs] for theirs, ours in zip(state.sites, sites)})
 
 
 def _check_same(theirs: Sequence[str], ours: Sequence[str], argument: str) -> None:
-    if list(map(unnumbered, theirs)) != list(map(unnumbered, ours)):
-        other = next((pair for pair in zip(theirs, ours) if unnumbered(pair[0]) != unnumbered(pair[1])), None)
+    if list(map(_keras.unnumbered, theirs)) != list(map(_keras.unnumbered, ours)):
+        pairs = zip(theirs, ours)
+        other = next((pair for pair in pairs if len(set(map(_keras.unnumbered, pair))) > 1), None)
         there, here = other or (f"{len(theirs)} names", f"{len(ours)} names")
         raise ValueError(
             f"`{argument}` must be of a training of this model. Received error bounds of another model: {there!r} "
@@ -89,8 +92,8 @@ def for_names(values: dict[str, float], names: Sequence[str]) -> dict[str, float
     left = dict(values)
     found = {name: left.pop(name) for name in names if name in left}
     for name in names:
-        like = None if name in found else unnumbered(name)
-        there = next((other for other in left if unnumbered(other) == like), None)
+        like = None if name in found else _keras.unnumbered(name)
+        there = next((other for other in left if _keras.unnumbered(other) == like), None)
         if there is not None:
             found[name] = left.pop(there)
     return {**left, **found}

@@ -6,7 +6,7 @@ import collections
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +18,10 @@ from tf_comptrain.callbacks import _bounds_state
 from tf_comptrain.callbacks._bounds_state import BoundsState, Checkpointed
 from tf_comptrain.callbacks._momentum import accumulated_gradient
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
-from tf_comptrain.storage import LawSite, Site
-from tf_comptrain.theory.check import LawCheck, check_error_law
+from tf_comptrain.compression.law_check import LawCheck, check_error_law
+
+if TYPE_CHECKING:
+    from tf_comptrain.storage import LawSite, Site
 
 _TOLERANCES = {"momentum": 0.01, "gradient": 0.2}
 # What stands in for a momentum that is not there: the one that this gradient alone would build up.

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 
 from tf_comptrain.cli import options
+from tf_comptrain.processes import name_of_signal
 from tf_comptrain.render import text
-from tf_comptrain.render.units import format_bytes, name_of_signal
+from tf_comptrain.render.units import format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table

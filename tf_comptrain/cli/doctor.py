@@ -17,8 +17,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from tf_comptrain.processes import name_of_signal
 from tf_comptrain.render import text
-from tf_comptrain.render.units import name_of_signal
 
 # The backend comes first: it says what is wrong with a TensorFlow that does not serve.
 _CODE = "from tf_comptrain import backend; from tf_comptrain.cli import examination; examination.main()"

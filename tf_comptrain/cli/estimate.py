@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 
 from tf_comptrain.cli import options
+from tf_comptrain.processes import name_of_signal
 from tf_comptrain.render import text
-from tf_comptrain.render.units import axis_of_bytes, format_bytes, format_seconds, name_of_signal
+from tf_comptrain.render.units import axis_of_bytes, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -87,9 +87,9 @@ def _standing(progress: Progress) -> str:
 
 def summary(plan: Plan | DevicePlan) -> dict:
     """What --json prints."""
-    from tf_comptrain.planner import DevicePlan
+    from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
 
-    if isinstance(plan, DevicePlan):
+    if isinstance(plan, ModelDevicePlan):
         return {"peak_bytes": plan.peak_bytes, **json.loads(plan._replace(events=()).to_json())}
     fields = ("peak_bytes", "step_s", "bound_s", "gap", "feasible", "smallest_bytes")
     layers = {row.tensor: row._asdict() for row in plan.rows}

@@ -24,6 +24,7 @@ from tf_comptrain.codecs.codec import (
     PlaneCodec,
     RansCodec,
     ZvcCodec,
+    dithered,
     get,
 )
 

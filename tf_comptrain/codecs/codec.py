@@ -299,3 +299,11 @@ def get(codec: str | Codec) -> Codec:
     raise ValueError(
         f"`codec` must be one of {', '.join(map(repr, CODECS))} or a Codec. Received: {codec!r}."
     )
+
+
+def dithered(codec: Codec, mask: bool, xla: bool) -> Codec:
+    """The codec with dither; without where a mask is read off restored values, and under XLA."""
+    name = f"{codec.format}+dither"
+    if (mask and codec.mask_of_restored) or xla or name not in CODECS:
+        return codec
+    return get(name)

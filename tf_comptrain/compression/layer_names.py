@@ -1,9 +1,12 @@
-"""The names of a model's layers in the names that TensorFlow gives to their operations."""
+"""The names of a model's layers: in those that TensorFlow gives to their operations, and in a fingerprint."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection
+
+from tensorflow import keras
 
 
 def split_name(name: str, paths: Collection[str], keras_3: bool) -> tuple[str, str]:
@@ -30,3 +33,10 @@ def split_name(name: str, paths: Collection[str], keras_3: bool) -> tuple[str, s
         if found is not None:
             path, end = found, place + 1
     return path, "/".join(scopes[end:])
+
+
+def fingerprint(model: keras.Model) -> str:
+    """Of a model's name, the names of its layers, and its weights' shapes."""
+    layers = [(layer.name, type(layer).__name__) for layer in getattr(model, "layers", ())]
+    weights = [(weight.name, tuple(weight.shape)) for weight in model.weights]
+    return hashlib.sha256(repr((model.name, layers, weights)).encode()).hexdigest()[:16]

@@ -9,8 +9,7 @@ from tf_comptrain.lazy import lazy_names
 if TYPE_CHECKING:
     from tf_comptrain.distribute.cluster import connect, is_first_worker
     from tf_comptrain.distribute.worker import fit
-    from tf_comptrain.placement import place, unplace
-    from tf_comptrain.planner.stages import Stage
+    from tf_comptrain.placement import Stage, place, unplace
 
 __all__ = ["Stage", "connect", "fit", "is_first_worker", "place", "unplace"]
 
@@ -20,8 +19,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "distribute.cluster": ("connect", "is_first_worker"),
         "distribute.worker": ("fit",),
-        "placement": ("place", "unplace"),
-        "planner.stages": ("Stage",),
+        "placement": ("Stage", "place", "unplace"),
     },
     first="backend",
 )

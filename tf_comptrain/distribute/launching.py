@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
-from tf_comptrain.render.units import name_of_signal
+from tf_comptrain.processes import name_of_signal
 
 _POLL_S = 0.1
 _GRACE_S = 5.0  # from being asked to end to being killed

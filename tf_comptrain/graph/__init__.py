@@ -1,10 +1,9 @@
 """Holds what crosses from the forward to the backward pass, found in the traced step: any model, any layer."""
 
-from tf_comptrain.graph.crossings import SMALL, Crossing, name_of
+from tf_comptrain.graph.crossings import SMALL, Crossing
 from tf_comptrain.graph.held.data_sizes import sizes_obstacle
-from tf_comptrain.graph.held.forms import dithered
 from tf_comptrain.graph.held.law_error import LawError, LawNumbers
-from tf_comptrain.graph.held.states import StateTable, unnumbered
+from tf_comptrain.graph.held.states import StateTable
 from tf_comptrain.graph.held.wishes import Wishes
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.tensors import USUAL_BATCH
@@ -22,10 +21,7 @@ __all__ = [
     "StateTable",
     "Wishes",
     "after_gradient",
-    "dithered",
     "in_place",
     "made_by",
-    "name_of",
     "sizes_obstacle",
-    "unnumbered",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain.graph.pooling import bits_of
 from tf_comptrain.graph.tensors import sample_elements
-from tf_comptrain.storage import BITMASK, COMPRESS
+from tf_comptrain.storage import BITMASK, COMPRESS, name_of
 
 SMALL = "small"
 NEEDED_AT_ONCE = "the backward pass begins with it"
@@ -132,12 +131,6 @@ def batch_of_graph(graph: Any) -> int | None:
     arguments = (tensor for tensor in getattr(graph, "inputs", ()) if tensor.ref() not in captured)
     found = Counter(tensor.shape[0] for tensor in arguments if tensor.shape.rank)
     return found.most_common(1)[0][0] if found else None
-
-
-def name_of(tensor: tf.Tensor) -> str:
-    """The same in every replica and from trace to trace."""
-    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
-    return f"{name}:{tensor.value_index}" if tensor.value_index else name
 
 
 def packed(tensor: tf.Tensor) -> tuple[tf.Tensor, str, float] | None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.codecs import Codec
-from tf_comptrain.graph.crossings import NEEDED_AT_ONCE, Crossing, name_of
+from tf_comptrain.graph.crossings import NEEDED_AT_ONCE, Crossing
 from tf_comptrain.graph.devices import keep_on_stages
 from tf_comptrain.graph.held.law_error import LawError
 from tf_comptrain.graph.held.law_statistics import LawStatistics, StatisticsOfStep
@@ -33,6 +33,7 @@ from tf_comptrain.storage import (
     Site,
     engine_of_step,
     keep_layouts,
+    name_of,
 )
 
 

@@ -9,19 +9,11 @@ from typing import Any
 import tensorflow as tf
 
 from tf_comptrain import native
-from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.graph.operations import WINDOW, about
 from tf_comptrain.graph.tensors import base_of
+from tf_comptrain.storage import may_hold_positions
 
 _LAYOUTS = (b"NHWC", b"NDHWC")
-_MAX_WINDOW = 1 << 16
-_MAX_XLA_WINDOW = 64  # the lowering compares every position
-
-
-def may_hold_positions(window: Sequence[int], dtype: tf.DType, xla: bool) -> bool:
-    """Whether the operations take such a window, and values of that type; under XLA or not."""
-    limit = _MAX_XLA_WINDOW if xla else _MAX_WINDOW
-    return math.prod(window) <= limit and dtype in SUPPORTED_DTYPES
 
 
 def bits_of(window: Sequence[int]) -> float:
@@ -42,7 +34,7 @@ def pooling_of(gradient: tf.Operation, xla: bool) -> tf.Operation | None:
         (pooling.type == "MaxPoolWithArgmax" or pooling.get_attr("data_format") in _LAYOUTS)
         and pooling.get_attr("padding") in (b"SAME", b"VALID")
         and {ksize[0], ksize[-1], strides[0], strides[-1]} == {1}
-        and may_hold_positions(ksize, pooling.inputs[0].dtype, xla)
+        and may_hold_positions(ksize, pooling.inputs[0], xla)
     )
     return pooling if fits else None
 

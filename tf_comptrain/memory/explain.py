@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.graph import TILES_SCOPE
 from tf_comptrain.memory.analysis import MemoryAnalysis, PlannedBuffer, memory_analysis
 from tf_comptrain.memory.batches import batch_of
-from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import AllocationEvent, Trace, trace_step
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes

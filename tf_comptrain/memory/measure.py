@@ -12,11 +12,11 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.memory import counters
 from tf_comptrain.memory.analysis import memory_analysis
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.saved import saved_bytes
-from tf_comptrain.memory.state import state_restored
 
 _LONG_S = 2.0  # calls this slow are timed three times only
 

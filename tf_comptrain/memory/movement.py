@@ -13,10 +13,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.memory.batches import batch_of
 from tf_comptrain.memory.counters import device
 from tf_comptrain.memory.profile import Recorded, profile_step
-from tf_comptrain.memory.state import state_restored
 from tf_comptrain.render import plots
 from tf_comptrain.render.text import as_text, table_of
 from tf_comptrain.render.units import format_bytes

@@ -10,10 +10,10 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.graph.operations import BLANK, SHAPE, SOURCE, about
 from tf_comptrain.graph.order import ancestors, operations_before
 from tf_comptrain.graph.tensors import behind_views, values_of
-from tf_comptrain.memory.state import state_restored
 from tf_comptrain.storage import BITMASK, COMPRESS, KEEP, OFFLOAD
 
 _STREAM_OP = "Comptrain>Compress"

@@ -22,7 +22,7 @@ from tf_comptrain.memory.analysis import analysis_of_step
 from tf_comptrain.memory.batches import batch_of, random_batch
 from tf_comptrain.memory.counters import device
 from tf_comptrain.memory.memory_limit import limit, refuse_above
-from tf_comptrain.render.units import name_of_signal
+from tf_comptrain.processes import name_of_signal
 
 OK = "ok"
 OUT_OF_MEMORY = "out of memory"

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain.graph import name_of
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, operands
 from tf_comptrain.graph.ingredients import is_free
 from tf_comptrain.graph.operations import ADDITION, about
 from tf_comptrain.graph.tensors import base_of, is_small
-from tf_comptrain.storage import KEEP, OFFLOAD, REBUILD, Offload
+from tf_comptrain.storage import KEEP, OFFLOAD, REBUILD, Offload, name_of
 
 BITS = "bits"
 

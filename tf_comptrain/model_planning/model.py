@@ -13,6 +13,7 @@ from tf_comptrain import _keras, arguments
 from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression import model as compression
 from tf_comptrain.compression.choice import StorageChoice
+from tf_comptrain.compression.first_step import FirstStepCheck
 from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import counters
@@ -30,7 +31,6 @@ from tf_comptrain.placement.accumulation import set_microbatches
 from tf_comptrain.planner import Hardware, Progress, hardware_from_json
 from tf_comptrain.planner.hardware import check_hardware
 from tf_comptrain.storage import Offload, PolicyChoice
-from tf_comptrain.theory.first_step import FirstStepCheck
 
 
 def plan(

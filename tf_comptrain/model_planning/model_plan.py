@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, planner
 from tf_comptrain.compression.instrumentation import compressed_models
+from tf_comptrain.compression.layer_names import fingerprint
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import counters
@@ -73,13 +73,6 @@ class ModelPlan(planner.Plan):
 def _run(train_function: Callable, iterator: Any) -> Any:
     with _keras.order_kept():
         return train_function(iterator)
-
-
-def fingerprint(model: keras.Model) -> str:
-    """Of a model's name, the names of its layers, and its weights' shapes."""
-    layers = [(layer.name, type(layer).__name__) for layer in getattr(model, "layers", ())]
-    weights = [(weight.name, tuple(weight.shape)) for weight in model.weights]
-    return hashlib.sha256(repr((model.name, layers, weights)).encode()).hexdigest()[:16]
 
 
 def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle: str = "") -> str:

@@ -11,9 +11,9 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import compressed_models
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.memory import counters
 from tf_comptrain.memory.measure import measure_calls
-from tf_comptrain.memory.state import state_restored
 from tf_comptrain.memory.trace import Trace, trace_step
 from tf_comptrain.storage import Offload, holdings_of
 

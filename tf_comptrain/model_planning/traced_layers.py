@@ -12,12 +12,12 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.report import Report
-from tf_comptrain.graph import name_of
 from tf_comptrain.graph.operations import SOURCE, about
 from tf_comptrain.graph.order import ancestors, as_made
 from tf_comptrain.graph.tensors import behind_views, values_of
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.memory.saved import crossing_of, stands_for
+from tf_comptrain.storage import name_of
 
 _GRADIENTS = "gradient_tape/"  # the scope that TensorFlow puts before that of the operation
 

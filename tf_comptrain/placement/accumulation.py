@@ -14,9 +14,9 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, native
 from tf_comptrain.compression.instrumentation import is_compressed
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.graph.updates import after_gradient
 from tf_comptrain.memory.batches import random_batch
-from tf_comptrain.memory.state import state_restored
 
 _MASKED = "the outputs have a mask of Keras', and microbatches have different numbers of values that count"
 _ROUNDING = {2: 1e-2, 4: 1e-4, 8: 1e-4}  # of losses, by bytes of the type that is computed in

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 _SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _ROUNDED = 0.9995  # what three digits make 1 of
 
@@ -27,14 +25,6 @@ def format_seconds(seconds: float | None) -> str:
         if abs(seconds) >= divisor:
             return f"{seconds / divisor:.4g} {unit}"
     return f"{seconds / 1e-6:.3g} us"
-
-
-def name_of_signal(number: int) -> str:
-    """9 -> 'SIGKILL'; one that has no name -> 'signal 40'."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def axis_of_bytes(highest: float) -> tuple[str, float]:

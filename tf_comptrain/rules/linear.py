@@ -11,10 +11,9 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras
-from tf_comptrain.codecs import SUPPORTED_DTYPES
 from tf_comptrain.rules.base import Context, Product, Rule, Save
 from tf_comptrain.rules.differentiate import from_inputs, from_mask
-from tf_comptrain.storage import worth_holding
+from tf_comptrain.storage import has_codec, worth_holding
 
 LINEAR_LAYERS: tuple[type, ...] = tuple(
     getattr(keras.layers, name)
@@ -86,7 +85,7 @@ def _activate(y: tf.Tensor, layer: Any) -> tf.Tensor:
     """The ReLU of a layer, if it has one, from bits."""
     if layer.activation is not keras.activations.relu:
         return y
-    return from_mask(layer.activation, y) if y.dtype in SUPPORTED_DTYPES else layer.activation(y)
+    return from_mask(layer.activation, y) if has_codec(y) else layer.activation(y)
 
 
 def is_relu(layer: Any) -> bool:

@@ -12,11 +12,9 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, native
-from tf_comptrain.codecs import SUPPORTED_DTYPES
-from tf_comptrain.graph.pooling import may_hold_positions
 from tf_comptrain.rules.base import Context, Rule, register_rule
 from tf_comptrain.rules.linear import WithoutActivation
-from tf_comptrain.storage import worth_holding
+from tf_comptrain.storage import has_codec, may_hold_positions, worth_holding
 
 # Attributes of batch normalizations, of Keras 3 and Keras 2.
 _OTHER_STATISTICS = ("synchronized", "renorm", "virtual_batch_size", "adjustment")
@@ -50,7 +48,7 @@ class _BatchNormalization(Substitute):
         layer = context.layer
         if training is None:
             training = _keras.training()
-        fits = mask is None and x.shape.rank in (2, 3, 4, 5) and x.dtype in SUPPORTED_DTYPES
+        fits = mask is None and x.shape.rank in (2, 3, 4, 5)
         if not (fits and training and layer.trainable and worth_holding(x)):
             return context.original(x, training=training, mask=mask, **kwargs)
         channels = x.shape[-1]
@@ -161,7 +159,7 @@ class _Dropout(Substitute):
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
         rate = float(layer.rate)
-        fits = 0 < rate < 1 and layer.noise_shape is None and x.dtype in SUPPORTED_DTYPES
+        fits = 0 < rate < 1 and layer.noise_shape is None and has_codec(x)
         if not (fits and _keras.training() and context.engine.is_cpu_executor):
             return context.original(x, **kwargs)
         key = _keras.draw_key(layer)
@@ -182,7 +180,7 @@ class _MaxPooling(Substitute):
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer, axes = context.layer, x.shape.rank - 2
         size = _per_axis(layer.pool_size, axes)
-        if not may_hold_positions(size, x.dtype, context.engine.xla):
+        if not may_hold_positions(size, x, context.engine.xla):
             return context.original(x, **kwargs)
         strides = _per_axis(layer.strides or size, axes)
         return native.ops().comptrain_max_pool(x, ksize=size, strides=strides, padding=layer.padding.upper())[

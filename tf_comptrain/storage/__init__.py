@@ -19,8 +19,10 @@ from tf_comptrain.storage.held import (
     REBUILD,
     TILE,
     Held,
+    has_codec,
     hold,
     is_large,
+    may_hold_positions,
     worth_holding,
 )
 from tf_comptrain.storage.holding import Holding, holding_of, holdings_of
@@ -38,6 +40,7 @@ from tf_comptrain.storage.site import (
     STATISTICS,
     LawSite,
     Site,
+    name_of,
     variable,
 )
 from tf_comptrain.storage.spill_folder import default_folder, is_in_memory
@@ -74,12 +77,15 @@ __all__ = [
     "engine_of_model",
     "engine_of_step",
     "gated",
+    "has_codec",
     "hold",
     "holding_of",
     "holdings_of",
     "is_in_memory",
     "is_large",
     "keep_layouts",
+    "may_hold_positions",
+    "name_of",
     "obstacle",
     "policy_of",
     "state_unknown_to_keras",

@@ -6,6 +6,8 @@ when gated by the incoming gradient: the first two of the three fences in docs/d
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +28,8 @@ FUSED = "fused"  # as it is, by operations that this package prefers
 # A stream's header and directory outweigh what a smaller tensor could save.
 MIN_ELEMENTS_PER_SAMPLE = 64
 _LARGE = 1 << 14  # elements of a whole batch: of many samples that are small
+# Positions of a pooling window; XLA's lowering compares every one.
+_MOST_POSITIONS, _MOST_UNDER_XLA = 1 << 16, 64
 
 
 class Held:
@@ -109,12 +113,22 @@ def _graph() -> tf.Graph | None:
 
 def worth_holding(x: tf.Tensor) -> bool:
     """Whether a tensor can be compressed at all and is large enough to gain from it."""
-    if x.dtype not in SUPPORTED_DTYPES or x.shape.rank is None or x.shape.rank < 2:
+    if not has_codec(x) or x.shape.rank is None or x.shape.rank < 2:
         return False
     per_sample = 1
     for size in x.shape[1:]:
         per_sample *= size if size is not None else MIN_ELEMENTS_PER_SAMPLE
     return is_large(per_sample, x.shape.num_elements())
+
+
+def has_codec(x: tf.Tensor) -> bool:
+    """Whether there are codecs, and operations that keep bits, for a tensor's type."""
+    return x.dtype in SUPPORTED_DTYPES
+
+
+def may_hold_positions(window: Sequence[int], x: tf.Tensor, xla: bool) -> bool:
+    """Whether the operations that keep the positions of maxima take such a window of a tensor; under XLA or not."""
+    return math.prod(window) <= (_MOST_UNDER_XLA if xla else _MOST_POSITIONS) and has_codec(x)
 
 
 def is_large(of_sample: int, of_all: int | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -260,3 +261,9 @@ def variable(values: Any, name: str) -> tf.Variable:
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
+
+
+def name_of(tensor: tf.Tensor) -> str:
+    """What a tensor of a step is called: the same in every replica and from trace to trace."""
+    name = re.sub(r"(^|/)replica_\d+/", r"\1", tensor.op.name)
+    return f"{name}:{tensor.value_index}" if tensor.value_index else name

@@ -13,12 +13,12 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.codecs import SIGMA, State
 from tf_comptrain.compression.instrumentation import instrumentation
+from tf_comptrain.compression.law_check import LawCheck, law_checks, numbers_of
 from tf_comptrain.compression.model import compress_model
-from tf_comptrain.graph import name_of
-from tf_comptrain.memory.state import state_restored
+from tf_comptrain.compression.restored_state import state_restored
+from tf_comptrain.storage import name_of
 from tf_comptrain.study.decoding import DecodingCodec
 from tf_comptrain.study.round_trip import RoundTrip
-from tf_comptrain.theory.check import LawCheck, law_checks, numbers_of
 
 
 class ProbedTensor(NamedTuple):

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
-from tf_comptrain.model_planning.model_plan import fingerprint
+from tf_comptrain.compression.layer_names import fingerprint
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Bounds, Cell, Grid, grid_of
 from tf_comptrain.study.probe import Probe

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tf_comptrain.graph import dithered
+from tf_comptrain import codecs
+from tf_comptrain.compression.law_check import LawCheck
 from tf_comptrain.study.grid import Candidate
 from tf_comptrain.study.probe import Gradients, Probe, ProbedTensor
 from tf_comptrain.study.round_trip import RoundTrip, round_trip
-from tf_comptrain.theory.check import LawCheck
 
 _SMALLEST = (
     1e-4  # of the whole gradient: below it, as of a bias before a normalization, a weight's is rounding
@@ -67,7 +67,7 @@ class ProbedStage:
 
 
 def _taken(tensor: ProbedTensor, setting: Candidate) -> RoundTrip:
-    codec = dithered(setting.made(), tensor.mask, xla=False)
+    codec = codecs.dithered(setting.made(), tensor.mask, xla=False)
     return round_trip(setting, codec, tensor.values, tensor.mask, tensor.value_bytes)
 
 

@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +18,10 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.graph import StateTable, unnumbered
 from tf_comptrain.training import checkpoint_file, plain_data
+
+if TYPE_CHECKING:
+    from tf_comptrain.graph import StateTable
 
 _FILE = "training.ckpt"
 # Of a callback: what this call of fit was given, and what is of this process.
@@ -101,7 +103,7 @@ def signature(model: keras.Model) -> dict[str, Any]:
         "trained with AdaptiveBatchSize and a schedule": handle is not None and handle.pace is not None,
         "variables": [text for variable in _variables(model) for text in _described_parts(variable)],
         # By which the steps of a compressed model find their states.
-        "weights": [] if handle is None else sorted(map(unnumbered, _keras.weight_names(model))),
+        "weights": [] if handle is None else sorted(map(_keras.unnumbered, _keras.weight_names(model))),
     }
 
 

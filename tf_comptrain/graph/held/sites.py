@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from tf_comptrain.codecs import State
-from tf_comptrain.graph.crossings import name_of
 from tf_comptrain.graph.held.states import StateTable
-from tf_comptrain.storage import Holding, Site
+from tf_comptrain.storage import Holding, Site, name_of
 
 
 class Sites:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -154,14 +153,11 @@ class TableInStep:
         return tf.tensor_scatter_nd_update(before, [[row] for row in rows], new)
 
 
-def unnumbered(name: str) -> str:
-    """The name without the numbers that layers get of which there are several: conv2d_3/input -> conv2d/input"""
-    return re.sub(r"(_\d+)+(?=[/:]|$)", "", name)
-
-
 def _alike(name: str, names: Sequence[str], among: set[str]) -> int | None:
     """Where in `names` a name is, or else the first that differs in numbers alone; only those `among`."""
     if name in among:
         return names.index(name)
-    like = unnumbered(name) if among else ""
-    return next((k for k, other in enumerate(names) if other in among and unnumbered(other) == like), None)
+    like = _keras.unnumbered(name) if among else ""
+    return next(
+        (k for k, other in enumerate(names) if other in among and _keras.unnumbered(other) == like), None
+    )

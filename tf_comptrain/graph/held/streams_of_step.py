@@ -9,12 +9,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_comptrain import native
+from tf_comptrain import codecs, native
 from tf_comptrain.codecs import RATES, SUPPORTED_DTYPES, Codec, ErrorBound
-from tf_comptrain.graph.crossings import Crossing, name_of
+from tf_comptrain.graph.crossings import Crossing
 from tf_comptrain.graph.gradient_operations import is_product
 from tf_comptrain.graph.held.channels import channel_dimensions
-from tf_comptrain.graph.held.forms import dithered
 from tf_comptrain.graph.held.sites import Sites
 from tf_comptrain.graph.held.states import FULL, TableInStep
 from tf_comptrain.graph.held.wishes import Wishes
@@ -36,6 +35,7 @@ from tf_comptrain.storage import (
     Offloaded,
     Raw,
     codec_obstacle,
+    name_of,
     obstacle,
 )
 
@@ -180,7 +180,7 @@ class StreamsOfStep:
         bound = stream.bound or DEFAULT_BOUNDS[kind]
         if not bound.relative:  # an absolute one is in the state of a site
             return None
-        codec = dithered(stream.codec or self._wishes.codec, False, self._engine.xla)
+        codec = codecs.dithered(stream.codec or self._wishes.codec, False, self._engine.xla)
         return Holding(COMPRESS, codec, bound, kind)
 
     def may_round(self, tensor: tf.Tensor) -> bool:
@@ -264,7 +264,7 @@ class StreamsOfStep:
         self._sites.claim(name)
         if bound is None and gain > 1.0:
             bound = ErrorBound(DEFAULT_BOUNDS[kind].value / min(gain, _LARGEST_GAIN))
-        codec = dithered(codec, mask, self._engine.xla)
+        codec = codecs.dithered(codec, mask, self._engine.xla)
         way = COMPRESS if moved is None else OFFLOAD
         return Holding(way, codec, bound, kind, mask, moved)
 

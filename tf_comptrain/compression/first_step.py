@@ -18,9 +18,9 @@ from tensorflow import keras
 from tf_comptrain import _keras
 from tf_comptrain.codecs import SMALLEST_BOUND
 from tf_comptrain.compression.instrumentation import Instrumentation, compressed_models
+from tf_comptrain.compression.law_check import LawCheck, law_checks, numbers_of
 from tf_comptrain.graph import LawError
 from tf_comptrain.storage import Site, state_unknown_to_keras
-from tf_comptrain.theory.check import LawCheck, law_checks, numbers_of
 
 _EVERY = 1000  # steps
 # Plain gradients hold about four times what compressed ones do: with a quarter of the batch, no more than the step.

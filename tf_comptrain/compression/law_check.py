@@ -13,8 +13,8 @@ from tensorflow import keras
 from tf_comptrain import _keras, theory
 from tf_comptrain.codecs import State
 from tf_comptrain.compression.instrumentation import instrumentation
+from tf_comptrain.compression.restored_state import state_restored
 from tf_comptrain.graph import LawError, LawNumbers
-from tf_comptrain.memory.state import state_restored
 
 _TOLERANCE = 0.25  # of the measured error: how far off the law may be and still be said to hold
 

@@ -11,7 +11,7 @@ from models import compiled, images, small_cnn
 
 import tf_comptrain as ct
 from tf_comptrain.compression.instrumentation import instrumentation
-from tf_comptrain.theory import first_step
+from tf_comptrain.compression import first_step
 
 layers = keras.layers
 X, Y = images(96)

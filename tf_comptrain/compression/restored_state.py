@@ -12,7 +12,6 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
-from tf_comptrain.memory import counters
 
 
 @contextlib.contextmanager
@@ -40,4 +39,5 @@ def _put_back(variable: tf.Variable, value: np.ndarray) -> None:
         try:
             assign(value=tf.zeros([0], variable.dtype))
         finally:
-            assign(value=counters.in_counted_memory(value))
+            # A copy in the allocator's memory: TensorFlow may share NumPy's own.
+            assign(value=tf.raw_ops.DeepCopy(x=value))
