@@ -55,9 +55,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     return compiled(lambda x: tf.nn.gelu(x, approximate=False))(x)
 
 
-def layer_norm(
-    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
-) -> tuple[tf.Tensor, None]:
+def layer_norm(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, None]:
     def formula(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tf.Tensor:
         mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
         return (x - mean) * tf.math.rsqrt(variance + epsilon) * gamma + beta

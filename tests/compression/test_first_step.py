@@ -10,8 +10,8 @@ import tensorflow as tf
 from models import compiled, images, small_cnn
 
 import tf_comptrain as ct
-from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.compression import first_step
+from tf_comptrain.compression.instrumentation import instrumentation
 
 layers = keras.layers
 X, Y = images(96)

@@ -283,6 +283,104 @@ def test_saves_loads_and_predicts(tmp_path):
     assert loaded.layers[1].get_config()["error_bound"] == list(ct.ErrorBound(0.05))
 
 
+def reads_behind(tensor):
+    """Reads of variables that a tensor is made of, as TensorFlow's optimizer leaves it: IdentityN is taken apart."""
+    found, waiting, seen = set(), [tensor], set()
+    while waiting:
+        now = waiting.pop()
+        if id(now) in seen:
+            continue
+        seen.add(id(now))
+        op = now.op
+        if op.type == "ReadVariableOp":
+            found.add(op.name)
+        waiting += [op.inputs[now.value_index]] if op.type == "IdentityN" else op.inputs
+    return found
+
+
+@pytest.mark.parametrize("wrap", [ct.Recompute, ct.Compress])
+def test_weights_of_the_second_run_are_read_before_they_are_updated(wrap):
+    """By data: TensorFlow's optimizer drops edges of control where it sees another way."""
+    inputs = keras.Input((24, 16))
+    block = keras.Sequential([layers.Dense(32), layers.ReLU(), layers.Dense(16)])
+    model = keras.Model(inputs, wrap(block)(layers.Dense(16)(inputs)))
+    variables = [v.value for v in model.trainable_variables]
+
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True)))
+        for variable, gradient in zip(variables, tape.gradient(loss, variables)):
+            variable.assign_sub(gradient)
+
+    graph = step.get_concrete_function(tf.TensorSpec((8, 24, 16))).graph
+    updates = [op for op in graph.get_operations() if op.type == "AssignSubVariableOp"]
+    assert len(updates) == len(variables)
+    for update in updates:
+        of_it = {
+            op.name
+            for op in update.inputs[0].consumers()
+            if op.type == "ReadVariableOp" and any(r.type != "IdentityN" for r in op.outputs[0].consumers())
+        }
+        assert of_it and of_it <= reads_behind(update.inputs[1])
+
+
+@pytest.mark.parametrize(
+    "wrap, layer",
+    [
+        *((ct.Recompute, layer) for layer in ("Dense", "Dropout", "LSTM")),
+        (ct.Compress, "Dense"),
+        (ct.Compress, "Dropout"),
+    ],
+)
+def test_masks_go_through(wrap, layer):
+    words = np.random.default_rng(0).integers(0, 4, (32, 24))
+
+    def make(wrapper):
+        keras.utils.set_random_seed(3)
+        made = {
+            "Dense": lambda: layers.Dense(16, "tanh"),
+            "Dropout": lambda: layers.Dropout(0.0),
+            "LSTM": lambda: layers.LSTM(16, return_sequences=True),
+        }[layer]()
+        model = keras.Sequential(
+            [keras.Input((24,)), layers.Embedding(50, 16, mask_zero=True), wrapper(made)]
+        )
+        model.add(layers.GlobalAveragePooling1D())
+        model.compile("sgd", "mse")
+        return model
+
+    plain = make(as_it_is)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*mask.*")
+        ours = make(wrap)
+        for _ in range(2):
+            found, expected = (model.train_on_batch(words, np.ones((32, 16))) for model in (ours, plain))
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(ours.predict(words, verbose=0), plain.predict(words, verbose=0), atol=1e-6)
+
+
+def test_slices_of_masked_samples_are_refused():
+    model = keras.Sequential([keras.Input((24,)), layers.Embedding(50, 16, mask_zero=True)])
+    model.add(ct.Recompute(layers.Dense(16), slices=2))
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="`slices` must be 1 for a block whose input has a mask"):
+        model.train_on_batch(np.zeros((8, 24)), np.zeros((8, 24, 16)))
+
+
+def test_what_xla_cannot_encode_stays_as_it_is(caplog):
+    x, found = np.random.default_rng(0).normal(size=(32, 24, 16)).astype("float32"), []
+    for wrap in (as_it_is, lambda layer: ct.Recompute(layer, storage="compress", codec="zvc")):
+        keras.utils.set_random_seed(3)
+        block = keras.Sequential([layers.Dense(32, "relu"), layers.Dense(16)])
+        model = keras.Sequential([keras.Input((24, 16)), layers.Dense(16), wrap(block)])
+        model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=True)
+        model.train_on_batch(x, x)
+        found.append([w.copy() for w in model.get_weights()])
+    for ours, its in zip(found[1], found[0]):
+        np.testing.assert_allclose(ours, its, atol=1e-5)
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match="'disk'"):
         ct.Recompute(layers.Dense(3), storage="disk")

@@ -14,7 +14,8 @@ from tf_comptrain.cli import options
 from tf_comptrain.render.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from tf_comptrain.planner import DevicePlan, Plan, Progress
+    from tf_comptrain.model_planning.model_plan import ModelPlan
+    from tf_comptrain.planner import DevicePlan, Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,11 +86,11 @@ def _standing(progress: Progress) -> str:
     return "none yet"
 
 
-def summary(plan: Plan | DevicePlan) -> dict:
+def summary(plan: ModelPlan | DevicePlan) -> dict:
     """What --json prints."""
-    from tf_comptrain.model_planning.model_device_plan import ModelDevicePlan
+    from tf_comptrain.model_planning.model_plan import ModelPlan
 
-    if isinstance(plan, ModelDevicePlan):
+    if not isinstance(plan, ModelPlan):
         return {"peak_bytes": plan.peak_bytes, **json.loads(plan._replace(events=()).to_json())}
     fields = ("peak_bytes", "step_s", "bound_s", "gap", "feasible", "smallest_bytes")
     layers = {row.tensor: row._asdict() for row in plan.rows}

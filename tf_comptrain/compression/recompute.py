@@ -10,9 +10,18 @@ from tensorflow import keras
 
 from tf_comptrain import _keras, arguments, codecs, native
 from tf_comptrain.codecs import ErrorBound
-from tf_comptrain.compression.wrapper import Wrapper
+from tf_comptrain.compression.wrapper import Wrapper, say_once
 from tf_comptrain.rules.differentiate import from_inputs, from_slices
-from tf_comptrain.storage import COMPRESS, KEEP, Site, engine_of_call, state_unknown_to_keras, worth_holding
+from tf_comptrain.storage import (
+    COMPRESS,
+    KEEP,
+    Engine,
+    Site,
+    codec_obstacle,
+    engine_of_call,
+    state_unknown_to_keras,
+    worth_holding,
+)
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")
@@ -80,24 +89,46 @@ class Recompute(Wrapper):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         self._check_slices()
-        if engine_of_call().why_plain or _keras.branch_inside_tape() or state_unknown_to_keras(self.layer):
+        engine = engine_of_call()
+        if engine.why_plain or _keras.branch_inside_tape() or state_unknown_to_keras(self.layer):
             return self.layer(inputs)
         if not tf.is_tensor(inputs):
             raise ValueError(
                 f"tf_comptrain.Recompute takes one tensor; {self.name!r} was called on {type(inputs).__name__}."
             )
 
-        block = weakref.ref(self.layer)
+        block, mask = weakref.ref(self.layer), _keras.mask_of(inputs)
+        masks: list[Any] = []  # of what each run returns
 
         def run(x: tf.Tensor) -> Any:
             layer: Any = block()
+            if mask is not None:
+                _keras.set_mask(x, mask)
             with _keras.plain_scope():  # both runs compute alike
-                return layer(x)
+                y = layer(x)
+            masks.append([_keras.mask_of(part) for part in tf.nest.flatten(y)])
+            return y
 
-        site = self.__dict__["_site"] if worth_holding(inputs) else None
-        if self._slices > 1:
-            return from_slices(run, inputs, site, self.layer, self._slices)
-        return from_inputs(run, [inputs], [site], self.layer)
+        site = self._site_of(inputs, engine)
+        if self._slices == 1:
+            y = from_inputs(run, [inputs], [site], self.layer)
+            for part, its in zip(tf.nest.flatten(y), masks[0]):
+                _keras.set_mask(part, its)
+            return y
+        if mask is not None:
+            raise ValueError(
+                f"`slices` must be 1 for a block whose input has a mask. Received: {self._slices}, and {self.name!r} "
+                "was called on a masked tensor."
+            )
+        return from_slices(run, inputs, site, self.layer, self._slices)
+
+    def _site_of(self, inputs: tf.Tensor, engine: Engine) -> Site | None:
+        """Where the input is held; None: as it is."""
+        site: Site | None = self.__dict__["_site"]
+        if site is None or not worth_holding(inputs):
+            return None
+        say_once(self.layer.name, site.codec, engine)
+        return None if codec_obstacle(site.codec, engine) else site
 
     def _check_slices(self) -> None:
         """At the call again, since a layer may make its inner ones only then."""

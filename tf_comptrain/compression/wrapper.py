@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, codecs
-from tf_comptrain.codecs import ErrorBound
+from tf_comptrain.codecs import Codec, ErrorBound
 from tf_comptrain.compression.instrument import Instrument
 from tf_comptrain.rules import Context, FromInput, Rule, find_rule
 from tf_comptrain.rules.linear import LINEAR_LAYERS, InputAndMask, MaskOfReLU, is_relu
 from tf_comptrain.storage import Engine, codec_obstacle
 
-_PLAIN = "Compress wrappers, of layer %r and others, run as plain Keras: %s."
+_PLAIN = "What Compress and Recompute wrappers hold, of layer %r and others, stays as it is: %s."
 _FIXED_RATE = (
-    "Under XLA, where streams have static sizes, Compress wrappers, of layer %r and others, take a fixed number of "
-    "bits a value: codec %r does not encode them, and they take more memory than with jit_compile=False."
+    "Under XLA, where streams have static sizes, Compress and Recompute wrappers, of layer %r and others, take a fixed "
+    "number of bits a value: codec %r does not encode them, and they take more memory than with jit_compile=False."
 )
 
 
@@ -47,6 +47,13 @@ def _rule(layer: keras.layers.Layer) -> Rule:
 class Wrapper(keras.layers.Wrapper):
     """A layer that computes what another one does, with an error bound among its arguments."""
 
+    def __init__(self, layer: keras.layers.Layer, **kwargs: Any):
+        super().__init__(layer, **kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs: Any, mask: Any = None) -> None:
+        """None: the layer has said it of what it returns."""
+
     def build(self, input_shape: Any = None) -> None:
         if type(self.layer).build is not keras.layers.Layer.build:  # else it makes its weights when called
             super().build(input_shape)
@@ -72,21 +79,34 @@ class Wrapper(keras.layers.Wrapper):
         return cls(layer, **config)
 
 
-class _Alone(Instrument):
-    """Of a wrapper, which is in no model that could speak for it: each sentence is said once in a process."""
+_said: set[str] = set()  # codecs
 
-    _said: ClassVar[set[str]] = set()
+
+def say_once(path: str, codec: Codec, engine: Engine) -> None:
+    """Warns that wrappers' inputs do not take a codec's form; a wrapper is in no model that could speak for it.
+
+    Args:
+      path: The first layer's.
+      codec: What was asked for. Each is spoken of once in a process.
+      engine: What runs the step.
+    """
+    obstacle = codec_obstacle(codec, engine)
+    sentence = None
+    if obstacle is not None:
+        sentence = _PLAIN % (path, obstacle)
+    elif engine.xla and codec.is_entropy_coded:
+        sentence = _FIXED_RATE % (path, codec.name)
+    if sentence is not None and codec.name not in _said:
+        _said.add(codec.name)
+        logging.warning(sentence)
+
+
+class _Alone(Instrument):
+    """Of a wrapper."""
 
     def _say(self, engine: Engine, why_plain: str | None) -> None:
-        obstacle = codec_obstacle(self.codec, engine)
-        sentence = None
-        if obstacle is not None and why_plain == obstacle:
-            sentence = _PLAIN % (self.path, obstacle)
-        elif engine.xla and why_plain is None and self.sites and self.codec.is_entropy_coded:
-            sentence = _FIXED_RATE % (self.path, self.codec.name)
-        if sentence is not None and self.codec.name not in self._said:
-            self._said.add(self.codec.name)
-            logging.warning(sentence)
+        if self.sites and why_plain in (None, codec_obstacle(self.codec, engine)):
+            say_once(self.path, self.codec, engine)
 
 
 @keras.utils.register_keras_serializable(package="tf_comptrain")

@@ -63,7 +63,8 @@ def from_inputs(
 
         def gradient(*dys: tf.Tensor, variables: Any = None) -> Any:
             variables = list(variables or ())
-            kept, late = gated([x for x, stream in held if stream is None], dys, xla)
+            dys_then = _after_reading(values, dys, xla)
+            kept, late = gated([x for x, stream in held if stream is None], dys_then, xla)
             gate, as_it_is = late[0], iter(kept)
             restored = [next(as_it_is) if stream is None else stream.restore(gate) for _, stream in held]
             tape = tf.GradientTape(persistent=True, watch_accessed_variables=False)
@@ -83,6 +84,17 @@ def from_inputs(
 
     with _losses_refused(layer):
         return apply(*inputs, *first.values)
+
+
+def _after_reading(values: Sequence[tf.Tensor], dys: Sequence[tf.Tensor], xla: bool) -> Sequence[tf.Tensor]:
+    """dys once the weights' values are read, so that an update, which is made of dys, comes after that.
+
+    TensorFlow's optimizer drops the edge of control from a read to the update: there is a way by the IdentityN of
+    tf.custom_gradient, which it then takes apart.
+    """
+    if xla or not values or tf.executing_eagerly():
+        return dys
+    return native.ops().comptrain_fence([*dys, *values])[: len(dys)]
 
 
 def _collect(site: Site, x: tf.Tensor, dy: tf.Tensor, dws: Sequence[tf.Tensor]) -> None:
@@ -130,6 +142,7 @@ def from_slices(
 
         def gradient(dy: tf.Tensor, variables: Any = None) -> Any:
             variables = list(variables or ())
+            (dy,) = _after_reading(values, [dy], xla)
             x_hat = kept if held is None else held.restore(gate=dy)
             sources = [*values, *variables]
             dxs, dws, done = [], [None] * len(sources), [dy]
