@@ -44,7 +44,7 @@ std::vector<float> InverseStepsOfScales(float step) {
 FixedRateDecoder::FixedRateDecoder(const FixedRateStream& stream, Isa isa)
     : coding_(stream.of.coding),
       kernels_(FixedRateKernelsOf(isa)),
-      rows_(GroupLayout(stream.of.dims, FixedRateCoding::kPacked)),
+      rows_(WordLayout(stream.of.dims)),
       words_(reinterpret_cast<const uint32_t*>(stream.data)),
       seed_(stream.state == nullptr ? 0 : SeedOf(stream.state)),
       factors_(stream.of,

@@ -200,7 +200,7 @@ class Encoder {
 
   void WriteWords(const Factors& factors, uint32_t seed,
                   uint8_t* stream) const {
-    const Rows rows{GroupLayout(of_.dims, FixedRateCoding::kPacked)};
+    const Rows rows{WordLayout(of_.dims)};
     const bool by_blocks = rows.together() > 1;
     auto* const words = reinterpret_cast<uint32_t*>(stream);
     parallel_(

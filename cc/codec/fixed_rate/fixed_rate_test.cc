@@ -18,7 +18,7 @@ namespace {
 const std::vector<std::vector<int64_t>> kShapes = {
     {1},           {17},          {5, 3},         {64, 40},     {256, 64},
     {2, 40, 3, 8}, {5, 7, 3, 13}, {16, 7, 7, 33}, {4, 300, 96}, {3, 1, 2, 515},
-    {5, 3, 3, 64}, {33, 3, 32},   {7, 5, 320}};
+    {5, 3, 3, 64}, {33, 3, 32},   {7, 5, 320},    {8, 12, 32},  {50, 41, 16}};
 
 std::string Name(const FixedRateTensor& of) {
   std::string name = std::to_string(of.coding.bits) + " bits";
@@ -95,7 +95,7 @@ void TestOneResult(const FixedRateTensor& of) {
 // The code of a value, bit after bit, by the layout of words.
 uint32_t CodeAt(const FixedRateTensor& of, const Encoded& encoded, int64_t i) {
   const int bits = of.coding.bits, whole = of.coding.codes_a_word();
-  const Rows rows{GroupLayout(of.dims, FixedRateCoding::kPacked)};
+  const Rows rows{WordLayout(of.dims)};
   const int64_t in_block = i % rows.length;
   const auto member = static_cast<int>(in_block / rows.row);
   uint32_t code = 0;

@@ -7,6 +7,9 @@ namespace {
 
 // Values of a channel that it has a centre from on, and that share a scale.
 constexpr int64_t kFewest = 8, kLeast = 32;
+// Values from which on a row of words is long; one value in so many may be
+// missing of those that are packed together for longer rows.
+constexpr int64_t kLongRow = 64, kMostMissing = 32;
 
 int64_t Product(const std::vector<int64_t>& dims, int first, int last) {
   int64_t n = 1;
@@ -98,12 +101,23 @@ GroupLayout ScaleLayout(const std::vector<int64_t>& dims) {
   return Along({dims[0] * inside, dims[last]}, 0);
 }
 
+GroupLayout WordLayout(const std::vector<int64_t>& dims) {
+  const GroupLayout along(dims, FixedRateCoding::kPacked);
+  if (along.row() >= kLongRow) return along;
+  const int last = LastOf(along.dims);
+  const int64_t rows = Product(along.dims, 0, last);
+  const GroupLayout together({rows, along.dims[last]}, 0,
+                             FixedRateCoding::kPacked);
+  const int64_t missing = together.groups * together.size - rows;
+  return missing * kMostMissing <= rows ? together : along;
+}
+
 bool FixedRateCoding::HasCentres(const std::vector<int64_t>& dims) const {
   return !mid_rise && HaveCentres(dims);
 }
 
 int64_t FixedRateCoding::WordBytes(const std::vector<int64_t>& dims) const {
-  return 4 * ElementsOf(GroupLayout(dims, kPacked).SpreadDims({bits}));
+  return 4 * ElementsOf(WordLayout(dims).SpreadDims({bits}));
 }
 
 int64_t FixedRateCoding::ScaleBytes(const std::vector<int64_t>& dims) const {

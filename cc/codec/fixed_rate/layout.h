@@ -39,6 +39,11 @@ struct GroupLayout {
 // Values that share a scale: at least 32 of one channel, where it has so many.
 GroupLayout ScaleLayout(const std::vector<int64_t>& dims);
 
+// Values whose codes are packed together, as FixedRateCoding has them: along
+// one dimension, or all but the channels where rows would be short otherwise,
+// which are worked on value after value.
+GroupLayout WordLayout(const std::vector<int64_t>& dims);
+
 // The coding of a value in a number of bits that is known before there are
 // values. A stream has, for each 32 values, as many 32-bit words as a value has
 // bits; the byte of the scale of each group of values; the centre of each

@@ -83,7 +83,7 @@ struct TensorOnGpu {
   explicit TensorOnGpu(const FixedRateTensor& of)
       : coding(of.coding),
         dtype(of.dtype),
-        words(Rows(GroupLayout(of.dims, kPacked))),
+        words(Rows(WordLayout(of.dims))),
         scales(Rows(ScaleLayout(of.dims))),
         last(of.dims.back()),
         has_centres(of.coding.HasCentres(of.dims)),
