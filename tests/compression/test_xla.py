@@ -719,7 +719,7 @@ def test_codecs_of_a_policy_are_said_once(codec, said, is_compiled_first, caplog
     "codec, said", [("zvc", "run as plain Keras"), ("rans", "fixed number of bits"), ("plane", None)]
 )
 def test_wrappers_say_once_what_xla_makes_of_their_codec(codec, said, caplog, monkeypatch):
-    monkeypatch.setattr(wrapper._Alone, "_said", set())
+    monkeypatch.setattr(wrapper, "_said", set())
     hidden = [ct.Compress(layers.Dense(64, activation="tanh"), codec=codec) for _ in range(2)]
     model = keras.Sequential([keras.Input((64,)), layers.Dense(64), *hidden, layers.Dense(10)])
     compiled(model, jit_compile=False).train_on_batch(tf.ones((256, 64)), tf.zeros(256))

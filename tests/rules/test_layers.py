@@ -368,3 +368,46 @@ def test_what_is_no_rule_is_refused():
         ct.register_rule("Dense")
     with pytest.raises(TypeError, match="rules.Rule"):
         ct.register_rule(Mixed)(lambda x: x)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("storage", ["compress", "fused"])
+def test_a_mean_far_from_zero_does_not_spoil_a_batch_normalization(storage, jit):
+    """XLA's variance of TensorFlow's operation is E[x^2] - E[x]^2: without a digit, or below zero."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(3000, size=(64, 12, 8)).astype("float32")
+    results = []
+    for how in (None, storage):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((12, 8)), layers.BatchNormalization(), layers.Dense(16, "gelu")]
+        )
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit)
+        if how:
+            ct.compress_model(model, storage=how)
+        losses = [model.train_on_batch(x, np.ones((64, 12, 16), "float32")) for _ in range(3)]
+        results.append((losses, model.get_weights()))
+    (plain, its), (ours, found) = results
+    np.testing.assert_allclose(ours, plain, rtol=2e-3)
+    for a, b in zip(found, its):
+        np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-2)
+
+
+def test_a_tensor_that_a_function_returns_of_a_batch_normalization():
+    """The fused operation stays for it under XLA: a function's results are what they were."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((12, 8)), layers.BatchNormalization()])
+    ct.compress_model(model)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = model(x, training=True)
+            loss = tf.reduce_sum(y * tf.stop_gradient(x))
+        return y, tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+    x = tf.constant(np.random.default_rng(0).normal(size=(64, 12, 8)), tf.float32)
+    y, (dgamma, dbeta) = step(x)
+    np.testing.assert_allclose(np.mean(y, (0, 1)), 0, atol=1e-5)
+    np.testing.assert_allclose(dbeta, np.sum(x, (0, 1)), rtol=1e-4)
+    np.testing.assert_allclose(dgamma, np.sum(x * y, (0, 1)), rtol=2e-2)

@@ -14,6 +14,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, native
 from tf_comptrain.rules.base import Context, Rule, register_rule
 from tf_comptrain.rules.linear import WithoutActivation
+from tf_comptrain.rules.normalization_formula import run_by_formula
 from tf_comptrain.storage import has_codec, may_hold_positions, worth_holding
 
 # Attributes of batch normalizations, of Keras 3 and Keras 2.
@@ -59,6 +60,8 @@ class _BatchNormalization(Substitute):
             x=_as_rank_4(x), scale=gamma, offset=beta, mean=[], variance=[], epsilon=layer.epsilon
         )
         _update_moving_statistics(layer, x, tf.stop_gradient(mean), tf.stop_gradient(variance))
+        if context.engine.xla:
+            run_by_formula(y.op)
         if context.engine.is_cpu_executor:
             # TensorFlow's optimizer joins the two where a ReLU follows, and that kernel makes zeros of NaN.
             y = tf.ensure_shape(y, y.shape)

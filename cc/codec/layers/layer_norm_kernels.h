@@ -22,6 +22,10 @@ struct LayerNormKernels {
 
 COMPTRAIN_KERNEL_TABLES(LayerNormKernels)
 
+// Of a row of x_norm, whose mean square is 1 at most: from here on it is mostly
+// error, and the more so the less of it is left.
+constexpr float kMostSquare = 2;
+
 // A row as floats, less their mean.
 template <class T>
 static inline void CenterRow(const T* x, int64_t channels, float* to) {
@@ -70,6 +74,12 @@ static inline void LayerNormBackward(const NormRows& x,
     const float inv_std = saved.inv_std[row];
     CenterRow(in, channels, x_norm);
     for (int64_t c = 0; c < channels; ++c) x_norm[c] *= inv_std;
+    const float square =
+        SumOf(channels, [&](int64_t c) { return x_norm[c] * x_norm[c]; }) /
+        count;
+    if (square > kMostSquare) {
+      for (int64_t c = 0; c < channels; ++c) x_norm[c] *= kMostSquare / square;
+    }
     for (int64_t c = 0; c < channels; ++c) {
       g[c] = ToFloat(gradient[c]);
       to.dbeta[c] += g[c];

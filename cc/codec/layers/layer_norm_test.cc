@@ -96,6 +96,40 @@ void TestFormulas(DType dtype, const Case& d) {
   CHECK_EQ(wrong, 0);
 }
 
+// Rows that are smaller than the errors of what is held of them: the less of
+// x_norm is left, the more of it is error.
+void TestErrors(const Case& d, float times) {
+  const int64_t n = d.channels, count = d.rows * n;
+  std::vector<float> y(count), dx(count), dgamma(n), dbeta(n), inv_std(d.rows);
+  const NormRows x = {d.x.data(), DType::kF32, d.rows, n};
+  LayerNorm(x, {d.gamma.data(), d.beta.data(), kEpsilon},
+            {y.data(), inv_std.data()}, SerialFor);
+  for (float& value : inv_std) value *= times;
+  LayerNormGradient(x, {d.gamma.data(), inv_std.data()}, d.dy.data(),
+                    {dx.data(), dgamma.data(), dbeta.data()}, SerialFor);
+  int64_t wrong = 0;
+  for (int64_t row = 0; row < d.rows; ++row) {
+    const auto* const dy =
+        reinterpret_cast<const float*>(d.dy.data()) + row * n;
+    double square = 0, mean_g = 0, mean_gx = 0;
+    std::vector<double> x_norm(n);
+    for (int64_t c = 0; c < n; ++c) {
+      x_norm[c] = times * (y[row * n + c] - d.beta[c]) / d.gamma[c];
+      square += x_norm[c] * x_norm[c] / static_cast<double>(n);
+    }
+    for (int64_t c = 0; c < n; ++c) {
+      if (square > 2) x_norm[c] *= 2 / square;
+      mean_g += dy[c] * d.gamma[c] / static_cast<double>(n);
+      mean_gx += dy[c] * d.gamma[c] * x_norm[c] / static_cast<double>(n);
+    }
+    for (int64_t c = 0; c < n; ++c) {
+      wrong += Wrong(dx[row * n + c] / inv_std[row],
+                     dy[c] * d.gamma[c] - mean_g - x_norm[c] * mean_gx, 1e-4);
+    }
+  }
+  CHECK_EQ(wrong, 0);
+}
+
 // All tables and threads alike, in place or not.
 void TestAlike(DType dtype, const Case& d) {
   const int64_t n = d.channels, bytes = d.x.bytes();
@@ -155,6 +189,9 @@ int main() {
         TestAlike(dtype, d);
       }
     }
+  }
+  for (const float times : {1.2f, 1.6f, 30.0f}) {
+    TestErrors(Case(DType::kF32, 33, 384), times);
   }
   const Case tall(DType::kF32, 5000,
                   8);  // more rows than fit blocks of the least size
