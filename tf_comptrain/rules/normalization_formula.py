@@ -17,7 +17,7 @@ _GRADIENT = "FusedBatchNormGradV3"
 _AXES = [0, 1, 2]
 
 
-class _Statistics(NamedTuple):
+class _BatchStatistics(NamedTuple):
     """Of a batch, [channels] float32.
 
     Attributes:
@@ -55,17 +55,17 @@ def _replace(forward: tf.Operation, returned: Sequence[Any]) -> None:
         _redirect(forward, [y, of_batch.mean, sample_variance, of_batch.mean, of_batch.variance], fixed)
 
 
-def _statistics(x: tf.Tensor, epsilon: float) -> _Statistics:
+def _statistics(x: tf.Tensor, epsilon: float) -> _BatchStatistics:
     """In one pass: of the difference from one of its values, so that nothing large cancels."""
     count = tf.cast(tf.size(x) / x.shape[-1], tf.float32)
     value = tf.cast(x[0, 0, 0], tf.float32)
     apart = tf.cast(x, tf.float32) - value
     mean_apart = tf.reduce_mean(apart, _AXES)
     variance = tf.maximum(tf.reduce_mean(tf.square(apart), _AXES) - tf.square(mean_apart), 0.0)
-    return _Statistics(value + mean_apart, variance, tf.math.rsqrt(variance + epsilon), count)
+    return _BatchStatistics(value + mean_apart, variance, tf.math.rsqrt(variance + epsilon), count)
 
 
-def _gradients(op: tf.Operation, scale: tf.Tensor, of_batch: _Statistics) -> list[tf.Tensor]:
+def _gradients(op: tf.Operation, scale: tf.Tensor, of_batch: _BatchStatistics) -> list[tf.Tensor]:
     """Of x, gamma and beta."""
     dy, x = (tf.cast(tensor, tf.float32) for tensor in list(op.inputs)[:2])
     x_norm = (x - of_batch.mean) * of_batch.inverse

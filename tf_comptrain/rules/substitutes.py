@@ -95,14 +95,14 @@ def _update_moving_statistics(layer: Any, x: tf.Tensor, mean: tf.Tensor, varianc
 
 
 class _LayerNormalization(Substitute):
-    """Over the last dimension, on the executor of a CPU: in one pass forward and one backward."""
+    """Over the last dimension, but on the executor of a GPU: in one pass forward and one backward."""
 
     def call(self, context: Context, x: tf.Tensor, **kwargs: Any) -> Any:
         layer = context.layer
         axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
         fits = worth_holding(x) and [axis % x.shape.rank for axis in axes] == [x.shape.rank - 1]
         fits = fits and x.shape[-1] is not None and not getattr(layer, "rms_scaling", False)
-        if not (fits and context.engine.is_cpu_executor):
+        if not (fits and (context.engine.is_cpu_executor or context.engine.xla)):
             return context.original(x, **kwargs)
         gamma = tf.ones(x.shape[-1:]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
         beta = tf.zeros(x.shape[-1:]) if layer.beta is None else tf.convert_to_tensor(layer.beta)

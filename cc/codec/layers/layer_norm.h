@@ -9,6 +9,10 @@
 
 namespace comptrain {
 
+// Of a row of x_norm, whose mean square is 1 at most: from here on it is mostly
+// error, and the more so the less of it is left.
+constexpr float kMostSquareOfNorm = 2;
+
 // gamma, beta: `channels` floats, host.
 struct LayerNormParams {
   const float* gamma;

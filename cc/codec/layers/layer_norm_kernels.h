@@ -22,10 +22,6 @@ struct LayerNormKernels {
 
 COMPTRAIN_KERNEL_TABLES(LayerNormKernels)
 
-// Of a row of x_norm, whose mean square is 1 at most: from here on it is mostly
-// error, and the more so the less of it is left.
-constexpr float kMostSquare = 2;
-
 // A row as floats, less their mean.
 template <class T>
 static inline void CenterRow(const T* x, int64_t channels, float* to) {
@@ -77,8 +73,9 @@ static inline void LayerNormBackward(const NormRows& x,
     const float square =
         SumOf(channels, [&](int64_t c) { return x_norm[c] * x_norm[c]; }) /
         count;
-    if (square > kMostSquare) {
-      for (int64_t c = 0; c < channels; ++c) x_norm[c] *= kMostSquare / square;
+    if (square > kMostSquareOfNorm) {
+      for (int64_t c = 0; c < channels; ++c)
+        x_norm[c] *= kMostSquareOfNorm / square;
     }
     for (int64_t c = 0; c < channels; ++c) {
       g[c] = ToFloat(gradient[c]);
