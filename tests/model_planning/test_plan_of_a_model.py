@@ -12,7 +12,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import _keras, cli, memory
-from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
+from tf_comptrain.compression.instrumentation import compressed_models, instrumentation, is_compressed
 from tf_comptrain.memory.batches import random_batch
 from tf_comptrain.model_planning import ModelPlan, cache_path, calibrate, peak_check, trials
 from tf_comptrain.model_planning.crossing_tensors import held_tensors
@@ -274,6 +274,22 @@ def test_steps_over_the_limit_are_planned_tighter(case, measured_before, monkeyp
         assert "Measured after step 12" in str(report)
     finally:
         ct.restore_model(model)
+
+
+def test_what_is_held_beside_a_step_is_told_apart(case, measured_before, caplog):
+    model, limit = case.model, middle(case)
+    ct.compress_model(model, memory=limit, batch_size=BATCH)
+    beside = tf.zeros((limit // 4,)) + 1.0  # as fit holds arrays
+    try:
+        model.fit(tf.data.Dataset.from_tensors(random_batch(model, BATCH)).repeat(3), verbose=0)
+        assert any("came beside the step" in record.message for record in caplog.records)
+        ct.restore_model(model)
+        with pytest.raises(ValueError, match="Others than this model hold"):
+            ct.compress_model(model, memory=1000, batch_size=BATCH)
+    finally:
+        if model in compressed_models:
+            ct.restore_model(model)
+        del beside
 
 
 def test_what_runs_between_steps_is_no_step(case, measured_before, caplog):

@@ -411,3 +411,28 @@ def test_a_tensor_that_a_function_returns_of_a_batch_normalization():
     np.testing.assert_allclose(np.mean(y, (0, 1)), 0, atol=1e-5)
     np.testing.assert_allclose(dbeta, np.sum(x, (0, 1)), rtol=1e-4)
     np.testing.assert_allclose(dgamma, np.sum(x * y, (0, 1)), rtol=2e-2)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_second_gradients_of_a_layer_normalization(jit):
+    """As forward mode takes them, and the gradient of a gradient that no tape has recorded."""
+    x = tf.constant(np.random.default_rng(0).normal(1, 2, size=(4, 9, 40)), tf.float32)
+
+    def gradients(compress):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((9, 40)), layers.LayerNormalization(), layers.Dense(4)])
+        if compress:
+            ct.compress_model(model, error_bound=1e-6)
+
+        @tf.function(jit_compile=jit, autograph=False)
+        def step(x):
+            with tf.GradientTape() as tape:
+                with tf.autodiff.ForwardAccumulator(x, tf.cos(x)) as forward:
+                    y = model(x, training=True)
+                loss = tf.reduce_mean(tf.square(y)) + tf.reduce_mean(tf.square(forward.jvp(y)))
+            return tape.gradient(loss, [v.value for v in model.trainable_variables])
+
+        return step(x)
+
+    for ours, its in zip(gradients(True), gradients(False)):
+        assert np.linalg.norm(ours - its) <= (0.02 if jit else 1e-4) * np.linalg.norm(its)

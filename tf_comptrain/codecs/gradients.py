@@ -83,6 +83,26 @@ def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, unused_dinv_std: Any) 
     return tuple(native.ops().comptrain_layer_norm_grad(x, dy, gamma, op.outputs[1]))
 
 
+@tf.RegisterGradient("Comptrain>LayerNormGrad")
+def _layer_norm_second_gradient(op: tf.Operation, ddx: tf.Tensor, ddgamma: tf.Tensor, ddbeta: tf.Tensor) -> Any:
+    x, dy, gamma, inv_std = op.inputs
+    with tf.GradientTape() as tape:
+        tape.watch([x, dy, gamma])
+        centred = tf.cast(x, tf.float32)
+        centred -= tf.reduce_mean(centred, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
+        # The epsilon of the forward pass is what is missing.
+        epsilon = tf.stop_gradient(tf.math.reciprocal(tf.square(inv_std))[..., None] - variance)
+        scale = tf.math.rsqrt(variance + epsilon)
+        x_norm, of_y = centred * scale, tf.cast(dy, tf.float32)
+        g = of_y * gamma
+        slope = tf.reduce_mean(g * x_norm, -1, keepdims=True)
+        dx = scale * (g - tf.reduce_mean(g, -1, keepdims=True) - x_norm * slope)
+        rows = list(range(len(x.shape) - 1))
+        results = [tf.cast(dx, x.dtype), tf.reduce_sum(of_y * x_norm, rows), tf.reduce_sum(of_y, rows)]
+    return *tape.gradient(results, [x, dy, gamma], [ddx, ddgamma, ddbeta]), None
+
+
 @tf.RegisterGradient("Comptrain>MemoryLimit")
 def _memory_limit_gradient(op: tf.Operation, dy: tf.Tensor) -> Any:
     where = op.get_attr("where").decode()
@@ -95,7 +115,6 @@ tf.RegisterGradient("Comptrain>BatchNormGrad")(_no_second_gradient("batch normal
 tf.RegisterGradient("Comptrain>GeluGrad")(_no_second_gradient("GELU"))
 tf.RegisterGradient("Comptrain>SiluGrad")(_no_second_gradient("SiLU"))
 tf.RegisterGradient("Comptrain>TanhGeluGrad")(_no_second_gradient("GELU"))
-tf.RegisterGradient("Comptrain>LayerNormGrad")(_no_second_gradient("layer normalization"))
 tf.RegisterGradient("Comptrain>SoftmaxGrad")(_no_second_gradient("a softmax"))
 tf.RegisterGradient("Comptrain>MaxPoolGrad")(_no_second_gradient("max pooling"))
 tf.no_gradient("Comptrain>GradientStats")

@@ -366,7 +366,8 @@ def _planned_and_applied(
     if not found.feasible:
         obstacle = obstacle_to_microbatches(model, wanted.microbatches)
         parts = prepared and prepared.parts(found.limit_bytes)
-        raise ValueError(too_small(found, parts, obstacle))
+        own = _keras.bytes_of(*_keras.step_variables(model))
+        raise ValueError(too_small(found, parts, obstacle, max(counters.bytes_in_use() - own, 0)))
     report = found.apply(model, wanted.offload, **wanted.streams)
     if _keras.jit_compile(model):
         report.notes = functools.partial(reasons.lines_of_fixed, found)

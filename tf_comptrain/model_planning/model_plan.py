@@ -75,13 +75,16 @@ def _run(train_function: Callable, iterator: Any) -> Any:
         return train_function(iterator)
 
 
-def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle: str = "") -> str:
+def too_small(
+    plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle: str = "", others: int = 0
+) -> str:
     """The message that no plan fits.
 
     Args:
       plan: The smallest.
       parts: (Into how many microbatches the batch may be divided so that one does, bytes that it takes then.)
       obstacle: Why that was not done.
+      others: Bytes in use by others than the model.
     """
     remedy = "A smaller batch takes less."
     if parts is not None:
@@ -93,9 +96,15 @@ def too_small(plan: planner.Plan, parts: tuple[int, int] | None = None, obstacle
             remedy = (
                 f"{of} about {_megabytes(size)} by its tensors, and took more when it was tried. {remedy}"
             )
+    said = ""
+    if others > plan.smallest_bytes // 20:
+        said = (
+            f" Others than this model hold {_megabytes(others)} of that, such as data and models of before: del and "
+            "keras.utils.clear_session() free these."
+        )
     return (
         f"`memory` must be at least about {_megabytes(plan.smallest_bytes)} for {plan.model!r} at batch {plan.batch}, "
-        f"what the smallest plan of the whole batch takes. Received: {_megabytes(plan.limit_bytes)}. {remedy}"
+        f"what the smallest plan of the whole batch takes. Received: {_megabytes(plan.limit_bytes)}.{said} {remedy}"
     )
 
 

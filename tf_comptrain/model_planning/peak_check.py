@@ -22,6 +22,7 @@ from tf_comptrain.storage import holdings_of
 # The executor orders the operations anew in each step, so that the highest peak shows late.
 _CHECKED_STEPS = (2, 12, 50)
 _REPLANS = 3
+_MUCH = 50  # of the limit, this part: what is said to be beside the step
 
 
 class _StepPeak:
@@ -65,6 +66,7 @@ class PeakCheck:
         self._peak = _StepPeak(found.limit_bytes)
         self._note = "The peak is looked at after step 2, 12 and 50."
         self._replans = 0
+        self._resting = 0 if prepared is None else prepared.graph.resting_bytes
         self._neighbours: list | None = None
         report.notes = self._lines
 
@@ -95,11 +97,17 @@ class PeakCheck:
             self._note = f"{over} A smaller `memory` leaves room for that."
             logging.warning("%s: %s", self._plan.model, self._note)
             return False
+        resting = counters.bytes_in_use()
+        beside = resting - self._resting
+        others = ""
+        if beside > limit // _MUCH:
+            others = f" {format_bytes(beside)} of that came beside the step, such as arrays that fit holds."
+            over += others
         if self._replans == _REPLANS:
             self._note = f"{over} Planned again {_REPLANS} times."
+            logging.warning("%s: %s", self._plan.model, self._note)
             return False
         self._replans += 1
-        resting = counters.bytes_in_use()
         graph = self._prepared.graph._replace(resting_bytes=resting)
         planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
         factor = max(peak - resting, 1) / planned
@@ -112,10 +120,11 @@ class PeakCheck:
         least = "" if again.feasible else ", the least that is known of"
         self._note = f"{over} Planned again with that: {format_bytes(again.peak_bytes)}{least}."
         logging.warning(
-            "%s: the first steps took %s, over the limit of %s: planned again.",
+            "%s: the first steps took %s, over the limit of %s: planned again.%s",
             self._plan.model,
             format_bytes(peak),
             format_bytes(limit),
+            others,
         )
         handle.held.wishes.named = holdings_of(self._prepared.storage(again))
         counters.reset_peak()
