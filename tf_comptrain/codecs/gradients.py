@@ -84,7 +84,9 @@ def _layer_norm_gradient(op: tf.Operation, dy: tf.Tensor, unused_dinv_std: Any) 
 
 
 @tf.RegisterGradient("Comptrain>LayerNormGrad")
-def _layer_norm_second_gradient(op: tf.Operation, ddx: tf.Tensor, ddgamma: tf.Tensor, ddbeta: tf.Tensor) -> Any:
+def _layer_norm_second_gradient(
+    op: tf.Operation, ddx: tf.Tensor, ddgamma: tf.Tensor, ddbeta: tf.Tensor
+) -> Any:
     x, dy, gamma, inv_std = op.inputs
     with tf.GradientTape() as tape:
         tape.watch([x, dy, gamma])
