@@ -8,7 +8,6 @@ from tensorflow import keras
 import tf_comptrain as ct
 from tf_comptrain import codecs, storage
 from tf_comptrain.graph import rewire
-from tf_comptrain.graph.held import streams_of_step
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
 
 
@@ -167,7 +166,7 @@ def test_codec_b_decodes_a_relu_output_once(monkeypatch):
 
 def decode_for_masks(monkeypatch):
     """Has the same streams decoded once more where a mask is wanted."""
-    monkeypatch.setattr(streams_of_step, "dithered", lambda codec, mask, xla: codec)
+    monkeypatch.setattr(codecs, "dithered", lambda codec, mask, xla: codec)
     monkeypatch.setattr(codecs.get("rans"), "mask_of_restored", False)
 
 

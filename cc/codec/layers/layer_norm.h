@@ -11,7 +11,7 @@ namespace comptrain {
 
 // Of a row of x_norm, whose mean square is 1 at most: from here on it is mostly
 // error, and the more so the less of it is left.
-constexpr float kMostSquareOfNorm = 2;
+constexpr float kMostSquareOfNorm = 1.1f;
 
 // gamma, beta: `channels` floats, host.
 struct LayerNormParams {
@@ -43,9 +43,9 @@ void LayerNorm(const NormRows& x, const LayerNormParams& params,
 // With g = dy * gamma: dx = (g - mean(g) - x_norm * mean(g * x_norm)) *
 // inv_std, dgamma = sum dy * x_norm and dbeta = sum dy over the rows. inv_std
 // is the forward pass's: errors of a held x would only enlarge its variance,
-// and so shrink every gradient. Where x_norm's mean square is above 2, x_norm
-// is multiplied by 2 / that: a row much smaller than the errors of x. The same
-// bits for any number of threads. dx may be x or dy.
+// and so shrink every gradient. A row of x_norm whose mean square is above
+// kMostSquareOfNorm is multiplied by that over its mean square. The same bits
+// for any number of threads. dx may be x or dy.
 void LayerNormGradient(const NormRows& x, const LayerNormSaved& saved,
                        const void* dy, const NormGradients& out,
                        const ParallelFor& parallel);

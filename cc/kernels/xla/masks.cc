@@ -7,7 +7,6 @@
 #include "cc/kernels/xla/calls.h"
 #include "cc/kernels/xla/codec_calls.h"
 #include "cc/kernels/xla/fence.h"
-#include "cc/kernels/xla/rate.h"
 
 namespace comptrain::hlo {
 namespace {

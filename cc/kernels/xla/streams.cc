@@ -6,7 +6,6 @@
 #include "cc/kernels/stream/attrs.h"
 #include "cc/kernels/xla/codec_calls.h"
 #include "cc/kernels/xla/fence.h"
-#include "cc/kernels/xla/rate.h"
 
 namespace comptrain::hlo {
 namespace {
