@@ -436,3 +436,33 @@ def test_second_gradients_of_a_layer_normalization(jit):
 
     for ours, its in zip(gradients(True), gradients(False)):
         assert np.linalg.norm(ours - its) <= (0.02 if jit else 1e-4) * np.linalg.norm(its)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    "name", ["LayerNormalization", "RMSNormalization", "UnitNormalization", "GroupNormalization"]
+)
+def test_rows_that_are_much_shorter_than_others_have_bounded_gradients(name, jit):
+    """The error of a channel's scale, times 1 / the length of such a row, is squared in the gradient."""
+    x = np.random.default_rng(0).normal(size=(16, 16, 64)).astype("float32")
+    x[:, 0] *= 1000  # as a token that draws attention
+    x[0] *= 1000
+    found = []
+    for compressed in (False, True):
+        keras.utils.set_random_seed(1)
+        norm = getattr(layers, name)(*([8] if name == "GroupNormalization" else []))
+        block = [layers.Dense(64), norm, layers.Dense(32, "gelu"), layers.Dense(8)]
+        model = keras.Sequential([keras.Input((16, 64)), *block])
+        if compressed:
+            ct.compress_model(model)
+        step_of = tf.function(lambda x: gradients_of(model, x), jit_compile=jit, autograph=False)  # noqa: B023
+        found.append(np.concatenate([np.ravel(g) for g in step_of(tf.constant(x))]))
+    plain, ours = found
+    assert np.linalg.norm(ours) <= 1.2 * np.linalg.norm(plain)
+    assert np.linalg.norm(ours - plain) <= 0.7 * np.linalg.norm(plain)
+
+
+def gradients_of(model, x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x, training=True)))
+    return tape.gradient(loss, [v.value for v in model.trainable_variables])

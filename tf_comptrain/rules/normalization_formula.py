@@ -56,13 +56,12 @@ def _replace(forward: tf.Operation, returned: Sequence[Any]) -> None:
 
 
 def _statistics(x: tf.Tensor, epsilon: float) -> _BatchStatistics:
-    """In one pass: of the difference from one of its values, so that nothing large cancels."""
+    """In two passes: the variance is that of the differences from the mean."""
     count = tf.cast(tf.size(x) / x.shape[-1], tf.float32)
-    value = tf.cast(x[0, 0, 0], tf.float32)
-    apart = tf.cast(x, tf.float32) - value
-    mean_apart = tf.reduce_mean(apart, _AXES)
-    variance = tf.maximum(tf.reduce_mean(tf.square(apart), _AXES) - tf.square(mean_apart), 0.0)
-    return _BatchStatistics(value + mean_apart, variance, tf.math.rsqrt(variance + epsilon), count)
+    values = tf.cast(x, tf.float32)
+    mean = tf.reduce_mean(values, _AXES)
+    variance = tf.reduce_mean(tf.square(values - mean), _AXES)
+    return _BatchStatistics(mean, variance, tf.math.rsqrt(variance + epsilon), count)
 
 
 def _gradients(op: tf.Operation, scale: tf.Tensor, of_batch: _BatchStatistics) -> list[tf.Tensor]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras
 from tf_comptrain.graph.gradient_operations import GradientRead
+from tf_comptrain.graph.held.row_squares import shortened, squares_of_rows
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.held_or_rebuilt import operands as made_of
 from tf_comptrain.graph.kernels import normalizing
@@ -110,6 +111,10 @@ class _Maker:
                 if base_of(tensor).op.type == "Softmax" and not stream.is_exact:
                     # The gradient of the scores sums to zero then: their keys' mean would be multiplied with that.
                     made = made / tf.reduce_sum(made, -1, keepdims=True)
+                elif (
+                    not stream.is_exact and (rows := squares_of_rows(tensor, self._step.is_late)) is not None
+                ):
+                    made = shortened(made, rows)
                 self._note_late([made], [], read)
             self._made[key] = made
             self._may_come_before(made, read.op)

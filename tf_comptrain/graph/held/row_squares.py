@@ -1,0 +1,111 @@
+"""Rows of a restored tensor that its errors have made longer, where what reads it divides by their lengths.
+
+An error is one of a channel's scale, over all rows. A root mean square normalization multiplies it with 1 / the length
+of the row, and its gradient has it squared: rows that are much shorter than the others would have gradients without a
+bound. The true length is known from the forward pass. What is longer is mostly error, and the more so the less of it is
+left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_comptrain.graph.operations import PASSED, about
+from tf_comptrain.graph.tensors import element_count
+
+_MOST = 1.1  # times its true sum of squares, that a row may have as it is
+
+
+class RowSquares(NamedTuple):
+    """What a forward pass knows of the rows of a tensor.
+
+    Attributes:
+      view: The tensor as it is squared, in any shape.
+      centre: What is subtracted before; None: nothing.
+      reduction: The mean or sum over a row.
+    """
+
+    view: tf.Tensor
+    centre: tf.Tensor | None
+    reduction: tf.Operation
+
+
+def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) -> RowSquares | None:
+    """The mean or sum of squares of a tensor's rows that its forward pass makes; None where there is none.
+
+    Args:
+      tensor: One that is held.
+      is_late: Whether an operation is one of the backward pass.
+    """
+    for view in _views(tensor):
+        for op in view.consumers():
+            if is_late(op) or op.type not in ("Square", "Mul", "Pow", "SquaredDifference"):
+                continue
+            first, *others = op.inputs
+            centre = None
+            if op.type == "SquaredDifference":
+                first, centre = (first, others[0]) if first is view else (others[0], first)
+                if element_count(centre) >= element_count(view):
+                    continue
+            elif op.type == "Mul" and others[0] is not first or op.type == "Pow" and tf.get_static_value(others[0]) != 2.0:
+                continue
+            for reduction in op.outputs[0].consumers():
+                if not is_late(reduction) and _is_of_rows(reduction):
+                    return RowSquares(view, centre, reduction)
+    return None
+
+
+def shortened(restored: tf.Tensor, rows: RowSquares) -> tf.Tensor:
+    """A restored tensor, those of its rows less that are longer than they were."""
+    reduction = rows.reduction
+    axes, keeps = tf.get_static_value(reduction.inputs[1]), reduction.get_attr("keep_dims")
+    true = tf.cast(reduction.outputs[0], tf.float32)
+    if not keeps:
+        true = tf.reshape(true, _kept(tf.shape(rows.view), axes))
+    x = tf.cast(tf.reshape(restored, tf.shape(rows.view)), tf.float32)
+    centre = 0.0 if rows.centre is None else tf.cast(rows.centre, tf.float32)
+    apart = x - centre
+    reduce = tf.reduce_mean if reduction.type == "Mean" else tf.reduce_sum
+    found = reduce(tf.square(apart), axes, keepdims=True)
+    left = tf.where(found > _MOST * true, _MOST * true / found, 1.0)
+    shorter = tf.cast(apart * left + centre, restored.dtype)
+    shorter = tf.reshape(shorter, tf.shape(restored))
+    shorter.set_shape(restored.shape)
+    return shorter
+
+
+def _views(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """A tensor and the forward pass's views of it."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        view = waiting.pop()
+        if view.ref() in seen:
+            continue
+        seen.add(view.ref())
+        yield view
+        for op in view.consumers():
+            row = about(op.type)
+            if (row.kind == PASSED or row.is_view or op.type == "Cast") and op.inputs[0] is view:
+                waiting.append(op.outputs[0])
+
+
+def _is_of_rows(op: tf.Operation) -> bool:
+    """Whether an operation is a mean or sum along axes that are not the batch's, of many values."""
+    if op.type not in ("Mean", "Sum"):
+        return False
+    axes = tf.get_static_value(op.inputs[1])
+    rank = op.inputs[0].shape.rank
+    if axes is None or rank is None or not np.size(axes):
+        return False
+    return 0 not in {int(axis) % rank for axis in np.ravel(axes)}
+
+
+def _kept(shape: tf.Tensor, axes: np.ndarray) -> tf.Tensor:
+    """The shape with 1 at the given axes."""
+    rank = shape.shape[0]
+    places = {int(axis) % rank for axis in np.ravel(axes)}
+    return tf.stack([1 if k in places else shape[k] for k in range(rank)])
