@@ -9,6 +9,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tf_comptrain import _keras
+from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.placement import accumulation
 
@@ -176,3 +177,18 @@ def test_no_gradient_stays_in_memory():
         with _keras.order_kept():  # as a plan's steps run
             model.fit(data, verbose=0)
         assert ct.memory.counters.bytes_in_use() < before + 16 * 64 * 64 * 16 * 4 / 4
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_what_a_plan_says_of_a_tensor_is_so_in_every_microbatch(jit):
+    def holdings(count, storage=None):
+        model = network(jit)
+        ct.compress_model(model, storage=storage)
+        accumulation.set_microbatches(model, count)
+        model.train_on_batch(*samples(BATCH))
+        crossings = instrumentation(model).held.crossings
+        return {crossing.name: crossing.storage for crossing in crossings if "relu0" in crossing.name}
+
+    (name,) = holdings(1)
+    kept = holdings(3, {name: "keep"})
+    assert len(kept) == 3 and set(kept.values()) == {"keep"}

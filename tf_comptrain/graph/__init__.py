@@ -4,7 +4,7 @@ from tf_comptrain.graph.crossings import SMALL, Crossing
 from tf_comptrain.graph.held.data_sizes import sizes_obstacle
 from tf_comptrain.graph.held.law_error import LawError, LawNumbers
 from tf_comptrain.graph.held.states import StateTable
-from tf_comptrain.graph.held.wishes import Wishes
+from tf_comptrain.graph.held.wishes import Wishes, microbatch_scope
 from tf_comptrain.graph.held_tensors import HeldTensors, made_by
 from tf_comptrain.graph.tensors import USUAL_BATCH
 from tf_comptrain.graph.tiles.loop import TILES_SCOPE
@@ -23,5 +23,6 @@ __all__ = [
     "after_gradient",
     "in_place",
     "made_by",
+    "microbatch_scope",
     "sizes_obstacle",
 ]

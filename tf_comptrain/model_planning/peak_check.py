@@ -115,6 +115,8 @@ class PeakCheck:
         waste = Waste(max(base * max(factor, 1.0), 1.0))
         again = plan_graph(graph, limit, waste=waste)
         self._prepared = self._prepared._replace(graph=graph)
+        if not again.feasible:  # the smallest by the model; that of the first step was measured
+            again = min(again, trials.held_plan(self._prepared, again), key=lambda plan: plan.peak_bytes)
         self._plan = trials.as_model_plan(again, self._prepared)
         self._neighbours = None
         least = "" if again.feasible else ", the least that is known of"

@@ -280,7 +280,7 @@ def search(
         plan = max(confirmed, key=lambda one: one.peak_bytes)
     elif runs:
         plan = plan._replace(feasible=False)
-        held = _held_plan(prepared, plan)
+        held = held_plan(prepared, plan)
         plan = (
             held if held.feasible else plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
         )
@@ -339,7 +339,7 @@ def _as_measured(plan: Plan, peak: int, step_s: float, limit: int) -> Plan:
     )
 
 
-def _held_plan(prepared: Prepared, like: Plan) -> Plan:
+def held_plan(prepared: Prepared, like: Plan) -> Plan:
     """The plan whose step was measured first: everything held as a stream or bits."""
     peak = prepared.graph.resting_bytes + int(prepared.held_bytes * (1 + _MARGIN))
     return _plan_of_state(_with_all(prepared.graph, "stream"), peak, like)

@@ -15,7 +15,7 @@ from tensorflow import keras
 from tf_comptrain import _keras, native
 from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.compression.restored_state import state_restored
-from tf_comptrain.graph.updates import after_gradient
+from tf_comptrain.graph import after_gradient, microbatch_scope
 from tf_comptrain.memory.batches import random_batch
 
 _MASKED = "the outputs have a mask of Keras', and microbatches have different numbers of values that count"
@@ -170,19 +170,20 @@ def train_by_parts(model: keras.Model, data: Any, count: int, schedule: Schedule
     for number in range(count):
         part, samples = _part_of((x, y, weight), batch, number, count)
         (own_x, own_y, own_weight), sums = schedule.begin(number, part, sums)
-        with tf.GradientTape() as tape:
-            found = _keras.call_in_training(model, own_x)
-            schedule.check(found)
-            with tf.device(schedule.last):
-                loss = _keras.loss_in_training(model, own_x, own_y, found, own_weight)
-                _keras.note_loss(model, loss, samples)
-                if model.optimizer is not None:
-                    loss = model.optimizer.scale_loss(loss)
-                if count > 1:
-                    loss *= _share(samples / batch, loss)
-            inputs = list(schedule.stage_inputs())
-        with schedule.gradients():
-            made = tape.gradient(loss, [*weights, *inputs])
+        with _names_of(number):
+            with tf.GradientTape() as tape:
+                found = _keras.call_in_training(model, own_x)
+                schedule.check(found)
+                with tf.device(schedule.last):
+                    loss = _keras.loss_in_training(model, own_x, own_y, found, own_weight)
+                    _keras.note_loss(model, loss, samples)
+                    if model.optimizer is not None:
+                        loss = model.optimizer.scale_loss(loss)
+                    if count > 1:
+                        loss *= _share(samples / batch, loss)
+                inputs = list(schedule.stage_inputs())
+            with schedule.gradients():
+                made = tape.gradient(loss, [*weights, *inputs])
         sums = [_sum(*pair) for pair in zip(sums, made)]
         schedule.end(weights, sums, made[len(weights) :])
         with tf.device(schedule.last):
@@ -191,6 +192,11 @@ def train_by_parts(model: keras.Model, data: Any, count: int, schedule: Schedule
         with schedule.updates():
             model.optimizer.apply_gradients(zip(sums, weights))
     return logs
+
+
+def _names_of(number: int) -> contextlib.AbstractContextManager:
+    """Around a microbatch, whose operations then have the names that the first one's have."""
+    return tf.name_scope(microbatch_scope(number)) if number else contextlib.nullcontext()
 
 
 def samples_of(values: Any) -> Any:

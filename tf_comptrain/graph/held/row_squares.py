@@ -49,9 +49,10 @@ def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) 
             centre = None
             if op.type == "SquaredDifference":
                 first, centre = (first, others[0]) if first is view else (others[0], first)
-                if element_count(centre) >= element_count(view):
-                    continue
-            elif op.type == "Mul" and others[0] is not first or op.type == "Pow" and tf.get_static_value(others[0]) != 2.0:
+            is_product = op.type == "Mul" and others[0] is not first
+            is_power = op.type == "Pow" and tf.get_static_value(others[0]) != 2.0
+            is_distance = centre is not None and element_count(centre) >= element_count(view)
+            if is_product or is_power or is_distance:
                 continue
             for reduction in op.outputs[0].consumers():
                 if not is_late(reduction) and _is_of_rows(reduction):

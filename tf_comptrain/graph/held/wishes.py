@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,6 +16,15 @@ from tf_comptrain.storage import COMPRESS, DEFAULT_BOUNDS, Holding, Offload, Pol
 
 # Between the bounds of what matrix products and what convolutions read.
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
+
+
+def microbatch_scope(number: int) -> str:
+    """Of the operations of a later microbatch; those of the first, and their names in each, are as in a whole step."""
+    return f"microbatch_{number}"
+
+
+def _as_in_first(name: str) -> str:
+    return re.sub(r"^(gradient_tape/)?microbatch_\d+/", r"\1", name)
 
 
 class Wishes:
@@ -65,7 +75,8 @@ class Wishes:
     def of(self, op: tf.Operation) -> Holding | None:
         """The wish for what an operation makes; None where there is none."""
         found = self._of_layers.get(op.graph, {}).get(op.name, self._offload)
-        scopes = (name for name in self.named if op.name == name or op.name.startswith(f"{name}/"))
+        own = _as_in_first(op.name)
+        scopes = (name for name in self.named if own == name or own.startswith(f"{name}/"))
         longest = max(scopes, key=len, default=None)
         return found if longest is None else self.named[longest]
 
@@ -101,7 +112,7 @@ class Wishes:
         """
         if self.policy is None:
             return Holding(COMPRESS, codec, self.bound, kind)
-        setting = self.policy.setting(name, kind)
+        setting = self.policy.setting(_as_in_first(name), kind)
         return Holding(COMPRESS, codecs.get(setting.codec), setting.error_bound(), kind)
 
     def bits(self, dtype: tf.DType, codec: Codec) -> float:
