@@ -192,3 +192,8 @@ def test_what_a_plan_says_of_a_tensor_is_so_in_every_microbatch(jit):
     (name,) = holdings(1)
     kept = holdings(3, {name: "keep"})
     assert len(kept) == 3 and set(kept.values()) == {"keep"}
+
+
+def test_a_limit_below_everything_is_refused_with_the_smallest():
+    with pytest.raises(ValueError, match=r'in 32 microbatches of 1 takes about "([\d.]+)MB"'):
+        ct.compress_model(network(False), memory=100_000, batch_size=BATCH)

@@ -168,6 +168,7 @@ def _planned(
         parts = None if found.feasible or prepared is None else prepared.parts(limit)
         if (
             parts is None
+            or parts[1] > limit
             or wanted.machine is not None
             or obstacle_to_microbatches(model, wanted.microbatches)
         ):

@@ -82,7 +82,8 @@ def too_small(
 
     Args:
       plan: The smallest.
-      parts: (Into how many microbatches the batch may be divided so that one does, bytes that it takes then.)
+      parts: (Into how many microbatches the batch may be divided so that one does, or of one sample, bytes that it
+        takes then.)
       obstacle: Why that was not done.
       others: Bytes in use by others than the model.
     """
@@ -92,6 +93,8 @@ def too_small(
         of = f"The same batch in {count} microbatches of {plan.batch // count} takes"
         if obstacle:
             remedy = f"{of} about {_megabytes(size)}; it was not divided: {obstacle}."
+        elif size > plan.limit_bytes:
+            remedy = f"{of} about {_megabytes(size)}. {remedy}"
         else:
             remedy = (
                 f"{of} about {_megabytes(size)} by its tensors, and took more when it was tried. {remedy}"
@@ -114,9 +117,11 @@ def _megabytes(size: int) -> str:
 
 
 def fewest_parts(batch: int, fixed: int, proportional: float, limit: int) -> tuple[int, int] | None:
-    """(parts of a batch, bytes) that fit into a limit, where so many bytes are for all of it; None: no number does."""
-    for count in range(2, batch + 1):
-        size = fixed + int(proportional / count)
-        if batch % count == 0 and size <= limit:
-            return count, size
-    return None
+    """(parts of a batch, bytes) that fit into a limit, where so many bytes are for all of it.
+
+    Where no number does, the batch in parts of one sample; None of one sample.
+    """
+    sizes = [
+        (count, fixed + int(proportional / count)) for count in range(2, batch + 1) if batch % count == 0
+    ]
+    return next((part for part in sizes if part[1] <= limit), sizes[-1] if sizes else None)

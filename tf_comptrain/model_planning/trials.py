@@ -98,7 +98,7 @@ class Prepared(NamedTuple):
         return self.graph.resting_bytes + self.held_bytes, max(peaks)
 
     def parts(self, limit: int) -> tuple[int, int] | None:
-        """Into how many microbatches the smallest plan is to be divided for a limit, and its bytes; None: no number.
+        """Into how many microbatches the smallest plan is to be divided for a limit, and its bytes: see `fewest_parts`.
 
         Keras' optimizers hold the sum of gradients meanwhile. What a step holds is taken to be proportional to the
         batch.
