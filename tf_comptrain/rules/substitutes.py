@@ -19,6 +19,7 @@ from tf_comptrain.storage import has_codec, may_hold_positions, worth_holding
 
 # Attributes of batch normalizations, of Keras 3 and Keras 2.
 _OTHER_STATISTICS = ("synchronized", "renorm", "virtual_batch_size", "adjustment")
+_MANY = 16  # channels: rows of fewer may be shorter than an error by chance, see graph/cofactors.py
 
 
 class Substitute(Rule):
@@ -101,7 +102,7 @@ class _LayerNormalization(Substitute):
         layer = context.layer
         axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
         fits = worth_holding(x) and [axis % x.shape.rank for axis in axes] == [x.shape.rank - 1]
-        fits = fits and x.shape[-1] is not None and not getattr(layer, "rms_scaling", False)
+        fits = fits and (x.shape[-1] or 0) >= _MANY and not getattr(layer, "rms_scaling", False)
         if not (fits and (context.engine.is_cpu_executor or context.engine.xla)):
             return context.original(x, **kwargs)
         gamma = tf.ones(x.shape[-1:]) if layer.gamma is None else tf.convert_to_tensor(layer.gamma)
