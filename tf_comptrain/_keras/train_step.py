@@ -65,10 +65,20 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
     build_for_step(model, x, y)
     model.make_train_function()
     data = keras.utils.pack_x_y_sample_weight(x, y)
-    if KERAS_3:
-        return lambda: model.train_function(iter([data] * steps_at_once(model)))
-    batches = iter(tf.data.Dataset.from_tensors(data).repeat())
-    return lambda: model.train_function(batches)
+    if not KERAS_3:
+        batches = iter(tf.data.Dataset.from_tensors(data).repeat())
+        return lambda: model.train_function(batches)
+    last: list[Any] = []
+
+    def run() -> Any:
+        copies = [tf.nest.map_structure(copied, data) for _ in range(steps_at_once(model))]
+        last[:] = [copies]
+        return model.train_function(iter(copies))
+
+    def copied(value: Any) -> Any:
+        return tf.raw_ops.DeepCopy(x=value) if tf.is_tensor(value) and value.dtype != tf.string else value
+
+    return run
 
 
 def steps_at_once(model: keras.Model) -> int:
