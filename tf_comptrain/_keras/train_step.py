@@ -61,7 +61,10 @@ def has_strategy(model: keras.Model) -> bool:
 
 
 def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
-    """A function that runs the model's compiled train step on one batch of tensors; the model is built for it."""
+    """A function that runs the model's compiled train step on one batch of tensors; the model is built for it.
+
+    Each run has a copy of its own, while that of the one before is still there, as in `fit`.
+    """
     build_for_step(model, x, y)
     model.make_train_function()
     data = keras.utils.pack_x_y_sample_weight(x, y)
