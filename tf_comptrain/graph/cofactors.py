@@ -12,6 +12,7 @@ and RMS normalization and lengths of wide vectors go on being compressed, length
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,7 @@ class _Cofactors:
             return _behind(terms.op.inputs[0]).op.type == "Softmax"
         if about(terms.op.type).kind == operations.SUMMATION:
             return self._stays_off_zero(terms)
-        is_length = terms.op.type == "Abs" or _is_square(terms.op)
+        is_length = terms.op.type == "Abs" or is_square(terms.op)
         squares = is_length or terms.op.type == "SquaredDifference"
         many = _MANY_RECTIFIED if is_length and _is_rectified(terms.op.inputs[0]) else _MANY
         return squares and element_count(op.inputs[0]) >= many * element_count(op.outputs[0])
@@ -203,7 +204,7 @@ class _Cofactors:
         if not self._ingredients.has_activations(tensor):
             return _least_constant(tensor)
         row = about(op.type)
-        if row.least is not None or _is_square(op) or _is_variance(op):
+        if row.least is not None or is_square(op) or _is_variance(op):
             return row.least or 0.0
         is_summed = row.kind == operations.SUMMATION
         if not depth:
@@ -260,18 +261,19 @@ def _is_reciprocal(op: tf.Operation) -> bool:
     return exponent is None or exponent < 0
 
 
-def _is_square(op: tf.Operation) -> bool:
+def is_square(op: tf.Operation, powers: Collection[float] = (2.0, 4.0)) -> bool:
+    """Whether an operation makes squares of one tensor, or other even powers."""
     if op.type == "Mul":
         return base_of(op.inputs[0]) is base_of(op.inputs[1])
-    return op.type == "Square" or op.type == "Pow" and constant_of(op.inputs[1]) in (2.0, 4.0)
+    return op.type == "Square" or op.type == "Pow" and constant_of(op.inputs[1]) in powers
 
 
 def _is_variance(op: tf.Operation) -> bool:
     """Whether a difference is one of the mean of squares and the square of the mean."""
-    if op.type != "Sub" or not _is_square(base_of(op.inputs[1]).op):
+    if op.type != "Sub" or not is_square(base_of(op.inputs[1]).op):
         return False
     mean = _behind(op.inputs[0])
-    return about(mean.op.type).kind == operations.SUMMATION and _is_square(_behind(mean.op.inputs[0]).op)
+    return about(mean.op.type).kind == operations.SUMMATION and is_square(_behind(mean.op.inputs[0]).op)
 
 
 def _is_largest(tensor: tf.Tensor) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tf_comptrain.graph.cofactors import is_square
 from tf_comptrain.graph.operations import PASSED, about
 from tf_comptrain.graph.tensors import element_count
 
@@ -43,16 +44,8 @@ def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) 
     """
     for view in _views(tensor):
         for op in view.consumers():
-            if is_late(op) or op.type not in ("Square", "Mul", "Pow", "SquaredDifference"):
-                continue
-            first, *others = op.inputs
-            centre = None
-            if op.type == "SquaredDifference":
-                first, centre = (first, others[0]) if first is view else (others[0], first)
-            is_product = op.type == "Mul" and others[0] is not first
-            is_power = op.type == "Pow" and tf.get_static_value(others[0]) != 2.0
-            is_distance = centre is not None and element_count(centre) >= element_count(view)
-            if is_product or is_power or is_distance:
+            centre = _centre(op, view)
+            if is_late(op) or not (is_square(op, (2.0,)) or centre is not None):
                 continue
             for reduction in op.outputs[0].consumers():
                 if not is_late(reduction) and _is_of_rows(reduction):
@@ -92,6 +85,14 @@ def _views(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
             row = about(op.type)
             if (row.kind == PASSED or row.is_view or op.type == "Cast") and op.inputs[0] is view:
                 waiting.append(op.outputs[0])
+
+
+def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:
+    """What an operation subtracts from a tensor before it is squared: fewer values than that has."""
+    if op.type != "SquaredDifference":
+        return None
+    centre = op.inputs[1] if op.inputs[0] is view else op.inputs[0]
+    return centre if element_count(centre) < element_count(view) else None
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
