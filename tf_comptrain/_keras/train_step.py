@@ -60,10 +60,10 @@ def has_strategy(model: keras.Model) -> bool:
     return getattr(model, "_distribute_strategy", None) is not None
 
 
-def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
+def train_step_runner(model: keras.Model, x: Any, y: Any, copies: bool = False) -> Callable[[], Any]:
     """A function that runs the model's compiled train step on one batch of tensors; the model is built for it.
 
-    Each run has a copy of its own, while that of the one before is still there, as in `fit`.
+    With `copies` each run has one of its own, while that of the one before is still there, as in `fit`. Keras 3.
     """
     build_for_step(model, x, y)
     model.make_train_function()
@@ -71,6 +71,8 @@ def train_step_runner(model: keras.Model, x: Any, y: Any) -> Callable[[], Any]:
     if not KERAS_3:
         batches = iter(tf.data.Dataset.from_tensors(data).repeat())
         return lambda: model.train_function(batches)
+    if not copies:
+        return lambda: model.train_function(iter([data] * steps_at_once(model)))
     last: list[Any] = []
 
     def run() -> Any:

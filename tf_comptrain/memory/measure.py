@@ -85,9 +85,19 @@ def measure_step(model: keras.Model, x: tf.Tensor, y: Any = None, steps: int = 3
     return StepMemory(peak, resting, seconds, saved, saved_plain, planned)
 
 
-def measure_steps(model: keras.Model, x: Any, y: Any, steps: int) -> tuple[int, int, float]:
-    """(highest peak over resting, resting, median seconds) of so many steps after two; the model is left as it was."""
-    step = _keras.train_step_runner(model, x, y)
+def measure_steps(
+    model: keras.Model, x: Any, y: Any, steps: int, copies: bool = False
+) -> tuple[int, int, float]:
+    """(highest peak over resting, resting, median seconds) of so many steps after two; the model is left as it was.
+
+    Args:
+      model: The model.
+      x: One batch of inputs, tensors.
+      y: Its targets.
+      steps: How many.
+      copies: Whether each has a batch of its own, as in `fit`.
+    """
+    step = _keras.train_step_runner(model, x, y, copies)
     with state_restored(model):
         for _ in range(2):
             step()

@@ -104,7 +104,7 @@ def _peak(model: keras.Model, plan: ModelPlan, count: int, sample_bytes: int, st
         if compiled:
             return analysis_of_step(model, x, y).total_bytes
         with _keras.order_kept():
-            above, resting, _ = measure_steps(model, x, y, _STEPS)
+            above, resting, _ = measure_steps(model, x, y, _STEPS, copies=True)
         return resting + int(above * (1 + _MARGIN)) + (count - run) * plan.batch * sample_bytes
     finally:
         accumulation.set_microbatches(model, 1)
