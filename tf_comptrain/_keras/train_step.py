@@ -73,15 +73,14 @@ def train_step_runner(model: keras.Model, x: Any, y: Any, copies: bool = False) 
         return lambda: model.train_function(batches)
     if not copies:
         return lambda: model.train_function(iter([data] * steps_at_once(model)))
-    last: list[Any] = []
-
-    def run() -> Any:
-        copies = [tf.nest.map_structure(copied, data) for _ in range(steps_at_once(model))]
-        last[:] = [copies]
-        return model.train_function(iter(copies))
+    alive: list[Any] = []
 
     def copied(value: Any) -> Any:
         return tf.raw_ops.DeepCopy(x=value) if tf.is_tensor(value) and value.dtype != tf.string else value
+
+    def run() -> Any:
+        alive[:] = [tf.nest.map_structure(copied, data) for _ in range(steps_at_once(model))]
+        return model.train_function(iter(alive))
 
     return run
 

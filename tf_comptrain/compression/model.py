@@ -252,9 +252,8 @@ def _handles_of(backward: _keras.BackwardPass) -> tuple[list[Instrumentation], l
     if owners:
         first, *others = [weights[number][1] for *_, number in sorted(owners)]
         return [first], others
-    return [
-        handle for _, handle in weights if handle.held is not None and handle.held.is_of(backward.graph)
-    ], []
+    held = [(handle, handle.held) for _, handle in weights if handle.held is not None]
+    return [handle for handle, its in held if its.is_of(backward.graph)], []
 
 
 def report(model: keras.Model) -> Report:

@@ -1,4 +1,5 @@
-// CPU kernels of LayerNorm and LayerNormGrad. Elsewhere Keras' formula serves.
+// CPU kernels of LayerNorm and LayerNormGrad; cc/kernels/xla/layer_norm.cc has
+// those of XLA. On a GPU's executor Keras' formula serves.
 #include "cc/codec/layers/layer_norm.h"
 #include "cc/kernels/common/register.h"
 #include "cc/kernels/common/util.h"

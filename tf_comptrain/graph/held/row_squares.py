@@ -96,7 +96,7 @@ def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
-    """Whether an operation is a mean or sum along axes that are not the batch's, of many values."""
+    """Whether an operation is a mean or sum along axes that are not the batch's."""
     if op.type not in ("Mean", "Sum"):
         return False
     axes = tf.get_static_value(op.inputs[1])

@@ -17,14 +17,16 @@ from tf_comptrain.storage import COMPRESS, DEFAULT_BOUNDS, Holding, Offload, Pol
 # Between the bounds of what matrix products and what convolutions read.
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
+_MICROBATCH = "microbatch_"
+
 
 def microbatch_scope(number: int) -> str:
     """Of the operations of a later microbatch; those of the first, and their names in each, are as in a whole step."""
-    return f"microbatch_{number}"
+    return f"{_MICROBATCH}{number}"
 
 
 def _as_in_first(name: str) -> str:
-    return re.sub(r"^(gradient_tape/)?microbatch_\d+/", r"\1", name)
+    return re.sub(rf"^(gradient_tape/)?{_MICROBATCH}\d+/", r"\1", name)
 
 
 class Wishes:
