@@ -24,6 +24,7 @@ REGISTER_OP("Comptrain>Compress")
     .Attr("dither: bool = false")
     .Attr("bits: int = 8")
     .Attr("group_statistics: bool = true")
+    .Attr("row_scales: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle state;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &state));
@@ -70,6 +71,10 @@ dither: make the error independent of the data, by subtractive dither; keeps the
 bits: of one value under XLA, from 2 to 8.
 group_statistics: XLA: whether new_state has what the groups' bounds of this
   tensor come to, or what state has.
+row_scales: rows, all of the last dimension, that are some four times longer or
+  shorter than the others have a bound in proportion: a byte a row, on the
+  executor where there are such. Not on the executor of a GPU, nor of what
+  Comptrain>BatchNormGrad reads.
 )doc");
 
 REGISTER_OP("Comptrain>Decompress")
@@ -84,6 +89,7 @@ REGISTER_OP("Comptrain>Decompress")
     .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("mid_rise: bool = false")
     .Attr("bits: int = 8")
+    .Attr("row_scales: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       ShapeHandle out;
       TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(1, &out));
@@ -101,7 +107,7 @@ shape: of the result; its element count must be the stream's.
 gate: the incoming gradient.
 state: XLA: new_state of Comptrain>Compress. Executor: not read, any shape.
 codec: GPU: as Comptrain>Compress had it, or 'auto'. CPU: the stream says it.
-mid_rise, bits: XLA: as Comptrain>Compress had them.
+mid_rise, bits, row_scales: XLA: as Comptrain>Compress had them.
 x_hat: |x - x_hat| <= bound for every finite element; x itself for 'zvc'.
 )doc");
 
@@ -113,6 +119,7 @@ REGISTER_OP("Comptrain>StreamMaskGrad")
     .Attr("N: int >= 1")
     .Attr("codec: {'plane', 'rans', 'zvc', 'auto'} = 'plane'")
     .Attr("bits: int = 8")
+    .Attr("row_scales: bool = false")
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(1));
       return absl::OkStatus();
@@ -123,7 +130,7 @@ the stored value is not zero, else 0.
 
 dy: one gradient. XLA: or some, whose sum it is.
 codec: GPU: as Comptrain>Compress had it, or 'auto'. CPU: the stream says it.
-bits: XLA: as Comptrain>Compress had it.
+bits, row_scales: XLA: as Comptrain>Compress had them.
 )doc");
 
 REGISTER_OP("Comptrain>Fence")

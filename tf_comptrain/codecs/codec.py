@@ -64,7 +64,13 @@ class Codec:
         return f"{self.format}+dither" if self.dither else self.format
 
     def compress(
-        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+        self,
+        x: tf.Tensor,
+        state: tf.Tensor,
+        relative_bound: float,
+        mid_rise: bool,
+        relative_to: str = SIGMA,
+        row_scales: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Encodes x.
 
@@ -74,6 +80,8 @@ class Codec:
           relative_bound: Bound / running sigma or range, where the state sets no absolute bound.
           mid_rise: Keep the mask x != 0 exactly, for `mask_gradient`.
           relative_to: "sigma", "range" or "nothing": `ErrorBound.reference`.
+          row_scales: Rows, all channels of one place, that are some four times longer or shorter than the others
+            have a bound in proportion. Not of what `batch_norm_gradient` reads.
 
         Returns:
           x (to be read by its consumers), the stream (uint8 [bytes]) and the new state.
@@ -87,6 +95,7 @@ class Codec:
             decay=DEFAULT_DECAY,
             mid_rise=mid_rise,
             dither=self.dither,
+            row_scales=row_scales,
         )
 
     def decompress(self, stream: tf.Tensor, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> tf.Tensor:
@@ -163,11 +172,13 @@ class FixedStream(NamedTuple):
       codes: uint8, of a static shape.
       state: The new state of the compress op that wrote it.
       mid_rise: The codes keep the mask x != 0.
+      row_scales: As `compress` was given it.
     """
 
     codes: tf.Tensor
     state: tf.Tensor
     mid_rise: bool
+    row_scales: bool = False
 
 
 class FixedRateCodec(Codec):
@@ -194,7 +205,13 @@ class FixedRateCodec(Codec):
         return self.bits + 8 / _GROUP
 
     def compress(
-        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+        self,
+        x: tf.Tensor,
+        state: tf.Tensor,
+        relative_bound: float,
+        mid_rise: bool,
+        relative_to: str = SIGMA,
+        row_scales: bool = False,
     ) -> Any:
         """As Codec.compress; the second result is a `FixedStream`."""
         through, codes, new_state = native.ops().comptrain_compress(
@@ -206,16 +223,26 @@ class FixedRateCodec(Codec):
             mid_rise=mid_rise,
             bits=self.bits,
             group_statistics=self.group_statistics,
+            row_scales=row_scales,
         )
-        return through, FixedStream(codes, new_state, mid_rise), new_state
+        return through, FixedStream(codes, new_state, mid_rise, row_scales), new_state
 
     def decompress(self, stream: Any, shape: tf.Tensor, dtype: tf.DType, gate: tf.Tensor) -> Any:
         return native.ops().comptrain_decompress(
-            stream.codes, shape, gate, stream.state, T=dtype, mid_rise=stream.mid_rise, bits=self.bits
+            stream.codes,
+            shape,
+            gate,
+            stream.state,
+            T=dtype,
+            mid_rise=stream.mid_rise,
+            bits=self.bits,
+            row_scales=stream.row_scales,
         )
 
     def mask_gradient(self, stream: Any, *dy: tf.Tensor) -> Any:
-        return native.ops().comptrain_stream_mask_grad(stream.codes, dy, bits=self.bits)
+        return native.ops().comptrain_stream_mask_grad(
+            stream.codes, dy, bits=self.bits, row_scales=stream.row_scales
+        )
 
     def batch_norm_gradient(
         self, stream: Any, dy: tf.Tensor, gamma: tf.Tensor, mean: tf.Tensor, inv_std: tf.Tensor

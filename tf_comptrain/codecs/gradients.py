@@ -28,7 +28,11 @@ def _compress_gradient(op: tf.Operation, dy: tf.Tensor, unused_dstream: Any, unu
 @tf.RegisterGradient("Comptrain>StreamMaskGrad")
 def _stream_mask_second_gradient(op: tf.Operation, ddx: tf.Tensor) -> Any:
     of_each = native.ops().comptrain_stream_mask_grad(
-        op.inputs[0], [ddx], codec=op.get_attr("codec"), bits=op.get_attr("bits")
+        op.inputs[0],
+        [ddx],
+        codec=op.get_attr("codec"),
+        bits=op.get_attr("bits"),
+        row_scales=op.get_attr("row_scales"),
     )
     return None, *[of_each] * op.get_attr("N")
 

@@ -148,6 +148,8 @@ def hold(x: tf.Tensor, site: Site, xla: bool) -> tuple[tf.Tensor, Held]:
       x passed through (read this one), and the handle that restores it.
     """
     coder = site.coder(mid_rise=False, xla=xla)
-    through, stream, state = coder.compress(x, site.state, site.relative_bound, False, site.bound.reference)
+    through, stream, state = coder.compress(
+        x, site.state, site.relative_bound, False, site.bound.reference, site.scales_rows(x, False)
+    )
     site.state.assign(state)
     return through, Held(site, coder, stream, x, False)

@@ -52,7 +52,13 @@ class OutsideCodec(DecodingCodec):
         self._bits = bits
 
     def compress(
-        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+        self,
+        x: tf.Tensor,
+        state: tf.Tensor,
+        relative_bound: float,
+        mid_rise: bool,
+        relative_to: str = SIGMA,
+        row_scales: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         encode = partial(self._encode, relative_bound=relative_bound, relative_to=relative_to)
         values = tf.cast(x, tf.float32)

@@ -29,7 +29,13 @@ class GroupQuantization(DecodingCodec):
         return self.bits + 32 / GROUP
 
     def compress(
-        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+        self,
+        x: tf.Tensor,
+        state: tf.Tensor,
+        relative_bound: float,
+        mid_rise: bool,
+        relative_to: str = SIGMA,
+        row_scales: bool = False,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         groups = _to_groups(tf.cast(x, tf.float32))
         low = tf.reduce_min(groups, axis=1, keepdims=True)

@@ -124,7 +124,13 @@ class _ProbeCodec(DecodingCodec):
         self.restored: Mapping[str, RoundTrip] = {}
 
     def compress(
-        self, x: tf.Tensor, state: tf.Tensor, relative_bound: float, mid_rise: bool, relative_to: str = SIGMA
+        self,
+        x: tf.Tensor,
+        state: tf.Tensor,
+        relative_bound: float,
+        mid_rise: bool,
+        relative_to: str = SIGMA,
+        row_scales: bool = False,
     ) -> Any:
         name = name_of(x)
         see = partial(self._see, name=name, mask=mid_rise, value_bytes=x.dtype.size)

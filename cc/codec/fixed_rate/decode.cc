@@ -52,7 +52,9 @@ FixedRateDecoder::FixedRateDecoder(const FixedRateStream& stream, Isa isa)
                StepsOfScales(stream.state == nullptr
                                  ? 0
                                  : StepOfScale1(stream.state[kBoundUsed])),
-               CentresOf(stream), kernels_) {}
+               CentresOf(stream), kernels_),
+      row_scales_(stream.of.dims.back(),
+                  stream.of.coding.RowScales(stream.of.dims, stream.data)) {}
 
 void FixedRateDecode(const FixedRateStream& stream, void* x_hat,
                      const ParallelFor& parallel, Isa isa) {

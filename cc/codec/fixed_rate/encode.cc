@@ -21,15 +21,21 @@ struct Ends {
 // One call.
 class Encoder {
  public:
-  Encoder(const FixedRateTensor& of, const void* x, const ParallelFor& parallel,
-          Isa isa)
+  Encoder(const FixedRateTensor& of, const void* x, const FixedRateOutput& out,
+          const ParallelFor& parallel, Isa isa)
       : of_(of),
         x_(static_cast<const uint8_t*>(x)),
         item_(static_cast<int64_t>(ItemBytes(of.dtype))),
+        row_scales_(of.dims.back(), of.coding.RowScales(of.dims, out.stream)),
         parallel_(parallel),
         kernels_(FixedRateKernelsOf(isa)) {}
 
   void Run(const FixedRateInput& in, const FixedRateOutput& out) const {
+    if (of_.coding.row_scales) {
+      const int64_t rows = of_.coding.RowBytes(of_.dims);
+      FindRowScales({x_, of_.dtype, rows, of_.dims.back()}, parallel_,
+                    of_.coding.RowScales(of_.dims, out.stream));
+    }
     const double range = in.bound.of_range ? Range() : 0;
     float next[kStateFields];
     WriteState(
@@ -48,10 +54,18 @@ class Encoder {
 
  private:
   // n values as floats: where they are, or in the buffer.
-  const float* Values(int64_t first, int64_t n, float* buffer) const {
+  const float* Given(int64_t first, int64_t n, float* buffer) const {
     const uint8_t* const at = x_ + first * item_;
     if (of_.dtype == DType::kF32) return reinterpret_cast<const float*>(at);
     kernels_.widen(at, of_.dtype, n, buffer);
+    return buffer;
+  }
+  // Likewise, divided by the scales of their rows.
+  const float* Values(int64_t first, int64_t n, float* buffer) const {
+    const float* const given = Given(first, n, buffer);
+    if (!row_scales_.Scale(first, n)) return given;
+    if (given != buffer) std::copy(given, given + n, buffer);
+    row_scales_.Divide(first, n, buffer);
     return buffer;
   }
 
@@ -69,6 +83,9 @@ class Encoder {
       for (int k = 0; k < last; ++k) first = first * of_.dims[k] + at[k];
       kernels_.widen(x_ + first * channels * item_, of_.dtype, channels,
                      row.data());
+      if (row_scales_.Scale(first * channels, channels)) {
+        row_scales_.Divide(first * channels, channels, row.data());
+      }
       for (float& v : row) v = std::isfinite(v) ? v : 0;
       body(row);
       for (d = last - 1; d >= 0; --d) {
@@ -268,6 +285,7 @@ class Encoder {
   const FixedRateTensor& of_;
   const uint8_t* const x_;
   const int64_t item_;
+  const RowScales row_scales_;
   const ParallelFor& parallel_;
   const FixedRateKernels& kernels_;
 };
@@ -277,7 +295,7 @@ class Encoder {
 void FixedRateEncode(const FixedRateTensor& of, const FixedRateInput& in,
                      const FixedRateOutput& out, const ParallelFor& parallel,
                      Isa isa) {
-  Encoder(of, in.x, parallel, isa).Run(in, out);
+  Encoder(of, in.x, out, parallel, isa).Run(in, out);
 }
 
 }  // namespace comptrain

@@ -57,6 +57,10 @@ struct FixedRateCoding {
   // middles between whole steps, as many below the centre as above: none is for
   // the centre.
   bool mid_rise = false;
+  // The stream ends in a byte for each row: what its values are divided by
+  // before they are encoded (stream/row_scales.h). Kernels of a GPU leave that
+  // to cc/kernels/xla/streams.cc.
+  bool row_scales = false;
 
   COMPTRAIN_HD float zero_level() const {
     return mid_rise ? 1 : (1 << (bits - 1)) - 0.5f;
@@ -75,7 +79,14 @@ struct FixedRateCoding {
   bool HasCentres(const std::vector<int64_t>& dims) const;
   int64_t WordBytes(const std::vector<int64_t>& dims) const;
   int64_t ScaleBytes(const std::vector<int64_t>& dims) const;
+  int64_t RowBytes(const std::vector<int64_t>& dims) const;
   int64_t StreamBytes(const std::vector<int64_t>& dims) const;
+  // Those of rows in a stream; null: none.
+  int8_t* RowScales(const std::vector<int64_t>& dims, uint8_t* stream) const;
+  const int8_t* RowScales(const std::vector<int64_t>& dims,
+                          const uint8_t* stream) const {
+    return RowScales(dims, const_cast<uint8_t*>(stream));
+  }
 };
 
 }  // namespace comptrain

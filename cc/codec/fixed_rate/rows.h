@@ -9,6 +9,7 @@
 #include "cc/codec/fixed_rate/dither.h"
 #include "cc/codec/fixed_rate/fixed_rate.h"
 #include "cc/codec/fixed_rate/kernels.h"
+#include "cc/codec/stream/row_scales.h"
 
 namespace comptrain {
 
@@ -187,6 +188,7 @@ class FixedRateDecoder {
       at.dither = dither;
       at.more = more;
       kernels_.values(coding_, at, from, x_hat);
+      if (row_scales_.Scale(first, n)) row_scales_.Multiply(first, n, x_hat);
       body(first, n, x_hat);
     };
     if (rows_.together() > 1) {
@@ -244,6 +246,7 @@ class FixedRateDecoder {
   const uint32_t* const words_;
   const uint32_t seed_;
   const Factors factors_;
+  const RowScales row_scales_;
 };
 
 }  // namespace comptrain

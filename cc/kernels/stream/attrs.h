@@ -34,7 +34,7 @@ inline absl::Status CheckState(const TensorShape& shape) {
 
 struct CompressAttrs {
   BoundRule rule;
-  bool mid_rise = false, dither = false;
+  bool mid_rise = false, dither = false, row_scales = false;
   bool is_auto = false;
   CodecId codec = CodecId::kPlane;
 
@@ -46,6 +46,7 @@ struct CompressAttrs {
     if (s.ok()) s = ctx->GetAttr("decay", &rule.decay);
     if (s.ok()) s = ctx->GetAttr("mid_rise", &mid_rise);
     if (s.ok()) s = ctx->GetAttr("dither", &dither);
+    if (s.ok()) s = ctx->GetAttr("row_scales", &row_scales);
     if (!s.ok()) return s;
     rule.of_range = relative_to == "range";
     rule.by_channel = relative_to == "sigma";

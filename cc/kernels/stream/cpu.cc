@@ -5,6 +5,7 @@
 #include "cc/codec/registry/choose.h"
 #include "cc/codec/registry/codec.h"
 #include "cc/codec/statistics/tensor_stats.h"
+#include "cc/codec/stream/row_scales.h"
 #include "cc/codec/stream/scales.h"
 #include "cc/kernels/stream/attrs.h"
 #include "cc/kernels/common/register.h"
@@ -15,13 +16,22 @@
 namespace comptrain {
 namespace {
 
+// A tensor whose last dimension is `channels`, in rows of that.
+int64_t RowsOf(int64_t n, int64_t channels) {
+  return channels == 0 ? 0 : n / channels;
+}
+
 class CompressOp : public CompressOpBase {
  public:
   using CompressOpBase::CompressOpBase;
 
-  void Compress(OpKernelContext* ctx, const Tensor& x, const float* state,
+  void Compress(OpKernelContext* ctx, const Tensor& given, const float* state,
                 EncodeParams params) const override {
     const ParallelFor threads = WorkerThreads(ctx);
+    Tensor x = given, row_scales = NoScales();
+    if (attrs_.row_scales && !attrs_.rule.lossless) {
+      OP_REQUIRES_OK(ctx, DivideRows(ctx, params, threads, &x, &row_scales));
+    }
     const double range =
         attrs_.rule.of_range
             ? ValueRange(Data(x), params.dtype, params.n, threads)
@@ -48,11 +58,14 @@ class CompressOp : public CompressOpBase {
                        scratch_bytes, threads)));
 
     Tensor* stream = nullptr;
-    const int64_t stream_bytes = encoder->total_bytes();
+    const int64_t own_bytes = encoder->total_bytes();
+    const int64_t stream_bytes = own_bytes + row_scales.NumElements();
     OP_REQUIRES_OK(
         ctx, ctx->allocate_output(1, TensorShape({stream_bytes}), &stream));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(encoder->Write(stream->flat<uint8_t>().data(), threads)));
+    uint8_t* const to = stream->flat<uint8_t>().data();
+    OP_REQUIRES_OK(ctx, ToAbsl(encoder->Write(to, threads)));
+    std::copy_n(row_scales.flat<int8_t>().data(), row_scales.NumElements(),
+                to + own_bytes);
 
     Tensor* new_state = nullptr;
     OP_REQUIRES_OK(
@@ -65,7 +78,35 @@ class CompressOp : public CompressOpBase {
     encoded.rms_bound_over_eb = own.rms_bound_over_eb();
     encoded.stream_bytes = stream_bytes;
     attrs_.rule.NextState(state, encoded, new_state->flat<float>().data());
-    ctx->set_output(0, x);
+    ctx->set_output(0, given);
+  }
+
+ private:
+  static Tensor NoScales() {
+    return Tensor(tensorflow::DT_INT8, TensorShape({0}));
+  }
+  // x and the scales of its rows, where some have one; else no scales.
+  static absl::Status DivideRows(OpKernelContext* ctx,
+                                 const EncodeParams& params,
+                                 const ParallelFor& threads, Tensor* x,
+                                 Tensor* scales) {
+    const int64_t rows = RowsOf(params.n, params.channels);
+    absl::Status s =
+        ctx->allocate_temp(tensorflow::DT_INT8, TensorShape({rows}), scales);
+    if (!s.ok()) return s;
+    int8_t* const found = scales->flat<int8_t>().data();
+    const RowsOfTensor of = {Data(*x), params.dtype, rows, params.channels};
+    if (!FindRowScales(of, threads, found)) {
+      *scales = NoScales();
+      return s;
+    }
+    Tensor divided;
+    s = ctx->allocate_temp(x->dtype(), x->shape(), &divided);
+    if (!s.ok()) return s;
+    RowScales(params.channels, found)
+        .DivideAll(of, threads, MutableData(&divided));
+    *x = divided;
+    return s;
   }
 };
 
@@ -80,9 +121,15 @@ class DecompressOp : public OpKernel {
     OP_REQUIRES_OK(ctx, tensorflow::tensor::MakeShape(shape_tensor, &shape));
     Tensor* x_hat = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &x_hat));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(DecodeStream(StreamInOf(stream, *x_hat), MutableData(x_hat),
-                                 WorkerThreads(ctx))));
+    const ParallelFor threads = WorkerThreads(ctx);
+    StreamIn in = StreamInOf(stream, *x_hat);
+    const int64_t channels = Channels(shape), rows = RowsOf(in.n, channels);
+    const int8_t* const scales = TakeRowScales(rows, &in);
+    void* const out = MutableData(x_hat);
+    OP_REQUIRES_OK(ctx, ToAbsl(DecodeStream(in, out, threads)));
+    if (scales == nullptr) return;
+    RowScales(channels, scales)
+        .MultiplyAll({out, in.dtype, rows, channels}, threads, out);
   }
 };
 
@@ -97,9 +144,10 @@ class StreamMaskGradOp : public OpKernel {
     Tensor* dx = nullptr;
     OP_REQUIRES_OK(
         ctx, ctx->forward_input_or_allocate_output({1}, 0, dy.shape(), &dx));
-    OP_REQUIRES_OK(
-        ctx, ToAbsl(StreamMaskGradient(StreamInOf(stream, dy), Data(dy),
-                                       MutableData(dx), WorkerThreads(ctx))));
+    StreamIn in = StreamInOf(stream, dy);
+    TakeRowScales(RowsOf(dy.NumElements(), Channels(dy.shape())), &in);
+    OP_REQUIRES_OK(ctx, ToAbsl(StreamMaskGradient(in, Data(dy), MutableData(dx),
+                                                  WorkerThreads(ctx))));
   }
 };
 

@@ -29,6 +29,7 @@ inline FixedRateTensor TensorOf(const ffi::AnyBuffer& buffer,
   FixedRateTensor of;
   of.coding.bits = *attributes.get<int32_t>("bits");
   of.coding.mid_rise = *attributes.get<int32_t>("mid_rise") != 0;
+  of.coding.row_scales = *attributes.get<int32_t>("row_scales") != 0;
   of.dims.assign(buffer.dimensions().begin(), buffer.dimensions().end());
   if (of.dims.empty()) of.dims.push_back(1);
   of.dtype = DTypeOf(buffer);

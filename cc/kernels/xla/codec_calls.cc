@@ -15,8 +15,9 @@ namespace comptrain::hlo {
 namespace {
 
 std::string Attributes(const FixedRateCoding& coding) {
-  return absl::StrFormat("bits = %d : i32, mid_rise = %d : i32", coding.bits,
-                         coding.mid_rise);
+  return absl::StrFormat(
+      "bits = %d : i32, mid_rise = %d : i32, row_scales = %d : i32",
+      coding.bits, coding.mid_rise, coding.row_scales);
 }
 
 std::string Attributes(const FixedRateCoding& coding, const Encoding& how) {

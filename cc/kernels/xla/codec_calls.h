@@ -24,6 +24,9 @@ class FixedRate : public FixedRateCoding {
     }
     mid_rise = with_mask;
     if (s.ok() && !with_mask) s = ctx->GetAttr("mid_rise", &mid_rise);
+    if (s.ok() && ctx->HasAttr("row_scales")) {
+      s = ctx->GetAttr("row_scales", &row_scales);
+    }
     return s;
   }
 

@@ -6,6 +6,7 @@
 #include "cc/kernels/stream/attrs.h"
 #include "cc/kernels/xla/codec_calls.h"
 #include "cc/kernels/xla/fence.h"
+#include "cc/kernels/xla/row_scales.h"
 
 namespace comptrain::hlo {
 namespace {
@@ -32,9 +33,7 @@ class CompressXla : public Lowering {
       ctx->SetOutput(2, state);
       return;
     }
-    const Encoded encoded =
-        CodecCalls(on_cpu_, rate_)
-            .Encode({attrs_.rule, group_statistics_}, x, state);
+    const Encoded encoded = Encode(x, state);
     // Readers of x wait for the stream: the forward pass does not run ahead.
     const std::vector<XlaOp> fenced = Fence(on_cpu_, {encoded.stream, x});
     ctx->SetOutput(0, fenced[1]);
@@ -43,6 +42,19 @@ class CompressXla : public Lowering {
   }
 
  private:
+  Encoded Encode(XlaOp x, XlaOp state) const {
+    const CodecCalls calls(on_cpu_, rate_);
+    const Encoding how = {attrs_.rule, group_statistics_};
+    if (on_cpu_ || !rate_.row_scales) return calls.Encode(how, x, state);
+    const RowScalesOnGpu rows = RowScalesOnGpu::Of(x);
+    Encoded encoded = calls.Encode(how, rows.Divide(x), state);
+    const int64_t at = Size(encoded.stream) - rate_.RowBytes(Dims(x));
+    encoded.stream = xla::DynamicUpdateSlice(
+        encoded.stream, rows.bytes(),
+        {xla::ConstantR0<int32_t>(x.builder(), static_cast<int32_t>(at))});
+    return encoded;
+  }
+
   FixedRate rate_;
   CompressAttrs attrs_;
   bool group_statistics_ = true;
@@ -61,11 +73,24 @@ class DecompressXla : public Lowering {
     OP_REQUIRES_OK(ctx, CheckStream(ctx, rate_, dims));
     OP_REQUIRES_OK(ctx, CheckState(ShapeOf(ctx, 3)));
     const auto of = xla::ShapeUtil::MakeShape(ctx->output_xla_type(0), dims);
+    if (shape.num_elements() == 0) {
+      ctx->SetOutput(0, Zeros(ctx->builder(), of.element_type(), dims));
+      return;
+    }
+    const XlaOp stream = ctx->Input(0);
+    const XlaOp x = CodecCalls(on_cpu_, rate_)
+                        .Decode(stream, ctx->Input(3), ctx->Input(2), of);
+    if (on_cpu_ || !rate_.row_scales) {
+      ctx->SetOutput(0, x);
+      return;
+    }
+    const int64_t end = Size(stream);
+    const int64_t rows = rate_.RowBytes({dims.begin(), dims.end()});
+    const XlaOp bytes = xla::Slice(stream, {end - rows}, {end}, {1});
+    // Several readers would multiply each for itself, beside one that needs
+    // the product in memory.
     ctx->SetOutput(
-        0, shape.num_elements() == 0
-               ? Zeros(ctx->builder(), of.element_type(), dims)
-               : CodecCalls(on_cpu_, rate_)
-                     .Decode(ctx->Input(0), ctx->Input(3), ctx->Input(2), of));
+        0, Fence(on_cpu_, {RowScalesOnGpu::Read(bytes, dims).Multiply(x)})[0]);
   }
 
  private:

@@ -23,16 +23,17 @@ def channel_dimensions(tensor: tf.Tensor) -> int:
     normalization. A batch normalization has channels of its own, whatever made what it reads.
     """
     sizes = tensor.shape
-    if sizes.rank is None or sizes.rank < 3 or _is_batch_normalized(tensor):
+    if sizes.rank is None or sizes.rank < 3 or is_batch_normalized(tensor):
         return 1
     count = _ChannelSearch().count(tensor, _FURTHEST)
     return count if count < sizes.rank and sizes[-count:].is_fully_defined() else 1
 
 
-def _is_batch_normalized(tensor: tf.Tensor) -> bool:
+def is_batch_normalized(tensor: tf.Tensor) -> bool:
+    """Whether a batch normalization reads a tensor or a view of it."""
     readers = tensor.consumers()
     handed_on = (op.outputs[0] for op in readers if about(op.type).is_view or op.type == "Cast")
-    return any(op.type == NORMALIZATION for op in readers) or any(map(_is_batch_normalized, handed_on))
+    return any(op.type == NORMALIZATION for op in readers) or any(map(is_batch_normalized, handed_on))
 
 
 class _ChannelSearch:

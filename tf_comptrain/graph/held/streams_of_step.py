@@ -13,7 +13,7 @@ from tf_comptrain import codecs, native
 from tf_comptrain.codecs import RATES, SUPPORTED_DTYPES, Codec, ErrorBound
 from tf_comptrain.graph.crossings import Crossing
 from tf_comptrain.graph.gradient_operations import is_product
-from tf_comptrain.graph.held.channels import channel_dimensions
+from tf_comptrain.graph.held.channels import channel_dimensions, is_batch_normalized
 from tf_comptrain.graph.held.sites import Sites
 from tf_comptrain.graph.held.states import FULL, TableInStep
 from tf_comptrain.graph.held.wishes import Wishes
@@ -344,6 +344,7 @@ class StreamsOfStep:
             site.relative_bound,
             self._is_mid_rise(tensor, mask),
             site.bound.reference,
+            site.scales_rows(x, mask) and not is_batch_normalized(tensor),
         )
         self.states.set(row, state)
         if count > 1:

@@ -1,0 +1,136 @@
+#include "cc/codec/stream/row_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "cc/codec/common/half.h"
+#include "cc/codec/stream/stream.h"
+
+namespace comptrain {
+namespace {
+
+// Of a row whose length is 0, or no finite number.
+constexpr int8_t kUnknown = INT8_MIN;
+
+// In as many sums as make vectors, in one order everywhere.
+template <class T>
+float SumOfSquares(const T* x, int64_t n) {
+  constexpr int kSums = 16;
+  float sums[kSums] = {};
+  int64_t i = 0;
+  for (; i + kSums <= n; i += kSums) {
+    for (int k = 0; k < kSums; ++k) {
+      const float v = ToFloat(x[i + k]);
+      sums[k] += v * v;
+    }
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    const float v = ToFloat(x[i]);
+    sums[k] += v * v;
+  }
+  float sum = 0;
+  for (float each : sums) sum += each;
+  return sum;
+}
+
+// The power of two just above a row's root mean square.
+int8_t LengthOf(double mean_square) {
+  if (!(mean_square > 0) || !(mean_square < HUGE_VAL)) return kUnknown;
+  int exponent;
+  std::frexp(mean_square, &exponent);
+  return static_cast<int8_t>((exponent + 256) / 2 - 128);
+}
+
+}  // namespace
+
+bool FindRowScales(const RowsOfTensor& of, const ParallelFor& parallel,
+                   int8_t* scales) {
+  WithStorageType(of.dtype, [&](auto type) {
+    const auto* const x = static_cast<const decltype(type)*>(of.x);
+    parallel(of.rows, of.channels, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        scales[row] =
+            LengthOf(double{SumOfSquares(x + row * of.channels, of.channels)} /
+                     static_cast<double>(of.channels));
+      }
+    });
+  });
+  int64_t sum = 0, count = 0;
+  for (int64_t row = 0; row < of.rows; ++row) {
+    if (scales[row] == kUnknown) continue;
+    sum += scales[row];
+    ++count;
+  }
+  if (count == 0) count = 1;
+  const int usual = static_cast<int>(
+      std::floor(static_cast<double>(sum) / static_cast<double>(count) + 0.5));
+  bool any = false;
+  for (int64_t row = 0; row < of.rows; ++row) {
+    const int apart = scales[row] == kUnknown ? 0 : scales[row] - usual;
+    const bool differs = std::abs(apart) >= kLeastRowScale;
+    scales[row] = static_cast<int8_t>(
+        differs ? std::clamp(apart, -kMostRowScale, kMostRowScale) : 0);
+    any = any || differs;
+  }
+  return any;
+}
+
+bool RowScales::Scale(int64_t first, int64_t n) const {
+  if (scales_ == nullptr) return false;
+  const int64_t last = (first + n - 1) / channels_;
+  for (int64_t row = first / channels_; row <= last; ++row) {
+    if (scales_[row] != 0) return true;
+  }
+  return false;
+}
+
+void RowScales::Multiply(int64_t first, int64_t n, int sign, float* x) const {
+  for (int64_t done = 0; done < n;) {
+    const int64_t row = (first + done) / channels_;
+    const int64_t count =
+        std::min(n - done, (row + 1) * channels_ - first - done);
+    const float factor = std::ldexp(1.0f, sign * scales_[row]);
+    for (int64_t i = done; i < done + count; ++i) x[i] *= factor;
+    done += count;
+  }
+}
+
+void RowScales::MultiplyAll(const RowsOfTensor& of, int sign,
+                            const ParallelFor& parallel, void* out) const {
+  WithStorageType(of.dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto* const from = static_cast<const T*>(of.x);
+    auto* const to = static_cast<T*>(out);
+    parallel(of.rows, of.channels, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t first = row * of.channels;
+        if (scales_[row] == 0) {
+          if (to != from) {
+            std::copy_n(from + first, of.channels, to + first);
+          }
+          continue;
+        }
+        const float factor = std::ldexp(1.0f, sign * scales_[row]);
+        for (int64_t i = first; i < first + of.channels; ++i) {
+          FromFloat(ToFloat(from[i]) * factor, &to[i]);
+        }
+      }
+    });
+  });
+}
+
+const int8_t* TakeRowScales(int64_t rows, StreamIn* stream) {
+  StreamHeader header;
+  if (stream->bytes < sizeof header) return nullptr;
+  std::memcpy(&header, stream->data, sizeof header);
+  const auto bytes = static_cast<uint64_t>(rows);
+  if (stream->bytes < bytes || header.total_bytes != stream->bytes - bytes) {
+    return nullptr;
+  }
+  stream->bytes -= bytes;
+  return reinterpret_cast<const int8_t*>(stream->data + stream->bytes);
+}
+
+}  // namespace comptrain

@@ -1,0 +1,82 @@
+// cc/codec/stream/row_scales.h around calls of a GPU's kernels, which know
+// nothing of rows: operations that XLA fuses.
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+#include "cc/codec/stream/row_scales.h"
+#include "cc/kernels/xla/hlo.h"
+
+namespace comptrain::hlo {
+
+// x with its rows divided by their scales, and back.
+class RowScalesOnGpu {
+ public:
+  static RowScalesOnGpu Of(XlaOp x) {
+    const std::vector<int64_t> dims = Dims(x);
+    const auto last = static_cast<int64_t>(dims.size()) - 1;
+    const XlaOp square = Sum(Squared(F32(x)), {last}) /
+                         Scalar(x, static_cast<float>(dims.back()));
+    const XlaOp zero = xla::ZerosLike(square);
+    const XlaOp known = xla::And(xla::Gt(square, zero), xla::IsFinite(square));
+    const XlaOp bits = xla::BitcastConvertType(square, xla::S32);
+    const XlaOp length = F32(xla::ShiftRightArithmetic(
+        xla::ShiftRightLogical(bits, Int(x, 23)) - Int(x, 126), Int(x, 1)));
+    const std::vector<int64_t> all = AllOf(square);
+    const XlaOp sum = Sum(xla::Select(known, length, zero), all);
+    const XlaOp count = xla::Max(Sum(F32(known), all), Scalar(x, 1));
+    const XlaOp usual = xla::Floor(sum / count + Scalar(x, 0.5f));
+    const XlaOp apart = length - usual;
+    const XlaOp differs =
+        xla::And(known, xla::Ge(xla::Abs(apart), Scalar(x, kLeastRowScale)));
+    return RowScalesOnGpu(xla::ConvertElementType(
+        xla::Clamp(Scalar(x, -kMostRowScale), xla::Select(differs, apart, zero),
+                   Scalar(x, kMostRowScale)),
+        xla::S8));
+  }
+  // bytes: as bytes() has them. dims: of the tensor.
+  static RowScalesOnGpu Read(XlaOp bytes, absl::Span<const int64_t> dims) {
+    return RowScalesOnGpu(xla::BitcastConvertType(
+        xla::Reshape(bytes, dims.first(dims.size() - 1)), xla::S8));
+  }
+
+  XlaOp bytes() const {
+    return xla::Reshape(xla::BitcastConvertType(exponents_, xla::U8),
+                        {Size(exponents_)});
+  }
+  // x, of any type.
+  XlaOp Divide(XlaOp x) const { return Scaled(x, -1); }
+  XlaOp Multiply(XlaOp x) const { return Scaled(x, 1); }
+
+ private:
+  explicit RowScalesOnGpu(XlaOp exponents) : exponents_(exponents) {}
+
+  static XlaOp Int(XlaOp like, int32_t value) {
+    return xla::ConstantR0<int32_t>(like.builder(), value);
+  }
+  static XlaOp Sum(XlaOp x, absl::Span<const int64_t> over) {
+    xla::XlaBuilder* const b = x.builder();
+    return xla::Reduce(x, xla::Zero(b, xla::F32),
+                       xla::CreateScalarAddComputation(xla::F32, b), over);
+  }
+  static std::vector<int64_t> AllOf(XlaOp x) {
+    std::vector<int64_t> all(Dims(x).size());
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  XlaOp Scaled(XlaOp x, int sign) const {
+    const XlaOp exponents = xla::ConvertElementType(exponents_, xla::S32);
+    const XlaOp of_rows = xla::BitcastConvertType(
+        xla::ShiftLeft(Int(x, 127) + Int(x, sign) * exponents, Int(x, 23)),
+        xla::F32);
+    const XlaOp scaled =
+        F32(x) * xla::BroadcastInDim(of_rows, Dims(x), AllOf(exponents_));
+    return xla::ConvertElementType(scaled,
+                                   x.builder()->GetShape(x)->element_type());
+  }
+
+  XlaOp exponents_;  // one a row
+};
+
+}  // namespace comptrain::hlo
