@@ -55,8 +55,8 @@ def test_kernels_leave_arithmetic_to_the_codecs():
 _BITS = re.compile(
     r"\b(?:xla::)?(?:ShiftLeft|ShiftRight(?:Logical|Arithmetic)|Xor|BitcastConvertType|ReducePrecision)\("
 )
-# Masks and positions, in operations of XLA's, which cc/codec may not include.
-CODECS_IN_KERNELS = {"cc/kernels/xla/packing.h"}
+# Masks, positions and scales of rows, in operations of XLA's, which cc/codec may not include.
+CODECS_IN_KERNELS = {"cc/kernels/xla/packing.h", "cc/kernels/xla/row_scales.h"}
 
 
 def test_kernels_leave_codecs_to_the_codecs():

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "cc/codec/common/half.h"
+#include "cc/codec/stream/scale_items.h"
 #include "cc/codec/stream/stream.h"
 
 namespace comptrain {
@@ -14,20 +16,49 @@ namespace {
 // Of a row whose length is 0, or no finite number.
 constexpr int8_t kUnknown = INT8_MIN;
 
+// What values of each channel are multiplied by before a row is measured, or a
+// channel that is larger than all others would be the row. A mean of fourth
+// roots is hardly moved by the few rows that this is to find.
+template <class T>
+std::vector<float> Weights(const T* x, int64_t rows, int64_t channels) {
+  const SampledRows sample(rows, channels);
+  std::vector<float> weights(channels), nonzero(channels);
+  for (int64_t i = 0; i < sample.count; ++i) {
+    const T* const row = x + sample.Row(i) * channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      const float v = std::fabs(FiniteOrZero(ToFloat(row[c])));
+      weights[c] += std::sqrt(std::sqrt(v));
+      nonzero[c] += v > 0 ? 1.0f : 0.0f;
+    }
+  }
+  double sum = 0;
+  for (int64_t c = 0; c < channels; ++c) {
+    const float root = weights[c] / std::max(nonzero[c], 1.0f);
+    weights[c] = root * root * (root * root);
+    sum += weights[c];
+  }
+  const auto least = static_cast<float>(kLeastOfChannels * sum /
+                                        static_cast<double>(channels));
+  for (float& weight : weights) weight = 1 / std::max(weight, least);
+  return weights;
+}
+
 // In as many sums as make vectors, in one order everywhere.
 template <class T>
-float SumOfSquares(const T* x, int64_t n) {
+float SumOfSquares(const T* x, const std::vector<float>& weights) {
   constexpr int kSums = 16;
+  const auto n = static_cast<int64_t>(weights.size());
+  const float* const of = weights.data();
   float sums[kSums] = {};
   int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
     for (int k = 0; k < kSums; ++k) {
-      const float v = ToFloat(x[i + k]);
+      const float v = ToFloat(x[i + k]) * of[i + k];
       sums[k] += v * v;
     }
   }
   for (int k = 0; i < n; ++i, ++k) {
-    const float v = ToFloat(x[i]);
+    const float v = ToFloat(x[i]) * of[i];
     sums[k] += v * v;
   }
   float sum = 0;
@@ -49,10 +80,11 @@ bool FindRowScales(const RowsOfTensor& of, const ParallelFor& parallel,
                    int8_t* scales) {
   WithStorageType(of.dtype, [&](auto type) {
     const auto* const x = static_cast<const decltype(type)*>(of.x);
+    const std::vector<float> weights = Weights(x, of.rows, of.channels);
     parallel(of.rows, of.channels, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         scales[row] =
-            LengthOf(double{SumOfSquares(x + row * of.channels, of.channels)} /
+            LengthOf(double{SumOfSquares(x + row * of.channels, weights)} /
                      static_cast<double>(of.channels));
       }
     });

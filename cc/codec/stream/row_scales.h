@@ -12,6 +12,8 @@ namespace comptrain {
 
 // Rows that are less than 2^2 times longer or shorter than usual have none.
 constexpr int kLeastRowScale = 2, kMostRowScale = 60;
+// A channel counts by its scale, no smaller than this of the mean of all.
+constexpr float kLeastOfChannels = 1.0f / 16;
 
 // Values in rows; memory of the host.
 struct RowsOfTensor {

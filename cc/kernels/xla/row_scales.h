@@ -2,6 +2,7 @@
 // nothing of rows: operations that XLA fuses.
 #pragma once
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -16,7 +17,9 @@ class RowScalesOnGpu {
   static RowScalesOnGpu Of(XlaOp x) {
     const std::vector<int64_t> dims = Dims(x);
     const auto last = static_cast<int64_t>(dims.size()) - 1;
-    const XlaOp square = Sum(Squared(F32(x)), {last}) /
+    const XlaOp weighted =
+        F32(x) * xla::BroadcastInDim(Weights(x), dims, {last});
+    const XlaOp square = Sum(Squared(weighted), {last}) /
                          Scalar(x, static_cast<float>(dims.back()));
     const XlaOp zero = xla::ZerosLike(square);
     const XlaOp known = xla::And(xla::Gt(square, zero), xla::IsFinite(square));
@@ -50,8 +53,26 @@ class RowScalesOnGpu {
   XlaOp Multiply(XlaOp x) const { return Scaled(x, 1); }
 
  private:
+  static constexpr int64_t kSampled = 128;  // rows that channels are judged by
+
   explicit RowScalesOnGpu(XlaOp exponents) : exponents_(exponents) {}
 
+  // [channels]
+  static XlaOp Weights(XlaOp x) {
+    const int64_t channels = Dims(x).back(), rows = Size(x) / channels;
+    const int64_t stride = std::max<int64_t>(1, rows / kSampled);
+    const XlaOp sample =
+        FiniteOrZero(F32(xla::Slice(xla::Reshape(x, {rows, channels}), {0, 0},
+                                    {rows, channels}, {stride, 1})));
+    const XlaOp nonzero = Sum(F32(xla::Ne(sample, Scalar(x, 0))), {0});
+    const XlaOp root = Sum(xla::Sqrt(xla::Sqrt(xla::Abs(sample))), {0}) /
+                       xla::Max(nonzero, Scalar(x, 1));
+    const XlaOp scale = Squared(Squared(root));
+    const XlaOp least =
+        Sum(scale, {0}) *
+        Scalar(x, kLeastOfChannels / static_cast<float>(channels));
+    return xla::FullLike(scale, 1) / xla::Max(scale, least);
+  }
   static XlaOp Int(XlaOp like, int32_t value) {
     return xla::ConstantR0<int32_t>(like.builder(), value);
   }
