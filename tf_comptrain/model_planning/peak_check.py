@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 from tensorflow import keras
@@ -15,7 +15,7 @@ from tf_comptrain.compression.report import Report
 from tf_comptrain.memory import counters
 from tf_comptrain.model_planning import reasons, trials
 from tf_comptrain.model_planning.model_plan import ModelPlan
-from tf_comptrain.planner import Waste, plan_graph
+from tf_comptrain.planner import Plan, Waste, plan_graph
 from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import holdings_of
 
@@ -25,18 +25,30 @@ _REPLANS = 3
 _MUCH = 50  # of the limit, this part: what is said to be beside the step
 
 
-class _StepPeak:
-    """The highest peak of steps, whatever runs between them, such as a validation.
+class _Steps:
+    """What steps take, whatever runs between them, such as a validation.
 
     Attributes:
-      bytes: So far; 0 where no step has passed what was there before.
+      peak: The highest so far; 0 where no step has passed what was there before.
+      resting: The least that was in use before a step but the first, which makes the slots; None: not known yet.
     """
 
     def __init__(self, limit: int):
-        self.bytes = 0
         self._limit = limit
+        self.peak, self._runs = 0, 0
+        self.resting: int | None = None
+
+    def begin(self) -> None:
+        """Forgets the steps before."""
+        self.peak, self._runs, self.resting = 0, 0, None
+        counters.reset_peak()
 
     def run(self, train_function: Callable, iterator: Any) -> Any:
+        if self._runs:
+            # After a step some of what it took may still be there.
+            in_use = counters.bytes_in_use()
+            self.resting = in_use if self.resting is None else min(self.resting, in_use)
+        self._runs += 1
         before = counters.peak_bytes()
         if before > self._limit:
             counters.reset_peak()
@@ -44,8 +56,22 @@ class _StepPeak:
         logs = train_function(iterator)
         peak = counters.peak_bytes()
         if peak > before:
-            self.bytes = max(self.bytes, peak)
+            self.peak = max(self.peak, peak)
         return logs
+
+
+class _Tried(NamedTuple):
+    """A plan that steps have run by.
+
+    Attributes:
+      above: Their peak over the resting level.
+      plan: The plan.
+      named: What carries it out, as `Wishes.named` has it.
+    """
+
+    above: int
+    plan: ModelPlan
+    named: Any
 
 
 class PeakCheck:
@@ -63,16 +89,18 @@ class PeakCheck:
     ):
         self._handle = weakref.ref(compressed_models[model])
         self._plan, self._prepared = found, prepared
-        self._peak = _StepPeak(found.limit_bytes)
+        self._steps = _Steps(found.limit_bytes)
+        self._waste: Waste | None = None  # of a plan that was made again
+        self._best: _Tried | None = None
         self._note = "The peak is looked at after step 2, 12 and 50."
-        self._replans = 0
+        self._replans, self._has_begun = 0, False
         self._resting = 0 if prepared is None else prepared.graph.resting_bytes
         self._neighbours: list | None = None
         report.notes = self._lines
 
     def begin(self, model: keras.Model) -> None:
-        _keras.after_first_steps(model, _CHECKED_STEPS, self._check, self._peak.run)
-        counters.reset_peak()
+        _keras.after_first_steps(model, _CHECKED_STEPS, self._check, self._run)
+        self._steps.begin()
 
     def _lines(self) -> list[str]:
         if self._prepared is None:
@@ -81,9 +109,24 @@ class PeakCheck:
             self._neighbours = list(trials.neighbours(self._prepared, self._plan, 0))
         return reasons.lines(self._plan, self._prepared.graph, self._neighbours, self._note)
 
+    def _run(self, train_function: Callable, iterator: Any) -> Any:
+        if not self._has_begun:
+            self._has_begun = True
+            self._make_room()
+        return self._steps.run(train_function, iterator)
+
+    def _make_room(self) -> None:
+        """Plans the step, which is not traced yet, for what is left beside the arrays that `fit` holds."""
+        if self._prepared is None:
+            return
+        resting = counters.bytes_in_use()
+        if self._plan.peak_bytes + resting - self._resting > self._plan.limit_bytes:
+            prepared = self._with_resting(resting)
+            self._plan_again(prepared, prepared.expected_waste(self._plan.limit_bytes))
+
     def _check(self, steps: int) -> bool:
         """Whether the step has to be traced again, after so many of this trace."""
-        peak, limit = self._peak.bytes or counters.peak_bytes(), self._plan.limit_bytes
+        peak, limit = self._steps.peak or counters.peak_bytes(), self._plan.limit_bytes
         if peak <= limit:
             self._note = (
                 f"Measured after step {steps}: a peak of {format_bytes(peak)}, within {format_bytes(limit)}."
@@ -94,33 +137,32 @@ class PeakCheck:
         if handle is None or handle.held is None:
             return False
         if self._prepared is None:
-            self._note = f"{over} A smaller `memory` leaves room for that."
-            logging.warning("%s: %s", self._plan.model, self._note)
+            self._warn(f"{over} A smaller `memory` leaves room for that.")
             return False
-        resting = counters.bytes_in_use()
+        resting = self._steps.resting or counters.bytes_in_use()
         beside = resting - self._resting
         others = ""
         if beside > limit // _MUCH:
             others = f" {format_bytes(beside)} of that came beside the step, such as arrays that fit holds."
-            over += others
-        if self._replans == _REPLANS:
-            self._note = f"{over} Planned again {_REPLANS} times."
-            logging.warning("%s: %s", self._plan.model, self._note)
-            return False
+        wishes = handle.held.wishes
+        tried = _Tried(peak - resting, self._plan, wishes.named)
+        is_best = self._best is None or tried.above < self._best.above
+        if self._replans == _REPLANS or not (is_best or self._plan.feasible):
+            if is_best or self._best is None:  # None: gone back to
+                self._warn(f"{over}{others} Planned again {self._replans} times.")
+                return False
+            _, self._plan, wishes.named = self._best
+            self._best, self._neighbours, self._replans = None, None, _REPLANS
+            self._steps.begin()
+            return True
+        self._best = tried if is_best else self._best
         self._replans += 1
-        graph = self._prepared.graph._replace(resting_bytes=resting)
         planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
         factor = max(peak - resting, 1) / planned
-        base = self._prepared.waste(limit).factor
-        waste = Waste(max(base * max(factor, 1.0), 1.0))
-        again = plan_graph(graph, limit, waste=waste)
-        self._prepared = self._prepared._replace(graph=graph)
-        if not again.feasible:  # the smallest by the model; that of the first step was measured
-            again = min(again, trials.held_plan(self._prepared, again), key=lambda plan: plan.peak_bytes)
-        self._plan = trials.as_model_plan(again, self._prepared)
-        self._neighbours = None
+        base = (self._waste or self._prepared.waste(limit)).factor
+        again = self._plan_again(self._with_resting(resting), Waste(max(base * max(factor, 1.0), 1.0)))
         least = "" if again.feasible else ", the least that is known of"
-        self._note = f"{over} Planned again with that: {format_bytes(again.peak_bytes)}{least}."
+        self._note = f"{over}{others} Planned again with that: {format_bytes(again.peak_bytes)}{least}."
         logging.warning(
             "%s: the first steps took %s, over the limit of %s: planned again.%s",
             self._plan.model,
@@ -128,7 +170,24 @@ class PeakCheck:
             format_bytes(limit),
             others,
         )
-        handle.held.wishes.named = holdings_of(self._prepared.storage(again))
-        counters.reset_peak()
-        self._peak.bytes = 0
+        self._steps.begin()
         return True
+
+    def _warn(self, note: str) -> None:
+        self._note = note
+        logging.warning("%s: %s", self._plan.model, note)
+
+    def _with_resting(self, resting: int) -> trials.Prepared:
+        prepared: Any = self._prepared
+        return prepared._replace(graph=prepared.graph._replace(resting_bytes=resting))
+
+    def _plan_again(self, prepared: trials.Prepared, waste: Waste) -> Plan:
+        again = plan_graph(prepared.graph, self._plan.limit_bytes, waste=waste)
+        if not again.feasible:  # the smallest by the model; that of the first step was measured
+            again = min(again, trials.held_plan(prepared, again), key=lambda plan: plan.peak_bytes)
+        self._plan, self._prepared, self._waste = trials.as_model_plan(again, prepared), prepared, waste
+        self._neighbours = None
+        handle = self._handle()
+        if handle is not None and handle.held is not None:
+            handle.held.wishes.named = holdings_of(prepared.storage(again))
+        return again
