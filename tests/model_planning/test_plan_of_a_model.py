@@ -316,7 +316,6 @@ def test_what_is_held_beside_a_step_is_told_apart(case, measured_before, caplog)
     finally:
         if model in compressed_models:
             ct.restore_model(model)
-        del beside
 
 
 def test_what_runs_between_steps_is_no_step(case, measured_before, caplog):

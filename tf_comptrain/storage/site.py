@@ -137,18 +137,12 @@ class Site:
             bound = state.bound_set / state.running_sigma
         return _WIDENING * bound / (_LARGEST_OF_RELU if mid_rise else _LARGEST)
 
-    def scales_rows(self, x: tf.Tensor, mask: bool) -> bool:
-        """Whether rows of a tensor that are much longer or shorter than the others have a scale each.
-
-        Args:
-          x: What is encoded.
-          mask: The stream has the mask of a ReLU's output.
-        """
+    def scales_rows(self, x: tf.Tensor) -> bool:
+        """Whether rows of a tensor that are much longer or shorter than the others have a scale each."""
         # What a convolution reads has had all of a sample normalized, or nothing.
         if not self.is_by_channel or self.kind == "convolution" or x.shape.rank is None:
             return False
-        # A float16 that is divided may become zero.
-        return (x.shape[-1] or 0) >= _LONG_ROW and not (mask and x.dtype == tf.float16)
+        return (x.shape[-1] or 0) >= _LONG_ROW
 
     def coder(self, mid_rise: bool, xla: bool, statistics: bool = False) -> Codec:
         """What encodes here: under XLA, the fixed-rate codec at this site's rate.

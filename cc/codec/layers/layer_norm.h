@@ -11,7 +11,7 @@ namespace comptrain {
 
 // Of a row of x_norm, whose mean square is 1 at most: from here on it is mostly
 // error, and the more so the less of it is left.
-constexpr float kMostSquareOfNorm = 1.1f;
+constexpr float kMostSquareOfNorm = 4;
 
 // gamma, beta: `channels` floats, host.
 struct LayerNormParams {

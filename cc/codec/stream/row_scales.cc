@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "cc/codec/common/half.h"
@@ -13,8 +14,26 @@
 namespace comptrain {
 namespace {
 
-// Of a row whose length is 0, or no finite number.
-constexpr int8_t kUnknown = INT8_MIN;
+// Of a row whose length is no finite number.
+constexpr int8_t kUnknown = INT8_MAX;
+
+// Of its scale: what values are multiplied by in a direction.
+float FactorOf(int8_t scale, int sign) {
+  if (scale == kZeroRow) return sign > 0 ? 0.0f : 1.0f;
+  return std::ldexp(1.0f, sign * scale);
+}
+
+// A float16 that would become zero is the number next to that: the mask of a
+// ReLU's output is which values are zero.
+template <class T>
+void MultiplyBy(float factor, T x, T* out) {
+  FromFloat(ToFloat(x) * factor, out);
+  if constexpr (std::is_same_v<T, F16>) {
+    if ((out->bits & 0x7fff) == 0 && (x.bits & 0x7fff) != 0 && factor != 0) {
+      out->bits |= 1;
+    }
+  }
+}
 
 // What values of each channel are multiplied by before a row is measured, or a
 // channel that is larger than all others would be the row. A mean of fourth
@@ -68,7 +87,8 @@ float SumOfSquares(const T* x, const std::vector<float>& weights) {
 
 // The power of two just above a row's root mean square.
 int8_t LengthOf(double mean_square) {
-  if (!(mean_square > 0) || !(mean_square < HUGE_VAL)) return kUnknown;
+  if (mean_square == 0) return kZeroRow;
+  if (!(mean_square < HUGE_VAL)) return kUnknown;
   int exponent;
   std::frexp(mean_square, &exponent);
   return static_cast<int8_t>((exponent + 256) / 2 - 128);
@@ -90,8 +110,11 @@ bool FindRowScales(const RowsOfTensor& of, const ParallelFor& parallel,
     });
   });
   int64_t sum = 0, count = 0;
+  const auto has_length = [&](int64_t row) {
+    return scales[row] != kUnknown && scales[row] != kZeroRow;
+  };
   for (int64_t row = 0; row < of.rows; ++row) {
-    if (scales[row] == kUnknown) continue;
+    if (!has_length(row)) continue;
     sum += scales[row];
     ++count;
   }
@@ -100,7 +123,8 @@ bool FindRowScales(const RowsOfTensor& of, const ParallelFor& parallel,
       std::floor(static_cast<double>(sum) / static_cast<double>(count) + 0.5));
   bool any = false;
   for (int64_t row = 0; row < of.rows; ++row) {
-    const int apart = scales[row] == kUnknown ? 0 : scales[row] - usual;
+    if (scales[row] == kZeroRow) continue;
+    const int apart = has_length(row) ? scales[row] - usual : 0;
     const bool differs = std::abs(apart) >= kLeastRowScale;
     scales[row] = static_cast<int8_t>(
         differs ? std::clamp(apart, -kMostRowScale, kMostRowScale) : 0);
@@ -123,7 +147,7 @@ void RowScales::Multiply(int64_t first, int64_t n, int sign, float* x) const {
     const int64_t row = (first + done) / channels_;
     const int64_t count =
         std::min(n - done, (row + 1) * channels_ - first - done);
-    const float factor = std::ldexp(1.0f, sign * scales_[row]);
+    const float factor = FactorOf(scales_[row], sign);
     for (int64_t i = done; i < done + count; ++i) x[i] *= factor;
     done += count;
   }
@@ -144,9 +168,9 @@ void RowScales::MultiplyAll(const RowsOfTensor& of, int sign,
           }
           continue;
         }
-        const float factor = std::ldexp(1.0f, sign * scales_[row]);
+        const float factor = FactorOf(scales_[row], sign);
         for (int64_t i = first; i < first + of.channels; ++i) {
-          FromFloat(ToFloat(from[i]) * factor, &to[i]);
+          MultiplyBy(factor, from[i], &to[i]);
         }
       }
     });

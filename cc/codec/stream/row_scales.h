@@ -12,6 +12,8 @@ namespace comptrain {
 
 // Rows that are less than 2^2 times longer or shorter than usual have none.
 constexpr int kLeastRowScale = 2, kMostRowScale = 60;
+// Of a row of zeros: it is decoded to zeros.
+constexpr int8_t kZeroRow = INT8_MIN;
 // A channel counts by its scale, no smaller than this of the mean of all.
 constexpr float kLeastOfChannels = 1.0f / 16;
 
@@ -22,7 +24,7 @@ struct RowsOfTensor {
   int64_t rows, channels;
 };
 
-// Writes one for each row. Returns whether any is not 0.
+// Writes one for each row. Returns whether any but rows of zeros have one.
 bool FindRowScales(const RowsOfTensor& of, const ParallelFor& parallel,
                    int8_t* scales);
 

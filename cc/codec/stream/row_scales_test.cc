@@ -46,7 +46,8 @@ void TestWhichRows() {
                           scales.data()));
       CHECK_EQ(int{scales[2]} - scales[3], 20);
       CHECK(scales[5] > 25);
-      for (const int row : {0, 1, 4, 6, 7, 39}) CHECK_EQ(int{scales[row]}, 0);
+      CHECK_EQ(scales[1], kZeroRow);
+      for (const int row : {0, 4, 6, 7, 39}) CHECK_EQ(int{scales[row]}, 0);
     }
   }
   const std::vector<float> even = Tensor(std::vector<float>(kRows, 7));
@@ -70,6 +71,7 @@ void TestThereAndBack() {
   std::vector<int8_t> scales(kRows, 0);
   scales[0] = 3;
   scales[7] = -60;
+  scales[9] = kZeroRow;
   const std::vector<float> x = Tensor(std::vector<float>(kRows, 1));
   const RowScales rows(kChannels, scales.data());
   const RowsOfTensor of = {x.data(), DType::kF32, kRows, kChannels};
@@ -85,7 +87,23 @@ void TestThereAndBack() {
   CHECK(!RowScales(kChannels, nullptr).Scale(0, 500));
   rows.MultiplyAll({all.data(), DType::kF32, kRows, kChannels}, Threads(2),
                    all.data());
-  CHECK(all == x);
+  for (int64_t i = 0; i < kRows * kChannels; ++i) {
+    CHECK_EQ(all[i], i / kChannels == 9 ? 0 : x[i]);
+  }
+}
+
+// What is not zero stays so: the mask of a ReLU's output is read from streams.
+void TestNothingBecomesZero() {
+  const std::vector<float> x = {1e-6f, -1e-6f, 0, 1};
+  const std::vector<int8_t> scales = {20};
+  const Bytes bytes = ToTensor(x, DType::kF16);
+  Bytes divided(bytes.size());
+  RowScales(4, scales.data())
+      .DivideAll({bytes.data(), DType::kF16, 1, 4}, SerialFor, divided.data());
+  CHECK(LoadFloat(divided.data(), DType::kF16, 0) == 0x1p-24f);
+  CHECK(LoadFloat(divided.data(), DType::kF16, 1) == -0x1p-24f);
+  CHECK(LoadFloat(divided.data(), DType::kF16, 2) == 0);
+  CHECK(LoadFloat(divided.data(), DType::kF16, 3) == 0x1p-20f);
 }
 
 void TestBehindAStream() {
@@ -116,6 +134,7 @@ int main() {
   comptrain::TestWhichRows();
   comptrain::TestChannels();
   comptrain::TestThereAndBack();
+  comptrain::TestNothingBecomesZero();
   comptrain::TestBehindAStream();
   return comptrain::FinishTests();
 }

@@ -33,9 +33,12 @@ class RowScalesOnGpu {
     const XlaOp apart = length - usual;
     const XlaOp differs =
         xla::And(known, xla::Ge(xla::Abs(apart), Scalar(x, kLeastRowScale)));
-    return RowScalesOnGpu(xla::ConvertElementType(
+    const XlaOp scale =
         xla::Clamp(Scalar(x, -kMostRowScale), xla::Select(differs, apart, zero),
-                   Scalar(x, kMostRowScale)),
+                   Scalar(x, kMostRowScale));
+    return RowScalesOnGpu(xla::ConvertElementType(
+        xla::Select(xla::Eq(square, zero), xla::FullLike(square, kZeroRow),
+                    scale),
         xla::S8));
   }
   // bytes: as bytes() has them. dims: of the tensor.
@@ -60,7 +63,10 @@ class RowScalesOnGpu {
   // [channels]
   static XlaOp Weights(XlaOp x) {
     const int64_t channels = Dims(x).back(), rows = Size(x) / channels;
-    const int64_t stride = std::max<int64_t>(1, rows / kSampled);
+    // All places of a sample are met, as its first and its last.
+    const int64_t places = Dims(x)[std::max<size_t>(Dims(x).size(), 2) - 2];
+    int64_t stride = std::max<int64_t>(1, rows / kSampled);
+    while (std::gcd(stride, places) != 1) ++stride;
     const XlaOp sample =
         FiniteOrZero(F32(xla::Slice(xla::Reshape(x, {rows, channels}), {0, 0},
                                     {rows, channels}, {stride, 1})));
@@ -88,13 +94,23 @@ class RowScalesOnGpu {
   }
   XlaOp Scaled(XlaOp x, int sign) const {
     const XlaOp exponents = xla::ConvertElementType(exponents_, xla::S32);
-    const XlaOp of_rows = xla::BitcastConvertType(
+    const XlaOp power = xla::BitcastConvertType(
         xla::ShiftLeft(Int(x, 127) + Int(x, sign) * exponents, Int(x, 23)),
         xla::F32);
-    const XlaOp scaled =
-        F32(x) * xla::BroadcastInDim(of_rows, Dims(x), AllOf(exponents_));
-    return xla::ConvertElementType(scaled,
-                                   x.builder()->GetShape(x)->element_type());
+    const XlaOp of_rows =
+        xla::Select(xla::Eq(exponents, Int(x, kZeroRow)),
+                    xla::FullLike(power, sign > 0 ? 0 : 1), power);
+    const XlaOp factors =
+        xla::BroadcastInDim(of_rows, Dims(x), AllOf(exponents_));
+    const auto type = x.builder()->GetShape(x)->element_type();
+    const XlaOp scaled = xla::ConvertElementType(F32(x) * factors, type);
+    if (type != xla::F16 || sign > 0) return scaled;
+    // As MultiplyBy of row_scales.cc.
+    const XlaOp zero = xla::ZerosLike(x);
+    const XlaOp is_lost = xla::And(xla::Ne(x, zero), xla::Eq(scaled, zero));
+    const XlaOp next =
+        xla::ConvertElementType(xla::Sign(F32(x)) * Scalar(x, 0x1p-24f), type);
+    return xla::Select(is_lost, next, scaled);
   }
 
   XlaOp exponents_;  // one a row

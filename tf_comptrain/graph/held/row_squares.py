@@ -18,7 +18,7 @@ from tf_comptrain.graph.cofactors import is_square
 from tf_comptrain.graph.operations import PASSED, about
 from tf_comptrain.graph.tensors import element_count
 
-_MOST = 1.1  # times its true sum of squares, that a row may have as it is
+_MOST = 4.0  # times its true sum of squares, that a row may have as it is
 
 
 class RowSquares(NamedTuple):
