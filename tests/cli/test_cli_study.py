@@ -31,6 +31,8 @@ def test_measures_prints_and_writes(file, capsys):
     assert "val_accuracy" in out and "plane" in out and "times fewer bytes" in out
     for name in ("report.html", "policy.json"):
         assert (folder / name).exists() and str(folder / name) in out
+    assert command(file, "--epochs", "1", "--tolerance", "1e-9") == 1  # none fits, and none is left
+    assert "No policy" in capsys.readouterr().out and not (folder / "policy.json").exists()
     assert command(file, "--epochs", "2") == 2  # another study
     assert "another `epochs`" in capsys.readouterr().err.replace("\n", " ")
 
@@ -56,6 +58,7 @@ def test_a_file_that_does_not_do_is_said_why(text, problem, tmp_path, capsys):
         (("--codecs", "jpeg"), "`codecs` must be among 'plane'"),
         (("--modes", "norm"), "`modes` must be among"),
         (("--stages", "end"), "`stages` must be among"),
+        (("--tolerance", "-1"), "--tolerance must be above 0"),
     ],
 )
 def test_names_that_there_are_not(option, problem, file, capsys):

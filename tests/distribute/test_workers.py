@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import training_worker
+from tensorflow import keras
 
 import tf_comptrain as ct
-from tf_comptrain.distribute import cluster, launching, meeting
+from tf_comptrain.distribute import cluster, launching, meeting, worker
 
 HERE = Path(__file__).resolve().parent
 # The others are to stop within this many seconds of a worker's death; TensorFlow notices after ten without a heartbeat.
@@ -124,6 +125,17 @@ def test_without_workers_it_is_fit_alone(tmp_path):
     again = training_worker.fit(build, checkpoint_dir=tmp_path / "run")  # complete: nothing to do
     for ours, theirs in zip(again.model.get_weights(), history.model.get_weights()):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_an_optimizer_does_alone_is_refused_or_said(caplog):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    for how in ({"use_ema": True}, {"gradient_accumulation_steps": 2}):
+        model.compile(keras.optimizers.SGD(**how), "mse", jit_compile=False)
+        with pytest.raises(ValueError, match=f"must be without `{next(iter(how))}`"):
+            worker._check_model(model)
+    model.compile(keras.optimizers.SGD(clipnorm=0.5), "mse", jit_compile=False)
+    worker._check_model(model)
+    assert "clipnorm=0.5 clips" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import study_nets as nets
 import tf_comptrain as ct
 from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation
+from tf_comptrain.study import trainings
 from tf_comptrain.study.folder import Folder
 from tf_comptrain.study.grid import PLAIN_TRAINING, TENSORS, TRAINING, Candidate, Cell
 from tf_comptrain.study.policy_fit import SettingEffect, choose
@@ -27,7 +28,7 @@ def training(metric, sample_bytes):
     }  # fmt: skip
 
 
-def written(folder, codecs=("plane", "rans"), worse=0.0):
+def written(folder, codecs=("plane", "rans"), worse=0.0, seeds=(0,), slope_of_a=0.1):
     """A study's folder, as if it had been measured: rans holds a fifth less; `worse`: plane's metric at 0.4 sigma."""
     there = Folder(folder)
     identity = {"networks": {"network": "x"}, "data": {}, "metric": {"network": "val_accuracy"}}
@@ -37,6 +38,7 @@ def written(folder, codecs=("plane", "rans"), worse=0.0):
         setting = Candidate(codec, "sigma", bound)
         rows = []
         for name, (kind, size, slope) in TENSORS_OF_NET.items():
+            slope = slope_of_a if name == "a" else slope
             held = size * (1 - np.log2(bound / 0.1) / 8) * (0.8 if codec == "rans" else 1)
             rows.append(
                 {
@@ -46,7 +48,8 @@ def written(folder, codecs=("plane", "rans"), worse=0.0):
                 }
             )  # fmt: skip
         together = {**rows[0], "tensor": "all", "tensor_class": "all"}
-        there.append(Cell(TENSORS, "network", setting, "late", 0), [*rows, together], 1.0)
+        for seed in seeds:
+            there.append(Cell(TENSORS, "network", setting, "late", seed), [*rows, together], 1.0)
         metric = 0.9 - (worse if (codec, bound) == ("plane", 0.4) else 0)
         there.append(Cell(TRAINING, "network", setting, "", 0), [training(metric, 50)], 1.0)
     return ct.Study(folder)
@@ -69,6 +72,29 @@ def test_of_single_tensors_it_saves_more(tmp_path):
     by_class, by_tensor = (ct.best_fit(study, 0.3, per=per) for per in ("class", "tensor"))
     assert by_tensor.held_bytes < by_class.held_bytes
     assert set(by_tensor.policy.tensors) == set(TENSORS_OF_NET) and not by_tensor.policy.classes
+
+
+def test_tensors_of_two_seeds_count_as_those_of_one(tmp_path):
+    one, two = (ct.best_fit(written(tmp_path / str(len(s)), seeds=s), 0.15) for s in ((0,), (0, 1)))
+    assert str(one) == str(two)
+
+
+def test_gradients_that_are_zero_fit_nothing(tmp_path):
+    with pytest.raises(ValueError, match="some of 'network' are zero, or not finite"):
+        ct.best_fit(written(tmp_path, slope_of_a=np.nan), 0.15)
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_higher_better"),
+    [
+        ("val_accuracy", True), ("val_acc", True), ("val_auc_2", True), ("val_binary_io_u", True),
+        ("mean_io_u_1", True), ("val_cosine_similarity", True), ("r2_score", True), ("f1_score", True),
+        ("val_true_positives", True), ("sensitivity_at_specificity", True), ("val_loss", False), ("val_mae", False),
+        ("val_acceleration_mae", False), ("false_positives", False), ("val_perplexity", False),
+    ],
+)  # fmt: skip
+def test_which_metrics_are_better_the_higher(metric, is_higher_better):
+    assert trainings.is_higher_better(metric) == is_higher_better
 
 
 def test_the_fastest_is_another_codec(tmp_path):

@@ -124,6 +124,24 @@ def test_other_data_and_another_network_are_another_study(study):
     with pytest.raises(ValueError, match="another `networks`"):
         ct.impact_study(lambda: nets.build(4), nets.data, folder=study.folder, **HOW)
 
+    def faster():
+        model = nets.build()
+        model.optimizer.learning_rate = 0.7
+        return model
+
+    with pytest.raises(ValueError, match="another `networks`"):
+        ct.impact_study(faster, nets.data, folder=study.folder, **HOW)
+
+
+def test_a_network_that_is_compressed_already_is_refused(tmp_path):
+    def build():
+        model = nets.build()
+        ct.compress_model(model)
+        return model
+
+    with pytest.raises(ValueError, match="`build` must return the plain model"):
+        ct.impact_study(build, nets.data, folder=tmp_path, **HOW)
+
 
 @pytest.mark.long
 def test_a_codec_that_fails_is_a_row_and_not_the_end(tmp_path, monkeypatch):

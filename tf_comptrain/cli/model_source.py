@@ -14,6 +14,7 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.cli.options import SourceError
+from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.memory.batches import random_batch
 
 CLASSES = 1000
@@ -101,6 +102,11 @@ def load(source: str, image: int = 224, loss: str | None = None) -> Loaded:
     if not isinstance(model, keras.Model):
         raise SourceError(
             f"{source!r} must give a keras.Model, or a tuple (model, x, y). Received: {model!r}."
+        )
+    if is_compressed(model):
+        raise SourceError(
+            f"{source!r} must give the plain model, which commands compress themselves. "
+            f"Received: {model.name!r}, which is compressed."
         )
     if not _keras.is_compiled(model):
         if loss is None:

@@ -55,11 +55,14 @@ def main(args: argparse.Namespace) -> int:
     """Measures what is missing, prints a summary, writes the files.
 
     Returns:
-      0; 1 where a cell could not be measured; 2 for a file or arguments that do not do, and where plain training
-      diverges.
+      0; 1 where a cell could not be measured or no policy fits a network; 2 for a file or arguments that do not do,
+      and where plain training diverges.
     """
     from tf_comptrain.study.running import impact_study  # imports TensorFlow
 
+    if not args.tolerance > 0:
+        text.complain(f"--tolerance must be above 0. Received: {args.tolerance:g}.")
+        return 2
     folder = args.folder or args.file.with_name(f"{args.file.stem}-study")
     try:
         build, data, how = _defined_in(args.file)
@@ -73,12 +76,13 @@ def main(args: argparse.Namespace) -> int:
         return 130
     for network in study.networks:
         _show(study, network, args.tolerance)
-    for path in _written(study, args.tolerance):
+    paths, unfit = _written(study, args.tolerance)
+    for path in paths:
         print(path)
     problems = [row["problem"] for row in study.table() if row["problem"]]
     if problems:
         text.complain(f"{len(problems)} cells could not be measured: {problems[0]}")
-    return 1 if problems else 0
+    return 1 if problems or unfit else 0
 
 
 def _defined_in(file: Path) -> tuple[Any, Any, dict[str, Any]]:
@@ -142,8 +146,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _written(study: Study, tolerance: float) -> list[Path]:
-    """The files."""
+def _written(study: Study, tolerance: float) -> tuple[list[Path], list[str]]:
+    """The files, and the networks without a policy, of which none is left of a call before."""
     from tf_comptrain.study.best_fit import best_fit
 
     paths = [study.to_html(tolerance=tolerance)]
@@ -151,12 +155,15 @@ def _written(study: Study, tolerance: float) -> list[Path]:
         paths += study.write()
     except ImportError as error:
         text.complain(error)
+    unfit = []
     for network in study.networks:
+        path = study.folder / ("policy.json" if len(study.networks) == 1 else f"policy-{network}.json")
         try:
             fit = best_fit(study, tolerance, network=network)
         except ValueError:
+            path.unlink(missing_ok=True)
+            unfit.append(network)
             continue
-        name = "policy.json" if len(study.networks) == 1 else f"policy-{network}.json"
-        fit.write(study.folder / name)
-        paths.append(study.folder / name)
-    return paths
+        fit.write(path)
+        paths.append(path)
+    return paths, unfit

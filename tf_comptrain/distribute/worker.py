@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from tensorflow import keras
 
 from tf_comptrain import _keras, arguments
@@ -217,6 +218,24 @@ def _check_model(model: keras.Model) -> None:
             "`build` must make a model that is compiled with steps_per_execution=1. "
             f"Received one with {model.steps_per_execution}."
         )
+    optimizer = model.optimizer
+    for name, none in (("use_ema", False), ("gradient_accumulation_steps", None)):
+        value = getattr(optimizer, name, none)
+        if value != none:
+            raise ValueError(
+                f"The optimizer of `build` must be without `{name}`, which Keras runs on one device alone. "
+                f"Received: {value!r}."
+            )
+    for name in ("clipnorm", "global_clipnorm", "clipvalue"):
+        value = getattr(optimizer, name, None)
+        if value is not None:
+            logging.warning(
+                "%s=%g clips what each replica's share of the batch adds to the gradient, as Keras has it under a "
+                "strategy, not the gradient: with n replicas a limit of %g / n is nearest to that of one process.",
+                name,
+                value,
+                value,
+            )
 
 
 def _states(model: keras.Model) -> list:

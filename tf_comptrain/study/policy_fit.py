@@ -21,7 +21,7 @@ _OBJECTIVES = ("bytes", "time")
 
 
 class SettingEffect(NamedTuple):
-    """What a setting does to a group of tensors, mean over the stages.
+    """What a setting does to a group of tensors, mean over the stages and seeds.
 
     Attributes:
       setting: The setting.
@@ -99,6 +99,11 @@ def fit_policy(
         raise ValueError(
             f"`study` must have tensor cells of {network!r}, of codecs of this library that are within "
             "`metric_tolerance`. Run tf_comptrain.impact_study with `stages` and more of them."
+        )
+    if not all(math.isfinite(option.squared_error) for group in groups.values() for option in group):
+        raise ValueError(
+            f"`study` must have gradients that an error can be compared with: some of {network!r} are zero, or "
+            "not finite. Measure other `stages`, where the loss still falls."
         )
     single = _best(_sums(groups.values()), limit, objective)
     chosen = choose(list(groups.values()), limit, objective)
@@ -192,7 +197,7 @@ def _options(
     groups: dict[str, list[SettingEffect]] = {}
     for setting in settings:
         rows = study.tensors(network, setting)
-        stages = len({row["stage"] for row in rows})
+        steps = len({(row["stage"], row["seed"]) for row in rows})
         for name in dict.fromkeys(row[column] for row in rows):
             of_group = [row for row in rows if row[column] == name]
             seconds = sum(
@@ -201,9 +206,9 @@ def _options(
             )
             option = SettingEffect(
                 setting,
-                sum(row["held_bytes"] for row in of_group) / stages,
-                seconds / stages,
-                sum(row["gradient_error"] ** 2 for row in of_group) / stages,
+                sum(row["held_bytes"] for row in of_group) / steps,
+                seconds / steps,
+                sum(row["gradient_error"] ** 2 for row in of_group) / steps,
             )
             groups.setdefault(name, []).append(option)
     return groups
@@ -232,10 +237,11 @@ def _setting(setting: Candidate) -> Setting:
 
 
 def _value_bytes(study: Study, network: str, setting: Candidate) -> int:
-    by_stage: dict[str, int] = {}
+    of_step: dict[tuple[str, int], int] = {}
     for row in study.tensors(network, setting):
-        by_stage[row["stage"]] = by_stage.get(row["stage"], 0) + row["value_bytes"]
-    return round(statistics.fmean(by_stage.values()))
+        step = row["stage"], row["seed"]
+        of_step[step] = of_step.get(step, 0) + row["value_bytes"]
+    return round(statistics.fmean(of_step.values()))
 
 
 def _words(setting: Setting) -> str:

@@ -157,7 +157,7 @@ class Study:
     def tensors(self, network: str, setting: Candidate, tensor: str | None = None) -> list[Row]:
         """Tensor rows of a setting, of all stages: those of one name, or all but the sums over a step."""
         return [
-            {"stage": cell.stage, **row}
+            {"stage": cell.stage, "seed": cell.seed, **row}
             for cell, record in self._cells.items()
             if (cell.kind, cell.network, cell.setting) == (TENSORS, network, setting)
             for row in record["rows"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import os
 import re
 import statistics
@@ -134,12 +136,23 @@ def _identity(tasks: Mapping[str, TrainingTask]) -> dict[str, Any]:
     """What all cells depend on."""
     first = next(iter(tasks.values()))
     return {
-        "networks": {name: fingerprint(task.model(0)) for name, task in tasks.items()},
+        "networks": {name: _fingerprint(task.model(0)) for name, task in tasks.items()},
         "data": {name: task.data.fingerprint() for name, task in tasks.items()},
         "metric": {name: task.metric for name, task in tasks.items()},
         "epochs": first.epochs,
         "batch_size": first.batch_size,
     }
+
+
+def _fingerprint(model: keras.Model) -> str:
+    """Of its layers, their options and weights, and of how it is compiled, as far as Keras can write that down."""
+    parts = [fingerprint(model)]
+    for config in (model.get_config, model.get_compile_config):
+        try:
+            parts.append(json.dumps(config(), sort_keys=True, default=lambda value: type(value).__name__))
+        except (NotImplementedError, TypeError, ValueError):
+            parts.append("")
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
 class _Running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain import _keras, memory
+from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.compression.model import compress_model
 from tf_comptrain.memory.explain import trace_model
 from tf_comptrain.memory.measure import measure_steps
@@ -20,7 +22,11 @@ from tf_comptrain.study.grid import PLAIN_TRAINING, STAGES, Candidate
 
 _MEASURED_STEPS = 3
 _TIMELINE_PARTS = 100
-_HIGHER_IS_BETTER = ("acc", "auc", "precision", "recall", "iou", "f1", "rejection")
+# Words of the names of metrics of which more is better; Keras calls the intersection over union "io_u".
+_HIGHER_IS_BETTER = re.compile(
+    r"accuracy|precision|recall|specificity|sensitivity|similarity|io_?u(?![a-z])|true_(?:positive|negative)s"
+    r"|(?<![a-z])(?:acc|auc|dice|f1|fbeta|r2|psnr|ssim|bleu|rejection|score)(?![a-z])"
+)
 
 
 class Data(NamedTuple):
@@ -64,13 +70,18 @@ class TrainingTask(NamedTuple):
         """The network, begun with a seed, with the names that it has in a process of its own.
 
         Raises:
-          ValueError: It is no model, not compiled, or compiled for XLA.
+          ValueError: It is no model, not compiled, compressed, or compiled for XLA.
         """
         keras.utils.set_random_seed(seed)
         with _keras.names_anew():
             model = self.build()
         if not isinstance(model, keras.Model) or not _keras.is_compiled(model):
             raise ValueError(f"`build` must return a compiled keras.Model. Received: {model!r}.")
+        if is_compressed(model):
+            raise ValueError(
+                "`build` must return the plain model: a study compresses it itself. "
+                f"Received: {model.name!r}, which is compressed."
+            )
         if _keras.jit_compile(model):
             raise ValueError(
                 "`build` must compile the model with jit_compile=False: a study runs on TensorFlow's executor, since "
@@ -250,4 +261,4 @@ def epochs_to(history: Sequence[float], target: float, is_higher_better: bool) -
 
 def is_higher_better(metric: str) -> bool:
     """Whether more of a metric is better, by its name."""
-    return any(part in metric.lower() for part in _HIGHER_IS_BETTER)
+    return _HIGHER_IS_BETTER.search(metric.lower()) is not None

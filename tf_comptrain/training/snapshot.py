@@ -101,6 +101,7 @@ def signature(model: keras.Model) -> dict[str, Any]:
         "compressed": handle is not None,
         "trained with AdaptiveErrorBound": handle is not None and handle.collecting is not None,
         "trained with AdaptiveBatchSize and a schedule": handle is not None and handle.pace is not None,
+        "replicas": model.distribute_strategy.num_replicas_in_sync,
         "variables": [text for variable in _variables(model) for text in _described_parts(variable)],
         # By which the steps of a compressed model find their states.
         "weights": [] if handle is None else sorted(map(_keras.unnumbered, _keras.weight_names(model))),
