@@ -15,6 +15,7 @@ from tf_comptrain.memory import counters
 
 SCRIPT = """
 import numpy as np
+import tf_comptrain as ct
 from tensorflow import keras
 
 WIDTH = 256
@@ -30,6 +31,11 @@ def with_data():
 
 def not_compiled():
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+def compressed():
+    model = build()
+    ct.compress_model(model)
+    return model
 
 def nothing():
     pass
@@ -193,10 +199,11 @@ def test_a_keras_file(tmp_path, script):
         ("missing.py:build", "no file 'missing.py'"),
         ("missing.keras", "no file 'missing.keras'"),
         ("resnet50", "ResNet50"),
-        ("{script}:none", "has: build, empty, fails, no_arrays, not_compiled, nothing"),
+        ("{script}:none", "has: build, compressed, empty, fails, no_arrays, not_compiled, nothing"),
         ("{script}:nothing", "must give a keras.Model"),
         ("{script}:not_compiled", "not compiled"),
-        ("{script}:fails", "failed in line 23 of 'own_training.py': FileNotFoundError"),
+        ("{script}:compressed", "must give the plain model"),
+        ("{script}:fails", "failed in line 29 of 'own_training.py': FileNotFoundError"),
         ("{script}:uneven", r"as many samples in x as in y.*\[3, 2\]"),
         ("{script}:empty", "one at least"),
         ("{script}:no_arrays", "x and y as arrays"),
