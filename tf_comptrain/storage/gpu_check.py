@@ -136,4 +136,16 @@ def _compiled_checks() -> list[tuple[str, Callable[[tf.Tensor], list], float]]:
             results += [stream, x_hat]
         return results
 
-    return [("a compiled step", compiled, 0.0)]
+    @functools.partial(tf.function, jit_compile=True)
+    def rows(x: tf.Tensor) -> list:
+        is_long = tf.reshape(tf.range(tf.size(x[..., 0])) == 99, tf.shape(x[..., :1]))
+        longer = tf.where(is_long, tf.cast(5120, x.dtype), 1)  # 2^12, and not at the edge of a power of two
+        _, stream, new_state = ops.comptrain_compress(
+            longer * x, tf.constant(_STATE), bits=4, row_scales=True
+        )
+        x_hat = ops.comptrain_decompress(
+            stream, tf.shape(x), x, new_state, T=x.dtype, bits=4, row_scales=True
+        )
+        return [x_hat / longer]
+
+    return [("a compiled step", compiled, 0.0), ("scales of rows", rows, 1e-3)]
