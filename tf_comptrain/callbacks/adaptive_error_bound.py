@@ -195,17 +195,6 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         super().__init__()
         if target not in _TOLERANCES:
             raise ValueError(f"`target` must be 'momentum' or 'gradient'. Received: {target!r}.")
-        pair = isinstance(limits, (tuple, list, np.ndarray)) and len(limits) == 2
-        pair = pair and all(map(arguments.is_real, limits))
-        if not (pair and 0 < limits[0] <= limits[1] < math.inf):
-            raise ValueError(
-                "`limits` must be (smallest, largest) bound over standard deviation, "
-                f"0 < smallest <= largest. Received: {limits!r} (of type {type(limits).__name__})."
-            )
-        if check_data is not None and not (isinstance(check_data, (tuple, list)) and len(check_data) == 2):
-            raise ValueError(
-                f"`check_data` must be (x, y), one batch, or None. Received: {type(check_data).__name__}."
-            )
         self.interval = arguments.whole("interval", interval)
         self.target = target
         self.tolerance = arguments.real(
@@ -213,10 +202,8 @@ class AdaptiveErrorBound(keras.callbacks.Callback):
         )
         self.warmup = arguments.whole("warmup", warmup, least=0)
         self.smoothing = arguments.real("smoothing", smoothing, least=0, below=1)
-        self.limits = (float(limits[0]), float(limits[1]))
-        self.check_data = (
-            None if check_data is None else tf.nest.map_structure(tf.convert_to_tensor, check_data)
-        )
+        self.limits = _checked_limits(limits)
+        self.check_data = _checked_batch(check_data)
         self.log_dir = log_dir
         self.backup_dir = None if backup_dir is None else Path(backup_dir)
         self.verbose = verbose
@@ -495,3 +482,23 @@ def _scalar(tag: str, value: float) -> None:
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(tag, tf.constant(value, tf.float32), metadata=metadata)
+
+
+def _checked_limits(limits: Any) -> tuple[float, float]:
+    pair = isinstance(limits, (tuple, list, np.ndarray)) and len(limits) == 2
+    pair = pair and all(map(arguments.is_real, limits))
+    if not (pair and 0 < limits[0] <= limits[1] < math.inf):
+        raise ValueError(
+            "`limits` must be (smallest, largest) bound over standard deviation, "
+            f"0 < smallest <= largest. Received: {limits!r} (of type {type(limits).__name__})."
+        )
+    return float(limits[0]), float(limits[1])
+
+
+def _checked_batch(data: Any) -> Any:
+    """The tensors of (x, y); None where there are none."""
+    if data is None:
+        return None
+    if not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise ValueError(f"`check_data` must be (x, y), one batch, or None. Received: {type(data).__name__}.")
+    return tf.nest.map_structure(tf.convert_to_tensor, data)

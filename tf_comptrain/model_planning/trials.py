@@ -272,19 +272,29 @@ def search(
                 break
     except KeyboardInterrupt:
         pass
+    if runs:
+        plan = _confirmed(fitting, prepared, limit) or _smallest(plan, prepared)
+    return as_model_plan(plan, prepared), prepared
+
+
+def _confirmed(fitting: Sequence[tuple[Plan, int]], prepared: Prepared, limit: int) -> Plan | None:
+    """Of plans with their measured peaks above the resting level that which keeps most; None: none is within a limit.
+
+    Times were measured one after the other.
+    """
     # Weights lie elsewhere after each trial.
     rested = [plan._replace(peak_bytes=prepared.peak(above)) for plan, above in fitting]
-    confirmed = [plan for plan in rested if plan.peak_bytes <= limit]
-    if confirmed:
-        # The one that keeps most: times were measured one after the other.
-        plan = max(confirmed, key=lambda one: one.peak_bytes)
-    elif runs:
-        plan = plan._replace(feasible=False)
-        held = held_plan(prepared, plan)
-        plan = (
-            held if held.feasible else plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
-        )
-    return as_model_plan(plan, prepared), prepared
+    within = [plan for plan in rested if plan.peak_bytes <= limit]
+    return max(within, key=lambda plan: plan.peak_bytes, default=None)
+
+
+def _smallest(plan: Plan, prepared: Prepared) -> Plan:
+    """A plan that no steps have confirmed, or that of the first step, where that is within its limit."""
+    plan = plan._replace(feasible=False)
+    held = held_plan(prepared, plan)
+    if held.feasible:
+        return held
+    return plan._replace(smallest_bytes=min(plan.smallest_bytes, held.peak_bytes))
 
 
 def _key(plan: Plan) -> frozenset:

@@ -149,7 +149,7 @@ def hold(x: tf.Tensor, site: Site, xla: bool) -> tuple[tf.Tensor, Held]:
     """
     coder = site.coder(mid_rise=False, xla=xla)
     through, stream, state = coder.compress(
-        x, site.state, site.relative_bound, False, site.bound.reference, site.scales_rows(x)
+        x, site.state, site.relative_bound, False, site.bound.reference, site.scales_rows(x, xla)
     )
     site.state.assign(state)
     return through, Held(site, coder, stream, x, False)

@@ -36,7 +36,8 @@ DEFAULT_BOUNDS = {
 _LARGEST, _LARGEST_OF_RELU = 2.3, 3.1
 _WIDENING = 2.5
 
-_LONG_ROW = 64  # values: of shorter ones a byte a row would be much
+# Values: shorter rows differ by chance. Under XLA each takes a byte, of whatever length.
+_LONG_ROW, _LONG_ROW_UNDER_XLA = 16, 64
 _USUAL_BOUND = 0.1  # sigma, for predictions where a bound is absolute and no tensor has been seen
 _USUAL_RANGE = 8.0  # sigma
 
@@ -137,12 +138,17 @@ class Site:
             bound = state.bound_set / state.running_sigma
         return _WIDENING * bound / (_LARGEST_OF_RELU if mid_rise else _LARGEST)
 
-    def scales_rows(self, x: tf.Tensor) -> bool:
-        """Whether rows of a tensor that are much longer or shorter than the others have a scale each."""
+    def scales_rows(self, x: tf.Tensor, xla: bool) -> bool:
+        """Whether rows of a tensor that are much longer or shorter than the others have a scale each.
+
+        Args:
+          x: What is encoded.
+          xla: Whether XLA compiles the graph being built.
+        """
         # What a convolution reads has had all of a sample normalized, or nothing.
         if not self.is_by_channel or self.kind == "convolution" or x.shape.rank is None:
             return False
-        return (x.shape[-1] or 0) >= _LONG_ROW
+        return (x.shape[-1] or 0) >= (_LONG_ROW_UNDER_XLA if xla else _LONG_ROW)
 
     def coder(self, mid_rise: bool, xla: bool, statistics: bool = False) -> Codec:
         """What encodes here: under XLA, the fixed-rate codec at this site's rate.

@@ -344,7 +344,7 @@ class StreamsOfStep:
             site.relative_bound,
             self._is_mid_rise(tensor, mask),
             site.bound.reference,
-            site.scales_rows(x) and not is_batch_normalized(tensor),
+            site.scales_rows(x, self._engine.xla) and not is_batch_normalized(tensor),
         )
         self.states.set(row, state)
         if count > 1:
