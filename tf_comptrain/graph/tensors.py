@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -88,6 +89,23 @@ def behind_views(tensor: tf.Tensor) -> tf.Tensor:
     while about((tensor := base_of(tensor)).op.type).is_view:
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def views_of(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
+    """A tensor, and what operations pass on of it, in whatever shape and type."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        view = waiting.pop()
+        if view.ref() in seen:
+            continue
+        seen.add(view.ref())
+        yield view
+        for op in view.consumers():
+            row = about(op.type)
+            if row.is_alias:
+                waiting += [op.outputs[i] for i, given in enumerate(op.inputs) if given is view]
+            elif (row.kind == PASSED or row.is_move or op.type == "Cast") and op.inputs[0] is view:
+                waiting.append(op.outputs[0])
 
 
 def is_moved(tensor: tf.Tensor) -> bool:

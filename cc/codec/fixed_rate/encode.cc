@@ -46,7 +46,9 @@ class Encoder {
     WriteCentres(centres, out.stream);
     uint8_t* const scales = out.stream + of_.coding.WordBytes(of_.dims);
     WriteScales(step, centres, scales);
-    if (in.group_statistics) OfGroups(scales, next);
+    if (in.group_statistics) {
+      OfGroups(scales, of_.coding.RowScales(of_.dims, out.stream), next);
+    }
     Factors factors(of_, scales, InverseStepsOfScales(step), centres, kernels_);
     WriteWords(factors, SeedOf(next), out.stream);
     std::copy(next, next + kStateFields, out.state);
@@ -204,7 +206,7 @@ class Encoder {
     }
   }
 
-  void OfGroups(const uint8_t* scales, float* state) const {
+  void OfGroups(const uint8_t* scales, const int8_t* rows, float* state) const {
     int64_t counts[256] = {};
     const int64_t groups = of_.coding.ScaleBytes(of_.dims);
     for (int64_t g = 0; g < groups; ++g) ++counts[scales[g]];
@@ -213,6 +215,8 @@ class Encoder {
       sums.Add(static_cast<uint8_t>(k), static_cast<double>(counts[k]));
     }
     sums.Write(state[kBoundUsed], state);
+    state[kRmsBound] *=
+        static_cast<float>(RmsOfRowScales(rows, of_.coding.RowBytes(of_.dims)));
   }
 
   void WriteWords(const Factors& factors, uint32_t seed,

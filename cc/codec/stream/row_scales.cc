@@ -177,6 +177,16 @@ void RowScales::MultiplyAll(const RowsOfTensor& of, int sign,
   });
 }
 
+double RmsOfRowScales(const int8_t* scales, int64_t rows) {
+  if (rows == 0) return 1;
+  double sum = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const double factor = FactorOf(scales[row], 1);
+    sum += factor * factor;
+  }
+  return std::sqrt(sum / static_cast<double>(rows));
+}
+
 const int8_t* TakeRowScales(int64_t rows, StreamIn* stream) {
   StreamHeader header;
   if (stream->bytes < sizeof header) return nullptr;

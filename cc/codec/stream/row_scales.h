@@ -63,6 +63,10 @@ class RowScales {
   const int8_t* const scales_;
 };
 
+// The root of the mean square of what errors are multiplied by in rows with
+// such scales; 1 of none.
+double RmsOfRowScales(const int8_t* scales, int64_t rows);
+
 // What comes behind a stream of so many rows, which is left without it; null
 // where nothing does.
 const int8_t* TakeRowScales(int64_t rows, StreamIn* stream);

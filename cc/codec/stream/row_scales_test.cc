@@ -92,6 +92,12 @@ void TestThereAndBack() {
   }
 }
 
+void TestErrors() {
+  const std::vector<int8_t> scales = {0, 3, kZeroRow, 0};
+  CHECK_EQ(RmsOfRowScales(scales.data(), 4), std::sqrt((1 + 64 + 0 + 1) / 4.0));
+  CHECK_EQ(RmsOfRowScales(nullptr, 0), 1.0);
+}
+
 // What is not zero stays so: the mask of a ReLU's output is read from streams.
 void TestNothingBecomesZero() {
   const std::vector<float> x = {1e-6f, -1e-6f, 0, 1};
@@ -135,6 +141,7 @@ int main() {
   comptrain::TestChannels();
   comptrain::TestThereAndBack();
   comptrain::TestNothingBecomesZero();
+  comptrain::TestErrors();
   comptrain::TestBehindAStream();
   return comptrain::FinishTests();
 }

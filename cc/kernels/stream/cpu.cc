@@ -75,7 +75,9 @@ class CompressOp : public CompressOpBase {
     encoded.sigma = sample.sigma;
     encoded.range = range;
     encoded.nonzero_ratio = NonzeroRatio(encoder->nonzero(), params.n);
-    encoded.rms_bound_over_eb = own.rms_bound_over_eb();
+    encoded.rms_bound_over_eb = own.rms_bound_over_eb() *
+                                RmsOfRowScales(row_scales.flat<int8_t>().data(),
+                                               row_scales.NumElements());
     encoded.stream_bytes = stream_bytes;
     attrs_.rule.NextState(state, encoded, new_state->flat<float>().data());
     ctx->set_output(0, given);

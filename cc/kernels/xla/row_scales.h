@@ -51,6 +51,12 @@ class RowScalesOnGpu {
     return xla::Reshape(xla::BitcastConvertType(exponents_, xla::U8),
                         {Size(exponents_)});
   }
+  // RmsOfRowScales.
+  XlaOp Rms() const {
+    const XlaOp factors = Factors(1);
+    const XlaOp sum = Sum(Squared(factors), AllOf(factors));
+    return xla::Sqrt(sum / Scalar(sum, static_cast<float>(Size(factors))));
+  }
   // x, of any type.
   XlaOp Divide(XlaOp x) const { return Scaled(x, -1); }
   XlaOp Multiply(XlaOp x) const { return Scaled(x, 1); }
@@ -92,16 +98,17 @@ class RowScalesOnGpu {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  XlaOp Scaled(XlaOp x, int sign) const {
-    const XlaOp exponents = xla::ConvertElementType(exponents_, xla::S32);
+  // As FactorOf of row_scales.cc.
+  XlaOp Factors(int sign) const {
+    const XlaOp e = xla::ConvertElementType(exponents_, xla::S32);
     const XlaOp power = xla::BitcastConvertType(
-        xla::ShiftLeft(Int(x, 127) + Int(x, sign) * exponents, Int(x, 23)),
-        xla::F32);
-    const XlaOp of_rows =
-        xla::Select(xla::Eq(exponents, Int(x, kZeroRow)),
-                    xla::FullLike(power, sign > 0 ? 0 : 1), power);
+        xla::ShiftLeft(Int(e, 127) + Int(e, sign) * e, Int(e, 23)), xla::F32);
+    return xla::Select(xla::Eq(e, Int(e, kZeroRow)),
+                       xla::FullLike(power, sign > 0 ? 0 : 1), power);
+  }
+  XlaOp Scaled(XlaOp x, int sign) const {
     const XlaOp factors =
-        xla::BroadcastInDim(of_rows, Dims(x), AllOf(exponents_));
+        xla::BroadcastInDim(Factors(sign), Dims(x), AllOf(exponents_));
     const auto type = x.builder()->GetShape(x)->element_type();
     const XlaOp scaled = xla::ConvertElementType(F32(x) * factors, type);
     if (type != xla::F16 || sign > 0) return scaled;

@@ -52,6 +52,13 @@ class CompressXla : public Lowering {
     encoded.stream = xla::DynamicUpdateSlice(
         encoded.stream, rows.bytes(),
         {xla::ConstantR0<int32_t>(x.builder(), static_cast<int32_t>(at))});
+    if (group_statistics_) {
+      const XlaOp rms =
+          xla::Slice(encoded.state, {kRmsBound}, {kRmsBound + 1}, {1});
+      encoded.state = xla::DynamicUpdateSlice(
+          encoded.state, rms * rows.Rms(),
+          {xla::ConstantR0<int32_t>(x.builder(), kRmsBound)});
+    }
     return encoded;
   }
 

@@ -104,3 +104,40 @@ def test_a_stream_has_a_byte_a_row_where_rows_differ():
     # Cut off it is no stream of these rows.
     with pytest.raises(tf.errors.InvalidArgumentError):
         restored(code[:-1], x)
+
+
+@pytest.mark.parametrize("jit_compile", ENGINES)
+def test_the_law_knows_the_errors_of_long_rows(jit_compile):
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    hidden = [layers.Dense(64) for _ in range(2)]
+    net = keras.Sequential(
+        [keras.Input((TOKENS, 64)), *hidden, layers.GlobalAveragePooling1D(), layers.Dense(4)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    net.compile("sgd", loss, jit_compile=jit_compile)
+    ct.compress_model(net)
+    x, y = tokens(), np.arange(8) % 4
+    x[:, 0] *= 100
+    net.fit(x, y, epochs=2, verbose=0)
+    for check in ct.check_error_law(net, x, y):
+        # Without the scales of rows over 10.
+        assert 0.4 < check.measured_sigma / check.predicted_sigma < 1.6, check
+
+
+@pytest.mark.parametrize("jit_compile", ENGINES)
+def test_what_a_batch_normalization_reads_through_others_has_none(jit_compile):
+    """Its gradient is made of the codes: `memory.limit` puts an operation between."""
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    x = inputs = keras.Input((TOKENS, 64))
+    x = layers.Identity()(layers.Dense(64)(x))
+    x = layers.Activation("silu")(layers.BatchNormalization()(x)) + x
+    net = keras.Model(inputs, layers.Dense(4)(layers.GlobalAveragePooling1D()(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    net.compile("sgd", loss, jit_compile=jit_compile)
+    ct.compress_model(net)
+    x = tokens()
+    x[:, 0] *= 100
+    with ct.memory.limit("1GB"):
+        assert np.isfinite(net.train_on_batch(x, np.arange(8) % 4))

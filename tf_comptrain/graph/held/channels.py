@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
 from tf_comptrain.graph.ingredients import Ingredients
 from tf_comptrain.graph.operations import EVERY_AXIS, MATRIX_PRODUCT, about
-from tf_comptrain.graph.tensors import base_of
+from tf_comptrain.graph.tensors import base_of, views_of
 from tf_comptrain.graph.tiles.letters import letters_of
 
 _FURTHEST = 30  # operations back to the product that made the channels
@@ -31,9 +31,7 @@ def channel_dimensions(tensor: tf.Tensor) -> int:
 
 def is_batch_normalized(tensor: tf.Tensor) -> bool:
     """Whether a batch normalization reads a tensor or a view of it."""
-    readers = tensor.consumers()
-    handed_on = (op.outputs[0] for op in readers if about(op.type).is_view or op.type == "Cast")
-    return any(op.type == NORMALIZATION for op in readers) or any(map(is_batch_normalized, handed_on))
+    return any(op.type == NORMALIZATION for view in views_of(tensor) for op in view.consumers())
 
 
 class _ChannelSearch:

@@ -8,15 +8,14 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph.cofactors import is_square
-from tf_comptrain.graph.operations import PASSED, about
-from tf_comptrain.graph.tensors import element_count
+from tf_comptrain.graph.tensors import element_count, views_of
 
 _MOST = 4.0  # times its true sum of squares, that a row may have as it is
 
@@ -42,7 +41,7 @@ def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) 
       tensor: One that is held.
       is_late: Whether an operation is one of the backward pass.
     """
-    for view in _views(tensor):
+    for view in views_of(tensor):
         for op in view.consumers():
             centre = _centre(op, view)
             if is_late(op) or not (is_square(op, (2.0,)) or centre is not None):
@@ -70,21 +69,6 @@ def shortened(restored: tf.Tensor, rows: RowSquares) -> tf.Tensor:
     shorter = tf.reshape(shorter, tf.shape(restored))
     shorter.set_shape(restored.shape)
     return shorter
-
-
-def _views(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """A tensor and the forward pass's views of it."""
-    waiting, seen = [tensor], set()
-    while waiting:
-        view = waiting.pop()
-        if view.ref() in seen:
-            continue
-        seen.add(view.ref())
-        yield view
-        for op in view.consumers():
-            row = about(op.type)
-            if (row.kind == PASSED or row.is_view or op.type == "Cast") and op.inputs[0] is view:
-                waiting.append(op.outputs[0])
 
 
 def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:
