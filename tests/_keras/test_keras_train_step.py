@@ -151,7 +151,9 @@ def test_a_train_step_is_overridden():
     assert updates == [(id(weight), True) for weight in _keras.trainable_variables(model)]
     assert "update_step" not in vars(model.optimizer)
     assert all(map(np.array_equal, model.get_weights(), plain.get_weights()))
+    assert _keras.is_overridden(model)
     _keras.reset_train_step(model)
+    assert not _keras.is_overridden(model)
     _keras.forget_traces(model)
     fit(model)
     assert len(updates) == 4

@@ -71,6 +71,7 @@ from tf_comptrain._keras.optimizers import (
 )
 from tf_comptrain._keras.overridden_step import (
     has_own_train_step,
+    is_overridden,
     override_train_step,
     plain_train_step,
     reset_train_step,

@@ -22,9 +22,14 @@ def has_own_train_step(model: keras.Model) -> bool:
     return step_of_instance(model) is not None or type(model).train_step is not keras.Model.train_step
 
 
+def is_overridden(model: keras.Model) -> bool:
+    """Whether the model's train step is that of `override_train_step`."""
+    return "_comptrain_update" in model.__dict__
+
+
 def step_of_instance(model: keras.Model) -> Callable[..., Any] | None:
     """The train step that was set on the model itself, which ours stands in front of."""
-    set_here = "_comptrain_own_step" if "_comptrain_update" in model.__dict__ else "train_step"
+    set_here = "_comptrain_own_step" if is_overridden(model) else "train_step"
     return model.__dict__.get(set_here)
 
 

@@ -485,9 +485,8 @@ def _scalar(tag: str, value: float) -> None:
 
 
 def _checked_limits(limits: Any) -> tuple[float, float]:
-    pair = isinstance(limits, (tuple, list, np.ndarray)) and len(limits) == 2
-    pair = pair and all(map(arguments.is_real, limits))
-    if not (pair and 0 < limits[0] <= limits[1] < math.inf):
+    is_pair = isinstance(limits, (tuple, list, np.ndarray)) and len(limits) == 2
+    if not (is_pair and all(map(arguments.is_real, limits)) and 0 < limits[0] <= limits[1] < math.inf):
         raise ValueError(
             "`limits` must be (smallest, largest) bound over standard deviation, "
             f"0 < smallest <= largest. Received: {limits!r} (of type {type(limits).__name__})."
@@ -496,9 +495,6 @@ def _checked_limits(limits: Any) -> tuple[float, float]:
 
 
 def _checked_batch(data: Any) -> Any:
-    """The tensors of (x, y); None where there are none."""
-    if data is None:
-        return None
-    if not (isinstance(data, (tuple, list)) and len(data) == 2):
+    if data is not None and not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise ValueError(f"`check_data` must be (x, y), one batch, or None. Received: {type(data).__name__}.")
-    return tf.nest.map_structure(tf.convert_to_tensor, data)
+    return None if data is None else tf.nest.map_structure(tf.convert_to_tensor, data)

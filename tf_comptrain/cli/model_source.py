@@ -14,7 +14,6 @@ from tensorflow import keras
 
 from tf_comptrain import _keras
 from tf_comptrain.cli.options import SourceError
-from tf_comptrain.compression.instrumentation import is_compressed
 from tf_comptrain.memory.batches import random_batch
 
 CLASSES = 1000
@@ -103,7 +102,7 @@ def load(source: str, image: int = 224, loss: str | None = None) -> Loaded:
         raise SourceError(
             f"{source!r} must give a keras.Model, or a tuple (model, x, y). Received: {model!r}."
         )
-    if is_compressed(model):
+    if _keras.is_overridden(model):
         raise SourceError(
             f"{source!r} must give the plain model, which commands compress themselves. "
             f"Received: {model.name!r}, which is compressed."

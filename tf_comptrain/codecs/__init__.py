@@ -26,6 +26,7 @@ from tf_comptrain.codecs.codec import (
     ZvcCodec,
     dithered,
     get,
+    scales_rows,
 )
 
 __all__ = [

@@ -60,14 +60,15 @@ def channel_bounds(stream: np.ndarray, bound: float) -> np.ndarray:
       bound: `State.bound_used` of it.
 
     Returns:
-      float64 [channels].
+      float64 [channels]: in rows that have no scale of their own.
     """
     header = np.asarray(stream[:64], np.uint8).tobytes()
     flags, channels = header[7], int.from_bytes(header[16:20], "little")
     if not flags & _EXPONENTS:
         return np.full(channels, float(bound))
     words = -(-channels // 4), -(-channels // 2) if flags & _CENTRES else 0
-    start = len(stream) - 4 * sum(words)
+    end = int.from_bytes(header[32:40], "little")  # scales of rows may follow
+    start = end - 4 * sum(words)
     exponents = np.asarray(stream[start : start + channels], np.uint8).view(np.int8)
     return float(bound) * np.exp2(exponents.astype(np.float64))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import native
-from tf_comptrain.codecs.bound import SIGMA
+from tf_comptrain.codecs.bound import SIGMA, ErrorBound
 
 SUPPORTED_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
 DEFAULT_DECAY = 0.9
@@ -269,6 +269,8 @@ class FixedRateCodec(Codec):
 
 RATES = range(2, 9)  # bits of a value
 _GROUP = 32  # values that share a scale
+# Values: shorter rows differ by chance. Under XLA each takes a byte, of whatever length.
+_LONG_ROW, _LONG_ROW_UNDER_XLA = 16, 64
 
 
 class ZvcCodec(Codec):
@@ -334,3 +336,10 @@ def dithered(codec: Codec, mask: bool, xla: bool) -> Codec:
     if (mask and codec.mask_of_restored) or xla or name not in CODECS:
         return codec
     return get(name)
+
+
+def scales_rows(x: tf.Tensor, codec: Codec, bound: ErrorBound, xla: bool = False) -> bool:
+    """Whether rows of a tensor are long enough for scales of their own, and its bound is not the same for all."""
+    if codec.is_lossless or bound.reference != SIGMA or not x.shape.rank:
+        return False
+    return (x.shape[-1] or 0) >= (_LONG_ROW_UNDER_XLA if xla else _LONG_ROW)

@@ -20,7 +20,7 @@ from tf_comptrain.render.units import format_bytes
 from tf_comptrain.storage import holdings_of
 
 # The executor orders the operations anew in each step, so that the highest peak shows late.
-_CHECKED_STEPS = (2, 12, 50)
+_CHECKED_STEPS = (2, 5, 12, 25, 50)
 _REPLANS = 3
 _MUCH = 50  # of the limit, this part: what is said to be beside the step
 
@@ -92,8 +92,9 @@ class PeakCheck:
         self._steps = _Steps(found.limit_bytes)
         self._waste: Waste | None = None  # of a plan that was made again
         self._best: _Tried | None = None
-        self._note = "The peak is looked at after step 2, 12 and 50."
+        self._note = "The peak is looked at after step 2, and up to step 50."
         self._replans, self._has_begun = 0, False
+        self._is_final = False  # a plan that was gone back to
         self._resting = 0 if prepared is None else prepared.graph.resting_bytes
         self._neighbours: list | None = None
         report.notes = self._lines
@@ -147,12 +148,13 @@ class PeakCheck:
         wishes = handle.held.wishes
         tried = _Tried(peak - resting, self._plan, wishes.named)
         is_best = self._best is None or tried.above < self._best.above
-        if self._replans == _REPLANS or not (is_best or self._plan.feasible):
-            if is_best or self._best is None:  # None: gone back to
-                self._warn(f"{over}{others} Planned again {self._replans} times.")
+        if self._is_final or self._replans == _REPLANS or not (is_best or self._plan.feasible):
+            if is_best or self._is_final or self._best is None:
+                times = "once" if self._replans == 1 else f"{self._replans} times"
+                self._warn(f"{over}{others} Planned again {times}.")
                 return False
             _, self._plan, wishes.named = self._best
-            self._best, self._neighbours, self._replans = None, None, _REPLANS
+            self._is_final, self._neighbours = True, None
             self._steps.begin()
             return True
         self._best = tried if is_best else self._best

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State, scales_rows
 
 BATCH_AXIS, ROW_AXIS, CHANNEL_AXIS = 0, 1, -1
 
@@ -40,7 +40,10 @@ class Send:
             relative = bound.value if bound.relative else 1.0
             with tf.device(source):
                 shape = tf.shape(x)
-                _, stream, _ = self._codec.compress(x, tf.constant(state), relative, False, bound.relative_to)
+                row_scales = scales_rows(x, self._codec, bound)
+                _, stream, _ = self._codec.compress(
+                    x, tf.constant(state), relative, False, bound.relative_to, row_scales
+                )
             with tf.device(device):
                 restored = self._codec.decompress(stream, shape, x.dtype, tf.zeros((), x.dtype))
             restored.set_shape(x.shape)

@@ -19,6 +19,7 @@ from tf_comptrain.codecs import (
     ErrorBound,
     FixedRateCodec,
     State,
+    scales_rows,
 )
 
 # Bound / sigma by what reads the stored tensor. A weight gradient averages the error out, and the
@@ -36,8 +37,6 @@ DEFAULT_BOUNDS = {
 _LARGEST, _LARGEST_OF_RELU = 2.3, 3.1
 _WIDENING = 2.5
 
-# Values: shorter rows differ by chance. Under XLA each takes a byte, of whatever length.
-_LONG_ROW, _LONG_ROW_UNDER_XLA = 16, 64
 _USUAL_BOUND = 0.1  # sigma, for predictions where a bound is absolute and no tensor has been seen
 _USUAL_RANGE = 8.0  # sigma
 
@@ -146,9 +145,7 @@ class Site:
           xla: Whether XLA compiles the graph being built.
         """
         # What a convolution reads has had all of a sample normalized, or nothing.
-        if not self.is_by_channel or self.kind == "convolution" or x.shape.rank is None:
-            return False
-        return (x.shape[-1] or 0) >= (_LONG_ROW_UNDER_XLA if xla else _LONG_ROW)
+        return self.kind != "convolution" and scales_rows(x, self.codec, self.bound, xla)
 
     def coder(self, mid_rise: bool, xla: bool, statistics: bool = False) -> Codec:
         """What encodes here: under XLA, the fixed-rate codec at this site's rate.

@@ -112,24 +112,21 @@ def take(
     model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], place: TrainingPosition
 ) -> Snapshot:
     """Copies the state to host memory. Only after a step that succeeded."""
-    handle = instrumentation(model) if is_compressed(model) else None
+    handle, table = instrumentation(model) if is_compressed(model) else None, _table(model)
     return Snapshot(
         place,
         tuple(_keras.replica_values(_variables(model))),
         None if handle is None else handle.bound_scale,
         {} if handle is None else handle.bases(),
-        () if (table := _table(model)) is None else tuple(table.names),
+        () if table is None else tuple(table.names),
         attributes(callbacks),
     )
 
 
 def attributes(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[tuple[str, dict[str, Any]], ...]:
     """(class, plain attributes, encoded) of each callback, the progress bar left out."""
-    return tuple(
-        (_class_of(callback), _plain_attributes(callback))
-        for callback in _each(callbacks)
-        if not isinstance(callback, keras.callbacks.ProgbarLogger)
-    )
+    own = [each for each in _each(callbacks) if not isinstance(each, keras.callbacks.ProgbarLogger)]
+    return tuple((_class_of(callback), _plain_attributes(callback)) for callback in own)
 
 
 def _each(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[keras.callbacks.Callback]:

@@ -7,6 +7,7 @@ from tensorflow import keras
 
 import tf_comptrain as ct
 from tests.needs_xla import needs_xla
+from tf_comptrain import codecs
 
 TOKENS = 32
 ENGINES = [False, pytest.param(True, marks=needs_xla)]
@@ -101,6 +102,9 @@ def test_a_stream_has_a_byte_a_row_where_rows_differ():
     assert off[3, 5] > 100 * bound
     off[3, 5] = 0
     assert off.max() <= bound
+    assert codecs.channel_bounds(code.numpy(), bound).max() <= bound
+    usual = codecs.channel_bounds(stream(tokens(), False)[0].numpy(), bound)
+    np.testing.assert_allclose(codecs.channel_bounds(code.numpy(), bound), usual, rtol=1)
     # Cut off it is no stream of these rows.
     with pytest.raises(tf.errors.InvalidArgumentError):
         restored(code[:-1], x)
@@ -141,3 +145,43 @@ def test_what_a_batch_normalization_reads_through_others_has_none(jit_compile):
     x[:, 0] *= 100
     with ct.memory.limit("1GB"):
         assert np.isfinite(net.train_on_batch(x, np.arange(8) % 4))
+
+
+def test_streams_of_a_loop_have_them():
+    keras.utils.set_random_seed(1)
+    w = tf.Variable(tf.random.normal((64, 64)) / 8)
+    layer = keras.layers.Dense(4)
+
+    class Turns(keras.Model):
+        def call(self, x):
+            def turn(i, x):
+                return i + 1, tf.nn.silu(tf.tensordot(x, self.w, 1)) + x
+
+            x = tf.while_loop(lambda i, x: i < 3, turn, (0, x), maximum_iterations=3)[1]
+            return self.head(tf.math.l2_normalize(x, -1)[:, -1])
+
+    def made():
+        net = Turns()
+        net.w, net.head = tf.Variable(w), keras.layers.Dense.from_config(layer.get_config())
+        net.head.build((8, 64))
+        return net
+
+    x, y = tokens(), np.arange(8) % 4
+    x[:, 0] *= 1000
+
+    def gradient(net):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        @tf.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                value = loss(y, net(x, training=True))
+            return tape.gradient(value, net.w)
+
+        return step(x, y).numpy()
+
+    plain, net = made(), made()
+    net.head.set_weights(plain.head.get_weights())
+    wanted = gradient(plain)
+    ct.compress_model(net)
+    assert np.linalg.norm(gradient(net) - wanted) < 0.3 * np.linalg.norm(wanted)

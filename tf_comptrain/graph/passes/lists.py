@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State
+from tf_comptrain.codecs import SUPPORTED_DTYPES, Codec, ErrorBound, State, scales_rows
 from tf_comptrain.graph.cofactors import with_exact_reads
 from tf_comptrain.graph.control_flow import sample_bytes_of
 from tf_comptrain.graph.gradient_operations import GradientOperations
@@ -193,7 +193,8 @@ def _described(each: _keras.LoopList, reading: _PoppedRead, codec: Codec, bound:
 def _hold(each: _keras.LoopList, gate: tf.Tensor, codec: Codec, bound: ErrorBound) -> None:
     def encode(tensor: tf.Tensor) -> tf.Tensor:
         state = tf.zeros([len(State._fields)])
-        return codec.compress(tensor, state, bound.value, False, bound.reference)[1]
+        row_scales = scales_rows(tensor, codec, bound)
+        return codec.compress(tensor, state, bound.value, False, bound.reference, row_scales)[1]
 
     def decode(stream: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
         return codec.decompress(stream, shape, each.element.dtype, gate)
