@@ -147,17 +147,17 @@ class PeakCheck:
             others = f" {format_bytes(beside)} of that came beside the step, such as arrays that fit holds."
         wishes = handle.held.wishes
         tried = _Tried(peak - resting, self._plan, wishes.named)
-        is_best = self._best is None or tried.above < self._best.above
+        best = self._best = min(self._best or tried, tried, key=lambda one: one.above)
+        is_best = best is tried
         if self._is_final or self._replans == _REPLANS or not (is_best or self._plan.feasible):
-            if is_best or self._is_final or self._best is None:
+            if self._is_final or is_best:
                 times = "once" if self._replans == 1 else f"{self._replans} times"
                 self._warn(f"{over}{others} Planned again {times}.")
                 return False
-            _, self._plan, wishes.named = self._best
+            _, self._plan, wishes.named = best
             self._is_final, self._neighbours = True, None
             self._steps.begin()
             return True
-        self._best = tried if is_best else self._best
         self._replans += 1
         planned = max(self._plan.peak_bytes - self._prepared.graph.resting_bytes, 1)
         factor = max(peak - resting, 1) / planned

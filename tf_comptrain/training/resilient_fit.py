@@ -463,7 +463,7 @@ def _check_same(ours: dict, theirs: dict, folder: Path | None) -> None:
                 f"{theirs['data'].get(what)!r} there, {value!r} here. {hint}"
             )
     for what, value in ours["model"].items():
-        other = theirs["model"].get(what, value)
+        other = theirs["model"].get(what)
         if other != value:
             if isinstance(value, list) and isinstance(other, list):
                 pairs = [pair for pair in zip(other, value) if pair[0] != pair[1]]

@@ -53,8 +53,12 @@ FixedRateDecoder::FixedRateDecoder(const FixedRateStream& stream, Isa isa)
                                  ? 0
                                  : StepOfScale1(stream.state[kBoundUsed])),
                CentresOf(stream), kernels_),
-      row_scales_(stream.of.dims.back(),
-                  stream.of.coding.RowScales(stream.of.dims, stream.data)) {}
+      row_scales_(
+          stream.of.dims.back(),
+          stream.of.coding.row_scales
+              ? reinterpret_cast<const int8_t*>(
+                    stream.data + stream.of.coding.RowsAt(stream.of.dims))
+              : nullptr) {}
 
 void FixedRateDecode(const FixedRateStream& stream, void* x_hat,
                      const ParallelFor& parallel, Isa isa) {

@@ -26,15 +26,17 @@ class Encoder {
       : of_(of),
         x_(static_cast<const uint8_t*>(x)),
         item_(static_cast<int64_t>(ItemBytes(of.dtype))),
-        row_scales_(of.dims.back(), of.coding.RowScales(of.dims, out.stream)),
+        rows_(of.coding.row_scales ? reinterpret_cast<int8_t*>(
+                                         out.stream + of.coding.RowsAt(of.dims))
+                                   : nullptr),
+        row_scales_(of.dims.back(), rows_),
         parallel_(parallel),
         kernels_(FixedRateKernelsOf(isa)) {}
 
   void Run(const FixedRateInput& in, const FixedRateOutput& out) const {
-    if (of_.coding.row_scales) {
+    if (rows_ != nullptr) {
       const int64_t rows = of_.coding.RowBytes(of_.dims);
-      FindRowScales({x_, of_.dtype, rows, of_.dims.back()}, parallel_,
-                    of_.coding.RowScales(of_.dims, out.stream));
+      FindRowScales({x_, of_.dtype, rows, of_.dims.back()}, parallel_, rows_);
     }
     const double range = in.bound.of_range ? Range() : 0;
     float next[kStateFields];
@@ -46,9 +48,7 @@ class Encoder {
     WriteCentres(centres, out.stream);
     uint8_t* const scales = out.stream + of_.coding.WordBytes(of_.dims);
     WriteScales(step, centres, scales);
-    if (in.group_statistics) {
-      OfGroups(scales, of_.coding.RowScales(of_.dims, out.stream), next);
-    }
+    if (in.group_statistics) OfGroups(scales, next);
     Factors factors(of_, scales, InverseStepsOfScales(step), centres, kernels_);
     WriteWords(factors, SeedOf(next), out.stream);
     std::copy(next, next + kStateFields, out.state);
@@ -65,7 +65,7 @@ class Encoder {
   // Likewise, divided by the scales of their rows.
   const float* Values(int64_t first, int64_t n, float* buffer) const {
     const float* const given = Given(first, n, buffer);
-    if (!row_scales_.Scale(first, n)) return given;
+    if (!row_scales_.Any(first, n)) return given;
     if (given != buffer) std::copy(given, given + n, buffer);
     row_scales_.Divide(first, n, buffer);
     return buffer;
@@ -85,7 +85,7 @@ class Encoder {
       for (int k = 0; k < last; ++k) first = first * of_.dims[k] + at[k];
       kernels_.widen(x_ + first * channels * item_, of_.dtype, channels,
                      row.data());
-      if (row_scales_.Scale(first * channels, channels)) {
+      if (row_scales_.Any(first * channels, channels)) {
         row_scales_.Divide(first * channels, channels, row.data());
       }
       for (float& v : row) v = std::isfinite(v) ? v : 0;
@@ -206,7 +206,7 @@ class Encoder {
     }
   }
 
-  void OfGroups(const uint8_t* scales, const int8_t* rows, float* state) const {
+  void OfGroups(const uint8_t* scales, float* state) const {
     int64_t counts[256] = {};
     const int64_t groups = of_.coding.ScaleBytes(of_.dims);
     for (int64_t g = 0; g < groups; ++g) ++counts[scales[g]];
@@ -215,8 +215,8 @@ class Encoder {
       sums.Add(static_cast<uint8_t>(k), static_cast<double>(counts[k]));
     }
     sums.Write(state[kBoundUsed], state);
-    state[kRmsBound] *=
-        static_cast<float>(RmsOfRowScales(rows, of_.coding.RowBytes(of_.dims)));
+    state[kRmsBound] *= static_cast<float>(
+        RmsOfRowScales(rows_, of_.coding.RowBytes(of_.dims)));
   }
 
   void WriteWords(const Factors& factors, uint32_t seed,
@@ -289,6 +289,7 @@ class Encoder {
   const FixedRateTensor& of_;
   const uint8_t* const x_;
   const int64_t item_;
+  int8_t* const rows_;  // their scales, in the stream; null: none
   const RowScales row_scales_;
   const ParallelFor& parallel_;
   const FixedRateKernels& kernels_;

@@ -128,12 +128,6 @@ int64_t FixedRateCoding::RowBytes(const std::vector<int64_t>& dims) const {
   return row_scales ? Product(dims, 0, LastOf(dims)) : 0;
 }
 
-int8_t* FixedRateCoding::RowScales(const std::vector<int64_t>& dims,
-                                   uint8_t* stream) const {
-  if (!row_scales) return nullptr;
-  return reinterpret_cast<int8_t*>(stream + StreamBytes(dims) - RowBytes(dims));
-}
-
 int64_t FixedRateCoding::StreamBytes(const std::vector<int64_t>& dims) const {
   return WordBytes(dims) + ScaleBytes(dims) +
          (HasCentres(dims) ? 2 * dims.back() : 0) + RowBytes(dims);

@@ -81,11 +81,9 @@ struct FixedRateCoding {
   int64_t ScaleBytes(const std::vector<int64_t>& dims) const;
   int64_t RowBytes(const std::vector<int64_t>& dims) const;
   int64_t StreamBytes(const std::vector<int64_t>& dims) const;
-  // Those of rows in a stream; null: none.
-  int8_t* RowScales(const std::vector<int64_t>& dims, uint8_t* stream) const;
-  const int8_t* RowScales(const std::vector<int64_t>& dims,
-                          const uint8_t* stream) const {
-    return RowScales(dims, const_cast<uint8_t*>(stream));
+  // Where those of rows begin, the last part.
+  int64_t RowsAt(const std::vector<int64_t>& dims) const {
+    return StreamBytes(dims) - RowBytes(dims);
   }
 };
 

@@ -188,7 +188,7 @@ class FixedRateDecoder {
       at.dither = dither;
       at.more = more;
       kernels_.values(coding_, at, from, x_hat);
-      if (row_scales_.Scale(first, n)) row_scales_.Multiply(first, n, x_hat);
+      if (row_scales_.Any(first, n)) row_scales_.Multiply(first, n, x_hat);
       body(first, n, x_hat);
     };
     if (rows_.together() > 1) {

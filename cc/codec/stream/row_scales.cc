@@ -133,7 +133,7 @@ bool FindRowScales(const RowsOfTensor& of, const ParallelFor& parallel,
   return any;
 }
 
-bool RowScales::Scale(int64_t first, int64_t n) const {
+bool RowScales::Any(int64_t first, int64_t n) const {
   if (scales_ == nullptr) return false;
   const int64_t last = (first + n - 1) / channels_;
   for (int64_t row = first / channels_; row <= last; ++row) {

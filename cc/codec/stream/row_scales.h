@@ -36,7 +36,7 @@ class RowScales {
       : channels_(channels), scales_(scales) {}
 
   // Whether any of n values from place `first` on is in a row that has one.
-  bool Scale(int64_t first, int64_t n) const;
+  bool Any(int64_t first, int64_t n) const;
   // Those values.
   void Divide(int64_t first, int64_t n, float* x) const {
     Multiply(first, n, -1, x);

@@ -83,8 +83,8 @@ void TestThereAndBack() {
   rows.Divide(60, 500, part.data() + 60);
   CHECK(part[59] == x[59] && part[560] == x[560]);
   CHECK(std::equal(part.begin() + 60, part.begin() + 560, all.begin() + 60));
-  CHECK(rows.Scale(60, 500) && !rows.Scale(kChannels, 6 * kChannels));
-  CHECK(!RowScales(kChannels, nullptr).Scale(0, 500));
+  CHECK(rows.Any(60, 500) && !rows.Any(kChannels, 6 * kChannels));
+  CHECK(!RowScales(kChannels, nullptr).Any(0, 500));
   rows.MultiplyAll({all.data(), DType::kF32, kRows, kChannels}, Threads(2),
                    all.data());
   for (int64_t i = 0; i < kRows * kChannels; ++i) {

@@ -48,10 +48,10 @@ class CompressXla : public Lowering {
     if (on_cpu_ || !rate_.row_scales) return calls.Encode(how, x, state);
     const RowScalesOnGpu rows = RowScalesOnGpu::Of(x);
     Encoded encoded = calls.Encode(how, rows.Divide(x), state);
-    const int64_t at = Size(encoded.stream) - rate_.RowBytes(Dims(x));
-    encoded.stream = xla::DynamicUpdateSlice(
-        encoded.stream, rows.bytes(),
-        {xla::ConstantR0<int32_t>(x.builder(), static_cast<int32_t>(at))});
+    const auto at = static_cast<int32_t>(rate_.RowsAt(Dims(x)));
+    encoded.stream =
+        xla::DynamicUpdateSlice(encoded.stream, rows.bytes(),
+                                {xla::ConstantR0<int32_t>(x.builder(), at)});
     if (group_statistics_) {
       const XlaOp rms =
           xla::Slice(encoded.state, {kRmsBound}, {kRmsBound + 1}, {1});
