@@ -111,12 +111,13 @@ class _Cut:
         self._held_bytes = held_bytes
         self._made_late = made_late
         self._renormalizes = renormalizes
-        self._numbers: dict = {}
+        # By ids of tensors, which their graph keeps.
+        self._numbers: dict[int, int] = {}
+        self._distances: dict[int, int] = {}
+        self._free: dict[int, bool] = {}
         self._tensors: list[tf.Tensor] = []
         self._capacities: dict[tuple[int, int], int] = {}
-        self._distances: dict = {}
         self._exact: set = set()
-        self._free: dict = {}
         self._ingredients = Ingredients(tiled)
 
     def require_exact(self, tensors: Iterable[tf.Tensor]) -> None:
@@ -151,9 +152,9 @@ class _Cut:
         while waiting:  # breadth first, so that distances are shortest
             later = []
             for tensor, distance in waiting:
-                if tensor.ref() in self._distances:
+                if id(tensor) in self._distances:
                     continue
-                self._distances[tensor.ref()] = distance
+                self._distances[id(tensor)] = distance
                 order.append(tensor)
                 if self.may_rebuild(tensor):
                     for index, operand in enumerate(tensor.op.inputs):
@@ -170,23 +171,23 @@ class _Cut:
     def _shortened(self, saved: set, wanted: list[tf.Tensor]) -> set:
         """What is held where little runs again for one tensor: no more than `_LONGEST` operations in a row, of no more
         than `_MOST_HELD` held tensors."""
-        rows: dict = {}  # by reference: how many operations in a row make a tensor again
-        sources: dict = {}  # and what held tensors they make it of
+        rows: dict[int, int] = {}  # by id: how many operations in a row make a tensor again
+        sources: dict[int, frozenset] = {}  # and references of what held tensors they make it of
         waiting = list(wanted)
         while waiting:
             tensor = waiting[-1]
             before = self._made_again_of(tensor, saved)
-            unknown = [operand for operand in before if operand.ref() not in rows]
-            if unknown and tensor.ref() not in rows:
+            unknown = [operand for operand in before if id(operand) not in rows]
+            if unknown and id(tensor) not in rows:
                 waiting += unknown
                 continue
-            row = 1 + max((rows[operand.ref()] for operand in before), default=-1)
-            of = frozenset().union(*(sources[operand.ref()] for operand in before))
+            row = 1 + max((rows[id(operand)] for operand in before), default=-1)
+            of = frozenset().union(*(sources[id(operand)] for operand in before))
             if self._is_too_long(tensor, row, of):
                 saved = saved | {tensor.ref()}
             if tensor.ref() in saved:
                 row, of = 0, frozenset() if is_small(tensor) else frozenset([tensor.ref()])
-            rows[tensor.ref()], sources[tensor.ref()] = row, of
+            rows[id(tensor)], sources[id(tensor)] = row, of
             waiting.pop()
         return self._needed(saved, wanted)
 
@@ -274,13 +275,13 @@ class _Cut:
         return is_small(tensor) or self._is_exact_by_nature(tensor)
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
-        found = self._free.get(tensor.ref())
+        found = self._free.get(id(tensor))
         if found is None:
             row = about(tensor.op.type)
             late = self._made_late(tensor.op) and (row.kind == BLANK or not row.again)
             # What is made of nothing TensorFlow computes once for all steps.
             found = late or is_free(tensor) or self._ingredients.of(tensor) == 0 or self._is_kept_mask(tensor)
-            self._free[tensor.ref()] = found
+            self._free[id(tensor)] = found
         return found
 
     def _is_kept_mask(self, tensor: tf.Tensor) -> bool:
@@ -298,11 +299,10 @@ class _Cut:
         return self._ingredients.of(tensor) in (0, WEIGHTS, INDICES)
 
     def _node(self, tensor: tf.Tensor) -> int:
-        reference = tensor.ref()
-        if reference not in self._numbers:
-            self._numbers[reference] = 2 * len(self._tensors) + 2
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = 2 * len(self._tensors) + 2
             self._tensors.append(tensor)
-        return self._numbers[reference]
+        return self._numbers[id(tensor)]
 
     def _cost(self, tensor: tf.Tensor) -> int:
         if self._is_free(tensor):
@@ -315,7 +315,7 @@ class _Cut:
             size *= _TILED
         if self._hides_signs(tensor):
             size += element_count(tensor) // 8
-        distance = min(self._distances[tensor.ref()], _FARTHEST)
+        distance = min(self._distances[id(tensor)], _FARTHEST)
         # One more for each operation also where a tensor costs nothing: it is not rebuilt for nothing.
         return 1 + distance + min(int(size / _GRANULE * _PER_OPERATION**distance), _LARGEST - _FARTHEST - 1)
 
@@ -344,6 +344,6 @@ class _Cut:
             tensor.ref()
             for tensor in self._tensors
             if not self._is_free(tensor)
-            and self._numbers[tensor.ref()] in reached
-            and self._numbers[tensor.ref()] + 1 not in reached
+            and self._numbers[id(tensor)] in reached
+            and self._numbers[id(tensor)] + 1 not in reached
         }

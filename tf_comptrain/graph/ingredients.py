@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -55,7 +54,7 @@ class Ingredients:
     """
 
     def __init__(self, again: Collection[str] = ()) -> None:
-        self._made_of: dict[Any, int] = {}
+        self._made_of: dict[int, int] = {}  # by id of a tensor, which its graph keeps
         self._again = again
 
     def has_activations(self, tensor: tf.Tensor) -> bool:
@@ -63,29 +62,30 @@ class Ingredients:
 
     def of(self, tensor: tf.Tensor) -> int:
         """The bits of all that a tensor is made of by cheap operations and products; 0 of constants alone."""
-        waiting = [tensor]
+        found = self._made_of
+        waiting = [] if id(tensor) in found else [tensor]
         while waiting:
             current = waiting[-1]
-            op = current.op
-            if current.ref() in self._made_of:
+            op, inputs = current.op, current.op.inputs
+            if id(current) in found:
                 waiting.pop()
             elif op.type == "ReadVariableOp":
-                self._made_of[current.ref()] = WEIGHTS
+                found[id(current)] = WEIGHTS
             elif op.type == "Placeholder":
-                self._made_of[current.ref()] = ACTIVATIONS if current.dtype.is_floating else INDICES
+                found[id(current)] = ACTIVATIONS if current.dtype.is_floating else INDICES
             elif about(op.type).kind == RANDOM and op.name in self._again:
-                self._made_of[current.ref()] = INDICES
+                found[id(current)] = INDICES
             elif is_free(current):
-                self._made_of[current.ref()] = 0
-            elif not (op.inputs and _is_seen_through(current)):
-                self._made_of[current.ref()] = ACTIVATIONS
+                found[id(current)] = 0
+            elif not (inputs and _is_seen_through(current)):
+                found[id(current)] = ACTIVATIONS
             else:
-                unknown = [operand for operand in op.inputs if operand.ref() not in self._made_of]
+                unknown = [operand for operand in inputs if id(operand) not in found]
                 waiting += unknown
                 if not unknown:
                     made_of = 0
-                    for operand in op.inputs:
-                        made_of |= self._made_of[operand.ref()]
+                    for operand in inputs:
+                        made_of |= found[id(operand)]
                     is_embedding = made_of & _EMBEDDED == _EMBEDDED
-                    self._made_of[current.ref()] = made_of | ACTIVATIONS if is_embedding else made_of
-        return self._made_of[tensor.ref()]
+                    found[id(current)] = made_of | ACTIVATIONS if is_embedding else made_of
+        return found[id(tensor)]

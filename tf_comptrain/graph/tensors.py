@@ -91,8 +91,8 @@ def behind_views(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def views_of(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
-    """A tensor, and what operations pass on of it, in whatever shape and type."""
+def views_of(tensor: tf.Tensor, in_any_order: bool = False) -> Iterator[tf.Tensor]:
+    """A tensor, and what operations pass on of it, in whatever shape and type; in another order of its values too."""
     waiting, seen = [tensor], set()
     while waiting:
         view = waiting.pop()
@@ -104,7 +104,8 @@ def views_of(tensor: tf.Tensor) -> Iterator[tf.Tensor]:
             row = about(op.type)
             if row.is_alias:
                 waiting += [op.outputs[i] for i, given in enumerate(op.inputs) if given is view]
-            elif (row.kind == PASSED or row.is_move or op.type == "Cast") and op.inputs[0] is view:
+            is_passed = row.kind == PASSED or row.is_view or op.type == "Cast" or in_any_order and row.is_move
+            if is_passed and op.inputs[0] is view:
                 waiting.append(op.outputs[0])
 
 

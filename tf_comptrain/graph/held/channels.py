@@ -31,7 +31,8 @@ def channel_dimensions(tensor: tf.Tensor) -> int:
 
 def is_batch_normalized(tensor: tf.Tensor) -> bool:
     """Whether a batch normalization reads a tensor or a view of it."""
-    return any(op.type == NORMALIZATION for view in views_of(tensor) for op in view.consumers())
+    views = views_of(tensor, in_any_order=True)
+    return any(op.type == NORMALIZATION for view in views for op in view.consumers())
 
 
 class _ChannelSearch:

@@ -54,20 +54,22 @@ def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) 
 
 def shortened(restored: tf.Tensor, rows: RowSquares) -> tf.Tensor:
     """A restored tensor, those of its rows less that are longer than they were."""
-    reduction = rows.reduction
-    axes, keeps = tf.get_static_value(reduction.inputs[1]), reduction.get_attr("keep_dims")
+    reduction, shape = rows.reduction, rows.view.shape
+    axes = reduction.inputs[1]
     true = tf.cast(reduction.outputs[0], tf.float32)
-    if not keeps:
-        true = tf.reshape(true, _kept(tf.shape(rows.view), axes))
-    x = tf.cast(tf.reshape(restored, tf.shape(rows.view)), tf.float32)
-    centre = 0.0 if rows.centre is None else tf.cast(rows.centre, tf.float32)
-    apart = x - centre
-    reduce = tf.reduce_mean if reduction.type == "Mean" else tf.reduce_sum
-    found = reduce(tf.square(apart), axes, keepdims=True)
-    left = tf.where(found > _MOST * true, _MOST * true / found, 1.0)
-    shorter = tf.cast(apart * left + centre, restored.dtype)
-    shorter = tf.reshape(shorter, tf.shape(restored))
-    shorter.set_shape(restored.shape)
+    if not reduction.get_attr("keep_dims"):
+        true = tf.reshape(true, _kept(tf.shape(rows.view), tf.get_static_value(axes)))
+    is_same = shape.rank == restored.shape.rank and shape[1:] == restored.shape[1:]
+    x = tf.cast(restored if is_same else tf.reshape(restored, tf.shape(rows.view)), tf.float32)
+    centre = None if rows.centre is None else tf.cast(rows.centre, tf.float32)
+    apart = x if centre is None else x - centre
+    reduce = tf.raw_ops.Mean if reduction.type == "Mean" else tf.raw_ops.Sum
+    found = reduce(input=tf.square(apart), axis=axes, keep_dims=True)
+    shorter = apart * tf.math.divide_no_nan(tf.minimum(found, _MOST * true), found)
+    shorter = tf.cast(shorter if centre is None else shorter + centre, restored.dtype)
+    if not is_same:
+        shorter = tf.reshape(shorter, tf.shape(restored))
+        shorter.set_shape(restored.shape)
     return shorter
 
 

@@ -29,27 +29,30 @@ def sum_in_products(backward: _keras.BackwardPass) -> _keras.BackwardPass:
       backward: A pass that is not rewired yet.
     """
     returned = {id(tensor) for tensor in backward.gradients}
-    instead = dict(backward.instead)
+    instead, sizes = dict(backward.instead), KnownSizes()
     for op in backward.operations():
         if op.type == "Sum" and op.inputs[0].op.type.startswith("BatchMatMul"):
-            found = _sum_in_product(op, returned)
+            found = _sum_in_product(op, returned, sizes)
             instead |= {op.inputs[0].op.name: (), op.name: found} if found else {}
     return backward._replace(instead=instead)
 
 
-def _sum_in_product(total: tf.Operation, returned: set[int]) -> tuple[tf.Operation, ...]:
+def _sum_in_product(
+    total: tf.Operation, returned: set[int], sizes: KnownSizes
+) -> tuple[tf.Operation, ...]:
     """What was put in the place of a sum, the product last; () where that stays."""
     product = total.inputs[0].op
-    terms, axes = letters_of(product), KnownSizes().axes(total.inputs[1])
+    whole, small = plain_bytes(product.outputs[0]), plain_bytes(total.outputs[0])
+    is_free = returned.isdisjoint([id(product.outputs[0]), id(total.outputs[0])])
+    is_free = is_free and len(readers_of(product.outputs[0])) == 1 and not total.get_attr("keep_dims")
+    if not is_free or whole < max(_LEAST_BYTES, _TIMES_SMALLER * small):
+        return ()
+    terms, axes = letters_of(product), sizes.axes(total.inputs[1])
     if not (terms and axes) or max(axes) > len(terms[-1]) - 3 or min(axes) < 0:
         return ()
     first, second, made = terms
     summed = {made[axis] for axis in axes}
-    whole, small = plain_bytes(product.outputs[0]), plain_bytes(total.outputs[0])
-    is_free = returned.isdisjoint([id(product.outputs[0]), id(total.outputs[0])])
-    is_free = is_free and len(readers_of(product.outputs[0])) == 1 and not total.get_attr("keep_dims")
-    is_large = whole >= max(_LEAST_BYTES, _TIMES_SMALLER * small)
-    if not (is_free and is_large and summed <= set(first) & set(second)):
+    if not summed <= set(first) & set(second):
         return ()
     left = "".join(letter for letter in made if letter not in summed)
     with _keras.stop_recording(), tf.device(total.device), tf.name_scope(product.name + "/summed/"):
@@ -63,9 +66,20 @@ def _product(factors: list[tf.Tensor], first: str, second: str, made: str) -> tu
     """The product of tensors with these letters: of matrices where it is, which on a CPU is several times as fast."""
     rows, columns = first[-1], second[-1]
     if first[:-1] == second[:-1] and made == rows + columns:
-        flat = [tf.reshape(factor, [-1, factor.shape[-1] or tf.shape(factor)[-1]]) for factor in factors]
-        return (*(each.op for each in flat), tf.matmul(*flat, transpose_a=True).op)
+        flat = [_as_matrix(factor) for factor in factors]
+        made_by = tf.raw_ops.MatMul(a=flat[0], b=flat[1], transpose_a=True).op
+        return (*(each.op for each in flat), made_by)
     return (tf.raw_ops.Einsum(inputs=factors, equation=f"{first},{second}->{made}").op,)
+
+
+def _as_matrix(factor: tf.Tensor) -> tf.Tensor:
+    columns = factor.shape[-1]
+    if columns is None:
+        return tf.reshape(factor, [-1, tf.shape(factor)[-1]])
+    shapes = _keras.kept_with(factor.graph, _as_matrix, dict)
+    if columns not in shapes:
+        shapes[columns] = tf.constant([-1, columns])
+    return tf.raw_ops.Reshape(tensor=factor, shape=shapes[columns])
 
 
 def sum_early(backward: _keras.BackwardPass) -> _keras.BackwardPass:
@@ -133,8 +147,11 @@ def _compared(sign: tf.Operation) -> tuple[tf.Operation, ...]:
 
 def _read_nothing(op: tf.Operation) -> None:
     """Lets what is never read read nothing itself: XLA compiles it, too."""
-    with _keras.stop_recording(), tf.device(op.device), tf.name_scope(f"{op.name}/unread/"):
-        one = tf.zeros([1] * (op.outputs[0].shape.rank or 0), op.outputs[0].dtype)
-        nothing = tf.raw_ops.PlaceholderWithDefault(input=one, shape=tf.TensorShape(None))
+    dtype, rank = op.outputs[0].dtype, op.outputs[0].shape.rank or 0
+    nothing, key = _keras.kept_with(op.graph, _read_nothing, dict), (dtype, rank, op.device)
+    if key not in nothing:
+        with _keras.stop_recording(), tf.device(op.device), tf.name_scope(f"{op.name}/unread/"):
+            one = tf.zeros([1] * rank, dtype)
+            nothing[key] = tf.raw_ops.PlaceholderWithDefault(input=one, shape=tf.TensorShape(None))
     for index in range(len(op.inputs)):
-        _keras.set_input(op, index, nothing)
+        _keras.set_input(op, index, nothing[key])

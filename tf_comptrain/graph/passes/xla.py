@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_comptrain import _keras, native
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
-from tf_comptrain.graph.operations import CONVOLUTIONAL, KERNEL_GRADIENT, about
+from tf_comptrain.graph.operations import CONVOLUTIONAL, KERNEL_GRADIENT, MATRIX_PRODUCT, about
 from tf_comptrain.graph.order import TopologicalOrder
 from tf_comptrain.graph.passes import executor
 from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders, drawn_numbers
@@ -96,12 +96,12 @@ def finish(step: TracedStep, streams: StreamsOfStep) -> None:
 def _swap_factors(step: TracedStep) -> None:
     """Of products of the backward pass; a loop over tiles does so itself."""
     for op in step.backward.operations():
-        if op.name not in step.later and op.name not in step.at_once and len(op.inputs) == 2 and op.outputs:
-            places = readers_of(op.outputs[0])
+        is_product = about(op.type).kind == MATRIX_PRODUCT and len(op.inputs) == 2
+        if is_product and op.name not in step.later and op.name not in step.at_once:
             with tf.device(op.device):
                 swapped = swapped_product(op, *op.inputs)
             if swapped is not None:
-                redirect(places, swapped)
+                redirect(readers_of(op.outputs[0]), swapped)
 
 
 def _draw_late(step: TracedStep) -> None:
