@@ -37,9 +37,7 @@ def sum_in_products(backward: _keras.BackwardPass) -> _keras.BackwardPass:
     return backward._replace(instead=instead)
 
 
-def _sum_in_product(
-    total: tf.Operation, returned: set[int], sizes: KnownSizes
-) -> tuple[tf.Operation, ...]:
+def _sum_in_product(total: tf.Operation, returned: set[int], sizes: KnownSizes) -> tuple[tf.Operation, ...]:
     """What was put in the place of a sum, the product last; () where that stays."""
     product = total.inputs[0].op
     whole, small = plain_bytes(product.outputs[0]), plain_bytes(total.outputs[0])
