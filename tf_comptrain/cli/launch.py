@@ -126,6 +126,8 @@ def _problem(args: argparse.Namespace) -> str | None:
         if args.index is None or not 0 <= args.index < count:
             return f"--index must be which of the {count} --hosts this worker is, from 0. Received: {args.index}."
     elif args.index is not None:
+        if args.show:
+            return f"--print prints what all workers need. Received: --index {args.index}. Leave it out."
         return f"--index goes with --hosts. Received: --index {args.index} alone. Leave it out, or name the hosts."
     given = len(args.devices.split(",")) if args.devices else here
     if given != here:

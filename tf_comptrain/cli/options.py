@@ -20,9 +20,18 @@ class SourceError(ValueError):
 
 def positive(text: str) -> int:
     """The type of an option that counts something."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1. Received: {text!r}")
+    return _whole(text, 1)
+
+
+def seed(text: str) -> int:
+    """The type of an option that random numbers begin with."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    value = int(text) if text.isdecimal() else -1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}. Received: {text!r}")
     return value
 
 

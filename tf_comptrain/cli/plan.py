@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_jit_compile(parser)
     parser.add_argument("--hardware", type=Path, help="JSON of a machine that is not here")
-    parser.add_argument("--seed", type=int, default=0, help="of the search (%(default)s)")
+    parser.add_argument("--seed", type=options.seed, default=0, help="of the search (%(default)s)")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of each search (%(default)s)")
     options.add_json(parser)
     parser.add_argument(

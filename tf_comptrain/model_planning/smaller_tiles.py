@@ -14,5 +14,5 @@ SMALLER_TILES = 4
 
 def runs_by_smaller_tiles(graph: tf.Graph, xla: bool) -> bool:
     """Whether a step has layers wide enough for them."""
-    on_gpu = engine_of_model(xla=xla).device == "GPU"
+    on_gpu = engine_of_model(xla=xla).is_for_gpu
     return has_wide_products(graph, tile_sizes(xla, on_gpu, SMALLER_TILES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -32,6 +33,11 @@ class Engine(NamedTuple):
     eager: bool
     device: str | None
     why_plain: str | None = None
+
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether a GPU runs the operations, or is to run what XLA makes here."""
+        return self.device == "GPU" or os.environ.get("TF_COMPTRAIN_XLA_TARGET") == "GPU"
 
     @property
     def is_cpu_executor(self) -> bool:

@@ -164,6 +164,11 @@ def _check(name: str, setting: Setting) -> None:
             raise ValueError(
                 f"`mode` must be one of {', '.join(map(repr, MODES))}. Received: {setting.mode!r}."
             )
+        if setting.bound is None and setting.mode != SIGMA:
+            raise ValueError(
+                f"`mode` says what a `bound` is. Received: mode {setting.mode!r} and no bound. Give one, or leave "
+                "`mode` out: default bounds are in sigma."
+            )
         if setting.bound is not None:
             ErrorBound.parse(setting.bound, "bound")
     except (TypeError, ValueError) as error:

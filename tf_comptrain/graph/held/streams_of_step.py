@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import tensorflow as tf
@@ -154,8 +153,7 @@ class StreamsOfStep:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU runs the step, or one is to run what is made here."""
-        return self._engine.device == "GPU" or os.environ.get("TF_COMPTRAIN_XLA_TARGET") == "GPU"
+        return self._engine.is_for_gpu
 
     @property
     def tile_sizes(self) -> TileSizes:
