@@ -198,7 +198,10 @@ def test_what_a_cluster_needs_to_know(capsys):
         (["--hosts", "a:1,b:2"], "--index must be which of the 2 --hosts"),
         (["--hosts", "a:1,b:2", "--index", "2"], "Received: 2"),
         (["--index", "0"], "--index goes with --hosts"),
-        (["--hosts", "a:1,b:2", "--print", "tf-config", "--index", "5"], "--print prints what all workers need"),
+        (
+            ["--hosts", "a:1,b:2", "--print", "tf-config", "--index", "5"],
+            "--print prints what all workers need",
+        ),
         (["-n", "2", "--devices", "0"], "one for each of the 2 workers"),
     ],
 )

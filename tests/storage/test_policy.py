@@ -28,7 +28,10 @@ def test_json_brings_back_what_was_written(tmp_path):
         ({"classes": {"norm": {"codec": "zfp"}}}, "'norm': `codec` must be one of"),
         ({"classes": {"norm": {"mode": "percent"}}}, "'norm': `mode` must be one of 'abs', 'sigma', 'range'"),
         ({"tensors": {"conv/Relu": {"bound": -1}}}, "'conv/Relu': `bound` must be a number between"),
-        ({"classes": {"norm": {"mode": "abs"}}}, "'norm': `mode` says what a `bound` is. Received: mode 'abs'"),
+        (
+            {"classes": {"norm": {"mode": "abs"}}},
+            "'norm': `mode` says what a `bound` is. Received: mode 'abs'",
+        ),
         ({"tensors": {"conv/Relu": {"bits": 4}}}, '"codec", "mode" and "bound"'),
         ({"layers": {}}, '"classes" and "tensors"'),
         ({"classes": []}, "`classes` of a policy must be an object"),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tf_comptrain.cli.options import positive
+from tf_comptrain.cli.options import positive, seed
 from tf_comptrain.render import text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--modes", nargs="+", help="of abs sigma range fixed_rate (sigma)")
     parser.add_argument("--bounds", nargs="+", type=float, help="of each mode but fixed_rate")
     parser.add_argument("--stages", nargs="*", help="of start early mid late (early mid late)")
-    parser.add_argument("--seeds", nargs="+", type=options.seed, help="(0)")
+    parser.add_argument("--seeds", nargs="+", type=seed, help="(0)")
     parser.add_argument("--epochs", type=positive, help="of each training (3)")
     parser.add_argument("--batch", type=positive, dest="batch_size", help="samples a step (32)")
     parser.add_argument("--metric", help="a key of the logs of fit (the first one on the validation data)")
