@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.ingredients import INDICES, WEIGHTS, Ingredients, exact_inputs, is_free
-from tf_comptrain.graph.operations import ADDITION, BLANK, MATRIX_PRODUCT, NO_ERROR, RANDOM, about
+from tf_comptrain.graph.operations import (
+    ADDITION,
+    BLANK,
+    CONVOLUTIONAL,
+    MATRIX_PRODUCT,
+    NO_ERROR,
+    RANDOM,
+    about,
+)
 from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_small, plain_bytes
 
 _GRANULE = 64  # bytes, in which costs are counted
@@ -24,6 +32,7 @@ _FARTHEST = 40
 _LONGEST = 20
 _MOST_HELD = 6  # large tensors that one is made again of: each reader would decode them
 _LARGEST_MASK = 4 << 20  # bytes
+_TIMES_WIDER = 2
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
 
@@ -62,6 +71,7 @@ def choose(
     tiled: Collection[str] = (),
     exact: Iterable[tf.Tensor] = (),
     keeps_masks: bool = False,
+    reruns_wide: bool = False,
 ) -> Choice:
     """The cheapest set of tensors to hold: a minimum cut between what can only be held and what is read.
 
@@ -79,6 +89,7 @@ def choose(
       exact: Tensors that are held as they are where they are needed.
       keeps_masks: Masks that are made of indices alone are there anyway: TensorFlow makes what many layers have in
         common once, but not what each makes again.
+      reruns_wide: Convolutions and products with weights run again where they make several times what they read.
 
     Returns:
       A `Choice`.
@@ -86,7 +97,7 @@ def choose(
     Reference:
       The partitioner of PyTorch's functorch cuts its joint graph in the same way.
     """
-    cut = _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled, keeps_masks)
+    cut = _Cut(held_bytes, made_late, renormalizes, whole, verbatim, signs, tiled, keeps_masks, reruns_wide)
     cut.require_exact(exact)
     return cut.solve(list(reads), list(kept))
 
@@ -104,8 +115,10 @@ class _Cut:
         signs: Iterable[tf.Tensor],
         tiled: Collection[str],
         keeps_masks: bool,
+        reruns_wide: bool,
     ):
         self._verbatim, self._tiled, self._keeps_masks = verbatim, tiled, keeps_masks
+        self._reruns_wide = reruns_wide
         self._signs = {tensor.ref() for tensor in signs}
         self._whole = {tensor.ref() for tensor in whole}
         self._held_bytes = held_bytes
@@ -255,6 +268,8 @@ class _Cut:
         # Sums of residual blocks would be rebuilt each from the one before, and live until the first of them is read.
         if row.kind == ADDITION and any(self._is_renormalized(base_of(term)) for term in op.inputs):
             return False
+        if self._reruns_wide and row.kind in (CONVOLUTIONAL, MATRIX_PRODUCT) and self._is_wide(op):
+            return True
         if row.kind == MATRIX_PRODUCT:  # the scores of an attention are larger than queries and keys together
             if op.name in self._tiled:
                 return True
@@ -263,6 +278,11 @@ class _Cut:
         if row.cancels and self._joins_activations(op):
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
         return bool(row.again)
+
+    def _is_wide(self, op: tf.Operation) -> bool:
+        """Whether a product with weights makes several times as many values as it reads of activations."""
+        read = [tensor for tensor in op.inputs if self._ingredients.has_activations(base_of(tensor))]
+        return len(read) == 1 and element_count(op.outputs[0]) >= _TIMES_WIDER * element_count(read[0])
 
     def _is_renormalized(self, tensor: tf.Tensor) -> bool:
         return tensor.op.type == NORMALIZATION and self._is_cheap(tensor)

@@ -68,7 +68,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     decision = decide(step, needs, chosen, streams)
     # From here on the graph changes.
     held = make_streams(step, decision, streams)
-    restored = restore(step, needs, decision, held, engine.late)
+    restored = restore(step, needs, decision, held, engine.late, streams.is_lossless)
     fenced: dict[str, tf.Tensor] = {}
     for gate, reads in restored.readers:
         apart = [read for read in reads if read.op.name not in step.later]  # the others run as one loop

@@ -220,3 +220,43 @@ def test_an_embedding_is_looked_up_again():
     tokens = tf.zeros((16, 64), tf.int32)
     alive = ct.memory.memory_analysis(model, tokens, tokens).buffers
     assert not [buffer for buffer in alive if buffer.op.startswith(model.name) and "GatherV2" in buffer.op]
+
+
+@pytest.mark.parametrize("storage", ["keep", "fused"])
+def test_no_operation_overwrites_what_it_reads_behind_a_fence(storage):
+    """Each turn of a recurrence reads a part of its gates, and the gradient of the gates all of them."""
+    x = tf.random.stateless_normal((32, 4, 64), (0, 1))
+
+    def gradients(**how):
+        keras.utils.set_random_seed(0)
+        gate = keras.layers.Dense(64, "sigmoid", bias_initializer=keras.initializers.Constant(4.0))
+        model = keras.Sequential([keras.Input((4, 64)), Recurrence(gate), keras.layers.Dense(1)])
+        if how:
+            ct.compress_model(model, **how)
+
+        @tf.function(jit_compile=True)
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x)))
+            return tape.gradient(loss, model.trainable_variables)
+
+        return step(x)
+
+    for ours, plain in zip(gradients(storage=storage), gradients()):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
+
+
+class Recurrence(keras.layers.Layer):
+    """The mean of the states h <- gate h + new."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate, self.new = gate, keras.layers.Dense(64)
+
+    def call(self, x):
+        gate, new = self.gate(x), self.new(x)
+        h, states = tf.zeros_like(new[:, 0]), []
+        for turn in range(x.shape[1]):
+            h = gate[:, turn] * h + new[:, turn]
+            states.append(h)
+        return tf.reduce_mean(tf.stack(states, 1), 1)

@@ -202,7 +202,7 @@ class StreamsOfStep:
 
     def renormalizes(self, op: tf.Operation) -> bool:
         """Whether what a batch normalization makes may be rebuilt from its input."""
-        return self._way(op) == REBUILD
+        return self.is_lossless or self._way(op) == REBUILD
 
     def held_bytes(self, tensor: tf.Tensor) -> int:
         """What a tensor will take."""

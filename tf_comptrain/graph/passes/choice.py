@@ -64,6 +64,7 @@ def choose_held(step: TracedStep, needs: Needs, streams: StreamsOfStep) -> HeldS
         tiled=step.again,
         exact=itertools.chain.from_iterable(step.exact.values()),
         keeps_masks=not step.backward.xla,
+        reruns_wide=streams.is_lossless,
     )
     kernels = _kernels(step, choice)
     ends = {(kernel.op.name, kernel.stored) for found in kernels.values() for kernel in found}

@@ -64,10 +64,11 @@ def needs_of(step: TracedStep, streams: StreamsOfStep, held_lists: Collection[An
       streams: Says which tensors may come back with an error.
       held_lists: By reference: lists that hold streams.
     """
-    reads = step.gradients.reads
+    reads, whole = step.gradients.reads, ()
     if not streams.is_lossless:
         found = zip(reads, with_exact_reads(step.gradients))
         reads = [read if step.is_made_again_exactly(read.op) else exact for read, exact in found]
+        whole = tuple(base_of(read.tensor) for read in reads if may_read_stream(step, read))
     poolings = {read.op.name: read.op for read in reads if _may_read_positions(step, streams, read)}
     of_need: dict[str, list[GradientRead]] = {}
     for read in reads:
@@ -84,7 +85,7 @@ def needs_of(step: TracedStep, streams: StreamsOfStep, held_lists: Collection[An
         tuple(factor for factor in factors if not step.is_late(factor.tensor.op)),
         tuple(lists_read(reads, step.is_late, held_lists)),
         _masked(step, signs),
-        tuple(base_of(read.tensor) for read in values if may_read_stream(step, read)),
+        whole,
     )
 
 

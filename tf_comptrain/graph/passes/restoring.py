@@ -43,6 +43,7 @@ def restore(
     decision: StepDecision,
     held: HeldStreams,
     late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    is_lossless: bool = False,
 ) -> Restored:
     """Lets the readers of values read what is restored, or made again of that.
 
@@ -52,8 +53,9 @@ def restore(
       decision: How it is held.
       held: The streams.
       late: The engine's: a tensor, once a gradient is there.
+      is_lossless: Whether each bit comes back: what runs again is the operation itself.
     """
-    maker = _Maker(step, decision, held, late)
+    maker = _Maker(step, decision, held, late, is_lossless)
     readers: dict[Any, list[GradientRead]] = {}
     whole = {found.read.op.name for found in decision.normalizations}
     for read in sorted(needs.values, key=lambda read: step.gradients.meets(read.op)):
@@ -86,9 +88,11 @@ class _Maker:
         decision: StepDecision,
         held: HeldStreams,
         late: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+        is_lossless: bool,
     ):
         self.order = TopologicalOrder(step.gradients.operations)
         self._step, self._choice, self._held, self._late = step, decision.chosen.choice, held, late
+        self._is_lossless = is_lossless
         # By reference of a tensor and of what its readers share: what they read.
         self._made: dict[tuple, tf.Tensor] = {}
         self._with_product: dict[Any, bool] = {}
@@ -158,7 +162,7 @@ class _Maker:
             return tensor if again is base else again
         if self._choice.is_free(tensor) or tensor.ref() in self._choice.saved:  # what is kept
             return tensor
-        if tensor.op.type == NORMALIZATION:
+        if tensor.op.type == NORMALIZATION and not self._is_lossless:
             return self._renormalized(tensor.op, read)
         return self._rebuilt(tensor, read)
 

@@ -16,7 +16,7 @@ from tf_comptrain.graph.passes.engine import EnginePasses, GateReaders, drawn_nu
 from tf_comptrain.graph.passes.step import TracedStep
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
-from tf_comptrain.graph.tiles.fences import fence_sources, moved_again
+from tf_comptrain.graph.tiles.fences import fence_sources, moved_again, read_behind_fences
 from tf_comptrain.graph.tiles.letters import swapped_product
 
 _KEY = 1  # of their inputs: shape, key, counter, algorithm
@@ -88,6 +88,8 @@ def finish(step: TracedStep, streams: StreamsOfStep) -> None:
     _swap_factors(step)
     _draw_late(step)
     _keras.at_end_of_trace(step.backward.graph, lambda returned: fence_sources(step.backward.graph))
+    if not streams.on_gpu:  # where fences are gone before memory is planned
+        _keras.at_end_of_trace(step.backward.graph, lambda returned: read_behind_fences(step.backward.graph))
     if not streams.on_gpu:  # whose libraries take tensors as they are
         _turn_late(step)
         _turn_in_parts(step, streams)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tf_comptrain import _keras, native
-from tf_comptrain.graph.operations import about
+from tf_comptrain.graph.operations import EVERY_AXIS, about
 from tf_comptrain.graph.replacements import redirect
-from tf_comptrain.graph.tensors import readers_of
+from tf_comptrain.graph.tensors import behind_views, readers_of
 
 _FENCE = "Comptrain>Fence"
 _ENCODER, _DECODER = "Comptrain>Compress", "Comptrain>Decompress"
@@ -37,6 +37,30 @@ def fence_sources(graph: tf.Graph) -> None:
             for old, tensor, source, new in zip(op.outputs, op.inputs, sources, through):
                 if readers := readers_of(old):
                     redirect(readers, moved_again(tensor, source, new))
+
+
+def read_behind_fences(graph: tf.Graph) -> None:
+    """Lets elementwise operations read behind a fence what others read behind one.
+
+    XLA writes what an operation makes in the place of what it reads last. Of a kernel it asks whether it reads a tensor
+    value by value, and not how it reads the same memory behind a fence.
+    """
+    behind: dict[int, tf.Tensor] = {}  # by id
+    for op in graph.get_operations():
+        if op.type == _FENCE:
+            read = (tensor for tensor, output in zip(op.inputs, op.outputs) if output.consumers())
+            behind.update((id(source), source) for source in map(behind_views, read))
+    for tensor in behind.values():
+        readers = [place for place in readers_of(tensor) if place[0].type != _FENCE]
+        if about(tensor.op.type).is_free or not any(_is_by_value(op) for op, _ in readers):
+            continue
+        with tf.device(tensor.op.device):
+            redirect(readers, native.ops().comptrain_fence([tensor])[0])
+
+
+def _is_by_value(op: tf.Operation) -> bool:
+    row = about(op.type)
+    return row.rows == EVERY_AXIS or row.is_view
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
