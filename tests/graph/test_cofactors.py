@@ -36,7 +36,7 @@ UNBOUNDED = {
     "two_in_a_product": lambda y: y[..., 2:4] * y[..., :2] / tf.norm(y[..., :2], axis=-1, keepdims=True),
     "length_of_rectified": lambda y: tf.nn.l2_normalize(tf.nn.relu(tf.tile(y, [1, 1, 1, 4]) - 1.0), -1),
     "negative_power": lambda y: tf.sin(y) * tf.pow(tf.abs(y) + 1e-2, -1.5),
-    "logarithm": lambda y: tf.sin(y) * tf.math.log(tf.abs(y) + 1e-3),
+    "logarithm": lambda y: tf.abs(y) * tf.math.log(tf.abs(y) + 1e-3),
     "elsewhere": lambda y: tf.sin(y) + tf.stop_gradient(1.0 / y),
     "in_logarithms": lambda y: tf.math.cumulative_logsumexp(y, -1),
     "largest_values": lambda y: tf.sin(y[..., :4]) * shares(tf.math.top_k(y, 4)[0]),

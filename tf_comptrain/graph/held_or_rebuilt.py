@@ -131,6 +131,7 @@ class _Cut:
         self._tensors: list[tf.Tensor] = []
         self._capacities: dict[tuple[int, int], int] = {}
         self._exact: set = set()
+        self._exact_at_first: frozenset = frozenset()  # in any case
         self._ingredients = Ingredients(tiled)
 
     def require_exact(self, tensors: Iterable[tf.Tensor]) -> None:
@@ -144,6 +145,7 @@ class _Cut:
     def solve(self, reads: list[GradientRead], kept: list[tf.Tensor]) -> Choice:
         source, sink = 0, 1
         self.require_exact((*kept, *(read.tensor for read in reads if read.need in NO_ERROR)))
+        self._exact_at_first = frozenset(self._exact)
         wanted = [base_of(tensor) for tensor in (*(read.tensor for read in reads), *kept)]
         for tensor in wanted:
             self._capacities[self._node(tensor) + 1, sink] = _LARGEST
@@ -291,8 +293,9 @@ class _Cut:
         return all(self._ingredients.has_activations(base_of(operand)) for operand in op.inputs)
 
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
-        """Small tensors are held as they are; what is made of indices and constants alone has no error."""
-        return is_small(tensor) or self._is_exact_by_nature(tensor)
+        """Small tensors are held as they are, the batch is there; what is made of indices and constants has no error."""
+        is_there = is_small(tensor) or is_free(tensor) or tensor.ref() in self._exact_at_first
+        return is_there or self._is_exact_by_nature(tensor)
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
         found = self._free.get(id(tensor))
