@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tiled_steps
+from steps import Weights, compressed_gradients, plain_gradients
 
 BATCH, WIDTH = 16, 64
 SHARED = 3
@@ -97,3 +98,39 @@ def test_a_sign_has_no_error(how, jit):
     tiled_steps.assert_same(plain, found)
     assert ["Sign" in crossing.name for crossing in crossings] == ([] if how else [True, True])
     assert all(crossing.storage == "bitmask" for crossing in crossings)
+
+
+IDENTITIES = {
+    "square": lambda similar: tf.eye(similar.shape[0]),
+    "sizes of a run": lambda similar: tf.eye(tf.shape(similar)[0], tf.shape(similar)[1]),
+    "wide": lambda similar: tf.eye(similar.shape[0], 2 * similar.shape[0])[:, : similar.shape[1]],
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["executor", "XLA"])
+@pytest.mark.parametrize("identity", IDENTITIES.values(), ids=IDENTITIES)
+def test_labels_of_an_in_batch_softmax_are_made_row_by_row(identity, jit):
+    def contrast(x, first, second):
+        similar = tf.matmul(tf.matmul(x, first), tf.matmul(x, second), transpose_b=True)
+        return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(identity(similar), similar))
+
+    x = tf.random.stateless_normal((1024, 32), (0, 1)) / 8
+    found = compressed_gradients(contrast, x, Weights([32, 32], [32, 32]), {"jit_compile": jit})
+    made = [op for op in found.graph.get_operations() if op.type.startswith("Matrix") and "Diag" in op.type]
+    assert made and not any(op.outputs[0].consumers() for op in made)
+    for ours, plain in zip(found.gradients, plain_gradients(contrast, x, Weights([32, 32], [32, 32]))):
+        assert np.linalg.norm(ours - plain) <= 0.02 * np.linalg.norm(plain)
+
+
+def test_other_diagonals_stay():
+    def loss(x, kernel):
+        scaled = tf.matmul(tf.linalg.diag(2.0 * tf.ones(256)), tf.matmul(x, kernel))
+        return tf.reduce_mean(tf.square(scaled + tf.matmul(tf.eye(256) + tf.eye(256)[::-1], scaled)))
+
+    x = tf.random.stateless_normal((256, 32), (0, 1))
+    found = compressed_gradients(loss, x, Weights([32, 32]), codec="zvc")
+    assert [len(op.outputs[0].consumers()) > 0 for op in found.graph.get_operations() if op.type == "MatrixDiagV3"] == [
+        True, False, False
+    ]  # fmt: skip
+    (plain,) = plain_gradients(loss, x, Weights([32, 32]))
+    np.testing.assert_allclose(found.gradients[0], plain, rtol=1e-4)

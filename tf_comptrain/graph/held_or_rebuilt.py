@@ -293,7 +293,7 @@ class _Cut:
         return all(self._ingredients.has_activations(base_of(operand)) for operand in op.inputs)
 
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
-        """Small tensors are held as they are, the batch is there; what is made of indices and constants has no error."""
+        """Small tensors are held as they are, the batch is there; what is of indices and constants has no error."""
         is_there = is_small(tensor) or is_free(tensor) or tensor.ref() in self._exact_at_first
         return is_there or self._is_exact_by_nature(tensor)
 

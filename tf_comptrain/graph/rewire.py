@@ -19,7 +19,12 @@ from tf_comptrain.graph.passes.activations import run_in_one_pass
 from tf_comptrain.graph.passes.choice import choose_held
 from tf_comptrain.graph.passes.decision import decide
 from tf_comptrain.graph.passes.engine import readers_of_gate
-from tf_comptrain.graph.passes.equivalents import compare_signs, sum_early, sum_in_products
+from tf_comptrain.graph.passes.equivalents import (
+    compare_signs,
+    make_rows_of_identity,
+    sum_early,
+    sum_in_products,
+)
 from tf_comptrain.graph.passes.executor import EXECUTOR
 from tf_comptrain.graph.passes.fixed_order import fix_order
 from tf_comptrain.graph.passes.lists import hold_lists
@@ -58,6 +63,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     engine = XLA if backward.xla else EXECUTOR
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
+        make_rows_of_identity(backward)
         backward = compare_signs(choose_in_rows(backward, streams.tile_sizes))
         if not streams.asks_for_bits:
             backward = sum_early(sum_in_products(backward))

@@ -6,10 +6,11 @@ A sign is two comparisons.
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from tf_comptrain import _keras
-from tf_comptrain.graph.ingredients import WEIGHTS, Ingredients
+from tf_comptrain.graph.ingredients import WEIGHTS, Ingredients, constant_of
 from tf_comptrain.graph.replacements import redirect
 from tf_comptrain.graph.tensors import plain_bytes, readers_of
 from tf_comptrain.graph.tiles.letters import letters_of
@@ -112,6 +113,43 @@ def _swapped(addition: tf.Operation, total: tf.Operation) -> tuple[tf.Operation,
     redirect(readers_of(total.outputs[0]), added)
     _read_nothing(addition)
     return (*(part.op for part in parts), added.op)
+
+
+def make_rows_of_identity(backward: _keras.BackwardPass) -> None:
+    """Puts one-hot rows in the place of large identity matrices, as labels of an in-batch softmax are.
+
+    Their rows can be made one by one.
+
+    Args:
+      backward: A pass that is not rewired yet.
+    """
+    for op in backward.graph.get_operations()[: backward.start]:
+        if not _is_identity(op) or plain_bytes(op.outputs[0]) < _LEAST_BYTES:
+            continue
+        whole = op.outputs[0]
+        with _keras.stop_recording(), tf.device(op.device), tf.name_scope(op.name + "/rows/"):
+            sizes = tf.shape(op.inputs[0])  # of the diagonal, or of zeros
+            rows = tf.one_hot(tf.range(sizes[0]), sizes[-1], dtype=whole.dtype)
+            rows.set_shape(whole.shape)
+        redirect(readers_of(whole), rows)
+
+
+def _is_identity(op: tf.Operation) -> bool:
+    if op.type == "MatrixDiagV3":
+        ones, place, *sizes, elsewhere = op.inputs
+        is_square = [constant_of(size) for size in sizes] == [-1, -1]
+        is_plain = is_square and constant_of(elsewhere) == 0
+    elif op.type == "MatrixSetDiagV3":
+        zeros, ones, place = op.inputs
+        is_plain = _is_filled_with(zeros, 0)
+    else:
+        return False
+    return is_plain and op.outputs[0].shape.rank == 2 and constant_of(place) == 0 and _is_filled_with(ones, 1)
+
+
+def _is_filled_with(tensor: tf.Tensor, value: float) -> bool:
+    found = tf.get_static_value(tensor.op.inputs[1] if tensor.op.type == "Fill" else tensor)
+    return found is not None and bool(np.all(found == value))
 
 
 def compare_signs(backward: _keras.BackwardPass) -> _keras.BackwardPass:
