@@ -22,6 +22,7 @@ from tf_comptrain.graph.passes.engine import readers_of_gate
 from tf_comptrain.graph.passes.equivalents import (
     compare_signs,
     make_rows_of_identity,
+    resize_by_products,
     sum_early,
     sum_in_products,
 )
@@ -64,6 +65,8 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
         make_rows_of_identity(backward)
+        if backward.xla and not streams.asks_for_bits:
+            backward = resize_by_products(backward)
         backward = compare_signs(choose_in_rows(backward, streams.tile_sizes))
         if not streams.asks_for_bits:
             backward = sum_early(sum_in_products(backward))

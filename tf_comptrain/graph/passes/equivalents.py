@@ -152,6 +152,63 @@ def _is_filled_with(tensor: tf.Tensor, value: float) -> bool:
     return found is not None and bool(np.all(found == value))
 
 
+def resize_by_products(backward: _keras.BackwardPass) -> _keras.BackwardPass:
+    """Puts products with two matrices in the place of bilinear resizings and their gradients; the pass with these.
+
+    XLA makes several times as many values as an image has, for either. The order of the additions changes, and with it
+    the rounding.
+
+    Args:
+      backward: A pass that is not rewired yet.
+    """
+    instead = dict(backward.instead)
+    for op in backward.graph.get_operations()[: backward.stop]:
+        if op.type not in ("ResizeBilinear", "ResizeBilinearGrad") or not op.outputs[0].consumers():
+            continue
+        whole, resized = (op.inputs[0], op.outputs[0])[:: 1 if op.type == "ResizeBilinear" else -1]
+        sizes = (*whole.shape[1:3], *resized.shape[1:3]) if whole.shape.rank == 4 else (None,)
+        if None not in sizes:
+            instead[op.name] = _resized(op, whole, resized)
+    return backward._replace(instead=instead)
+
+
+def _resized(op: tf.Operation, whole: tf.Tensor, resized: tf.Tensor) -> tuple[tf.Operation, ...]:
+    """What was put in the place of a resizing or of its gradient."""
+    is_gradient, read, made = op.type == "ResizeBilinearGrad", op.inputs[0], op.outputs[0]
+    with _keras.stop_recording(), tf.device(op.device), tf.name_scope(op.name + "/products/"):
+        rows, columns = (
+            tf.constant(_interpolation(op, *sizes)) for sizes in zip(whole.shape[1:3], resized.shape[1:3])
+        )
+        first, second = (
+            ("ph,bpwc->bhwc", "qw,bhqc->bhwc") if is_gradient else ("ph,bhwc->bpwc", "qw,bpwc->bpqc")
+        )
+        values = tf.cast(read, tf.float32)
+        halfway = tf.raw_ops.Einsum(inputs=[rows, values], equation=first)
+        found = tf.raw_ops.Einsum(inputs=[columns, halfway], equation=second)
+        cast = tf.cast(found, made.dtype)
+        cast.set_shape(made.shape)
+    redirect(readers_of(made), cast)
+    return tuple(
+        {each.op.name: each.op for each in (values, halfway, found, cast) if each is not read}.values()
+    )
+
+
+def _interpolation(op: tf.Operation, size: int, resized: int) -> np.ndarray:
+    """[resized, size] Weights of the neighbours of each place, as the operation has them."""
+    places = np.arange(resized, dtype=np.float32)
+    if op.get_attr("align_corners") and resized > 1:
+        places *= np.float32((size - 1) / (resized - 1))
+    elif op.get_attr("half_pixel_centers"):
+        places = (places + np.float32(0.5)) * np.float32(size / resized) - np.float32(0.5)
+    else:
+        places *= np.float32(size / resized)
+    below = np.floor(places)
+    weights = np.zeros((resized, size), np.float32)
+    for neighbours, share in ((below, 1 - (places - below)), (np.ceil(places), places - below)):
+        np.add.at(weights, (np.arange(resized), np.clip(neighbours, 0, size - 1).astype(int)), share)
+    return weights
+
+
 def compare_signs(backward: _keras.BackwardPass) -> _keras.BackwardPass:
     """Puts (x > 0) - (x < 0) in the place of each sign but those of weights; the pass with these.
 

@@ -87,5 +87,7 @@ def traced_step(
 ) -> TracedStep:
     """The description of a pass that nothing has changed yet."""
     places = {op.name: place for place, op in enumerate(backward.graph.get_operations())}
+    for name, made in backward.instead.items():
+        places.update((op.name, places[name]) for op in made)
     gradients = GradientOperations(backward, at_once, later)
     return TracedStep(backward, gradients, places, at_once, later, again, exact)
