@@ -188,6 +188,8 @@ def _resized(op: tf.Operation, whole: tf.Tensor, resized: tf.Tensor) -> tuple[tf
         cast = tf.cast(found, made.dtype)
         cast.set_shape(made.shape)
     redirect(readers_of(made), cast)
+    # What reads it after the gradient, as metrics do.
+    _keras.at_end_of_trace(op.graph, lambda returned: redirect(readers_of(made), cast))
     return tuple(
         {each.op.name: each.op for each in (values, halfway, found, cast) if each is not read}.values()
     )
