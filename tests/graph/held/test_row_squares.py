@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow import keras
 
+import tf_comptrain as ct
+from tests.needs_xla import needs_xla
 from tf_comptrain.graph.held.row_squares import shortened, squares_of_rows
 
 
@@ -39,7 +42,7 @@ def test_only_rows_that_are_much_longer_are_shortened(shape, reduce, keepdims):
     def step(x, restored):
         held = x * 1.0
         total = reduce(tf.square(tf.reshape(held, shape)), -1, keepdims=keepdims)
-        return shortened(restored, squares_of_rows(held, lambda op: False)), total
+        return shortened(restored, squares_of_rows(held, lambda op: False), False), total
 
     restored = np.stack([1.5 * rows[0], rows[1] + 3.0])
     found = step(rows, restored)[0].numpy().reshape(-1, shape[-1])
@@ -51,3 +54,36 @@ def test_only_rows_that_are_much_longer_are_shortened(shape, reduce, keepdims):
     np.testing.assert_array_equal(found[~is_longer], as_it_is[~is_longer])
     left = (4 * true / longer)[is_longer, None]
     np.testing.assert_allclose(found[is_longer], left * as_it_is[is_longer], rtol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
+@pytest.mark.parametrize("is_short", [False, True])
+def test_groups_of_many_values_are_measured_by_some(is_short, jit_compile):
+    """Rows of a group normalization; the bound of its gradient is that of its shortest group."""
+    x = np.random.default_rng(0).normal(size=(4, 64, 64, 8)).astype("float32")
+    if is_short:
+        x[1] *= 1e-3
+
+    def gradients(**how):
+        keras.utils.set_random_seed(0)
+        layers = [keras.layers.Conv2D(8, 1, use_bias=False), keras.layers.GroupNormalization(2)]
+        model = keras.Sequential(
+            [keras.Input((64, 64, 8)), *layers, keras.layers.Conv2D(4, 1, activation="gelu")]
+        )
+        if how:
+            ct.compress_model(model, **how)
+
+        @tf.function(jit_compile=jit_compile)
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - 1.0))
+            return tape.gradient(loss, model.trainable_variables)
+
+        graph = step.get_concrete_function(x).graph
+        is_measured = any(op.type in ("If", "StatelessIf") for op in graph.get_operations())
+        return np.concatenate([np.ravel(g) for g in step(x)]), is_measured
+
+    plain, _ = gradients()
+    ours, is_measured = gradients(error_bound=ct.ErrorBound(0.1))
+    assert is_measured != jit_compile
+    assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)

@@ -8,7 +8,8 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 from tf_comptrain.graph.cofactors import is_square
 from tf_comptrain.graph.tensors import element_count, views_of
 
+_ENOUGH, _PLACES = 1024, 4  # values of a row to measure it by, places of an axis: at least
 _MOST = 4.0  # times its true sum of squares, that a row may have as it is
 
 
@@ -52,8 +54,14 @@ def squares_of_rows(tensor: tf.Tensor, is_late: Callable[[tf.Operation], bool]) 
     return None
 
 
-def shortened(restored: tf.Tensor, rows: RowSquares) -> tf.Tensor:
-    """A restored tensor, those of its rows less that are longer than they were."""
+def shortened(restored: tf.Tensor, rows: RowSquares, xla: bool) -> tf.Tensor:
+    """A restored tensor, those of its rows less that are longer than they were.
+
+    Args:
+      restored: The tensor.
+      rows: What the forward pass knows of them.
+      xla: Whether XLA compiles the step, which makes one kernel of it with what reads it.
+    """
     reduction, shape = rows.reduction, rows.view.shape
     axes = reduction.inputs[1]
     true = tf.cast(reduction.outputs[0], tf.float32)
@@ -62,15 +70,34 @@ def shortened(restored: tf.Tensor, rows: RowSquares) -> tf.Tensor:
     is_same = shape.rank == restored.shape.rank and shape[1:] == restored.shape[1:]
     x = tf.cast(restored if is_same else tf.reshape(restored, tf.shape(rows.view)), tf.float32)
     centre = None if rows.centre is None else tf.cast(rows.centre, tf.float32)
-    apart = x if centre is None else x - centre
-    reduce = tf.raw_ops.Mean if reduction.type == "Mean" else tf.raw_ops.Sum
-    found = reduce(input=tf.square(apart), axis=axes, keep_dims=True)
-    shorter = apart * tf.math.divide_no_nan(tf.minimum(found, _MOST * true), found)
-    shorter = tf.cast(shorter if centre is None else shorter + centre, restored.dtype)
-    if not is_same:
-        shorter = tf.reshape(shorter, tf.shape(restored))
-        shorter.set_shape(restored.shape)
-    return shorter
+    is_mean = reduction.type == "Mean"
+    some = _some_of_rows(x, np.ravel(tf.get_static_value(axes))) if is_mean else x
+    square = tf.square(some if centre is None else some - centre)
+    found = (tf.raw_ops.Mean if is_mean else tf.raw_ops.Sum)(input=square, axis=axes, keep_dims=True)
+
+    def shorter() -> tf.Tensor:
+        left = tf.math.divide_no_nan(tf.minimum(found, _MOST * true), found)
+        made = tf.cast(x * left if centre is None else x * left + centre * (1.0 - left), restored.dtype)
+        return made if is_same else tf.reshape(made, tf.shape(restored))
+
+    if xla or some is x:
+        made = shorter()
+    else:
+        made = tf.cond(tf.reduce_any(found > _MOST * true), shorter, lambda: tf.identity(restored))
+    made.set_shape(restored.shape)
+    return made
+
+
+def _some_of_rows(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Enough of a tensor's rows to tell how long they are: of long ones what is at every n-th place of an axis."""
+    sizes = [x.shape[axis] or 1 for axis in axes]
+    longest = max(sizes)
+    step = min(math.prod(sizes) // _ENOUGH, longest // _PLACES)
+    if step < 2:
+        return x
+    places: list[slice] = [slice(None)] * x.shape.rank
+    places[axes[sizes.index(longest)]] = slice(None, None, step)
+    return x[tuple(places)]
 
 
 def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:

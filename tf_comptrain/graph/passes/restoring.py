@@ -118,7 +118,7 @@ class _Maker:
                 elif (
                     not stream.is_exact and (rows := squares_of_rows(tensor, self._step.is_late)) is not None
                 ):
-                    made = shortened(made, rows)
+                    made = shortened(made, rows, self._step.backward.xla)
                 self._note_late([made], [], read)
             self._made[key] = made
             self._may_come_before(made, read.op)
