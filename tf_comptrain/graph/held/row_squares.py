@@ -71,7 +71,7 @@ def shortened(restored: tf.Tensor, rows: RowSquares, xla: bool) -> tf.Tensor:
     x = tf.cast(restored if is_same else tf.reshape(restored, tf.shape(rows.view)), tf.float32)
     centre = None if rows.centre is None else tf.cast(rows.centre, tf.float32)
     is_mean = reduction.type == "Mean"
-    some = _some_of_rows(x, np.ravel(tf.get_static_value(axes))) if is_mean else x
+    some = _some_of_rows(x, np.ravel(tf.get_static_value(axes)).tolist()) if is_mean else x
     square = tf.square(some if centre is None else some - centre)
     found = (tf.raw_ops.Mean if is_mean else tf.raw_ops.Sum)(input=square, axis=axes, keep_dims=True)
 
