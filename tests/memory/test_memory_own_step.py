@@ -223,8 +223,8 @@ def decoder():
 @pytest.mark.parametrize(
     ("build", "plain_bytes", "zvc_bytes"),
     [
-        (lambda: compiled(small_cnn()), 1_198_788, 469_732),
-        (decoder, 528_388, 250_064),
+        (lambda: compiled(small_cnn()), 1_198_788, 75_624),
+        (decoder, 528_388, 184_336),
         (lambda: chain(3), 1_573_380, 17_316),
     ],
     ids=["cnn", "decoder", "chain"],
