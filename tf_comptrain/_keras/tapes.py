@@ -34,7 +34,7 @@ class BackwardPass(NamedTuple):
       gradients: Tensors, IndexedSlices or None, one for each source.
       recorded: Another tape records the backward pass, for a gradient of the gradient.
       xla: XLA compiles the graph.
-      instead: By name of one of its operations: what was put in its place.
+      instead: By name of one of its operations, or of the forward pass: what was put in its place.
     """
 
     graph: tf.Graph

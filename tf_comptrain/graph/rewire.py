@@ -64,7 +64,7 @@ def rewire(backward: _keras.BackwardPass, streams: StreamsOfStep) -> Result:
     engine = XLA if backward.xla else EXECUTOR
     lists = hold_lists(backward, streams)  # changes the turns of loops, and not the step's own graph
     if not backward.recorded:
-        make_rows_of_identity(backward)
+        backward = make_rows_of_identity(backward)
         if backward.xla and not streams.asks_for_bits:
             backward = resize_by_products(backward)
         backward = compare_signs(choose_in_rows(backward, streams.tile_sizes))

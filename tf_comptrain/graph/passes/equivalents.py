@@ -115,14 +115,15 @@ def _swapped(addition: tf.Operation, total: tf.Operation) -> tuple[tf.Operation,
     return (*(part.op for part in parts), added.op)
 
 
-def make_rows_of_identity(backward: _keras.BackwardPass) -> None:
-    """Puts one-hot rows in the place of large identity matrices, as labels of an in-batch softmax are.
+def make_rows_of_identity(backward: _keras.BackwardPass) -> _keras.BackwardPass:
+    """Puts one-hot rows in the place of large identity matrices, as labels of an in-batch softmax are; the pass then.
 
     Their rows can be made one by one.
 
     Args:
       backward: A pass that is not rewired yet.
     """
+    instead = dict(backward.instead)
     for op in backward.graph.get_operations()[: backward.start]:
         if not _is_identity(op) or plain_bytes(op.outputs[0]) < _LEAST_BYTES:
             continue
@@ -132,6 +133,8 @@ def make_rows_of_identity(backward: _keras.BackwardPass) -> None:
             rows = tf.one_hot(tf.range(sizes[0]), sizes[-1], dtype=whole.dtype)
             rows.set_shape(whole.shape)
         redirect(readers_of(whole), rows)
+        instead[op.name] = (rows.op,)
+    return backward._replace(instead=instead)
 
 
 def _is_identity(op: tf.Operation) -> bool:
