@@ -64,7 +64,7 @@ def network(way, mask, values=lambda v: v, first=0):
         made = tf.einsum("bnts,bsnh->btnh", p, values(v))[:, first:]
         with tf.name_scope("held/rest"):
             made = tf.matmul(tf.reshape(made, [-1, STEPS - first, WIDTH]), weights[3])
-        return tf.reduce_mean(tf.sin(made) * tf.range(1.0 * WIDTH) / WIDTH)
+            return tf.reduce_mean(tf.sin(made) * tf.range(1.0 * WIDTH) / WIDTH)
 
     return run
 

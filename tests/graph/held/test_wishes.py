@@ -67,3 +67,20 @@ def test_a_decision_claims_the_rows_that_its_streams_will_have():
     assert sites.has_room_for("last") and sites.table.used == 1
     sites.claim("last")
     assert sites.has_room_for("last") and not sites.has_room_for("more")
+
+
+def test_a_layer_speaks_for_what_its_gradient_makes():
+    """As the cosine of the gradient of a sine, which is held in place of its argument."""
+    keep, graph = Holding("keep"), tf.Graph()
+    with graph.as_default():
+        x = tf.ones([])
+        with tf.name_scope("net/waves"):
+            sine = tf.sin(x).op
+        with tf.name_scope("gradient_tape/net/waves"):
+            cosine = tf.cos(x).op
+        with tf.name_scope("gradient_tape/net/other"):
+            other = tf.cos(x).op
+    named, said = Wishes(PLANE, named={"net/waves": keep}), Wishes(PLANE)
+    said.say(graph, [sine], keep)
+    for wishes in (named, said):
+        assert [wishes.of(op) for op in (sine, cosine, other)] == [keep, keep, None]

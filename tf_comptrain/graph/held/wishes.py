@@ -18,6 +18,7 @@ from tf_comptrain.storage import COMPRESS, DEFAULT_BOUNDS, Holding, Offload, Pol
 _USUAL_BOUND = math.sqrt(DEFAULT_BOUNDS["linear"].value * DEFAULT_BOUNDS["convolution"].value)
 
 _MICROBATCH = "microbatch_"
+_GRADIENTS = "gradient_tape/"  # before the scope of what the gradient of an operation makes
 
 
 def microbatch_scope(number: int) -> str:
@@ -26,7 +27,7 @@ def microbatch_scope(number: int) -> str:
 
 
 def _as_in_first(name: str) -> str:
-    return re.sub(rf"^(gradient_tape/)?{_MICROBATCH}\d+/", r"\1", name)
+    return re.sub(rf"^({_GRADIENTS})?{_MICROBATCH}\d+/", r"\1", name)
 
 
 class Wishes:
@@ -73,11 +74,14 @@ class Wishes:
         said = self._of_layers.setdefault(graph, {})
         for op in operations:
             said.setdefault(op.name, holding)
+            for scope in (op.name, op.name.rpartition("/")[0]):  # of what its gradient makes for itself
+                said.setdefault(f"{_GRADIENTS}{scope}/", holding)
 
     def of(self, op: tf.Operation) -> Holding | None:
         """The wish for what an operation makes; None where there is none."""
-        found = self._of_layers.get(op.graph, {}).get(op.name, self._offload)
-        own = _as_in_first(op.name)
+        said, scope = self._of_layers.get(op.graph, {}), op.name.rpartition("/")[0]
+        found = said.get(op.name, said.get(f"{scope}/", self._offload))
+        own = _as_in_first(op.name).removeprefix(_GRADIENTS)
         scopes = (name for name in self.named if own == name or own.startswith(f"{name}/"))
         longest = max(scopes, key=len, default=None)
         return found if longest is None else self.named[longest]
