@@ -716,7 +716,7 @@ def test_codecs_of_a_policy_are_said_once(codec, said, is_compiled_first, caplog
 
 @pytest.mark.long(but=["rans-*"])
 @pytest.mark.parametrize(
-    "codec, said", [("zvc", "run as plain Keras"), ("rans", "fixed number of bits"), ("plane", None)]
+    "codec, said", [("zvc", "stays as it is"), ("rans", "fixed number of bits"), ("plane", None)]
 )
 def test_wrappers_say_once_what_xla_makes_of_their_codec(codec, said, caplog, monkeypatch):
     monkeypatch.setattr(wrapper, "_said", set())
@@ -727,8 +727,9 @@ def test_wrappers_say_once_what_xla_makes_of_their_codec(codec, said, caplog, mo
     compiled(model, jit_compile=True)
     for count in (256, 128):
         model.train_on_batch(tf.ones((count, 64)), tf.zeros(count))
-    assert len(caplog.records) == (said is not None)
-    assert all(said in record.message and repr(codec) in record.message for record in caplog.records)
+    records = [record for record in caplog.records if record.name == "absl"]  # TensorFlow says that it traces
+    assert len(records) == (said is not None)
+    assert all(said in record.message and repr(codec) in record.message for record in records)
 
 
 def test_the_report_follows_the_engine():
