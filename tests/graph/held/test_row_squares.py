@@ -87,3 +87,17 @@ def test_groups_of_many_values_are_measured_by_some(is_short, jit_compile):
     ours, is_measured = gradients(error_bound=ct.ErrorBound(0.1))
     assert is_measured != jit_compile
     assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)
+
+
+def test_a_centre_of_each_place_is_subtracted_at_each_place():
+    """Nothing is left out along an axis that the centre has."""
+
+    @tf.function
+    def step(x, restored):
+        held = x * 1.0
+        centre = tf.reduce_mean(held, (0, 2, 3), keepdims=True)
+        tf.reduce_mean(tf.math.squared_difference(held, centre), (1, 2), keepdims=True)
+        return shortened(restored, squares_of_rows(held, lambda op: False), False)
+
+    x = np.random.default_rng(0).normal(size=(2, 64, 32, 4)).astype("float32")
+    np.testing.assert_array_equal(step(x, x), x)

@@ -9,7 +9,7 @@ left.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -70,10 +70,10 @@ def shortened(restored: tf.Tensor, rows: RowSquares, xla: bool) -> tf.Tensor:
     is_same = shape.rank == restored.shape.rank and shape[1:] == restored.shape[1:]
     x = tf.cast(restored if is_same else tf.reshape(restored, tf.shape(rows.view)), tf.float32)
     centre = None if rows.centre is None else tf.cast(rows.centre, tf.float32)
-    is_mean = reduction.type == "Mean"
-    some = _some_of_rows(x, np.ravel(tf.get_static_value(axes)).tolist()) if is_mean else x
+    some = _some_of_rows(x, rows)
     square = tf.square(some if centre is None else some - centre)
-    found = (tf.raw_ops.Mean if is_mean else tf.raw_ops.Sum)(input=square, axis=axes, keep_dims=True)
+    reduce = tf.raw_ops.Mean if reduction.type == "Mean" else tf.raw_ops.Sum
+    found = reduce(input=square, axis=axes, keep_dims=True)
 
     def shorter() -> tf.Tensor:
         left = tf.math.divide_no_nan(tf.minimum(found, _MOST * true), found)
@@ -88,16 +88,27 @@ def shortened(restored: tf.Tensor, rows: RowSquares, xla: bool) -> tf.Tensor:
     return made
 
 
-def _some_of_rows(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Enough of a tensor's rows to tell how long they are: of long ones what is at every n-th place of an axis."""
-    sizes = [x.shape[axis] or 1 for axis in axes]
-    longest = max(sizes)
-    step = min(math.prod(sizes) // _ENOUGH, longest // _PLACES)
-    if step < 2:
+def _some_of_rows(x: tf.Tensor, rows: RowSquares) -> tf.Tensor:
+    """Enough of rows to tell how long they are: of long ones what is at every n-th place of an axis."""
+    rank = x.shape.rank
+    axes = [int(axis) % rank for axis in np.ravel(tf.get_static_value(rows.reduction.inputs[1]))]
+    sizes = {axis: x.shape[axis] or 1 for axis in axes}
+    longest = max(axes, key=sizes.__getitem__)
+    step = min(math.prod(sizes.values()) // _ENOUGH, sizes[longest] // _PLACES)
+    if step < 2 or rows.reduction.type != "Mean" or not _is_one_along(rows.centre, longest - rank):
         return x
-    places: list[slice] = [slice(None)] * x.shape.rank
-    places[axes[sizes.index(longest)]] = slice(None, None, step)
+    places: list[slice] = [slice(None)] * rank
+    places[longest] = slice(None, None, step)
     return x[tuple(places)]
+
+
+def _is_one_along(centre: tf.Tensor | None, axis: int) -> bool:
+    """Whether all places along an axis, counted from the last one, have the same centre."""
+    return (
+        centre is None
+        or centre.shape.rank is not None
+        and (centre.shape.rank < -axis or centre.shape[axis] == 1)
+    )
 
 
 def _centre(op: tf.Operation, view: tf.Tensor) -> tf.Tensor | None:

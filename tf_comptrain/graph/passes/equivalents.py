@@ -168,7 +168,8 @@ def resize_by_products(backward: _keras.BackwardPass) -> _keras.BackwardPass:
     for op in backward.graph.get_operations()[: backward.stop]:
         if op.type not in ("ResizeBilinear", "ResizeBilinearGrad") or not op.outputs[0].consumers():
             continue
-        whole, resized = (op.inputs[0], op.outputs[0])[:: 1 if op.type == "ResizeBilinear" else -1]
+        ends = op.inputs[0], op.outputs[0]
+        whole, resized = ends if op.type == "ResizeBilinear" else ends[::-1]
         sizes = (*whole.shape[1:3], *resized.shape[1:3]) if whole.shape.rank == 4 else (None,)
         if None not in sizes:
             instead[op.name] = _resized(op, whole, resized)
@@ -193,9 +194,8 @@ def _resized(op: tf.Operation, whole: tf.Tensor, resized: tf.Tensor) -> tuple[tf
     redirect(readers_of(made), cast)
     # What reads it after the gradient, as metrics do.
     _keras.at_end_of_trace(op.graph, lambda returned: redirect(readers_of(made), cast))
-    return tuple(
-        {each.op.name: each.op for each in (values, halfway, found, cast) if each is not read}.values()
-    )
+    made_by = {each.op.name: each.op for each in (values, halfway, found, cast) if each is not read}
+    return tuple(made_by.values())
 
 
 def _interpolation(op: tf.Operation, size: int, resized: int) -> np.ndarray:
