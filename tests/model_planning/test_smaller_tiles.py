@@ -14,14 +14,15 @@ from tf_comptrain.compression.instrumentation import compressed_models
 from tf_comptrain.model_planning import ModelPlan
 from tf_comptrain.model_planning import model as planning
 
-BATCH, STEPS, WIDTH = 8, 256, 32
+BATCH, STEPS, WIDTH, HEADS = 8, 256, 32, 4
+SCORES_BYTES = 4 * BATCH * HEADS * STEPS * STEPS
 
 
 def attentive(**how):
     """Scores of 8 MB, which run by tiles of less under smaller sizes alone."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((STEPS, WIDTH), name="inputs")
-    x = inputs + keras.layers.MultiHeadAttention(4, 8)(inputs, inputs)
+    x = inputs + keras.layers.MultiHeadAttention(HEADS, 8)(inputs, inputs)
     return compiled(keras.Model(inputs, keras.layers.Dense(10)(x), name="attentive"), **how)
 
 
@@ -41,9 +42,10 @@ def test_a_limit_that_only_smaller_tiles_keep(jit):
     model = attentive(jit_compile=jit)
     smallest = planned(model, 1000)
     assert not smallest.feasible and smallest.smaller_tiles > 1
-    plan = planned(model, int((1 if jit else 1.1) * smallest.smallest_bytes))  # XLA's plans are exact
+    halfway = (smallest.smallest_bytes + smallest.kept_peak_bytes) // 2  # the executor's are measured, beside the rest
+    plan = planned(model, smallest.smallest_bytes if jit else halfway)
     assert plan.feasible and plan.smaller_tiles == smallest.smaller_tiles
-    assert plan.kept_peak_bytes > 1.2 * plan.peak_bytes and "of their usual size" in str(plan)
+    assert plan.kept_peak_bytes > plan.peak_bytes + 2 * SCORES_BYTES // 3 and "of their usual size" in str(plan)
     assert ModelPlan.from_json(plan.to_json()) == plan
     plan.apply(model)
     assert compressed_models[model].held.wishes.smaller_tiles == plan.smaller_tiles
