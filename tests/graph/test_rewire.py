@@ -7,7 +7,6 @@ from steps import Weights, compressed_gradients, gradient_step, plain_gradients
 from tensorflow import keras
 
 import tf_comptrain as ct
-from tests.needs_xla import needs_xla
 from tf_comptrain.compression.instrumentation import instrumentation
 from tf_comptrain.graph.tensors import behind_views
 
@@ -463,19 +462,3 @@ def test_a_layer_of_choice_keeps_its_tensors():
     rows = [row for row in ct.report(model).rows if "block1" in row.layer and row.value_bytes]
     assert rows and all(row.storage == "keep" for row in rows)
     assert any(row.storage == "compress" for row in ct.report(model).rows if "block3" in row.layer)
-
-
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
-def test_gradients_of_sines_of_wide_arguments(jit_compile):
-    """Of many turns: an error of the argument, relative to its size, would be one of several of them."""
-
-    def features(x, first, second):
-        angles = tf.matmul(x, 60.0 * first)
-        waves = tf.concat([tf.sin(angles), tf.cos(angles)], -1)
-        return tf.reduce_mean(tf.square(tf.matmul(waves, second) - 1.0))
-
-    shapes = [64, 64], [128, 16]
-    found = compressed_gradients(features, X, Weights(*shapes), {"jit_compile": jit_compile})
-    plain = plain_gradients(features, X, Weights(*shapes), traced=True)
-    for ours, true in zip(found.gradients, plain):
-        assert np.linalg.norm(ours - true) <= 0.1 * np.linalg.norm(true)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from needs_xla import needs_xla
 from steps import Weights, compressed_gradients, plain_gradients
 
 RNG = np.random.default_rng(0)
@@ -134,6 +135,20 @@ def test_lossy_streams_stay_close(name):
     assert any(row.storage == "compress" for row in found.crossings)
     for ours, plain in zip(found.gradients, plain_gradients(loss, FLAT, Weights([16, 16], [16]))):
         assert np.linalg.norm(ours - plain) < 0.15 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
+@pytest.mark.parametrize("function", [tf.sin, tf.cos, tf.nn.elu, tf.nn.selu])
+def test_gradients_of_functions_of_wide_arguments(function, jit_compile):
+    """An error of a sine's argument is one of several turns; one of what an ELU makes hides all below zero."""
+
+    def features(x, first, second):
+        return tf.reduce_mean(tf.square(tf.matmul(function(tf.matmul(x, 60.0 * first)), second) - 1.0))
+
+    shapes = [16, 64], [64, 16]
+    found = compressed_gradients(features, FLAT, Weights(*shapes), {"jit_compile": jit_compile})
+    for ours, plain in zip(found.gradients, plain_gradients(features, FLAT, Weights(*shapes), traced=True)):
+        assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)
 
 
 def test_a_shape_is_read_of_no_value():

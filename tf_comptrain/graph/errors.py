@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, Choice
+from tf_comptrain.graph.held_or_rebuilt import DROPOUT, NORMALIZATION, Choice
 from tf_comptrain.graph.operations import CONVOLUTION, LINEAR, NONLINEAR, NORM, about
 from tf_comptrain.graph.tensors import base_of, is_moved
 
@@ -107,7 +107,7 @@ def _is_constant(tensor: tf.Tensor) -> bool:
 def _operands(made: Made) -> list[Made]:
     """The same of what a tensor is made of again."""
     tensor, need, gain = made.tensor, made.need, made.gain
-    if about(tensor.op.type).again != LINEAR and tensor.op.type != NORMALIZATION:
+    if about(tensor.op.type).again != LINEAR and tensor.op.type not in (DROPOUT, NORMALIZATION):
         if need in _LINEAR_NEEDS and not made.ends:
             need = NONLINEAR
         gain = max(gain, 1.0)

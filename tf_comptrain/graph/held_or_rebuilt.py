@@ -24,6 +24,7 @@ from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_smal
 _GRANULE = 64  # bytes, in which costs are counted
 _LARGEST = 2**29
 NORMALIZATION = "FusedBatchNormV3"
+DROPOUT = "Comptrain>Dropout"
 # Each operation that has to run again makes a tensor this much dearer to rebuild from.
 _PER_OPERATION = 1.08
 _FARTHEST = 40
@@ -33,6 +34,7 @@ _LONGEST = 20
 _MOST_HELD = 6  # large tensors that one is made again of: each reader would decode them
 _LARGEST_MASK = 4 << 20  # bytes
 _TIMES_WIDER = 2
+_FLATTENED = 2  # times as dear is what says less than its argument
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
 
@@ -53,9 +55,12 @@ class Choice(NamedTuple):
 
 
 def operands(tensor: tf.Tensor) -> list[tf.Tensor]:
-    """What a tensor can be made of again: the inputs of its operation; of a normalization its statistics as well."""
+    """What a tensor can be made of again: the inputs of its operation; of a normalization its statistics as well, of a
+    dropout its bits instead of the random numbers."""
     if tensor.op.type == NORMALIZATION and tensor.value_index == 0:
         return [*list(tensor.op.inputs)[:3], tensor.op.outputs[1], tensor.op.outputs[2]]
+    if tensor.op.type == DROPOUT and tensor.value_index == 0:
+        return [tensor.op.inputs[0], tensor.op.outputs[1]]
     return list(tensor.op.inputs)
 
 
@@ -244,7 +249,8 @@ class _Cut:
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
             return False
         # What a gradient makes of it runs in the backward pass in any case.
-        is_again = not about(tensor.op.type).is_verbatim and not self._made_late(tensor.op)
+        is_verbatim = about(tensor.op.type).is_verbatim or tensor.op.type == DROPOUT
+        is_again = not is_verbatim and not self._made_late(tensor.op)
         if is_again and tensor.dtype.is_floating and self._verbatim(tensor):
             return False
         steep = exact_inputs(tensor.op)
@@ -264,6 +270,8 @@ class _Cut:
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
         if op.name in self._tiled and row.kind == RANDOM:  # draws the same numbers again
+            return tensor.value_index == 0
+        if op.type == DROPOUT:
             return tensor.value_index == 0
         if op.type == NORMALIZATION:
             return tensor.value_index == 0 and self._renormalizes(op)
@@ -336,6 +344,8 @@ class _Cut:
         size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)
         if tensor.op.name in self._tiled and tensor.dtype.is_floating:
             size *= _TILED
+        if about(tensor.op.type).flattens and not as_it_is:
+            size *= _FLATTENED
         if self._hides_signs(tensor):
             size += element_count(tensor) // 8
         distance = min(self._distances[id(tensor)], _FARTHEST)

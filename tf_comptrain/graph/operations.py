@@ -79,6 +79,8 @@ class OperationType(NamedTuple):
       has_no_bound: What it makes has no bound, whatever it reads: inverses of matrices, and what has poles.
       is_logarithmic: Where a gradient goes through it, what is added there is the exponent of a factor.
       saturates: What it makes is bounded, whatever it reads.
+      flattens: It brings all below zero close together: beside wide values an error of what it makes says nothing of
+        them, one of its argument does.
       least: The least value that it makes, whatever it reads.
       limits: Between which an activation hands a gradient on.
       is_verbatim: It moves values or chooses among them: run again it makes the same bits. Arithmetic may round
@@ -98,6 +100,7 @@ class OperationType(NamedTuple):
     has_no_bound: bool = False
     is_logarithmic: bool = False
     saturates: bool = False
+    flattens: bool = False
     least: float | None = None
     limits: tuple[float, float] | None = None
     is_verbatim: bool = False
@@ -262,8 +265,8 @@ TABLE: Mapping[str, OperationType] = {
     **_activation("Relu", OUTPUT, SIGN, "ReluGrad", 1, limits=(0.0, math.inf), **_RELU),
     **_activation("Relu6", OUTPUT, SIGN, "Relu6Grad", 1, limits=(0.0, 6.0), **_RELU),
     **_activation("LeakyRelu", 0, SIGN, "LeakyReluGrad", 1, again=LINEAR, limits=(0.0, math.inf)),
-    **_activation("Elu", OUTPUT, NONLINEAR, "EluGrad", 1, least=-1.0),
-    **_activation("Selu", OUTPUT, NONLINEAR, "SeluGrad", 1),
+    **_activation("Elu", OUTPUT, NONLINEAR, "EluGrad", 1, least=-1.0, flattens=True),
+    **_activation("Selu", OUTPUT, NONLINEAR, "SeluGrad", 1, flattens=True),
     **_activation("Sigmoid", OUTPUT, NONLINEAR, "SigmoidGrad", 0, least=0.0, saturates=True),
     **_activation("Tanh", OUTPUT, NONLINEAR, "TanhGrad", 0, least=-1.0, saturates=True),
     **_activation("Softplus", 0, NONLINEAR, "SoftplusGrad", 1, least=0.0),

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tf_comptrain.graph.crossings import BY_THE_LAYER, NEEDED_AT_ONCE, SMALL, packed
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.held.streams_of_step import StreamsOfStep
-from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION, Choice
+from tf_comptrain.graph.held_or_rebuilt import DROPOUT, NORMALIZATION, Choice
 from tf_comptrain.graph.ingredients import INDICES, WEIGHTS
 from tf_comptrain.graph.kernels import stored_behind
 from tf_comptrain.graph.operations import SHAPE, UNBOUNDED, UNKNOWN, about
@@ -150,6 +150,8 @@ class _Walk:
             operands = list((product_behind(self._step, choice, current) or current.op).inputs)
             if current.op.type == NORMALIZATION:
                 operands = operands[:3]
+            elif current.op.type == DROPOUT:
+                operands = operands[:1]
             waiting += [base_of(operand) for operand in reversed(operands)]
 
     def hold(self, tensor: tf.Tensor) -> Holding | None:

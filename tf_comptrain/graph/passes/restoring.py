@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_comptrain import _keras
+from tf_comptrain import _keras, native
 from tf_comptrain.graph.gradient_operations import GradientRead
 from tf_comptrain.graph.held.row_squares import shortened, squares_of_rows
-from tf_comptrain.graph.held_or_rebuilt import NORMALIZATION
+from tf_comptrain.graph.held_or_rebuilt import DROPOUT, NORMALIZATION
 from tf_comptrain.graph.held_or_rebuilt import operands as made_of
 from tf_comptrain.graph.kernels import normalizing
 from tf_comptrain.graph.operations import about
@@ -164,6 +164,8 @@ class _Maker:
             return tensor
         if tensor.op.type == NORMALIZATION and not self._is_lossless:
             return self._renormalized(tensor.op, read)
+        if tensor.op.type == DROPOUT and tensor.op.name not in self._step.again:
+            return self._dropped_again(tensor.op, read)
         return self._rebuilt(tensor, read)
 
     def _rebuilt(self, tensor: tf.Tensor, read: GradientRead) -> tf.Tensor:
@@ -208,6 +210,15 @@ class _Maker:
             scale, offset = (self._not_before(tf.cast(vector, x.dtype), read) for vector in (scale, offset))
             again = x * scale + offset
         self._note_late([again], [x, scale, offset], read)
+        return again
+
+    def _dropped_again(self, op: tf.Operation, read: GradientRead) -> tf.Tensor:
+        """What a dropout makes, by the bits of what it left."""
+        x, bits = self.restored(op.inputs[0], read), op.outputs[1]
+        with tf.device(op.device):
+            x = self._not_before(x, read)
+            again = native.ops().comptrain_bitmask_grad(bits, x, on=op.get_attr("scale"))
+        self._note_late([again], [x], read)
         return again
 
     def _not_before(self, operand: tf.Tensor, read: GradientRead) -> tf.Tensor:

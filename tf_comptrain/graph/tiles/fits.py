@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_comptrain.graph.held_or_rebuilt import DROPOUT
 from tf_comptrain.graph.operations import (
     ALL_BUT_LAST,
     BLANK,
@@ -33,7 +34,7 @@ from tf_comptrain.graph.tiles.sizes import (
     reduced,
 )
 
-DROPOUT, MASKED = "Comptrain>Dropout", "Comptrain>BitmaskGrad"  # and its gradient
+MASKED = "Comptrain>BitmaskGrad"  # the gradient of a dropout
 # Draws numbers of a key from a place on that is an operand: a tile draws its own.
 DRAWN = "StatelessRandomUniformV2"
 _DRAWN_BY_FOURS = (tf.float32, tf.bfloat16, tf.float16)
