@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from models import chain, compiled, images, layers, small_cnn
+from models import chain, compiled, images, layers, rows_of, small_cnn
 from tensorflow import keras
 
 import tf_comptrain as ct
@@ -881,3 +881,19 @@ def test_a_bound_that_no_code_is_fine_enough_for_is_said_once(bound, count, poli
         model.train_on_batch(tf.ones((rows, 64)), tf.zeros(rows))
     said = [record.message for record in caplog.records if "8 bits a value" in record.message]
     assert len(said) == count and all(f"{bound:g} sigma" in sentence for sentence in said)
+
+
+def test_inputs_of_short_layer_normalizations_are_finer():
+    """An error of a row of few values does not average out in the row's mean of the gradient's products."""
+
+    def rate_of(width):
+        inputs = keras.Input((16, 24))
+        x = layers.LayerNormalization()(layers.Dense(width, name="first")(inputs))
+        model = keras.Model(inputs, layers.Dense(8)(layers.Dense(64, activation="gelu")(x)))
+        model.compile("sgd", "mse", jit_compile=True)
+        report = ct.compress_model(model)
+        model.train_on_batch(normal(64, 16, 24), np.zeros((64, 16, 8), "float32"))
+        (row,) = rows_of(report, "first")
+        return row.bits
+
+    assert rate_of(32) >= rate_of(512) + 1

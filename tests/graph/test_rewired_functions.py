@@ -151,6 +151,20 @@ def test_gradients_of_functions_of_wide_arguments(function, jit_compile):
         assert np.linalg.norm(ours - plain) <= 0.1 * np.linalg.norm(plain)
 
 
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
+@pytest.mark.parametrize("reduce", [tf.reduce_max, tf.reduce_min])
+def test_which_value_was_the_largest_is_held_as_bits(reduce, jit_compile):
+    def pooled(x, first, second):
+        values = tf.matmul(tf.repeat(x, 8, axis=1), first)
+        return tf.reduce_mean(tf.square(tf.matmul(reduce(values, 1), second)))
+
+    shapes = [16, 64], [64, 16]
+    found = compressed_gradients(pooled, FLAT, Weights(*shapes), {"jit_compile": jit_compile})
+    plain = plain_gradients(pooled, FLAT, Weights(*shapes), traced=True)
+    np.testing.assert_allclose(found.gradients[0], plain[0], rtol=1e-4, atol=1e-5 * np.abs(plain[0]).max())
+    assert "Equal" in {row.op_type for row in found.crossings if row.storage == "bitmask"}
+
+
 def test_a_shape_is_read_of_no_value():
     """The gradient of a convolution asks for the shape of its input, and reads the input besides."""
     found = check(

@@ -123,6 +123,40 @@ def classifier(kind):
     return model
 
 
+def own_mean(labels, outputs):
+    counts = tf.cast(labels != -1, tf.float32)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(tf.cast(labels, tf.int32), 0), outputs)
+    return tf.reduce_sum(losses * counts) / tf.maximum(tf.reduce_sum(counts), 1.0)
+
+
+@pytest.mark.parametrize(
+    "loss, value",
+    [
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0), "0"),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1), "-1"),
+        (own_mean, "-1"),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), ""),
+    ],
+    ids=["ignore_class=0", "ignore_class=-1", "own", "all count"],
+)
+@pytest.mark.parametrize("shape", [(6, 8), (8,)])
+def test_losses_that_leave_targets_out(shape, loss, value):
+    """They are means over those that count, of which a microbatch has more than another."""
+    model = keras.Sequential([keras.Input(shape), layers.Dense(4)])
+    model.compile("sgd", loss)
+    found = accumulation.obstacle(model)
+    assert f"leaves out targets of {value} " in found if value else not found
+
+
+@pytest.mark.parametrize(
+    "loss", ["mse", "mae", "binary_crossentropy", "huber", "kl_divergence", "cosine_similarity"]
+)
+def test_losses_of_values_are_means(loss):
+    model = keras.Sequential([keras.Input((8,)), layers.Dense(4, activation="sigmoid")])
+    model.compile("sgd", loss)
+    assert not accumulation.obstacle(model)
+
+
 @pytest.mark.parametrize(
     "kind, why",
     [("sum", "no mean"), ("own loss", "no mean"), ("masked", "mask of Keras"), ("mean", ""), ("picky", "")],

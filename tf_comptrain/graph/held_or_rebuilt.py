@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_comptrain.graph.gradient_operations import GradientRead
-from tf_comptrain.graph.ingredients import INDICES, WEIGHTS, Ingredients, exact_inputs, is_free
+from tf_comptrain.graph.ingredients import INDICES, Ingredients, exact_inputs, is_free
 from tf_comptrain.graph.operations import (
     ADDITION,
     BLANK,
@@ -243,7 +243,7 @@ class _Cut:
         if tensor.ref() in self._whole:
             return False
         if tensor.ref() in self._exact and not (
-            self._is_exact_by_nature(tensor) or self._is_of_exact(tensor)
+            self._ingredients.is_exact_by_nature(tensor) or self._is_of_exact(tensor)
         ):
             return False
         if self._is_free(tensor) or not self._is_cheap(tensor) or not tensor.op.inputs:
@@ -265,7 +265,7 @@ class _Cut:
     def _runs_late(self, tensor: tf.Tensor) -> bool:
         """Whether the backward pass makes a tensor by itself, of what is held then: as a formula of the argument."""
         is_late = self._made_late(tensor.op) and not self._is_free(tensor)
-        return is_late and not self._is_exact_by_nature(tensor) and self.may_rebuild(tensor)
+        return is_late and not self._ingredients.is_exact_by_nature(tensor) and self.may_rebuild(tensor)
 
     def _is_cheap(self, tensor: tf.Tensor) -> bool:
         op, row = tensor.op, about(tensor.op.type)
@@ -303,7 +303,7 @@ class _Cut:
     def _can_be_exact(self, tensor: tf.Tensor) -> bool:
         """Small tensors are held as they are, the batch is there; what is of indices and constants has no error."""
         is_there = is_small(tensor) or is_free(tensor) or tensor.ref() in self._exact_at_first
-        return is_there or self._is_exact_by_nature(tensor)
+        return is_there or self._ingredients.is_exact_by_nature(tensor)
 
     def _is_free(self, tensor: tf.Tensor) -> bool:
         found = self._free.get(id(tensor))
@@ -325,10 +325,6 @@ class _Cut:
         if not self._is_free(tensor):
             self._exact.add(tensor.ref())
 
-    def _is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
-        """Whether a tensor is no activation: made by cheap operations of weights alone, or of indices alone."""
-        return self._ingredients.of(tensor) in (0, WEIGHTS, INDICES)
-
     def _node(self, tensor: tf.Tensor) -> int:
         if id(tensor) not in self._numbers:
             self._numbers[id(tensor)] = 2 * len(self._tensors) + 2
@@ -338,7 +334,7 @@ class _Cut:
     def _cost(self, tensor: tf.Tensor) -> int:
         if self._is_free(tensor):
             return 0
-        if self._is_exact_by_nature(tensor):
+        if self._ingredients.is_exact_by_nature(tensor):
             self._exact.add(tensor.ref())
         as_it_is = tensor.ref() in self._exact and tensor.dtype != tf.bool
         size = plain_bytes(tensor) if as_it_is else self._held_bytes(tensor)

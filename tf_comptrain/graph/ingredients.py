@@ -10,9 +10,9 @@ import tensorflow as tf
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
 from tf_comptrain.graph.tensors import base_of
 
-# As bits; weights and indices together are an activation too (an embedding).
-WEIGHTS, INDICES, ACTIVATIONS = 1, 2, 4
-_EMBEDDED = WEIGHTS | INDICES
+# As bits. Masks are truth values that activations decide on, and have no error. Weights together with indices or masks
+# are an activation too (an embedding).
+WEIGHTS, INDICES, ACTIVATIONS, MASKS = 1, 2, 4, 8
 
 
 def is_free(tensor: tf.Tensor) -> bool:
@@ -58,7 +58,12 @@ class Ingredients:
         self._again = again
 
     def has_activations(self, tensor: tf.Tensor) -> bool:
-        return bool(self.of(tensor) & ACTIVATIONS)
+        return bool(self.of(tensor) & (ACTIVATIONS | MASKS))
+
+    def is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
+        """Whether cheap operations make a tensor of weights alone, or of indices and masks: none of them has errors."""
+        made_of = self.of(tensor)
+        return made_of == WEIGHTS or not made_of & (WEIGHTS | ACTIVATIONS)
 
     def of(self, tensor: tf.Tensor) -> int:
         """The bits of all that a tensor is made of by cheap operations and products; 0 of constants alone."""
@@ -78,7 +83,7 @@ class Ingredients:
             elif is_free(current):
                 found[id(current)] = 0
             elif not (inputs and _is_seen_through(current)):
-                found[id(current)] = ACTIVATIONS
+                found[id(current)] = MASKS if current.dtype == tf.bool else ACTIVATIONS
             else:
                 unknown = [operand for operand in inputs if id(operand) not in found]
                 waiting += unknown
@@ -86,6 +91,9 @@ class Ingredients:
                     made_of = 0
                     for operand in inputs:
                         made_of |= found[id(operand)]
-                    is_embedding = made_of & _EMBEDDED == _EMBEDDED
-                    found[id(current)] = made_of | ACTIVATIONS if is_embedding else made_of
+                    if made_of & WEIGHTS and made_of & (INDICES | MASKS):  # an embedding
+                        made_of |= ACTIVATIONS
+                    if made_of & ACTIVATIONS and current.dtype == tf.bool:
+                        made_of = made_of & INDICES | MASKS
+                    found[id(current)] = made_of
         return found[id(tensor)]

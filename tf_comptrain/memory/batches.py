@@ -60,7 +60,10 @@ def random_batch(model: keras.Model, batch_size: int) -> tuple:
 def _shape(tensor: tf.Tensor, batch_size: int) -> tuple[int, ...]:
     shape = tuple(tensor.shape)[1:]
     if any(size is None for size in shape):
-        raise ValueError(f"{tensor.name!r} has no fixed shape: {shape}. Pass x and y, one batch of data.")
+        raise ValueError(
+            f"{tensor.name!r} has no fixed shape: {shape}. Give `keras.Input` all sizes, or pass x and y, one batch of "
+            "data, where they are taken."
+        )
     return (batch_size, *shape)
 
 

@@ -88,7 +88,9 @@ def too_small(
       others: Bytes in use by others than the model.
     """
     remedy = "A smaller batch takes less."
-    if parts is not None:
+    if parts is None and obstacle:
+        remedy = f"It was not divided into microbatches: {obstacle}. {remedy}"
+    elif parts is not None:
         count, size = parts
         of = f"The same batch in {count} microbatches of {plan.batch // count} takes"
         if obstacle:

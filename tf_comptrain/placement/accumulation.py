@@ -20,6 +20,7 @@ from tf_comptrain.memory.batches import random_batch
 
 _MASKED = "the outputs have a mask of Keras', and microbatches have different numbers of values that count"
 _ROUNDING = {2: 1e-2, 4: 1e-4, 8: 1e-4}  # of losses, by bytes of the type that is computed in
+_LEFT_OUT = (0, -1, -100, 255)  # targets that losses commonly leave out
 _MEANS = ("sum_over_batch_size", "mean", None)
 
 
@@ -99,6 +100,11 @@ def seen_obstacle(model: keras.Model) -> str:
         x, y = random_batch(model, 1)
     except ValueError:  # no input shapes
         return ""
+    return _obstacle_of_twice(model, x, y) or _obstacle_of_left_out(model)
+
+
+def _obstacle_of_twice(model: keras.Model, x: Any, y: Any) -> str:
+    """Of losses that are no mean over samples, and of masks."""
 
     def twice(value: Any) -> Any:
         return None if value is None else tf.concat([value, value], 0)
@@ -122,6 +128,44 @@ def seen_obstacle(model: keras.Model) -> str:
     if (one != again).any() or (np.abs(two - one) <= rounding).all():
         return ""
     return "a loss of a sample twice is not that of the sample: it is no mean over samples"
+
+
+def _obstacle_of_left_out(model: keras.Model) -> str:
+    """Of losses that leave values out, as by `ignore_class`, and are means over the others."""
+    x, y = random_batch(model, 2)
+
+    def losses_of(y: Any, outputs: Any) -> list[float]:
+        """Of both samples, and of each."""
+        parts = (_cut((x, y, outputs), part) for part in (slice(0, 2), slice(0, 1), slice(1, 2)))
+        return [float(_keras.loss_in_training(model, *part, None)) for part in parts]
+
+    with state_restored(model):
+        for value in _LEFT_OUT:
+            try:
+                outputs = model(x, training=False)
+                both, *each = losses_of(_half(y, value), outputs)
+            except Exception:  # no target of this loss
+                continue
+            rounding = _ROUNDING[tf.as_dtype(model.compute_dtype).size] * np.abs(both)
+            if np.abs(both - np.mean(each)) > rounding:  # not where one is NaN
+                what = "a loss leaves out targets of {} and is a mean over the others, of which microbatches have "
+                return what.format(value) + "different numbers"
+    return ""
+
+
+def _half(targets: Any, value: int) -> Any:
+    """The same of ones, and half of the second sample's of that value."""
+
+    def filled(target: tf.Tensor) -> tf.Tensor:
+        flat = np.ones((2, target.shape.num_elements() // 2), target.dtype.as_numpy_dtype)
+        flat[1, : -(-flat.shape[1] // 2)] = value
+        return tf.reshape(flat, target.shape)
+
+    return tf.nest.map_structure(filled, targets)
+
+
+def _cut(values: tuple[Any, Any, Any], part: slice) -> tuple[Any, Any, Any]:
+    return tf.nest.map_structure(lambda value: value[part], values)
 
 
 def set_microbatches(model: keras.Model, count: int) -> None:
