@@ -1,5 +1,7 @@
 """AdaptiveBatchSize in `fit`: growth into the headroom, learning rate, bounds, errors before the first step."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -134,6 +136,27 @@ def test_over_the_limit_the_batch_goes_back_after_one_step(capsys):
     assert float(model.optimizer.learning_rate) == pytest.approx(0.001)
     shown = capsys.readouterr().out
     assert "10/10" in shown and "11/" not in shown.split("Epoch 2/3")[1].split("Epoch 3/3")[0]
+
+
+def test_growth_that_is_undone_brings_weights_and_slots_back():
+    dataset, model = data(), compressed()
+    states = []
+
+    class State(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):  # after the decision
+            states.append([v.numpy() for v in (*model.variables, *model.optimizer.variables)])
+
+    tuner = ct.AdaptiveBatchSize(limit_bytes=HUGE, verbose=0, hold=1)
+    tuner._peak = Peak(dataset, {8: HUGE // 4, 16: HUGE // 4})
+    model.fit(dataset, epochs=4, verbose=0, callbacks=[Loss(4.0, math.nan, 3.0, 2.0), tuner, State()])
+    assert [d.action for d in tuner.decisions[:2]] == ["grow", "undo"]
+    assert "weights are those of before" in tuner.decisions[1].reason
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.001)
+    grown, undone, later = states[1:]
+    rate = [np.shape(value) == () for value in grown]  # and the count of steps
+    for same, before, after in zip(rate, grown, undone):
+        assert same or np.array_equal(before, after)
+    assert any(not np.array_equal(*pair) for pair in zip(undone, later))
 
 
 def test_over_the_limit_in_the_last_step_of_an_epoch():

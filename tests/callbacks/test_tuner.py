@@ -179,9 +179,25 @@ def test_growth_that_made_the_loss_worse_is_taken_back_for_good():
     state, done = epochs(TunerState(64), [1.4, 1.3, 1.2, 1.1, 1.0], limits=limits)
     assert (state.batch, done[-1]) == (128, "grow")
     state, done = epochs(state, [1.6, 1.55, 1.6, 1.58, 1.61], limits=limits)
-    assert (state.batch, done[3], state.ceiling) == (64, "lower", 64)
+    assert (state.batch, done[3], state.ceiling) == (64, "undo", 64)
     state, done = epochs(state, [0.9 - 0.1 * k for k in range(9)], peak=900, limits=limits)
     assert state.batch == 64 and set(done) == {"keep"}
+
+
+def test_growth_that_wrecked_the_training_is_undone_after_two_epochs():
+    state, _ = epochs(TunerState(64), [1.4, 1.3, 1.2, 1.1, 1.0], limits=LIMITS._replace(hold=5))
+    state, done = epochs(state, [2.5, 2.6], limits=LIMITS._replace(hold=5))
+    assert (state.batch, done, state.ceiling) == (64, ["keep", "undo"], 64)
+
+
+def test_no_growth_above_the_losses_of_before_the_last_one():
+    limits = LIMITS._replace(hold=5)
+    state, _ = epochs(TunerState(64), [1.4, 1.3, 1.2, 1.1, 1.0], limits=limits)
+    assert state.batch == 128
+    above, done = epochs(state, [1.3, 1.32, 1.29, 1.31, 1.28], limits=limits)
+    assert above.batch == 128 and "grow" not in done
+    below, done = epochs(state, [1.0, 0.98, 0.96, 0.94, 0.92], limits=limits)
+    assert below.batch == 256 and done[-1] == "grow"
 
 
 def test_what_is_worse_but_falls_is_given_time():
@@ -196,7 +212,7 @@ def test_a_loss_that_is_not_finite_takes_growth_back(loss):
     state, action, _ = run(TunerState(32), 2.0, 300)
     assert (state.batch, action) == (64, "grow")
     state, action, reason = run(state, loss, 300)
-    assert (state.batch, action) == (32, "lower") and "not finite" in reason
+    assert (state.batch, action) == (32, "undo") and "not finite" in reason
     state, action, _ = run(state, loss, 300)
     assert (state.batch, action) == (32, "tighten") and state.losses == ()
 

@@ -165,6 +165,22 @@ def test_which_value_was_the_largest_is_held_as_bits(reduce, jit_compile):
     assert "Equal" in {row.op_type for row in found.crossings if row.storage == "bitmask"}
 
 
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=needs_xla)])
+def test_a_choice_among_activations_is_made_again(jit_compile):
+    """Straight through: zeros and ones of a choice have no error, whatever the shares that it is made of have."""
+
+    def chosen(x, first, second):
+        shares = tf.nn.softmax(tf.matmul(x, first))
+        one_hot = tf.one_hot(tf.argmax(shares, -1), 64)
+        return tf.reduce_mean(tf.square(tf.matmul(shares + tf.stop_gradient(one_hot - shares), second) - 1.0))
+
+    shapes = [16, 64], [64, 16]
+    found = compressed_gradients(chosen, FLAT, Weights(*shapes), {"jit_compile": jit_compile})
+    plain = plain_gradients(chosen, FLAT, Weights(*shapes), traced=True)
+    np.testing.assert_allclose(found.gradients[1], plain[1], rtol=1e-4, atol=1e-5 * np.abs(plain[1]).max())
+    assert {row.op_type: row.storage for row in found.crossings}["ArgMax"] == "keep"
+
+
 def test_a_shape_is_read_of_no_value():
     """The gradient of a convolution asks for the shape of its input, and reads the input besides."""
     found = check(

@@ -13,6 +13,8 @@ from typing import NamedTuple
 _SIGNIFICANCE = 0.05
 # Of a comparison of epochs before and behind a change: four of each, all of them higher, one time in 70.
 _WORSE = 0.02
+# How often the losses' range before a change, which two epochs in a row are above all of them: they have leapt.
+_LEAP = 2
 FEWEST = 4  # epochs of which ranks say anything
 
 
@@ -48,6 +50,14 @@ def trend_of(losses: Sequence[float]) -> Trend:
     if float(found.pvalue) / 2 > _SIGNIFICANCE:  # Mann and Kendall's test, one-sided
         return Trend("flat", slope)
     return Trend("falling" if found.statistic < 0 else "rising", slope)
+
+
+def have_leapt(after: Sequence[float], before: Sequence[float]) -> bool:
+    """Whether the last two losses are far above those before a change, by what these differ among each other."""
+    if min(len(after), len(before)) < 2:
+        return False
+    highest = max(before)
+    return min(after[-2:]) > highest + _LEAP * (highest - min(before))
 
 
 def are_worse(after: Sequence[float], before: Sequence[float]) -> bool:

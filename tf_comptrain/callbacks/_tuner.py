@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from typing import NamedTuple
 
-from tf_comptrain.callbacks._trend import Trend, are_worse, trend_of
+from tf_comptrain.callbacks._trend import Trend, are_worse, have_leapt, trend_of
 from tf_comptrain.render.units import format_bytes
 
 # The allocator wastes another part of itself at each size: smaller steps than this are within what a forecast
@@ -115,7 +116,7 @@ def decide(
       error: Error / gradient by the error-bound law, at these bounds; None where nobody knows.
 
     Returns:
-      The state after, the action ("grow", "lower", "tighten", "loosen" or "keep") and its reason.
+      The state after, the action ("grow", "undo", "lower", "tighten", "loosen" or "keep") and its reason.
     """
     finite = math.isfinite(loss)
     state = state._replace(
@@ -133,6 +134,8 @@ def decide(
         return _go_back(state, policy, f"loss {loss:.4g} is not finite", error)
     trend = trend_of(state.losses if len(state.losses) >= policy.patience else _recent(state))
     text = f"loss {loss:.4g} {trend}"
+    if have_leapt(state.losses, state.before):
+        return _go_back(state, policy, f"loss {loss:.4g} is far above those before the batch grew", error)
     worse = are_worse(state.losses[-_COMPARED:], state.before)
     if worse and (trend_of(state.losses).direction != "falling" or state.epochs >= 2 * policy.patience):
         return _go_back(state, policy, f"loss {loss:.4g} is worse than before the batch grew", error)
@@ -141,6 +144,8 @@ def decide(
         return _tightened(state, policy, text)
     if trend.direction == "rising":
         return state, "keep", text
+    if _is_above(state):
+        return state, "keep", f"{text}, above the losses before the batch grew"
     if state.epochs < policy.hold or not _may_grow(state, trend, waited):
         return state, "keep", f"{text}: epoch {state.epochs} of {policy.hold} at this size"
     return _grow(state, policy, resting_bytes, text)
@@ -163,6 +168,13 @@ def retreat(
     if lower < state.batch:
         return _at(state, lower), "lower", peak
     return state, "keep", f"{peak}, and `min_batch` is reached"
+
+
+def _is_above(state: TunerState) -> bool:
+    """Whether the last epochs are above those before the batch grew."""
+    if not (state.before and state.losses):
+        return False
+    return statistics.median(state.losses[-_COMPARED:]) > statistics.median(state.before)
 
 
 def _recent(state: TunerState) -> tuple[float, ...]:
@@ -196,7 +208,7 @@ def _go_back(state: TunerState, policy: TunerLimits, reason: str, error: float |
     sizes = [size for size in state.grown_from if size < state.batch]
     if sizes:
         after = _at(state._replace(ceiling=sizes[-1], grown_from=tuple(sizes[:-1]), before=()), sizes[-1])
-        return after, "lower", reason
+        return after, "undo", reason
     if _may_tighten(state, policy, error):
         return _tightened(state, policy, reason)
     return state, "keep", f"{reason}, and the batch is where training began"

@@ -15,6 +15,7 @@ from tf_comptrain.callbacks._peak import TrainingPeak, bytes_in_use, counts_byte
 from tf_comptrain.callbacks._tuner import TunerLimits, TunerState, decide, retreat
 from tf_comptrain.callbacks.elastic import ElasticBatch
 from tf_comptrain.compression.instrumentation import Instrumentation, instrumentation
+from tf_comptrain.compression.restored_state import SavedState
 from tf_comptrain.memory.counters import HOW_TO_COUNT
 
 _LR_POWER = {"linear": 1.0, "sqrt": 0.5, None: 0.0}
@@ -25,7 +26,7 @@ class Decision(NamedTuple):
 
     Attributes:
       epoch: The epoch from whose start, or from whose middle, it holds; from 0.
-      action: "grow", "lower", "tighten", "loosen" or "keep".
+      action: "grow", "undo", "lower", "tighten", "loosen" or "keep".
       batch: Batch size from then on.
       learning_rate: From then on.
       bound_scale: Factor on all error bounds.
@@ -57,8 +58,9 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       less than a quarter, into the headroom: limit minus measured peak, over bytes per sample as measured;
     - it stalls or rises over `patience` epochs: first all error bounds are halved, down to
       `min_bound_scale`, while their error of the gradients could matter (above 0.1 of the gradient by the law);
-    - it is higher than before the batch grew (Mann-Whitney test, 2 %), or not finite: back to the size that it grew
-      from, and no further growth past that. The batch is never below its start, but for memory;
+    - it is higher than before the batch grew (Mann-Whitney test, 2 %; two epochs far above), or not finite: the last
+      growth is undone for good. The batch is again of the size that it grew from, and weights, slots and learning rate
+      are those of before. The batch is never below its start, but for memory;
     - the batch can grow no more, and memory is left: bounds are halved.
 
     The learning rate follows the batch: "linear" multiplies it by new / old (Goyal et al.), "sqrt"
@@ -97,10 +99,11 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
       >>> tuner = ct.AdaptiveBatchSize(limit_bytes="2GB", max_batch=1024)
       >>> model.fit(data, epochs=20, callbacks=[ct.AdaptiveErrorBound(), tuner])
 
-    Known weakness: a step's peak is known after the step, so that one step passes the limit before the batch goes
-    back; under `model.fit` a step that runs out of memory ends the training. Under XLA the step is compiled once for
-    each size, and once for the incomplete last batch of each: `elastic_batch(drop_remainder=True)` has none. Sizes
-    are 2, 3, 4, 6, 8, 12, ... times 8 there, so that they are few.
+    Known weakness: weights and slots of before the last growth stay in the host's memory. A step's peak is known after
+    the step, so that one step passes the limit before the batch goes back; under `model.fit` a step that runs out of
+    memory ends the training. Under XLA the step is compiled once for each size, and once for the incomplete last batch
+    of each: `elastic_batch(drop_remainder=True)` has none. Sizes are 2, 3, 4, 6, 8, 12, ... times 8 there, so that they
+    are few.
     """
 
     def __init__(
@@ -175,6 +178,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
         self._handle.reset_bounds()
         self._state = TunerState(start)
         self._outcome: tuple[float, int] | None = None
+        self._before_growth: tuple[int, SavedState] | None = None  # with the batch that it grew to
         self._peak.stop()  # which a training that was interrupted has left running
         self._measured = False  # whether a step began since the batch was set in the middle of an epoch
         self.decisions = []
@@ -237,6 +241,10 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
     ) -> None:
         before, self._state, optimizer = self._state, after, self.model.optimizer
         rate = before_rate = float(tf.convert_to_tensor(optimizer.learning_rate))
+        if action == "grow":
+            self._before_growth = after.batch, SavedState(self.model)
+        elif action == "undo":
+            reason += self._undo(before.batch)
         if after.batch != before.batch:
             self._elastic.resize(after.batch)
             rate = before_rate * (after.batch / before.batch) ** _LR_POWER[self.lr_scaling]
@@ -252,7 +260,7 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             Decision(epoch, action, after.batch, rate, after.bound_scale, loss, peak_bytes, reason)
         )
         line = f"AdaptiveBatchSize, epoch {epoch + 1}: {action}"
-        if action in ("grow", "lower"):
+        if action in ("grow", "undo", "lower"):
             line += f", batch {before.batch} -> {after.batch}, learning rate {before_rate:.4g} -> {rate:.4g}"
         elif action in ("tighten", "loosen"):
             line += f", error bounds x {after.bound_scale:g}"
@@ -260,6 +268,14 @@ class AdaptiveBatchSize(keras.callbacks.Callback):
             print(f"{line}: {reason}")
         else:
             logging.info("%s: %s", line, reason)
+
+    def _undo(self, batch: int) -> str:
+        """Has the weights of before it grew to that, and says so; "" where they are there no longer."""
+        grown, self._before_growth = self._before_growth, None
+        if grown is None or grown[0] != batch:
+            return ""
+        grown[1].put_back()
+        return "; the weights are those of before"
 
     def _follow(self, batch: int) -> None:
         """Sets the schedule's factor and pace for a batch size; it goes on from where it is."""

@@ -14,22 +14,32 @@ from tf_comptrain import _keras
 from tf_comptrain.compression.instrumentation import instrumentation, is_compressed
 
 
+class SavedState:
+    """Weights, slots of all optimizers, metrics, seeds and the codec's running values, in host memory.
+
+    Of variables that are there now: `_keras.build_for_step` makes those of a step.
+    """
+
+    def __init__(self, model: keras.Model):
+        self._variables = _keras.step_variables(model)
+        if is_compressed(model):
+            self._variables += instrumentation(model).codec_states()
+        self._values = [v.numpy() for v in self._variables]
+
+    def put_back(self) -> None:
+        for variable, value in zip(self._variables, self._values):
+            for part in _keras.parts_of(variable):
+                _put_back(part, value)
+
+
 @contextlib.contextmanager
 def state_restored(model: keras.Model) -> Iterator[None]:
-    """Puts weights, slots of all optimizers, metrics, seeds and the codec's running values back, from host memory.
-
-    Of variables that are there at the beginning: `_keras.build_for_step` makes those of a step.
-    """
-    variables = _keras.step_variables(model)
-    if is_compressed(model):
-        variables += instrumentation(model).codec_states()
-    values = [v.numpy() for v in variables]
+    """Puts a `SavedState` back at the end."""
+    saved = SavedState(model)
     try:
         yield
     finally:
-        for variable, value in zip(variables, values):
-            for part in _keras.parts_of(variable):
-                _put_back(part, value)
+        saved.put_back()
 
 
 def _put_back(variable: tf.Variable, value: np.ndarray) -> None:

@@ -285,7 +285,7 @@ class _Cut:
                 return True
             size = sum(element_count(factor) for factor in op.inputs)
             return element_count(tensor) > size and self._joins_activations(op)
-        if row.cancels and self._joins_activations(op):
+        if row.cancels and all(self._ingredients.has_errors(base_of(term)) for term in op.inputs):
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
         return bool(row.again)
 

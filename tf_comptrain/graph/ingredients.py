@@ -10,8 +10,8 @@ import tensorflow as tf
 from tf_comptrain.graph.operations import MATRIX_PRODUCT, RANDOM, about
 from tf_comptrain.graph.tensors import base_of
 
-# As bits. Masks are truth values that activations decide on, and have no error. Weights together with indices or masks
-# are an activation too (an embedding).
+# As bits. Masks are truth values and places that activations decide on, and have no error. Weights together with
+# indices or masks are an activation too (an embedding).
 WEIGHTS, INDICES, ACTIVATIONS, MASKS = 1, 2, 4, 8
 
 
@@ -46,6 +46,11 @@ def _is_seen_through(tensor: tf.Tensor) -> bool:
     return bool(row.again) or row.kind == MATRIX_PRODUCT or tensor.dtype.is_integer
 
 
+def _decides(tensor: tf.Tensor) -> bool:
+    """Whether a tensor says which: truth values, and whole numbers that are no rounded values."""
+    return tensor.dtype == tf.bool or tensor.dtype.is_integer and tensor.op.type != "Cast"
+
+
 class Ingredients:
     """Of the tensors of a graph; what was found stays.
 
@@ -59,6 +64,10 @@ class Ingredients:
 
     def has_activations(self, tensor: tf.Tensor) -> bool:
         return bool(self.of(tensor) & (ACTIVATIONS | MASKS))
+
+    def has_errors(self, tensor: tf.Tensor) -> bool:
+        """Whether a tensor is made of activations that may have an error."""
+        return bool(self.of(tensor) & ACTIVATIONS)
 
     def is_exact_by_nature(self, tensor: tf.Tensor) -> bool:
         """Whether cheap operations make a tensor of weights alone, or of indices and masks: none of them has errors."""
@@ -83,7 +92,7 @@ class Ingredients:
             elif is_free(current):
                 found[id(current)] = 0
             elif not (inputs and _is_seen_through(current)):
-                found[id(current)] = MASKS if current.dtype == tf.bool else ACTIVATIONS
+                found[id(current)] = MASKS if _decides(current) else ACTIVATIONS
             else:
                 unknown = [operand for operand in inputs if id(operand) not in found]
                 waiting += unknown
@@ -93,7 +102,7 @@ class Ingredients:
                         made_of |= found[id(operand)]
                     if made_of & WEIGHTS and made_of & (INDICES | MASKS):  # an embedding
                         made_of |= ACTIVATIONS
-                    if made_of & ACTIVATIONS and current.dtype == tf.bool:
+                    if made_of & ACTIVATIONS and _decides(current):
                         made_of = made_of & INDICES | MASKS
                     found[id(current)] = made_of
         return found[id(tensor)]

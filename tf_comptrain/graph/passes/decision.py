@@ -208,9 +208,8 @@ class _Walk:
         errors = self._chosen.errors
         mask = tensor.ref() in self._needs.masked
         kind = errors.kind(tensor)
-        return self._streams.decide(
-            tensor, kind, mask, errors.gain(tensor) * self._gain_of_short_rows(tensor, kind)
-        )
+        gain = errors.gain(tensor) * self._gain_of_short_rows(tensor, kind)
+        return self._streams.decide(tensor, kind, mask, gain)
 
     def _gain_of_short_rows(self, tensor: tf.Tensor, kind: str) -> float:
         """By how much a bound is less for a layer normalization of few values.
