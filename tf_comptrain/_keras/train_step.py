@@ -46,8 +46,11 @@ def require_compiled(model: keras.Model) -> None:
     """Says that a model has to be compiled.
 
     Raises:
-      ValueError: It is not.
+      TypeError: It is no model.
+      ValueError: It is not compiled.
     """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"`model` must be a keras.Model. Received: {model!r}.")
     if not is_compiled(model):
         raise ValueError(f"Model {model.name!r} is not compiled: call model.compile(...) first.")
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 from tf_comptrain.compression.instrumentation import is_compressed
+from tf_comptrain.memory import counters
 from tf_comptrain.memory.saved import saved_tensors
 from tf_comptrain.render.units import format_bytes
 
@@ -62,7 +63,7 @@ def out_of_memory(model: keras.Model, batch: Callable[[int], tuple[Any, Any]], s
       samples: Of the step that failed.
 
     Returns:
-      Two sentences; "" where nothing can be said.
+      Three sentences; "" where nothing can be said.
     """
     for count in (samples, samples // 8, 1):
         with contextlib.suppress(tf.errors.OpError, ValueError):
@@ -84,6 +85,6 @@ def _sentences(model: keras.Model, x: Any, y: Any, samples: int) -> str:
         else "`compress_model(model)` holds less."
     )
     return (
-        f"A step of {samples} samples holds about {format_bytes(held.total())} for its backward pass, most of it of "
-        f"{largest}. {remedy}"
+        f"A step of {samples} sample{'s' * (samples > 1)} holds about {format_bytes(held.total())} for its backward "
+        f"pass, most of it of {largest}. {remedy} Between steps {format_bytes(counters.bytes_in_use())} are in use."
     )

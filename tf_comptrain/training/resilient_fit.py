@@ -361,11 +361,13 @@ class _FitRun:
         batch = max(failed.batch // 2, least * parts) if obstacle else failed.batch
         if (batch, parts) == (failed.batch, failed.microbatches):
             of = "microbatches of" if parts > 1 else "batch size"
+            self.divide(1)  # what is held is that of a step of so many samples
+            held = self._held(batch // parts)
             raise tf.errors.ResourceExhaustedError(
                 None,
                 None,
                 f"Out of memory at {of} {batch // parts}, and `min_batch` is {least}. The model is as it was at epoch "
-                f"{failed.epoch + 1}, step {self.place.step}. {reason}\n{self._held(batch // parts)}".rstrip(),
+                f"{failed.epoch + 1}, step {self.place.step}. {reason}\n{held}".rstrip(),
             )
         self.elastic.resize(batch)
         self.divide(parts)
