@@ -897,3 +897,23 @@ def test_inputs_of_short_layer_normalizations_are_finer():
         return row.bits
 
     assert rate_of(32) >= rate_of(512) + 1
+
+
+class Prototypes(keras.layers.Layer):
+    """Distances to 64 of them, of 128 values: sums of 128 times as much as they are."""
+
+    def build(self, shape):
+        self.at = self.add_weight(shape=(64, shape[-1]), name="at")
+
+    def call(self, x):
+        return -tf.reduce_sum(tf.square(x[:, None] - self.at), -1)
+
+
+def test_sums_of_much_are_not_made_again():
+    """A loss reads them as well: the differences would be there twice."""
+    model = keras.Sequential([keras.Input((32,)), layers.Dense(128), layers.Dense(128), Prototypes()])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=True)
+    x, y = np.zeros((256, 32), "float32"), np.zeros(256, "int32")
+    plain = ct.memory.memory_analysis(model, x, y).temporary_bytes
+    ct.compress_model(model)
+    assert ct.memory.memory_analysis(model, x, y).temporary_bytes < 1.05 * plain

@@ -17,6 +17,8 @@ from tf_comptrain.graph.operations import (
     MATRIX_PRODUCT,
     NO_ERROR,
     RANDOM,
+    REDUCTION,
+    SUMMATION,
     about,
 )
 from tf_comptrain.graph.tensors import base_of, element_count, is_moved, is_small, plain_bytes
@@ -34,6 +36,7 @@ _LONGEST = 20
 _MOST_HELD = 6  # large tensors that one is made again of: each reader would decode them
 _LARGEST_MASK = 4 << 20  # bytes
 _TIMES_WIDER = 2
+_MOST_SUMMED = 16  # values for one
 _FLATTENED = 2  # times as dear is what says less than its argument
 _TILED = 16  # times as dear is what runs by tiles: held, it would have to be whole
 
@@ -287,6 +290,9 @@ class _Cut:
             return element_count(tensor) > size and self._joins_activations(op)
         if row.cancels and all(self._ingredients.has_errors(base_of(term)) for term in op.inputs):
             return not all(element_count(term) == element_count(tensor) for term in op.inputs)
+        # Of much it would make a little: that is held instead.
+        if row.kind in (SUMMATION, REDUCTION) and not self._made_late(op) and op.name not in self._tiled:
+            return bool(row.again) and element_count(op.inputs[0]) < _MOST_SUMMED * element_count(tensor)
         return bool(row.again)
 
     def _is_wide(self, op: tf.Operation) -> bool:
